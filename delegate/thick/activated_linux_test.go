@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
 )
 
@@ -35,11 +36,11 @@ func playActivated(t *testing.T, arg string) {
 	}
 	fmt.Println("serves", l.Addr(), inheritable(t, from))
 	c, err := l.Accept()
-	ok(t, err)
+	nodetest.OK(t, err)
 	uid, known := peer.UID(c)
 	fmt.Println("peer", uid, known)
-	ok(t, c.Close())
-	ok(t, l.Close())
+	nodetest.OK(t, c.Close())
+	nodetest.OK(t, l.Close())
 	fmt.Println("closed")
 }
 
@@ -48,11 +49,11 @@ func playActivated(t *testing.T, arg string) {
 func inheritable(t *testing.T, but []int) []int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	ok(t, err)
+	nodetest.OK(t, err)
 	var fds []int
 	for _, e := range list {
 		fd, err := strconv.Atoi(e.Name())
-		ok(t, err)
+		nodetest.OK(t, err)
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err == nil && flags&unix.FD_CLOEXEC == 0 && fd >= firstFD && !slices.Contains(but, fd) {
 			fds = append(fds, fd)
@@ -65,7 +66,7 @@ func inheritable(t *testing.T, but []int) []int {
 func file(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 	t.Helper()
 	f, err := l.File()
-	ok(t, err)
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -76,12 +77,12 @@ func TestActivated(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer manager.Close()
 	f := file(t, manager)
 	for range 2 {
 		early, err := net.Dial("unix", socket) // before there is a daemon
-		ok(t, err)
+		nodetest.OK(t, err)
 		a := activate(t, "X=1 LISTEN_PID=PID! LISTEN_FDS=1 LISTEN_FDNAMES=cni", f)
 		for _, want := range []string{
 			"serves " + socket + " []",
@@ -92,7 +93,7 @@ func TestActivated(t *testing.T) {
 				t.Errorf("%q, want %q", said, want)
 			}
 		}
-		ok(t, early.Close())
+		nodetest.OK(t, early.Close())
 		if _, err := os.Lstat(socket); err != nil {
 			t.Error(err)
 		}
@@ -105,7 +106,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer manager.Close()
 	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
 	if said := a.says(t); said != "serves "+socket+" []" {
@@ -117,25 +118,25 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	byHand := listenLater(t.Context(), socket)
 	announced(t, socket)
 	c, err := net.Dial("unix", socket) // ends the daemon
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer c.Close()
 	if l, err := byHand(); l != nil || err == nil || !strings.Contains(err.Error(), "another process listens on it") {
 		t.Errorf("%v, %v", l, err)
 	}
 	c, err = net.Dial("unix", socket)
-	ok(t, err)
-	ok(t, c.Close())
+	nodetest.OK(t, err)
+	nodetest.OK(t, c.Close())
 
 	// The other way round: a daemon that has made the socket, and whose socket has been
 	// replaced, still has the lock.
 	other := socketDir(t) + "/s"
 	l := listenOn(t, other)
-	ok(t, os.Remove(other))
+	nodetest.OK(t, os.Remove(other))
 	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer second.Close()
 	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
-	ok(t, l.Close())
+	nodetest.OK(t, l.Close())
 	if said := next.says(t); said != "serves "+other+" []" {
 		t.Error(said)
 	}
@@ -149,22 +150,22 @@ func TestActivatedNot(t *testing.T) {
 	t.Parallel()
 	dir := socketDir(t)
 	listening, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/l", Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer listening.Close()
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: dir + "/l", Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer conn.Close()
 	datagram, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/d", Net: "unixgram"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer datagram.Close()
 	packet, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: dir + "/p", Net: "unixpacket"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer packet.Close()
 	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer tcp.Close()
 	null, err := os.Open(os.DevNull)
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer null.Close()
 	good := file(t, listening)
 	const mine = "LISTEN_PID=PID! LISTEN_FDS=1"

@@ -3,6 +3,8 @@ package thick
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,8 +14,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // hung is the DEL of a plugin that hangs, as long as its context lets it, for the
@@ -143,4 +148,208 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 		}
 		r.do(request("ADD", "new-and-wanted")).wantOK(t)
 	})
+}
+
+// Serve returns only after the queue is written: a DEL that was done is no
+// longer in it.
+func TestServeWaitsUntilTheQueueIsWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1")
+		slow := func(ev Event) { // between the DEL and the removal of its file
+			if ev.Replayed {
+				time.Sleep(time.Second)
+			}
+		}
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir, Observer: slow})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(time.Second, start)
+		if n := left(t, dir); n != 0 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// A daemon that is told to stop does what it has begun, and leaves the rest for
+// the next.
+func TestStoppedWithAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1", "c2", "c3")
+		f := &fake{del: func(ctx context.Context, _ *skel.CmdArgs) error {
+			time.Sleep(time.Second)
+			return context.Cause(ctx) // it is not cancelled
+		}}
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(time.Second, start)
+		if n := left(t, dir); n != 1 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// A queue that cannot be read keeps the daemon from being ready, and says why,
+// until it can: nobody knows what must not be added. DELs are served.
+func TestQueueThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1")
+		nodetest.OK(t, os.Chmod(dir, 0o777))
+		f := &fake{}
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		synctest.Wait()
+		const why = "other users may write to the directory"
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
+		r.do(request("ADD", "c2")).want(t, 503, 11, why)
+		r.do(request("STATUS", "")).want(t, 500, 50, why)
+		r.do(request("DEL", "c2")).wantOK(t)
+		f.want(t, "DEL c2")
+		nodetest.OK(t, os.Chmod(dir, 0o700))
+		r.do(request("ADD", "c2")).wantOK(t)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
+		f.want(t, "ADD c2", "DEL c1")
+	})
+}
+
+// Of two servers with one queue the second does no queued DEL and accepts no ADD, and
+// says why, until the first has ended. It serves everything else.
+func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		dir := queued(t)
+		first := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		synctest.Wait()
+		f := &fake{}
+		second := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
+		synctest.Wait()
+		enqueue(t, dir, request("DEL", "c1"))
+		second.do(request("ADD", "c2")).want(t, 503, 11, "another daemon reads this directory")
+		exchange(t.Context(), second.Client, "GET", wire.PathReady, nil).want(t, 503, 11, "another daemon reads this directory")
+		second.do(request("DEL", "c3")).wantOK(t)
+		time.Sleep(10 * firstPause)
+		f.want(t, "DEL c3")
+		if n := strings.Count(book.String(), "another daemon"); n != 1 {
+			t.Errorf("logged %d times: %s", n, book.String())
+		}
+		first.do(request("ADD", "c2")).wantOK(t)
+		first.stop()
+		<-first.done
+		time.Sleep(firstPause)
+		synctest.Wait()
+		second.do(request("ADD", "c2")).wantOK(t)
+	})
+}
+
+// A server that cannot write to its queue says so to probes and STATUS: shims cannot leave a
+// DEL there either. An ADD is served.
+func TestNotReadyWhileTheQueueCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t)
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		synctest.Wait()
+		nodetest.OK(t, r.CheckReady(t.Context()))
+		r.do(request("STATUS", "")).wantOK(t)
+		obstacle := filepath.Join(dir, durable.TempPrefix+"try") // as a full disk is
+		nodetest.OK(t, os.Mkdir(obstacle, 0o700))
+		r.get(wire.PathReady).want(t, 503, 11, dir)
+		r.do(request("STATUS", "")).want(t, 500, 50, dir)
+		r.do(request("ADD", "c1")).wantOK(t)
+		nodetest.OK(t, os.Remove(obstacle))
+		nodetest.OK(t, r.CheckReady(t.Context()))
+		nodetest.OK(t, os.RemoveAll(dir))
+		nodetest.OK(t, r.CheckReady(t.Context()))
+		if left(t, dir) != 0 {
+			t.Error("a file is left")
+		}
+	})
+}
+
+// A server that cannot be the reader of its queue says so to probes and STATUS: shims leave
+// DELs there that nobody does. An ADD is served.
+func TestNotReadyWhileTheQueueIsNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t)
+		mark := filepath.Join(dir, ".reader")
+		nodetest.OK(t, os.Remove(mark))
+		nodetest.OK(t, os.Mkdir(mark, 0o700))
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		synctest.Wait()
+		r.get(wire.PathReady).want(t, 503, 11, mark)
+		r.do(request("STATUS", "")).want(t, 500, 50, mark)
+		r.do(request("ADD", "c1")).wantOK(t)
+		nodetest.OK(t, os.Remove(mark))
+		time.Sleep(2 * firstPause)
+		synctest.Wait()
+		nodetest.OK(t, r.CheckReady(t.Context()))
+	})
+}
+
+// A queued DEL does not remove an attachment that was recorded after it was queued,
+// and is not tried again.
+func TestQueuedDelSparesALaterAttachment(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ during, recorded bool }{
+		"before it is read":                       {false, true},
+		"while it waits for the container":        {true, true},
+		"before it is read, without a record":     {false, false},
+		"while it waits, with a record meanwhile": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				works := delegatetest.Result(nil)
+				m, exec := newMeta(t, map[string]delegatetest.Plugin{"blue": works, "red": works})
+				args := &skel.CmdArgs{ContainerID: "c1", IfName: "eth0"}
+				add := func() {
+					_, err := m.Add(t.Context(), args)
+					nodetest.OK(t, err)
+				}
+				add()
+				records, err := m.Container(t.Context(), "c1")
+				if err != nil || len(records) != 1 {
+					t.Fatal(records, err)
+				}
+				del := request("DEL", "c1")
+				if del.Recorded = records[0].Created; !tt.recorded {
+					nodetest.OK(t, m.Del(t.Context(), args))
+					del.Recorded, del.Unrecorded = time.Time{}, time.Now()
+				}
+				dir := queued(t)
+				enqueue(t, dir, del)
+				// Another program shares the records, and does not know the queue.
+				again := func() {
+					time.Sleep(time.Millisecond)
+					nodetest.OK(t, m.Del(t.Context(), args))
+					add()
+				}
+				commands := m.commands()
+				if tt.during {
+					commands.Del = func(ctx context.Context, a *skel.CmdArgs) error {
+						again()
+						return m.Del(ctx, a)
+					}
+				} else {
+					again()
+				}
+				serve(t, &Server{Commands: commands, Queue: dir})
+				time.Sleep(time.Hour)
+				if live := exec.Live(); len(live) != 2 {
+					t.Errorf("alive %q", live)
+				}
+				if left(t, dir) != 0 {
+					t.Error("it is still queued")
+				}
+			})
+		})
+	}
 }

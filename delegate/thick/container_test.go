@@ -13,9 +13,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Operations of one container run one by one, in the order in which they
@@ -40,7 +40,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		}
 		attached := make(chan answer, 1)
 		go func() {
-			attached <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
+			attached <- r.attach(with(request("ADD", "c1"), "CNI_IFNAME", "net1"))
 		}()
 		synctest.Wait()
 		// Of another container, and of none.
@@ -58,9 +58,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 			t.Errorf("took %v", d)
 		}
 		got := slices.DeleteFunc(f.said(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
-		if d := cmp.Diff([]string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"}, got); d != "" {
-			t.Errorf("calls (-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "calls", got, []string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"})
 		r.idle()
 	})
 }
@@ -104,9 +102,7 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 			"c2": {"ADD c2", "end ADD c2", "DEL c2", "end DEL c2"},
 		} {
 			got := slices.DeleteFunc(slices.Clone(calls), func(s string) bool { return !strings.HasSuffix(s, id) })
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("calls (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "calls", got, want)
 		}
 		r.idle()
 	})
@@ -138,7 +134,7 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 		more := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
-				c <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request(verb, "c1"), "CNI_IFNAME", ifname)))
+				c <- r.attach(with(request(verb, "c1"), "CNI_IFNAME", ifname))
 			}()
 			synctest.Wait()
 			return func() answer { return <-c }

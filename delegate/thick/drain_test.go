@@ -34,45 +34,6 @@ func (r *rig) ended(after time.Duration, since time.Time) {
 	}
 }
 
-// What runs when the daemon is told to stop ends as if it was not, and its
-// client gets its answer.
-func TestDrainingWaitsForTheAdd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
-			time.Sleep(3 * time.Second)
-			return someResult(), ctx.Err()
-		}}
-		r := serve(t, &Server{Commands: f.commands()})
-		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
-		start := time.Now()
-		r.stop()
-		add().wantOK(t)
-		r.ended(3*time.Second, start)
-		f.want(t, "ADD c1", "end ADD c1")
-	})
-}
-
-// What does not end is cancelled, has its time to undo, and is answered.
-func TestDrainingUndoesAnAddThatDoesNotEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
-			<-ctx.Done()
-			time.Sleep(4 * time.Second)
-			return nil, types.NewError(101, "killed", "")
-		}}
-		r := serve(t, &Server{Commands: f.commands()})
-		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
-		start := time.Now()
-		r.stop()
-		add().want(t, 500, 11, "ADD c1 eth0: the daemon is stopping: killed")
-		r.ended(29*time.Second, start)
-	})
-}
-
 // When the time to drain is over, a DEL comes too late as well: nothing would end
 // one that hangs, and the daemon would wait for it.
 func TestNothingIsAcceptedOnceTheRestIsCancelled(t *testing.T) {
@@ -114,16 +75,16 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 		synctest.Wait()
 		for _, verb := range []string{"ADD", "CHECK"} {
 			r.do(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
-			exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request(verb, "c3"))).want(t, 503, 11, "the daemon is stopping")
+			r.attach(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
 		}
 		r.do(request("STATUS", "")).want(t, 503, 50, "the daemon is stopping")
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "not ready: daemon: the daemon is stopping")
 		for _, verb := range []string{"DEL", "GC"} {
 			a := r.do(request(verb, "c4"))
 			a.wantOK(t)
-			exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request(verb, "c4"))).wantOK(t)
+			r.attach(request(verb, "c4")).wantOK(t)
 		}
-		exchange(t.Context(), r.Client, "GET", wire.PathHealth, nil).wantOK(t)
+		r.get(wire.PathHealth).wantOK(t)
 		if d := time.Since(start); d != 0 {
 			t.Errorf("waited %v", d)
 		}
@@ -234,16 +195,8 @@ func TestSilentConnectionsAreServedUntilTheirTimeIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		r := serve(t, &Server{Commands: f.commands()})
-		silent, err := r.l.dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer silent.Close()
-		late, err := r.l.dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer late.Close()
+		r.connect() // and says nothing
+		late := r.connect()
 		kept := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.l.dial(ctx) }}}
 		exchange(t.Context(), kept, "GET", wire.PathHealth, nil).wantOK(t)
 		synctest.Wait()
@@ -312,7 +265,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 func TestHandOverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, Server: local(&Server{Commands: (&fake{}).commands()}), l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: local(bare()), l: newInMemory(), done: make(chan struct{})}
 		r.HandOver = func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -360,7 +313,7 @@ func TestServeRefuses(t *testing.T) {
 		t.Error("the listener is open")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r := serve(t, &Server{Commands: (&fake{}).commands()})
+		r := serve(t, bare())
 		synctest.Wait()
 		if err := r.Serve(t.Context(), newInMemory()); err == nil || !strings.Contains(err.Error(), "once") {
 			t.Errorf("twice: %v", err)
@@ -372,7 +325,7 @@ func TestServeRefuses(t *testing.T) {
 // A daemon that stops keeps no connection for a next request.
 func TestDrainingKeepsNoConnection(t *testing.T) {
 	t.Parallel()
-	s := &Server{Commands: (&fake{}).commands()}
+	s := bare()
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
 		s.service().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))

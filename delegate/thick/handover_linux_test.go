@@ -11,10 +11,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // serveEcho answers each connection with what it says, until there are no more.
@@ -60,7 +61,7 @@ func announced(t *testing.T, socket string) {
 	t.Helper()
 	for {
 		f, err := tryLockFile(socket + ".next")
-		ok(t, err)
+		nodetest.OK(t, err)
 		if f == nil {
 			return
 		}
@@ -81,56 +82,6 @@ func listenLater(ctx context.Context, socket string) (result func() (*Listener, 
 	return func() (*Listener, error) { <-done; return l, err }
 }
 
-// One daemon follows the other, again and again, and no client is turned away,
-// finds no socket, or gets no answer.
-func TestHandOverLosesNoConnection(t *testing.T) {
-	t.Parallel()
-	socket := socketDir(t) + "/s"
-	l := listenOn(t, socket)
-	var stop atomic.Bool
-	var clients sync.WaitGroup
-	var asked, refused atomic.Int64
-	for range 4 {
-		clients.Go(func() {
-			again := false
-			for !stop.Load() {
-				switch err := echo(socket); {
-				case err == nil:
-					again = false
-					asked.Add(1)
-				case errors.Is(err, unix.ECONNREFUSED) && !again:
-					// It has looked the name up just before it was another's:
-					// the kernel does not do that and connect in one.
-					again = true
-					refused.Add(1)
-				default:
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	for range 50 {
-		served := make(chan error, 1)
-		go func() { served <- serveEcho(l) }()
-		next := listenLater(t.Context(), socket)
-		announced(t, socket)
-		ok(t, l.HandOver(t.Context()))
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Fatal(err)
-		}
-		ok(t, l.Close())
-		var err error
-		l, err = next()
-		ok(t, err)
-	}
-	go func() { _ = serveEcho(l) }()
-	stop.Store(true)
-	clients.Wait()
-	ok(t, l.Close())
-	t.Logf("%d requests, %d refused once", asked.Load(), refused.Load())
-}
-
 // All that connected before the next one took over is served by the old one,
 // although nobody called Accept until then; what connects later is not.
 func TestHandOverServesTheBacklog(t *testing.T) {
@@ -146,36 +97,36 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 		var early []net.Conn
 		for range 100 {
 			c, err := net.Dial("unix", socket)
-			ok(t, err)
+			nodetest.OK(t, err)
 			defer c.Close()
 			early = append(early, c)
 		}
-		ok(t, l.HandOver(t.Context()))
-		ok(t, l.HandOver(t.Context()))
+		nodetest.OK(t, l.HandOver(t.Context()))
+		nodetest.OK(t, l.HandOver(t.Context()))
 		if awaited {
 			l2, err := next()
-			ok(t, err)
+			nodetest.OK(t, err)
 			defer l2.Close()
 			go func() { _ = serveEcho(l2) }()
-			ok(t, echo(socket))
+			nodetest.OK(t, echo(socket))
 		} else if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("after the end: %v", err)
 		}
 		served := make(chan error, 1)
 		go func() { served <- serveEcho(l) }()
 		for _, c := range early {
-			ok(t, ask(c))
-			ok(t, c.Close())
+			nodetest.OK(t, ask(c))
+			nodetest.OK(t, c.Close())
 		}
 		if err := <-served; !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-		ok(t, l.Close())
+		nodetest.OK(t, l.Close())
 		if _, err := os.Lstat(socket); (err == nil) != awaited {
 			t.Errorf("awaited %v; after close: %v", awaited, err)
 		}
 		if awaited {
-			ok(t, echo(socket))
+			nodetest.OK(t, echo(socket))
 		}
 	}
 }
@@ -188,21 +139,21 @@ func TestCloseLeavesTheNextDaemonsSocket(t *testing.T) {
 	l := listenOn(t, socket)
 	next := listenLater(t.Context(), socket)
 	announced(t, socket)
-	ok(t, l.Close())
+	nodetest.OK(t, l.Close())
 	l2, err := next()
-	ok(t, err)
-	ok(t, l.Close())
+	nodetest.OK(t, err)
+	nodetest.OK(t, l.Close())
 	go func() { _ = serveEcho(l2) }()
-	ok(t, echo(socket))
+	nodetest.OK(t, echo(socket))
 
 	// Replaced by one that takes no part in this.
-	ok(t, os.Remove(socket))
+	nodetest.OK(t, os.Remove(socket))
 	foreign, err := net.Listen("unix", socket)
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer foreign.Close()
 	go func() { _ = serveEcho(foreign) }()
-	ok(t, l2.Close())
-	ok(t, echo(socket))
+	nodetest.OK(t, l2.Close())
+	nodetest.OK(t, echo(socket))
 }
 
 // The next one may have begun to listen while the last one closes: it has the
@@ -211,16 +162,16 @@ func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
-	ok(t, l.HandOver(t.Context()))
+	nodetest.OK(t, l.HandOver(t.Context()))
 	lock, err := tryLockFile(socket + ".lock")
 	if lock == nil {
 		t.Fatal(err)
 	}
 	defer unlockFile(lock)
 	begun, err := net.Listen("unix", socket+"~")
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer begun.Close()
-	ok(t, l.Close())
+	nodetest.OK(t, l.Close())
 	for _, path := range []string{socket, socket + "~"} {
 		if m := mode(t, path); m.Type() != fs.ModeSocket {
 			t.Error(path, m)
@@ -245,16 +196,16 @@ func TestListenEndsWithItsContext(t *testing.T) {
 		}
 	}
 	go func() { _ = serveEcho(l) }()
-	ok(t, echo(socket))
-	ok(t, l.HandOver(t.Context()))
-	ok(t, l.Close())
-	ok(t, listenOn(t, socket).Close())
+	nodetest.OK(t, echo(socket))
+	nodetest.OK(t, l.HandOver(t.Context()))
+	nodetest.OK(t, l.Close())
+	nodetest.OK(t, listenOn(t, socket).Close())
 }
 
 func TestServeRefusesAListenerWithoutHandOver(t *testing.T) {
 	t.Parallel()
 	l := listenOn(t, socketDir(t)+"/s")
-	if err := (&Server{Commands: (&fake{}).commands()}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
+	if err := (bare()).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
 		t.Error(err)
 	}
 }
@@ -266,7 +217,7 @@ func TestHandOverEndsWithItsContext(t *testing.T) {
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
 	f, err := tryLockFile(socket + ".next")
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer unlockFile(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -276,7 +227,7 @@ func TestHandOverEndsWithItsContext(t *testing.T) {
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	ok(t, l.Close())
+	nodetest.OK(t, l.Close())
 	if m := mode(t, socket); m.Type() != fs.ModeSocket {
 		t.Errorf("taken from one that waits: %v", m)
 	}
@@ -290,9 +241,9 @@ func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 	l := listenOn(t, socket)
 	defer l.Close()
 	successor, err := net.Listen("unix", socket+"2")
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer successor.Close()
-	ok(t, os.Rename(socket+"2", socket))
+	nodetest.OK(t, os.Rename(socket+"2", socket))
 	waits, err := tryLockFile(socket + ".next")
 	if waits == nil {
 		t.Fatal(err)
@@ -300,7 +251,7 @@ func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 	defer unlockFile(waits)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	ok(t, l.HandOver(ctx))
+	nodetest.OK(t, l.HandOver(ctx))
 }
 
 // Nothing that a daemon has open gets to the plugins it runs: not the socket,
@@ -313,9 +264,9 @@ func TestNothingIsInherited(t *testing.T) {
 		t.Fatal(said)
 	}
 	c, err := net.Dial("unix", socket)
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer c.Close()
-	ok(t, ask(c))
+	nodetest.OK(t, ask(c))
 	if _, err := fmt.Fprintln(a.in, "fds"); err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +277,7 @@ func TestNothingIsInherited(t *testing.T) {
 	next := listenLater(t.Context(), socket)
 	announced(t, socket)
 	early, err := net.Dial("unix", socket)
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer early.Close()
 	if _, err := fmt.Fprintln(a.in, "over"); err != nil {
 		t.Fatal(err)
@@ -334,7 +285,7 @@ func TestNothingIsInherited(t *testing.T) {
 	if said := a.says(t); said != "over <nil>" {
 		t.Error(said)
 	}
-	ok(t, ask(early))
+	nodetest.OK(t, ask(early))
 	if _, err := fmt.Fprintln(a.in, "fds"); err != nil {
 		t.Fatal(err)
 	}
@@ -342,8 +293,8 @@ func TestNothingIsInherited(t *testing.T) {
 		t.Error(said)
 	}
 	l, err := next()
-	ok(t, err)
-	ok(t, l.Close())
+	nodetest.OK(t, err)
+	nodetest.OK(t, l.Close())
 }
 
 // playListen serves a socket, and does as its input says.
@@ -351,7 +302,7 @@ func playListen(t *testing.T, socket string) {
 	t.Helper()
 	from := inheritable(t, nil) // who runs the tests
 	l, err := Listen(t.Context(), socket)
-	ok(t, err)
+	nodetest.OK(t, err)
 	fmt.Println("listens", inheritable(t, from))
 	go func() { _ = serveEcho(l) }()
 	for {
@@ -381,15 +332,15 @@ func TestKilledDaemonBlocksNobody(t *testing.T) {
 	}
 	second := start(t, "listen", socket, nil)
 	announced(t, socket)
-	ok(t, second.Process.Kill())
+	nodetest.OK(t, second.Process.Kill())
 	_ = second.Wait()
-	ok(t, echo(socket))
+	nodetest.OK(t, echo(socket))
 	last := listenLater(t.Context(), socket)
 	announced(t, socket)
-	ok(t, first.Process.Kill())
+	nodetest.OK(t, first.Process.Kill())
 	l, err := last()
-	ok(t, err)
+	nodetest.OK(t, err)
 	go func() { _ = serveEcho(l) }()
-	ok(t, echo(socket))
-	ok(t, l.Close())
+	nodetest.OK(t, echo(socket))
+	nodetest.OK(t, l.Close())
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // post sends body to path as the one request of a server of its own.
@@ -39,9 +39,7 @@ func post(t *testing.T, s *Server, method, path, body string) (a answer) {
 func fixture(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(data)
 }
 
@@ -49,15 +47,11 @@ func fixture(t *testing.T, name string) string {
 func sameJSON(t *testing.T, want, got string) {
 	t.Helper()
 	var w, g any
-	if err := json.Unmarshal([]byte(want), &w); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(want), &w))
 	if err := json.Unmarshal([]byte(got), &g); err != nil {
 		t.Errorf("%q: %v", got, err)
 	}
-	if d := cmp.Diff(w, g); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "got", g, w)
 }
 
 func TestMethodsOfEachPath(t *testing.T) {
@@ -115,10 +109,10 @@ func TestRequestBodies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
+			post(t, bare(), "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
 		})
 	}
-	a := post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, big(wire.MaxBody))
+	a := post(t, bare(), "POST", wire.PathCNI, big(wire.MaxBody))
 	a.wantOK(t)
 }
 
@@ -171,12 +165,8 @@ func TestMessagesOfMultus(t *testing.T) {
 			if got == nil {
 				t.Fatal("nothing was called")
 			}
-			if d := cmp.Diff(tt.args, *got); d != "" {
-				t.Errorf("arguments (-want +got):\n%s", d)
-			}
-			if d := cmp.Diff(tt.trace, trace); d != "" {
-				t.Errorf("trace (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "arguments", *got, tt.args)
+			nodetest.Equal(t, "trace", trace, tt.trace)
 			ct, want := "application/json", ""
 			if tt.answer == "" {
 				ct = ""
@@ -199,9 +189,7 @@ func TestMessagesOfMultus(t *testing.T) {
 				t.Errorf("%+v, %v", res, err)
 			}
 			if tt.path == wire.PathAttach {
-				if d := cmp.Diff(&wire.Attributes{IPs: []string{"10.1.0.9/24"}, MAC: "02:42:0a:01:00:09"}, attrs); d != "" {
-					t.Errorf("attributes (-want +got):\n%s", d)
-				}
+				nodetest.Equal(t, "attributes", attrs, &wire.Attributes{IPs: []string{"10.1.0.9/24"}, MAC: "02:42:0a:01:00:09"})
 			}
 		})
 	}
@@ -245,9 +233,7 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 				}
 				sameJSON(t, tt.want, a.body)
 			}
-			if d := cmp.Diff([]string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"}, f.said()); d != "" {
-				t.Errorf("calls (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "calls", f.said(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
 		})
 	}
 }
@@ -291,8 +277,8 @@ func TestAttachCommandsAreServed(t *testing.T) {
 		t.Errorf("configuration %s", got)
 	}
 	post(t, s(), "GET", wire.PathAttach, "").want(t, 404, 999, "does not list")
-	post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathAttach, "{}").want(t, 404, 999, "does not attach")
-	post(t, &Server{Commands: (&fake{}).commands()}, "PUT", wire.PathAttach, "{}").want(t, 404, 999, "")
+	post(t, bare(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "does not attach")
+	post(t, bare(), "PUT", wire.PathAttach, "{}").want(t, 404, 999, "")
 }
 
 func TestAttachmentsAreListed(t *testing.T) {
@@ -335,7 +321,7 @@ func TestHealthIsOKEvenIfNotReady(t *testing.T) {
 func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
-		post(t, &Server{Commands: (&fake{}).commands()}, method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
+		post(t, bare(), method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
 	}
 	unready := func() *Server {
 		return &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("no primary network") }}
@@ -344,7 +330,7 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
 	a.want(t, 503, 11, "no primary network")
 	sameJSON(t, `{"code":11,"msg":"not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
-	a = post(t, &Server{Commands: (&fake{}).commands()}, "GET", wire.PathReady+"?verbose", "")
+	a = post(t, bare(), "GET", wire.PathReady+"?verbose", "")
 	a.wantOK(t)
 	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)
 
@@ -356,7 +342,7 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 func TestUnknownPathIs404(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics", "/delegate/x"} {
-		post(t, &Server{Commands: (&fake{}).commands()}, "POST", path, "{}").want(t, 404, 999, path)
+		post(t, bare(), "POST", path, "{}").want(t, 404, 999, path)
 	}
 }
 
@@ -377,7 +363,7 @@ func TestInfo(t *testing.T) {
 	}, "GET", wire.PathInfo, "")
 	a.wantOK(t)
 	sameJSON(t, fixture(t, "answer-info.json"), a.body)
-	a = post(t, &Server{Commands: (&fake{}).commands()}, "GET", wire.PathInfo, "")
+	a = post(t, bare(), "GET", wire.PathInfo, "")
 	if !strings.Contains(a.body, `"features":[]`) {
 		t.Error(a.body)
 	}

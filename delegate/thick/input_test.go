@@ -103,10 +103,7 @@ func TestTruncated(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands()})
 		whole := "POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 300\r\n\r\n" + string(encoded(request("ADD", "c1")))
 		for n := range len(whole) {
-			c, err := r.l.dial(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := r.connect()
 			if _, err := io.WriteString(c, whole[:n]); err != nil {
 				t.Fatal(err)
 			}
@@ -173,22 +170,12 @@ func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := serve(t, &Server{Commands: (&fake{}).commands()})
-		c, err := r.l.dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		r := serve(t, bare())
+		c := r.connect()
 		in := bufio.NewReader(c)
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", strings.NewReader(string(encoded(request(verb, "c1")))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := req.Write(c); err != nil {
-				t.Fatal(err)
-			}
-			res, err := http.ReadResponse(in, req)
+			send(t, c, request(verb, "c1"))
+			res, err := http.ReadResponse(in, nil)
 			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatal(res, err)
 			}

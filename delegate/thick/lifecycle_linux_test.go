@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -32,9 +33,7 @@ func newMeta(t *testing.T, plugins map[string]delegatetest.Plugin) (*meta, *dele
 	m := &meta{Manager: &lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: t.TempDir()}}
 	for _, name := range []string{"blue", "red"} {
 		n, err := netconf.Parse([]byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, name, name)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		m.nets = append(m.nets, n)
 	}
 	return m, exec

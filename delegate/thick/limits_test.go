@@ -13,9 +13,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -59,7 +59,7 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 		r.do(request("GC", "")).wantOK(t)
 		r.do(request("STATUS", "")).wantOK(t)
 		for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo} {
-			exchange(t.Context(), r.Client, "GET", path, nil).wantOK(t)
+			r.get(path).wantOK(t)
 		}
 		if d := time.Since(start); d != 0 {
 			t.Errorf("waited %v", d)
@@ -87,10 +87,7 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 					_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 				})
 				r := serve(t, &Server{Commands: (&fake{}).commands(), Other: page})
-				c, err := r.l.dial(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := r.connect()
 				if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: daemon\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
@@ -185,29 +182,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		for _, ev := range seen.taken() {
 			got[ev.Status]++
 		}
-		if d := cmp.Diff(map[int]int{200: 1, 503: 3, 499: 1}, got); d != "" {
-			t.Error(d)
-		}
-	})
-}
-
-// 200 at once, over HTTP.
-func TestConcurrent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
-			time.Sleep(time.Millisecond)
-			return someResult(), nil
-		}}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 8})
-		var waits []func() answer
-		for i := range 200 {
-			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
-		}
-		for _, wait := range waits {
-			wait().wantOK(t)
-		}
-		r.idle()
+		nodetest.Equal(t, "got", got, map[int]int{200: 1, 503: 3, 499: 1})
 	})
 }
 
@@ -267,9 +242,7 @@ func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	m := request("ADD", "c1")
 	for range 50 {
 		o, err := decode(wire.PathCNI, &m, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		op := heard(o)
 		op.start = op.start.Add(-time.Hour)
 		err = sv.operate(t.Context(), op)

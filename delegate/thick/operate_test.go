@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -15,16 +14,14 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types020 "github.com/containernetworking/cni/pkg/types/020"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func (f *fake) want(t *testing.T, lines ...string) {
 	t.Helper()
-	if d := cmp.Diff(lines, f.said()); d != "" {
-		t.Errorf("calls (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "calls", f.said(), lines)
 }
 
 // idle checks that nothing is held any more.
@@ -132,7 +129,7 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 			return attached.commands()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
-		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(m)).want(t, 500, 6, "it is empty")
+		r.attach(m).want(t, 500, 6, "it is empty")
 		attached.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 		primary.want(t)
 		if len(attrs) != 1 || attrs[0] == nil {
@@ -165,7 +162,7 @@ func TestPanic(t *testing.T) {
 		}
 		// What an ADD did until then is undone.
 		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "CHECK c1", "end CHECK c1", "GC", "end GC", "STATUS", "end STATUS")
-		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request("ADD", "c1"))).want(t, 500, 999, "panicked")
+		r.attach(request("ADD", "c1")).want(t, 500, 999, "panicked")
 		f.del = boom
 		r.do(request("DEL", "c1")).want(t, 500, 999, "panicked")
 		r.do(request("ADD", "c1")).want(t, 500, 999, "undo: ")
@@ -260,18 +257,8 @@ func TestAddWhoseClientDoesNotReadIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		r := serve(t, &Server{Commands: f.commands()})
-		c, err := r.l.dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := req.Write(c); err != nil {
-			t.Fatal(err)
-		}
+		c := r.connect()
+		send(t, c, request("ADD", "c1"))
 		time.Sleep(writeTimeout + time.Second)
 		synctest.Wait()
 		f.want(t, "ADD c1", "DEL c1")
@@ -319,21 +306,6 @@ func TestDeadlines(t *testing.T) {
 			})
 		})
 	}
-}
-
-// An operation that succeeds after its time, for a client that has waited, has
-// succeeded.
-func TestDeadlineOverrun(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
-			<-ctx.Done()
-			return someResult(), nil
-		}}
-		r := serve(t, &Server{Commands: f.commands()})
-		r.do(request("ADD", "c1")).wantOK(t)
-		f.want(t, "ADD c1", "end ADD c1")
-	})
 }
 
 // What a handler says counts, and the reason it was stopped comes first.

@@ -107,11 +107,11 @@ func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := serve(t, &Server{Commands: (&fake{}).commands(), Probe: tt.probe})
 				synctest.Wait()
-				a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+				a := r.get(wire.PathReady + "?verbose")
 				if a.status != tt.status || !strings.Contains(a.body, tt.check) {
 					t.Errorf("%d %s", a.status, a.body)
 				}
-				if a := exchange(t.Context(), r.Client, "GET", wire.PathReady, nil); a.status != tt.status {
+				if a := r.get(wire.PathReady); a.status != tt.status {
 					t.Errorf("%d %s", a.status, a.body)
 				}
 				r.do(request("STATUS", "")).wantOK(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // queued returns a queue with the DELs of the containers.
@@ -25,7 +26,7 @@ func queued(t *testing.T, ids ...string) string {
 	daemon := &queue.Reader{Queue: queue.In(dir)}
 	_, _, err := daemon.List(t.Context())
 	daemon.Close()
-	ok(t, err)
+	nodetest.OK(t, err)
 	for _, id := range ids {
 		enqueue(t, dir, request("DEL", id))
 	}
@@ -34,18 +35,14 @@ func queued(t *testing.T, ids ...string) string {
 
 func enqueue(t *testing.T, dir string, m wire.Request) {
 	t.Helper()
-	if err := queue.In(dir).Put(t.Context(), m, func() (bool, error) { return false, nil }); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, queue.In(dir).Put(t.Context(), m, func() (bool, error) { return false, nil }))
 }
 
 // left returns how many are in the queue.
 func left(t *testing.T, dir string) int {
 	t.Helper()
 	names, err := filepath.Glob(dir + "/*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return len(names)
 }
 
@@ -107,7 +104,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		verbose := func() string {
-			a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+			a := r.get(wire.PathReady + "?verbose")
 			a.wantOK(t)
 			return a.body
 		}
@@ -196,13 +193,13 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait() // tried, and not again before a second is over
 		file, err := filepath.Glob(dir + "/*.json")
-		ok(t, err)
-		ok(t, os.Remove(file[0]))
-		ok(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
+		nodetest.OK(t, err)
+		nodetest.OK(t, os.Remove(file[0]))
+		nodetest.OK(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
 		f.del = nil
 		r.do(request("DEL", "c1")).want(t, 500, 5, "detached, but the queued DEL cannot be removed")
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
-		ok(t, os.Remove(file[0]))
+		nodetest.OK(t, os.Remove(file[0]))
 		r.do(request("DEL", "c1")).wantOK(t)
 		r.do(request("ADD", "c1")).wantOK(t)
 	})
@@ -225,8 +222,8 @@ func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
 		add := r.begin(with(request("ADD", "c1"), "CNI_IFNAME", "eth1"))
 		time.Sleep(2 * time.Second) // it waits for the container
 		file, err := filepath.Glob(dir + "/*.json")
-		ok(t, err)
-		ok(t, os.Remove(file[0]))
+		nodetest.OK(t, err)
+		nodetest.OK(t, os.Remove(file[0]))
 		add().wantOK(t)
 		synctest.Wait()
 		f.want(t, "ADD c1", "end ADD c1")
@@ -253,7 +250,7 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 		if aside, err := filepath.Glob(dir + "/*.corrupt"); left(t, dir) != 0 || len(aside) != 1 || err != nil {
 			t.Errorf("%d left, set aside %q", left(t, dir), aside)
 		}
-		a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+		a := r.get(wire.PathReady + "?verbose")
 		a.wantOK(t)
 		for _, text := range []string{a.body, book.String()} {
 			if !strings.Contains(text, "damaged") || !strings.Contains(text, ".corrupt") {
@@ -289,9 +286,7 @@ func TestQueuedDelRemovedByHandIsNotDone(t *testing.T) {
 			t.Fatalf("%q, %v", names, err)
 		}
 		for _, name := range names {
-			if err := os.Remove(name); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(name))
 		}
 		works.Store(true)
 		r.do(request("DEL", "c2")).wantOK(t)
@@ -332,23 +327,6 @@ func TestQueuedDelCancelsNothing(t *testing.T) {
 	})
 }
 
-// What a shim that could not connect has left is found, although the daemon was
-// there.
-func TestDelQueuedWhileTheDaemonServesIsFound(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		dir := queued(t)
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
-		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		enqueue(t, dir, request("DEL", "c1"))
-		time.Sleep(longestPause)
-		synctest.Wait()
-		f.want(t, "DEL c1")
-	})
-}
-
 // Damaged files are set aside, and what is no DEL is not done.
 func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 	t.Parallel()
@@ -356,12 +334,8 @@ func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 		var book logBook
 		dir := queued(t, "c1", "c2")
 		names, err := filepath.Glob(dir + "/*.json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(names[0], []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
+		nodetest.OK(t, os.WriteFile(names[0], []byte("{"), 0o600))
 		enqueue(t, dir, request("ADD", "c3"))
 		f := &fake{}
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})

@@ -13,11 +13,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -40,16 +40,12 @@ func TestEnvironmentIsCheckedAsSkelDoes(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			o, err := understand(full)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			want := skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(podsConf)}
 			if ofContainer {
 				want.ContainerID, want.Netns, want.IfName = "c1", "/run/netns/c1", "eth0"
 			}
-			if d := cmp.Diff(want, o.args); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "got", o.args, want)
 
 			// Nobody needs these.
 			if _, err := understand(with(full, "CNI_PATH", "", "CNI_ARGS", "")); err != nil {
@@ -151,7 +147,7 @@ func TestUnknownCommandIsCode4(t *testing.T) {
 	}
 	_, err := understand(request("", "c1"))
 	refused(t, err, 4, "missing CNI_COMMAND")
-	a := post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, string(encoded(request("UPDATE", "c1"))))
+	a := post(t, bare(), "POST", wire.PathCNI, string(encoded(request("UPDATE", "c1"))))
 	a.want(t, 400, 4, `unknown CNI_COMMAND "UPDATE"`)
 }
 

@@ -21,6 +21,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A fake is a plugin of functions; what is nil succeeds. It writes down what is
@@ -249,6 +250,40 @@ func exchange(ctx context.Context, c *http.Client, method, path string, body []b
 	data, err := io.ReadAll(res.Body)
 	return answer{res.StatusCode, res.Header, string(data), err}
 }
+
+// send writes m to c.
+func send(t *testing.T, c net.Conn, m wire.Request) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy"+wire.PathCNI, bytes.NewReader(encoded(m)))
+	if err == nil {
+		err = req.Write(c)
+	}
+	nodetest.OK(t, err)
+}
+
+// connect makes a connection, which ends with the test.
+func (r *rig) connect() net.Conn {
+	r.t.Helper()
+	c, err := r.l.dial(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// get asks for a page.
+func (r *rig) get(path string) answer {
+	return exchange(r.t.Context(), r.Client, http.MethodGet, path, nil)
+}
+
+// attach sends m, which is about one more network.
+func (r *rig) attach(m wire.Request) answer {
+	return exchange(r.t.Context(), r.Client, http.MethodPost, wire.PathAttach, encoded(m))
+}
+
+// bare returns a server of a plugin that does nothing, and succeeds.
+func bare() *Server { return &Server{Commands: (&fake{}).commands()} }
 
 // do sends m and returns the answer, which must be one.
 func (r *rig) do(m wire.Request) answer {

@@ -3,32 +3,23 @@ package thick
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // roleVar tells this test's executable, run once more, to play a part.
 const roleVar = "METACNI_THICK_ROLE"
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // socketDir returns a directory for sockets, whose paths must be short.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // T.TempDir's is too long
-	ok(t, err)
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -52,11 +43,11 @@ func start(t *testing.T, role, arg string, change func(*exec.Cmd)) *actor {
 		change(a.Cmd)
 	}
 	in, err := a.StdinPipe()
-	ok(t, err)
+	nodetest.OK(t, err)
 	out, err := a.StdoutPipe()
-	ok(t, err)
+	nodetest.OK(t, err)
 	a.in, a.out = in, bufio.NewReader(out)
-	ok(t, a.Start())
+	nodetest.OK(t, a.Start())
 	t.Cleanup(func() {
 		_ = in.Close()
 		_ = a.Process.Kill()
@@ -82,7 +73,7 @@ func TestRole(t *testing.T) {
 		t.Skip("plays a part in other tests")
 	}
 	play, found := map[string]func(t *testing.T, arg string){
-		"dial": playDial, "activated": playActivated, "listen": playListen,
+		"activated": playActivated, "listen": playListen,
 	}[role]
 	if !found {
 		t.Fatal(role)
@@ -91,31 +82,3 @@ func TestRole(t *testing.T) {
 }
 
 func untilEOF() { _, _ = io.Copy(io.Discard, os.Stdin) }
-
-// playDial connects to a socket and holds the connection until its input ends.
-func playDial(t *testing.T, arg string) {
-	t.Helper()
-	c, err := net.Dial("unix", arg)
-	ok(t, err)
-	fmt.Println("connected")
-	untilEOF()
-	ok(t, c.Close())
-}
-
-// asUser lets a command run as another user.
-func asUser(t *testing.T, uid uint32) func(*exec.Cmd) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be another user")
-	}
-	return func(c *exec.Cmd) {
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	}
-}
-
-// openTo lets other users reach and use what is at path.
-func openTo(t *testing.T, path string) {
-	t.Helper()
-	ok(t, os.Chmod(filepath.Dir(path), 0o755))
-	ok(t, os.Chmod(path, 0o777))
-}

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // unixClient is a client of the server at socket. Nobody having listened at the
@@ -48,19 +49,19 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 // A body of 100 MB is refused before it has come, by a server that goes on.
 func TestHugeBodyIsRefusedBeforeItHasCome(t *testing.T) {
 	t.Parallel()
-	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands()})
+	r, _ := serveUnix(t, bare())
 	for name, length := range map[string]int64{"length": 100 << 20, "chunks": -1} {
 		var sent counter
 		body := io.TeeReader(io.MultiReader(strings.NewReader(`{"config":"`), io.LimitReader(endless{}, 100<<20-11)), &sent)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", io.NopCloser(body))
-		ok(t, err)
+		nodetest.OK(t, err)
 		req.ContentLength = length
 		res, err := r.Do(req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		data, err := io.ReadAll(res.Body)
-		ok(t, err)
+		nodetest.OK(t, err)
 		_ = res.Body.Close()
 		answer{res.StatusCode, res.Header, string(data), nil}.want(t, 413, 6, "more than 4194304 bytes")
 		if n := sent.Load(); n > 2*wire.MaxBody {
@@ -106,18 +107,16 @@ func TestClosedConnectionEndsTheOperation(t *testing.T) {
 	_, socket := serveUnix(t, &Server{Commands: f.commands(), Observer: func(ev Event) { seen <- ev }})
 	send := func(id string) net.Conn {
 		c, err := net.Dial("unix", socket)
-		ok(t, err)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", id)))))
-		ok(t, err)
-		ok(t, req.Write(c))
+		nodetest.OK(t, err)
+		send(t, c, request("ADD", id))
 		<-began
 		return c
 	}
-	ok(t, send("c1").Close())
+	nodetest.OK(t, send("c1").Close())
 	if ev := <-seen; ev.Status != 499 || ev.UID != os.Geteuid() {
 		t.Errorf("%+v", ev)
 	}
-	ok(t, send("c2").Close())
+	nodetest.OK(t, send("c2").Close())
 	close(g)
 	<-undone
 	if ev := <-seen; ev.Status != 499 {
@@ -136,15 +135,13 @@ func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 	}}
 	_, socket := serveUnix(t, &Server{Commands: f.commands()})
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer c.Close()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
-	ok(t, err)
-	ok(t, req.Write(c))
+	send(t, c, request("ADD", "c1"))
 	<-began
-	ok(t, c.CloseWrite())
+	nodetest.OK(t, c.CloseWrite())
 	data, err := io.ReadAll(c)
-	ok(t, err)
+	nodetest.OK(t, err)
 	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client disconnected") {
 		t.Errorf("answer %s", data)
 	}
@@ -156,7 +153,7 @@ func TestStrangersOnASocket(t *testing.T) {
 	t.Parallel()
 	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
 	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
-	r, _ = serveUnix(t, &Server{Commands: (&fake{}).commands()})
+	r, _ = serveUnix(t, bare())
 	r.do(request("ADD", "c1")).wantOK(t)
 }
 

@@ -25,7 +25,7 @@ var rules = map[string][]string{
 	"scratch": {"internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
 
 	"delegate/thick/internal/override": {"netconf"},
-	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/flock"},
+	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/fault", "internal/flock"},
 
 	"internal/bounds":   nil,
 	"internal/cause":    nil,

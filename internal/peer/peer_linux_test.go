@@ -6,26 +6,21 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-)
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/metacni/metacni/internal/nodetest"
+)
 
 // connected returns the accepted end of a connection.
 func connected(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	l, err := net.Listen(network, address)
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer l.Close()
 	dialed, err := net.Dial(network, l.Addr().String())
-	ok(t, err)
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = dialed.Close() })
 	c, err := l.Accept()
-	ok(t, err)
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -34,7 +29,7 @@ func connected(t *testing.T, network, address string) net.Conn {
 func socket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir may be too long
-	ok(t, err)
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
@@ -45,7 +40,7 @@ func TestUID(t *testing.T) {
 	if uid, known := UID(c); uid != os.Geteuid() || !known {
 		t.Errorf("this process: %d, %v", uid, known)
 	}
-	ok(t, c.Close())
+	nodetest.OK(t, c.Close())
 	if uid, known := UID(c); uid != -1 || known {
 		t.Errorf("closed: %d, %v", uid, known)
 	}
@@ -55,16 +50,16 @@ func TestUID(t *testing.T) {
 func TestUIDOfAPair(t *testing.T) {
 	t.Parallel()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	ok(t, err)
+	nodetest.OK(t, err)
 	for _, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")
 		c, err := net.FileConn(f)
-		ok(t, err)
-		ok(t, f.Close())
+		nodetest.OK(t, err)
+		nodetest.OK(t, f.Close())
 		if uid, known := UID(c); uid != os.Geteuid() || !known {
 			t.Errorf("%d, %v", uid, known)
 		}
-		ok(t, c.Close())
+		nodetest.OK(t, c.Close())
 	}
 }
 
@@ -73,7 +68,7 @@ func TestUIDOfOthers(t *testing.T) {
 	t.Parallel()
 	pipe, _ := net.Pipe()
 	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket(t), Net: "unixgram"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer unconnected.Close()
 	for name, c := range map[string]net.Conn{
 		"tcp": connected(t, "tcp", "127.0.0.1:0"), "pipe": pipe, "nil": nil, "nothing open": &net.UnixConn{}, "no peer": unconnected,

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -78,9 +79,7 @@ func TestAnswersOfDaemons(t *testing.T) {
 func recorded(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "responses", name+".http"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	head, body, _ := strings.Cut(string(data), "\n\n")
 	text := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n"
 	if strings.Contains(strings.ToLower(head), "chunked") {
@@ -161,16 +160,12 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 			var out bytes.Buffer
 			a := args()
 			a.StdinData = []byte(`{"name":"net","cniVersion":"` + version + `"}`)
-			if err := (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a))
 			var got, expected any
 			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 				t.Fatalf("%v: %s", err, out.Bytes())
 			}
-			if err := json.Unmarshal([]byte(want), &expected); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, json.Unmarshal([]byte(want), &expected))
 			if diff := cmp.Diff(expected, got); diff != "" {
 				t.Errorf("%s: %s", out.Bytes(), diff)
 			}

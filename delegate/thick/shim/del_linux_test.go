@@ -15,10 +15,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A DEL that finds no daemon is on disk when it is reported as done,
@@ -35,9 +35,7 @@ func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 			dir := newQueue(t)
 			c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Env: []string{"CNI_X=y", "TOKEN=secret"}}
 			for range 2 { // the second is the same
-				if err := c.Execute(t.Context(), "DEL", args()); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, c.Execute(t.Context(), "DEL", args()))
 			}
 			want := []wire.Request{{
 				Env: map[string]string{
@@ -46,9 +44,7 @@ func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 				},
 				Config: []byte(testConfig), APIVersion: wire.Version,
 			}}
-			if diff := cmp.Diff(want, queued(t, dir)); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "got", queued(t, dir), want)
 		})
 	}
 }
@@ -88,9 +84,7 @@ func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 		defer conn.Close()
 		replies(okEmpty)(0, conn)
 	}()
-	if err := os.Rename(socket+"-", socket); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Rename(socket+"-", socket))
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -117,9 +111,7 @@ func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 				t.Errorf("queued %d", n)
 			}
 			for _, name := range glob(t, dir) {
-				if err := os.Remove(name); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.Remove(name))
 			}
 		})
 	}
@@ -152,18 +144,14 @@ func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	for i := range queue.Cap {
 		a := args()
 		a.ContainerID = "c" + strconv.Itoa(i)
-		if err := c.Execute(t.Context(), "DEL", a); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, c.Execute(t.Context(), "DEL", a))
 	}
 	a := args()
 	a.ContainerID = "one-more"
 	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
 
 	file := filepath.Join(tempDir(t), "q")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
 	wantError(t, (&Client{Socket: socket, Queue: file, QueueWait: -1}).Execute(t.Context(), "DEL", args()), 5)
 	wantError(t, (&Client{Socket: socket}).Execute(t.Context(), "DEL", args()), 11) // there is none
 
@@ -218,13 +206,9 @@ func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	t.Helper()
 	socket, dir = filepath.Join(tempDir(t), "s"), newQueue(t)
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	done = make(chan error, 1)
 	c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 	go func() { done <- c.Execute(t.Context(), "DEL", args()) }()
@@ -256,9 +240,7 @@ func TestAwayDoesADelInTheDaemonsPlace(t *testing.T) {
 		asked := 0
 		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
 			asked++
-			if diff := cmp.Diff(args(), a); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "got", a, args())
 			return true, tt.err
 		}}
 		err := c.Execute(t.Context(), "DEL", args())
@@ -388,15 +370,11 @@ func TestFullBacklogIsNotAway(t *testing.T) {
 func fill(t *testing.T, socket string) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = syscall.Close(fd) })
 	// By another name first: nobody else is to take a place in the backlog.
 	hidden := socket + "-"
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: hidden}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: hidden}), syscall.Listen(fd, 0)))
 	for {
 		conn, err := net.Dial("unix", hidden)
 		if err != nil {
@@ -404,7 +382,5 @@ func fill(t *testing.T, socket string) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	if err := os.Rename(hidden, socket); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Rename(hidden, socket))
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -33,9 +34,7 @@ const (
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -43,9 +42,7 @@ func tempDir(t testing.TB) string {
 func listen(t testing.TB, socket string) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -202,13 +199,9 @@ func queued(t *testing.T, dir string) []wire.Request {
 	var all []wire.Request
 	for _, name := range glob(t, dir) {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		var r wire.Request
-		if err := json.Unmarshal(data, &r); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(data, &r))
 		all = append(all, r)
 	}
 	return all
@@ -218,9 +211,7 @@ func queued(t *testing.T, dir string) []wire.Request {
 func glob(t *testing.T, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return names
 }
 

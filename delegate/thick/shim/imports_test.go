@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The shim stays small.
@@ -13,9 +15,7 @@ func TestNoHeavyDependencies(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0", "GOFLAGS=")
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for dep := range strings.Lines(string(out)) {
 		switch dep = strings.TrimSpace(dep); dep {
 		case "net/http", "net/textproto", "encoding/xml", "log/slog", "os/exec", "crypto/tls", "testing",

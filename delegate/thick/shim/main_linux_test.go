@@ -19,6 +19,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Where the process of a test finds the daemon, and its queue.
@@ -47,9 +49,7 @@ func TestMain(m *testing.M) {
 func process(t *testing.T, socket, command string) (cmd *exec.Cmd, stdout *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	cmd = exec.CommandContext(t.Context(), self)
 	cmd.Env = []string{
 		socketVar + "=" + socket, queueVar + "=" + filepath.Join(filepath.Dir(socket), "q"), "TOKEN=secret",
@@ -122,19 +122,13 @@ func TestProcessIsAskedToStop(t *testing.T) {
 		_, _ = io.WriteString(w, `{"code":11,"msg":"undone"}`)
 	})
 	cmd, out := process(t, socket, "ADD")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Start())
 	<-came
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err == nil {
 		t.Error("exit status 0")
 	}
-	if diff := cmp.Diff(types.Error{Code: 11, Msg: "undone"}, printed(t, out.Bytes())); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", printed(t, out.Bytes()), types.Error{Code: 11, Msg: "undone"})
 }
 
 // Nobody reads the result, so the shim has the attachment undone.
@@ -153,9 +147,7 @@ func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 	})
 	cmd, _ := process(t, socket, "ADD")
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	cmd.Stdout = w
 	_ = r.Close()
 	if err := cmd.Run(); err == nil {
@@ -164,7 +156,5 @@ func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 	_ = w.Close()
 	mu.Lock()
 	defer mu.Unlock()
-	if diff := cmp.Diff([]string{"ADD", "DEL"}, got); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", got, []string{"ADD", "DEL"})
 }

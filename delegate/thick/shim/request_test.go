@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // environ is a shim's environment, most of which is nobody's business.
@@ -79,9 +79,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 			} else {
 				_, err = c.Attach(t.Context(), tt.command, &tt.args, tt.with)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			s := <-got
 			if s.head.Method != "POST" || s.head.URL.Path != tt.path || s.head.Proto != "HTTP/1.1" || s.head.Host != "dummy" || !s.head.Close {
 				t.Errorf("%+v", s.head)
@@ -94,9 +92,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 				wantHeader["Tracestate"] = []string{"k=v"}
 				wantHeader["Baggage"] = []string{"a=b"}
 			}
-			if diff := cmp.Diff(wantHeader, s.head.Header); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "got", s.head.Header, wantHeader)
 			most := (115 * time.Second).Milliseconds()
 			if tt.command == "STATUS" {
 				most = 2000
@@ -105,9 +101,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 				t.Errorf("deadline of %d ms", s.body.DeadlineMs)
 			}
 			s.body.DeadlineMs = 0
-			if diff := cmp.Diff(fixture(t, tt.name), tree(t, s.body)); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "got", tree(t, s.body), fixture(t, tt.name))
 		})
 	}
 }
@@ -115,24 +109,16 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 func fixture(t *testing.T, name string) (v any) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "requests", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &v); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, json.Unmarshal(data, &v))
 	return v
 }
 
 func tree(t *testing.T, r wire.Request) (v any) {
 	t.Helper()
 	data, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &v); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, json.Unmarshal(data, &v))
 	return v
 }
 
@@ -144,9 +130,7 @@ func TestTraceStaysInItsHeader(t *testing.T) {
 		"00-ab": true, "a\r\nX-Evil: 1": false, "a\x00": false, "ä": false, strings.Repeat("x", maxTrace): true, strings.Repeat("x", maxTrace+1): false,
 	} {
 		text, err := message(t.Context(), wire.PathCNI, wire.Request{Env: map[string]string{"BAGGAGE": value}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		head, body, _ := strings.Cut(string(text), "\r\n\r\n")
 		if strings.Contains(head, "\r\nBAGGAGE: "+value+"\r\n") != header || strings.Contains(head, "Evil") {
 			t.Errorf("%.20q: %.200q", value, head)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A plugin writes down what it did.
@@ -66,9 +67,7 @@ func (p *plugin) commands() thick.Commands {
 func serve(t *testing.T, s *thick.Server, socket string) {
 	t.Helper()
 	l, err := thick.Listen(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s.HandOver = l.HandOver
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -89,9 +88,7 @@ func TestWithServer(t *testing.T) {
 	c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: newQueue(t), QueueWait: -1, Stdout: out}
 	gone := args()
 	gone.ContainerID = "gone"
-	if err := c.Execute(t.Context(), "DEL", gone); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, c.Execute(t.Context(), "DEL", gone))
 	added := make(chan error, 1)
 	go func() { added <- c.Execute(t.Context(), "ADD", args()) }()
 	p := new(plugin)
@@ -143,7 +140,5 @@ func TestWithServerStop(t *testing.T) {
 	if !errors.As(err, &said) {
 		t.Errorf("%v: not the server's", err)
 	}
-	if diff := cmp.Diff([]string{"ADD c1"}, p.trace()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", p.trace(), []string{"ADD c1"})
 }

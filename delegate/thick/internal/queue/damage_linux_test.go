@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Whichever byte is changed, and wherever the file ends, what it says is done
@@ -23,7 +23,7 @@ import (
 func TestDamageAtEveryByte(t *testing.T) {
 	t.Parallel()
 	name, data, err := encode(request("c1"))
-	ok(t, err)
+	nodetest.OK(t, err)
 	for n := range data {
 		if _, err := decode(name, data[:n]); err == nil {
 			t.Errorf("%d of %d bytes", n, len(data))
@@ -68,7 +68,7 @@ func TestDamagedFiles(t *testing.T) {
 			t.Parallel()
 			dir := marked(t)
 			bad := fill(t, dir, 3)[1]
-			ok(t, damage(filepath.Join(dir, bad)))
+			nodetest.OK(t, damage(filepath.Join(dir, bad)))
 			aside := damagedName(bad)
 			for i, want := range []int{2, 0, 0} {
 				n := 0
@@ -80,7 +80,7 @@ func TestDamagedFiles(t *testing.T) {
 			if names := entries(t, dir); !slices.Contains(names, aside) || slices.Contains(names, bad) {
 				t.Errorf("%q", names)
 			}
-			ok(t, os.Remove(filepath.Join(dir, aside)))
+			nodetest.OK(t, os.Remove(filepath.Join(dir, aside)))
 			if left, err := pass(t.Context(), dir, done); left != 0 || err != nil {
 				t.Error(left, err)
 			}
@@ -94,7 +94,7 @@ func TestDamagedFilesAreBounded(t *testing.T) {
 	t.Parallel()
 	dir := marked(t)
 	for i := range Cap + maxDamaged {
-		ok(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%064x%s", i, entrySuffix)), nil, 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%064x%s", i, entrySuffix)), nil, 0o600))
 	}
 	left, err := pass(t.Context(), dir, done)
 	if left != 0 || !errors.Is(err, ErrDamaged) {
@@ -106,8 +106,8 @@ func TestDamagedFilesAreBounded(t *testing.T) {
 	if err := In(dir).Put(t.Context(), request("c1"), away); !errors.Is(err, ErrFull) {
 		t.Error(err)
 	}
-	ok(t, os.Remove(filepath.Join(dir, damagedName(fmt.Sprintf("%064x", 7)))))
-	ok(t, In(dir).Put(t.Context(), request("c1"), away))
+	nodetest.OK(t, os.Remove(filepath.Join(dir, damagedName(fmt.Sprintf("%064x", 7)))))
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c1"), away))
 	left, err = pass(t.Context(), dir, done)
 	if left != 0 || !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "and 311 more") {
 		t.Error(left, err)
@@ -122,7 +122,7 @@ func TestForeignFiles(t *testing.T) {
 	fill(t, dir, 1)
 	foreign := []string{"README", "x.json", strings.Repeat("g", 64) + ".json", strings.Repeat("0", 64), strings.Repeat("0", 64) + ".json~"}
 	for _, name := range append(foreign, durable.TempPrefix+"1") {
-		ok(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
 	}
 	if _, odd, err := In(dir).List(t.Context()); !errors.Is(odd, ErrForeign) || !strings.Contains(odd.Error(), `"README"`) || err != nil {
 		t.Error(odd, err)
@@ -131,9 +131,7 @@ func TestForeignFiles(t *testing.T) {
 		t.Error(got)
 	}
 	slices.Sort(foreign)
-	if diff := cmp.Diff(foreign, entries(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", entries(t, dir), foreign)
 }
 
 // A file of a later version stays as it is, for a daemon of that version. It is
@@ -143,7 +141,7 @@ func TestFilesOfAnotherVersion(t *testing.T) {
 	dir := marked(t)
 	name := fill(t, dir, 1)[0]
 	for _, text := range []string{"{}", `{"version":2,"del":{"container":"c1"}}`} {
-		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		left, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { t.Error("done"); return nil })
 		if left != 1 || !errors.Is(err, ErrVersion) || code(t, err) != 5 {
 			t.Error(left, err)
@@ -157,7 +155,7 @@ func TestFilesOfAnotherVersion(t *testing.T) {
 	}
 	// A shim that knows its own version only does not take it for a DEL that
 	// will be done.
-	ok(t, In(dir).Put(t.Context(), request("c0"), away))
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c0"), away))
 	if got := containers(t, dir); !slices.Equal(got, []string{"c0"}) {
 		t.Error(got)
 	}
@@ -169,7 +167,7 @@ func TestFileOfAnotherName(t *testing.T) {
 	t.Parallel()
 	dir := marked(t)
 	names := fill(t, dir, 2)
-	ok(t, os.Rename(filepath.Join(dir, names[0]), filepath.Join(dir, names[1])))
+	nodetest.OK(t, os.Rename(filepath.Join(dir, names[0]), filepath.Join(dir, names[1])))
 	left, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { t.Error("done"); return nil })
 	if left != 0 || !errors.Is(err, ErrDamaged) {
 		t.Error(left, err)

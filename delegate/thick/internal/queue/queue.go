@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -40,7 +39,7 @@ const (
 )
 
 // A Queue is a directory of DELs, see [In]. Its methods may be called by any
-// number of goroutines and processes at once. Their errors are [*Error]s, which
+// number of goroutines and processes at once. Their errors have a CNI code, and
 // quote nothing of a configuration.
 type Queue struct {
 	dir  string
@@ -59,10 +58,9 @@ func In(dir string) Queue { return Queue{dir: dir} }
 //
 // If the queue has an undamaged request for the same attachment (network,
 // container, interface, time of the record), Put keeps that one and drops r. Put
-// returns nil when try
-// has returned true, or when the request survives a loss of power. It returns an
-// error of try unchanged. All other errors are of type [*Error], and r may have
-// been written nevertheless:
+// returns nil when try has returned true, or when the request survives a loss of
+// power. It returns an error of try unchanged. After other errors r may have been
+// written nevertheless:
 //   - [ErrUnread] if no daemon has marked the directory,
 //   - [ErrFull] if the queue has [Cap] requests,
 //   - others, for instance if other users may write to the directory.
@@ -81,10 +79,10 @@ func (q Queue) Put(ctx context.Context, r wire.Request, try func() (done bool, e
 		return q.fail("put", "", err)
 	}
 	defer dir.Close()
-	switch _, err := dir.Stat(markName); {
-	case errors.Is(err, fs.ErrNotExist):
-		return q.fail("put", "", ErrUnread)
-	case err != nil:
+	if _, err := dir.Stat(markName); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = ErrUnread
+		}
 		return q.fail("put", "", err)
 	}
 	done, unlock, err := q.lock(ctx, dir, shared, try)
@@ -277,15 +275,6 @@ func (q Queue) open() (*durable.Dir, error) {
 		return nil, err
 	}
 	return dir, nil
-}
-
-// fail returns err as an [*Error], or nil if err is nil. An empty name means the
-// directory.
-func (q Queue) fail(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Op: op, Path: filepath.Join(q.dir, name), Err: err}
 }
 
 // some quotes up to 8 of the names.

@@ -16,14 +16,9 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/internal/nodetest"
 )
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // away is the try of a shim whose daemon is away.
 func away() (bool, error) { return false, nil }
@@ -43,7 +38,7 @@ func request(container string) wire.Request {
 func nameOf(t *testing.T, r wire.Request) string {
 	t.Helper()
 	name, _, err := encode(r)
-	ok(t, err)
+	nodetest.OK(t, err)
 	return name
 }
 
@@ -128,11 +123,10 @@ func entries(t *testing.T, dir string) []string {
 
 func code(t *testing.T, err error) uint {
 	t.Helper()
-	var e *Error
-	if !errors.As(err, &e) {
-		t.Fatalf("not an Error: %v", err)
+	if err == nil || !strings.HasPrefix(err.Error(), "DEL queue: ") {
+		t.Errorf("not an error of the queue: %v", err)
 	}
-	return e.CNICode()
+	return fault.Code(err, 0)
 }
 
 func TestPutReplay(t *testing.T) {
@@ -141,7 +135,7 @@ func TestPutReplay(t *testing.T) {
 	mark(t, dir)
 	r := request("c1")
 	r.DeadlineMs = 115000
-	ok(t, In(dir).Put(t.Context(), r, away))
+	nodetest.OK(t, In(dir).Put(t.Context(), r, away))
 	for path, want := range map[string]fs.FileMode{
 		filepath.Dir(dir):                fs.ModeDir | 0o700,
 		dir:                              fs.ModeDir | 0o700,
@@ -157,7 +151,7 @@ func TestPutReplay(t *testing.T) {
 		got = append(got, r)
 		return nil
 	})
-	ok(t, err)
+	nodetest.OK(t, err)
 	r.DeadlineMs = 0
 	if diff := cmp.Diff([]wire.Request{r}, got); diff != "" || left != 0 {
 		t.Error(left, diff)
@@ -216,14 +210,10 @@ func TestFormat(t *testing.T) {
 		Env:    map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"},
 		Config: []byte(`{"name":"net"}`),
 	})
-	ok(t, err)
-	if diff := cmp.Diff("fbeb4bcb178e16ae19f3ae6a1527266bad65dbe5b9d4379244e14452ef52b44e.json", name); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "got", name, "fbeb4bcb178e16ae19f3ae6a1527266bad65dbe5b9d4379244e14452ef52b44e.json")
 	want := `{"sum":"2a48eb5e0dacb8baf15cbed45284c591dcfbc1b19d5805ab51b8e062fb50fd63","env":{"CNI_COMMAND":"DEL","CNI_CONTAINERID":"c1","CNI_IFNAME":"eth0"},"config":"eyJuYW1lIjoibmV0In0="}`
-	if diff := cmp.Diff(want, string(data)); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", string(data), want)
 	// What a later version adds is covered by the sum, and ignored.
 	body := []byte(`{"later":true,"env":{"CNI_CONTAINERID":"c1","CNI_IFNAME":"eth0"},"config":"eyJuYW1lIjoibmV0In0="}`)
 	r, err := decode(name, append([]byte(head(body)), body[1:]...))
@@ -258,14 +248,12 @@ func TestPutKeepsWhatIsThere(t *testing.T) {
 	dir := marked(t)
 	first, second := request("c1"), request("c1")
 	second.Env["CNI_NETNS"] = ""
-	ok(t, In(dir).Put(t.Context(), first, away))
-	ok(t, In(dir).Put(t.Context(), second, away))
+	nodetest.OK(t, In(dir).Put(t.Context(), first, away))
+	nodetest.OK(t, In(dir).Put(t.Context(), second, away))
 	check := func(want wire.Request) {
 		t.Helper()
 		left, err := pass(t.Context(), dir, func(_ context.Context, got wire.Request) error {
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "got", got, want)
 			return nil
 		})
 		if left != 0 || err != nil {
@@ -274,9 +262,9 @@ func TestPutKeepsWhatIsThere(t *testing.T) {
 	}
 	check(first)
 	// A damaged one is as good as none.
-	ok(t, In(dir).Put(t.Context(), first, away))
-	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, first)), 30))
-	ok(t, In(dir).Put(t.Context(), second, away))
+	nodetest.OK(t, In(dir).Put(t.Context(), first, away))
+	nodetest.OK(t, os.Truncate(filepath.Join(dir, nameOf(t, first)), 30))
+	nodetest.OK(t, In(dir).Put(t.Context(), second, away))
 	check(second)
 }
 
@@ -285,25 +273,25 @@ func TestCap(t *testing.T) {
 	t.Parallel()
 	dir := marked(t)
 	for _, name := range []string{strings.Repeat("0", 64) + damagedSuffix, durable.TempPrefix + "1", "README", strings.Repeat("0", 63) + entrySuffix} {
-		ok(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	for i := range Cap {
-		ok(t, In(dir).Put(t.Context(), request(fmt.Sprint("c", i)), away))
+		nodetest.OK(t, In(dir).Put(t.Context(), request(fmt.Sprint("c", i)), away))
 	}
 	err := In(dir).Put(t.Context(), request("one more"), away)
 	if !errors.Is(err, ErrFull) || code(t, err) != 11 {
 		t.Error(err)
 	}
-	ok(t, In(dir).Put(t.Context(), request("c7"), away))
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c7"), away))
 	// There, though damaged: no new place is needed.
-	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, request("c8"))), 0))
-	ok(t, In(dir).Put(t.Context(), request("c8"), away))
+	nodetest.OK(t, os.Truncate(filepath.Join(dir, nameOf(t, request("c8"))), 0))
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c8"), away))
 	n := 0
 	left, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { n++; return nil })
 	if n != Cap || left != 0 || !errors.Is(err, ErrDamaged) {
 		t.Error(n, left, err)
 	}
-	ok(t, In(dir).Put(t.Context(), request("one more"), away))
+	nodetest.OK(t, In(dir).Put(t.Context(), request("one more"), away))
 }
 
 // What others may have planted is not run.
@@ -320,8 +308,8 @@ func TestDirectoryOfOthers(t *testing.T) {
 		},
 	} {
 		dir := marked(t)
-		ok(t, In(dir).Put(t.Context(), request("c1"), away))
-		ok(t, change(dir))
+		nodetest.OK(t, In(dir).Put(t.Context(), request("c1"), away))
+		nodetest.OK(t, change(dir))
 		if err := In(dir).Put(t.Context(), request("c2"), away); code(t, err) != 5 {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,12 +1,25 @@
 package queue
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // One daemon reads a queue at a time, whether it writes the mark, finds it, or finds
@@ -35,7 +48,7 @@ func TestOneReaderAtATime(t *testing.T) {
 	if _, _, err := last.List(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ok(t, os.Remove(filepath.Join(dir, markName)))
+	nodetest.OK(t, os.Remove(filepath.Join(dir, markName)))
 	if _, _, err := last.List(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -55,7 +68,7 @@ func TestOverrideOfNobodyIsUnknown(t *testing.T) {
 	}
 	mark(t, dir)
 	for _, text := range []string{"", "A daemon", `{"override":`, "null"} {
-		ok(t, os.WriteFile(filepath.Join(dir, markName), []byte(text), 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, markName), []byte(text), 0o600))
 		if got := In(dir).Override(); got != nil {
 			t.Errorf("%q: %s", text, got)
 		}
@@ -71,11 +84,297 @@ func TestPutReplacesTheDelOfAnEarlierAttachment(t *testing.T) {
 	for _, recorded := range []time.Time{early, early.Add(1), {}, early} {
 		r := request("c1")
 		r.Recorded = recorded
-		ok(t, In(dir).Put(t.Context(), r, away))
+		nodetest.OK(t, In(dir).Put(t.Context(), r, away))
 		got, err := In(dir).Read(nameOf(t, r))
-		ok(t, err)
+		nodetest.OK(t, err)
 		if !got.Recorded.Equal(recorded) {
 			t.Errorf("queued for %v, want %v", got.Recorded, recorded)
 		}
 	}
+}
+
+// Only a file of the attachment is owed, and it is gone for good once paid,
+// however often that is asked.
+func TestPay(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	hook, calls := trace()
+	q := Queue{dir: dir, hook: hook}
+	names := fill(t, dir, 2)
+	for i, want := range [][]string{
+		{"open .", "fstatat ENTRY", "unlinkat ENTRY", "fsync ."},
+		{"open .", "fstatat ENTRY"},
+	} {
+		*calls = nil
+		nodetest.OK(t, q.Remove(names[0]))
+		if diff := cmp.Diff(want, *calls); diff != "" {
+			t.Errorf("time %d: %s", i, diff)
+		}
+	}
+	for i, want := range []bool{false, true} {
+		if owed, err := q.Has(names[i]); owed != want || err != nil {
+			t.Errorf("%d: %v, %v", i, owed, err)
+		}
+	}
+	missing := In(filepath.Join(dir, "missing"))
+	nodetest.OK(t, missing.Remove(names[1]))
+	if owed, err := missing.Has(names[1]); owed || err != nil {
+		t.Error(owed, err)
+	}
+	if names, odd, err := In(filepath.Join(dir, names[1])).List(t.Context()); err == nil || odd != nil || names != nil {
+		t.Errorf("a file for a directory: %q, %v, %v", names, odd, err)
+	}
+}
+
+// What cannot be removed is still owed, and what cannot be looked at is not
+// taken for paid.
+func TestPayReportsEveryFailure(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.EIO, unix.EROFS, unix.EACCES, unix.EMFILE} {
+		for at := 1; ; at++ {
+			dir := marked(t)
+			name := fill(t, dir, 1)[0]
+			calls := 0
+			q := Queue{dir: dir, hook: func(string, string) error {
+				if calls++; calls == at {
+					return errno
+				}
+				return nil
+			}}
+			err := q.Remove(name)
+			if calls < at {
+				nodetest.OK(t, err)
+				break
+			}
+			if owed, _ := In(dir).Has(name); err == nil && owed {
+				t.Errorf("%v at call %d: nil, and it is owed", errno, at)
+			} else if err != nil && (!errors.Is(err, errno) || code(t, err) != 5) {
+				t.Errorf("%v at call %d: %v", errno, at, err)
+			}
+		}
+	}
+}
+
+// A shim writes only where a daemon reads, and says why it does not.
+func TestPutOnlyWhereADaemonReads(t *testing.T) {
+	t.Parallel()
+	unread := func(dir string) {
+		t.Helper()
+		err := In(dir).Put(t.Context(), request("c1"), away)
+		if !errors.Is(err, ErrUnread) || code(t, err) != 11 || !strings.Contains(err.Error(), markName) {
+			t.Error(err)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "queue")
+	unread(dir)
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory was made")
+	}
+	nodetest.OK(t, os.Mkdir(dir, 0o700))
+	unread(dir)
+	mark(t, dir)
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c1"), away))
+	// Taken away by hand, the mark is back when the daemon looks again.
+	nodetest.OK(t, os.Remove(filepath.Join(dir, markName)))
+	unread(dir)
+	mark(t, dir)
+	if got := containers(t, dir); !slices.Equal(got, []string{"c1"}) {
+		t.Error(got)
+	}
+}
+
+// fill puts the DELs of n containers into dir and returns the names of their
+// files.
+func fill(t *testing.T, dir string, n int) []string {
+	t.Helper()
+	var names []string
+	for i := range n {
+		r := request(fmt.Sprint("c", i))
+		nodetest.OK(t, In(dir).Put(t.Context(), r, away))
+		names = append(names, nameOf(t, r))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// What could not be done stays, and is told of, with no word of the
+// configuration.
+func TestReplayKeepsWhatIsNotDone(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	names := fill(t, dir, 5)
+	busy := errors.New("device busy")
+	var order []string
+	do := func(_ context.Context, r wire.Request) error {
+		order = append(order, nameOf(t, r))
+		if c := r.Env["CNI_CONTAINERID"]; c == "c1" || c == "c3" {
+			return busy
+		}
+		return nil
+	}
+	for range 2 {
+		left, err := pass(t.Context(), dir, do)
+		if left != 2 || !errors.Is(err, busy) || len(entries(t, dir)) != 2 || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%d, %v; %q", left, err, entries(t, dir))
+		}
+		nodetest.Equal(t, "not in the order of names", order, names)
+		names, order = entries(t, dir), nil
+	}
+	if got := containers(t, dir); !slices.Equal(got, []string{"c1", "c3"}) {
+		t.Error(got)
+	}
+}
+
+// The lock is waited for until the context ends, by both sides; while a shim
+// waits, it goes on trying to connect.
+func TestLockEndsWithContext(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	fill(t, dir, 1)
+	began, end := make(chan struct{}), make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		var once sync.Once
+		q := Queue{dir: dir, hook: func(call, _ string) error {
+			if call == "getdents" { // with the lock
+				once.Do(func() { close(began); <-end })
+			}
+			return nil
+		}}
+		if left, err := q.pass(t.Context(), done); left != 0 || err != nil {
+			t.Error(left, err)
+		}
+	})
+	<-began
+	ctx, cancel := context.WithCancel(t.Context())
+	n := 0
+	err := In(dir).Put(ctx, request("c2"), func() (bool, error) {
+		if n++; n == 3 {
+			cancel()
+		}
+		return false, nil
+	})
+	if !errors.Is(err, context.Canceled) || code(t, err) != 11 || n != 3 {
+		t.Errorf("put: %d times, %v", n, err)
+	}
+	if _, _, err := In(dir).List(ctx); !errors.Is(err, context.Canceled) || code(t, err) != 11 {
+		t.Errorf("list: %v", err)
+	}
+	n = 0
+	nodetest.OK(t, In(dir).Put(t.Context(), request("c3"), func() (bool, error) { n++; return n == 3, nil }))
+	broken := errors.New("another user")
+	if err := In(dir).Put(t.Context(), request("c3"), func() (bool, error) { return false, broken }); err != broken {
+		t.Error(err)
+	}
+	close(end)
+	reader.Wait()
+	if names := entries(t, dir); len(names) != 0 {
+		t.Errorf("left %q", names)
+	}
+	// Free, the lock is taken by one whose time is over: it is better to write.
+	nodetest.OK(t, In(dir).Put(ctx, request("c4"), away))
+	if got := containers(t, dir); len(got) != 1 {
+		t.Error(got)
+	}
+}
+
+// A writer has the lock while it tries, so that a daemon that has come up
+// meanwhile waits for what it writes.
+func TestReplayWaitsForWriters(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	fill(t, dir, 1)
+	got := make(chan []string, 1)
+	nodetest.OK(t, In(dir).Put(t.Context(), request("late"), func() (bool, error) {
+		go func() { got <- containers(t, dir) }()
+		// Others write meanwhile.
+		return false, In(dir).Put(t.Context(), request("other"), away)
+	}))
+	nodetest.Equal(t, "got", <-got, []string{"c0", "late", "other"})
+}
+
+// A daemon that cannot mark the directory does not read it: nothing would tell
+// another one that it does.
+func TestListWithoutAMark(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	fill(t, dir, 2)
+	nodetest.OK(t, os.Remove(filepath.Join(dir, markName)))
+	names, odd, err := Queue{dir: dir, hook: func(call, _ string) error {
+		if call == "create" {
+			return unix.EROFS
+		}
+		return nil
+	}}.List(t.Context())
+	if names != nil || odd != nil || !errors.Is(err, ErrUnread) || !errors.Is(err, unix.EROFS) {
+		t.Errorf("%q, %v, %v", names, odd, err)
+	}
+}
+
+// Whichever call fails, nothing is taken for done that was not, and what was
+// done and is still there is told of.
+func TestReplayReportsEveryFailure(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []bool{false, true} {
+		for at := 1; ; at++ {
+			dir := marked(t)
+			names := fill(t, dir, 2)
+			if bad {
+				nodetest.OK(t, os.Truncate(filepath.Join(dir, names[0]), 0))
+			}
+			calls, did := 0, 0
+			hook := func(string, string) error {
+				if calls++; calls == at {
+					return unix.EIO
+				}
+				return nil
+			}
+			left, err := Queue{dir: dir, hook: hook}.pass(t.Context(), func(context.Context, wire.Request) error { did++; return nil })
+			if calls < at {
+				break
+			}
+			if !errors.Is(err, unix.EIO) && (did == 0 || left > 0) { // or of no consequence
+				t.Errorf("EIO at call %d: %d, %v", at, left, err)
+			}
+			there := 0
+			for _, name := range entries(t, dir) {
+				if isEntry(name) {
+					there++
+				}
+			}
+			total := 2
+			if bad {
+				total = 1
+			}
+			if did+there < total {
+				t.Errorf("EIO at call %d: %d done, %d left, %d there: %v", at, did, left, there, err)
+			}
+		}
+	}
+}
+
+// Whatever is read back was written: a request comes out as it went in, and a
+// file that is none comes out as an error.
+func FuzzDecode(f *testing.F) {
+	name, data, err := encode(request("c1"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(head([]byte("{}")) + "}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if r, err := decode(name, data); err == nil && !bytes.HasPrefix(data, []byte(head(append([]byte{'{'}, data[sumLen:]...)))) {
+			t.Errorf("%q: %v", data, r)
+		}
+		if !utf8.Valid(data) {
+			return // JSON has no such strings, and CNI no such names
+		}
+		r := request(string(data))
+		name, text, err := encode(r)
+		nodetest.OK(t, err)
+		back, err := decode(name, text)
+		if diff := cmp.Diff(r, back); diff != "" || err != nil {
+			t.Error(diff, err)
+		}
+	})
 }
