@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
 )
 
@@ -43,6 +44,8 @@ var (
 	errUnheard     = errors.New("the client did not receive the answer")
 	errNotDequeued = errors.New("detached, but the queued DEL cannot be removed")
 	errResult      = fault.New(types.ErrDecodingFailure, "the plugin's result is invalid") // of an ADD, which must be undone
+	errTooLong     = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
+	errEmpty       = errors.New("it is empty")
 )
 
 // unreadable returns why an ADD fails while the queue cannot be read.
@@ -94,3 +97,17 @@ func guard(f func() error) (err error) {
 	}()
 	return f()
 }
+
+// invalid returns the error of an ADD whose result is invalid because of err.
+func invalid(err error) error { return fmt.Errorf("%w: %w", errResult, err) }
+
+// own reports whether err was made by this package because of what the plugin
+// did.
+func own(err error) bool {
+	var p *panicError
+	return errors.As(err, &p) || errors.Is(err, errResult) || errors.Is(err, errNotDequeued)
+}
+
+// unknown reports whether an ADD that ended with err may have left something that
+// the plugin has not undone.
+func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }

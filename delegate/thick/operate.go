@@ -73,8 +73,8 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 	waitCtx, cancel := context.WithTimeoutCause(ctx, sv.queueTimeout(), errLate)
 	defer cancel()
 	if op.ofContainer() {
-		turn := sv.containers.LineUp(op.args.ContainerID, op, func(earlier *operation) {
-			if op.supersedes(&earlier.order) {
+		turn := sv.containers.LineUp(op.args.ContainerID, claim{&op.order, op.cancel}, func(earlier claim) {
+			if op.supersedes(earlier.order) {
 				earlier.cancel(errSuperseded)
 			}
 		})
@@ -194,17 +194,6 @@ func (op *operation) unbegun(why error) error {
 	return op.stop(code, why, nil)
 }
 
-// own reports whether err was made by this package because of what the plugin
-// did.
-func own(err error) bool {
-	var p *panicError
-	return errors.As(err, &p) || errors.Is(err, errResult) || errors.Is(err, errNotDequeued)
-}
-
-// unknown reports whether an ADD that ended with err may have left something that
-// the plugin has not undone.
-func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }
-
 // call calls the plugin for op. body is the message that answers an ADD.
 func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
 	err = sv.run(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
@@ -296,6 +285,3 @@ func encode(result types.Result) ([]byte, error) {
 	}
 	return body, nil
 }
-
-// invalid returns the error of an ADD whose result is invalid because of err.
-func invalid(err error) error { return fmt.Errorf("%w: %w", errResult, err) }

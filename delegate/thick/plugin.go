@@ -3,8 +3,6 @@ package thick
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -54,11 +52,6 @@ func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Proces
 		Status: silent(delegate.CommandStatus),
 	}
 }
-
-var (
-	errTooLong = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
-	errEmpty   = errors.New("it is empty")
-)
 
 // output keeps what an ADD prints, up to the size that could be sent. Write never
 // fails, because the plugin might then fail without undoing what it did.

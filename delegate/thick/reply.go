@@ -12,6 +12,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
+// writeTimeout is how long a client has to read its answer.
+const writeTimeout = 10 * time.Second
+
 // A reply is the answer to a request.
 type reply struct {
 	status int

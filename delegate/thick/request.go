@@ -2,6 +2,7 @@ package thick
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,12 @@ type order struct {
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
+}
+
+// A claim is what an operation says to later operations of its container.
+type claim struct {
+	*order
+	cancel context.CancelCauseFunc // of the operation
 }
 
 // more reports whether o is about one more network of a running container.

@@ -218,9 +218,8 @@ func (s *Server) Stats() Stats {
 
 // Limits that cannot be configured.
 const (
-	statusInFlight = 4                // STATUS commands at once
-	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
-	writeTimeout   = 10 * time.Second // for a client to read its answer
+	statusInFlight = 4               // STATUS commands at once
+	probeTimeout   = 2 * time.Second // of Server.Ready and Server.Probe
 )
 
 // A service is a Server with its defaults and its state.
@@ -231,7 +230,7 @@ type service struct {
 	invalid  error // why the Override cannot be used, or nil
 
 	flight           flight
-	containers       turns.Turns[*operation]
+	containers       turns.Turns[claim]
 	add, del, status *limiter
 	replays          *limiter // of the DELs of the Queue
 	backlog          backlog
