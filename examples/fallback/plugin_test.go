@@ -6,39 +6,36 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
 // A host is a node that fallback runs on: its state directory, and plugins to choose
 // from.
 type host struct {
-	dir     string
+	*nodetest.Node
 	version string // of the configuration
-	exec    *delegatetest.Exec
 	ctx     context.Context
 	taken   []string // interface names in every network namespace
 	stdout  io.Writer
 	printed bytes.Buffer
-	seen    int // calls that wantTrace has compared
 }
 
 func newHost(t *testing.T, version string) *host {
 	t.Helper()
 	works := delegatetest.Result(nil)
-	h := &host{dir: t.TempDir(), version: version, ctx: t.Context(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	h := &host{Node: nodetest.New(t), version: version, ctx: t.Context()}
+	h.Exec.Plugins = map[string]delegatetest.Plugin{
 		"fallback": works,
 		"bridge":   works,
 		"tuning":   works,
@@ -48,27 +45,25 @@ func newHost(t *testing.T, version string) *host {
 		"stuck":    delegatetest.FailOn("ADD", 107, "no free address", delegatetest.FailOn("DEL", 108, "device is busy", works)),
 		"down":     delegatetest.FailOn("STATUS", 50, "no daemon", works),
 		"limited":  delegatetest.FailOn("STATUS", 51, "uplink lost", works),
-	}}}
+	}
 	h.stdout = &h.printed
 	return h
 }
-
-func (h *host) state() string { return filepath.Join(h.dir, "state") }
 
 // run runs a command with a configuration that has more keys, as JSON without
 // the braces, for the attachment eth0 of the container c1 unless edits say
 // otherwise.
 func (h *host) run(command, keys string, edits ...func(*skel.CmdArgs)) error {
-	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"fallback","cniDir":%q,%s`, h.version, h.state(), keys)
+	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"fallback","cniDir":%q,%s`, h.version, h.Path("state"), keys)
 	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1",
+		ContainerID: "c1", Netns: h.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1",
 		Path: "/opt/cni/bin", StdinData: []byte(strings.TrimSuffix(conf, ",") + "}"),
 	}
 	for _, edit := range edits {
 		edit(args)
 	}
 	return fallback().Do(h.ctx, plugin.Process{
-		Exec: h.exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
+		Exec: h.Exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}, delegate.Command(command), *args)
 }
 
@@ -76,16 +71,6 @@ func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.C
 	t.Helper()
 	if err := h.run(command, keys, edits...); err != nil {
 		t.Fatalf("%s: %v", command, err)
-	}
-}
-
-// wantTrace compares the calls since the last time.
-func (h *host) wantTrace(t *testing.T, want ...string) {
-	t.Helper()
-	got := h.exec.Trace()[h.seen:]
-	h.seen += len(got)
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
@@ -109,7 +94,7 @@ type request struct {
 // last returns what plugin received with the last call of command.
 func (h *host) last(t *testing.T, command, plugin string) (r request) {
 	t.Helper()
-	for _, c := range h.exec.Calls() {
+	for _, c := range h.Exec.Calls() {
 		if c.Command != command || c.Plugin != plugin {
 			continue
 		}
@@ -121,31 +106,10 @@ func (h *host) last(t *testing.T, command, plugin string) (r request) {
 	return r
 }
 
-// clean fails unless everything was undone and no record is left.
-func (h *host) clean(t *testing.T) {
-	t.Helper()
-	if live := h.exec.Live(); len(live) > 0 {
-		t.Errorf("attached: %q", live)
-	}
-	if files := programtest.Files(t, h.state()); len(files) > 0 {
-		t.Errorf("left in cniDir: %q", files)
-	}
-}
-
 func wantError(t *testing.T, err error, code uint, words ...string) {
 	t.Helper()
-	if got := status.Code(err); got != code {
-		t.Errorf("code %d, want %d: %v", got, code, err)
-	}
-	if err == nil {
-		return
-	}
-	text := status.Error(err).Error()
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			t.Errorf("%q does not say %q", text, word)
-		}
-	}
+	nodetest.Code(t, err, code)
+	nodetest.Says(t, status.Error(err), words...)
 }
 
 // choicesOf returns the key "choices" with plugins of these types.
@@ -201,10 +165,10 @@ func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
 				t.Parallel()
 				h := newHost(t, "1.1.0")
 				h.mustRun(t, "ADD", tt.choices)
-				h.wantTrace(t, tt.added...)
+				h.WantTrace(tt.added...)
 				h.wantPrinted(t, `{"cniVersion":"1.1.0"}`)
 				wantError(t, h.run("ADD", tt.choices), 7, "already added")
-				h.wantTrace(t)
+				h.WantTrace()
 				var checked, deleted []string
 				for _, typ := range tt.chosen {
 					checked = append(checked, "CHECK "+typ+" eth0")
@@ -214,12 +178,12 @@ func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
 					since = tt.choices
 				}
 				h.mustRun(t, "CHECK", since)
-				h.wantTrace(t, checked...)
+				h.WantTrace(checked...)
 				h.mustRun(t, "DEL", since)
-				h.wantTrace(t, deleted...)
-				h.clean(t)
+				h.WantTrace(deleted...)
+				h.WantNothing("state")
 				h.mustRun(t, "DEL", since)
-				h.wantTrace(t)
+				h.WantTrace()
 			})
 		}
 	}
@@ -248,7 +212,7 @@ func TestEveryChoiceFails(t *testing.T) {
 			if n := strings.Count(fmt.Sprint(err), "c1 eth0"); n != 1 {
 				t.Errorf("the attachment is named %d times: %v", n, err)
 			}
-			h.clean(t)
+			h.WantNothing("state")
 			if h.printed.Len() > 0 {
 				t.Errorf("printed %s", h.printed.String())
 			}
@@ -271,15 +235,15 @@ func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
 	} {
 		h := newHost(t, "1.0.0")
 		wantError(t, h.run("ADD", tt.choices), 107, "no free address", "undoing it failed as well", "device is busy")
-		h.wantTrace(t, tt.trace...)
-		if files := programtest.Files(t, h.state()); len(files) == 0 {
+		h.WantTrace(tt.trace...)
+		if files := h.Files("state"); len(files) == 0 {
 			t.Error("no record")
 		}
 		wantError(t, h.run("CHECK", tt.choices), 7, "not added")
 		wantError(t, h.run("DEL", tt.choices), 108, "device is busy")
-		h.exec.Plugins["stuck"] = delegatetest.Result(nil)
+		h.Exec.Plugins["stuck"] = delegatetest.Result(nil)
 		h.mustRun(t, "DEL", tt.choices)
-		h.clean(t)
+		h.WantNothing("state")
 	}
 }
 
@@ -291,17 +255,17 @@ func TestNoChoiceIsTriedAfterTheContextHasEnded(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			var end context.CancelFunc
 			h.ctx, end = context.WithCancel(t.Context())
-			h.exec.Plugins["hang"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			h.Exec.Plugins["hang"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 				if c.Command == "ADD" {
 					end()
 				}
 				return delegatetest.HangOn("ADD", delegatetest.Result(nil))(ctx, c)
 			}
 			wantError(t, h.run("ADD", choicesOf(append(first, "bridge")...)), 11, `"hang"`, "context canceled")
-			if trace := h.exec.Trace(); trace[len(trace)-1] != "DEL hang eth0" {
+			if trace := h.Trace(); trace[len(trace)-1] != "DEL hang eth0" {
 				t.Errorf("calls %q", trace)
 			}
-			h.clean(t)
+			h.WantNothing("state")
 		})
 	}
 }
@@ -316,8 +280,8 @@ func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.stdout = brokenPipe{}
 	wantError(t, h.run("ADD", choicesOf("full", "bridge", "tuning")), 5, "choices[0]", "no free address", "choices[1]", "cannot print")
-	h.wantTrace(t, "ADD full eth0", "DEL full eth0", "ADD bridge eth0", "DEL bridge eth0")
-	h.clean(t)
+	h.WantTrace("ADD full eth0", "DEL full eth0", "ADD bridge eth0", "DEL bridge eth0")
+	h.WantNothing("state")
 }
 
 // If the interface name is in use, no choice is tried.
@@ -330,8 +294,8 @@ func TestNameInUseRunsNoChoice(t *testing.T) {
 	if strings.Count(fmt.Sprint(err), "in use") != 1 {
 		t.Errorf("said for each choice: %v", err)
 	}
-	h.wantTrace(t)
-	h.clean(t)
+	h.WantTrace()
+	h.WantNothing("state")
 }
 
 // A choice inherits name and version, and receives the capability arguments that it
@@ -357,7 +321,7 @@ func TestChoiceIsCompleted(t *testing.T) {
 	if got := h.last(t, "DEL", "bridge"); got.Name != "spare" || !cmp.Equal(got.RuntimeConfig, mac) {
 		t.Errorf("DEL: %+v", got)
 	}
-	h.clean(t)
+	h.WantNothing("state")
 }
 
 // Choices may have the same name: DEL detaches each container from its own.
@@ -368,7 +332,7 @@ func TestChoicesWithOneName(t *testing.T) {
 	c2 := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
 	c3 := func(a *skel.CmdArgs) { a.ContainerID = "c3" }
 	works := delegatetest.Result(nil)
-	h.exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.ContainerID == "c2" || c.ContainerID == "c3" && strings.Contains(string(c.Stdin), "br0") {
 			return delegatetest.FailOn("ADD", 107, "no free address", works)(ctx, c)
 		}
@@ -376,20 +340,20 @@ func TestChoicesWithOneName(t *testing.T) {
 	}
 	h.mustRun(t, "ADD", keys)
 	h.mustRun(t, "ADD", keys, c2)
-	h.exec.Plugins["tuning"] = delegatetest.FailOn("ADD", 107, "no free address", works)
+	h.Exec.Plugins["tuning"] = delegatetest.FailOn("ADD", 107, "no free address", works)
 	h.mustRun(t, "ADD", keys, c3)
-	h.seen = len(h.exec.Trace())
+	h.Trace()
 	h.mustRun(t, "DEL", keys, c2)
-	h.wantTrace(t, "DEL tuning eth0")
+	h.WantTrace("DEL tuning eth0 of c2")
 	h.mustRun(t, "DEL", keys, c3)
-	h.wantTrace(t, "DEL bridge eth0")
+	h.WantTrace("DEL bridge eth0 of c3")
 	if got := h.last(t, "DEL", "bridge").Bridge; got != "br1" {
 		t.Errorf("DEL of bridge %q", got)
 	}
 	h.mustRun(t, "DEL", keys)
-	h.wantTrace(t, "DEL bridge eth0")
+	h.WantTrace("DEL bridge eth0")
 	if got := h.last(t, "DEL", "bridge").Bridge; got != "br0" {
 		t.Errorf("DEL of bridge %q", got)
 	}
-	h.clean(t)
+	h.WantNothing("state")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/status"
 )
@@ -40,25 +41,25 @@ func TestContainerOfFlannelsOwnPluginIsAdopted(t *testing.T) {
 	h := newHost(t, "1.0.0", subnetEnv)
 	file := h.attachedByTheirs(t, "c1", theirs)
 	other := h.attachedByTheirs(t, "c2", theirs)
-	if err := os.WriteFile(filepath.Join(h.dir, "netns"), nil, 0o600); err != nil { // else it is gone
+	if err := os.WriteFile(filepath.Join(h.Dir, "netns"), nil, 0o600); err != nil { // else it is gone
 		t.Fatal(err)
 	}
 	const prev = `"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.244.9.7/24"}]}`
 	h.mustRun(t, "CHECK", prev)
-	h.wantTrace(t, "CHECK bridge eth0")
+	h.WantTrace("CHECK bridge eth0")
 	h.mustRun(t, "DEL", prev)
-	h.wantTrace(t, "DEL bridge eth0")
+	h.WantTrace("DEL bridge eth0")
 	for _, words := range []string{`"mtu":1400`, `10.244.9.7/24`, `10.244.9.0/24`} {
-		if !strings.Contains(h.stdin(t), words) {
-			t.Errorf("no %s in %s", words, h.stdin(t))
+		if !strings.Contains(h.stdin(), words) {
+			t.Errorf("no %s in %s", words, h.stdin())
 		}
 	}
 	if exists(file) || !exists(other) {
 		t.Error("the file is left, or the other is not")
 	}
 	h.mustRun(t, "DEL", prev)
-	h.wantTrace(t)
-	h.clean(t)
+	h.WantTrace()
+	h.clean()
 }
 
 // If the DEL of an adopted container fails, the next DEL tries again.
@@ -69,12 +70,12 @@ func TestFailedDELOfAdoptedContainer(t *testing.T) {
 	if err := h.run(t, "DEL", ""); status.Code(err) != 108 || !exists(file) {
 		t.Errorf("DEL: %v", err)
 	}
-	h.exec.Plugins["stuck"] = h.exec.Plugins["ptp"]
+	h.Exec.Plugins["stuck"] = delegatetest.Result(nil)
 	h.mustRun(t, "DEL", "")
 	if exists(file) {
 		t.Error("the file is left")
 	}
-	h.clean(t)
+	h.clean()
 }
 
 // A state file that cannot be used is replaced by today's configuration or is an
@@ -110,14 +111,14 @@ func TestBadStateFiles(t *testing.T) {
 				t.Errorf("code %d, want %d: %v", status.Code(err), tt.code, err)
 			}
 			if tt.want == "" {
-				h.wantTrace(t)
+				h.WantTrace()
 			} else {
-				h.wantTrace(t, tt.want)
+				h.WantTrace(tt.want)
 			}
 			if exists(file) != (tt.want == "") {
 				t.Errorf("the file is there: %t", exists(file))
 			}
-			h.clean(t)
+			h.clean()
 		})
 	}
 }
@@ -131,7 +132,7 @@ func TestGCAdoptsStaleContainers(t *testing.T) {
 		t.Errorf("without a list: %v", err)
 	}
 	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`)
-	h.wantTrace(t, "DEL bridge eth0", "DEL bridge eth0", "GC bridge")
+	h.WantTrace("DEL bridge eth0 of stale", "DEL bridge eth0 of torn", "GC bridge")
 	if !exists(alive) || exists(stale) || exists(torn) {
 		t.Error("the wrong files are there")
 	}
@@ -151,10 +152,10 @@ func TestRecordWinsOverStateFile(t *testing.T) {
 	h := newHost(t, "1.0.0", subnetEnv)
 	h.mustRun(t, "ADD", "")
 	h.mustRun(t, "ADD", "", func(a *skel.CmdArgs) { a.ContainerID = "c2" })
-	h.wantTrace(t, "ADD bridge eth0", "ADD bridge eth0")
+	h.WantTrace("ADD bridge eth0", "ADD bridge eth0 of c2")
 	h.attachedByTheirs(t, "c1", theirs)
 	h.mustRun(t, "DEL", "")
-	if !strings.Contains(h.stdin(t), `"mtu":1450`) {
-		t.Errorf("not as it was added: %s", h.stdin(t))
+	if !strings.Contains(h.stdin(), `"mtu":1450`) {
+		t.Errorf("not as it was added: %s", h.stdin())
 	}
 }

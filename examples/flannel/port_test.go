@@ -81,7 +81,7 @@ func TestPortedPluginKeepsItsStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want, got any
-	if err := errors.Join(json.Unmarshal([]byte(h.stdin(t)), &want), json.Unmarshal(written, &got)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(h.stdin()), &want), json.Unmarshal(written, &got)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -91,16 +91,16 @@ func TestPortedPluginKeepsItsStateFile(t *testing.T) {
 	if exists(file) {
 		t.Error("DEL leaves the file")
 	}
-	h.clean(t)
+	h.clean()
 
 	// As flannel's own plugin does it.
 	h.mustRun(t, "ADD", "")
 	if written, err = os.ReadFile(file); err != nil {
 		t.Fatal(err)
 	}
-	args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: filepath.Join(h.dir, "netns"), IfName: "eth0", Path: "/opt/a"}
-	if _, err := h.exec.ExecPlugin(t.Context(), "/opt/a/bridge", written, args.AsEnv()); err != nil || len(h.exec.Live()) > 0 {
-		t.Errorf("left: %q, %v", h.exec.Live(), err)
+	args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: filepath.Join(h.Dir, "netns"), IfName: "eth0", Path: "/opt/a"}
+	if _, err := h.Exec.ExecPlugin(t.Context(), "/opt/a/bridge", written, args.AsEnv()); err != nil || len(h.Exec.Live()) > 0 {
+		t.Errorf("left: %q, %v", h.Exec.Live(), err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestPortedPluginUndoesItsStateFile(t *testing.T) {
 			if name != "file" && exists(filepath.Join(h.state(), "c1")) {
 				t.Error("the file is left")
 			}
-			if live := h.exec.Live(); len(live) > 0 {
+			if live := h.Exec.Live(); len(live) > 0 {
 				t.Errorf("left: %q", live)
 			}
 		})
@@ -136,11 +136,11 @@ func TestGCRemovesStateFileOfPortedPlugin(t *testing.T) {
 	h.plugin = ported()
 	h.mustRun(t, "ADD", "")
 	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[]`)
-	h.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "GC bridge")
+	h.WantTrace("ADD bridge eth0", "DEL bridge eth0", "GC bridge")
 	if exists(filepath.Join(h.state(), "c1")) {
 		t.Error("the file is left")
 	}
-	h.clean(t)
+	h.clean()
 }
 
 // The ported plugin passes the conformance checks.

@@ -2,14 +2,10 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,53 +92,5 @@ func TestErrorIsOneObject(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"ADD eth0", "DEL eth0"}, h.Log()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-}
-
-// An ADD whose result nobody reads is undone.
-func TestClosedStdoutUndoesADD(t *testing.T) {
-	t.Parallel()
-	h := programtest.NewHost(t, "flannel")
-	cmd := h.Command("ADD", processConf(t, h, "1.0.0", ""))
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = w
-	if err := errors.Join(r.Close(), cmd.Start(), w.Close()); err != nil {
-		t.Fatal(err)
-	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("ended with %v, want status 1", err)
-	}
-	if got := h.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
-		t.Errorf("calls %q", got)
-	}
-}
-
-// An ADD that is stopped by a signal fails with code 11 and is undone.
-func TestSignalUndoesADD(t *testing.T) {
-	t.Parallel()
-	h := programtest.NewHost(t, "flannel")
-	cmd := h.Command("ADD", processConf(t, h, "1.0.0", `,"on":{"ADD":"hang"}`))
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	h.Ready(cmd.Start)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("ended with %v, want status 1", err)
-	}
-	if version, said := h.Said(stdout.Bytes()); version != "1.0.0" || said.Code != 11 {
-		t.Errorf("version %s, %+v", version, said)
-	}
-	if got := h.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
-		t.Errorf("calls %q", got)
-	}
-	if files := programtest.Files(t, h.State); len(files) > 0 {
-		t.Errorf("left: %q", files)
 	}
 }
