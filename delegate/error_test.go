@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -92,9 +93,7 @@ const (
 func vault(tb testing.TB) delegate.Attachment {
 	tb.Helper()
 	key, err := json.Marshal(pem)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	a := attach(parse(tb, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p","capabilities":{"token":true},
 		"password":"`+secret+`","auth":{"keys":[`+string(key)+`,"`+bracketed+`"],"pin":`+pin+`}}]}`))
 	a.CapabilityArgs = map[string]json.RawMessage{"token": json.RawMessage(`"` + credential + `"`)}
@@ -255,12 +254,8 @@ func TestObserverAndLogger(t *testing.T) {
 	iv.Observer = observe(func(e invocation) { events = append(events, e) })
 	a := vault(t)
 	done, err := iv.Add(t.Context(), a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(iv.Check(t.Context(), done), iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, errors.Join(iv.Check(t.Context(), done), iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)))
 	var commands []string
 	for _, e := range events {
 		if e.err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {

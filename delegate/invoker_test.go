@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -99,9 +99,7 @@ func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 							t.Errorf("undoing failed: %v", undo.Undo)
 						}
 					})
-					if diff := cmp.Diff(trace, x.Trace()); diff != "" {
-						t.Errorf("trace (-want +got):\n%s", diff)
-					}
+					nodetest.Equal(t, "trace", x.Trace(), trace)
 					if left := x.Live(); len(left) > 0 {
 						t.Errorf("left behind: %q", left)
 					}
@@ -117,9 +115,7 @@ func TestAddReturnsTheLastResult(t *testing.T) {
 	x.Plugins["bridge"] = delegatetest.Result(result("eth0"))
 	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) { return stdin(t, c)["prevResult"], nil }
 	done, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge", "tuning")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	r, err := done.Decode()
 	if err != nil || r.Version() != "1.0.0" || !strings.Contains(string(done.Result), `"name":"eth0"`) {
 		t.Errorf("result %s: %v", done.Result, err)
@@ -182,6 +178,9 @@ func TestAttachedPrintTo(t *testing.T) {
 		var e *delegate.Error
 		if status.Code(err) != tt.code || !errors.As(err, &e) || e.Network != "blue" {
 			t.Errorf("%s: %v, want code %d", tt.name, err, tt.code)
+		}
+		if broken := tt.to != io.Discard; errors.Is(err, delegate.ErrPrint) != broken || errors.Is(err, io.ErrClosedPipe) != broken {
+			t.Errorf("%s: whose failure is %v?", tt.name, err)
 		}
 	}
 }
@@ -263,9 +262,7 @@ func TestDelGoesOnPastFailures(t *testing.T) {
 	bad := red
 	bad.IfName = ""
 	err := invoker(x).DelAll(t.Context(), []delegate.Attached{blue, bad, red})
-	if diff := cmp.Diff([]string{"DEL d eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
-		t.Errorf("trace (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"DEL d eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	for i, want := range []string{"d is stuck", `plugin "absent"`, "interface name is empty", "a is stuck"} {
 		if i >= len(lines) || !strings.Contains(lines[i], want) {
@@ -293,7 +290,5 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 || !strings.Contains(fmt.Sprint(err), `plugin "a": context canceled: shutting down`) {
 		t.Errorf("err = %v", err)
 	}
-	if diff := cmp.Diff([]string{"DEL b eth0"}, x.Trace()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0"})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -88,9 +89,7 @@ func TestMain(m *testing.M) {
 func playing(t *testing.T, role, environ string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return fmt.Sprintf("GORACE=atexit_sleep_ms=0 ROLE=%q %s exec %q", role, environ, self)
 }
 
@@ -144,9 +143,7 @@ func TestRestOfTheGroupIsKilled(t *testing.T) {
 func TestWithoutDescriptorsTryAgainLater(t *testing.T) {
 	t.Parallel()
 	out, err := new(delegate.Process).ExecPlugin(t.Context(), script(t, playing(t, "without descriptors", "")), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	lines := strings.Split(string(out), "\n")
 	want := fmt.Sprint(types.ErrTryAgainLater)
 	if !strings.HasPrefix(lines[0], want+" true ") || !strings.HasPrefix(lines[1], want+" false ") {
@@ -161,9 +158,7 @@ func TestWorkingDirectoryDoesNotCount(t *testing.T) {
 	root, _ := jail(t)
 	for _, p := range []*delegate.Process{{}, {Root: root}} {
 		for _, dir := range []string{"", ".", "opt/cni/bin", "./opt/cni/bin"} {
-			if err := os.WriteFile(root+"/plugin", nil, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(root+"/plugin", nil, 0o755))
 			got, err := p.FindInPath("plugin", []string{dir})
 			if !errors.Is(err, delegate.ErrPluginNotFound) || !strings.Contains(err.Error(), "relative directories are skipped") {
 				t.Errorf("in %q it is at %q: %v", dir, got, err)
@@ -171,14 +166,10 @@ func TestWorkingDirectoryDoesNotCount(t *testing.T) {
 		}
 	}
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	there := script(t, "pwd")
 	relative, err := filepath.Rel(here, filepath.Dir(there))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if got, err := new(delegate.Process).FindInPath("plugin", []string{relative}); !errors.Is(err, delegate.ErrPluginNotFound) {
 		t.Errorf("in %s it is at %q: %v", relative, got, err)
 	}

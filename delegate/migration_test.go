@@ -12,11 +12,11 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -88,13 +88,9 @@ var byPlugin = plugin.Plugin{
 func TestMigrationPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("MIGRATION.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	source, err := os.ReadFile("migration_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	blocks := strings.Split(string(page), "```go\n")[1:]
 	if len(blocks) != 5 {
 		t.Errorf("%d blocks of Go", len(blocks))
@@ -125,13 +121,9 @@ func TestMigratedADDLeavesNothing(t *testing.T) {
 	var networks []netconf.Network
 	for _, conf := range []string{blue, red} {
 		list, err := libcni.NetworkConfFromBytes([]byte(conf))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		n, err := netconf.Parse([]byte(conf))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		lists, networks = append(lists, list), append(networks, n)
 	}
 	_, err := addByLibcni(t.Context(), libcni.NewCNIConfigWithCacheDir(nil, t.TempDir(), exec), lists, libcni.RuntimeConf{ContainerID: "c1", NetNS: "/x", IfName: "eth0"})
@@ -144,9 +136,7 @@ func TestMigratedADDLeavesNothing(t *testing.T) {
 	if live := exec.Live(); err == nil || len(live) > 0 || len(attached) > 0 {
 		t.Errorf("by an Invoker: %v left, %v", live, err)
 	}
-	if diff := cmp.Diff([]string{"ADD bridge eth0", "ADD sriov net1", "DEL sriov net1", "DEL bridge eth0"}, exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", exec.Trace(), []string{"ADD bridge eth0", "ADD sriov net1", "DEL sriov net1", "DEL bridge eth0"})
 }
 
 // An Invoker takes the same configuration as invoke.DelegateAdd, which reads

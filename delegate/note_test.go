@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -42,9 +43,7 @@ func prevOf(t *testing.T, c delegatetest.Call) string {
 		Last string `json:"last"`
 	}
 	if raw := stdin(t, c)["prevResult"]; raw != nil {
-		if err := json.Unmarshal(raw, &prev); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(raw, &prev))
 	}
 	return prev.Last
 }
@@ -57,12 +56,17 @@ func (n *noted) note(i int, a delegate.Attached) error {
 		Last string `json:"last"`
 	}
 	_ = json.Unmarshal(a.Result, &last)
-	*n = append(*n, fmt.Sprintf("%d %s %v", i, last.Last, a.Gone))
+	line := fmt.Sprintf("%d %s %v", i, last.Last, a.Gone)
+	if a.Added {
+		line += " added"
+	}
+	*n = append(*n, line)
 	return nil
 }
 
 // A Note hears of every plugin that has been added, undone and removed, before
-// the next one runs, with the last result.
+// the next one runs, with the last result. An attachment is added once the last
+// plugin has succeeded.
 func TestNotesTellEveryStep(t *testing.T) {
 	t.Parallel()
 	as := []delegate.Attachment{attach(network(t, "1.1.0", "blue", "a", "b")), attach(network(t, "1.1.0", "red", "c"))}
@@ -70,46 +74,19 @@ func TestNotesTellEveryStep(t *testing.T) {
 	iv := invoker(x)
 	var got noted
 	done, err := iv.AddAll(t.Context(), as, got.note)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := iv.DelAll(t.Context(), done, got.note); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, iv.DelAll(t.Context(), done, got.note))
 	x.Plugins["c"] = delegatetest.FailOn("ADD", 100, "no device", x.Plugins["c"])
 	if left, err := iv.AddAll(t.Context(), as, got.note); left != nil || status.Code(err) != 100 {
 		t.Fatalf("%v, %v", left, err)
 	}
 	want := noted{
-		"0 a []", "0 b []", "1 c []",
-		"1 c [0]", "0 b [1]", "0 b [0 1]",
-		"0 a []", "0 b []",
-		"1  [0]", "0 b [1]", "0 b [0 1]",
+		"0 a []", "0 b [] added", "1 c [] added",
+		"1 c [0] added", "0 b [1] added", "0 b [0 1] added",
+		"0 a []", "0 b [] added",
+		"1  [0]", "0 b [1] added", "0 b [0 1] added",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// Added is said once the last plugin of a network has succeeded, and not
-// earlier: until then the result is not final.
-func TestAddedIsSaidAtTheEnd(t *testing.T) {
-	t.Parallel()
-	var got []string
-	done, err := invoker(crewOf("a", "b", "c")).AddAll(t.Context(),
-		[]delegate.Attachment{attach(network(t, "1.1.0", "blue", "a", "b")), attach(network(t, "1.1.0", "red", "c"))},
-		func(i int, a delegate.Attached) error {
-			got = append(got, fmt.Sprint(i, a.Added))
-			return nil
-		})
-	if diff := cmp.Diff([]string{"0 false", "0 true", "1 true"}, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	for _, a := range done {
-		if !a.Added {
-			t.Errorf("%s is not added", a.Network.Name())
-		}
-	}
+	nodetest.Equal(t, "calls", got, want)
 }
 
 // A DEL goes on past a Note that fails, and says so.
@@ -193,23 +170,6 @@ func TestFailedNoteIsUndone(t *testing.T) {
 	}
 }
 
-// A chain that fails is undone with the last result there was: a firewall needs
-// the addresses to find its rules.
-func TestUndoOfAChainHasTheLastResult(t *testing.T) {
-	t.Parallel()
-	x := crewOf("bridge", "firewall")
-	x.Plugins["last"] = delegatetest.FailOn("ADD", 100, "no device", delegatetest.Result(nil))
-	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.1.0", "blue", "bridge", "firewall", "last")))
-	if status.Code(err) != 100 {
-		t.Fatal(err)
-	}
-	for _, c := range x.Calls() {
-		if c.Command == "DEL" && prevOf(t, c) != "firewall" {
-			t.Errorf("DEL %s was given %s", c.Plugin, c.Stdin)
-		}
-	}
-}
-
 // When undoing fails, what is left is returned, and DEL of it runs what is left,
 // with the last result, and nothing else.
 func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
@@ -226,9 +186,7 @@ func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
 	if !errors.As(err, &undo) || len(left) != 1 || left[0].Network.Name() != "blue" {
 		t.Fatalf("left %v, %v", left, err)
 	}
-	if diff := cmp.Diff([]int{0, 2}, left[0].Gone); diff != "" {
-		t.Errorf("gone (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "gone", left[0].Gone, []int{0, 2})
 	x.Plugins["b"] = good
 	before := len(x.Calls())
 	if err := iv.DelAll(t.Context(), left); err != nil || len(x.Live()) > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -189,9 +190,7 @@ func wantUndone(t *testing.T, calls []string) {
 		slices.Sort(list)
 		return list
 	}
-	if d := cmp.Diff(of("ADD"), of("DEL")); d != "" {
-		t.Errorf("DELs (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "DELs", of("DEL"), of("ADD"))
 }
 
 // sequentially is what an AddAll comes to in which these plugins fail, without
@@ -315,9 +314,7 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 				})
 				wantOrder(t, s.calls)
 				next := slices.Sorted(slices.Values(s.calls[2 : 2+max(1, min(parallel, 3))]))
-				if d := cmp.Diff([]string{"ADD b0 net1", "ADD c0 net2", "ADD d0 net3"}[:len(next)], next); d != "" {
-					t.Errorf("after the first network (-want +got):\n%s", d)
-				}
+				nodetest.Equal(t, "after the first network", next, []string{"ADD b0 net1", "ADD c0 net2", "ADD d0 net3"}[:len(next)])
 				if events != len(s.calls) || s.most > max(1, parallel) {
 					t.Errorf("%d events of %d calls, %d at once", events, len(s.calls), s.most)
 				}
@@ -341,9 +338,7 @@ func TestParallelDelGoesOnPastFailures(t *testing.T) {
 				iv := invoker(x)
 				iv.Parallel = parallel
 				done, err := iv.AddAll(t.Context(), as)
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				x.Script = s.script
 				for _, p := range []string{"a1", "b0", "c0", "d0", "d1"} {
 					x.Plugins[p] = delegatetest.FailOn("DEL", 100, p+" is stuck", x.Plugins[p])
@@ -354,9 +349,7 @@ func TestParallelDelGoesOnPastFailures(t *testing.T) {
 					_, plugin, _ := strings.Cut(line, "plugin \"")
 					got = append(got, plugin[:2])
 				}
-				if d := cmp.Diff([]string{"d1", "d0", "c0", "b0", "a1"}, got); d != "" {
-					t.Errorf("errors (-want +got):\n%s", d)
-				}
+				nodetest.Equal(t, "errors", got, []string{"d1", "d0", "c0", "b0", "a1"})
 				wantOrder(t, s.calls)
 				if len(s.calls) != 7 || s.most > max(1, parallel) {
 					t.Errorf("calls %q, %d at once", s.calls, s.most)

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -99,16 +99,12 @@ func TestParallelDelThatHangsEndsInTime(t *testing.T) {
 		iv := invoker(x)
 		iv.Parallel = 2
 		done, err := iv.AddAll(ctx, as)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if err := iv.DelAll(ctx, done); !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
 			t.Errorf("err = %v", err)
 		}
 	})
-	if d := cmp.Diff([]string{"c0 c1 net2"}, x.Live()); d != "" {
-		t.Errorf("alive (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "alive", x.Live(), []string{"c0 c1 net2"})
 }
 
 // The time for undoing is shared among as many as are undone at once: a plugin
@@ -174,9 +170,7 @@ func TestParallelUndoBudgetIsShared(t *testing.T) {
 				iv.Parallel, iv.UndoTimeout = tt.parallel, 3*time.Second
 				ctx, cancel := context.WithCancel(t.Context())
 				done, err := iv.AddAll(ctx, as)
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				cancel()
 				start := time.Now()
 				err = iv.Undo(ctx, done, types.NewError(105, "no device", ""))
@@ -188,9 +182,7 @@ func TestParallelUndoBudgetIsShared(t *testing.T) {
 					t.Errorf("err = %v", err)
 				}
 			})
-			if d := cmp.Diff(tt.left, x.Live()); d != "" {
-				t.Errorf("left behind (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "left behind", x.Live(), tt.left)
 			wantUndone(t, x.Trace())
 		})
 	}

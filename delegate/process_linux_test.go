@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -28,9 +29,7 @@ const forever = time.Hour
 func script(tb testing.TB, body string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "plugin")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body), 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, os.WriteFile(path, []byte("#!/bin/sh\n"+body), 0o755))
 	return path
 }
 
@@ -38,9 +37,7 @@ func script(tb testing.TB, body string) string {
 func pipe(tb testing.TB) (r, w *os.File) {
 	tb.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	tb.Cleanup(func() { r.Close(); w.Close() })
 	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // to fail and not to hang
 		tb.Fatal(err)
@@ -187,21 +184,6 @@ func TestNoisyGrandchildIsLeft(t *testing.T) {
 	}
 }
 
-// The same by way of the invoker: the ADD succeeds and nothing is undone.
-func TestAddSucceedsBesideADaemon(t *testing.T) {
-	t.Parallel()
-	hold, release := pipe(t)
-	defer release.Close()
-	path := script(t, `[ "$CNI_COMMAND" = ADD ] || exit 9
-		(read line <&3) &
-		echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.2/24"}]}'`)
-	iv := &delegate.Invoker{Exec: &delegate.Process{WaitDelay: 1}, Path: []string{filepath.Dir(path)}}
-	done, err := iv.Add(delegate.WithFiles(t.Context(), hold), attach(network(t, "1.0.0", "blue", "plugin")))
-	if err != nil || !strings.Contains(string(done.Result), "10.1.0.2/24") {
-		t.Errorf("result %s: %v", done.Result, err)
-	}
-}
-
 // doneContext counts how often it is waited on, and calls back then.
 type doneContext struct {
 	context.Context
@@ -218,9 +200,7 @@ func busy(t *testing.T) (path string, file *os.File) {
 	t.Helper()
 	path = script(t, "echo '{}'")
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { file.Close() })
 	if err := exec.CommandContext(t.Context(), path).Run(); !errors.Is(err, syscall.ETXTBSY) {
 		t.Skipf("needs a kernel that refuses to run a file that is being written (ETXTBSY); here: %v", err)
@@ -278,9 +258,7 @@ func TestProcessDoesNotRunAfterTheContextHasEnded(t *testing.T) {
 func TestAddNeedsItsNetworkNamespace(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "ns"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(root, "ns"), nil, 0o600))
 	for _, tt := range []struct {
 		command, netns string
 		runs           bool
@@ -349,13 +327,9 @@ func TestEmptyEnvironmentIsEmpty(t *testing.T) {
 func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/broken", []byte("\x7fELF half a file"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(dir+"/broken", []byte("\x7fELF half a file"), 0o755))
 	good := `[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0"}'; echo $CNI_COMMAND >&3`
-	if err := os.WriteFile(dir+"/good", []byte("#!/bin/sh\n"+good), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(dir+"/good", []byte("#!/bin/sh\n"+good), 0o755))
 	r, w := pipe(t)
 	iv := &delegate.Invoker{Path: []string{dir}} // a nil Exec is a Process
 	_, err := iv.Add(delegate.WithFiles(t.Context(), w), attach(network(t, "1.0.0", "blue", "good", "broken")))
@@ -366,36 +340,5 @@ func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	var undo *delegate.UndoError
 	if !errors.Is(err, syscall.ENOEXEC) || errors.As(err, &undo) {
 		t.Errorf("err = %v", err)
-	}
-}
-
-// The whole way with processes: what goes in, what comes out, what is undone.
-func TestInvokerWithProcesses(t *testing.T) {
-	t.Parallel()
-	path := script(t, `conf=$(cat)
-		echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS" >&3
-		case $CNI_COMMAND in
-		ADD) printf '%s' '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}]}';;
-		CHECK) case $conf in *'"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}]}'*) ;; *) exit 5;; esac;;
-		esac`)
-	r, w := pipe(t)
-	iv := &delegate.Invoker{Path: []string{filepath.Dir(path)}, Env: []string{"PATH=" + os.Getenv("PATH")}}
-	a := attach(network(t, "1.0.0", "blue", "plugin"))
-	a.Args = "K=v"
-	ctx := delegate.WithFiles(t.Context(), w)
-	done, err := iv.Add(ctx, a)
-	if err == nil {
-		err = errors.Join(iv.Check(ctx, done), iv.Del(ctx, done))
-	}
-	if err != nil {
-		t.Error(err)
-	}
-	w.Close()
-	const who = " c1 eth0 /no-such-directory/c1 K=v\n"
-	if got, want := rest(t, r), "ADD"+who+"CHECK"+who+"DEL"+who; got != want {
-		t.Errorf("the plugin wrote\n%swant\n%s", got, want)
-	}
-	if !json.Valid(done.Result) {
-		t.Errorf("result %s", done.Result)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Unknown keys, numbers and nesting reach every plugin as they were written,
@@ -29,15 +30,9 @@ func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 	x.Plugins["first"] = printing(`{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}`)
 	iv := invoker(x)
 	done, err := iv.Add(t.Context(), a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := iv.Check(t.Context(), done); err != nil {
-		t.Fatal(err)
-	}
-	if err := iv.Del(t.Context(), done); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, iv.Check(t.Context(), done))
+	nodetest.OK(t, iv.Del(t.Context(), done))
 	var kept []string
 	for _, c := range x.Calls() {
 		if c.Args != a.Args {
@@ -52,9 +47,7 @@ func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 		}
 		delete(keys, "prevResult")
 		text, err := json.Marshal(keys)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		kept = append(kept, string(text))
 		for key, want := range map[string]string{
 			"vendor":        `{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]}`,
@@ -91,13 +84,9 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 		a := attach(network(t, "1.1.0", "blue", "p"))
 		a.Args = "A=1;B=2"
 		done, err := iv.Add(t.Context(), a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		done.NetNS = ""
-		if err := errors.Join(iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)))
 		return x.Calls()
 	}
 	calls := run(nil)
@@ -118,9 +107,7 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 		}
 	}
 	none := run(func(iv *delegate.Invoker) { iv.Env = nil })
-	if diff := cmp.Diff([]string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin:/usr/lib/cni"}, none[2].Env); diff != "" {
-		t.Errorf("an Invoker without Env passes something on (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "an Invoker without Env passes something on", none[2].Env, []string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin:/usr/lib/cni"})
 }
 
 // Any number of invokers work side by side.

@@ -13,19 +13,16 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestFindInPath(t *testing.T) {
 	t.Parallel()
 	one, two := t.TempDir(), t.TempDir()
 	for path, mode := range map[string]os.FileMode{one + "/plain": 0o644, two + "/plain": 0o755, one + "/both": 0o755, two + "/both": 0o755} {
-		if err := os.WriteFile(path, []byte("x"), mode); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(path, []byte("x"), mode))
 	}
-	if err := errors.Join(os.Mkdir(one+"/dir", 0o755), os.Symlink(two+"/plain", one+"/link")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Mkdir(one+"/dir", 0o755), os.Symlink(two+"/plain", one+"/link")))
 	p := new(delegate.Process)
 	for plugin, want := range map[string]string{
 		"both": one + "/both", "plain": two + "/plain", "link": one + "/link",
@@ -50,9 +47,7 @@ func jail(t *testing.T) (root, outside string) {
 	root, outside = t.TempDir(), t.TempDir()
 	write := func(path, text string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)))
 	}
 	write(root+"/opt/cni/bin/plugin", "#!/bin/sh\nread who </who; echo \"{\\\"who\\\":\\\"$who\\\",\\\"in\\\":\\\"$(pwd)\\\"}\"\n")
 	write(root+"/who", "jail\n")
@@ -63,13 +58,9 @@ func jail(t *testing.T) (root, outside string) {
 		"file":     outside + "/escaped",
 		"relative": "../../../../../../../../../../../../../../" + outside + "/escaped",
 	} {
-		if err := os.Symlink(target, root+"/opt/cni/bin/"+link); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Symlink(target, root+"/opt/cni/bin/"+link))
 	}
-	if err := os.Symlink(outside, root+"/opt/cni/dir"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink(outside, root+"/opt/cni/dir"))
 	return root, outside
 }
 
@@ -162,9 +153,7 @@ func furnish(t *testing.T, root string) {
 		if err == nil {
 			err = errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, data, 0o755))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -29,9 +30,7 @@ func network(tb testing.TB, version, name string, plugins ...string) netconf.Net
 func parse(tb testing.TB, conf string) netconf.Network {
 	tb.Helper()
 	n, err := netconf.Parse([]byte(conf))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	return n
 }
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -32,12 +32,8 @@ func TestUndoGoesOnPastFailures(t *testing.T) {
 	if c, b := strings.Index(text, "c is stuck"), strings.Index(text, "b is stuck"); c < 0 || b < c || strings.Index(text, "no device") > c {
 		t.Errorf("not in the order of the work: %v", err)
 	}
-	if diff := cmp.Diff([]string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"b c1 eth0", "c c1 eth0"}, x.Live()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"})
+	nodetest.Equal(t, "calls", x.Live(), []string{"b c1 eth0", "c c1 eth0"})
 }
 
 // What went wrong in undoing does not decide the code.
@@ -77,9 +73,7 @@ func TestUndoReturnsTheCause(t *testing.T) {
 	if err := invoker(x).Undo(t.Context(), as, cause); err != cause {
 		t.Errorf("err = %v", err)
 	}
-	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0", "DEL a eth0"})
 	if err := invoker(x).Undo(t.Context(), as, nil); err != nil {
 		t.Errorf("undone without a cause: %v", err)
 	}
@@ -102,9 +96,7 @@ func TestPluginThatNeverRanIsNotUndone(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {
 		t.Errorf("err = %v", err)
 	}
-	if diff := cmp.Diff([]string{"ADD a eth0", "DEL a eth0"}, x.Trace()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "DEL a eth0"})
 }
 
 // slow is a DEL that takes d of its turn.
@@ -187,9 +179,7 @@ func TestUndoBudgetIsShared(t *testing.T) {
 				iv := invoker(x)
 				iv.UndoTimeout = 3 * time.Second
 				done, err := iv.Add(ctx, attach(n))
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				if tt.ended {
 					cancel()
 				}
@@ -206,9 +196,7 @@ func TestUndoBudgetIsShared(t *testing.T) {
 					t.Errorf("undo: %v", undo.Undo)
 				}
 			})
-			if diff := cmp.Diff(tt.left, x.Live()); diff != "" {
-				t.Errorf("left behind (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "left behind", x.Live(), tt.left)
 			if got := len(x.Calls()); got != 12 {
 				t.Errorf("%d calls, want 12: %q", got, x.Trace())
 			}
@@ -236,9 +224,7 @@ func TestUndoIsShortenedByTheCallersEnd(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	})
-	if diff := cmp.Diff([]string{"DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL c eth0", "DEL b eth0", "DEL a eth0"})
 }
 
 // A plugin that an Exec says it has not run is not asked to undo anything, with
@@ -249,9 +235,7 @@ func TestNotRunIsNotUndone(t *testing.T) {
 	away := types.NewError(11, "b is away", "")
 	x.Plugins["b"] = failing("ADD", fmt.Errorf("%w: %w", delegate.ErrNotRun, away))
 	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.1.0", "blue", "a", "b", "c")))
-	if d := cmp.Diff([]string{"ADD a eth0", "ADD b eth0", "DEL a eth0"}, x.Trace()); d != "" {
-		t.Errorf("calls (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "DEL a eth0"})
 	var left *delegate.UndoError
 	if status.Code(err) != 11 || !errors.Is(err, away) || !errors.Is(err, delegate.ErrNotRun) || errors.As(err, &left) {
 		t.Errorf("err = %v", err)

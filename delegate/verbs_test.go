@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -85,9 +85,7 @@ func TestCheckStopsAtTheFirstFailure(t *testing.T) {
 	if err := iv.CheckAll(t.Context(), []delegate.Attached{blue, red}); status.Code(err) != 110 {
 		t.Errorf("err = %v", err)
 	}
-	if diff := cmp.Diff([]string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"}, x.Trace()); diff != "" {
-		t.Errorf("trace (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"})
 	if err := iv.Check(t.Context(), delegate.Attached{}); status.Code(err) != 4 {
 		t.Errorf("CHECK of nothing: %v", err)
 	}
@@ -107,9 +105,7 @@ func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "a")); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"STATUS a", "STATUS b", "STATUS a"}, x.Trace()); diff != "" {
-		t.Errorf("trace (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"STATUS a", "STATUS b", "STATUS a"})
 	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")); !errors.Is(err, delegate.ErrPluginNotFound) {
 		t.Errorf("err = %v", err)
 	}
@@ -144,9 +140,7 @@ func TestGCTellsEveryPlugin(t *testing.T) {
 	if err := iv.GC(t.Context(), netconf.Network{}, valid); status.Code(err) != 7 {
 		t.Errorf("GC of nothing: %v", err)
 	}
-	if diff := cmp.Diff([]string{"GC a", "GC b", "GC c", "GC b"}, x.Trace()); diff != "" {
-		t.Errorf("trace (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"GC a", "GC b", "GC c", "GC b"})
 	for i, want := range []string{`[{"containerID":"c1","ifname":"net1"}]`, "", "", `[]`} {
 		keys := stdin(t, x.Calls()[i])
 		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
