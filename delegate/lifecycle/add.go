@@ -111,7 +111,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		added, err = a.do(ctx)
 		return err
 	})
-	return added, fail(OpAdd, k, because(ctx, err))
+	return added, fail(opAdd, k, because(ctx, err))
 }
 
 // An addition is a Transaction that is carried out. It adds the delegates of r

@@ -57,7 +57,7 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 		adopted, err = m.adopt(ctx, l, a)
 		return err
 	})
-	return adopted, fail(OpAdopt, a.Key, err)
+	return adopted, fail(opAdopt, a.Key, err)
 }
 
 // adopt is Adopt with the container's lock held.
@@ -129,9 +129,9 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 // attachment exists, and the other program would not know of them.
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
 	if keep == nil {
-		return fail(OpRelease, k, impossible("there is no function that writes the attachment down for the other program"))
+		return fail(opRelease, k, impossible("there is no function that writes the attachment down for the other program"))
 	}
-	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	return fail(opRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if m.record(r).over() == everything {
 			_, err := m.remove(ctx, l, k, errand{})
 			return err

@@ -92,7 +92,7 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		_, err = m.remove(ctx, l, k, e)
 		return err
 	})
-	return fail(OpDel, k, m.answer(r, err))
+	return fail(opDel, k, m.answer(r, err))
 }
 
 // elsewhere reports whether another program may have a record of the attachment.

@@ -62,21 +62,25 @@ func refused(a delegate.Attachment, err error) error {
 	return &delegate.Error{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }
 
-// An Op is an operation of a [Manager].
+// An Op is an operation of a [Manager]: the name of its method in capital letters, or
+// "SWEEP".
 type Op string
 
-// The operations.
+// What [Manager.Reconcile] does.
 const (
-	OpAdd       Op = "ADD"
-	OpCheck     Op = "CHECK"
-	OpDel       Op = "DEL"
-	OpGC        Op = "GC"
-	OpAttach    Op = "ATTACH"
-	OpDetach    Op = "DETACH"
-	OpAdopt     Op = "ADOPT"
-	OpRelease   Op = "RELEASE"
-	OpSweep     Op = "SWEEP"
-	OpReconcile Op = "RECONCILE"
+	OpAttach Op = "ATTACH"
+	OpDetach Op = "DETACH"
+)
+
+const (
+	opAdd       Op = "ADD"
+	opCheck     Op = "CHECK"
+	opDel       Op = "DEL"
+	opGC        Op = "GC"
+	opAdopt     Op = "ADOPT"
+	opRelease   Op = "RELEASE"
+	opSweep     Op = "SWEEP"
+	opReconcile Op = "RECONCILE"
 )
 
 // command returns the command that plugins usually receive for op.
@@ -84,7 +88,7 @@ func (op Op) command() delegate.Command {
 	switch op {
 	case OpAttach:
 		return delegate.CommandAdd
-	case OpDetach, OpRelease, OpSweep:
+	case OpDetach, opRelease, opSweep:
 		return delegate.CommandDel
 	}
 	return delegate.Command(op)

@@ -238,7 +238,7 @@ func TestErrorOmitsWhatItSaysHoweverItsCauseIsWrapped(t *testing.T) {
 		another.Error():                          another,
 		"deep: y; " + another.Error() + ", then": fmt.Errorf("deep: %w, then", errors.Join(errors.New("y"), another)),
 	} {
-		got := fail(OpDel, k, cause).Error()
+		got := fail(opDel, k, cause).Error()
 		if want := "DEL 0123456789ab eth0: " + want; got != want {
 			t.Errorf("text\n\t%s, want\n\t%s", got, want)
 		}
@@ -247,8 +247,8 @@ func TestErrorOmitsWhatItSaysHoweverItsCauseIsWrapped(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		`GC network "multi": a; b`: fail(OpGC, scratch.Key{Network: "multi"}, errors.New("a\nb")),
-		"SWEEP: a":                 fail(OpSweep, scratch.Key{}, errors.New("a")),
+		`GC network "multi": a; b`: fail(opGC, scratch.Key{Network: "multi"}, errors.New("a\nb")),
+		"SWEEP: a":                 fail(opSweep, scratch.Key{}, errors.New("a")),
 	} {
 		if err.Error() != want {
 			t.Errorf("text %q, want %q", err, want)

@@ -102,7 +102,7 @@ type garbage struct {
 	further  map[string]bool // those of other interfaces than the one that the runtime asks for
 }
 
-func (g *garbage) fail(err error) error { return fail(OpGC, scratch.Key{Network: g.network}, err) }
+func (g *garbage) fail(err error) error { return fail(opGC, scratch.Key{Network: g.network}, err) }
 
 // stale reports whether the record of k is to be removed.
 func (g *garbage) stale(k scratch.Key) bool {
@@ -145,7 +145,7 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			g.failed[k] = err != nil
 			return err
 		})
-		errs = append(errs, fail(OpGC, k, err))
+		errs = append(errs, fail(opGC, k, err))
 	}
 	return errors.Join(errs...)
 }

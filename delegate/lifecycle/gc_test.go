@@ -284,7 +284,7 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	collect := func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }
 	err = collect()
 	nodetest.Code(t, err, 11)
-	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpGC || len(n.gcs()) > 0 {
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opGC || len(n.gcs()) > 0 {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 	n.LockTimeout = 0
@@ -342,7 +342,7 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 		}
 		return err
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*DefaultLockTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*defaultLockTimeout)
 	defer cancel()
 	nodetest.Code(t, n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
 	if err := <-added; err != nil {

@@ -50,9 +50,8 @@ type Manager struct {
 	Root string
 
 	// LockTimeout bounds the wait for other operations on the container, and
-	// of an ADD for a GC. Zero means [DefaultLockTimeout]. If it is negative,
-	// what needs a lock fails with CNI code 7. It should be the same for all who
-	// use Dir.
+	// of an ADD for a GC. Zero means ten seconds. If it is negative, what needs a
+	// lock fails with CNI code 7. It should be the same for all who use Dir.
 	LockTimeout time.Duration
 
 	// DelTries bounds how often Del fails for an attachment whose container has

@@ -135,10 +135,10 @@ func unlockDir(dir *durable.Dir) {
 	dir.Close()
 }
 
-func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, DefaultLockTimeout) }
+func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, defaultLockTimeout) }
 
-// DefaultLockTimeout is what a zero [Manager.LockTimeout] means.
-const DefaultLockTimeout = 10 * time.Second
+// defaultLockTimeout is what a zero [Manager.LockTimeout] means.
+const defaultLockTimeout = 10 * time.Second
 
 // orphanTimeout is how long a killed orphan may take to release the lock.
 const orphanTimeout = 2 * time.Second

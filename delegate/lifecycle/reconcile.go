@@ -117,7 +117,7 @@ func (m *Manager) Reconcile(ctx context.Context, k scratch.Key, r Reconciliation
 	for _, d := range p.done {
 		errs = append(errs, d.Err)
 	}
-	return p.done, errors.Join(append(errs, fail(OpReconcile, k, because(ctx, err)))...)
+	return p.done, errors.Join(append(errs, fail(opReconcile, k, because(ctx, err)))...)
 }
 
 // A pass is one call of [Manager.Reconcile].

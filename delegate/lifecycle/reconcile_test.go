@@ -258,7 +258,7 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 		if len(done) > 0 || is != nil && !errors.Is(err, is) {
 			t.Errorf("%s: %v, %v", when, reconciled(done), err)
 		}
-		if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpReconcile || e.Key != eth0 {
+		if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opReconcile || e.Key != eth0 {
 			t.Errorf("%s: %v", when, err)
 		}
 		nodetest.Code(t, err, code)

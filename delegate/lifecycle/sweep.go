@@ -122,7 +122,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		case err != nil:
 			found[r.Key] = true
 			swept.Unreadable++
-			s.failed(r.Key, fail(OpSweep, r.Key, err), 0)
+			s.failed(r.Key, fail(opSweep, r.Key, err), 0)
 			continue
 		}
 		for i, a := range r.Attached {
@@ -234,7 +234,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 	m := s.Manager
 	l, err := m.lockIdle(ctx, k.ContainerID)
 	if l == nil || err != nil {
-		return false, fail(OpSweep, k, err)
+		return false, fail(opSweep, k, err)
 	}
 	err = m.holding(ctx, k.ContainerID, l, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
@@ -252,7 +252,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 		}
 		return err
 	})
-	return done, fail(OpSweep, k, err)
+	return done, fail(opSweep, k, err)
 }
 
 // over returns what the Sweeper removes of r.

@@ -126,7 +126,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 				t.Errorf("%s: %v", verb, err)
 			}
 			nodetest.Code(t, err, 11)
-			if took := time.Since(start); took != DefaultLockTimeout {
+			if took := time.Since(start); took != defaultLockTimeout {
 				t.Errorf("%s: waited for %s", verb, took)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

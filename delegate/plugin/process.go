@@ -13,9 +13,9 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
 
-// DefaultUndoTimeout is used if [Process.UndoTimeout] is zero. Runtimes do not wait
+// undoTimeout is used if [Process.UndoTimeout] is zero. Runtimes do not wait
 // long between SIGTERM and SIGKILL.
-const DefaultUndoTimeout = 3 * time.Second
+const undoTimeout = 3 * time.Second
 
 // DefaultPath is the PATH of delegated plugins if the environment has none. They
 // need it to find programs such as iptables.
@@ -44,7 +44,7 @@ type Process struct {
 	Root Root
 
 	// UndoTimeout is how long undoing an ADD may take once its context has
-	// ended. Zero means [DefaultUndoTimeout].
+	// ended. Zero means 3 seconds.
 	UndoTimeout time.Duration
 
 	// InterfaceNames and Stale are fields of [lifecycle.Manager].
@@ -64,7 +64,7 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Self: []string{typ}, UndoTimeout: p.UndoTimeout, Observer: p.Observer,
 	}
 	if invoker.UndoTimeout == 0 {
-		invoker.UndoTimeout = DefaultUndoTimeout
+		invoker.UndoTimeout = undoTimeout
 	}
 	return &lifecycle.Manager{
 		Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, Stale: p.Stale, DelTries: delTries, Invoker: invoker,

@@ -37,7 +37,7 @@ func (p Plugin) Run(ctx context.Context, process Process) error {
 		r.Versions = version.All
 	}
 	if err := status.Error(r.run(ctx)); err != nil {
-		_, _ = process.Stdout.Write(ErrorObject(r.stdin, err)) // there is nowhere to report a failure
+		_, _ = process.Stdout.Write(errorObject(r.stdin, err)) // there is nowhere to report a failure
 		return err
 	}
 	return nil
@@ -49,11 +49,11 @@ func (p Plugin) Execute(ctx context.Context, exec invoke.Exec, env []string, std
 	return p.Run(ctx, Process{Exec: exec, Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 
-// ErrorObject returns the error object that a plugin prints when it fails with
+// errorObject returns the error object that a plugin prints when it fails with
 // err (section 5 of the specification, "Error"), followed by a newline. The code
 // and the text are those of [status.Error]. The cniVersion is the one in stdin, the
 // configuration. If that has none, or one that is not known, it is the current one.
-func ErrorObject(stdin []byte, err error) []byte {
+func errorObject(stdin []byte, err error) []byte {
 	var conf struct {
 		CNIVersion string `json:"cniVersion"`
 	}

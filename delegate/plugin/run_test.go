@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
@@ -92,7 +93,7 @@ func TestDelegatedPluginsHaveAPath(t *testing.T) {
 		{[]string{"PATH=", "PATH=/x"}, []string{"PATH=", "PATH=/x"}},
 	} {
 		got := plugin.Process{Env: tt.env}.NewManager("/s", "p", nil).Invoker
-		if strings.Join(got.Env, " ") != strings.Join(tt.want, " ") || got.Self[0] != "p" || got.UndoTimeout != plugin.DefaultUndoTimeout {
+		if strings.Join(got.Env, " ") != strings.Join(tt.want, " ") || got.Self[0] != "p" || got.UndoTimeout != 3*time.Second {
 			t.Errorf("%q: %+v", tt.env, got)
 		}
 	}

@@ -59,7 +59,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
-	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout, UndoTimeout: plugin.DefaultUndoTimeout}
+	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout, UndoTimeout: 3 * time.Second}
 	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
 		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -37,7 +36,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	}
 	store := scratch.Store[struct{}]{Dir: t.life.Dir}
 	// Locked after the question, so that the runtime does not wait for people.
-	ctx, cancel := context.WithTimeout(ctx, lifecycle.DefaultLockTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	l, err := store.Lock(ctx, words[0])
 	if err != nil {
