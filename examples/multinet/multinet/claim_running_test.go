@@ -88,7 +88,7 @@ func TestClaimedNetworkHasDeviceInformation(t *testing.T) {
 		d.Config = `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`
 		return d, err
 	}
-	h.write(t, "devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
+	h.Write("devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
 	networks := NetworkStatus(recorded(t, h, "c1"))
 	err := device.Describe("", networks, recorded(t, h, "c1").Attached...)
@@ -136,7 +136,7 @@ func TestSelectionsOfARunningPodLeaveItsClaimsAlone(t *testing.T) {
 			if got := strings.Join(p.attached(t), ", "); got != tt.want {
 				t.Errorf("calls %s, want %s", got, tt.want)
 			}
-			live := strings.Join(p.exec.Live(), " ")
+			live := strings.Join(p.Exec.Live(), " ")
 			if !strings.Contains(live, "x0") || !strings.Contains(live, "y0") {
 				t.Errorf("attached %s", live)
 			}
@@ -167,9 +167,9 @@ func TestSweepOfAClaimedNetwork(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.write(t, "net.d/net.conf", config("right"))
+			h.Write("net.d/net.conf", config("right"))
 			var tried []string
-			h.exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 				var conf struct{ Mode string }
 				if err := json.Unmarshal(c.Stdin, &conf); err != nil {
 					return nil, err

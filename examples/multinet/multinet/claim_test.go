@@ -78,7 +78,7 @@ func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
 			t.Run(tt.name+", parallel "+parallel, func(t *testing.T) {
 				t.Parallel()
 				h := newHost(t, "1.1.0")
-				h.write(t, "net.d/aux/10.conf", `{"type":"tuning"}`)
+				h.Write("net.d/aux/10.conf", `{"type":"tuning"}`)
 				var asked []string
 				h.cluster = claiming(&asked, tt.claims...)
 				h.mustRun(t, "ADD", keys(tt.keys, `"parallel":`+parallel), podOf(tt.namespace))
@@ -247,7 +247,7 @@ func TestWhatAClaimedNetworkIsPassed(t *testing.T) {
 			`{"capabilities":{"ips":true,"mac":true,"bandwidth":true,"portMappings":true,"x":true,"io.kubernetes.cri.pod-annotations":true},"cniVersion":"1.1.0","name":"rich","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0}},"type":"macvlan"}`,
 			`{"args":{"cni":{"a":1}},` + capabilities + `,"cniVersion":"1.1.0","name":"multi","type":"tuning","vni":12345678901234567890,"z":1.0}`,
 		}
-		for i, c := range h.exec.Calls()[1:] {
+		for i, c := range h.Exec.Calls()[1:] {
 			if got := string(c.Stdin); got != want[i] {
 				t.Errorf("stdin %s\nwant  %s", got, want[i])
 			}

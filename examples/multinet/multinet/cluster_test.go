@@ -96,8 +96,8 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 			h.cluster = clusterOf(&asked, map[string]string{
 				"a/blue": `{"type":"macvlan"}`, "a/red": `{"type":"tuning"}`, "kube-system/pods": `{"type":"bridge"}`, "a/fast": " ",
 			})
-			h.write(t, "net.d/odd.conf", `{"name":"Odd_1","type":"bridge"}`)
-			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir), tt.pod)
+			h.Write("net.d/odd.conf", `{"name":"Odd_1","type":"bridge"}`)
+			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.Dir), tt.pod)
 			nodetest.Equal(t, "asked", asked, tt.want)
 			if got := strings.Join(h.attached(t), ", "); got != tt.attached {
 				t.Errorf("attached %s, want %s", got, tt.attached)
@@ -152,7 +152,7 @@ func TestClusterIsAway(t *testing.T) {
 	const standing = `"clusterNetwork":"pods","defaultNetworks":["fast"]`
 	var asked []string
 	h := newHost(t, "1.1.0")
-	h.write(t, "net.d/pods.conf", `{"name":"pods","type":"bridge"}`)
+	h.Write("net.d/pods.conf", `{"name":"pods","type":"bridge"}`)
 	h.cluster = clusterOf(&asked, nil)
 	h.mustRun(t, "ADD", keys(standing, passedNothing), podOf("a"))
 	h.trace()
@@ -167,7 +167,7 @@ func TestClusterIsAway(t *testing.T) {
 
 	h.mustRun(t, "STATUS", standing)
 	wantTrace(t, h) // nothing is known of the networks
-	h.mustRun(t, "STATUS", keys(`"clusterNetwork":"`+h.dir+`/net.d/pods.conf","defaultNetworks":["fast"]`))
+	h.mustRun(t, "STATUS", keys(`"clusterNetwork":"`+h.Dir+`/net.d/pods.conf","defaultNetworks":["fast"]`))
 	wantTrace(t, h, "STATUS bridge")
 	asked = nil
 	h.mustRun(t, "CHECK", standing, podOf("a"))
@@ -216,8 +216,8 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 		if len(added) != 2 || added[0].IfName != "eth0" || added[1].IfName != "net1" || added[1].Result == nil {
 			t.Errorf("called for %+v", added)
 		}
-		if len(h.exec.Live()) != 2 || h.printed.Len() > 0 {
-			t.Errorf("called with %q attached and %q printed", h.exec.Live(), h.printed.String())
+		if len(h.Exec.Live()) != 2 || h.printed.Len() > 0 {
+			t.Errorf("called with %q attached and %q printed", h.Exec.Live(), h.printed.String())
 		}
 		rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(ctx, k.ContainerID)
 		if err != nil || len(rs) != 1 || rs[0].State != scratch.Added || rs[0].Key != k || len(rs[0].Attached) != 2 || rs[0].Attached[1].Result == nil {

@@ -93,8 +93,8 @@ func TestBadConfiguration(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
 			h.taken = []string{"lo", "used0"}
-			h.write(t, "net.d/double.conf", `{"name":"double","type":"bridge","type":"macvlan"}`)
-			h.write(t, "net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
+			h.Write("net.d/double.conf", `{"name":"double","type":"bridge","type":"macvlan"}`)
+			h.Write("net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
 			err := h.run(t, "ADD", tt.keys)
 			wantError(t, err, tt.code, tt.says...)
 			wantTrace(t, h)
@@ -130,7 +130,7 @@ func TestCHECKAndDELUseTheRecordWhateverTheConfigurationSays(t *testing.T) {
 			h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge","mtu":1400}]`, annotated("storage")))
 			added := h.stdin(t, 0)
 			h.trace()
-			h.write(t, "net.d/storage.conflist", `{"name":"storage","plugins":[]}`)
+			h.Write("net.d/storage.conflist", `{"name":"storage","plugins":[]}`)
 			h.mustRun(t, "CHECK", tt.keys)
 			if got := h.stdin(t, 0); got["mtu"] != added["mtu"] || got["name"] != added["name"] {
 				t.Errorf("CHECK with %v, added with %v", got, added)

@@ -44,9 +44,9 @@ func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.write(t, "net.d/blue.conflist", blue)
-			h.write(t, file, entry)
-			conf := keys(`"cniCacheDir":"`+filepath.Join(h.dir, "cni")+`"`, os.Expand(tt.conf, func(string) string { return h.dir }))
+			h.Write("net.d/blue.conflist", blue)
+			h.Write(file, entry)
+			conf := keys(`"cniCacheDir":"`+filepath.Join(h.Dir, "cni")+`"`, os.Expand(tt.conf, func(string) string { return h.Dir }))
 			other := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
 			h.mustRun(t, "DEL", conf, other)
 			wantTrace(t, h)
@@ -58,7 +58,7 @@ func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
 			}
 			h.mustRun(t, "DEL", conf)
 			wantTrace(t, h)
-			if _, err := os.Lstat(filepath.Join(h.dir, file)); (err == nil) == tt.found {
+			if _, err := os.Lstat(filepath.Join(h.Dir, file)); (err == nil) == tt.found {
 				t.Errorf("libcni's entry: %v", err)
 			}
 			h.clean(t)
@@ -74,7 +74,7 @@ func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 	const two = `"delegates":[{"type":"bridge"},{"name":"fast","type":"macvlan"}]`
 	h.mustRun(t, "ADD", two)
 	h.trace()
-	h.write(t, "state.relay/macvlan", `{"index":"10","name":"vlans","source":"external"}`)
+	h.Write("state.relay/macvlan", `{"index":"10","name":"vlans","source":"external"}`)
 	note := filepath.Join(ResidentState(h.state()), "macvlan")
 	for _, command := range []string{"CHECK", "DEL", "ADD"} {
 		err := h.run(t, command, two)
@@ -100,16 +100,16 @@ func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 func TestPathsAreThoseOfTheNode(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.root = filepath.Join(h.dir, "node")
-	h.write(t, "node/data/etc/storage.conf", `{"name":"storage","type":"macvlan"}`)
-	h.write(t, "node/data/other/fast.conf", `{"name":"fast","type":"bridge"}`)
-	h.write(t, "node/run/primary.conf", `{"name":"primary","type":"bridge"}`)
-	h.write(t, "elsewhere/out.conf", `{"name":"out","type":"full"}`)
+	h.root = filepath.Join(h.Dir, "node")
+	h.Write("node/data/etc/storage.conf", `{"name":"storage","type":"macvlan"}`)
+	h.Write("node/data/other/fast.conf", `{"name":"fast","type":"bridge"}`)
+	h.Write("node/run/primary.conf", `{"name":"primary","type":"bridge"}`)
+	h.Write("elsewhere/out.conf", `{"name":"out","type":"full"}`)
 	if err := errors.Join(
 		os.MkdirAll(h.root+"/etc/cni", 0o700), os.MkdirAll(h.root+"/var/lib", 0o700),
 		os.Symlink("/data/etc", h.root+"/etc/cni/net.d"),
 		os.Symlink("/data/other/fast.conf", h.root+"/data/etc/fast.conf"),
-		os.Symlink(h.dir+"/elsewhere/out.conf", h.root+"/data/etc/out.conf"),
+		os.Symlink(h.Dir+"/elsewhere/out.conf", h.root+"/data/etc/out.conf"),
 		os.Symlink("../../../../../../../../../../../state", h.root+"/var/lib/cni"), // dangles
 		os.Symlink("loop", h.root+"/loop"),
 	); err != nil {
@@ -122,7 +122,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
 			nodetest.OK(t, h.call(t.Context(), "ADD", conf))
-			if path := h.exec.Calls()[h.seen].Path; path != "/opt/x:/opt/other/bin" {
+			if path := h.Exec.Calls()[h.seen].Path; path != "/opt/x:/opt/other/bin" {
 				t.Errorf("plugins are looked for in %s", path)
 			}
 			wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2")
@@ -143,7 +143,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		says string
 	}{
 		{`"clusterNetwork":"out","confDir":"/etc/cni/net.d"` + cniDir, 7, `"out"`},
-		{`"clusterNetwork":"` + h.dir + `/elsewhere/out.conf"` + cniDir, 7, "out.conf"},
+		{`"clusterNetwork":"` + h.Dir + `/elsewhere/out.conf"` + cniDir, 7, "out.conf"},
 		{bridge + `,"readinessTimeout":"0s","readinessindicatorfile":"/etc/cni/net.d/out.conf"` + cniDir, 11, "readinessindicatorfile is missing"},
 		{bridge + `,"cniDir":"/proc/multinet"`, 7, "as the node has it"},
 		{bridge + `,"cniDir":"` + h.root + `/var/lib/x/../cni"`, 7, "runtime keeps its own state"},
@@ -156,7 +156,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		wantError(t, err, tt.code, tt.says)
 	}
 	wantTrace(t, h)
-	if files, _ := filepath.Glob(h.dir + "/state"); len(files) > 0 {
+	if files, _ := filepath.Glob(h.Dir + "/state"); len(files) > 0 {
 		t.Errorf("made outside: %q", files)
 	}
 }

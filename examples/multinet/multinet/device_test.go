@@ -58,7 +58,7 @@ func withDevices(asked *int, ids ...string) Cluster {
 func (h *host) given(t *testing.T) string {
 	t.Helper()
 	var all []string
-	for i, c := range h.exec.Calls()[h.seen:] {
+	for i, c := range h.Exec.Calls()[h.seen:] {
 		conf := h.stdin(t, i)
 		if conf["deviceID"] != conf["pciBusID"] {
 			t.Errorf("deviceID %v, pciBusID %v", conf["deviceID"], conf["pciBusID"])
@@ -180,16 +180,16 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	asked := 0
 	h.cluster = withDevices(&asked, "0000:3b:02.1")
-	h.write(t, "devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json", `{"type":"pci","pci":{"pci-address":"0000:3b:02.1"}}`)
-	h.write(t, "net.d/user.conf", `{"name":"user","type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`)
+	h.Write("devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json", `{"type":"pci","pci":{"pci-address":"0000:3b:02.1"}}`)
+	h.Write("net.d/user.conf", `{"name":"user","type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`)
 	conf := keys(bridge, `"defaultNetworks":["user"]`, annotated("vf"))
 	h.mustRun(t, "ADD", conf, podOf("a"))
 	var given struct {
 		RuntimeConfig map[string]string `json:"runtimeConfig"`
 	}
-	nodetest.OK(t, json.Unmarshal(h.exec.Calls()[1].Stdin, &given))
+	nodetest.OK(t, json.Unmarshal(h.Exec.Calls()[1].Stdin, &given))
 	for _, i := range []int{0, 2} { // they do not declare the capability
-		if text := string(h.exec.Calls()[i].Stdin); strings.Contains(text, "CNIDeviceInfoFile") {
+		if text := string(h.Exec.Calls()[i].Stdin); strings.Contains(text, "CNIDeviceInfoFile") {
 			t.Errorf("call %d is given %s", i, text)
 		}
 	}
@@ -224,7 +224,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	h.write(t, "devinfo", "a file")
+	h.Write("devinfo", "a file")
 	var said []string
 	h.cluster.Warn = func(_ context.Context, p nad.Pod, err error) { said = append(said, p.String()+": "+err.Error()) }
 	declared := `"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`
@@ -255,7 +255,7 @@ func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 		nodetest.OK(t, errors.Join(os.WriteFile(f, []byte("{}"), 0o644), os.Chtimes(f, old, old)))
 	}
 	gc := keys(declared, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
-	h.write(t, "state/damaged@c9@eth0.json", "{")
+	h.Write("state/damaged@c9@eth0.json", "{")
 	_ = h.run(t, "GC", gc) // what cannot be read is an error
 	if _, err := os.Stat(lost); err != nil {
 		t.Errorf("removed although not all records can be read: %v", err)
@@ -336,7 +336,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 		return d, err
 	}
 	p := startIn(t, c, "")
-	p.write(t, "devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
+	p.Write("devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	files := func() int {
 		found, err := filepath.Glob(filepath.Join(p.devices(), "cni", "*"))
 		nodetest.OK(t, err)
@@ -354,7 +354,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	}
 	// One that cannot be written is said, and the network is attached.
 	nodetest.OK(t, os.RemoveAll(p.devices()))
-	p.write(t, "devinfo", "a file")
+	p.Write("devinfo", "a file")
 	var said error
 	p.cluster.Warn = func(_ context.Context, _ nad.Pod, err error) { said = err }
 	p.networks = "vf"

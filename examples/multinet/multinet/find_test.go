@@ -30,7 +30,7 @@ func annotatedWith(annotation, value string) string {
 func (h *host) attached(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for i, c := range h.exec.Calls()[h.seen:] {
+	for i, c := range h.Exec.Calls()[h.seen:] {
 		all = append(all, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
 	}
 	h.trace()
@@ -72,12 +72,12 @@ func TestDefinitionsAreFilesInTheirNamespace(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "net.d/team-a/blue.conf", `{"type":"macvlan"}`)
-			h.write(t, "net.d/team-a/fast.conf", `{"type":"bridge"}`)
-			h.write(t, "net.d/team-b/blue.conflist", `{"name":"of-b","plugins":[{"type":"tuning"}]}`)
-			h.write(t, "net.d/team-b/other.conf", "")
-			h.write(t, "mirror/team-a/blue.conf", `{"type":"bridge"}`)
-			h.mustRun(t, "ADD", keys(bridge, strings.ReplaceAll(tt.keys, "$DIR", h.dir)), tt.pod)
+			h.Write("net.d/team-a/blue.conf", `{"type":"macvlan"}`)
+			h.Write("net.d/team-a/fast.conf", `{"type":"bridge"}`)
+			h.Write("net.d/team-b/blue.conflist", `{"name":"of-b","plugins":[{"type":"tuning"}]}`)
+			h.Write("net.d/team-b/other.conf", "")
+			h.Write("mirror/team-a/blue.conf", `{"type":"bridge"}`)
+			h.mustRun(t, "ADD", keys(bridge, strings.ReplaceAll(tt.keys, "$DIR", h.Dir)), tt.pod)
 			nodetest.Equal(t, "calls", h.attached(t), append([]string{"ADD bridge eth0 multi"}, tt.want...))
 		})
 	}
@@ -88,15 +88,15 @@ func TestDefinitionsAreFilesInTheirNamespace(t *testing.T) {
 func TestDefinitionReachesThePluginsAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.write(t, "net.d/a/blue.conf", `{"type":"macvlan","vni":12345678901234567890,"x":1.0,"name":""}`)
+	h.Write("net.d/a/blue.conf", `{"type":"macvlan","vni":12345678901234567890,"x":1.0,"name":""}`)
 	h.mustRun(t, "ADD", keys(bridge, annotated("blue")), podOf("a"))
 	const want = `{"cniVersion":"1.1.0","name":"blue","type":"macvlan","vni":12345678901234567890,"x":1.0}`
-	if got := string(h.exec.Calls()[1].Stdin); got != want {
+	if got := string(h.Exec.Calls()[1].Stdin); got != want {
 		t.Errorf("stdin %s\nwant  %s", got, want)
 	}
 	h.mustRun(t, "CHECK", bridge)
 	h.mustRun(t, "DEL", bridge)
-	for _, c := range h.exec.Calls()[2:] {
+	for _, c := range h.Exec.Calls()[2:] {
 		if c.Plugin == "macvlan" && !strings.Contains(string(c.Stdin), `"cniVersion":"1.1.0"`) {
 			t.Errorf("%s with %s", c, c.Stdin)
 		}
@@ -107,13 +107,13 @@ func TestDefinitionReachesThePluginsAsItWasWritten(t *testing.T) {
 func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	h.write(t, "net.d/kube-system/pods.conf", `{"type":"bridge"}`)
+	h.Write("net.d/kube-system/pods.conf", `{"type":"bridge"}`)
 	d := nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "blue"}, UID: "u7", Version: "41", Config: `{"type":"macvlan"}`}
 	files, err := d.Files()
 	nodetest.OK(t, err)
 	for _, f := range files {
 		if f.Data != nil {
-			h.write(t, "net.d/"+f.Name, string(f.Data))
+			h.Write("net.d/"+f.Name, string(f.Data))
 		}
 	}
 	selections := `[{"name":"blue","ipam-claim-reference":"vm-1"},{"name":"storage","interface":"sto0"}]`
@@ -159,8 +159,8 @@ func TestBadDefinition(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "net.d/a/bad.conf", tt.config)
-			h.write(t, "net.d/storage.d/10.conf", `{"type":"tuning"}`)
+			h.Write("net.d/a/bad.conf", tt.config)
+			h.Write("net.d/storage.d/10.conf", `{"type":"tuning"}`)
 			wantError(t, h.run(t, "ADD", tt.keys+keys(bridge, annotated("bad")), podOf("a")), tt.code, tt.says...)
 			wantTrace(t, h)
 			h.clean(t)
@@ -181,10 +181,10 @@ func TestFailureOfAPluginNamesTheDefinition(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "net.d/a/good.conf", `{"type":"macvlan","name":"shared"}`)
-			h.write(t, "net.d/a/bad.conf", `{"type":"full","name":"shared"}`)
-			h.write(t, "net.d/b/bad.conf", `{"type":"full","name":"shared"}`)
-			h.write(t, "net.d/flat.conf", `{"type":"full","name":"flat"}`)
+			h.Write("net.d/a/good.conf", `{"type":"macvlan","name":"shared"}`)
+			h.Write("net.d/a/bad.conf", `{"type":"full","name":"shared"}`)
+			h.Write("net.d/b/bad.conf", `{"type":"full","name":"shared"}`)
+			h.Write("net.d/flat.conf", `{"type":"full","name":"flat"}`)
 			err := h.run(t, "ADD", keys(bridge, annotated(tt.selections)), podOf("a"))
 			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 				t.Errorf("error is %v, want %s", err, tt.want)
@@ -235,11 +235,11 @@ func TestDefinitionsMayGoBeforeThePod(t *testing.T) {
 			t.Run(gone[first]+", "+last, func(t *testing.T) {
 				t.Parallel()
 				h := newHost(t, "1.1.0")
-				h.write(t, "net.d/a/blue.conf", `{"type":"macvlan","mtu":1400}`)
-				h.write(t, "net.d/kube-system/pods.conf", `{"type":"bridge"}`)
+				h.Write("net.d/a/blue.conf", `{"type":"macvlan","mtu":1400}`)
+				h.Write("net.d/kube-system/pods.conf", `{"type":"bridge"}`)
 				conf := keys(`"clusterNetwork":"pods"`, annotated("blue"))
 				h.mustRun(t, "ADD", conf, podOf("a"))
-				h.write(t, "net.d/a/blue.conf", `{"type":"full"}`) // edited
+				h.Write("net.d/a/blue.conf", `{"type":"full"}`) // edited
 				h.trace()
 				h.mustRun(t, "CHECK", conf, podOf("a"))
 				if got := h.stdin(t, 1); got["mtu"] != 1400.0 {
@@ -249,7 +249,7 @@ func TestDefinitionsMayGoBeforeThePod(t *testing.T) {
 				wantError(t, h.run(t, "ADD", conf, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 107)
 				h.trace()
 				for _, path := range gone[first:] {
-					nodetest.OK(t, os.RemoveAll(filepath.Join(h.dir, path)))
+					nodetest.OK(t, os.RemoveAll(filepath.Join(h.Dir, path)))
 				}
 				if last == "DEL" {
 					h.mustRun(t, "DEL", conf, podOf("a"))
@@ -271,14 +271,14 @@ func TestGCKnowsAllDefinitionsOfOneName(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	for _, namespace := range []string{"a", "b"} {
-		h.write(t, "net.d/"+namespace+"/blue.conf", `{"name":"shared","type":"macvlan"}`)
+		h.Write("net.d/"+namespace+"/blue.conf", `{"name":"shared","type":"macvlan"}`)
 	}
 	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
 	h.mustRun(t, "ADD", keys(bridge, annotated("blue")), podOf("a"), in("c1"))
 	h.mustRun(t, "ADD", keys(bridge, annotated("blue")), podOf("b"), in("c2"))
 	h.mustRun(t, "ADD", keys(bridge, annotated("b/blue@x")), podOf("a"), in("c3"))
 	h.mustRun(t, "GC", keys(bridge, gcFor("c1 eth0", "c2 eth0")))
-	for _, c := range h.exec.Calls() {
+	for _, c := range h.Exec.Calls() {
 		if c.String() != "GC macvlan" {
 			continue
 		}
@@ -286,7 +286,7 @@ func TestGCKnowsAllDefinitionsOfOneName(t *testing.T) {
 			t.Errorf("GC of macvlan with %s", c.Stdin)
 		}
 	}
-	if got := strings.Join(h.exec.Live(), ", "); got != "bridge c1 eth0, bridge c2 eth0, macvlan c1 net1, macvlan c2 net1" {
+	if got := strings.Join(h.Exec.Live(), ", "); got != "bridge c1 eth0, bridge c2 eth0, macvlan c1 net1, macvlan c2 net1" {
 		t.Errorf("left: %s", got)
 	}
 }

@@ -43,26 +43,26 @@ func FuzzADD(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, networks, primary, definition, claim, ifName string) {
 		h := newHost(t, "1.1.0")
-		delete(h.exec.Plugins, "stuck") // whose DEL fails
-		h.write(t, "net.d/a/blue.conf", definition)
-		h.write(t, "net.d/kube-system/blue.conf", definition)
-		h.write(t, "net.d/b/blue.conf", `{"type":"macvlan","foreign":"`+h.dir+`"}`)
+		delete(h.Exec.Plugins, "stuck") // whose DEL fails
+		h.Write("net.d/a/blue.conf", definition)
+		h.Write("net.d/kube-system/blue.conf", definition)
+		h.Write("net.d/b/blue.conf", `{"type":"macvlan","foreign":"`+h.Dir+`"}`)
 		annotations, err := json.Marshal(map[string]string{nad.NetworksAnnotation: networks, nad.DefaultNetworkAnnotation: primary})
 		nodetest.OK(t, err)
 		conf := h.conf(keys(bridge, `"namespaceIsolation":true`, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(annotations)+`}`))
 		args := skel.CmdArgs{
-			ContainerID: "c1", IfName: "eth0", Netns: h.dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p;K8S_POD_UID=u1", StdinData: []byte(conf),
+			ContainerID: "c1", IfName: "eth0", Netns: h.Dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p;K8S_POD_UID=u1", StdinData: []byte(conf),
 		}
 		err = New(Cluster{}.with(fuzzed(claim, ifName)...)).Do(t.Context(), h.process(), delegate.CommandAdd, args)
-		for _, c := range h.exec.Calls() {
+		for _, c := range h.Exec.Calls() {
 			var in map[string]any
-			if err := json.Unmarshal(c.Stdin, &in); err != nil || in["foreign"] == h.dir {
+			if err := json.Unmarshal(c.Stdin, &in); err != nil || in["foreign"] == h.Dir {
 				t.Errorf("%s with %s", c, c.Stdin)
 			}
 		}
 		if err == nil {
 			h.mustRun(t, "DEL", bridge, podOf("a"))
-		} else if code := status.Code(err); code >= 100 && len(h.exec.Calls()) == 0 {
+		} else if code := status.Code(err); code >= 100 && len(h.Exec.Calls()) == 0 {
 			t.Errorf("code %d: %v", code, err)
 		}
 		h.clean(t)
@@ -139,12 +139,12 @@ func FuzzReview(f *testing.F) {
 		}
 		conf := h.conf(keys(policy, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(text)+`}`))
 		add := New(h.cluster).Do(t.Context(), h.process(), delegate.CommandAdd, skel.CmdArgs{
-			ContainerID: "c1", IfName: "eth0", Netns: h.dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p", StdinData: []byte(conf),
+			ContainerID: "c1", IfName: "eth0", Netns: h.Dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p", StdinData: []byte(conf),
 		})
 		reviews := h.review(t, policy, annotations, config)
 		refused := slices.ContainsFunc(reviews, func(err error) bool { return err != nil })
 		foreseen := slices.ContainsFunc(reviews, func(err error) bool { return status.Code(err) == status.Code(add) })
-		ran := len(h.exec.Calls()) > 0
+		ran := len(h.Exec.Calls()) > 0
 		if refused && (add == nil || ran) || !foreseen && !ran && !unknownToReviews(add) {
 			t.Errorf("ADD: code %d, %v\nreviews: %v", status.Code(add), add, reviews)
 		}

@@ -48,7 +48,7 @@ func TestGC(t *testing.T) {
 		if strings.Join(got, ", ") != strings.Join(want, ", ") {
 			t.Errorf("calls %q, want %q", got, want)
 		}
-		for _, c := range h.exec.Calls() {
+		for _, c := range h.Exec.Calls() {
 			if c.String() == "GC bridge" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`) {
 				t.Errorf("GC of bridge with %s", c.Stdin)
 			}
@@ -134,7 +134,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			var tried []string
-			h.exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 				var conf struct {
 					IPAM struct{ Type string }
 					Args struct{ CNI map[string]int }
@@ -150,12 +150,12 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 				}
 				return nil, nil
 			}
-			h.write(t, "net.d/a/blue.conf", config("typo"))
+			h.Write("net.d/a/blue.conf", config("typo"))
 			if err := h.run(t, "ADD", keys(bridge, asPod), podOf("a")); err == nil {
 				t.Fatal("success")
 			}
 			if tt.file != "" {
-				h.write(t, tt.file, config("right"))
+				h.Write(tt.file, config("right"))
 			}
 			h.cluster = Cluster{Definition: tt.find}
 			tried = nil
@@ -185,7 +185,7 @@ func TestSweepOfAMendedDefinitionHasItsDevice(t *testing.T) {
 		return nad.Definition{Ref: r, Resource: vf, Config: `{"type":"strict","mode":"` + mode + `"}`}, nil
 	}
 	var removed []string
-	h.exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		var conf struct{ Mode, DeviceID string }
 		if err := json.Unmarshal(c.Stdin, &conf); err != nil || conf.Mode == "typo" {
 			return nil, errors.New("no such mode")

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,9 +26,8 @@ import (
 
 // A host is where multinet runs: its directories, and plugins to delegate to.
 type host struct {
-	dir     string
-	root    string // of the node, where it is not this process's
-	exec    *delegatetest.Exec
+	*nodetest.Node
+	root    string   // of the node, where it is not this process's
 	version string   // of the configuration
 	taken   []string // interface names in every network namespace
 	stdout  io.Writer
@@ -40,19 +38,20 @@ type host struct {
 
 func newHost(t testing.TB, version string) *host {
 	t.Helper()
-	h := &host{dir: t.TempDir(), version: version, exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	h := &host{Node: nodetest.New(t), version: version}
+	h.Exec.Plugins = map[string]delegatetest.Plugin{
 		"multinet": delegatetest.Result(nil),
 		"bridge":   delegatetest.Result(result("10.9.0.2/24")),
 		"macvlan":  delegatetest.Result(result("10.9.1.2/24")),
 		"tuning":   delegatetest.Result(nil),
 		"full":     delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
 		"stuck":    delegatetest.FailOn("DEL", 108, "device is busy", delegatetest.Result(nil)),
-	}}}
+	}
 	h.stdout = &h.printed
-	h.write(t, "net.d/storage.conflist", `{"name":"storage","cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
-	h.write(t, "net.d/fast.conf", `{"name":"fast","type":"macvlan"}`)
-	h.write(t, "net.d/bad.conf", `{"name":"bad","type":5}`)
-	h.write(t, "net.d/other.json", `{"name":"other","type":"bridge"}`)
+	h.Write("net.d/storage.conflist", `{"name":"storage","cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
+	h.Write("net.d/fast.conf", `{"name":"fast","type":"macvlan"}`)
+	h.Write("net.d/bad.conf", `{"name":"bad","type":5}`)
+	h.Write("net.d/other.json", `{"name":"other","type":"bridge"}`)
 	return h
 }
 
@@ -65,30 +64,24 @@ func result(cidr string) *types100.Result {
 	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
 }
 
-func (h *host) write(t testing.TB, name, text string) {
-	t.Helper()
-	path := filepath.Join(h.dir, name)
-	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
-}
-
 // conf is a configuration with more keys, as JSON without the braces.
 func (h *host) conf(keys string) string {
 	if !strings.Contains(keys, `"confDir"`) {
-		keys = strings.TrimSuffix(fmt.Sprintf(`"confDir":%q,`, filepath.Join(h.dir, "net.d"))+keys, ",")
+		keys = strings.TrimSuffix(fmt.Sprintf(`"confDir":%q,`, filepath.Join(h.Dir, "net.d"))+keys, ",")
 	}
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"deviceInfoDir":%q,%s}`, h.version, h.state(), h.devices(), keys)
 }
 
-func (h *host) state() string { return filepath.Join(h.dir, "state") }
+func (h *host) state() string { return filepath.Join(h.Dir, "state") }
 
 // devices is the directory of device information files.
-func (h *host) devices() string { return filepath.Join(h.dir, "devinfo") }
+func (h *host) devices() string { return filepath.Join(h.Dir, "devinfo") }
 
 // call runs a command with a whole configuration, for the attachment eth0 of
 // the container c1 unless edits say otherwise.
 func (h *host) call(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
 	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
+		ContainerID: "c1", Netns: filepath.Join(h.Dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
 		Path: "/opt/other/bin", StdinData: []byte(conf),
 	}
 	for _, edit := range edits {
@@ -100,7 +93,7 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 // process is what multinet has of its process.
 func (h *host) process() plugin.Process {
 	return plugin.Process{
-		Exec: h.exec, Stdout: h.stdout, Root: plugin.Root(h.root),
+		Exec: h.Exec, Stdout: h.stdout, Root: plugin.Root(h.root),
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}
 }
@@ -121,7 +114,7 @@ func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.C
 
 // trace is what the plugins were called for since the last trace.
 func (h *host) trace() []string {
-	trace := h.exec.Trace()[h.seen:]
+	trace := h.Exec.Trace()[h.seen:]
 	h.seen += len(trace)
 	return trace
 }
@@ -129,24 +122,18 @@ func (h *host) trace() []string {
 // stdin is the configuration that the i'th call since the last trace brought.
 func (h *host) stdin(t *testing.T, i int) map[string]any {
 	t.Helper()
-	calls := h.exec.Calls()[h.seen:]
+	calls := h.Exec.Calls()[h.seen:]
 	if i >= len(calls) {
-		t.Fatalf("%d calls only: %q", len(calls), h.exec.Trace())
+		t.Fatalf("%d calls only: %q", len(calls), h.Exec.Trace())
 	}
-	var keys map[string]any
-	nodetest.OK(t, json.Unmarshal(calls[i].Stdin, &keys))
-	return keys
+	return nodetest.Stdin(t, calls[i])
 }
 
 // clean fails unless everything was undone and no record is left.
 func (h *host) clean(t *testing.T) {
 	t.Helper()
-	if live := h.exec.Live(); len(live) > 0 {
-		t.Errorf("left: %q", live)
-	}
-	if files := h.records(t); len(files) > 0 {
-		t.Errorf("left in cniDir: %q", files)
-	}
+	nodetest.Equal(t, "left", h.Exec.Live(), nil)
+	nodetest.Equal(t, "left in cniDir", h.records(t), nil)
 }
 
 // records lists the records in cniDir.
@@ -179,17 +166,9 @@ func keys(groups ...string) string { return strings.Join(groups, ",") }
 // wantError fails unless err has the code and says all of words.
 func wantError(t *testing.T, err error, code uint, words ...string) {
 	t.Helper()
-	if status.Code(err) != code {
-		t.Errorf("code %d, want %d: %v", status.Code(err), code, err)
-	}
-	if err == nil {
-		return
-	}
-	text := status.Error(err).Error()
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			t.Errorf("%q does not say %q", text, word)
-		}
+	nodetest.Code(t, err, code)
+	if err != nil {
+		nodetest.Says(t, status.Error(err), words...)
 	}
 }
 

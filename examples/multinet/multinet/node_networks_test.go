@@ -20,9 +20,9 @@ func TestAuxiliaryChain(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{"a", "kube-system"} {
 		h := newHost(t, "1.1.0")
-		h.write(t, "net.d/vendor/20-second.conf", `{"type":"tuning","x":1.0}`)
-		h.write(t, "net.d/vendor/10-first.conf", `{"type":"macvlan"}`)
-		h.write(t, "net.d/vendor/readme.txt", `{`)
+		h.Write("net.d/vendor/20-second.conf", `{"type":"tuning","x":1.0}`)
+		h.Write("net.d/vendor/10-first.conf", `{"type":"macvlan"}`)
+		h.Write("net.d/vendor/readme.txt", `{`)
 		conf := keys(bridge, auxiliary, annotated("fast"))
 		h.mustRun(t, "ADD", conf, podOf(namespace))
 		in := h.stdin(t, 2)
@@ -49,13 +49,13 @@ func TestAuxiliaryChain(t *testing.T) {
 func TestAuxiliaryChainBesideTheClusterNetwork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.write(t, "autoconf/10-pods.conf", `{"name":"pods","type":"bridge"}`)
-	h.write(t, "autoconf/vendor/10.conf", `{"type":"tuning"}`)
-	conf := keys(`"clusterNetwork":"`+h.dir+`/autoconf/10-pods.conf"`, auxiliary)
+	h.Write("autoconf/10-pods.conf", `{"name":"pods","type":"bridge"}`)
+	h.Write("autoconf/vendor/10.conf", `{"type":"tuning"}`)
+	conf := keys(`"clusterNetwork":"`+h.Dir+`/autoconf/10-pods.conf"`, auxiliary)
 	h.mustRun(t, "ADD", conf)
 	h.mustRun(t, "DEL", conf)
 	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1", "DEL tuning net1", "DEL bridge eth0")
-	h.write(t, "net.d/vendor/10.conf", `{"type":"macvlan"}`)
+	h.Write("net.d/vendor/10.conf", `{"type":"macvlan"}`)
 	h.mustRun(t, "ADD", conf)
 	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
 }
@@ -63,7 +63,7 @@ func TestAuxiliaryChainBesideTheClusterNetwork(t *testing.T) {
 func TestAuxiliaryChainWithoutFilesIsNone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.write(t, "net.d/vendor/readme.txt", "x")
+	h.Write("net.d/vendor/readme.txt", "x")
 	for _, name := range []string{auxiliary, `"auxiliaryCNIChainName":"absent"`, `"auxiliaryCNIChainName":""`} {
 		h.mustRun(t, "ADD", keys(bridge, name))
 		h.mustRun(t, "DEL", keys(bridge, name))
@@ -88,7 +88,7 @@ func TestBadAuxiliaryChain(t *testing.T) {
 		{`5`, `{"type":"tuning"}`, 6, []string{"auxiliaryCNIChainName"}},
 	} {
 		h := newHost(t, "1.1.0")
-		h.write(t, "net.d/vendor/10.conf", tt.file)
+		h.Write("net.d/vendor/10.conf", tt.file)
 		wantError(t, h.run(t, "ADD", keys(bridge, `"auxiliaryCNIChainName":`+tt.name)), tt.code, tt.says...)
 		if tt.code != 107 {
 			wantTrace(t, h)
@@ -101,8 +101,8 @@ func TestBadAuxiliaryChain(t *testing.T) {
 func TestAuxiliaryChainIsNoNamespace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.write(t, "net.d/vendor/secret.conf", `{"name":"secret","type":"macvlan"}`)
-	h.write(t, "net.d/a/d.conf", `{"name":"vendor","loadOnlyInlinedPlugins":false,"plugins":[{"type":"tuning"}]}`)
+	h.Write("net.d/vendor/secret.conf", `{"name":"secret","type":"macvlan"}`)
+	h.Write("net.d/a/d.conf", `{"name":"vendor","loadOnlyInlinedPlugins":false,"plugins":[{"type":"tuning"}]}`)
 	for _, namespace := range []string{"a", "vendor"} {
 		for _, selection := range []string{annotated("vendor/secret"), defaultNetwork("vendor/secret")} {
 			wantError(t, h.run(t, "ADD", keys(bridge, auxiliary, selection), podOf(namespace)), 7, "secret", "no such network")
@@ -136,7 +136,7 @@ func TestNames(t *testing.T) {
 			h.taken = tt.taken
 			h.mustRun(t, "ADD", keys(bridge, annotated(tt.selection)))
 			var got []string
-			for _, c := range h.exec.Calls() {
+			for _, c := range h.Exec.Calls() {
 				got = append(got, c.IfName)
 			}
 			nodetest.Equal(t, "names", got, tt.want)
@@ -176,15 +176,15 @@ func TestNetworks(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "elsewhere/x.conf", `{"name":"elsewhere","type":"bridge"}`)
-			h.write(t, "elsewhere/nameless", `{"type":"bridge"}`)
-			h.write(t, "nodes/00-multinet.conflist", `{"name":"own","plugins":[{"type":"multinet"}]}`)
-			h.write(t, "nodes/10-bad.conf", `{`)
-			h.write(t, "nodes/20-third.conf", `{"name":"third","type":"bridge"}`)
-			h.write(t, "nodes/30-fourth.conf", `{"name":"fourth","type":"macvlan"}`)
-			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir))
+			h.Write("elsewhere/x.conf", `{"name":"elsewhere","type":"bridge"}`)
+			h.Write("elsewhere/nameless", `{"type":"bridge"}`)
+			h.Write("nodes/00-multinet.conflist", `{"name":"own","plugins":[{"type":"multinet"}]}`)
+			h.Write("nodes/10-bad.conf", `{`)
+			h.Write("nodes/20-third.conf", `{"name":"third","type":"bridge"}`)
+			h.Write("nodes/30-fourth.conf", `{"name":"fourth","type":"macvlan"}`)
+			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.Dir))
 			var got []string
-			for i, c := range h.exec.Calls() {
+			for i, c := range h.Exec.Calls() {
 				got = append(got, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
 			}
 			nodetest.Equal(t, "calls", got, tt.want)
@@ -201,7 +201,7 @@ func TestDelegateInheritsWhatItLacks(t *testing.T) {
 		{"type":"bridge","mtu":9007199254740993,"x":{"y":[1.0,"<&>"]}},
 		{"type":"tuning","name":"own","cniVersion":"0.3.1"},
 		{"plugins":[{"type":"tuning"}],"cniVersions":["0.4.0","1.0.0"]}]`)
-	calls := h.exec.Calls()
+	calls := h.Exec.Calls()
 	if want := `{"cniVersion":"1.0.0","mtu":9007199254740993,"name":"multi","type":"bridge","x":{"y":[1.0,"<&>"]}}`; string(calls[0].Stdin) != want {
 		t.Errorf("stdin %s\nwant  %s", calls[0].Stdin, want)
 	}
@@ -224,7 +224,7 @@ func TestPath(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	path := func(a *skel.CmdArgs) { a.Path = "/a:/opt/mine:/b" }
 	h.mustRun(t, "ADD", keys(bridge, `"binDir":"/opt/mine"`), path)
-	if env := h.exec.Calls()[0].Env; !slices.Contains(env, "CNI_PATH=/opt/mine:/a:/b") {
+	if env := h.Exec.Calls()[0].Env; !slices.Contains(env, "CNI_PATH=/opt/mine:/a:/b") {
 		t.Errorf("environment %q", env)
 	}
 }

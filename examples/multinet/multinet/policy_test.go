@@ -26,7 +26,7 @@ func written(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t, "1.1.0")
 	for _, namespace := range []string{"a", "b", "default", "shared", "kube-system", "net"} {
-		h.write(t, "net.d/"+namespace+"/blue.conf", `{"name":"`+namespace+`","type":"macvlan"}`)
+		h.Write("net.d/"+namespace+"/blue.conf", `{"name":"`+namespace+`","type":"macvlan"}`)
 	}
 	return h
 }
@@ -84,8 +84,8 @@ func TestIsolationKeepsPodsFromFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("fast")), podOf("a")), 7, "a/fast", "no such network")
-	h.write(t, "net.d/a/storage.conf", "")
-	h.write(t, "net.d/kube-system/storage.conf", "")
+	h.Write("net.d/a/storage.conf", "")
+	h.Write("net.d/kube-system/storage.conf", "")
 	for _, annotation := range []string{annotated("storage"), defaultNetwork("a/storage"), annotated("fast,storage")} {
 		wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotation), podOf("a")), 7)
 	}
@@ -142,7 +142,7 @@ func TestPodReplacesItsPrimaryNetwork(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{"a", "kube-system"} {
 		h := newHost(t, "1.1.0")
-		h.write(t, "net.d/kube-system/vlan.conf", `{"name":"vlan","type":"macvlan",`+capabilities+`,"args":{"cni":{"a":1,"z":2}}}`)
+		h.Write("net.d/kube-system/vlan.conf", `{"name":"vlan","type":"macvlan",`+capabilities+`,"args":{"cni":{"a":1,"z":2}}}`)
 		conf := keys(`"clusterNetwork":"absent"`, defaultNetwork(
 			`[{"name":"vlan","mac":"02:00:00:00:00:01","interface":"eth0","cni-args":{"a":3}}]`, `"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":1}]`))
 		h.mustRun(t, "ADD", conf, podOf(namespace))
@@ -197,7 +197,7 @@ func TestPodsChooseNoDevice(t *testing.T) {
 	t.Parallel()
 	selection := annotated(`[{"name":"vf","deviceID":"0000:03:02.0"}]`)
 	h := newHost(t, "1.0.0")
-	h.write(t, "net.d/a/vf.conf", `{"type":"macvlan",`+capabilities+`}`)
+	h.Write("net.d/a/vf.conf", `{"type":"macvlan",`+capabilities+`}`)
 	wantError(t, h.run(t, "ADD", keys(bridge, selection), podOf("a")), 7, `"vf"`, `"deviceID"`, "allowDeviceID")
 	wantTrace(t, h)
 	h.mustRun(t, "ADD", keys(bridge, selection, `"allowDeviceID":true`), podOf("a"))
@@ -207,7 +207,7 @@ func TestPodsChooseNoDevice(t *testing.T) {
 
 	// A file of the node is the administrator's, who has declared the capability.
 	h = newHost(t, "1.0.0")
-	h.write(t, "net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
+	h.Write("net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
 	h.mustRun(t, "ADD", keys(bridge, selection), podOf("a"))
 }
 

@@ -63,7 +63,7 @@ func TestReviewOfADefinitionIsThatOfAnADD(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "net.d/a/other.conf", tt.config)
+			h.Write("net.d/a/other.conf", tt.config)
 			add := h.run(t, "ADD", tt.keys+keys(bridge, annotated("other")), podOf("a"))
 			review := h.reviewer(t, tt.keys+bridge).Definition(nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "other"}, Config: tt.config})
 			if status.Code(review) != tt.code {

@@ -120,9 +120,9 @@ func TestNetworkSelectedLaterReceivesWhatAnADDPasses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			received := func(p *runningPod) (all []string) {
-				for _, c := range p.exec.Calls() {
+				for _, c := range p.Exec.Calls() {
 					if c.Command == "ADD" && c.IfName != "eth0" {
-						all = append(all, c.String()+" "+c.Args+" "+c.ContainerID+" "+strings.TrimPrefix(c.NetNS, p.dir)+" "+string(c.Stdin))
+						all = append(all, c.String()+" "+c.Args+" "+c.ContainerID+" "+strings.TrimPrefix(c.NetNS, p.Dir)+" "+string(c.Stdin))
 					}
 				}
 				return append(all, p.origins(t)...)
@@ -208,7 +208,7 @@ func TestSelectionThatIsRefusedStopsNoOther(t *testing.T) {
 			if len(done) != 2 || done[0].Err == nil || done[1].Err != nil || len(got) == 0 || got[len(got)-1] != "ADD tuning net1 red" {
 				t.Errorf("done %+v, with %q", done, got)
 			}
-			if live := p.exec.Live(); len(live) != 3 {
+			if live := p.Exec.Live(); len(live) != 3 {
 				t.Errorf("alive: %q", live)
 			}
 		})
@@ -266,8 +266,8 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, "red@x")
-		p.exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", p.exec.Plugins["macvlan"])
-		p.exec.Plugins["tuning"] = delegatetest.HangOn("DEL", p.exec.Plugins["tuning"])
+		p.Exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", p.Exec.Plugins["macvlan"])
+		p.Exec.Plugins["tuning"] = delegatetest.HangOn("DEL", p.Exec.Plugins["tuning"])
 		p.networks = "blue@y,b/blue@z"
 		done, err := p.reconcile(t)
 		wantError(t, err, 11, "macvlan", "tuning")
@@ -281,7 +281,7 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 // rerecord makes the record of c1 with other attachments.
 func (p *runningPod) rerecord(t *testing.T, ifname string, change func([]delegate.Attachment)) {
 	t.Helper()
-	m := &lifecycle.Manager{Dir: p.state(), Invoker: &delegate.Invoker{Exec: p.exec}, InterfaceNames: p.process().InterfaceNames}
+	m := &lifecycle.Manager{Dir: p.state(), Invoker: &delegate.Invoker{Exec: p.Exec}, InterfaceNames: p.process().InterfaceNames}
 	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: ifname}
 	rs, err := m.Container(t.Context(), "c1")
 	if err != nil || len(rs) != 1 {

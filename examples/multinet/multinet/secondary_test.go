@@ -114,11 +114,11 @@ func TestAttributesReachThePlugins(t *testing.T) {
 	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
 	nodetest.Equal(t, "ADD", arguments(t, h), want)
-	call := h.exec.Calls()[h.seen]
+	call := h.Exec.Calls()[h.seen]
 	if in := h.stdin(t, 0); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
 		t.Errorf("not completed: %v", in)
 	}
-	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != filepath.Join(h.dir, "netns") {
+	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != filepath.Join(h.Dir, "netns") {
 		t.Errorf("call %+v", call)
 	}
 	h.trace()
@@ -146,7 +146,7 @@ func TestLegacyArgsOfANetworkThatIsAttachedLater(t *testing.T) {
 		h := newHost(t, "1.1.0")
 		h.mustRun(t, "ADD", bridge)
 		h.trace()
-		seen := len(h.exec.Calls())
+		seen := len(h.Exec.Calls())
 		p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,%s}`, h.state(), tt.keys), with)
 		args := skel.CmdArgs{ContainerID: "c1", IfName: "hot0", Args: "IP=1.2.3.4;K=v", StdinData: []byte(network)}
 		err := p.Do(t.Context(), h.process(), delegate.CommandAdd, args)
@@ -157,7 +157,7 @@ func TestLegacyArgsOfANetworkThatIsAttachedLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.mustRun(t, "DEL", bridge)
-		for _, c := range h.exec.Calls()[seen:] {
+		for _, c := range h.Exec.Calls()[seen:] {
 			if c.Plugin == "macvlan" && c.Args != tt.want {
 				t.Errorf("%s: %s with CNI_ARGS %q, want %q", tt.keys, c, c.Args, tt.want)
 			}
@@ -195,13 +195,13 @@ func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
 func TestAttachByAnotherPathOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	netns := filepath.Join(h.dir, "netns")
+	netns := filepath.Join(h.Dir, "netns")
 	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 	nodetest.OK(t, os.Link(netns, netns+"2"))
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
 	h.mustSecondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
-	if call := h.exec.Calls()[h.seen]; call.NetNS != netns {
+	if call := h.Exec.Calls()[h.seen]; call.NetNS != netns {
 		t.Errorf("call %+v", call)
 	}
 	h.mustRun(t, "DEL", bridge)
@@ -216,7 +216,7 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.IfName = ifname })
 	}
 	h.mustSecondary(t, "ADD", green, wire.Attributes{})
-	h.write(t, "state/c1@multi@eth0.json", "garbage")
+	h.Write("state/c1@multi@eth0.json", "garbage")
 	h.trace()
 	h.mustSecondary(t, "CHECK", green, wire.Attributes{})
 	h.mustSecondary(t, "DEL", green, wire.Attributes{})
@@ -303,7 +303,7 @@ func TestStatusOfOneMoreNetwork(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
 	wantTrace(t, h, "STATUS macvlan")
-	h.exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
+	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
 	wantError(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
@@ -321,7 +321,7 @@ func TestAttachAndDetach(t *testing.T) {
 		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}
 	nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
-	calls := h.exec.Calls()
+	calls := h.Exec.Calls()
 	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
 		t.Errorf("the plugin was given %s", got)
 	}

@@ -60,8 +60,8 @@ func TestSelectionArguments(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
-			h.write(t, "net.d/args.conf", `{"name":"args","type":"macvlan","args":{"cni":{"a":"old","z":1},"other":true}}`)
+			h.Write("net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
+			h.Write("net.d/args.conf", `{"name":"args","type":"macvlan","args":{"cni":{"a":"old","z":1},"other":true}}`)
 			conf := keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
 			h.mustRun(t, "ADD", conf)
 			got := arguments(t, h)
@@ -90,10 +90,10 @@ func TestSecondaryNetworksGetNothingOfTheRuntimesInterface(t *testing.T) {
 	}
 	declared := strings.Replace(capabilities, `"dns"`, `"CNIDeviceInfoFile":true,"dns"`, 1)
 	h := newHost(t, "1.0.0")
-	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+declared+`}`)
-	h.write(t, "net.d/a/cap.conf", `{"type":"macvlan",`+declared+`}`)
+	h.Write("net.d/cap.conf", `{"name":"cap","type":"macvlan",`+declared+`}`)
+	h.Write("net.d/a/cap.conf", `{"type":"macvlan",`+declared+`}`)
 	h.mustRun(t, "ADD", keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%s}],"defaultNetworks":["cap"]`, declared), annotated("cap", all...)), func(a *skel.CmdArgs) { podOf("a")(a); a.Args += ";IP=10.0.0.5;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1" })
-	for i, c := range h.exec.Calls() {
+	for i, c := range h.Exec.Calls() {
 		asked := false
 		for pair := range strings.SplitSeq(c.Args, ";") {
 			key, _, _ := strings.Cut(pair, "=")
@@ -141,14 +141,14 @@ func TestLegacyArgs(t *testing.T) {
 		}
 		nodetest.OK(t, err)
 		var got []string
-		for _, c := range h.exec.Calls() {
+		for _, c := range h.Exec.Calls() {
 			got = append(got, c.Args)
 		}
 		want := []string{"IP=1.2.3.4;K=v", "K=v;IP=10.9.1.5/24,fd00::5;MAC=02:00:00:00:00:01", "K=v"}
 		nodetest.Equal(t, "CNI_ARGS", got, want)
 		h.trace()
 		h.mustRun(t, "DEL", bridge)
-		if got := h.exec.Calls()[4].Args; got != want[1] {
+		if got := h.Exec.Calls()[4].Args; got != want[1] {
 			t.Errorf("CNI_ARGS of DEL %s", got)
 		}
 	}
@@ -160,7 +160,7 @@ func TestLegacyArgs(t *testing.T) {
 func arguments(t *testing.T, h *host) []string {
 	t.Helper()
 	var all []string
-	for _, c := range h.exec.Calls()[h.seen:] {
+	for _, c := range h.Exec.Calls()[h.seen:] {
 		var in struct{ RuntimeConfig, Args json.RawMessage }
 		nodetest.OK(t, json.Unmarshal(c.Stdin, &in))
 		text := func(raw json.RawMessage) string {
@@ -250,7 +250,7 @@ func TestContradictingSelectionsAreRefused(t *testing.T) {
 func TestSelectionsShareNoMemory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
+	h.Write("net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
 	h.mustRun(t, "ADD", keys(bridge, annotated(`[{"name":"cap","mac":"02:00:00:00:00:01"},{"name":"cap"}]`)))
 	if got := strings.Join(arguments(t, h), "; "); got != `null null; {"mac":"02:00:00:00:00:01"} null; null null` {
 		t.Errorf("arguments %s", got)

@@ -52,7 +52,7 @@ func TestStatusOfANetworkThatIsOffered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no cable", delegatetest.Result(nil))
+			h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no cable", delegatetest.Result(nil))
 			h.cluster = Cluster{Definition: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 				config, ok := configs[r.String()]
 				if !ok {
@@ -74,7 +74,7 @@ func TestStatusOfANetworkThatIsOffered(t *testing.T) {
 				t.Errorf("plugins %q, want %q", got, tt.types)
 			}
 			var trace []string
-			for _, c := range h.exec.Calls() {
+			for _, c := range h.Exec.Calls() {
 				trace = append(trace, c.Command, c.Plugin)
 			}
 			if got := strings.Join(trace, " "); got != tt.trace {
@@ -121,7 +121,7 @@ func TestReadinessIndicatorFile(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				h := newHost(t, "1.1.0")
-				file := filepath.Join(h.dir, "ready")
+				file := filepath.Join(h.Dir, "ready")
 				test(t, h, keys(bridge, `"readinessindicatorfile":"`+file+`"`), file)
 			})
 		})
@@ -148,13 +148,13 @@ func TestReadinessIndicatorFile(t *testing.T) {
 	})
 	bubble("comes", func(t *testing.T, h *host, conf, file string) {
 		t.Helper()
-		time.AfterFunc(1990*time.Millisecond, func() { h.write(t, "ready", "") })
+		time.AfterFunc(1990*time.Millisecond, func() { h.Write("ready", "") })
 		took(t, 2*time.Second, func() { h.mustRun(t, "ADD", conf) })
 		wantTrace(t, h, "ADD bridge eth0")
 	})
 	bubble("there, then gone", func(t *testing.T, h *host, conf, file string) {
 		t.Helper()
-		h.write(t, "ready", "")
+		h.Write("ready", "")
 		took(t, 0, func() { h.mustRun(t, "ADD", conf) })
 		took(t, 0, func() { h.mustRun(t, "STATUS", conf) })
 		nodetest.OK(t, os.Remove(file))
@@ -204,9 +204,9 @@ func TestStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.exec.Plugins["later"] = delegatetest.FailOn("STATUS", 50, "come back", delegatetest.Result(nil))
-			h.exec.Plugins["cut"] = delegatetest.FailOn("STATUS", 51, "cut off", delegatetest.Result(nil))
-			h.exec.Plugins["odd"] = delegatetest.FailOn("STATUS", 100, "odd", delegatetest.Result(nil))
+			h.Exec.Plugins["later"] = delegatetest.FailOn("STATUS", 50, "come back", delegatetest.Result(nil))
+			h.Exec.Plugins["cut"] = delegatetest.FailOn("STATUS", 51, "cut off", delegatetest.Result(nil))
+			h.Exec.Plugins["odd"] = delegatetest.FailOn("STATUS", 100, "odd", delegatetest.Result(nil))
 			wantError(t, h.run(t, "STATUS", tt.keys), tt.code, tt.says)
 			h.clean(t)
 		})

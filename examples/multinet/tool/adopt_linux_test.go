@@ -20,26 +20,24 @@ import (
 // cached writes the cache entry of libcni for a container that the runtime has
 // attached.
 func (n *node) cached(container, network, netns string) {
-	n.t.Helper()
+	n.Helper()
 	name := map[string]string{blue: "blue", green: "green"}[network]
-	if err := os.MkdirAll(n.path("cni/results"), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-	n.write("cni/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
+	nodetest.OK(n, os.MkdirAll(n.Path("cni/results"), 0o700))
+	n.Write("cni/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
 		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
 		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
 }
 
 // life returns a Manager of the node's records.
 func (n *node) life() *lifecycle.Manager {
-	return &lifecycle.Manager{Dir: n.path("state"), Invoker: &delegate.Invoker{Exec: n.exec}}
+	return &lifecycle.Manager{Dir: n.Path("state"), Invoker: &delegate.Invoker{Exec: n.Exec}}
 }
 
 // records returns the records in the state directory.
 func (n *node) records() []string {
-	n.t.Helper()
+	n.Helper()
 	var all []string
-	for r, err := range n.life().Records(n.t.Context()) {
+	for r, err := range n.life().Records(n.Context()) {
 		if err != nil {
 			all = append(all, "damaged "+r.Key.ContainerID)
 			continue
@@ -59,20 +57,20 @@ const unseen = "/no-such-directory/netns/c" // a namespace whose state cannot be
 func TestInstallTakesOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue, "20-y.conflist", green)
-	n.exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}
+	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}
 	n.cached("c1", blue, unseen)
 	n.cached("c2", blue, "/absent")
 	n.cached("c3", green, unseen)
-	n.write("cni/results/blue-c4-eth0", "{")
+	n.Write("cni/results/blue-c4-eth0", "{")
 	for range 2 {
-		nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
+		nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
 		want := []string{"multinet/c1/eth0 added blue"}
 		nodetest.Equal(t, "records", n.records(), want)
 	}
-	if got, want := n.exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
+	if got, want := n.Exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
 		t.Errorf("ran %q, want %q", got, want)
 	}
-	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "c2 eth0 was stale, and has been removed", "not taken over: " + n.path("cni/results/blue-c4-eth0")} {
+	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "c2 eth0 was stale, and has been removed", "not taken over: " + n.Path("cni/results/blue-c4-eth0")} {
 		if !strings.Contains(n.said.String(), words) {
 			t.Errorf("%q is not said: %s", words, n.said.String())
 		}
@@ -87,10 +85,10 @@ func TestInstallWatchTakesOver(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
 	w.cached("c1", blue, unseen)
-	w.write("net.d/05-y.conflist", green)
+	w.Write("net.d/05-y.conflist", green)
 	w.says(`is published in front of "05-y.conflist"`)
 	w.cached("c2", green, unseen)
-	w.write("net.d/05-y.conflist", strings.Replace(green, `"name"`, ` "x":1,"name"`, 1))
+	w.Write("net.d/05-y.conflist", strings.Replace(green, `"name"`, ` "x":1,"name"`, 1))
 	w.says("c2 eth0 (green) is taken over")
 	nodetest.OK(t, w.cmd.Process.Kill())
 	_ = w.cmd.Wait()
@@ -108,7 +106,7 @@ func TestAdopt(t *testing.T) {
 	do := func(words ...string) []string {
 		t.Helper()
 		n.printed.Reset()
-		if err := n.do(append([]string{"adopt", "--dir", n.path("state")}, words...)...); err != nil {
+		if err := n.do(append([]string{"adopt", "--dir", n.Path("state")}, words...)...); err != nil {
 			t.Errorf("%q: %v", words, err)
 		}
 		var lines []string
@@ -135,8 +133,8 @@ func TestAdopt(t *testing.T) {
 	nodetest.Equal(t, "records", n.records(), []string{"multinet/c1/eth0 added blue", "multinet/c2/eth0 deleting blue"})
 	// JSON, with what cannot be taken over; that is exit status 1.
 	n.printed.Reset()
-	n.write("cni/results/blue-c3-eth0", "")
-	err := n.do("adopt", "--dir", n.path("state"), "-o", "json", "--name", "other")
+	n.Write("cni/results/blue-c3-eth0", "")
+	err := n.do("adopt", "--dir", n.Path("state"), "-o", "json", "--name", "other")
 	if err == nil || !strings.Contains(err.Error(), "1 could not be taken over") {
 		t.Errorf("err = %v", err)
 	}
@@ -145,7 +143,7 @@ func TestAdopt(t *testing.T) {
 	want := []map[string]any{
 		{"network": "other", "container": "c1", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": false},
 		{"network": "other", "container": "c2", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": true},
-		{"network": "", "container": "", "interface": "", "networks": []any{}, "outcome": "skipped", "gone": false, "error": n.path("cni/results/blue-c3-eth0") + ": empty"},
+		{"network": "", "container": "", "interface": "", "networks": []any{}, "outcome": "skipped", "gone": false, "error": n.Path("cni/results/blue-c3-eth0") + ": empty"},
 	}
 	nodetest.Equal(t, "JSON", got, want)
 	for _, words := range [][]string{{"adopt", "x"}, {"adopt", "-o", "xml"}, {"adopt", "--what"}} {
@@ -159,8 +157,8 @@ func TestAdopt(t *testing.T) {
 func TestAdoptGoesByWhatIsPublished(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
-	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state"), "--name", "mine"))
-	n.write("net.d/10-x.conflist", green)
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state"), "--name", "mine"))
+	n.Write("net.d/10-x.conflist", green)
 	n.cached("c1", blue, unseen)
 	n.cached("c2", green, unseen)
 	nodetest.OK(t, n.do("adopt"))

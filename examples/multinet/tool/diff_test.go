@@ -184,7 +184,7 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 			t.Errorf("%q: status %d, %q, %q", answer, exit, out, said)
 		}
 	}
-	absent := filepath.Join(h.dir, "absent")
+	absent := filepath.Join(h.Dir, "absent")
 	for want, words := range map[string][]string{
 		"no daemon answers on " + absent: {"status", "--diff", "c1", "--socket-dir", absent},
 		"no record":                      {"status", "--diff", "other", "--socket-dir", absent},

@@ -24,8 +24,8 @@ func TestToolIncomplete(t *testing.T) {
 	h := newHost(t)
 	h.mustRun(t, "ADD", bridge)
 	green := nodetest.Parse(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`)
-	h.exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
-	life := &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
+	h.Exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
+	life := &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.Exec}}
 	died := make(chan struct{})
 	go func() {
 		defer close(died)
@@ -46,7 +46,7 @@ func TestToolIncomplete(t *testing.T) {
 func TestToolUnreadable(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.write(t, "state", "")
+	h.Write("state", "")
 	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"damaged"}, {"forget", "c1", "--yes"}} {
 		_, err := h.tool(t, words...)
 		wantError(t, err, 5, "state")
@@ -93,11 +93,11 @@ func TestToolForget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := populated(t)
-			h.write(t, "state/gone@multi@eth0.json", "garbage")
+			h.Write("state/gone@multi@eth0.json", "garbage")
 			if _, err := h.tool(t, "damaged"); err != nil {
 				t.Fatal(err)
 			}
-			calls := len(h.exec.Calls())
+			calls := len(h.Exec.Calls())
 			var out, ask strings.Builder
 			err := operate(t.Context(), append(tt.words, "--dir", h.state()), console{in: strings.NewReader(tt.answer), out: &out, ask: &ask, terminal: tt.terminal})
 			if tt.errs == "" && err != nil || tt.errs != "" && (err == nil || !strings.Contains(err.Error(), tt.errs)) {
@@ -112,7 +112,7 @@ func TestToolForget(t *testing.T) {
 			if done := strings.Contains(out.String(), tt.words[1]); done != (err == nil) {
 				t.Errorf("said %q", out.String())
 			}
-			if n := len(h.exec.Calls()) - calls; n > 0 {
+			if n := len(h.Exec.Calls()) - calls; n > 0 {
 				t.Errorf("%d calls of plugins", n)
 			}
 			if err == nil {
@@ -127,7 +127,7 @@ func TestToolForget(t *testing.T) {
 func TestToolTakesAShortContainerID(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.write(t, "netns", "")
+	h.Write("netns", "")
 	long := strings.Repeat("0123456789abcdef", 4)
 	add := func(id string) { h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = id }) }
 	add(long)
@@ -171,7 +171,7 @@ func TestToolForgetTakesTheLock(t *testing.T) {
 	err := operate(ctx, []string{"forget", "half", "--dir", h.state()}, console{in: readFunc(asked), out: &out, ask: &out, terminal: true})
 	wantError(t, err, 11, "half")
 	nodetest.OK(t, l.Unlock())
-	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	h.Exec.Plugins["both"] = delegatetest.Result(nil)
 	changed := func(p []byte) (int, error) {
 		h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })
 		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })

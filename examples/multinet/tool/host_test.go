@@ -1,13 +1,10 @@
 package tool
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -18,23 +15,19 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/status"
 )
 
 // A host is where the operator's commands find what multinet has recorded. The
 // plugin itself is tested in its package.
-type host struct {
-	dir  string
-	exec *delegatetest.Exec
-}
+type host struct{ *nodetest.Node }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	return &host{dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
-		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
-		"tuning":  delegatetest.Result(nil),
-	}}}
+	h := &host{nodetest.New(t)}
+	h.Exec.Plugins["tuning"] = delegatetest.Result(nil)
+	h.Exec.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
+	h.Exec.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
+	return h
 }
 
 func result(cidr string) *types100.Result {
@@ -46,13 +39,7 @@ func result(cidr string) *types100.Result {
 	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
 }
 
-func (h *host) state() string { return filepath.Join(h.dir, "state") }
-
-func (h *host) write(t *testing.T, name, text string) {
-	t.Helper()
-	path := filepath.Join(h.dir, name)
-	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
-}
+func (h *host) state() string { return filepath.Join(h.Dir, "state") }
 
 const (
 	bridge = `{"type":"bridge","password":"` + secret + `"}`
@@ -64,14 +51,14 @@ const (
 func (h *host) run(t *testing.T, command, delegates string, edits ...func(*skel.CmdArgs)) error {
 	t.Helper()
 	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0",
+		ContainerID: "c1", Netns: filepath.Join(h.Dir, "netns"), IfName: "eth0",
 		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"delegates":[%s]}`, h.state(), delegates),
 	}
 	for _, edit := range edits {
 		edit(args)
 	}
 	return multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
-		Exec: h.exec, Stdout: io.Discard,
+		Exec: h.Exec, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.Command(command), *args)
 }
@@ -87,12 +74,6 @@ func (h *host) mustRun(t *testing.T, command, delegates string, edits ...func(*s
 // wantError fails unless err has the code and says all of words.
 func wantError(t *testing.T, err error, code uint, words ...string) {
 	t.Helper()
-	if status.Code(err) != code {
-		t.Errorf("code %d, want %d: %v", status.Code(err), code, err)
-	}
-	for _, word := range words {
-		if err != nil && !strings.Contains(err.Error(), word) {
-			t.Errorf("%q does not say %q", err, word)
-		}
-	}
+	nodetest.Code(t, err, code)
+	nodetest.Says(t, err, words...)
 }

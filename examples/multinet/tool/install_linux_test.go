@@ -8,14 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -35,10 +33,7 @@ func TestMain(m *testing.M) {
 
 // A node is where multinet is installed.
 type node struct {
-	t    *testing.T
-	dir  string
-	exec *delegatetest.Exec
-
+	*nodetest.Node
 	said, printed strings.Builder // on stderr, on stdout
 }
 
@@ -46,78 +41,65 @@ type node struct {
 // program is the file self.
 func newNode(t *testing.T, networks ...string) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
+	n := &node{Node: nodetest.New(t)}
 	for _, dir := range []string{"net.d", "bin", "cni"} {
-		nodetest.OK(t, os.Mkdir(n.path(dir), 0o700))
+		n.mkdir(dir)
 	}
 	for _, plugin := range []string{"bridge", "macvlan", "fake"} {
-		nodetest.OK(t, os.Symlink("/bin/true", n.path("bin/"+plugin)))
+		nodetest.OK(t, os.Symlink("/bin/true", n.Path("bin/"+plugin)))
 	}
-	n.write("self", "#!/bin/sh\n")
+	n.Write("self", "#!/bin/sh\n")
 	for i := 0; i < len(networks); i += 2 {
-		n.write("net.d/"+networks[i], networks[i+1])
+		n.Write("net.d/"+networks[i], networks[i+1])
 	}
 	return n
 }
 
-func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
-
-func (n *node) write(name, text string) {
-	n.t.Helper()
-	if err := os.WriteFile(n.path(name), []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
 func (n *node) mkdir(name string) {
-	n.t.Helper()
-	if err := os.Mkdir(n.path(name), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
+	n.Helper()
+	nodetest.OK(n, os.Mkdir(n.Path(name), 0o700))
 }
 
+// read returns the text of a file, or "" if it is not there.
 func (n *node) read(name string) string {
-	n.t.Helper()
-	text, err := os.ReadFile(n.path(name))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.t.Fatal(err)
+	n.Helper()
+	if _, err := os.Lstat(n.Path(name)); errors.Is(err, fs.ErrNotExist) {
+		return ""
 	}
-	return strings.ReplaceAll(string(text), n.dir, "$DIR")
+	return strings.ReplaceAll(n.Read(name), n.Dir, "$DIR")
 }
 
 // files lists the files of the node without its plugins.
 func (n *node) files() []string {
-	n.t.Helper()
-	return slices.DeleteFunc(programtest.Files(n.t, n.dir), func(name string) bool {
+	n.Helper()
+	return slices.DeleteFunc(programtest.Files(n.TB, n.Dir), func(name string) bool {
 		return slices.Contains([]string{"bin/bridge", "bin/fake", "bin/macvlan"}, name)
 	})
 }
 
 func (n *node) stat(name string) fs.FileInfo {
-	n.t.Helper()
-	info, err := os.Lstat(n.path(name))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.Helper()
+	info, err := os.Lstat(n.Path(name))
+	nodetest.OK(n, err)
 	return info
 }
 
 // do runs the operator's command on the node. $DIR is its directory.
 func (n *node) do(words ...string) error {
-	n.t.Helper()
+	n.Helper()
 	for i := range words {
-		words[i] = strings.ReplaceAll(words[i], "$DIR", n.dir)
+		words[i] = strings.ReplaceAll(words[i], "$DIR", n.Dir)
 	}
-	flags := []string{"--conf-dir", n.path("net.d"), "--bin-dir", n.path("bin"), "--cache-dir", n.path("cni"), "--multus-dir", n.path("multus")}
+	flags := []string{"--conf-dir", n.Path("net.d"), "--bin-dir", n.Path("bin"), "--cache-dir", n.Path("cni"), "--multus-dir", n.Path("multus")}
 	switch words[0] {
 	case "uninstall":
-		flags = append(flags[:6:6], "--dir", n.path("state"))
+		flags = append(flags[:6:6], "--dir", n.Path("state"))
 	case "adopt":
 		flags = append(flags[:2:2], flags[4:]...)
 	}
-	return operate(n.t.Context(), slices.Concat(words[:1], flags, words[1:]), console{
-		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.path("self"), nil },
-		process: plugin.Process{Exec: n.exec},
+	return operate(n.Context(), slices.Concat(words[:1], flags, words[1:]), console{
+		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.Path("self"), nil },
+		process: plugin.Process{Exec: n.Exec},
 	})
 }
 
@@ -201,8 +183,8 @@ func TestInstall(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, tt.networks...)
 			if tt.config != "" {
-				n.write("config.json", tt.config)
-				tt.flags = append(tt.flags, "--config", n.path("config.json"))
+				n.Write("config.json", tt.config)
+				tt.flags = append(tt.flags, "--config", n.Path("config.json"))
 			}
 			err := n.do(append([]string{"install"}, tt.flags...)...)
 			if (err != nil) != (tt.errs != "") || err != nil && !strings.Contains(err.Error(), tt.errs) {
@@ -230,14 +212,14 @@ func TestUninstall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
 	nodetest.OK(t, n.do("install"))
-	n.write("bin/.multinet.tmp-1", "left by a crash")
+	n.Write("bin/.multinet.tmp-1", "left by a crash")
 	nodetest.OK(t, n.do("uninstall"))
 	nodetest.Equal(t, "left", n.files(), []string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"})
 	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
 		t.Errorf("said %q", n.said.String())
 	}
 	// A file of that name that is another's stays, and that is told.
-	n.write("net.d/00-multinet.conflist", green)
+	n.Write("net.d/00-multinet.conflist", green)
 	for range 2 {
 		nodetest.OK(t, n.do("uninstall", "--binary"))
 		if !strings.Contains(n.said.String(), "net.d/00-multinet.conflist") {
@@ -280,9 +262,9 @@ type watcher struct {
 func startWatch(t *testing.T, flags ...string) *watcher {
 	t.Helper()
 	w := &watcher{node: newNode(t, "10-x.conflist", blue), cmd: programtest.NewHost(t, "multinet").Command("", "")}
-	w.write("ready", "")
-	w.cmd.Args = append(w.cmd.Args, "install", "--watch", "--conf-dir", w.path("net.d"), "--bin-dir", w.path("bin"), "--readiness-file", w.path("ready"),
-		"--cni-dir", w.path("state"), "--cache-dir", w.path("cni"), "--multus-dir", w.path("multus"))
+	w.Write("ready", "")
+	w.cmd.Args = append(w.cmd.Args, "install", "--watch", "--conf-dir", w.Path("net.d"), "--bin-dir", w.Path("bin"), "--readiness-file", w.Path("ready"),
+		"--cni-dir", w.Path("state"), "--cache-dir", w.Path("cni"), "--multus-dir", w.Path("multus"))
 	w.cmd.Args = append(w.cmd.Args, flags...)
 	pipe, err := w.cmd.StderrPipe()
 	if err == nil {
@@ -296,11 +278,11 @@ func startWatch(t *testing.T, flags ...string) *watcher {
 
 // says waits for a line that has words, and returns it.
 func (w *watcher) says(words string) string {
-	w.t.Helper()
+	w.Helper()
 	for {
 		line, err := w.stderr.ReadString('\n')
 		if err != nil {
-			w.t.Fatalf("never said %q: %v", words, err)
+			w.Fatalf("never said %q: %v", words, err)
 		}
 		if strings.Contains(line, words) {
 			return line
@@ -314,7 +296,7 @@ func TestInstallWatch(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			w := startWatch(t)
-			w.write("net.d/05-y.conflist", green)
+			w.Write("net.d/05-y.conflist", green)
 			w.says(`is published in front of "05-y.conflist"`)
 			nodetest.OK(t, w.cmd.Process.Signal(sig))
 			if err := w.cmd.Wait(); err != nil {
@@ -332,7 +314,7 @@ func TestInstallWatch(t *testing.T) {
 func TestOneInstallsAtATime(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
-	w.write("self", "another")
+	w.Write("self", "another")
 	for _, words := range [][]string{{"install"}, {"install", "--output", "01-multinet"}, {"uninstall"}} {
 		if err := w.do(words...); !errors.Is(err, autoconf.ErrLocked) {
 			t.Errorf("%q: %v", words, err)
@@ -341,8 +323,8 @@ func TestOneInstallsAtATime(t *testing.T) {
 	nodetest.OK(t, w.cmd.Process.Signal(syscall.SIGTERM))
 	_ = w.cmd.Wait()
 	nodetest.OK(t, w.do("uninstall"))
-	nodetest.Equal(t, "left", programtest.Files(t, w.path("net.d")), []string{"10-x.conflist"})
-	if _, err := os.Lstat(w.path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
+	nodetest.Equal(t, "left", programtest.Files(t, w.Path("net.d")), []string{"10-x.conflist"})
+	if _, err := os.Lstat(w.Path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock's directory: %v", err)
 	}
 }
@@ -351,7 +333,7 @@ func TestOneInstallsAtATime(t *testing.T) {
 func TestWatchSaysWhen(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
-	w.write("net.d/05-y.conflist", green)
+	w.Write("net.d/05-y.conflist", green)
 	line, _, _ := strings.Cut(w.says("05-y.conflist"), " multinet: ")
 	if _, err := time.Parse(time.RFC3339, line); err != nil {
 		t.Error(err)
@@ -363,7 +345,7 @@ func TestWatchSaysWhen(t *testing.T) {
 func TestInstallEndsWhenReadinessFileIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
-	nodetest.OK(t, os.Remove(w.path("ready")))
+	nodetest.OK(t, os.Remove(w.Path("ready")))
 	w.says(autoconf.ErrReadinessLost.Error())
 	if err := w.cmd.Wait(); w.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
@@ -379,7 +361,7 @@ func TestPublishedNetworkCanBeUsed(t *testing.T) {
 	h := programtest.NewHost(t, "multinet")
 	n := newNode(t, "10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"fake","dir":%q}]}`, h.Dir))
 	nodetest.OK(t, n.do("install", "--cni-dir", h.State))
-	network, err := netconf.LoadFile(n.path("net.d/00-multinet.conflist"))
+	network, err := netconf.LoadFile(n.Path("net.d/00-multinet.conflist"))
 	nodetest.OK(t, err)
 	request, err := network.Request(0, netconf.Request{})
 	nodetest.OK(t, err)

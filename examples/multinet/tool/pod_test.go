@@ -30,7 +30,7 @@ func (h *host) attach(t *testing.T, args string, origin json.RawMessage) {
 	if origin != nil {
 		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.Cluster}.JSON(), origin
 	}
-	life := lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
+	life := lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.Exec}}
 	if _, err := life.Add(t.Context(), scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +147,9 @@ func TestToolShowsRecordsWithoutAnOrigin(t *testing.T) {
 		if line := strings.Join(strings.Fields(strings.Split(out, "\n")[2]), " "); err != nil || !strings.HasPrefix(line, "c1 - net1 storage - - added") {
 			t.Errorf("list of %q: %v\n%s", origin, err, out)
 		}
-		life := lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
-		if err := life.Del(t.Context(), lifecycle.Removal{Key: scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}}); err != nil || len(h.exec.Live()) > 0 {
-			t.Errorf("DEL of %q: %v, left %v", origin, err, h.exec.Live())
+		life := lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.Exec}}
+		if err := life.Del(t.Context(), lifecycle.Removal{Key: scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}}); err != nil || len(h.Exec.Live()) > 0 {
+			t.Errorf("DEL of %q: %v, left %v", origin, err, h.Exec.Live())
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestToolShowsRecordsWithoutAnOrigin(t *testing.T) {
 func TestToolStatusHasEveryAttachment(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.exec.Plugins["macvlan"] = delegatetest.Result(nil)
+	h.Exec.Plugins["macvlan"] = delegatetest.Result(nil)
 	h.attach(t, podArgs, nil)
 	out, err := h.tool(t, "status", "c1", "-o", "table")
 	lines := strings.Split(out, "\n")

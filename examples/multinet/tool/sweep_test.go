@@ -25,7 +25,7 @@ func (h *host) gc(t *testing.T, words ...string) (out, said string, err error) {
 	t.Helper()
 	var stdout, stderr strings.Builder
 	err = operate(t.Context(), append(words, "gc", "--dir", h.state()), console{
-		out: &stdout, ask: &stderr, process: plugin.Process{Exec: h.exec},
+		out: &stdout, ask: &stderr, process: plugin.Process{Exec: h.Exec},
 	})
 	return stdout.String(), stderr.String(), err
 }
@@ -48,10 +48,10 @@ func TestGCDetachesStaleAttachments(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	}
-	if live := h.exec.Live(); cmp.Diff([]string{"both half eth0", "bridge c1 eth0", "macvlan c1 net1", "tuning c1 net1"}, live) != "" {
+	if live := h.Exec.Live(); cmp.Diff([]string{"both half eth0", "bridge c1 eth0", "macvlan c1 net1", "tuning c1 net1"}, live) != "" {
 		t.Errorf("attached %q", live)
 	}
-	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	h.Exec.Plugins["both"] = delegatetest.Result(nil)
 	if out, said, err := h.gc(t); err != nil || !strings.Contains(out, "half") || !strings.Contains(out, "removed") || said != "" {
 		t.Errorf("gc: %v\n%s%s", err, out, said)
 	}
@@ -65,27 +65,27 @@ func TestGCDetachesStaleAttachments(t *testing.T) {
 func TestGCFindsDefinitionsAsADDDoes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	h.Exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		if strings.Contains(string(c.Stdin), "mistake") {
 			return nil, types.NewError(107, "a mistake", "")
 		}
 		return []byte(`{"cniVersion":"1.0.0"}`), nil
 	}
-	h.write(t, "nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky","mistake":true}`)
+	h.Write("nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky","mistake":true}`)
 	err := h.run(t, "ADD", bridge, func(a *skel.CmdArgs) {
 		a.Args = "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p"
 		a.StdinData = []byte(strings.Replace(string(a.StdinData), `"delegates"`,
-			`"nadDir":"`+h.dir+`/nads","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":"blue"}},"delegates"`, 1))
+			`"nadDir":"`+h.Dir+`/nads","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":"blue"}},"delegates"`, 1))
 	})
 	wantError(t, err, 107)
-	h.write(t, "nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky"}`)
+	h.Write("nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky"}`)
 	if out, _, err := h.gc(t); err == nil {
 		t.Errorf("without the directory: %s", out)
 	}
-	if out, _, err := h.gc(t, "--nad-dir", filepath.Join(h.dir, "nads")); err != nil || !strings.Contains(out, "removed") {
+	if out, _, err := h.gc(t, "--nad-dir", filepath.Join(h.Dir, "nads")); err != nil || !strings.Contains(out, "removed") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err := h.tool(t, "list", "--nad-dir", h.dir); err == nil {
+	if out, err := h.tool(t, "list", "--nad-dir", h.Dir); err == nil {
 		t.Errorf("another command takes it: %s", out)
 	}
 }
@@ -124,7 +124,7 @@ func TestGCLeavesBusyContainersAlone(t *testing.T) {
 	l, err := (scratch.Store[struct{}]{Dir: h.state()}).Lock(t.Context(), "gone")
 	nodetest.OK(t, err)
 	defer func() { _ = l.Unlock() }()
-	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	h.Exec.Plugins["both"] = delegatetest.Result(nil)
 	_, said, err := h.gc(t)
 	if err != nil || !strings.Contains(said, "1 left alone") {
 		t.Errorf("%v, %s", err, said)
@@ -136,7 +136,7 @@ func TestGCLeavesBusyContainersAlone(t *testing.T) {
 func TestForgetOfAdoptedRecord(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	entry := filepath.Join(h.dir, "entry")
+	entry := filepath.Join(h.Dir, "entry")
 	nodetest.OK(t, os.WriteFile(entry, nil, 0o600))
 	n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`)
 	adopted, err := (&lifecycle.Manager{Dir: h.state()}).Adopt(t.Context(), lifecycle.Adoption{

@@ -34,10 +34,10 @@ func (h *host) tool(t *testing.T, words ...string) (string, error) {
 func populated(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
-	h.write(t, "netns", "")
+	h.Write("netns", "")
 	h.mustRun(t, "ADD", bridge+`,{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
 	h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "gone", "/absent" })
-	h.exec.Plugins["both"] = delegatetest.FailOn("ADD", 107, "no", delegatetest.FailOn("DEL", 108, "no", delegatetest.Result(nil)))
+	h.Exec.Plugins["both"] = delegatetest.FailOn("ADD", 107, "no", delegatetest.FailOn("DEL", 108, "no", delegatetest.Result(nil)))
 	err := h.run(t, "ADD", `{"type":"both"}`, func(a *skel.CmdArgs) { a.ContainerID = "half" })
 	wantError(t, err, 107)
 	return h
@@ -76,12 +76,12 @@ func TestToolList(t *testing.T) {
 func TestToolGCDryRun(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	before := programtest.Files(t, h.dir)
+	before := programtest.Files(t, h.Dir)
 	out, err := h.tool(t, "gc", "--dry-run")
 	if err != nil || !strings.Contains(out, "gone") || !strings.Contains(out, "half") || strings.Contains(out, "c1") {
 		t.Errorf("gc: %v\n%s", err, out)
 	}
-	if after := programtest.Files(t, h.dir); len(after) != len(before) {
+	if after := programtest.Files(t, h.Dir); len(after) != len(before) {
 		t.Errorf("changed %q to %q", before, after)
 	}
 }
@@ -91,7 +91,7 @@ func TestToolShow(t *testing.T) {
 	h := populated(t)
 	out, err := h.tool(t, "show", "c1")
 	nodetest.OK(t, err)
-	for _, want := range []string{"multi/c1/eth0: added", `eth0: network "multi" (bridge)`, `net1: network "storage" (macvlan, tuning)`, "10.9.0.2/24", filepath.Join(h.dir, "netns")} {
+	for _, want := range []string{"multi/c1/eth0: added", `eth0: network "multi" (bridge)`, `net1: network "storage" (macvlan, tuning)`, "10.9.0.2/24", filepath.Join(h.Dir, "netns")} {
 		if !strings.Contains(out, want) {
 			t.Errorf("show does not say %q:\n%s", want, out)
 		}
@@ -127,8 +127,8 @@ func TestToolReportsDamagedRecords(t *testing.T) {
 	t.Parallel()
 	for _, garbage := range []string{"", "[]", "null", "\x00\xff", `0123456789abcdef {"version":1}` + "\n"} {
 		h := populated(t)
-		h.write(t, "state/gone@multi@eth0.json", garbage)
-		h.write(t, "state/foreign.txt", "x")
+		h.Write("state/gone@multi@eth0.json", garbage)
+		h.Write("state/foreign.txt", "x")
 		for range 2 {
 			for _, words := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", "c1"}, {"show", "c1", "-o", "json"}, {"status", "c1"}, {"status", "c1", "-o", "table"}, {"gc", "--dry-run"}} {
 				out, err := h.tool(t, words...)
@@ -171,7 +171,7 @@ func TestToolJSON(t *testing.T) {
 		}
 		return rs
 	}
-	ns := filepath.Join(h.dir, "netns")
+	ns := filepath.Join(h.Dir, "netns")
 	c1 := record{"multi", "c1", "eth0", "added", time.Time{}, time.Time{}, []attachment{
 		{"multi", "eth0", ns, []string{"bridge"}, nil}, {"storage", "net1", ns, []string{"macvlan", "tuning"}, nil},
 	}}
@@ -193,7 +193,7 @@ func TestToolJSON(t *testing.T) {
 		t.Errorf("show has no result: %+v", shown)
 	}
 	empty := newHost(t)
-	empty.write(t, "state/lock", "")
+	empty.Write("state/lock", "")
 	for _, words := range [][]string{{"list"}, {"damaged"}, {"gc", "--dry-run"}} { // an empty list is one
 		if out, err := empty.tool(t, append(words, "-o", "json")...); err != nil || strings.TrimSpace(out) != "[]" {
 			t.Errorf("%v of nothing: %v, %q", words, err, out)
@@ -225,7 +225,7 @@ func TestToolListsDamagedRecords(t *testing.T) {
 	if out, err := h.tool(t, "damaged"); err != nil || strings.Count(out, "\n") != 1 {
 		t.Errorf("damaged: %v\n%s", err, out)
 	}
-	h.write(t, "state/gone@multi@eth0.json", "garbage")
+	h.Write("state/gone@multi@eth0.json", "garbage")
 	for range 2 {
 		out, err := h.tool(t, "damaged")
 		if err != nil || strings.Count(out, "\n") != 2 || !strings.Contains(out, "gone") || !strings.Contains(out, "corrupt") {

@@ -20,9 +20,9 @@ func attached(t *testing.T, flags ...string) *node {
 	t.Helper()
 	n := newNode(t, "10-x.conflist", blue)
 	n.cached("c0", blue, unseen)
-	nodetest.OK(t, n.do(append([]string{"install", "--cni-dir", n.path("state")}, flags...)...))
+	nodetest.OK(t, n.do(append([]string{"install", "--cni-dir", n.Path("state")}, flags...)...))
 	for _, p := range []string{"bridge", "macvlan"} {
-		n.exec.Plugins[p] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
+		n.Exec.Plugins[p] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
 	}
 	life := n.life()
 	for _, id := range []string{"c1", "c2"} {
@@ -57,7 +57,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 		t.Errorf("left: %v", err)
 	}
 	nodetest.Equal(t, "records after --leave", n.records(), before)
-	n.write("state/c9@multinet@eth0.json", "x")
+	n.Write("state/c9@multinet@eth0.json", "x")
 	if err := n.do("uninstall"); err == nil || !strings.Contains(err.Error(), "corrupt") {
 		t.Errorf("damaged: %v", err)
 	}
@@ -69,13 +69,13 @@ func TestUninstallDetaches(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	n.mkdir("cni2")
-	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2")))
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2")))
 	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") != "" || n.records() != nil {
 		t.Errorf("left: %q", n.records())
 	}
-	trace := n.exec.Trace()
+	trace := n.Exec.Trace()
 	nodetest.Equal(t, "calls", trace[len(trace)-2:], []string{"DEL macvlan net1", "DEL macvlan net1"})
-	if live := n.exec.Live(); len(live) != 2 || strings.Contains(strings.Join(live, " "), "net1") {
+	if live := n.Exec.Live(); len(live) != 2 || strings.Contains(strings.Join(live, " "), "net1") {
 		t.Errorf("live: %q", live)
 	}
 	for _, id := range []string{"c0", "c1", "c2"} {
@@ -86,7 +86,7 @@ func TestUninstallDetaches(t *testing.T) {
 		}
 	}
 	// And back again.
-	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
 	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
 }
 
@@ -95,8 +95,8 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	network := nodetest.Parse(blue)
-	works := n.exec.Plugins["macvlan"]
-	n.exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	works := n.Exec.Plugins["macvlan"]
+	n.Exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.ContainerID == "c2" && c.Command == "DEL" {
 			k := scratch.Key{Network: "multinet", ContainerID: "a1", IfName: "eth0"}
 			plan := lifecycle.Plan(delegate.Attachment{Network: network, ContainerID: "a1", IfName: "eth0", NetNS: unseen})
@@ -106,7 +106,7 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 		}
 		return works(ctx, c)
 	}
-	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni")))
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")))
 	if n.records() != nil || n.read("cni/results/blue-a1-eth0") == "" {
 		t.Errorf("left: %q", n.records())
 	}
@@ -121,12 +121,12 @@ func TestUninstallForMultus(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	for _, id := range []string{"c0", "c1", "c2"} {
-		n.write("cni/results/multinet-"+id+"-eth0", "{}")
+		n.Write("cni/results/multinet-"+id+"-eth0", "{}")
 	}
-	n.write("cni/results/multinet-c9-eth0", "{}") // of a container that multinet does not know
+	n.Write("cni/results/multinet-c9-eth0", "{}") // of a container that multinet does not know
 	n.mkdir("cni2")
 	n.mkdir("multus")
-	err := n.do("uninstall", "--detach", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2"), "--multus-dir", n.path("multus"))
+	err := n.do("uninstall", "--detach", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2"), "--multus-dir", n.Path("multus"))
 	nodetest.OK(t, err)
 	var left []string
 	for _, file := range n.files() {
@@ -140,7 +140,7 @@ func TestUninstallForMultus(t *testing.T) {
 	}
 	nodetest.Equal(t, "files", left, want)
 	// And back again.
-	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state"), "--multus-dir", n.path("multus")))
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state"), "--multus-dir", n.Path("multus")))
 	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
 }
 
@@ -149,7 +149,7 @@ func TestUninstallLeavesNetworksOfOtherTypes(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	theirs := published("other", `{"type":"multinet-shim","delegates":[`+blue+`]}`)
-	n.write("net.d/00-multinet.conflist", theirs)
+	n.Write("net.d/00-multinet.conflist", theirs)
 	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != theirs {
 		t.Errorf("it is removed: %v", err)
 	}
@@ -200,10 +200,10 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 func TestUninstallTellsContainersThatAreGone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
-	n.exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.FailOn("DEL", 107, "busy", delegatetest.Result(nil))}
+	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.FailOn("DEL", 107, "busy", delegatetest.Result(nil))}
 	n.cached("c1", blue, "/absent")
-	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
-	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.path("cni")}} {
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.Path("cni")}} {
 		err := n.do(words...)
 		if err == nil || !strings.Contains(err.Error(), "1 container is gone but not completely detached") || strings.Contains(err.Error(), "attached:") {
 			t.Errorf("%q: %v", words, err)
@@ -216,17 +216,17 @@ func TestUninstallTellsContainersThatAreGone(t *testing.T) {
 func TestUninstallThatCannotDetach(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
-	works := n.exec.Plugins["macvlan"]
-	n.exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
-	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni"))
+	works := n.Exec.Plugins["macvlan"]
+	n.Exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
+	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"))
 	if err == nil || !strings.Contains(err.Error(), "2 containers are still attached") || !strings.Contains(err.Error(), "busy") || !strings.Contains(err.Error(), "--name multinet") {
 		t.Errorf("err = %v", err)
 	}
 	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") == "" || len(n.records()) != 2 {
 		t.Errorf("records %q", n.records())
 	}
-	n.exec.Plugins["macvlan"] = works
-	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni")); err != nil || n.records() != nil || n.read("bin/multinet") != "" {
+	n.Exec.Plugins["macvlan"] = works
+	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")); err != nil || n.records() != nil || n.read("bin/multinet") != "" {
 		t.Errorf("again: %v, records %q", err, n.records())
 	}
 }
