@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // names are what Validate is tried on, here against what is written and in
@@ -127,12 +126,8 @@ func TestPlan(t *testing.T) {
 			asked, taken := slices.Clone(tt.requests), slices.Clone(tt.scheme.Taken)
 			for range 3 {
 				got, err := tt.scheme.Plan(tt.requests...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("plan (-want +got):\n%s", diff)
-				}
+				nodetest.OK(t, err)
+				nodetest.Equal(t, "plan", got, tt.want)
 			}
 			if !slices.Equal(asked, tt.requests) || !slices.Equal(taken, tt.scheme.Taken) {
 				t.Error("Plan changed its arguments")

@@ -18,14 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestTakenErrors(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
 	for _, tt := range []struct {
 		name, path string
 		code       uint
@@ -72,34 +71,24 @@ func TestTaken(t *testing.T) {
 	addLink(t, "net1")
 	addLink(t, "eth0")
 	link, err := netlink.LinkByName("net1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	long := "alternative-" + strings.Repeat("x", 100)
 	want := []string{"eth0", "lo", "net1"}
 	if err := netlink.LinkAddAltName(link, long); err == nil {
 		want = []string{long, "blue", "eth0", "lo", "net1"}
-		if err := netlink.LinkAddAltName(link, "blue"); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, netlink.LinkAddAltName(link, "blue"))
 	} else {
 		t.Logf("this kernel has no alternative names (5.5 and later): %v", err)
 	}
 	before := readlink(t, "/proc/thread-self/ns/net")
 	got, err := ifname.Taken(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "names", got, want)
 	if after := readlink(t, "/proc/thread-self/ns/net"); after != before {
 		t.Errorf("namespace is %s, was %s", after, before)
 	}
 	fds, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil && to == before {
 			t.Errorf("%s is still open on %s", fd, to)
@@ -164,9 +153,7 @@ func TestValidateAgreesWithKernel(t *testing.T) {
 func readlink(t *testing.T, name string) string {
 	t.Helper()
 	to, err := os.Readlink(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return to
 }
 
@@ -216,9 +203,7 @@ func inNamespace(t *testing.T) string {
 		t.Skipf("needs the right to make a network namespace (root, or user namespaces): %v", err)
 	}
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), nested+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -68,9 +69,7 @@ func TestDeeplyNestedInputIsRefused(t *testing.T) {
 func TestNetworkOfTheGreatestDepthCanBeReadBack(t *testing.T) {
 	t.Parallel()
 	s, err := netconf.ParseSelection(`[{"name":"n","cni-args":{"x":` + nested(bounds.Depth-3) + `}}]`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, text := range []string{`{"type":"a","x":` + nested(bounds.Depth-1) + `}`, `{"plugins":[{"type":"a"}],"x":` + nested(bounds.Depth-1) + `}`} {
 		n, err := netconf.Parse([]byte(text))
 		if err == nil {
@@ -79,9 +78,7 @@ func TestNetworkOfTheGreatestDepthCanBeReadBack(t *testing.T) {
 		if err == nil {
 			n, err = n.Edit(netconf.Default("name", "n"))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		recorded, _ := n.MarshalJSON()
 		var back netconf.Network
 		if err := json.Unmarshal(recorded, &back); err != nil || !back.Equal(n) {
@@ -105,9 +102,7 @@ func TestLargeNetworkIsRefused(t *testing.T) {
 	if err == nil {
 		n, err = n.EditPlugins(netconf.Set("x", strings.Repeat("x", bounds.Network)))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	want.network = "n"
 	want.check(t, n.CheckRequest(netconf.Request{}))
 	if text, _ := n.MarshalJSON(); n.Size() < len(text) || n.Size() > len(text)+100 {

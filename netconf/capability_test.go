@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -28,9 +29,7 @@ func TestSelectionIsServedOrRefused(t *testing.T) {
 		t.Run(tt.asked, func(t *testing.T) {
 			t.Parallel()
 			selections, err := netconf.ParseSelection(`[{"name":"blue",` + tt.asked + `}]`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			s := selections[0]
 			for capabilities, served := range map[string]bool{
 				``: false, `{}`: false, `{"` + tt.capability + `":false}`: false, `{"other":true}`: false,
@@ -43,9 +42,7 @@ func TestSelectionIsServedOrRefused(t *testing.T) {
 					plugin = `{"type":"x","capabilities":` + capabilities + `}`
 				}
 				n, err := netconf.Parse([]byte(`{"name":"blue","plugins":[{"type":"first"},` + plugin + `,{"type":"last"}]}`))
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				err = s.ServedBy(n)
 				if served || tt.key == "" {
 					if err != nil {
@@ -65,9 +62,7 @@ func TestServedBySeveralPlugins(t *testing.T) {
 	t.Parallel()
 	s := netconf.Selection{Name: "blue", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.1"}, DeviceID: "d"}
 	n, err := netconf.Parse([]byte(`{"name":"other","plugins":[{"type":"x","capabilities":{"mac":true}},{"type":"y","capabilities":{"ips":true,"deviceID":true}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if err := s.ServedBy(n); err != nil {
 		t.Error(err)
 	}

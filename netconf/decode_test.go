@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -36,9 +37,7 @@ func TestDecode(t *testing.T) {
 	t.Parallel()
 	conf, err := netconf.Decode[metaConfig]([]byte(` {"name":"m","mtu":9000,"delegate":{"mtu":1},
 		"delegates":[{"type":"a"},{"name":"l","plugins":[{"type":"b"},{"type":"c"}]},null],"unknown":1e400} `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if conf.Name != "m" || conf.MTU != 9000 || !conf.Delegate.Has("mtu") || len(conf.Delegates) != 3 ||
 		conf.Delegates[0].Plugins()[0].Type() != "a" || len(conf.Delegates[1].Plugins()) != 2 ||
 		!conf.Delegates[2].IsZero() || !conf.Primary.IsZero() {

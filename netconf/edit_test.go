@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -65,9 +66,7 @@ func TestEdits(t *testing.T) {
 				tt.err.check(t, err)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if data, _ := got.MarshalJSON(); string(data) != tt.want {
 				t.Errorf("got %s, want %s", data, tt.want)
 			}
@@ -85,9 +84,7 @@ func TestEditKeepsHold(t *testing.T) {
 		kept = keys
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	clear(mine)
 	clear(kept["type"])
 	kept["y"] = nil

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -99,9 +98,7 @@ func (w wantError) check(t *testing.T, err error) {
 		t.Errorf("CNI code is %d, want %d", e.CNICode(), w.code)
 	}
 	got := []string{e.File, e.Network, e.Key}
-	if d := cmp.Diff([]string{w.file, w.network, w.key}, got); d != "" {
-		t.Errorf("file, network, key (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "file, network, key", got, []string{w.file, w.network, w.key})
 	if !strings.HasPrefix(err.Error(), "") || !strings.Contains(err.Error(), w.text) {
 		t.Errorf("text is %q, want %q in it", err, w.text)
 	}

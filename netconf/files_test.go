@@ -2,13 +2,13 @@ package netconf_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -36,22 +36,16 @@ func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
 	t.Parallel()
 	fsys := files(confDir)
 	want := []string{"05-bad.conf !", "06-bad.conflist !plugins", "07-sub.conflist !type", "10-red.conf red"}
-	if diff := cmp.Diff(want, found(fsys, nil, "10-red.conf")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", found(fsys, nil, "10-red.conf"), want)
 	const good = `{"name":"x","type":"a"}`
 	fsys = files(map[string]string{
 		"10-a.yaml": good, "10-b.CONF": good, "10-c": good, "10-d.conf_bak": good, "10-e.tmp-x.conf": good, "10-f.conf/x": "",
 		"20-a.json": good, ".a.conf": good, "Z.conflist": `{"name":"z"}`, "z/1.conf": `{"type":"a"}`,
 	})
-	if diff := cmp.Diff([]string{".a.conf x", "20-a.json x", "Z.conflist z"}, found(fsys, nil, "")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", found(fsys, nil, ""), []string{".a.conf x", "20-a.json x", "Z.conflist z"})
 	considered := func(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), "10-") }
 	want = []string{"10-a.yaml x", "10-b.CONF x", "10-c x", "10-d.conf_bak x", "10-e.tmp-x.conf x", "10-f.conf !"}
-	if diff := cmp.Diff(want, found(fsys, considered, "")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", found(fsys, considered, ""), want)
 }
 
 // What Files yields without an error can be run by a runtime.
@@ -72,14 +66,10 @@ func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
 		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
 	} {
 		got := found(files(map[string]string{"1.conf": text}), nil, "")
-		if diff := cmp.Diff([]string{"1.conf !" + key}, got); diff != "" {
-			t.Errorf("%.50q (-want +got):\n%s", text, diff)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%.50q", text), got, []string{"1.conf !" + key})
 	}
 	for _, text := range []string{`{"name":"x","type":"a"}`, `{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`} {
-		if diff := cmp.Diff([]string{"1.conf x"}, found(files(map[string]string{"1.conf": text}), nil, "")); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", text, diff)
-		}
+		nodetest.Equal(t, text, found(files(map[string]string{"1.conf": text}), nil, ""), []string{"1.conf x"})
 	}
 }
 
@@ -101,8 +91,6 @@ func TestFilesOfADirectoryThatCannotBeListed(t *testing.T) {
 func subdirectory(t *testing.T, dir string) fs.FS {
 	t.Helper()
 	fsys, err := fs.Sub(fstest.MapFS{}, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return fsys
 }

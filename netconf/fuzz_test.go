@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -63,9 +64,7 @@ func FuzzParse(f *testing.F) {
 				checkError(t, err)
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			q, err := netconf.ParsePlugin(request)
 			if err != nil || q.Type() != p.Type() {
 				t.Errorf("request %s: %v", request, err)
@@ -108,9 +107,7 @@ func FuzzParsePlugin(f *testing.F) {
 			return
 		}
 		out, err := p.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		again, err := netconf.ParsePlugin(out)
 		if err != nil || !again.Equal(p) {
 			t.Fatalf("%s parses to %v, %v", out, again, err)
@@ -177,9 +174,7 @@ func FuzzParseSelection(f *testing.F) {
 			return
 		}
 		first, err := json.Marshal(selections)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		again, err := netconf.ParseSelection(string(first))
 		if err != nil {
 			t.Fatalf("%s: %v", first, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -125,9 +126,7 @@ func TestRequestLikeLibcni(t *testing.T) {
 			continue
 		}
 		list, err := libcni.NetworkConfFromBytes([]byte(conf.data))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 
 		args := map[string]json.RawMessage{}
 		anyArgs := map[string]any{}
@@ -146,13 +145,9 @@ func TestRequestLikeLibcni(t *testing.T) {
 			Interfaces: []*types100.Interface{{Name: "eth0", Mac: "02:00:00:00:00:01", Sandbox: "/ns"}},
 			IPs:        []*types100.IPConfig{{Address: mustCIDR(t, "10.0.0.2/24"), Interface: types100.Int(0)}},
 		}).GetAsVersion(n.CNIVersion())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		raw, err := json.Marshal(result)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 
 		exec := &stdinExec{result: raw}
 		cni := libcni.NewCNIConfigWithCacheDir(nil, filepath.Join(t.TempDir(), fmt.Sprint(run)), exec)
@@ -171,9 +166,7 @@ func TestRequestLikeLibcni(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s %s: %v", verb, conf.data, err)
 				}
-				if d := cmp.Diff(meaning(t, exec.stdin[k]), meaning(t, got)); d != "" {
-					t.Errorf("%s %s: plugin %d (-libcni +netconf):\n%s", verb, conf.data, i, d)
-				}
+				nodetest.Equal(t, fmt.Sprintf("%s %s: plugin %d (-libcni +netconf)", verb, conf.data, i), meaning(t, got), meaning(t, exec.stdin[k]))
 				verbs[verb]++
 			}
 			exec.stdin = nil
@@ -218,9 +211,7 @@ func TestRequestLikeLibcni(t *testing.T) {
 func mustCIDR(t *testing.T, s string) net.IPNet {
 	t.Helper()
 	n, err := types.ParseCIDR(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return *n
 }
 
@@ -231,12 +222,8 @@ func TestLoadLikeLibcni(t *testing.T) {
 		if strings.Contains(content, "not read") && !strings.HasPrefix(content, "{") || strings.Contains(name, "bad") || strings.Contains(name, "07-") || strings.Contains(name, "44-") || name == "20-blue.json" {
 			continue // libcni fails on the first bad file, and on a list that is not a .conflist
 		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	for _, name := range []string{"chain", "only", "inlined", "red", "lone"} {
 		want, err := libcni.LoadNetworkConf(dir, name)
@@ -244,9 +231,7 @@ func TestLoadLikeLibcni(t *testing.T) {
 			t.Fatalf("%s: libcni: %v", name, err)
 		}
 		got, err := netconf.Load(os.DirFS(dir), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		var wantTypes []string
 		for _, p := range want.Plugins {
 			wantTypes = append(wantTypes, p.Network.Type)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -18,9 +19,7 @@ func TestLoadDoesNotWaitForFiles(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 	}
 	must(syscall.Mkfifo(at("00-fifo.conf"), 0o600))
 	must(os.Symlink("00-fifo.conf", at("01-link.conflist")))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -70,9 +71,7 @@ func TestLoad(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, err := netconf.Load(files(confDir), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if n.Name() != name || typesOf(n) != want {
 				t.Errorf("loaded %q of %q, want %q", n.Name(), typesOf(n), want)
 			}
@@ -84,9 +83,7 @@ func TestLoad(t *testing.T) {
 func TestLoadChain(t *testing.T) {
 	t.Parallel()
 	n, err := netconf.LoadChain(files(confDir), "chain")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if n.Name() != "chain" || n.Has("cniVersion") || typesOf(n) != "second third" {
 		t.Errorf("loaded %q of %q", n.Name(), typesOf(n))
 	}
@@ -218,9 +215,7 @@ func TestLoadUnreadable(t *testing.T) {
 func TestLoadFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, files(confDir)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.CopyFS(dir, files(confDir)))
 	for file, want := range map[string]string{
 		"10-red.conf":       "macvlan",
 		"40-chain.conflist": "first second third",

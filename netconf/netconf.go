@@ -247,16 +247,6 @@ func (n Network) Get(key string) (json.RawMessage, bool) {
 	return n.keys.get(key)
 }
 
-// Decode stores the network, as [Network.MarshalJSON] writes it, in the value v
-// points to, as [json.Unmarshal] does. It fails with [ErrDecode].
-func (n Network) Decode(v any) error {
-	data, _ := n.MarshalJSON() // does not fail
-	if err := json.Unmarshal(data, v); err != nil {
-		return inNetwork(n.Name(), locate(data, v, err))
-	}
-	return nil
-}
-
 // IsZero reports whether n is the zero Network.
 func (n Network) IsZero() bool { return n.keys == nil && len(n.plugins) == 0 }
 

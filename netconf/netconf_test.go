@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -139,19 +140,13 @@ func TestParse(t *testing.T) {
 			for _, p := range n.Plugins() {
 				got = append(got, p.Type())
 			}
-			if d := cmp.Diff(tt.wantTypes, got); d != "" {
-				t.Errorf("types (-want +got):\n%s", d)
-			}
-			if d := cmp.Diff(tt.wantCaps, n.Capabilities()); d != "" {
-				t.Errorf("capabilities (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "types", got, tt.wantTypes)
+			nodetest.Equal(t, "capabilities", n.Capabilities(), tt.wantCaps)
 			if n.DisableCheck() != tt.check || n.DisableGC() != tt.gc {
 				t.Errorf("disableCheck %v, disableGC %v; want %v, %v", n.DisableCheck(), n.DisableGC(), tt.check, tt.gc)
 			}
 			data, err := n.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if tt.wantMarshals != "" && string(data) != tt.wantMarshals {
 				t.Errorf("marshals to\n%s, want\n%s", data, tt.wantMarshals)
 			}
@@ -204,17 +199,13 @@ func TestSingle(t *testing.T) {
 	_, err = half.Edit()
 	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
 	named, err := half.Edit(netconf.Set("name", "ab"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	_, err = named.Request(0, netconf.Request{})
 	wantError{kind: netconf.ErrInvalid, network: "ab", key: "plugins[0].type"}.check(t, err)
 	_, err = named.EditPlugins(netconf.Set("mtu", 1))
 	wantError{kind: netconf.ErrInvalid, network: "ab", key: "plugins[0].type"}.check(t, err)
 	typed, err := named.EditPlugins(netconf.Set("type", "bridge"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if _, err := typed.Request(0, netconf.Request{}); err != nil {
 		t.Error(err)
 	}
@@ -236,21 +227,6 @@ func TestNetworkKeys(t *testing.T) {
 	if _, ok := n.Get("y"); ok || n.Has("y") {
 		t.Error("y is there")
 	}
-	var v struct {
-		Name    string
-		X       map[string]json.Number
-		Plugins []netconf.Plugin
-	}
-	if err := n.Decode(&v); err != nil || v.X["b"] != "1.0" || len(v.Plugins) != 1 || v.Plugins[0].Type() != "a" {
-		t.Errorf("Decode gave %+v, %v", v, err)
-	}
-	var odd struct {
-		X struct {
-			B string `json:"b"`
-		} `json:"x"`
-	}
-	wantError{kind: netconf.ErrDecode, network: "n", key: "x.b"}.check(t, n.Decode(&odd))
-
 	plugins := n.Plugins()
 	plugins[0] = netconf.Plugin{}
 	if n.Plugins()[0].Type() != "a" {
@@ -263,17 +239,13 @@ func TestNetworkEdit(t *testing.T) {
 	n := mustParse(t, `{"name":"n","x":1,"plugins":[{"type":"a"},{"type":"b","mtu":1}]}`)
 	before, _ := n.MarshalJSON()
 	edited, err := n.Edit(netconf.Default("name", "other"), netconf.Default("cniVersion", "1.0.0"), netconf.Remove("x"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	want := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"mtu":1,"type":"b"}]}`
 	if got, _ := edited.MarshalJSON(); string(got) != want || edited.CNIVersion() != "1.0.0" {
 		t.Errorf("edited is %s, want %s", got, want)
 	}
 	edited, err = n.EditPlugins(netconf.Default("mtu", 9000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	want = `{"name":"n","plugins":[{"mtu":9000,"type":"a"},{"mtu":1,"type":"b"}],"x":1}`
 	if got, _ := edited.MarshalJSON(); string(got) != want {
 		t.Errorf("edited is %s, want %s", got, want)
@@ -329,13 +301,9 @@ func TestWithPlugins(t *testing.T) {
 	if err == nil {
 		n, err = n.Edit(netconf.Set("name", "blue"), netconf.Set("cniVersion", "1.1.0"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	longer, err := n.WithPlugins(append(n.Plugins(), tuning)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for want, n := range map[string]netconf.Network{
 		`{"cniVersion":"1.1.0","name":"blue","plugins":[{"mtu":1.50,"type":"bridge"}]}`:                   n,
 		`{"cniVersion":"1.1.0","name":"blue","plugins":[{"mtu":1.50,"type":"bridge"},{"type":"tuning"}]}`: longer,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -19,9 +20,7 @@ func TestConfigurationIsLossless(t *testing.T) {
 	for _, value := range values {
 		data := fmt.Sprintf(`{"name":"n","unknown":%[1]s,"plugins":[{"type":"a","unknown":%[1]s}]}`, value)
 		n, err := mustParse(t, data).Edit(netconf.Set("cniVersion", "1.1.0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if n, err = n.EditPlugins(netconf.Set("added", n)); err != nil {
 			t.Fatal(err)
 		}
@@ -32,13 +31,9 @@ func TestConfigurationIsLossless(t *testing.T) {
 			PrevResult:     json.RawMessage(`{"x":` + value + `}`),
 			CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(value)},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		keys, err := netconf.Decode[map[string]json.RawMessage](request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if string(keys["unknown"]) != value || string(keys["prevResult"]) != `{"x":`+value+`}` {
 			t.Errorf("request is %s, want %s in it", request, value)
 		}
@@ -104,9 +99,7 @@ func TestPlugin(t *testing.T) {
 func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
 	t.Parallel()
 	n, err := netconf.Parse([]byte(`{"Name":"blue","CNIVersion":"1.0.0","Type":"bridge","Capabilities":{"mac":true},"MTU":1.0}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if p := n.Plugins()[0]; n.Name() != "blue" || n.CNIVersion() != "1.0.0" || p.Type() != "bridge" || len(p.Capabilities()) != 1 {
 		t.Errorf("%q %q %q %q", n.Name(), n.CNIVersion(), p.Type(), p.Capabilities())
 	}

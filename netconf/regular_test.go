@@ -5,8 +5,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -43,9 +42,7 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 				t.Errorf("beside it: %q, %v", typesOf(n), err)
 			}
 			want := []string{"01-odd.conf !", "02-odd.conflist !", "03-odd.json !"}
-			if diff := cmp.Diff(want, found(fsys, nil, "03-odd.json")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "got", found(fsys, nil, "03-odd.json"), want)
 			_, err := netconf.Load(fsys, "odd")
 			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
 			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for

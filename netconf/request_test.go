@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -68,9 +69,7 @@ func TestRequest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := n.Request(tt.i, tt.r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if string(got) != tt.want {
 				t.Errorf("got\n%s, want\n%s", got, tt.want)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -76,9 +77,7 @@ func TestParseSelection(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := netconf.ParseSelection(tt.s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
@@ -185,9 +184,7 @@ func TestSelectionJSON(t *testing.T) {
 	t.Parallel()
 	const data = `{"name":"a","cni-args":{},"default-route":[]}`
 	var s netconf.Selection
-	if err := json.Unmarshal([]byte(data), &s); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(data), &s))
 	if got, err := json.Marshal(s); err != nil || string(got) != data {
 		t.Errorf("marshals to %s, %v; want %s", got, err, data)
 	}
@@ -209,9 +206,7 @@ func TestCapabilityArgs(t *testing.T) {
 	}
 	s, err := netconf.ParseSelection(`[{"name":"a","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8"],"portMappings":[{"hostPort":1}],
 		"bandwidth":{"x":1.0},"infiniband-guid":"00:11:22:33:44:55:66:77","deviceID":"<d>","cni-args":{"x":1},"default-route":["10.0.0.1"]}]`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	args := s[0].CapabilityArgs()
 	want := map[string]json.RawMessage{
 		"mac":            json.RawMessage(`"02:00:00:00:00:01"`),
@@ -221,9 +216,7 @@ func TestCapabilityArgs(t *testing.T) {
 		"infinibandGUID": json.RawMessage(`"00:11:22:33:44:55:66:77"`),
 		"deviceID":       json.RawMessage(`"<d>"`),
 	}
-	if d := cmp.Diff(want, args); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "got", args, want)
 	clear(args["bandwidth"])
 	if string(s[0].Bandwidth) != `{"x":1.0}` {
 		t.Error("the arguments share memory with the selection")
@@ -233,9 +226,7 @@ func TestCapabilityArgs(t *testing.T) {
 func TestSelectionEdits(t *testing.T) {
 	t.Parallel()
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"x"},{"type":"y","args":{"cni":{"k":0,"old":1.0},"z":2}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, tt := range []struct{ selection, want string }{
 		{`[{"name":"a"}]`, `{"type":"x"} {"args":{"cni":{"k":0,"old":1.0},"z":2},"type":"y"}`},
 		{`[{"name":"a","cni-args":{}}]`, `{"type":"x"} {"args":{"cni":{"k":0,"old":1.0},"z":2},"type":"y"}`},
@@ -245,24 +236,16 @@ func TestSelectionEdits(t *testing.T) {
 		},
 	} {
 		s, err := netconf.ParseSelection(tt.selection)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		edited, err := n.EditPlugins(s[0].Edits()...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		var got []string
 		for _, p := range edited.Plugins() {
 			text, err := p.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			got = append(got, string(text))
 		}
-		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.selection, d)
-		}
+		nodetest.Equal(t, tt.selection, strings.Join(got, " "), tt.want)
 	}
 	s := netconf.Selection{Name: "a", CNIArgs: map[string]json.RawMessage{"": json.RawMessage("1")}}
 	_, err = n.EditPlugins(s.Edits()...)

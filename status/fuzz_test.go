@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -50,9 +51,7 @@ func FuzzNetworks(f *testing.F) {
 			t.Errorf("%d interfaces, %d of them the default", len(list), defaults)
 		}
 		text, err := json.Marshal(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		again, err := status.Networks("n", r, def)
 		if err != nil || !cmp.Equal(list, again) {
 			t.Errorf("the second time %+v, %v; first %s", again, err, text)

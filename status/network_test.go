@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -108,32 +109,22 @@ func TestNetworks(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := create.CreateFromBytes([]byte(tt.result))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			before := encode(t, r)
 			got, err := status.Networks("n", r, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, encode(t, got)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "got", encode(t, got), tt.want)
 			var back []status.Network
 			if err := json.Unmarshal([]byte(tt.want), &back); err != nil || !cmp.Equal(got, back) {
 				t.Errorf("read back: %v\n%s", err, cmp.Diff(got, back))
 			}
 			// A network that is not the default says so nowhere; nothing else changes.
 			others, err := status.Networks("n", r, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			for i := range got {
 				got[i].Default = false
 			}
-			if diff := cmp.Diff(got, others); diff != "" {
-				t.Errorf("not the default (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "not the default", others, got)
 			if after := encode(t, r); after != before {
 				t.Errorf("the result is now\n%s\nwas\n%s", after, before)
 			}
@@ -144,9 +135,7 @@ func TestNetworks(t *testing.T) {
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(data)
 }
 
@@ -200,12 +189,8 @@ func TestNetworksMadeInGo(t *testing.T) {
 			t.Parallel()
 			version := tt.result.Version()
 			got, err := status.Networks("n", tt.result, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, encode(t, got)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "got", encode(t, got), tt.want)
 			if v := tt.result.Version(); v != version {
 				t.Errorf("the result's version is now %q", v)
 			}
@@ -264,9 +249,7 @@ func TestNetworksShareNothing(t *testing.T) {
 		DNS:        types.DNS{Nameservers: []string{"10.1.0.1"}},
 	}
 	list, err := status.Networks("n", r, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	list[0].DNS.Nameservers[0] = "changed"
 	if r.DNS.Nameservers[0] != "10.1.0.1" || list[1].DNS.Nameservers[0] != "10.1.0.1" {
 		t.Errorf("result %v, other interface %v", r.DNS, list[1].DNS)
@@ -284,11 +267,7 @@ func TestDeviceInfoJSON(t *testing.T) {
 		`{"type":"memif","version":"1.1.0","memif":{"role":"slave","path":"/s","mode":"ethernet"}}`,
 	} {
 		var d status.DeviceInfo
-		if err := json.Unmarshal([]byte(text), &d); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(text, encode(t, d)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		nodetest.OK(t, json.Unmarshal([]byte(text), &d))
+		nodetest.Equal(t, "got", encode(t, d), text)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -80,9 +80,7 @@ func TestCode(t *testing.T) {
 			if !ok || e == nil {
 				t.Fatalf("Error is %T, want *types.Error", status.Error(tt.err))
 			}
-			if diff := cmp.Diff(types.NewError(tt.want, tt.msg, ""), e); diff != "" {
-				t.Errorf("Error (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "Error", e, types.NewError(tt.want, tt.msg, ""))
 		})
 	}
 }
@@ -105,13 +103,9 @@ func TestNil(t *testing.T) {
 func TestErrorKeepsDetails(t *testing.T) {
 	t.Parallel()
 	in := types.NewError(107, "no device", "pool a is empty")
-	if diff := cmp.Diff(error(in), status.Error(in)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", status.Error(in), error(in))
 	want := types.NewError(107, "blue: no device; pool a is empty", "")
-	if diff := cmp.Diff(error(want), status.Error(fmt.Errorf("blue: %w", in))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", status.Error(fmt.Errorf("blue: %w", in)), error(want))
 	in.Code = 0
 	if got := status.Error(in).Error(); got != "no device; pool a is empty" {
 		t.Errorf("text %q", got)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -30,14 +31,10 @@ var whole = []string{
 func variants(t testing.TB, text string, others ...string) (all [][]byte) {
 	t.Helper()
 	var root any
-	if err := json.Unmarshal([]byte(text), &root); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(text), &root))
 	keep := func() {
 		data, err := json.Marshal(root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		all = append(all, data)
 	}
 	try := func(set func(any), was any) {

@@ -200,7 +200,8 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 		return n, c.Invalid("", errors.New("a network is null, want an object"))
 	}
 	var keys struct{ Type json.RawMessage } // in any case, as other programs read it
-	if err := n.Decode(&keys); err == nil && keys.Type != nil {
+	data, _ := n.MarshalJSON()              // does not fail
+	if err := json.Unmarshal(data, &keys); err == nil && keys.Type != nil {
 		return n, c.Invalid("", errors.New(`has both "type" and "plugins": a plugin has a type, and a list has plugins`))
 	}
 	var edits []netconf.Edit

@@ -22,6 +22,10 @@ const (
 	// pod adds to it. An API server with its defaults stores 1.5 MiB for one object.
 	Network = 1 << 20
 
+	// Object is the size in bytes of the JSON of a Kubernetes object. An API server takes
+	// none that is larger.
+	Object = 3 << 20
+
 	// Record is the size in bytes of the record of a container's attachments: every
 	// command reads it into memory.
 	Record = 16 << 20

@@ -84,13 +84,6 @@ func supported(v string) (string, error) {
 	return best, nil
 }
 
-// decodable fails where a number is larger than any that Go has: libcni cannot
-// read a list with it.
-func decodable(n netconf.Network) error {
-	var value any
-	return n.Decode(&value)
-}
-
 // A document is a file to publish.
 type document struct {
 	data    []byte
@@ -106,8 +99,8 @@ func write(n netconf.Network) (document, error) {
 	data, _ := n.MarshalJSON() // cannot fail
 	doc := document{network: n.Name(), data: append(data, '\n')}
 	back, err := netconf.Parse(doc.data)
-	if err == nil {
-		err = decodable(back)
+	if err == nil { // libcni cannot read a number that is larger than any that Go has
+		_, err = netconf.Decode[map[string]any](doc.data)
 	}
 	if err == nil {
 		_, err = back.Request(0, netconf.Request{})

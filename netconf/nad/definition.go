@@ -13,10 +13,6 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// MaxSize is the size in bytes over which a definition is refused. An API server takes
-// no larger object.
-const MaxSize = 3 << 20
-
 // A Definition is what matters of a NetworkAttachmentDefinition.
 type Definition struct {
 	Ref
@@ -38,11 +34,11 @@ type Definition struct {
 //
 // It fails with [netconf.ErrDecode] where data is not a JSON object, has a key twice, or
 // has a value of the wrong type, and with [netconf.ErrInvalid] where data is larger
-// than [MaxSize], is another kind of object, or has no valid namespace and name. It
+// than 3 MiB, is another kind of object, or has no valid namespace and name. It
 // does not look into spec.config.
 func Parse(data []byte) (Definition, error) {
-	if len(data) > MaxSize {
-		return Definition{}, &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(MaxSize)}}
+	if len(data) > bounds.Object {
+		return Definition{}, &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(bounds.Object)}}
 	}
 	object, err := netconf.Decode[struct {
 		APIVersion string `json:"apiVersion"`

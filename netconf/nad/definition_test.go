@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -118,9 +119,7 @@ func TestNetworkIsWhatTheDefinitionSays(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n, err := defined(tt.config).Network(rules)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			got, err := n.MarshalJSON()
 			if d := cmp.Diff(tt.want, string(got)); d != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, d)
@@ -278,9 +277,7 @@ func TestRulesOfNetworksThatAreNoDefinitions(t *testing.T) {
 		`{"name":"x","type":"bridge","ipam":{"type":"a/b"}}`: {kind: netconf.ErrInvalid, key: "plugins[0].ipam.type"},
 	} {
 		n, err := netconf.Parse([]byte(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		switch err := rules.Check(n); {
 		case want.kind != nil:
 			want.check(t, err)
@@ -324,14 +321,10 @@ func TestSelectionsOfADefinitionAreServedOrRefused(t *testing.T) {
 	}
 	for key, value := range asked {
 		var s netconf.Selection
-		if err := json.Unmarshal([]byte(fmt.Sprintf(`{"name":"blue",%q:%s}`, key, value)), &s); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal([]byte(fmt.Sprintf(`{"name":"blue",%q:%s}`, key, value)), &s))
 		for capability, served := range map[string]bool{"": false, strings.Replace(key, "infiniband-guid", "infinibandGUID", 1): true} {
 			n, err := defined(fmt.Sprintf(`{"plugins":[{"type":"x"},{"type":"y","capabilities":{%q:true}}]}`, capability)).Network(nad.Rules{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if err := s.ServedBy(n); (err == nil) != served {
 				t.Errorf("%s with capability %q: %v", key, capability, err)
 			}

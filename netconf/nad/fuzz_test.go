@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 	"unicode/utf8"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -85,9 +86,7 @@ func FuzzDefinition(f *testing.F) {
 	} {
 		f.Add([]byte(`{"metadata":{"name":"blue","namespace":"ns"}}`), config)
 		quoted, err := json.Marshal(config)
-		if err != nil {
-			f.Fatal(err)
-		}
+		nodetest.OK(f, err)
 		f.Add([]byte(object(`,"spec":{"config":`+string(quoted)+`}`, `,"uid":"u","annotations":{"k8s.v1.cni.cncf.io/resourceName":"r"}`)), config)
 	}
 	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"own"}, ConfDir: files(map[string]string{"1.conf": `{"name":"blue","type":"from-a-file"}`, "chain/1.conf": `{"type":"administrators"}`})}
@@ -123,9 +122,7 @@ func checkNetwork(t *testing.T, d nad.Definition, rules nad.Rules) {
 		}
 		var seen struct{ IPAM struct{ Type string } } // as a plugin sees it
 		request, err := n.Request(i, netconf.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if json.Unmarshal(request, &seen) == nil && (strings.ContainsAny(seen.IPAM.Type, "/\\\x00") || seen.IPAM.Type == "own") {
 			t.Errorf("IPAM type %q", seen.IPAM.Type)
 		}
@@ -163,9 +160,7 @@ func checkMirror(t *testing.T, d nad.Definition) {
 // Whatever lies in a mirror is a definition or an error.
 func FuzzMirror(f *testing.F) {
 	key, err := plugin.Files()
-	if err != nil {
-		f.Fatal(err)
-	}
+	nodetest.OK(f, err)
 	f.Add(key[0].Data, []byte(plugin.Config), []byte(nil))
 	f.Add([]byte(nil), []byte("{}"), []byte("{}"))
 	f.Add([]byte(`{"uid":1}`), []byte(nil), []byte("{}"))

@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"iter"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -167,62 +165,4 @@ func readKey(fsys fs.FS, file string) (*sidecar, error) {
 		return nil, &named
 	}
 	return &key, nil
-}
-
-// All yields the definitions of a mirror, see [Load], in the order of namespaces and
-// names. One that cannot be used is yielded with its Ref alone and the error of Load.
-// An error with a Ref that lacks the name, or is zero, means that a directory cannot be
-// listed. Files and directories whose names are none of a definition are ignored.
-func All(fsys fs.FS) iter.Seq2[Definition, error] {
-	return func(yield func(Definition, error) bool) {
-		namespaces, err := list(fsys, ".")
-		if err != nil {
-			yield(Definition{}, &Error{Err: err})
-			return
-		}
-		for _, entry := range namespaces {
-			namespace := entry.Name()
-			if !entry.IsDir() || (Ref{namespace, "x"}).Validate() != nil {
-				continue
-			}
-			files, err := list(fsys, namespace)
-			if err != nil && !yield(Definition{Ref: Ref{Namespace: namespace}}, &Error{Err: err}) {
-				return
-			}
-			for _, r := range refs(namespace, files) {
-				d, err := Load(fsys, r)
-				if err != nil {
-					d.Ref = r
-				}
-				if !yield(d, err) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// refs are those of the definitions that files of a namespace define, in order.
-func refs(namespace string, files []fs.DirEntry) []Ref {
-	var all []Ref
-	for _, f := range files {
-		name, isConfig := strings.CutSuffix(f.Name(), path.Ext(f.Name()))
-		isConfig = isConfig && slices.Contains(configExts, path.Ext(f.Name()))
-		if r := (Ref{namespace, name}); isConfig && r.Validate() == nil {
-			all = append(all, r)
-		}
-	}
-	slices.SortFunc(all, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
-	return slices.Compact(all)
-}
-
-func list(fsys fs.FS, dir string) ([]fs.DirEntry, error) {
-	if fsys == nil {
-		return nil, &netconf.Error{Kind: netconf.ErrInvalid, Err: errors.New("no file system to load from")}
-	}
-	entries, err := fs.ReadDir(fsys, dir)
-	if err != nil {
-		return nil, &netconf.Error{File: dir, Err: err}
-	}
-	return entries, nil
 }

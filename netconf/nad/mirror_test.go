@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -21,9 +22,7 @@ import (
 func write(t *testing.T, fsys fstest.MapFS, d nad.Definition, n int) {
 	t.Helper()
 	written, err := d.Files()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, f := range written[:min(n, len(written))] {
 		if delete(fsys, f.Name); f.Data != nil {
 			fsys[f.Name] = &fstest.MapFile{Data: f.Data}
@@ -72,17 +71,11 @@ func TestMirrorIsReadableByNetconf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	written, err := chain.Files()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "ns"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "ns"), 0o700))
 	for _, f := range written {
 		if f.Data != nil {
-			if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
 		}
 	}
 	if n, err := netconf.LoadFile(filepath.Join(dir, "ns", "blue.conflist")); err != nil || n.Plugins()[0].Type() != "y" {
@@ -198,38 +191,3 @@ func TestOnlyAMissingDefinitionIsNotFound(t *testing.T) {
 type unreadable struct{}
 
 func (unreadable) Open(string) (fs.File, error) { return nil, fs.ErrPermission }
-
-func TestAllYieldsTheDefinitionsInOrder(t *testing.T) {
-	t.Parallel()
-	fsys := files(map[string]string{
-		"blue.conf": "{}", "b/z.conf": "{}", "b/a.conflist": "{}", "b/bad.conf": "{}", "b/bad.key": "{", "b/.tmp-1.conf": "{}", "b/x.json": "{}", "b/Y.conf": "{}",
-		"b/c.key": "{}", "b/sub/x.conf": "{}", "a/two.conf": "{}", "a/two.conflist": "{}", "Upper/x.conf": "{}", ".hidden/x.conf": "{}", "empty/y": "",
-	})
-	write(t, fsys, plugin, all)
-	var got []string
-	for d, err := range nad.All(fsys) {
-		line := d.String() + " " + d.Version
-		if err != nil {
-			line += "!"
-		}
-		got = append(got, line)
-	}
-	want := []string{"a/two !", "b/a ", "b/bad !", "b/z ", "ns/blue 1"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	for range nad.All(fsys) {
-		break
-	}
-	for name, fsys := range map[string]fs.FS{"none": nil, "not readable": unreadable{}} {
-		n := 0
-		for d, err := range nad.All(fsys) {
-			if n++; err == nil || d != (nad.Definition{}) {
-				t.Errorf("%s: %+v, %v", name, d, err)
-			}
-		}
-		if n != 1 {
-			t.Errorf("%s: %d results", name, n)
-		}
-	}
-}

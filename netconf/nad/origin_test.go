@@ -4,8 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -44,9 +43,7 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 			t.Errorf("%s: recorded as %s, want %s", tt.name, data, tt.want)
 		}
 		got := nad.ParseOrigin(data)
-		if diff := cmp.Diff(tt.origin, got); diff != "" {
-			t.Errorf("%s: (-want +got)\n%s", tt.name, diff)
-		}
+		nodetest.Equal(t, tt.name, got, tt.origin)
 		if name := got.NetworkName("cni"); name != tt.as {
 			t.Errorf("%s: the network is named %q, want %q", tt.name, name, tt.as)
 		}
@@ -87,12 +84,8 @@ func TestOriginsOfOthersSayNothing(t *testing.T) {
 		`{"use":1,"definition":"ns/blue"}`, `{"use":"selected","definition":"../blue"}`,
 		`{"use":"selected","definition":"blue"}`, `{"use":"selected","definition":"ns/a/b"}`,
 	} {
-		if diff := cmp.Diff(nad.Origin{}, nad.ParseOrigin(json.RawMessage(data))); diff != "" {
-			t.Errorf("%s: %s", data, diff)
-		}
+		nodetest.Equal(t, data, nad.ParseOrigin(json.RawMessage(data)), nad.Origin{})
 	}
 	later := nad.ParseOrigin(json.RawMessage(`{"use":"another","definition":"ns/blue","new":{"a":1}}`))
-	if diff := cmp.Diff(nad.Origin{Use: "another", Definition: blue}, later); diff != "" {
-		t.Errorf("a later version's: %s", diff)
-	}
+	nodetest.Equal(t, "of a later version", later, nad.Origin{Use: "another", Definition: blue})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -46,9 +47,7 @@ func TestNamespaceOfAReferenceWithoutOne(t *testing.T) {
 func decision(t *testing.T, p nad.Policy, pod, ref string, use nad.Use) string {
 	t.Helper()
 	r, err := nad.ParseRef(ref, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	attach, err := p.Decide(pod, r, use)
 	switch {
 	case err == nil && attach:
