@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -106,24 +105,6 @@ func TestInputThatIsNotJSONIsAnswered(t *testing.T) {
 		}
 	}
 	w.nothingLeft()
-}
-
-// TestVERSIONListsEveryVersion: VERSION lists all versions that the other tests
-// use.
-func TestVERSIONListsEveryVersion(t *testing.T) {
-	w := newWorld(t)
-	for _, plugin := range []string{"multinet", "flannel"} {
-		a := w.ok("VERSION", &pod{conf: object{"cniVersion": "1.1.0", "name": "x", "type": plugin}})
-		var v struct{ SupportedVersions []string }
-		if err := json.Unmarshal(a.stdout, &v); err != nil {
-			t.Fatal(err)
-		}
-		for _, version := range versions {
-			if !strings.Contains(strings.Join(v.SupportedVersions, " "), version) {
-				t.Errorf("%s: %q is not in %v", plugin, version, v.SupportedVersions)
-			}
-		}
-	}
 }
 
 // TestSecretsAreNeverPrinted: no part of a configuration is printed, neither to

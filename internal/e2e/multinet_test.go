@@ -171,19 +171,6 @@ func TestTakenNameIsFoundBeforeAnythingRuns(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestHostNamespaceIsRefused: multinet refuses the host's own namespace before
-// any plugin runs.
-func TestHostNamespaceIsRefused(t *testing.T) {
-	w := newWorld(t)
-	p := w.pod(w.multinet("1.0.0", w.fake("first")))
-	p.netns = "/proc/self/ns/net"
-	if a := w.call("ADD", p); a.err == nil {
-		t.Errorf("attached to the host: %s", a.stdout)
-	}
-	w.trace()
-	w.nothingLeft()
-}
-
 // TestPortmapAndFirewallWork: a port is published and the firewall is set up as
 // in containerd's default configuration.
 func TestPortmapAndFirewallWork(t *testing.T) {
