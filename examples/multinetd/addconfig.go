@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,7 +14,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -74,43 +71,6 @@ func (c *addConfigs) of(dir, network string) addConfig {
 	return addConfig{}
 }
 
-// noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
-// have claimed. For these the next daemon needs it too.
-func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
-	a := addConfig{c.Name, c.StdinData, c.Path}
-	d.configs.note(c.Manager.Dir, a)
-	if !d.cluster.ActsLater() {
-		return
-	}
-	if err := a.save(c.Manager.Dir); err != nil {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
-	}
-}
-
-// noteConfig notes the configurations that the daemon has before the first ADD: its own, those
-// that earlier daemons have saved, and that of the network that it publishes.
-func (d *daemon) noteConfig(ctx context.Context) {
-	d.configs.note(d.conf.stateDir, addConfig{conf: d.conf.multinet()})
-	published := d.conf.publish.stateDir
-	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
-		if dir == "" || !d.cluster.ActsLater() {
-			continue
-		}
-		all, err := d.conf.savedConfigs(dir)
-		if err != nil {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
-		}
-		for _, a := range all {
-			d.configs.note(dir, a)
-		}
-	}
-	if d.manager != nil {
-		a := addConfig{network: d.conf.publish.network, conf: d.conf.publish.request}
-		a.cniPath = d.configs.of(published, a.network).cniPath
-		d.configs.note(published, a)
-	}
-}
-
 // A savedConfig is an addConfig as the next daemon reads it from disk: from a file with the name
 // of the network, in the directory of records plus ".asked". Who may have which network must not
 // depend on when a daemon was started.
@@ -146,9 +106,9 @@ func (a addConfig) save(dir string) error {
 }
 
 // savedConfigs returns the configurations that earlier daemons have saved for records in dir.
-// The keys of the daemon's file replace theirs, as they do in a request. A configuration that
+// The keys of the daemon's file replace theirs, as they do in a request: replace does that. A configuration that
 // cannot be read is left out, and the error says so.
-func (c *config) savedConfigs(dir string) (all []addConfig, err error) {
+func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error) {
 	files, err := os.ReadDir(dir + ".asked")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -160,7 +120,7 @@ func (c *config) savedConfigs(dir string) (all []addConfig, err error) {
 		a := addConfig{network: file.Name()}
 		text, readErr := readFile(filepath.Join(dir+".asked", a.network))
 		kept, decodeErr := netconf.Decode[savedConfig](text)
-		p, editErr := kept.Conf.Edit(c.replace)
+		p, editErr := kept.Conf.Edit(replace)
 		if e := cmp.Or(readErr, decodeErr, editErr); e != nil {
 			err = errors.Join(err, fmt.Errorf("network %q: %w", a.network, e))
 			continue

@@ -29,6 +29,9 @@ const (
 	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // that of Multus
 	defaultQueueDir = "/var/lib/cni/multinet.queue"
 
+	// webhookCommand is the first argument of the program that makes it an admission webhook.
+	webhookCommand = "webhook"
+
 	// shimType is the type of the shim in configurations, and its file name.
 	shimType = "multinet-shim"
 )
@@ -346,4 +349,14 @@ func (l *level) UnmarshalText(text []byte) error {
 	}
 	*l = level(found)
 	return nil
+}
+
+// variable returns the value of an environment variable, or the empty string.
+func variable(environ []string, key string) string {
+	for _, kv := range environ {
+		if value, found := strings.CutPrefix(kv, key+"="); found {
+			return value
+		}
+	}
+	return ""
 }

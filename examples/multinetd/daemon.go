@@ -6,7 +6,9 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,6 +167,43 @@ func (d *daemon) statusOf(ctx context.Context, network string, c multinet.Cluste
 	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
 }
 
+// noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
+// have claimed. For these the next daemon needs it too.
+func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
+	a := addConfig{c.Name, c.StdinData, c.Path}
+	d.configs.note(c.Manager.Dir, a)
+	if !d.cluster.ActsLater() {
+		return
+	}
+	if err := a.save(c.Manager.Dir); err != nil {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
+	}
+}
+
+// noteConfig notes the configurations that the daemon has before the first ADD: its own, those
+// that earlier daemons have saved, and that of the network that it publishes.
+func (d *daemon) noteConfig(ctx context.Context) {
+	d.configs.note(d.conf.stateDir, addConfig{conf: d.conf.multinet()})
+	published := d.conf.publish.stateDir
+	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
+		if dir == "" || !d.cluster.ActsLater() {
+			continue
+		}
+		all, err := savedConfigs(dir, d.conf.replace)
+		if err != nil {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
+		}
+		for _, a := range all {
+			d.configs.note(dir, a)
+		}
+	}
+	if d.manager != nil {
+		a := addConfig{network: d.conf.publish.network, conf: d.conf.publish.request}
+		a.cniPath = d.configs.of(published, a.network).cniPath
+		d.configs.note(published, a)
+	}
+}
+
 // process returns what multinet uses for one request. Plugins receive nothing of
 // the daemon's environment but its PATH.
 func (d *daemon) process(ctx context.Context) plugin.Process {
@@ -223,7 +262,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		}
 		defer stop()
 	}
-	d.logIgnored(ctx)
+	logIgnored(ctx, d.log, d.conf)
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
 		slog.String("records", d.conf.stateDir), slog.String("kubernetes", d.conf.cluster.Source()), slog.String("version", d.server.Version))
 	stopCluster, err := d.cluster.Start(ctx)
@@ -269,4 +308,31 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 		notify("STATUS=ready")
 		time.AfterFunc(settled, debug.FreeOSMemory)
 	}))
+}
+
+// pages returns a handler that serves the metrics and the probes, and answers all
+// other paths as the server does. A ServeMux would redirect paths that are not
+// clean.
+func (d *daemon) pages() http.Handler {
+	metrics := d.metrics.handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" {
+			metrics.ServeHTTP(w, r)
+			return
+		}
+		d.server.Probes().ServeHTTP(w, r)
+	})
+}
+
+// socketPages returns a handler of the pages, and of those that only root may have: they
+// are served on the socket alone.
+func (d *daemon) socketPages() http.Handler {
+	pages := d.pages()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == multinet.NetworkStatusPath {
+			d.cluster.ServeHTTP(w, r)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
 }

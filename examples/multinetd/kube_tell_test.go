@@ -247,7 +247,7 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	nodetest.OK(t, err)
 	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
 	log := &journal{}
-	newDaemon(t.Context(), c, "", "", newLogger(log, c)).logIgnored(t.Context())
+	logIgnored(t.Context(), newLogger(log, c), c)
 	var got []string
 	for line := range strings.Lines(log.String()) {
 		var l struct{ Level, Msg, Key, Why string }

@@ -71,3 +71,22 @@ func because(k scratch.Key, err error) slog.Attr {
 	_, why, _ := strings.Cut(failed.Error(), ": ") // after the operation and the attachment
 	return slog.String("error", why)
 }
+
+// logIgnored logs each key of the file that has no effect. A key that is not known is a
+// warning: it may be misspelt.
+func logIgnored(ctx context.Context, log *slog.Logger, c *config) {
+	for _, key := range c.ignored {
+		level, attrs := slog.LevelWarn, []slog.Attr{slog.String("key", key)}
+		why, _ := withoutEffect(key)
+		if folded(c.cluster.Keys())[strings.ToLower(key)] != nil {
+			why = "there is no Kubernetes cluster: the daemon has neither a kubeconfig nor the token of a pod"
+		}
+		if why != "" {
+			level, attrs = slog.LevelInfo, append(attrs, slog.String("why", why))
+		}
+		log.LogAttrs(ctx, level, "configuration key without effect", attrs...)
+	}
+	if c.ofMultus {
+		log.LogAttrs(ctx, slog.LevelInfo, "the file is one of Multus: legacyArgs is true unless the file says otherwise")
+	}
+}

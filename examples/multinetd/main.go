@@ -4,8 +4,8 @@
 // The plugin is package examples/multinet/multinet, and package delegate/thick
 // serves it. This program configures both (config.go) and combines them
 // (daemon.go). It also
-//   - publishes the network that names the shim (publish.go) and takes over
-//     containers that others have attached (adopt.go),
+//   - publishes the network that names the shim (publish.go), keeps it in step and takes
+//     over containers that others have attached (publisher.go),
 //   - removes stale attachments (sweep.go),
 //   - calls resident plugins (resident.go),
 //   - takes networks from a Kubernetes cluster, and writes the status of pods (package
@@ -25,7 +25,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -153,14 +152,4 @@ func notify(socket, state string) error {
 		_, err = io.WriteString(c, state)
 	}
 	return errors.Join(err, c.Close())
-}
-
-// variable returns the value of an environment variable, or the empty string.
-func variable(environ []string, key string) string {
-	for _, kv := range environ {
-		if value, found := strings.CutPrefix(kv, key+"="); found {
-			return value
-		}
-	}
-	return ""
 }

@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
-
-	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // serveMetrics serves pages, which have the metrics, over TCP until stop is called. While
@@ -44,33 +42,6 @@ func serveMetrics(ctx context.Context, address string, pages http.Handler, log *
 		}
 	}()
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
-}
-
-// pages returns a handler that serves the metrics and the probes, and answers all
-// other paths as the server does. A ServeMux would redirect paths that are not
-// clean.
-func (d *daemon) pages() http.Handler {
-	metrics := d.metrics.handler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/metrics" {
-			metrics.ServeHTTP(w, r)
-			return
-		}
-		d.server.Probes().ServeHTTP(w, r)
-	})
-}
-
-// socketPages returns a handler of the pages, and of those that only root may have: they
-// are served on the socket alone.
-func (d *daemon) socketPages() http.Handler {
-	pages := d.pages()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == multinet.NetworkStatusPath {
-			d.cluster.ServeHTTP(w, r)
-			return
-		}
-		pages.ServeHTTP(w, r)
-	})
 }
 
 // The limits of an HTTP exchange over TCP, where anybody may connect.

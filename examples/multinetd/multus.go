@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"log/slog"
 	"strings"
 )
 
@@ -33,23 +31,4 @@ func withoutEffect(key string) (why string, multus bool) {
 		return "a key of the shim: put it into network", false
 	}
 	return "", false
-}
-
-// logIgnored logs each key of the file that has no effect. A key that is not known is a
-// warning: it may be misspelt.
-func (d *daemon) logIgnored(ctx context.Context) {
-	for _, key := range d.conf.ignored {
-		level, attrs := slog.LevelWarn, []slog.Attr{slog.String("key", key)}
-		why, _ := withoutEffect(key)
-		if folded(d.conf.cluster.Keys())[strings.ToLower(key)] != nil {
-			why = "there is no Kubernetes cluster: the daemon has neither a kubeconfig nor the token of a pod"
-		}
-		if why != "" {
-			level, attrs = slog.LevelInfo, append(attrs, slog.String("why", why))
-		}
-		d.log.LogAttrs(ctx, level, "configuration key without effect", attrs...)
-	}
-	if d.conf.ofMultus {
-		d.log.LogAttrs(ctx, slog.LevelInfo, "the file is one of Multus: legacyArgs is true unless the file says otherwise")
-	}
 }

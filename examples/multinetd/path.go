@@ -115,3 +115,19 @@ func (c *config) findInRoot() error {
 	}
 	return nil
 }
+
+// queueMoved fails when the daemon does not read the DELs that shims queue: the node's
+// symbolic links have changed, and the shims use another directory than QueueDir.
+func (c *config) queueMoved() error {
+	if c.QueueDir == "" {
+		return nil
+	}
+	now, err := c.root().Resolve(c.queueOnNode)
+	if err == nil && now != c.QueueDir {
+		err = fmt.Errorf("on the node %q is now %q, but the daemon uses %q: restart the daemon", c.queueOnNode, now, c.QueueDir)
+	}
+	if err != nil {
+		return fmt.Errorf("queueDir: %w", err)
+	}
+	return nil
+}

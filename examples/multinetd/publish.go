@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -169,41 +167,4 @@ func (c *config) manager() *autoconf.Manager {
 	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), c.publish.Output), c.publish.template)
 	m.Root, m.Primary, m.Ready = c.ChrootDir, c.publish.Primary, onNode(c.publish.Ready)
 	return m
-}
-
-// follow publishes the network, keeps it in step with the primary network, and
-// takes over containers, until ctx ends. It calls ready when the network is
-// published. If there is none to publish, it calls ready at once. It tells the service
-// manager why the network is not published.
-func (d *daemon) follow(ctx context.Context, notify func(state string), ready func()) error {
-	if d.manager == nil {
-		ready()
-		<-ctx.Done()
-		return nil
-	}
-	return d.adopter(ctx).Follow(ctx, func(s autoconf.State) {
-		logState(ctx, d.log, s)
-		if s.Degraded != nil {
-			notify("STATUS=" + s.Degraded.Error())
-		}
-		if s.Published != "" {
-			ready()
-		}
-	})
-}
-
-// logState logs the state of the published network.
-func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
-	level, attrs := slog.LevelInfo, []slog.Attr{}
-	if s.Published != "" {
-		attrs = append(attrs, slog.String("published", s.Published), slog.String("network", s.Network), slog.String("primary", s.Primary))
-	}
-	if s.Degraded != nil {
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
-	}
-	for _, skipped := range s.Skipped {
-		attrs = append(attrs, slog.String("passed_over", skipped.Error()))
-	}
-	log.LogAttrs(ctx, level, "network", attrs...)
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
-// webhookCommand is the first argument of the program that makes it an admission webhook.
-const webhookCommand = "webhook"
-
 // A webhookConfig is the command line of the webhook.
 type webhookConfig struct {
 	config // of the daemons, from their file

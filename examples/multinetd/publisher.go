@@ -9,6 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf/autoconf"
 )
 
 // adopter returns an Adopter. It takes over containers that the runtime or Multus
@@ -39,4 +40,41 @@ func logAdopted(ctx context.Context, log *slog.Logger, o publish.Outcome) {
 	}
 	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over",
 		append(about(o.Adoption.Key), slog.Any("networks", networks), slog.Bool("gone", o.Adoption.Gone))...)
+}
+
+// follow publishes the network, keeps it in step with the primary network, and
+// takes over containers, until ctx ends. It calls ready when the network is
+// published. If there is none to publish, it calls ready at once. It tells the service
+// manager why the network is not published.
+func (d *daemon) follow(ctx context.Context, notify func(state string), ready func()) error {
+	if d.manager == nil {
+		ready()
+		<-ctx.Done()
+		return nil
+	}
+	return d.adopter(ctx).Follow(ctx, func(s autoconf.State) {
+		logState(ctx, d.log, s)
+		if s.Degraded != nil {
+			notify("STATUS=" + s.Degraded.Error())
+		}
+		if s.Published != "" {
+			ready()
+		}
+	})
+}
+
+// logState logs the state of the published network.
+func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
+	level, attrs := slog.LevelInfo, []slog.Attr{}
+	if s.Published != "" {
+		attrs = append(attrs, slog.String("published", s.Published), slog.String("network", s.Network), slog.String("primary", s.Primary))
+	}
+	if s.Degraded != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
+	}
+	for _, skipped := range s.Skipped {
+		attrs = append(attrs, slog.String("passed_over", skipped.Error()))
+	}
+	log.LogAttrs(ctx, level, "network", attrs...)
 }
