@@ -28,9 +28,6 @@ const maxTypes = 32
 // other is the label of everything without a label of its own.
 const other = "other"
 
-// seconds are the buckets of durations.
-var seconds = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-
 // metrics are the metrics of a daemon, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
@@ -92,6 +89,7 @@ func (m *metrics) counter(name, help string, labels ...string) *prometheus.Count
 }
 
 func (m *metrics) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
+	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	return m.factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
 }
 
