@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// build builds multinet, resident and the reference plugins into dir. The reference
+// build builds multinet and the reference plugins into dir. The reference
 // plugins are tools of the module of the end-to-end tests, so that they are no
 // dependencies of programs that import the SDK.
 func build(ctx context.Context, dir string, stderr io.Writer) error {
@@ -27,7 +27,7 @@ func build(ctx context.Context, dir string, stderr io.Writer) error {
 		module   string
 		packages []string
 	}{
-		{root, []string{"./examples/multinet", "./examples/resident"}},
+		{root, []string{"./examples/multinet"}},
 		{filepath.Join(root, "internal", "e2e"), []string{
 			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
 		}},

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
@@ -17,7 +15,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -106,14 +103,4 @@ func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
 		Args:           fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s", id),
 		CapabilityArgs: map[string]json.RawMessage{annotate: annotations},
 	}, err
-}
-
-// status returns the network-status of a container from multinet's records. The runtime
-// receives only the result of the first network.
-func (c *cluster) status(ctx context.Context, id string) (list []status.Network, err error) {
-	text, err := exec.CommandContext(ctx, filepath.Join(c.bin, "multinet"), "status", id).Output()
-	if err != nil {
-		return nil, fmt.Errorf("multinet status %s: %w", id, err)
-	}
-	return list, json.Unmarshal(text, &list)
 }

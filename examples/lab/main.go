@@ -50,7 +50,7 @@ func run(ctx context.Context, bin string) error {
 			return err
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		fmt.Println("Building multinet, resident and the reference plugins (the first time takes a minute) ...")
+		fmt.Println("Building multinet and the reference plugins (the first time takes a minute) ...")
 		if err := build(ctx, dir, os.Stderr); err != nil {
 			return err
 		}

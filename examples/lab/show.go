@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -117,23 +116,4 @@ func (r remains) print(out io.Writer, container string) {
 		fmt.Fprintf(w, "    %s:\t%s\n", line.what, dash(strings.Join(line.list, ", ")))
 	}
 	_ = w.Flush()
-}
-
-// lines prints a list as JSON, one element on each line.
-func lines[T any](out io.Writer, list []T) error {
-	for i, v := range list {
-		text, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		before, after := " ", ","
-		if i == 0 {
-			before = "["
-		}
-		if i == len(list)-1 {
-			after = "]"
-		}
-		fmt.Fprintf(out, "    %s%s%s\n", before, text, after)
-	}
-	return nil
 }

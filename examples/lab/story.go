@@ -3,12 +3,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -54,9 +57,6 @@ func story(ctx context.Context, std stdio, bin, who string) error {
 	if err := fail(ctx, out, c); err != nil {
 		return err
 	}
-	if err := stay(ctx, out, c, pod); err != nil {
-		return err
-	}
 	return detach(ctx, out, c, attached)
 }
 
@@ -72,11 +72,13 @@ func attach(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachm
 		return attached, err
 	}
 	fmt.Fprintf(out, "\n   attached in %d ms; `multinet status lab1` says:\n\n", took.Milliseconds())
-	list, err := c.status(ctx, pod.ContainerID)
+	// The runtime receives only the result of the first network.
+	text, err := exec.CommandContext(ctx, filepath.Join(c.bin, "multinet"), "status", pod.ContainerID).Output()
 	if err != nil {
-		return attached, err
+		return attached, fmt.Errorf("multinet status %s: %w", pod.ContainerID, err)
 	}
-	return attached, lines(out, list)
+	_, err = fmt.Fprintf(out, "    %s\n", bytes.ReplaceAll(bytes.TrimSpace(text), []byte("\n"), []byte("\n    ")))
+	return attached, err
 }
 
 func ping(ctx context.Context, out io.Writer, pod delegate.Attachment) error {
@@ -121,7 +123,7 @@ func fail(ctx context.Context, out io.Writer, c *cluster) error {
 // detach does what containerd does: a DEL when it stops the pod, and a second DEL
 // without namespace and result when it removes the pod.
 func detach(ctx context.Context, out io.Writer, c *cluster, a delegate.Attached) error {
-	fmt.Fprintf(out, "\n5. DEL lab1, and DEL again without its namespace, as containerd does\n\n")
+	fmt.Fprintf(out, "\n4. DEL lab1, and DEL again without its namespace, as containerd does\n\n")
 	if err := c.runtime.Del(ctx, a); err != nil {
 		return err
 	}
