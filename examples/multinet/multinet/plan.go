@@ -101,21 +101,12 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 	if w.ofPod() {
 		s := w.selection
 		asked := s.CapabilityArgs()
-		if *c.LegacyArgs {
-			a.Args = s.LegacyArgs(a.Args)
-			s.IPs, s.MAC = nil, "" // are served
-		}
 		if w.device != "" {
 			s.DeviceID = "" // is served
 		}
-		if err := s.ServedBy(w.network); err != nil {
+		var err error
+		if a.Network, a.Args, err = withSelection(w.network, s, cniArgs, *c.LegacyArgs); err != nil {
 			return a, err
-		}
-		if edits := s.Edits(); edits != nil {
-			var err error
-			if a.Network, err = a.Network.EditPlugins(edits...); err != nil {
-				return a, err
-			}
 		}
 		a.CapabilityArgs = make(map[string]json.RawMessage)
 		maps.Copy(a.CapabilityArgs, args)
@@ -124,6 +115,20 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 	var err error
 	a.Attachment, err = device.Give(a.Attachment, w.device)
 	return a, err
+}
+
+// withSelection returns n and the CNI_ARGS with what s asks for. It fails if no plugin serves
+// that, unless legacy says that plugins read addresses from CNI_ARGS.
+func withSelection(n netconf.Network, s netconf.Selection, args string, legacy bool) (netconf.Network, string, error) {
+	if legacy {
+		args = s.LegacyArgs(args)
+		s.IPs, s.MAC = nil, ""
+	}
+	err := s.ServedBy(n)
+	if edits := s.Edits(); err == nil && edits != nil {
+		n, err = n.EditPlugins(edits...)
+	}
+	return n, args, err
 }
 
 // declared returns those of args that a plugin of n declares.

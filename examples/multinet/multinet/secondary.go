@@ -174,24 +174,17 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 	if err == nil {
 		err = json.Unmarshal(asked, &selected)
 	}
-	a.Args, a.CapabilityArgs = s.Args, selected.CapabilityArgs()
 	legacy := legacyArgs(s.own)
 	if err == nil {
 		err = s.own.Value("legacyArgs", &legacy)
 	}
-	if legacy {
-		a.Args = selected.LegacyArgs(a.Args)
-		selected.IPs, selected.MAC = nil, "" // are served
-	}
 	if err == nil {
-		err = selected.ServedBy(a.Network)
-	}
-	if err == nil {
-		a.Network, err = a.Network.EditPlugins(selected.Edits()...)
+		a.Network, a.Args, err = withSelection(a.Network, selected, s.Args, legacy)
 	}
 	if err != nil {
 		return a, fmt.Errorf("interfaceAttributes: %w", err)
 	}
+	a.CapabilityArgs = selected.CapabilityArgs()
 	a.Origin = nad.Origin{Use: nad.Attached, Selection: asked}.JSON()
 	return a, nil
 }
@@ -229,7 +222,7 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	if s.Root.OwnNetNS(s.Netns) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.Netns)
 	}
-	asked, err := s.network(&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion})
+	asked, err := s.network(s.withoutRecord())
 	if err != nil {
 		return err
 	}
@@ -243,6 +236,11 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	return errors.Join(err, lock.Unlock())
 }
 
+// withoutRecord completes the networks of a container without a record.
+func (s *secondary) withoutRecord() *plugin.Call {
+	return &plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion}
+}
+
 func (s *secondary) gc(context.Context) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "GC is for multinet's networks, not for one more network of a container", "")
 }
@@ -250,7 +248,7 @@ func (s *secondary) gc(context.Context) error {
 func (s *secondary) status(ctx context.Context) error {
 	n, err := netconf.Parse(s.StdinData)
 	if err == nil {
-		n, err = (&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion}).Complete(n)
+		n, err = s.withoutRecord().Complete(n)
 	}
 	if err != nil {
 		return err
