@@ -1,6 +1,7 @@
 package scratch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -383,4 +384,35 @@ func TestLockOnAReadOnlyFileSystem(t *testing.T) {
 		t.Errorf("used: %v, %v", used, err)
 	}
 	ok(t, under(s, "c1", func(*Lock) error { return nil }))
+}
+
+// After a Put that fails at its end, nobody knows which record is there. The next Note
+// under the same lock finds out.
+func TestNoteAfterAFailedPut(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	broken := false
+	hook := durable.Hook(func(call, name string) error {
+		if broken && call == "fsync" && name == "." {
+			return unix.EIO
+		}
+		return nil
+	})
+	s.hook = &hook
+	ok(t, under(s, "c1", func(l *Lock) error {
+		ok(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{"short"}}))
+		broken = true
+		if err := s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{strings.Repeat("long", 100)}}); !errors.Is(err, unix.EIO) {
+			t.Error(err)
+		}
+		return s.Note(l, Record[value]{Key: k1, State: Added, Value: value{"noted"}})
+	}))
+	if got := text(s, k1); got != "added noted" {
+		t.Error(got)
+	}
+	data, err := os.ReadFile(recordPath(s, k1))
+	ok(t, err)
+	if got := check(data[:bytes.LastIndexByte(data[:len(data)-1], '\n')]); got != "planned "+strings.Repeat("long", 100) {
+		t.Errorf("before it: %.20s", got)
+	}
 }

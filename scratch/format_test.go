@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +174,44 @@ func (n *notes) Noted() any {
 }
 
 func (n *notes) Make(text records.Change) error {
+	if string(text) == `"refused"` {
+		return errors.New("refused")
+	}
 	n.All = append(n.All, json.RawMessage(text))
 	return nil
+}
+
+// Changes are made in the order in which they were noted. One that is refused or damaged
+// is left out, with its state.
+func TestNotedChangesCountInOrder(t *testing.T) {
+	t.Parallel()
+	s := Store[notes]{Dir: t.TempDir()}
+	r := Record[notes]{Key: k1, State: Planned}
+	noted := func(state State, text string) {
+		t.Helper()
+		r.State, r.Value.noted = state, json.RawMessage(text)
+		ok(t, note(s, r))
+	}
+	ok(t, update(s, r))
+	noted(Added, `"one"`)
+	noted(Partial, `"two"`)
+	noted(Deleting, `"refused"`)
+	want := func(state State, all ...string) {
+		t.Helper()
+		got, err := s.Get(k1)
+		ok(t, err)
+		texts := []string{}
+		for _, text := range got.Value.All {
+			texts = append(texts, string(text))
+		}
+		if diff := cmp.Diff(all, texts); diff != "" || got.State != state {
+			t.Errorf("%s (-want +got):\n%s", got.State, diff)
+		}
+	}
+	want(Partial, `"one"`, `"two"`)
+	path := filepath.Join(s.Dir, fileName(k1))
+	data, err := os.ReadFile(path)
+	ok(t, err)
+	ok(t, os.WriteFile(path, bytes.Replace(data, []byte(`"one"`), []byte(`"0ne"`), 1), 0o600))
+	want(Partial, `"two"`)
 }

@@ -9,11 +9,7 @@ import (
 	"github.com/metacni/metacni/internal/records"
 )
 
-const (
-	recordSuffix = ".json"
-
-	maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
-)
+const maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
 
 // checkKey refuses keys that no runtime may use.
 func checkKey(k Key) error {
@@ -87,7 +83,7 @@ func validIfName(s string) bool {
 // fileName is the name of k's record. It is injective. Valid names neither
 // begin with "#" nor hold "@" or "%".
 func fileName(k Key) string {
-	return records.Part(k.ContainerID) + "@" + records.Part(k.Network) + "@" + escape(k.IfName) + recordSuffix
+	return records.Part(k.ContainerID) + "@" + records.Part(k.Network) + "@" + escape(k.IfName) + records.RecordSuffix
 }
 
 const upperHex = "0123456789ABCDEF"
@@ -126,7 +122,7 @@ func unescape(s string) (string, bool) {
 // parseName reads the name of a record back. Long parts come back as their hashes.
 // ok is false for what is no record's name.
 func parseName(name string) (k Key, ok bool) {
-	base, ok := strings.CutSuffix(name, recordSuffix)
+	base, ok := strings.CutSuffix(name, records.RecordSuffix)
 	parts := strings.Split(base, "@")
 	if !ok || len(parts) != 3 || !storedName(parts[0]) || !storedName(parts[1]) {
 		return Key{}, false

@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -117,6 +118,9 @@ func (g *garbage) collectable(e entry) bool {
 // collect removes what is stale. It skips records that cannot be read; tell
 // reports them.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
+	if !m.maybeStale(g) {
+		return nil
+	}
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]time.Time)
 	for r, err := range m.store().List(ctx) {
@@ -148,6 +152,15 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 		errs = append(errs, fail(opGC, k, err))
 	}
 	return errors.Join(errs...)
+}
+
+// maybeStale reports whether some record may be stale, by the names of the files: on most
+// nodes no record has to be read to know that none is.
+func (m *Manager) maybeStale(g *garbage) bool {
+	all, err := records.List(m.Dir)
+	return err != nil || slices.ContainsFunc(all, func(r records.Named) bool {
+		return r.Network == records.Part(g.network) && !g.valid[types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}]
+	})
 }
 
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But

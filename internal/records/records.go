@@ -15,6 +15,9 @@ import (
 )
 
 const (
+	// RecordSuffix ends the name of a record's file.
+	RecordSuffix = ".json"
+
 	lockSuffix = "@lock"
 
 	// MaxPart is how long a network name or a container ID may be in a file
@@ -69,6 +72,22 @@ func Unused(dir string) (ids []string, err error) {
 		}
 	}
 	return ids, nil
+}
+
+// A Named is what the name of a record's file says. A long name is a hash, and special
+// characters of the interface are escaped.
+type Named struct{ ContainerID, Network, IfName string }
+
+// List returns what the names of the files in dir say, without reading the records.
+func List(dir string) (all []Named, err error) {
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), RecordSuffix)
+		if parts := strings.Split(name, "@"); ok && len(parts) == 3 {
+			all = append(all, Named{parts[0], parts[1], parts[2]})
+		}
+	}
+	return all, err
 }
 
 // A Changer is a value of which a note may write only a part.
