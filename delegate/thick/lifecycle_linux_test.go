@@ -10,7 +10,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -135,22 +134,4 @@ func TestNothingUnrecordedStaysWhateverEndsAnAdd(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The whole life of an attachment, over the socket.
-func TestLife(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		works := delegatetest.Result(nil)
-		m, exec := newMeta(t, map[string]delegatetest.Plugin{"blue": works, "red": works})
-		r := serve(t, &Server{Commands: m.commands()})
-		for _, verb := range []string{"STATUS", "ADD", "CHECK", "DEL", "GC"} {
-			r.do(request(verb, "c1")).wantOK(t)
-		}
-		if d := cmp.Diff([]string{
-			"STATUS blue", "STATUS red", "ADD blue eth0", "ADD red net1", "CHECK blue eth0", "CHECK red net1", "DEL red net1", "DEL blue eth0",
-		}, exec.Trace()); d != "" {
-			t.Errorf("calls (-want +got):\n%s", d)
-		}
-	})
 }

@@ -125,18 +125,6 @@ func TestArgsReachThePluginUnchanged(t *testing.T) {
 	}
 }
 
-// Nothing of Kubernetes is asked for, and all of it is handed on.
-func TestKubernetesArgsAreOptional(t *testing.T) {
-	t.Parallel()
-	for _, args := range []string{"", "IgnoreUnknown=1", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_INFRA_CONTAINER_ID=8f0c"} {
-		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-			if o, err := understand(with(request(verb, "c1"), "CNI_ARGS", args)); err != nil || o.args.Args != args {
-				t.Errorf("%s %q: %+v, %v", verb, args, o, err)
-			}
-		}
-	}
-}
-
 // A command that is none of the specification's, and VERSION, which is the
 // shim's to answer, is code 4.
 func TestUnknownCommandIsCode4(t *testing.T) {
@@ -287,13 +275,5 @@ func TestResultsOfAPlugin(t *testing.T) {
 				t.Errorf("undone: %v", undone)
 			}
 		})
-	}
-}
-
-func TestPluginWithoutTheCommand(t *testing.T) {
-	t.Parallel()
-	h := CommandsOf(plugin.Plugin{}, func(context.Context) plugin.Process { return plugin.Process{} })
-	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-		post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
 	}
 }

@@ -46,47 +46,6 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	return r, socket
 }
 
-// A body of 100 MB is refused before it has come, by a server that goes on.
-func TestHugeBodyIsRefusedBeforeItHasCome(t *testing.T) {
-	t.Parallel()
-	r, _ := serveUnix(t, bare())
-	for name, length := range map[string]int64{"length": 100 << 20, "chunks": -1} {
-		var sent counter
-		body := io.TeeReader(io.MultiReader(strings.NewReader(`{"config":"`), io.LimitReader(endless{}, 100<<20-11)), &sent)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", io.NopCloser(body))
-		nodetest.OK(t, err)
-		req.ContentLength = length
-		res, err := r.Do(req)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		data, err := io.ReadAll(res.Body)
-		nodetest.OK(t, err)
-		_ = res.Body.Close()
-		answer{res.StatusCode, res.Header, string(data), nil}.want(t, 413, 6, "more than 4194304 bytes")
-		if n := sent.Load(); n > 2*wire.MaxBody {
-			t.Errorf("%s: it took %d bytes", name, n)
-		}
-	}
-	r.do(request("ADD", "c1")).wantOK(t)
-}
-
-type counter struct{ atomic.Int64 }
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.Add(int64(len(p)))
-	return len(p), nil
-}
-
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = 'A'
-	}
-	return len(p), nil
-}
-
 // What the kernel says of a client's end is noticed, and what is sent to
 // one that has gone is not taken for received.
 func TestClosedConnectionEndsTheOperation(t *testing.T) {
