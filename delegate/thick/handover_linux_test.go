@@ -205,7 +205,7 @@ func TestListenEndsWithItsContext(t *testing.T) {
 func TestServeRefusesAListenerWithoutHandOver(t *testing.T) {
 	t.Parallel()
 	l := listenOn(t, socketDir(t)+"/s")
-	if err := (bare()).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
+	if err := bare().Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package thick
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"os"
@@ -132,8 +133,8 @@ func (sv *service) list(r *http.Request) reply {
 		return failure(coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "not a container ID: %.80q", id))
 	}
 	list := []Attachment{}
-	if err := sv.guarded(r.Context(), "attachments", func() error {
-		found, err := sv.Attachments(r.Context(), id)
+	if err := sv.guarded(r.Context(), "attachments", func(ctx context.Context) error {
+		found, err := sv.Attachments(ctx, id)
 		list = append(list, found...)
 		return err
 	}); err != nil {

@@ -41,8 +41,8 @@ type operation struct {
 // context client ends when the client has gone.
 func (sv *service) operate(client context.Context, op *operation) error {
 	limit := sv.Timeouts.of(op.command)
-	if op.patience > 0 {
-		limit = min(limit, op.patience)
+	if op.patience > 0 && op.patience < limit.Milliseconds() {
+		limit = time.Duration(op.patience) * time.Millisecond
 	}
 	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, op.trace)
 	ctx, op.cancel = context.WithCancelCause(ctx)
@@ -229,8 +229,7 @@ func (sv *service) undo(ctx context.Context, op *operation) error {
 
 // run calls f within Begin, with arguments that f may change.
 func (sv *service) run(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
-	return sv.guarded(ctx, op.String(), func() error {
-		ctx := ctx
+	return sv.guarded(ctx, op.String(), func(ctx context.Context) error {
 		if sv.Begin != nil && op.command != cmdStatus {
 			var end func()
 			ctx, end = sv.Begin(ctx)

@@ -136,5 +136,5 @@ func (sv *service) ready(ctx context.Context) error {
 func (sv *service) ask(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return sv.guarded(ctx, what, func() error { return f(ctx) })
+	return sv.guarded(ctx, what, f)
 }

@@ -25,12 +25,12 @@ import (
 type order struct {
 	path     string // [wire.PathCNI], or [wire.PathAttach] for one more network of a running container
 	command  command
-	replayed bool          // from the Queue
-	recorded time.Time     // of a replayed DEL: when its attachment was recorded; zero if unknown
-	without  time.Time     // of a replayed DEL: when there was no record of it; zero if unknown
-	entry    string        // the name that a DEL of the attachment has in a queue; empty if it cannot be queued
-	network  string        // the name in the configuration
-	patience time.Duration // of the client; 0 if unknown
+	replayed bool      // from the Queue
+	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown
+	without  time.Time // of a replayed DEL: when there was no record of it; zero if unknown
+	entry    string    // the name that a DEL of the attachment has in a queue; empty if it cannot be queued
+	network  string    // the name in the configuration
+	patience int64     // of the client, in milliseconds; 0 or less if unknown
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
@@ -94,7 +94,7 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 // configuration, unless it is that of one more network. Beside an error decode returns
 // what it could decode.
 func decode(path string, m *wire.Request, header http.Header, over override.Override) (order, error) {
-	o := order{path: path, with: m.Attributes, patience: time.Duration(max(m.DeadlineMs, 0)) * time.Millisecond}
+	o := order{path: path, with: m.Attributes, patience: m.DeadlineMs}
 	if o.with == nil {
 		o.with = &wire.Attributes{}
 	}
@@ -176,7 +176,7 @@ func (o *order) configuration(conf []byte, over override.Override) (err error) {
 	}
 	if len(over) > 0 {
 		if conf, err = over.Apply(conf); err != nil {
-			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
+			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object as plugins read it: "+err.Error())
 		}
 	}
 	o.args.StdinData = conf

@@ -203,7 +203,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			return
 		}
-		if o.patience < 0 || o.with == nil {
+		if o.with == nil {
 			t.Errorf("%+v", o)
 		}
 		if o.ofContainer() && (utils.ValidateContainerID(o.args.ContainerID) != nil || utils.ValidateInterfaceName(o.args.IfName) != nil) {

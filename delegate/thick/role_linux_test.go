@@ -80,5 +80,3 @@ func TestRole(t *testing.T) {
 	}
 	play(t, arg)
 }
-
-func untilEOF() { _, _ = io.Copy(io.Discard, os.Stdin) }

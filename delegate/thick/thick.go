@@ -303,8 +303,8 @@ func (s *Server) log(ctx context.Context, level slog.Level, msg string, attrs ..
 }
 
 // guarded calls f and returns its error. It logs a panic of f and returns it as an error.
-func (s *Server) guarded(ctx context.Context, what string, f func() error) error {
-	err := guard(f)
+func (s *Server) guarded(ctx context.Context, what string, f func(context.Context) error) error {
+	err := guard(func() error { return f(ctx) })
 	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard wraps nothing
 		s.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
 	}
