@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -84,13 +85,9 @@ func TestNoRequestLogsByItself(t *testing.T) {
 	}, funcr.Options{Verbosity: 10}))
 	v := &View{config: Config{Node: "n1"}, log: Config{}.logger(), transport: newTransport(Config{}), ctx: ctx}
 	address, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	v.transport.now = &session{stamp: stamp(), server: address, next: server.Client().Transport}
-	if err := v.clients(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, v.clients())
 	v.definitions = newPart(ctx, v, resource{client: v.nads, name: definitionResource}, keepDefinition)
 	v.pods = newPart(ctx, v, resource{client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} }}, keepPod)
 	for name, request := range map[string]func() error{

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -273,9 +274,7 @@ func TestListOfDefinitionsIsNotOfAnOldVersion(t *testing.T) {
 		}
 	}
 	want := map[string]string{definitionResource: ";", "pods": "fieldSelector=spec.nodeName%3Dnode1&limit=500&resourceVersion=0;"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("queries (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "queries", got, want)
 }
 
 // Kubernetes' packages copy objects before they change them.
@@ -284,9 +283,7 @@ func TestCopiesOfDefinitionsShareNothing(t *testing.T) {
 	list := &definitionList{Items: make([]definition, 1)}
 	// One that cannot be used keeps its annotations, as a bookmark does.
 	err := json.Unmarshal([]byte(`{"metadata":{"namespace":"a","name":"b","annotations":{"k":"v"}},"spec":7}`), &list.Items[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	c, ok := list.DeepCopyObject().(*definitionList)
 	if !ok || !reflect.DeepEqual(c, list) {
 		t.Fatalf("%+v is no copy of %+v", c, list)

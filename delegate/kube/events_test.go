@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -77,12 +78,8 @@ func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
 				e.Added(aPod("b"), nil)
 				e.Added(nad.Pod{Container: "of podman"}, networks())
 				synctest.Wait()
-				if diff := cmp.Diff(want, sent(api)); diff != "" {
-					t.Error(diff)
-				}
-				if diff := cmp.Diff(EventStats{Sent: uint64(len(want))}, e.Stats()); diff != "" {
-					t.Error(diff)
-				}
+				nodetest.Equal(t, "sent", sent(api), want)
+				nodetest.Equal(t, "statistics", e.Stats(), EventStats{Sent: uint64(len(want))})
 			})
 		})
 	}
@@ -143,9 +140,7 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 		d.Version = "8"
 		e.Definition(d, InvalidNetwork, "AddNetwork", "version 7")
 		settle(time.Minute)
-		if diff := cmp.Diff([]string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"}, sent(api)); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "sent", sent(api), []string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"})
 		settle(time.Hour)
 		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
 		synctest.Wait()
@@ -167,9 +162,7 @@ func TestWhatHappensAgainIsSentAgain(t *testing.T) {
 			want = append(want, "Add net1 from ns/blue", "Remove net1 from ns/blue")
 		}
 		settle(time.Minute)
-		if diff := cmp.Diff(want, sent(api)); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "sent", sent(api), want)
 	})
 }
 
@@ -188,17 +181,13 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 		if d := time.Since(begin); d != 0 {
 			t.Errorf("adding Events has taken %v", d)
 		}
-		if diff := cmp.Diff(EventStats{Dropped: 2*eventQueue - 1}, e.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 2*eventQueue - 1})
 		begin = time.Now()
 		stop()
 		if d := time.Since(begin); d != eventFlush {
 			t.Errorf("the end has taken %v, want %v", d, eventFlush)
 		}
-		if diff := cmp.Diff(EventStats{Dropped: 3 * eventQueue}, e.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 3 * eventQueue})
 	})
 }
 
@@ -216,9 +205,7 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 		if d := time.Since(begin); d != time.Second {
 			t.Errorf("the end has taken %v, want 1s", d)
 		}
-		if diff := cmp.Diff(EventStats{Sent: 10}, e.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Sent: 10})
 	})
 }
 
@@ -249,9 +236,7 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 					times = append(times, r.At)
 				}
 				wantTimes(t, test.answers, test.want, times)
-				if diff := cmp.Diff(test.stats, e.Stats()); diff != "" {
-					t.Error(diff)
-				}
+				nodetest.Equal(t, "statistics", e.Stats(), test.stats)
 			})
 		})
 	}
@@ -267,9 +252,7 @@ func TestAnEventIsTriedForTenMinutes(t *testing.T) {
 		if n := api.count(); n < 20 || n > 30 {
 			t.Errorf("%d requests, want about 24", n)
 		}
-		if diff := cmp.Diff(EventStats{Dropped: 1}, e.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 1})
 		// It was never told, so it is worth telling.
 		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
 		synctest.Wait()

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -27,9 +28,7 @@ func newServer(t *testing.T) *kubetest.Server {
 func open(t *testing.T, s *kubetest.Server, c Config) *View {
 	t.Helper()
 	file, err := s.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	c.Kubeconfig = file
 	return openConfig(t, c)
 }
@@ -37,9 +36,7 @@ func open(t *testing.T, s *kubetest.Server, c Config) *View {
 func openConfig(t *testing.T, c Config) *View {
 	t.Helper()
 	v, err := Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(v.Close)
 	return v
 }

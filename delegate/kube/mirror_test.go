@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -84,9 +84,7 @@ func TestAMirrorFollowsTheStore(t *testing.T) {
 		_ = st.Replace([]any{object(single), object(list)}, "2")
 		settle()
 		want := []string{"blue", "blue/list.conflist", "blue/list.key", "blue/storage.conf", "blue/storage.key"}
-		if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
-			t.Errorf("files (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "files", tree(t, dir), want)
 		for _, want := range []nad.Definition{single, list} {
 			if got, err := nad.Load(os.DirFS(dir), want.Ref); err != nil || got != want {
 				t.Errorf("%+v, %v, want %+v", got, err, want)
@@ -123,18 +121,12 @@ func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
 		settle()
 	})
 	// A crash between the files of a definition, and one while a file is written.
-	if err := os.Remove(filepath.Join(dir, "blue/half.conf")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(filepath.Join(dir, "blue/half.conf")))
 	for name, data := range map[string]string{"blue/.tmp-1": "x", "blue/own.conf": config} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 	}
 	before, err := os.Stat(filepath.Join(dir, "blue/kept.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
 		settle()
 		if files := tree(t, dir); len(files) != 9 {
@@ -144,9 +136,7 @@ func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
 		settle()
 	})
 	want := []string{"blue", "blue/kept.conf", "blue/kept.key", "blue/own.conf"} // own.conf is a person's
-	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "files", tree(t, dir), want)
 	if after, err := os.Stat(filepath.Join(dir, "blue/kept.conf")); err != nil || !os.SameFile(before, after) {
 		t.Errorf("a definition that has not changed was written again (%v)", err)
 	}
@@ -182,9 +172,7 @@ func TestAMirrorThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); n != 1 {
 			t.Errorf("log %q, want one line", log)
 		}
-		if err := os.Remove(dir); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Remove(dir))
 		time.Sleep(mirrorRetry)
 		settle()
 		if got, err := nad.Load(os.DirFS(dir), d.Ref); err != nil || got != d {
@@ -202,9 +190,7 @@ func TestTheMirrorServesUntilTheViewHasSynced(t *testing.T) {
 	d := storage(s)
 	mirror := t.TempDir()
 	file, err := s.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	first := openConfig(t, Config{Kubeconfig: file, Mirror: mirror})
 	awaitSync(t, first)
 	for {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -58,9 +59,7 @@ func TestAViewThatHasNeverSyncedKnowsNothingAndRecovers(t *testing.T) {
 			s := newServer(t)
 			d := storage(s)
 			file, err := s.Kubeconfig(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			heal := fail(s)
 			v := openConfig(t, Config{Kubeconfig: file, Node: "node1", Pods: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
@@ -192,25 +191,17 @@ func TestAKubeconfigIsReadWhenItCanBe(t *testing.T) {
 			d := storage(s)
 			dir := t.TempDir()
 			file, err := s.Kubeconfig(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			good, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			switch before {
 			case "old token":
 				before = strings.Replace(string(good), "secret", "expired", 1)
 			case "other CA":
 				other, err := newServer(t).Kubeconfig(t.TempDir())
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				bad, err := os.ReadFile(other)
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				before = strings.Replace(string(bad), "https://", "https://127.0.0.2:1/", 1)
 			}
 			path := filepath.Join(dir, "kubeconfig")
@@ -245,9 +236,7 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 				second.Break(kubetest.Fault{NoSendInitialEvents: true})
 			}
 			file, err := first.Kubeconfig(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			v := openConfig(t, Config{Kubeconfig: file, NADWait: -1})
 			awaitSync(t, v)
 			if _, err := second.Kubeconfig(filepath.Dir(file)); err != nil {
@@ -271,12 +260,8 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 // write replaces a file.
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	nodetest.OK(t, os.Rename(path+".new", path))
 }
 
 func TestAConfigThatCanNeverWorkIsRefused(t *testing.T) {

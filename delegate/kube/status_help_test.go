@@ -189,36 +189,54 @@ func (r *records) recorded(_ context.Context, pod nad.Pod) (Status, error) {
 }
 
 // running runs until the test calls stop, and at its end.
-func running(t *testing.T, run func(context.Context)) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+func running(tb testing.TB, run func(context.Context)) (stop func()) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		run(ctx)
 	}()
 	stop = func() { cancel(); <-done }
-	t.Cleanup(stop)
+	tb.Cleanup(stop)
 	return stop
 }
 
 // A bench is a writer whose time stands still.
 type bench struct {
+	testing.TB
 	*StatusWriter
 	records
 	api  fakeAPI
 	stop func()
 }
 
-// newBench returns a writer that runs until the test ends. It is for a bubble of package
-// synctest, in which every goroutine must end.
-func newBench(t *testing.T, c StatusConfig) *bench {
+// bubble tests a writer in a bubble of package synctest.
+func bubble(t *testing.T, c StatusConfig, test func(b *bench)) {
 	t.Helper()
-	b := &bench{}
-	c.Desired = b.recorded
-	b.StatusWriter = b.api.view(t).NewStatusWriter(c)
-	b.stop = running(t, b.Run)
-	return b
+	bubbleOf(t, false, c, test)
+}
+
+// bubbleWithPods is bubble with a View that has the pods that are shown.
+func bubbleWithPods(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	bubbleOf(t, true, StatusConfig{}, test)
+}
+
+func bubbleOf(t *testing.T, pods bool, c StatusConfig, test func(b *bench)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{TB: t}
+		v := b.api.view(t)
+		if pods {
+			v.pods = &part[Pod]{store: newStore(keepPod)}
+		}
+		c.Desired = b.recorded
+		b.StatusWriter = v.NewStatusWriter(c)
+		b.stop = running(t, b.Run)
+		test(b)
+	})
 }
 
 // added records a sandbox of the pod of that name and says so.
@@ -230,19 +248,19 @@ func (b *bench) added(name string) nad.Pod {
 }
 
 // wantRequests fails the test unless there were n requests since the last look at them.
-func (b *bench) wantRequests(t *testing.T, n int, when string) {
-	t.Helper()
+func (b *bench) wantRequests(n int, when string) {
+	b.Helper()
 	if got := b.api.count(); got != n {
-		t.Errorf("%d requests %s, want %d", got, when, n)
+		b.Errorf("%d requests %s, want %d", got, when, n)
 	}
 }
 
 // wantTimes fails the test unless requests were made at these times. A pause that an answer
 // asks for may be up to half as long again.
-func wantTimes(t *testing.T, answers []answer, want, got []time.Duration) {
-	t.Helper()
+func wantTimes(tb testing.TB, answers []answer, want, got []time.Duration) {
+	tb.Helper()
 	if len(got) != len(want) {
-		t.Errorf("requests at %v, want %v", got, want)
+		tb.Errorf("requests at %v, want %v", got, want)
 		return
 	}
 	for i := 1; i < len(want); i++ {
@@ -252,7 +270,7 @@ func wantTimes(t *testing.T, answers []answer, want, got []time.Duration) {
 			most += least / 2
 		}
 		if pause := got[i] - got[i-1]; pause < least || pause > most {
-			t.Errorf("request %d after %v, want it after %v to %v", i, pause, least, most)
+			tb.Errorf("request %d after %v, want it after %v to %v", i, pause, least, most)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -65,9 +66,7 @@ func (s *served) add(t *testing.T, pod nad.Pod) {
 // await waits until done does true.
 func (s *served) await(t *testing.T, done func() bool) {
 	t.Helper()
-	if err := s.server.Wait(t.Context(), done); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.server.Wait(t.Context(), done))
 }
 
 func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
@@ -115,9 +114,7 @@ func TestAnotherPodOfTheSameNameKeepsItsStatus(t *testing.T) {
 	if text, ok := s.server.Pod("blue", "a").Annotations[status.NetworkStatusAnnotation]; ok {
 		t.Errorf("the other pod has %s", text)
 	}
-	if diff := cmp.Diff(StatusStats{Gone: 2}, s.Stats()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "statistics", s.Stats(), StatusStats{Gone: 2})
 }
 
 func TestAStatusIsWrittenWhenTheServerIsBack(t *testing.T) {

@@ -8,59 +8,48 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
 func TestAStatusIsOnePatchWithTheUIDOfThePod(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
 		synctest.Wait()
 		want := []request{{Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
-		if diff := cmp.Diff(want, b.api.take()); diff != "" {
-			t.Error(diff)
-		}
-		if diff := cmp.Diff(StatusStats{Written: 1}, b.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "requests", b.api.take(), want)
+		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 1})
 	})
 }
 
 func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
 		settle(time.Second)
 		b.Changed(pod)
-		if err := b.Wait(t.Context(), pod); err != nil {
-			t.Error(err)
+		if err := b.Wait(b.Context(), pod); err != nil {
+			b.Error(err)
 		}
 		settle(time.Hour)
-		b.wantRequests(t, 1, "in all")
+		b.wantRequests(1, "in all")
 		b.set(pod.Container, aStatus("one more network"))
 		b.Changed(pod)
 		settle(time.Second)
-		b.wantRequests(t, 1, "after one more network")
+		b.wantRequests(1, "after one more network")
 	})
 }
 
 func TestNothingIsWrittenOnceThereAreNoRecords(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
 		settle(time.Second)
 		b.api.take()
 		b.set(pod.Container, Status{})
 		b.Changed(pod)
 		settle(time.Hour)
-		b.wantRequests(t, 0, "in all")
+		b.wantRequests(0, "in all")
 		if len(b.pods) != 0 {
-			t.Errorf("%d pods are remembered, want none", len(b.pods))
+			b.Errorf("%d pods are remembered, want none", len(b.pods))
 		}
 	})
 }
@@ -71,38 +60,32 @@ func TestAStatusThatNoADDWaitsForIsDelayed(t *testing.T) {
 	const delay = 50 * time.Millisecond
 	for policy, want := range map[StatusPolicy]time.Duration{StatusAsync: delay, StatusWait: 0, StatusRequire: 0} {
 		t.Run(string(policy), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{Policy: policy, Delay: delay})
+			bubble(t, StatusConfig{Policy: policy, Delay: delay}, func(b *bench) {
 				pod := aPod("a")
 				b.set(pod.Container, aStatus("net"))
-				if err := b.Wait(t.Context(), pod); err != nil {
-					t.Error(err)
+				if err := b.Wait(b.Context(), pod); err != nil {
+					b.Error(err)
 				}
 				settle(time.Second)
 				wrote := []request{{At: want, Name: "a", Body: patchOf(pod, aStatus("net"))}}
-				if diff := cmp.Diff(wrote, b.api.take()); diff != "" {
-					t.Error(diff)
-				}
+				nodetest.Equal(b, "requests", b.api.take(), wrote)
 			})
 		})
 	}
 }
 
 func TestAContainerThatIsRemovedDuringTheDelayNeedsNoRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Policy: StatusAsync, Delay: time.Second})
+	bubble(t, StatusConfig{Policy: StatusAsync, Delay: time.Second}, func(b *bench) {
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("net"))
-		if err := b.Wait(t.Context(), pod); err != nil {
-			t.Error(err)
+		if err := b.Wait(b.Context(), pod); err != nil {
+			b.Error(err)
 		}
 		b.set(pod.Container, Status{})
 		b.Changed(pod)
 		settle(time.Hour)
 		if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-			t.Errorf("%d requests, %d pods, want none", n, len(b.pods))
+			b.Errorf("%d requests, %d pods, want none", n, len(b.pods))
 		}
 	})
 }
@@ -115,18 +98,16 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 		"a name that is a path": {Namespace: "blue", Name: "a/../b", Container: "c"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{Policy: StatusRequire})
+			bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
 				b.set("c", aStatus("net"))
 				b.Changed(pod)
 				b.Resume([]nad.Pod{pod})
-				if err := b.Wait(t.Context(), pod); err != nil {
-					t.Error(err)
+				if err := b.Wait(b.Context(), pod); err != nil {
+					b.Error(err)
 				}
 				settle(time.Minute)
 				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-					t.Errorf("%d requests, %d pods, want none", n, len(b.pods))
+					b.Errorf("%d requests, %d pods, want none", n, len(b.pods))
 				}
 			})
 		})
@@ -135,9 +116,7 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 
 // The DEL of the old sandbox of a pod comes after the ADD of the new one.
 func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		older := b.added("a")
 		settle(time.Second)
 		newer := older
@@ -154,16 +133,12 @@ func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
 			{Name: "a", Body: patchOf(older, aStatus("a"))},
 			{At: time.Second, Name: "a", Body: patchOf(newer, aStatus("newer"))},
 		}
-		if diff := cmp.Diff(want, b.api.take()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "requests", b.api.take(), want)
 	})
 }
 
 func TestTheDELOfTheNewestSandboxDoesNotBringBackTheStatusOfTheOldOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		older := b.added("a")
 		settle(time.Second)
 		newer := older
@@ -175,20 +150,18 @@ func TestTheDELOfTheNewestSandboxDoesNotBringBackTheStatusOfTheOldOne(t *testing
 		b.set(newer.Container, Status{})
 		b.Changed(newer)
 		settle(time.Hour)
-		b.wantRequests(t, 0, "in all")
+		b.wantRequests(0, "in all")
 	})
 }
 
 func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		pod, only := aPod("a"), aStatus("primary alone")
 		only.IfWritten = true
 		b.set(pod.Container, only)
 		b.Changed(pod)
 		settle(time.Second)
-		b.wantRequests(t, 0, "for a pod without a status")
+		b.wantRequests(0, "for a pod without a status")
 		both := aStatus("primary and another")
 		both.Created = only.Created
 		b.set(pod.Container, both)
@@ -197,52 +170,44 @@ func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {
 		b.set(pod.Container, only)
 		b.Changed(pod)
 		settle(time.Second)
-		b.wantRequests(t, 2, "when a network came and went")
+		b.wantRequests(2, "when a network came and went")
 	})
 }
 
 func TestRecordsThatCannotBeReadAreReadAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		b.unreadable(errors.New("I/O error"))
 		b.added("a")
 		settle(time.Second)
-		b.wantRequests(t, 0, "in all")
+		b.wantRequests(0, "in all")
 		b.unreadable(nil)
 		settle(time.Minute)
-		b.wantRequests(t, 1, "when they can be read")
+		b.wantRequests(1, "when they can be read")
 	})
 }
 
 // A daemon that is killed between record and status leaves the record.
 func TestTheNextProcessWritesWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		b.api.fail(answer{err: errRefused})
 		pod := b.added("a")
 		synctest.Wait()
 		b.stop()
 		if n := b.api.count(); n != 1 {
-			t.Fatalf("%d requests, want 1", n)
+			b.Fatalf("%d requests, want 1", n)
 		}
-		next := b.api.view(t).NewStatusWriter(StatusConfig{Desired: b.recorded})
-		stop := running(t, next.Run)
+		next := b.api.view(b).NewStatusWriter(StatusConfig{Desired: b.recorded})
+		stop := running(b, next.Run)
 		next.Resume([]nad.Pod{pod})
 		settle(time.Minute)
 		want := []request{{Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
-		if diff := cmp.Diff(want, b.api.take()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "requests", b.api.take(), want)
 		stop()
 	})
 }
 
 func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		var pods []nad.Pod
 		for i := range 25 {
 			name := strconv.Itoa(i)
@@ -251,15 +216,15 @@ func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
 		}
 		b.Resume(pods)
 		settle(950 * time.Millisecond)
-		b.wantRequests(t, 10, "in the first second")
+		b.wantRequests(10, "in the first second")
 		// One whose ADD comes now does not wait for the others.
 		b.added("new")
 		synctest.Wait()
 		if got := b.api.take(); len(got) != 1 || got[0].Name != "new" {
-			t.Errorf("%v, want a request for the new pod", got)
+			b.Errorf("%v, want a request for the new pod", got)
 		}
 		settle(time.Minute)
-		b.wantRequests(t, 15, "afterwards")
+		b.wantRequests(15, "afterwards")
 	})
 }
 
@@ -270,35 +235,33 @@ func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
 		want int // requests in the first second
 	}{{0, 50}, {5, 5}} {
 		t.Run(strconv.Itoa(test.want), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{Rate: test.rate})
+			bubble(t, StatusConfig{Rate: test.rate}, func(b *bench) {
 				for i := range 110 {
 					b.added(strconv.Itoa(i))
 				}
 				settle(999 * time.Millisecond)
 				if n := b.api.count(); n != test.want {
-					t.Errorf("%d requests in the first second, want %d", n, test.want)
+					b.Errorf("%d requests in the first second, want %d", n, test.want)
 				}
 				waits := aPod("waits")
 				b.set(waits.Container, aStatus("waits"))
 				begin := time.Now()
-				if err := b.Wait(t.Context(), waits); err != nil {
-					t.Error(err)
+				if err := b.Wait(b.Context(), waits); err != nil {
+					b.Error(err)
 				}
 				if d := time.Since(begin); d != 0 {
-					t.Errorf("an ADD has waited for %v", d)
+					b.Errorf("an ADD has waited for %v", d)
 				}
 				// Also one that is in the backlog already.
-				if err := b.Wait(t.Context(), aPod("109")); err != nil {
-					t.Error(err)
+				if err := b.Wait(b.Context(), aPod("109")); err != nil {
+					b.Error(err)
 				}
 				if d := time.Since(begin); d != 0 {
-					t.Errorf("an ADD has waited for %v", d)
+					b.Errorf("an ADD has waited for %v", d)
 				}
 				settle(time.Minute)
 				if n := b.api.count(); n != 111-test.want {
-					t.Errorf("%d requests afterwards, want %d", n, 111-test.want)
+					b.Errorf("%d requests afterwards, want %d", n, 111-test.want)
 				}
 			})
 		})
@@ -306,39 +269,31 @@ func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
 }
 
 func TestStatsSayWhatIsPending(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		b.api.fail(answer{err: errRefused}, answer{err: errRefused}, answer{code: 500})
 		b.added("a")
 		settle(500 * time.Millisecond)
-		if diff := cmp.Diff(StatusStats{Failed: 3, Pending: 1, Lag: 500 * time.Millisecond}, b.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Failed: 3, Pending: 1, Lag: 500 * time.Millisecond})
 		settle(time.Second)
-		if diff := cmp.Diff(StatusStats{Failed: 3, Written: 1}, b.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Failed: 3, Written: 1})
 	})
 }
 
 func TestAWriterEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Policy: StatusRequire, Timeout: time.Hour})
+	bubble(t, StatusConfig{Policy: StatusRequire, Timeout: time.Hour}, func(b *bench) {
 		b.api.fail(answer{delay: time.Hour})
 		pod := b.added("a")
 		synctest.Wait()
 		result := make(chan error)
-		go func() { result <- b.Wait(context.WithoutCancel(t.Context()), pod) }()
+		go func() { result <- b.Wait(context.WithoutCancel(b.Context()), pod) }()
 		synctest.Wait()
 		b.stop()
 		if err := <-result; !errors.Is(err, ErrNotWritten) {
-			t.Errorf("%v, want %v", err, ErrNotWritten)
+			b.Errorf("%v, want %v", err, ErrNotWritten)
 		}
 		b.Changed(pod)
-		if err := b.Wait(t.Context(), pod); !errors.Is(err, ErrNotWritten) {
-			t.Errorf("%v, want %v", err, ErrNotWritten)
+		if err := b.Wait(b.Context(), pod); !errors.Is(err, ErrNotWritten) {
+			b.Errorf("%v, want %v", err, ErrNotWritten)
 		}
 	})
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const notReady = "multinetd.metacni.io/not-ready"
@@ -55,12 +55,8 @@ func TestOnlyTheTaintsWithTheKeyAreRemoved(t *testing.T) {
 			s := newServer(t)
 			tainted(s, tt.before...)
 			v := open(t, s, Config{Node: "node1"})
-			if err := v.RemoveTaint(t.Context(), notReady); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.after, taints(s)); diff != "" {
-				t.Errorf("taints (-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
+			nodetest.Equal(t, "taints", taints(s), tt.after)
 			if n := s.Count("patch", "nodes"); n != tt.patches || s.Node("node1").Labels["a"] != "b" {
 				t.Errorf("%d patches, %v", n, s.Node("node1"))
 			}
@@ -87,17 +83,11 @@ func TestTaintsThatOthersChangeMeanwhileStay(t *testing.T) {
 			read := s.Node("node1")
 			read.Kind = "Node"
 			text, err := json.Marshal(read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			tainted(s, tt.meanwhile...)
 			s.Break(kubetest.Fault{Verb: "get", Resource: "nodes", Times: 1, Body: string(text)})
-			if err := open(t, s, Config{Node: "node1"}).RemoveTaint(t.Context(), notReady); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.after, taints(s)); diff != "" {
-				t.Errorf("taints (-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, open(t, s, Config{Node: "node1"}).RemoveTaint(t.Context(), notReady))
+			nodetest.Equal(t, "taints", taints(s), tt.after)
 		})
 	}
 }
@@ -125,9 +115,7 @@ func TestTaintIsRemovedWhenTheServerAllowsIt(t *testing.T) {
 			s.Break(fault)
 			var log logText
 			v := open(t, s, Config{Node: "node1", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			if err := v.RemoveTaint(t.Context(), notReady); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
 			if n := strings.Count(log.String(), "not removed yet"); n != 1 || len(taints(s)) > 0 {
 				t.Errorf("%d lines, taints %v\n%s", n, taints(s), log.String())
 			}
@@ -145,9 +133,7 @@ func TestRemovingATaintEndsWithItsContext(t *testing.T) {
 	v := open(t, s, Config{Node: "node1"})
 	ended := make(chan error)
 	go func() { ended <- v.RemoveTaint(ctx, notReady) }()
-	if err := s.Wait(t.Context(), func() bool { return s.Count("patch", "nodes") > 0 }); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("patch", "nodes") > 0 }))
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node1") {
 		t.Errorf("err = %v", err)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A FIFO in the place of a file waits for nobody. When the file is back, the credentials are
@@ -24,9 +26,7 @@ func TestCredentialsAreRegularFiles(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			fifo := filepath.Join(dir, "fifo")
-			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
 			path := fifo
 			if text != "" {
 				path = filepath.Join(dir, "kubeconfig")
@@ -37,19 +37,13 @@ func TestCredentialsAreRegularFiles(t *testing.T) {
 			if err := tr.check(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 				t.Fatalf("a FIFO: %v", err)
 			}
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(path))
 			write(t, path, head+"clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: x}}]\n")
 			if err := tr.check(); err != nil {
 				t.Errorf("mended: %v", err)
 			}
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Mkfifo(path, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(path))
+			nodetest.OK(t, syscall.Mkfifo(path, 0o600))
 			if err := tr.check(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 				t.Errorf("a FIFO, later: %v", err)
 			}

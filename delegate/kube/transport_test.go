@@ -5,9 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestRequestsAreObservedInTheWordsOfARole(t *testing.T) {
@@ -31,9 +30,7 @@ func TestRequestsAreObservedInTheWordsOfARole(t *testing.T) {
 			}
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://api"+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if got := requestOf(req); got != want {
 			t.Errorf("%s: %+v, want %+v", target, got, want)
 		}
@@ -63,7 +60,5 @@ func TestTheObserverIsToldOfEachRequest(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "requests", seen, want)
 }

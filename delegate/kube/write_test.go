@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -102,22 +103,20 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 }
 
 func TestStatusesThatWereRefusedAtOnceAreNotTriedAgainAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Rate: 1e6})
+	bubble(t, StatusConfig{Rate: 1e6}, func(b *bench) {
 		b.api.fail(repeat(answer{code: 429, after: 10}, 50)...)
 		for i := range 50 {
 			b.added(strconv.Itoa(i))
 		}
 		settle(time.Second)
-		b.wantRequests(t, 50, "at once")
+		b.wantRequests(50, "at once")
 		settle(time.Minute)
 		first := b.api.take()
 		if len(first) != 50 {
-			t.Fatalf("%d requests afterwards, want 50", len(first))
+			b.Fatalf("%d requests afterwards, want 50", len(first))
 		}
 		if between := first[49].At - first[0].At; between < time.Second || first[0].At < 10*time.Second {
-			t.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", first[0].At, between)
+			b.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", first[0].At, between)
 		}
 	})
 }
@@ -128,25 +127,23 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []StatusPolicy{StatusWait, StatusAsync, StatusRequire} {
 		t.Run(string(policy), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{Policy: policy, Timeout: time.Minute, Rate: 1e6})
+			bubble(t, StatusConfig{Policy: policy, Timeout: time.Minute, Rate: 1e6}, func(b *bench) {
 				b.api.fail(repeat(answer{delay: time.Second}, 110)...)
 				var adding sync.WaitGroup
 				for i := range 110 {
 					pod := aPod(strconv.Itoa(i))
 					b.set(pod.Container, aStatus(pod.Name))
 					adding.Go(func() {
-						if err := b.Wait(t.Context(), pod); err != nil {
-							t.Error(err)
+						if err := b.Wait(b.Context(), pod); err != nil {
+							b.Error(err)
 						}
 					})
 				}
 				adding.Wait()
 				settle(time.Minute)
-				b.wantRequests(t, 110, "in all")
+				b.wantRequests(110, "in all")
 				if b.api.peak != requestsAtATime {
-					t.Errorf("%d requests at a time, want %d", b.api.peak, requestsAtATime)
+					b.Errorf("%d requests at a time, want %d", b.api.peak, requestsAtATime)
 				}
 			})
 		})
@@ -157,19 +154,17 @@ func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
 	t.Parallel()
 	for name, a := range map[string]answer{"failed": {code: 500}, "refused": {code: 403}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{})
+			bubble(t, StatusConfig{}, func(b *bench) {
 				b.api.fail(repeat(a, 10000)...)
 				pod := b.added("a")
 				settle(24 * time.Hour)
 				if n := b.api.count(); n < 24*6 {
-					t.Errorf("%d requests in a day", n)
+					b.Errorf("%d requests in a day", n)
 				}
 				b.set(pod.Container, Status{})
 				settle(24 * time.Hour)
 				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-					t.Errorf("%d requests and %d pods without records, want none", n, len(b.pods))
+					b.Errorf("%d requests and %d pods without records, want none", n, len(b.pods))
 				}
 			})
 		})
@@ -177,9 +172,7 @@ func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
 }
 
 func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
 		settle(time.Second)
 		before := b.all[pod.Container]
@@ -192,7 +185,7 @@ func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
 		settle(time.Minute)
 		got := b.api.take()
 		if len(got) != 3 || got[2].Body != patchOf(pod, before) {
-			t.Errorf("%v, want the first status at the end", got)
+			b.Errorf("%v, want the first status at the end", got)
 		}
 	})
 }
@@ -200,9 +193,7 @@ func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
 // The first answer after an outage has all statuses written that were not answered, at the
 // rate of the writer: no pod waits for the end of its own pause.
 func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Rate: 10})
+	bubble(t, StatusConfig{Rate: 10}, func(b *bench) {
 		b.api.fail(repeat(answer{err: errRefused}, 10000)...)
 		for i := range 20 {
 			b.added(fmt.Sprintf("pod-%d", i))
@@ -213,11 +204,11 @@ func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 		b.added("first")
 		settle(2100 * time.Millisecond)
 		if s := b.Stats(); s.Written != 21 || s.Pending != 0 || b.api.count() != 21 {
-			t.Errorf("%+v after two seconds, want 21 written", s)
+			b.Errorf("%+v after two seconds, want 21 written", s)
 		}
 		settle(time.Hour)
 		if n := b.api.count(); n != 0 {
-			t.Errorf("%d more requests", n)
+			b.Errorf("%d more requests", n)
 		}
 	})
 }
@@ -225,9 +216,7 @@ func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 // One that requires the status waits for its own attempt: otherwise nobody might ever
 // find out that the API is back.
 func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{})
+	bubble(t, StatusConfig{}, func(b *bench) {
 		events := b.view.NewEvents(EventsConfig{})
 		b.config.Events = events
 		b.api.fail(repeat(answer{code: http.StatusForbidden, body: &metav1.Status{
@@ -238,10 +227,10 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		settle(time.Minute)
 		ev := <-events.queue
 		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != statusNotWritten {
-			t.Errorf("%+v, want one about the node", ev)
+			b.Errorf("%+v, want one about the node", ev)
 		}
 		if ev.note != "pod blue/a: cannot patch pods/status" || strings.Contains(ev.note, "name") {
-			t.Errorf("note %q", ev.note)
+			b.Errorf("note %q", ev.note)
 		}
 	})
 }
@@ -250,9 +239,7 @@ func TestAWriterThatNeverRunsEndsWithItsView(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // in which every goroutine must end
 		v, err := Open(t.Context(), Config{Kubeconfig: "/nonexistent/kubeconfig"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		v.NewStatusWriter(StatusConfig{}).Changed(aPod("web"))
 		v.Close()
 	})
@@ -262,9 +249,7 @@ func TestRunEndsWithItsView(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		v, err := Open(t.Context(), Config{Kubeconfig: "/nonexistent/kubeconfig", Node: "n1", Pods: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		time.AfterFunc(time.Second, v.Close)
 		v.NewStatusWriter(StatusConfig{}).Run(context.WithoutCancel(t.Context()))
 	})

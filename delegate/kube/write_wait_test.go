@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestAnADDWaitsAsThePolicySays(t *testing.T) {
@@ -29,50 +29,44 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 	} {
 		for _, policy := range []StatusPolicy{"", StatusWait, StatusRequire} {
 			t.Run(name+", "+string(policy), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					b := newBench(t, StatusConfig{Policy: policy, Timeout: test.timeout})
+				bubble(t, StatusConfig{Policy: policy, Timeout: test.timeout}, func(b *bench) {
 					b.api.fail(test.answers...)
 					pod := aPod("a")
 					b.set(pod.Container, aStatus("a"))
 					begin := time.Now()
-					err := b.Wait(t.Context(), pod)
+					err := b.Wait(b.Context(), pod)
 					if d := time.Since(begin); d != test.want {
-						t.Errorf("waited for %v, want %v", d, test.want)
+						b.Errorf("waited for %v, want %v", d, test.want)
 					}
-					checkNotWritten(t, err, test.fails && policy == StatusRequire)
+					checkNotWritten(b, err, test.fails && policy == StatusRequire)
 				})
 			})
 		}
 	}
 }
 
-func checkNotWritten(t *testing.T, err error, want bool) {
-	t.Helper()
+func checkNotWritten(tb testing.TB, err error, want bool) {
+	tb.Helper()
 	if errors.Is(err, ErrNotWritten) != want || (err != nil) != want {
-		t.Errorf("%v, want ErrNotWritten: %v", err, want)
+		tb.Errorf("%v, want ErrNotWritten: %v", err, want)
 	}
 	var coder interface{ CNICode() uint }
 	if want && (!errors.As(err, &coder) || coder.CNICode() != 11) {
-		t.Errorf("%v has not code 11", err)
+		tb.Errorf("%v has not code 11", err)
 	}
 }
 
 func TestAnADDThatDoesNotWaitIsWrittenAllTheSame(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Policy: StatusAsync})
+	bubble(t, StatusConfig{Policy: StatusAsync}, func(b *bench) {
 		b.api.fail(answer{delay: 3 * time.Second})
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("a"))
 		begin := time.Now()
-		if err := b.Wait(t.Context(), pod); err != nil || time.Since(begin) != 0 {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		if err := b.Wait(b.Context(), pod); err != nil || time.Since(begin) != 0 {
+			b.Errorf("%v after %v", err, time.Since(begin))
 		}
 		settle(time.Minute)
-		if diff := cmp.Diff(StatusStats{Written: 1}, b.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 1})
 	})
 }
 
@@ -87,35 +81,33 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 		"black hole":     {answer{delay: time.Hour}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, StatusConfig{})
+			bubble(t, StatusConfig{}, func(b *bench) {
 				wait := func(name string) time.Duration {
 					pod := aPod(name)
 					b.set(pod.Container, aStatus(name))
 					begin := time.Now()
-					if err := b.Wait(t.Context(), pod); err != nil {
-						t.Error(err)
+					if err := b.Wait(b.Context(), pod); err != nil {
+						b.Error(err)
 					}
 					return time.Since(begin)
 				}
 				b.api.fail(repeat(test.answer, 6)...)
 				if d := wait("a"); d != test.first {
-					t.Errorf("the first ADD has waited for %v, want %v", d, test.first)
+					b.Errorf("the first ADD has waited for %v, want %v", d, test.first)
 				}
 				synctest.Wait()
 				for _, name := range []string{"b", "c"} {
 					if d := wait(name); d != 0 {
-						t.Errorf("the ADD of %s has waited for %v", name, d)
+						b.Errorf("the ADD of %s has waited for %v", name, d)
 					}
 				}
 				settle(2 * time.Minute)
 				if s := b.Stats(); s.Written != 3 || s.Pending != 0 {
-					t.Errorf("%+v, want 3 written", s)
+					b.Errorf("%+v, want 3 written", s)
 				}
 				b.api.fail(answer{delay: 300 * time.Millisecond})
 				if d := wait("d"); d != 300*time.Millisecond {
-					t.Errorf("the ADD afterwards has waited for %v, want 300ms", d)
+					b.Errorf("the ADD afterwards has waited for %v, want 300ms", d)
 				}
 			})
 		})
@@ -123,38 +115,34 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 }
 
 func TestAnADDThatRequiresItsStatusTriesEvenIfTheAPIWasAway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Policy: StatusRequire})
+	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
 		b.api.fail(repeat(answer{err: errRefused}, 4)...)
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("a"))
-		checkNotWritten(t, b.Wait(t.Context(), pod), true)
+		checkNotWritten(b, b.Wait(b.Context(), pod), true)
 		b.set(pod.Container, Status{}) // undone
 		b.Changed(pod)
 		settle(time.Minute)
 		b.set(pod.Container, aStatus("again"))
-		checkNotWritten(t, b.Wait(t.Context(), pod), false)
+		checkNotWritten(b, b.Wait(b.Context(), pod), false)
 	})
 }
 
 func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, StatusConfig{Policy: StatusRequire})
+	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
 		b.api.fail(answer{delay: 5 * time.Second})
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("a"))
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
 		err := b.Wait(ctx, pod)
-		checkNotWritten(t, err, true)
+		checkNotWritten(b, err, true)
 		if d := time.Since(begin); d != 10*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v after %v", err, d)
+			b.Errorf("%v after %v", err, d)
 		}
 		if len(b.pods[identity(pod)].waiting) != 0 {
-			t.Error("still waiting")
+			b.Error("still waiting")
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The answer comes before the deadline, by the margin.
@@ -42,10 +43,10 @@ func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
 	x := plugins()
 	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", x.Plugins["b"])
 	p := n.start(x)
-	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `"red"`, "no free device", "code 113")
-	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-	same(t, "records", nil, p.records())
-	same(t, "running", nil, n.running())
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `"red"`, "no free device", "code 113")
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "running", n.running(), nil)
 }
 
 // late is a margin that leaves a request three seconds, in which what nothing holds up is done.
@@ -71,17 +72,17 @@ func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	gate, open := n.gate()
 	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
 	p := n.start(x, late)
-	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
 		"within the runtime's timeout", "plugin_request_timeout", "nri_plugin_request_timeout", "code 11")
-	same(t, "running", nil, n.running())
-	same(t, "records", []string{"c1 planned"}, p.records())
-	same(t, "alive", []string{"a c1 net1", "b c1 net2"}, x.Live())
+	nodetest.Equal(t, "running", n.running(), nil)
+	nodetest.Equal(t, "records", p.records(), []string{"c1 planned"})
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "b c1 net2"})
 	n.mustRun(n.sandbox("c2", "blue")) // meanwhile
 	open()
 	p.stop() // which waits
-	same(t, "alive", []string{"a c2 net1"}, x.Live())
-	same(t, "records", []string{"c2 added"}, p.records())
-	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
+	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
 }
 
 // If an ADD succeeds just at its deadline, the answer and the record agree.
@@ -106,8 +107,8 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 		cancel()
 	}
 	p.work.running.Wait()
-	same(t, "records", attached, p.records())
-	same(t, "alive", make([]struct{}, len(attached)), make([]struct{}, len(x.Live())))
+	nodetest.Equal(t, "records", p.records(), attached)
+	nodetest.Equal(t, "alive", len(x.Live()), len(attached))
 	t.Logf("figures: %d of 100 attached in time", len(attached))
 }
 
@@ -136,16 +137,16 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 		t.Error("the pod is started")
 	}
 	p.work.running.Wait() // for the ADD to end, and the undo to fail
-	same(t, "records", []string{"c1 leftover"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Failed == 1 })
-	same(t, "records", []string{"c1 leftover"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
 	<-fail
 	fail <- false
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "alive", nil, x.Live())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // Stop detaches in reverse order, in the recorded network namespace if the event has
@@ -173,7 +174,7 @@ func TestStopAndRemoveDetach(t *testing.T) {
 			n.mustRun(s)
 			tt.prepare(n, s)
 			n.stop(s)
-			same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
 			for _, c := range x.Calls()[2:] {
 				if (c.NetNS == path) != tt.netns || c.NetNS != path && c.NetNS != "" {
 					t.Errorf("%s in %q", c, c.NetNS)
@@ -182,8 +183,8 @@ func TestStopAndRemoveDetach(t *testing.T) {
 			n.stop(s)
 			n.remove(s)
 			n.remove(s)
-			same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-			same(t, "records", nil, p.records())
+			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+			nodetest.Equal(t, "records", p.records(), nil)
 		})
 	}
 }
@@ -217,12 +218,12 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	n.mustRun(s, other)
 	fails <- errors.New("not now")
 	n.stop(s)
-	same(t, "alive", []string{"a c1 net1", "a c2 net1"}, x.Live()) // b was tried all the same
-	same(t, "records", []string{"c1 deleting", "c2 added"}, p.records())
-	same(t, "complaints", []int{1}, []int{p.log.count("not now")})
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c2 net1"}) // b was tried all the same
+	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting", "c2 added"})
+	nodetest.Equal(t, "complaints", p.log.count("not now"), 1)
 	fails <- nil
 	n.remove(s)
-	same(t, "records", []string{"c2 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
 	fails <- errors.New("not now")
 	fails <- errors.New("not now")
 	fails <- nil
@@ -233,8 +234,8 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	n.remove(other)
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "alive", nil, x.Live())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // A Stop whose DEL takes too long is answered in time, and the DEL goes on.
@@ -248,13 +249,13 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	n.stop(s)
-	same(t, "records", []string{"c1 deleting"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting"})
 	open()
 	n.remove(s) // waits for the other
 	p.stop()
-	same(t, "alive", nil, x.Live())
-	same(t, "records", nil, p.records())
-	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
 }
 
 // A Stop that comes while the ADD is being undone waits for that.
@@ -272,7 +273,7 @@ func TestStopWaitsForUndo(t *testing.T) {
 	n.stop(s) // does not wait longer than it may
 	open()
 	p.work.running.Wait()
-	same(t, "alive", nil, x.Live())
-	same(t, "records", nil, p.records())
-	same(t, "errors", []int{1}, []int{p.log.count("level=ERROR")}) // that the pod is refused
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "errors", p.log.count("level=ERROR"), 1) // that the pod is refused
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The annotation of a pod selects networks by name. Nothing is attached to pods on
@@ -30,17 +29,17 @@ func TestAnnotationSelectsNetworks(t *testing.T) {
 	ours := n.sandbox("ours", "blue")
 	ours.Linux.Namespaces[1].Path = "/proc/self/ns/net"
 	n.mustRun(plain, blank, hostless, broken, silent, ours)
-	same(t, "calls", nil, x.Trace())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 	for _, s := range []*api.PodSandbox{plain, hostless, silent} {
 		n.stop(s)
 		n.remove(s)
 	}
 	both := n.sandbox("both", "blue,kube-system/red")
 	n.mustRun(both)
-	same(t, "calls", []string{"ADD a net1", "ADD b net2"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2"})
 	n.stop(both)
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 // A pod that selects networks is refused if its event does not say where its network
@@ -63,34 +62,11 @@ func TestMissingNamespacesAreAnError(t *testing.T) {
 			p := n.start(x)
 			s := n.sandbox("c1", "blue")
 			tt.change(s)
-			wantError(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
+			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
 			n.stop(s)
-			same(t, "calls", nil, x.Trace())
-			same(t, "records", nil, p.records())
+			nodetest.Equal(t, "calls", x.Trace(), nil)
+			nodetest.Equal(t, "records", p.records(), nil)
 		})
-	}
-}
-
-// The log has each pod that is refused, with its name and the reason.
-func TestRefusedPodsAreLogged(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	p := n.start(plugins())
-	for networks, why := range map[string]string{"green": "green", "[{": networksAnnotation} {
-		before := p.log.String()
-		if n.run(n.sandbox("c1", networks)) == nil {
-			t.Fatal("the pod is started")
-		}
-		line := strings.TrimPrefix(p.log.String(), before)
-		for _, word := range []string{"level=ERROR", "refused", "shop/web", "c1", why, "CNI code"} {
-			if !strings.Contains(line, word) {
-				t.Errorf("%q lacks %q", line, word)
-			}
-		}
-	}
-	n.mustRun(n.sandbox("c1", "blue"))
-	if p.log.count("msg=attached pod=shop/web sandbox=c1") != 1 {
-		t.Error(p.log)
 	}
 }
 
@@ -149,18 +125,21 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 			t.Errorf("%s: the pod is started", networks)
 			continue
 		}
-		wantError(t, err, words...)
+		nodetest.Says(t, err, words...)
+	}
+	if got := p.log.count("level=ERROR msg=refused"); got < 12 || p.log.count("shop/web") < got {
+		t.Errorf("the log has %d pods that are refused:\n%s", got, p.log)
 	}
 	odd := n.sandbox("c1", "blue")
 	odd.Name = "web;IP=10.0.0.9"
-	wantError(t, n.run(odd), "K8S_POD_NAME", "more than one argument")
+	nodetest.Says(t, n.run(odd), "K8S_POD_NAME", "more than one argument")
 	bad := n.sandbox("c2", "blue")
 	bad.Id = "../c2"
-	wantError(t, n.run(bad), "code 4")
+	nodetest.Says(t, n.run(bad), "code 4")
 	n.stop(bad) // which nobody could have attached
-	same(t, "calls", nil, x.Trace())
-	same(t, "running", nil, n.running())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), nil)
+	nodetest.Equal(t, "running", n.running(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // Attachments are recorded by sandbox, because a pod may have several. Interface
@@ -176,44 +155,24 @@ func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	first := n.sandbox("c1", "blue,red,blue@data0")
 	second := n.sandbox("c2", `[{"name":"mac","mac":"02:00:00:00:00:01","cni-args":{"new":2}}]`) // of the same pod
 	n.mustRun(first, second)
-	same(t, "calls", []string{"ADD a net1", "ADD b net3", "ADD a data0", "ADD a net1"}, x.Trace())
-	same(t, "records", []string{"c1 added", "c2 added"}, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net3", "ADD a data0", "ADD a net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "c2 added"})
 	calls := x.Calls()
 	if c := calls[0]; c.ContainerID != "c1" || c.NetNS != n.file("netns", "c1") ||
 		c.Args != "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=uid-1" ||
 		c.Path != n.file("bin") {
 		t.Errorf("call: %+v", c)
 	}
-	conf := stdin(t, calls[3])
+	conf := nodetest.Stdin(t, calls[3])
 	if !reflect.DeepEqual(conf["runtimeConfig"], map[string]any{"mac": "02:00:00:00:00:01"}) ||
 		!reflect.DeepEqual(conf["args"], map[string]any{"cni": map[string]any{"old": 1.0, "new": 2.0}}) {
 		t.Errorf("configuration: %s", calls[3].Stdin)
 	}
 	n.stop(first)
-	same(t, "alive", []string{"a c2 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
 	n.stop(second)
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 	if !strings.Contains(p.log.String(), `data0`) {
 		t.Error("the log does not say which interfaces a pod has got")
 	}
-}
-
-// The networks and the namespace are recorded before the first plugin runs.
-func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	var p *process
-	x.Script = func(_ int, c delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
-		same(t, "records at "+c.String(), []string{"c1 planned"}, p.records())
-		file := filepath.Join(p.Config.StateDir, "c1@nri@eth0.json")
-		text, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(text), n.file("netns", "c1")) {
-			t.Errorf("%s: %s %v", file, text, err)
-		}
-		return plugin
-	}
-	p = n.start(x)
-	n.mustRun(n.sandbox("c1", "blue,red"))
-	same(t, "records", []string{"c1 added"}, p.records())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // sweepOften is a pause between two sweeps that a test can wait for.
@@ -36,10 +37,10 @@ func TestClaimsOutliveThePlugin(t *testing.T) {
 	c.mustRun(s)
 	c.reports(o, "net1", "Ready=True")
 	p.stop()
-	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 
 	p = c.startWith(x)
-	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 	c.stop(s)
 	c.reports(o, "Ready=False")
 	p.stop()
@@ -47,9 +48,9 @@ func TestClaimsOutliveThePlugin(t *testing.T) {
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "calls", []string{"ADD a net1", "DEL a net1"}, x.Trace())
-	same(t, "prepared", nil, c.prepares())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
+	nodetest.Equal(t, "prepared", c.prepares(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // The driver serves the kubelet while the runtime is away. The plugin connects again, however
@@ -77,7 +78,7 @@ func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	refuse <- true
 	p.disconnect()
 	for range 20 {
-		receive(t, tried, "it tries again")
+		nodetest.Come(t, tried, "it tries again")
 	}
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	<-refuse
@@ -90,7 +91,7 @@ func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 // What is left when the kubelet releases a claim is detached, in all sandboxes, and only that.
@@ -106,22 +107,22 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 	p := c.startWith(x)
 	o := c.prepared("s1", "uid-1", inline("c", ""), inline("b", ""))
 	c.mustRun(c.pod("c1", "uid-1", "blue"), c.pod("c2", "uid-1", ""), c.pod("c3", "uid-2", "blue"))
-	wantError(t, c.unprepare(o), "shop/s1", "not now")
-	same(t, "alive", []string{"a c1 net1", "a c3 net1", "b c1 net3", "b c2 net2"}, x.Live())
-	same(t, "prepared", []string{"uid-1_claim-s1"}, c.prepares())
+	nodetest.Says(t, c.unprepare(o), "shop/s1", "not now")
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1", "b c1 net3", "b c2 net2"})
+	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-1_claim-s1"})
 	x.Plugins["b"] = good
 	c.server.Stop() // which is not needed
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "alive", []string{"a c1 net1", "a c3 net1"}, x.Live())
-	same(t, "prepared", nil, c.prepares())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
+	nodetest.Equal(t, "prepared", c.prepares(), nil)
 	if err := c.unprepare(o); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	p.kick()
 	p.pass(func(Pass) bool { return true })
-	same(t, "alive", []string{"a c1 net1", "a c3 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 }
 
 // A DEL that fails does not keep the other networks of claims attached. What is left is
@@ -137,17 +138,17 @@ func TestStopGoesOnAfterAFailure(t *testing.T) {
 	s := c.pod("c1", "uid-1", "blue")
 	c.mustRun(s)
 	c.stop(s)
-	same(t, "calls", []string{"ADD a net1", "ADD a net2", "ADD b net3", "DEL b net3", "DEL a net2", "DEL a net1"}, x.Trace())
-	same(t, "records", []string{"c1 deleting"}, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net2", "ADD b net3", "DEL b net3", "DEL a net2", "DEL a net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting"})
 	c.reports(o, "Ready=False", "not now")
 	x.Plugins["b"] = good
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // A pod that was started without the plugin lacks the networks of its claims. It is attached
@@ -168,13 +169,13 @@ func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 			p.connected()
 			got := p.pass(synchronized)
 			if attachRunning {
-				same(t, "passes", []Pass{{Synchronized: true, Attached: 1}}, []Pass{got})
-				same(t, "calls", []string{"ADD a net1"}, x.Trace())
+				nodetest.Equal(t, "passes", []Pass{got}, []Pass{{Synchronized: true, Attached: 1}})
+				nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 				c.reports(o, "net1", "Ready=True")
 				return
 			}
-			same(t, "passes", []Pass{{Synchronized: true, Unattached: 1}}, []Pass{got})
-			same(t, "calls", nil, x.Trace())
+			nodetest.Equal(t, "passes", []Pass{got}, []Pass{{Synchronized: true, Unattached: 1}})
+			nodetest.Equal(t, "calls", x.Trace(), nil)
 			c.reports(o, "Ready=False", "started without nri")
 		})
 	}
@@ -190,13 +191,13 @@ func TestLostPodsAreReported(t *testing.T) {
 	c.other("95", "later", func(*api.PodSandbox) error { return errors.New("later is not willing") })
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	s := c.pod("c1", "uid-1", "")
-	wantError(t, c.run(s), "later is not willing")
+	nodetest.Says(t, c.run(s), "later is not willing")
 	c.reports(o, "net1", "Ready=True")
 	c.unlink(s)
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
 	c.reports(o, "Ready=False")
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 // A plugin that is killed while it attaches a pod leaves a record. The next one completes it if
@@ -228,9 +229,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			s := c.pod("c1", "uid-1", "")
 			c.mustRun(s)
 			p.stop()
-			if err := errors.Join(os.RemoveAll(c.file("state")), os.Rename(c.file("left"), c.file("state"))); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(os.RemoveAll(c.file("state")), os.Rename(c.file("left"), c.file("state"))))
 			if !tt.running {
 				c.forget(s)
 			}
@@ -239,9 +238,9 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			}
 			again := plugins()
 			p = c.startWith(again)
-			same(t, "calls", tt.calls, byContainer(again.Calls()))
-			same(t, "errors", []int{0}, []int{p.log.count("level=ERROR")})
-			same(t, "records", tt.records, p.records())
+			nodetest.Equal(t, "calls", byContainer(again.Calls()), tt.calls)
+			nodetest.Equal(t, "errors", p.log.count("level=ERROR"), 0)
+			nodetest.Equal(t, "records", p.records(), tt.records)
 		})
 	}
 }
@@ -252,15 +251,11 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	registry := c.file("kubelet", "plugins_registry")
-	if err := os.Remove(registry); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(registry))
 	x := plugins()
 	c.start(x, c.claims)
 	c.mustRun(c.pod("c1", "uid-1", "blue"))
-	if err := os.Mkdir(registry, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(registry, 0o700))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	poll := time.NewTicker(2 * time.Millisecond)
@@ -281,5 +276,5 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	o := c.prepared("s1", "uid-2", inline("b", ""))
 	c.mustRun(c.pod("c2", "uid-2", ""))
 	c.reports(o, "Ready=True")
-	same(t, "calls", []string{"ADD a net1", "ADD b net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net1"})
 }

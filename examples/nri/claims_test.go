@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -42,12 +43,12 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	other := c.prepared("s3", "uid-2", inline("b", ""))
 	s := c.pod("c1", "uid-1", "blue")
 	c.mustRun(s)
-	same(t, "calls", []string{"ADD a net2", "ADD c net3", "ADD b net1", "ADD b data0"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net2", "ADD c net3", "ADD b net1", "ADD b data0"})
 	calls := x.Calls()
 	if text := string(calls[2].Stdin); !strings.Contains(text, "12345678901234567890") || !strings.Contains(text, "1e3") {
 		t.Errorf("the network in a claim has become %s", text)
 	}
-	if calls[1].Args != calls[0].Args || calls[1].NetNS != calls[0].NetNS || stdin(t, calls[1])["cniVersion"] != cniVersion || stdin(t, calls[1])["name"] != "storage" {
+	if calls[1].Args != calls[0].Args || calls[1].NetNS != calls[0].NetNS || nodetest.Stdin(t, calls[1])["cniVersion"] != cniVersion || nodetest.Stdin(t, calls[1])["name"] != "storage" {
 		t.Errorf("a claim is attached by %+v: %s", calls[1], calls[1].Stdin)
 	}
 	var origins []nad.Origin
@@ -60,16 +61,16 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 		o.Version = ""
 		origins = append(origins, o)
 	}
-	same(t, "origins", []nad.Origin{
+	nodetest.Equal(t, "origins", origins, []nad.Origin{
 		{Use: nad.Selected},
 		{Use: nad.Claimed, Definition: nad.Ref{Namespace: "shop", Name: "storage"}, UID: "nad-1", Claim: nad.Claim{UID: "claim-s1", Name: "s1", Request: "neta", Pool: "node1", Device: "storage", Share: "share-s1-0"}},
 		{Use: nad.Claimed, Claim: nad.Claim{UID: "claim-s1", Name: "s1", Request: "netb", Pool: "node1", Device: "storage", Share: "share-s1-1"}},
 		{Use: nad.Claimed, Claim: nad.Claim{UID: "claim-s2", Name: "s2", Request: "neta", Pool: "node1", Device: "storage", Share: "share-s2-0"}},
-	}, origins)
+	})
 	c.reports(storage, "net3 [192.0.2.5/24]", "Ready=True NetworkInterfaceReady")
 	c.reports(data, "data0", "Ready=True")
 	c.stop(s)
-	same(t, "calls", []string{"DEL b data0", "DEL b net1", "DEL c net3", "DEL a net2"}, x.Trace()[4:])
+	nodetest.Equal(t, "calls", x.Trace()[4:], []string{"DEL b data0", "DEL b net1", "DEL c net3", "DEL a net2"})
 	c.reports(storage, "Ready=False NetworkInterfaceNotReady")
 	c.remove(s)
 	for _, o := range []*resourcev1.ResourceClaim{storage, data} {
@@ -77,9 +78,9 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	same(t, "prepared", []string{"uid-2_claim-s3"}, c.prepares())
-	same(t, "the status of a pod that was not started", []string{""}, []string{c.status(other)})
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-2_claim-s3"})
+	nodetest.Equal(t, "the status of a pod that was not started", []string{c.status(other)}, []string{""})
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // A pod need not have the annotation. Each of its sandboxes is attached, and the status is that
@@ -94,16 +95,16 @@ func TestPodWithClaimsAloneIsAttached(t *testing.T) {
 	c.mustRun(first)
 	c.reports(o, "net2", "Ready=True")
 	c.mustRun(second, c.pod("c3", "uid-2", ""))
-	same(t, "calls", []string{"ADD b net1", "ADD a net2", "ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD b net1", "ADD a net2", "ADD a net1"})
 	c.reports(o, "net1", "Ready=True")
 	c.stop(first)
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 	if text := c.status(o); !strings.Contains(text, "net1") {
 		t.Errorf("the status is %s", text)
 	}
 	c.stop(second)
 	c.reports(o, "Ready=False")
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 // If one network cannot be attached, all are detached, and the pod is not started. The error
@@ -126,12 +127,12 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 			}
 			p := c.startWith(x, edit)
 			o := c.prepared("s1", "uid-1", inline("b", ""))
-			wantError(t, c.run(c.pod("c1", "uid-1", "blue")), append([]string{`"shop/web" (c1)`}, words...)...)
+			nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), append([]string{`"shop/web" (c1)`}, words...)...)
 			c.reports(o, "Ready=False NetworkInterfaceNotReady", words[len(words)-2])
 			p.work.running.Wait()
-			same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-			same(t, "records", nil, p.records())
-			same(t, "running", nil, c.running())
+			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+			nodetest.Equal(t, "records", p.records(), nil)
+			nodetest.Equal(t, "running", c.running(), nil)
 			if late {
 				return
 			}
@@ -185,10 +186,10 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 			})
 			o := c.prepared("s1", "uid-1", tt.parameters)
 			err := c.run(c.pod("c1", "uid-1", tt.networks))
-			wantError(t, err, append(tt.words, `"shop/web" (c1)`, `claim "s1", request "neta"`)...)
+			nodetest.Says(t, err, append(tt.words, `"shop/web" (c1)`, `claim "s1", request "neta"`)...)
 			c.reports(o, "Ready=False", tt.words[0])
-			same(t, "calls", nil, x.Trace())
-			same(t, "records", nil, p.records())
+			nodetest.Equal(t, "calls", x.Trace(), nil)
+			nodetest.Equal(t, "records", p.records(), nil)
 		})
 	}
 }
@@ -222,10 +223,10 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", parameters, err, why)
 		}
 	}
-	wantError(t, c.run(c.pod("c1", "uid-1", "")), `claim shop/old1`, `request "neta"`, "allowedTypes", "code 7")
-	wantError(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
-	wantError(t, c.run(c.pod("c3", "uid-3", "")), `claim "old3"`, `request "neta"`, "files of the node", "code 7")
-	same(t, "calls", nil, x.Trace())
+	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "")), `claim shop/old1`, `request "neta"`, "allowedTypes", "code 7")
+	nodetest.Says(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
+	nodetest.Says(t, c.run(c.pod("c3", "uid-3", "")), `claim "old3"`, `request "neta"`, "files of the node", "code 7")
+	nodetest.Equal(t, "calls", x.Trace(), nil)
 }
 
 // Networks that claims have themselves need no API server, and neither do Stop and the release
@@ -246,8 +247,8 @@ func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "calls", []string{"ADD a net1", "DEL a net1"}, x.Trace())
-	same(t, "prepared", nil, c.prepares())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
+	nodetest.Equal(t, "prepared", c.prepares(), nil)
 }
 
 // A claim whose record is damaged is an error for its pod, and not for others.
@@ -259,13 +260,13 @@ func TestDamagedClaimStopsItsPodOnly(t *testing.T) {
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	c.prepared("s2", "uid-2", inline("a", ""))
 	c.write("x", "state", "claims", "uid-1_claim-s1")
-	wantError(t, c.run(c.pod("c1", "uid-1", "blue")), "damaged", "code 5")
+	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), "damaged", "code 5")
 	c.mustRun(c.pod("c2", "uid-2", ""))
 	if err := c.prepare(o); err != nil { // the kubelet does, for each sandbox
 		t.Fatal(err)
 	}
 	c.mustRun(c.pod("c3", "uid-1", ""))
-	same(t, "calls", []string{"ADD a net1", "ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net1"})
 }
 
 // Nothing is attached to a pod on the host's network, and the claim's status says so.
@@ -279,7 +280,7 @@ func TestClaimsOfPodsOnTheHostsNetwork(t *testing.T) {
 	s.Linux.Namespaces = s.Linux.Namespaces[:1]
 	c.mustRun(s)
 	c.reports(o, "Ready=False", "host's network")
-	same(t, "calls", nil, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), nil)
 }
 
 // Containers see the interface and the addresses of each device, in files that are complete
@@ -309,12 +310,10 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 		t.Errorf("after the ADD: %s", text)
 	}
 	c.prepared("s2", "uid-2", inline("c", ""))
-	if err := os.RemoveAll(c.file("kubelet", "plugins", driverName)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.RemoveAll(c.file("kubelet", "plugins", driverName)))
 	c.write("", "kubelet", "plugins", driverName)
 	c.mustRun(c.pod("c2", "uid-2", ""))
-	same(t, "warnings", []int{1}, []int{p.log.count("containers do not see")})
+	nodetest.Equal(t, "warnings", p.log.count("containers do not see"), 1)
 }
 
 // The networks of the node are published as devices, and withdrawn while their STATUS fails.
@@ -364,7 +363,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	<-ready
 	ready <- errors.New("the link is down")
 	publishes("nas a shared=true")
-	same(t, "log", []int{1, 1, 1}, []int{p.log.count("the link is down"), p.log.count("device=absent "), p.log.count("device=absent2 ")})
+	nodetest.Equal(t, "log", []int{p.log.count("the link is down"), p.log.count("device=absent "), p.log.count("device=absent2 ")}, []int{1, 1, 1})
 	<-ready
 	ready <- nil
 	publishes("nas a shared=true", "up up eth1 fast shared=false")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,18 +11,16 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
-	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const driverName = "net.example.com"
@@ -32,7 +29,7 @@ const driverName = "net.example.com"
 type cluster struct {
 	*node
 	server  *kubetest.Server
-	kubelet drav1.DRAPluginClient
+	kubelet *dratest.Kubelet
 }
 
 // newCluster returns one without a plugin.
@@ -50,9 +47,7 @@ func clusterOf(t *testing.T, n *node) *cluster {
 	if _, err := c.server.Kubeconfig(c.dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(c.file("kubelet", "plugins_registry"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(c.file("kubelet", "plugins_registry"), 0o700))
 	return c
 }
 
@@ -79,28 +74,10 @@ func (c *cluster) startWith(x *delegatetest.Exec, edit ...func(*Plugin)) *proces
 // register connects the kubelet to the driver.
 func (c *cluster) register() {
 	c.t.Helper()
-	registrar := registrationv1.NewRegistrationClient(c.connect(c.file("kubelet", "plugins_registry", driverName+"-reg.sock")))
-	info, err := registrar.GetInfo(c.t.Context(), &registrationv1.InfoRequest{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if info.GetType() != registrationv1.DRAPlugin || !slices.Contains(info.GetSupportedVersions(), drav1.DRAPluginService) {
-		c.t.Fatalf("registered as %v", info)
-	}
-	c.kubelet = drav1.NewDRAPluginClient(c.connect(info.GetEndpoint()))
-}
-
-func (c *cluster) connect(socket string) *grpc.ClientConn {
-	c.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", addr)
-		}))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	var err error
+	c.kubelet, err = dratest.Register(c.t.Context(), c.file("kubelet", "plugins_registry", driverName+"-reg.sock"), "/")
+	nodetest.OK(c.t, err)
+	c.t.Cleanup(func() { _ = c.kubelet.Close() })
 }
 
 // inline returns parameters with a network of their own. rest is added to them.
@@ -138,40 +115,24 @@ func (c *cluster) claim(name, podUID string, parameters ...string) *resourcev1.R
 
 // prepare has the kubelet prepare a claim.
 func (c *cluster) prepare(o *resourcev1.ResourceClaim) error {
-	answer, err := c.kubelet.NodePrepareResources(c.t.Context(), &drav1.NodePrepareResourcesRequest{
-		Claims: []*drav1.Claim{{Namespace: o.Namespace, Uid: string(o.UID), Name: o.Name}},
-	})
+	all, err := c.kubelet.Prepare(c.t.Context(), o)
 	if err != nil {
 		return err
 	}
-	if text := answer.GetClaims()[string(o.UID)].GetError(); text != "" {
-		return fmt.Errorf("%s", text)
-	}
-	return nil
+	return all[string(o.UID)].Err
 }
 
 // prepared makes a claim and has the kubelet prepare it.
 func (c *cluster) prepared(name, podUID string, parameters ...string) *resourcev1.ResourceClaim {
 	c.t.Helper()
 	o := c.claim(name, podUID, parameters...)
-	if err := c.prepare(o); err != nil {
-		c.t.Fatal(err)
-	}
+	nodetest.OK(c.t, c.prepare(o))
 	return o
 }
 
 // unprepare has the kubelet release a claim.
 func (c *cluster) unprepare(o *resourcev1.ResourceClaim) error {
-	answer, err := c.kubelet.NodeUnprepareResources(c.t.Context(), &drav1.NodeUnprepareResourcesRequest{
-		Claims: []*drav1.Claim{{Namespace: o.Namespace, Uid: string(o.UID), Name: o.Name}},
-	})
-	if err != nil {
-		return err
-	}
-	if text := answer.GetClaims()[string(o.UID)].GetError(); text != "" {
-		return fmt.Errorf("%s", text)
-	}
-	return nil
+	return c.kubelet.Unprepare(c.t.Context(), o)
 }
 
 // status returns the status of the first device of a claim: the interface, the addresses, and

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The keys of the runtime's configuration replace those of the plugin's own.
@@ -35,7 +37,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 			t.Errorf("%s again: %v", text, err)
 		}
 		_, err := p.Configure(t.Context(), `{"binDir":"/b"}`, "test", "1.0")
-		wantError(t, err, "nri: configuration has changed")
+		nodetest.Says(t, err, "nri: configuration has changed")
 	}
 	for text, why := range map[string]string{
 		`{"confdirs":"/c"}`:           `unknown field "confdirs"`,
@@ -50,7 +52,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	} {
 		p := Plugin{Config: base}
 		_, err := p.Configure(t.Context(), text, "test", "1.0")
-		wantError(t, err, "nri: configuration: ", why)
+		nodetest.Says(t, err, "nri: configuration: ", why)
 	}
 	for _, bad := range []Config{{Index: "x"}, {Name: "/"}, {BinDir: "bin"}} {
 		if err := (&Plugin{Config: bad}).Run(t.Context()); err == nil {
@@ -97,7 +99,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 		if why == "" && err != nil {
 			t.Errorf("%s: %v", text, err)
 		} else if why != "" {
-			wantError(t, err, "nri: configuration: ", why)
+			nodetest.Says(t, err, "nri: configuration: ", why)
 		}
 	}
 	for name, edit := range map[string]func(*Config){
@@ -113,7 +115,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 		edit(&p.Config)
 		for range 2 {
 			_, err := p.Configure(t.Context(), "", "test", "1.0")
-			wantError(t, err, "nri: dra: ")
+			nodetest.Says(t, err, "nri: dra: ")
 		}
 		if p.held != nil || p.life != nil || name == "" {
 			t.Errorf("%s: it has started", name)
@@ -125,9 +127,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	words := []string{"plugin_request_timeout", "nri_plugin_request_timeout", "DHCP"}
 	for _, key := range []string{"driver", "networks", "networks[].network", "networks[].device", "networks[].exclusive", "networks[].attributes", "metadata", "cdiDir"} {
 		words = append(words, "| `"+key+"` |")

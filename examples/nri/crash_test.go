@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Wherever a plugin is killed, the next one leaves nothing behind. A pod that runs
@@ -50,13 +51,11 @@ func TestKilledAnywhere(t *testing.T) {
 					}
 					events <- err
 				}()
-				receive(t, arrived, "the plugin is killed")
+				nodetest.Come(t, arrived, "the plugin is killed")
 				left := old.Live()
-				if err := os.CopyFS(n.file("left"), os.DirFS(n.file("state"))); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.CopyFS(n.file("left"), os.DirFS(n.file("state"))))
 				close(ended)
-				receive(t, events, "nobody cares for the old one any more")
+				nodetest.Come(t, events, "nobody cares for the old one any more")
 
 				if !gone {
 					n.list(s)
@@ -76,16 +75,16 @@ func TestKilledAnywhere(t *testing.T) {
 					t.Errorf("pass %+v", pass)
 				}
 				if gone || step > adds {
-					same(t, "alive", nil, x.Live())
-					same(t, "records", nil, p.records())
+					nodetest.Equal(t, "alive", x.Live(), nil)
+					nodetest.Equal(t, "records", p.records(), nil)
 				} else {
-					same(t, "alive", []string{"a c1 net1", "b c1 net2"}, x.Live())
-					same(t, "records", []string{"c1 added"}, p.records())
+					nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "b c1 net2"})
+					nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 				}
 				n.stop(s)
 				n.remove(s)
-				same(t, "alive", nil, x.Live())
-				same(t, "records", nil, p.records())
+				nodetest.Equal(t, "alive", x.Live(), nil)
+				nodetest.Equal(t, "records", p.records(), nil)
 			})
 		}
 	}
@@ -102,7 +101,7 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	s.Linux = nil
 	x := plugins()
 	p := n.start(x)
-	same(t, "calls", []string{"DEL a net1", "ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1", "ADD a net1"})
 	if got := x.Calls()[1].NetNS; got != netns {
 		t.Errorf("attached in %q", got)
 	}
@@ -140,11 +139,11 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	broken <- false
 	p.kick()
 	want("no more broken", Pass{Synchronized: true, Attached: 1})
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 	calls := len(x.Calls())
 	p.kick()
 	want("attached", Pass{Synchronized: true, Records: 1})
-	same(t, "calls", make([]int, calls), make([]int, len(x.Calls())))
+	nodetest.Equal(t, "calls", len(x.Calls()), calls)
 }
 
 // A pod whose ADD was interrupted and whose network namespace is gone is detached,
@@ -161,8 +160,8 @@ func TestInterruptedPodWithoutANamespaceIsDetached(t *testing.T) {
 	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1, Detached: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
-	same(t, "calls", []string{"DEL a net1"}, x.Trace())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1"})
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // interrupted leaves the record of a pod whose ADD was interrupted, and has it
@@ -182,10 +181,8 @@ func (n *node) interrupted(s *api.PodSandbox) {
 	}
 	done := make(chan error)
 	go func() { done <- p.RunPodSandbox(context.Background(), s) }()
-	receive(n.t, arrived, "the plugin is interrupted")
-	if err := os.CopyFS(n.file("state"), os.DirFS(n.file("old"))); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.Come(n.t, arrived, "the plugin is interrupted")
+	nodetest.OK(n.t, os.CopyFS(n.file("state"), os.DirFS(n.file("old"))))
 	n.t.Cleanup(func() {
 		x.Plugins = nil
 		close(ended)

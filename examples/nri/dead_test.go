@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // After a restart of the runtime or the node, the runtime lists dead pods and sends
@@ -45,9 +47,9 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 				if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 2, Detached: 1}); got != want {
 					t.Errorf("pass %+v, want %+v", got, want)
 				}
-				same(t, "records", []string{"live added"}, p.records())
+				nodetest.Equal(t, "records", p.records(), []string{"live added"})
 				dels := x.Calls()[len(x.Calls())-2:]
-				same(t, "calls", []string{"dead: DEL b net2", "dead: DEL a net1"}, byContainer(dels))
+				nodetest.Equal(t, "calls", byContainer(dels), []string{"dead: DEL b net2", "dead: DEL a net1"})
 				for _, c := range dels {
 					if c.NetNS != "" {
 						t.Errorf("%s in %q, which may be another pod's", c, c.NetNS)
@@ -57,28 +59,10 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 				p.kick()
 				p.pass(func(Pass) bool { return true })
 				n.stop(live)
-				same(t, "calls", make([]struct{}, calls+1), make([]struct{}, len(x.Calls())))
+				nodetest.Equal(t, "calls", len(x.Calls()), calls+1)
 			})
 		}
 	}
-}
-
-// A sweep detaches a pod that has died without an event.
-func TestSweepDetachesDeadPods(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	p := n.start(x)
-	live, dead := n.sandbox("live", "blue"), n.sandbox("dead", "blue")
-	n.mustRun(live, dead)
-	p.disconnect()
-	p.connected() // both are listed
-	p.pass(synchronized)
-	n.unlink(dead)
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "alive", []string{"a live net1"}, x.Live())
-	same(t, "records", []string{"live added"}, p.records())
 }
 
 // attachRunning has the plugin attach pods that it finds running.
@@ -110,7 +94,7 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	<-away
 	away <- true
 	p.disconnect()
-	receive(t, tried, "it has lost the connection")
+	nodetest.Come(t, tried, "it has lost the connection")
 	if got, want := p.Plugin.pass(t.Context(), false), (Pass{Records: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
@@ -120,7 +104,7 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
-	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 }
 
 // A pass of the reconciler ends when the connection is lost.
@@ -140,5 +124,5 @@ func TestALostConnectionEndsThePass(t *testing.T) {
 	if pass != (Pass{}) {
 		t.Errorf("pass %+v", pass)
 	}
-	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A runtime launches plugins without PATH. CNI plugins then get the default one, to
@@ -38,19 +39,13 @@ func TestLogIsNotThrownAway(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "log")
 	l, err := net.ListenPacket("unixgram", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer l.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer null.Close()
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer file.Close()
 	system := func() (io.Writer, error) { return syslog.Dial("unixgram", socket, priority, "nri") }
 	none := func() (io.Writer, error) { return nil, errors.New("no system log") }

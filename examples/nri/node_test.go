@@ -20,6 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // requestTimeout is the runtime's, for all tests. It is long, because the
@@ -62,9 +63,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nri-") //nolint:usetesting // that may be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &node{t: t, dir: dir, synced: make(chan struct{}, 100)}
 	n.network("blue", "a")
@@ -82,14 +81,10 @@ func (n *node) boot() {
 		adaptation.WithPluginPath(n.file("plugins")),
 		adaptation.WithPluginConfigPath(n.file("conf.d")),
 		adaptation.WithSocketPath(n.file("sock")))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := n.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, n.Start())
 	n.t.Cleanup(n.Stop)
-	receive(n.t, n.synced, "the plugins that the runtime launches are synchronized") // be there any or not
+	nodetest.Come(n.t, n.synced, "the plugins that the runtime launches are synchronized") // be there any or not
 }
 
 func (n *node) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
@@ -109,12 +104,8 @@ func (n *node) file(elem ...string) string { return filepath.Join(append([]strin
 func (n *node) write(text string, elem ...string) {
 	n.t.Helper()
 	path := n.file(elem...)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	nodetest.OK(n.t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // network makes a network that pods can select.
@@ -160,9 +151,7 @@ func (n *node) runOnce(s *api.PodSandbox) error {
 func (n *node) mustRun(ss ...*api.PodSandbox) {
 	n.t.Helper()
 	for _, s := range ss {
-		if err := n.run(s); err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n.t, n.run(s))
 	}
 }
 

@@ -134,15 +134,14 @@ func (p *Plugin) hold(ctx context.Context, conf Config) error {
 	if holds {
 		return nil
 	}
-	late := conf.answerBy(requested(ctx))
-	waiting, cancel := context.WithDeadline(ctx, late)
+	waiting, cancel := context.WithDeadline(ctx, conf.answerBy(requested(ctx)))
 	defer cancel()
 	held, err := scratch.Store[struct{}]{Dir: conf.StateDir}.Lock(waiting, network)
 	if err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if ctx.Err() == nil && waiting.Err() != nil {
-			err = fmt.Errorf("nri: stateDir %q is in use by another nri: each needs a directory of its own", conf.StateDir)
+			err = fmt.Errorf("nri: stateDir %q is %w", conf.StateDir, errTaken)
 			p.taken = err
 		}
 		return err

@@ -3,19 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A process is a plugin that runs.
@@ -89,7 +87,7 @@ func (p *process) launch() {
 // connected waits until the runtime has taken the plugin in.
 func (p *process) connected() {
 	p.n.t.Helper()
-	receive(p.n.t, p.n.synced, "the plugin is synchronized")
+	nodetest.Come(p.n.t, p.n.synced, "the plugin is synchronized")
 	p.n.BlockPluginSync().Unblock()
 }
 
@@ -99,7 +97,7 @@ func (p *process) pass(want func(Pass) bool) Pass {
 	p.n.t.Helper()
 	var sum Pass
 	for {
-		got := receive(p.n.t, p.passes, "the plugin has reconciled")
+		got := nodetest.Come(p.n.t, p.passes, "the plugin has reconciled")
 		if sum.Waiting > 0 {
 			got.Records = sum.Records
 			got.Attached, got.Detached, got.Failed = got.Attached+sum.Attached, got.Detached+sum.Detached, got.Failed+sum.Failed
@@ -140,46 +138,6 @@ func (p *process) records() (all []string) {
 		all = append(all, r.Key.ContainerID+" "+string(r.State))
 	}
 	return all
-}
-
-// receive waits for what other goroutines are to do.
-func receive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(60 * time.Second):
-		var zero T
-		t.Fatalf("waited too long until %s", what)
-		return zero
-	}
-}
-
-// same compares.
-func same[T any](t *testing.T, what string, want, got []T) {
-	t.Helper()
-	if w, g := fmt.Sprintf("%v", want), fmt.Sprintf("%v", got); w != g {
-		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
-	}
-}
-
-// wantError fails t unless err, as it comes from the runtime, has all words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(fmt.Sprint(err), w) {
-			t.Errorf("error %v\nlacks %q", err, w)
-		}
-	}
-}
-
-// stdin decodes what a call was given.
-func stdin(t *testing.T, c delegatetest.Call) (keys map[string]any) {
-	t.Helper()
-	if err := json.Unmarshal(c.Stdin, &keys); err != nil {
-		t.Fatal(err)
-	}
-	return keys
 }
 
 // A journal is what a plugin has logged.

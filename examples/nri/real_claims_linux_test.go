@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A pod has a network that it selects, one of a definition and one that is in its claim. The
@@ -19,14 +21,14 @@ func realClaims(t *testing.T, bin string) {
 	s, netns := c.realSandbox("c1", "green")
 	s.Uid = "uid-1"
 	c.mustRun(s)
-	same(t, "first pod", []string{"net1[10.75.0.2/24]", "sto0[10.73.0.2/30]", "net3[10.74.0.2/24]"}, c.interfaces(netns))
+	nodetest.Equal(t, "first pod", c.interfaces(netns), []string{"net1[10.75.0.2/24]", "sto0[10.73.0.2/30]", "net3[10.74.0.2/24]"})
 	c.reports(o, "sto0 [10.73.0.2/30]", "Ready=True NetworkInterfaceReady")
 	second, secondNS := c.realSandbox("c2", "green")
 	second.Uid = "uid-2"
-	wantError(t, c.run(second), `claim "s2", request "netb"`, "no IP addresses available")
+	nodetest.Says(t, c.run(second), `claim "s2", request "netb"`, "no IP addresses available")
 	c.reports(other, "Ready=False", "no IP addresses available")
-	same(t, "second pod", nil, c.interfaces(secondNS))
-	same(t, "leases", []string{"10.73.0.2", "10.74.0.2", "10.75.0.2"}, slices.Sorted(slices.Values(c.leases())))
+	nodetest.Equal(t, "second pod", c.interfaces(secondNS), nil)
+	nodetest.Equal(t, "leases", slices.Sorted(slices.Values(c.leases())), []string{"10.73.0.2", "10.74.0.2", "10.75.0.2"})
 	p.stop()
 
 	p = c.start(nil, c.claims, realProcesses(bin))
@@ -34,10 +36,10 @@ func realClaims(t *testing.T, bin string) {
 	if err := c.unprepare(o); err != nil {
 		t.Error(err)
 	}
-	same(t, "first pod", []string{"net1[10.75.0.2/24]"}, c.interfaces(netns))
+	nodetest.Equal(t, "first pod", c.interfaces(netns), []string{"net1[10.75.0.2/24]"})
 	c.stop(s)
-	same(t, "leases", nil, c.leases())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "leases", c.leases(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // realInline returns parameters with a network of their own.

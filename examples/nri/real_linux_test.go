@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const (
@@ -108,9 +109,7 @@ func realProcesses(bin string) func(*Plugin) {
 func (n *node) realSandbox(id, networks string) (s *api.PodSandbox, netns string) {
 	n.t.Helper()
 	netns, err := host.NewNS(id)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	n.t.Cleanup(func() { _ = host.RemoveNS(netns) })
 	s = n.sandbox(id, networks)
 	s.Linux.Namespaces[1].Path = netns
@@ -121,9 +120,7 @@ func (n *node) realSandbox(id, networks string) (s *api.PodSandbox, netns string
 func (n *node) interfaces(netns string) (all []string) {
 	n.t.Helper()
 	ifs, err := host.Interfaces(netns)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	for _, i := range ifs {
 		if i.Name != "lo" {
 			all = append(all, fmt.Sprint(i.Name, i.Addresses))
@@ -136,9 +133,7 @@ func (n *node) interfaces(netns string) (all []string) {
 func (n *node) leases() (all []string) {
 	n.t.Helper()
 	files, err := filepath.Glob("/var/lib/cni/networks/*/10.*")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	for _, f := range files {
 		all = append(all, filepath.Base(f))
 	}
@@ -154,21 +149,21 @@ func realLife(t *testing.T, bin string) {
 	began := time.Now()
 	n.mustRun(s1, s2)
 	t.Logf("figures: three networks of two pods in %v", time.Since(began).Round(time.Millisecond))
-	same(t, "first pod", []string{"net1[10.70.0.2/24]", "data0[10.71.0.2/24]"}, n.interfaces(ns1))
-	same(t, "second pod", []string{"net1[10.70.0.3/24]"}, n.interfaces(ns2))
-	wantError(t, n.run(func() *api.PodSandbox { s, _ := n.realSandbox("c3", "blue@lo"); return s }()), "loopback")
+	nodetest.Equal(t, "first pod", n.interfaces(ns1), []string{"net1[10.70.0.2/24]", "data0[10.71.0.2/24]"})
+	nodetest.Equal(t, "second pod", n.interfaces(ns2), []string{"net1[10.70.0.3/24]"})
+	nodetest.Says(t, n.run(func() *api.PodSandbox { s, _ := n.realSandbox("c3", "blue@lo"); return s }()), "loopback")
 	s1.Linux = nil // containerd does not say it at Stop
 	began = time.Now()
 	n.stop(s1)
 	t.Logf("figures: two networks removed in %v", time.Since(began).Round(time.Millisecond))
-	same(t, "first pod", nil, n.interfaces(ns1))
-	same(t, "leases", []string{"10.70.0.3"}, n.leases())
+	nodetest.Equal(t, "first pod", n.interfaces(ns1), nil)
+	nodetest.Equal(t, "leases", n.leases(), []string{"10.70.0.3"})
 	n.stop(s2)
 	n.remove(s1)
 	n.remove(s2)
-	same(t, "second pod", nil, n.interfaces(ns2))
-	same(t, "leases", nil, n.leases())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "second pod", n.interfaces(ns2), nil)
+	nodetest.Equal(t, "leases", n.leases(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 func realMissedStop(t *testing.T, bin string) {
@@ -179,12 +174,10 @@ func realMissedStop(t *testing.T, bin string) {
 	other, otherNS := n.realSandbox("c2", "blue")
 	n.mustRun(s, other)
 	p.stop()
-	if err := host.RemoveNS(netns); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, host.RemoveNS(netns))
 	n.forget(s)
 	p = n.startReal(bin)
-	same(t, "records", []string{"c2 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
 	if got := n.leases(); len(got) != 1 {
 		t.Errorf("leases %q", got)
 	}
@@ -192,7 +185,7 @@ func realMissedStop(t *testing.T, bin string) {
 		t.Errorf("interfaces of the other pod: %q", got)
 	}
 	n.stop(other)
-	same(t, "leases", nil, n.leases())
+	nodetest.Equal(t, "leases", n.leases(), nil)
 }
 
 func realFailure(t *testing.T, bin string) {
@@ -208,12 +201,12 @@ func realFailure(t *testing.T, bin string) {
 	if err == nil {
 		t.Error("the pod is started")
 	}
-	wantError(t, err, `"tiny"`, "bridge", "no IP addresses available")
-	same(t, "interfaces", nil, n.interfaces(netns))
-	same(t, "leases", []string{"10.79.0.2"}, n.leases())
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Says(t, err, `"tiny"`, "bridge", "no IP addresses available")
+	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
+	nodetest.Equal(t, "leases", n.leases(), []string{"10.79.0.2"})
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 	n.stop(first)
-	same(t, "leases", nil, n.leases())
+	nodetest.Equal(t, "leases", n.leases(), nil)
 }
 
 // A plugin that hangs, with a child, does not take the pod's start beyond its
@@ -222,18 +215,16 @@ func realTooSlow(t *testing.T, bin string) {
 	t.Helper()
 	n := newRealNode(t)
 	hang := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && { sleep 1000 & sleep 1000; }\nexit 0\n"
-	if err := os.WriteFile(filepath.Join(bin, "hang"), []byte(hang), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(bin, "hang"), []byte(hang), 0o700))
 	n.network("slow", "hang")
 	p := n.startReal(bin, func(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 3*time.Second} })
 	s, netns := n.realSandbox("c1", "blue,slow")
-	wantError(t, n.run(s), "code 11")
-	same(t, "running", nil, n.running())
+	nodetest.Says(t, n.run(s), "code 11")
+	nodetest.Equal(t, "running", n.running(), nil)
 	p.work.running.Wait()
-	same(t, "interfaces", nil, n.interfaces(netns))
-	same(t, "leases", nil, n.leases())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
+	nodetest.Equal(t, "leases", n.leases(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 	again, _ := n.realSandbox("c2", "blue")
 	n.mustRun(again)
 	n.stop(again)

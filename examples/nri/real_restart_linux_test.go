@@ -8,6 +8,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A runtime that is started again, as containerd is: pods that have ended while
@@ -24,27 +25,23 @@ func realRestart(t *testing.T, bin string) {
 	want := n.interfaces(liveNS)
 	n.Stop()
 	p.disconnect()
-	if err := host.RemoveNS(deadNS); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, host.RemoveNS(deadNS))
 	n.boot()
 	p.connected()
 	p.pass(synchronized)
-	same(t, "records", []string{"later added", "live added"}, p.records())
-	same(t, "leases", make([]struct{}, 3), make([]struct{}, len(n.leases())))
-	same(t, "live pod", want, n.interfaces(liveNS))
+	nodetest.Equal(t, "records", p.records(), []string{"later added", "live added"})
+	nodetest.Equal(t, "leases", len(n.leases()), 3)
+	nodetest.Equal(t, "live pod", n.interfaces(liveNS), want)
 
 	// Nor is there an event of one that ends now.
-	if err := host.RemoveNS(laterNS); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, host.RemoveNS(laterNS))
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "leases", make([]struct{}, 2), make([]struct{}, len(n.leases())))
-	same(t, "live pod", want, n.interfaces(liveNS))
+	nodetest.Equal(t, "leases", len(n.leases()), 2)
+	nodetest.Equal(t, "live pod", n.interfaces(liveNS), want)
 	n.stop(live)
-	same(t, "leases", nil, n.leases())
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "leases", n.leases(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // A node that is started again: the files are what is left of before, and the
@@ -59,9 +56,7 @@ func realReboot(t *testing.T, bin string) {
 	p.stop()
 	n.Stop()
 	for _, netns := range []string{goneNS, reusedNS} {
-		if err := host.RemoveNS(netns); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, host.RemoveNS(netns))
 	}
 	n.boot()
 	fresh, freshNS := n.realSandbox("reused", "blue") // by its path
@@ -73,12 +68,12 @@ func realReboot(t *testing.T, bin string) {
 	if pass := p.pass(synchronized); pass.Detached != 2 || pass.Failed != 0 {
 		t.Errorf("pass %+v", pass)
 	}
-	same(t, "records", []string{"fresh added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"fresh added"})
 	if ifs, leases := n.interfaces(freshNS), n.leases(); len(ifs) != 1 || len(leases) != 1 || !strings.Contains(ifs[0], leases[0]) {
 		t.Errorf("interfaces %q of the new pod, leases %q", ifs, leases)
 	}
 	n.stop(fresh)
-	same(t, "leases", nil, n.leases())
+	nodetest.Equal(t, "leases", n.leases(), nil)
 }
 
 // Two runtimes with one of us each, and one of the two restarts.
@@ -98,16 +93,16 @@ func realTwoRuntimes(t *testing.T, bin string) {
 	one.boot()
 	p1.connected()
 	p1.pass(synchronized)
-	same(t, "first runtime's pod", want1, one.interfaces(ns1))
-	same(t, "second runtime's pod", want2, two.interfaces(ns2))
+	nodetest.Equal(t, "first runtime's pod", one.interfaces(ns1), want1)
+	nodetest.Equal(t, "second runtime's pod", two.interfaces(ns2), want2)
 	one.stop(s1)
-	same(t, "second runtime's pod", want2, two.interfaces(ns2))
+	nodetest.Equal(t, "second runtime's pod", two.interfaces(ns2), want2)
 	if got := len(two.leases()); got != 2 {
 		t.Errorf("%d leases", got)
 	}
 	two.stop(s2)
-	same(t, "leases", nil, two.leases())
-	same(t, "records", nil, append(p1.records(), p2.records()...))
+	nodetest.Equal(t, "leases", two.leases(), nil)
+	nodetest.Equal(t, "records", append(p1.records(), p2.records()...), nil)
 }
 
 // Two of us on one runtime: both attach what a pod selects, and neither touches
@@ -131,12 +126,12 @@ func realTwoOnOne(t *testing.T, bin string) {
 	second.stop()
 	first.kick()
 	first.pass(func(Pass) bool { return true })
-	same(t, "interfaces", want, n.interfaces(netns))
+	nodetest.Equal(t, "interfaces", n.interfaces(netns), want)
 	second = n.startReal(bin, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
 	n.stop(s)
-	same(t, "interfaces", nil, n.interfaces(netns))
-	same(t, "leases", nil, n.leases())
-	same(t, "records", nil, append(first.records(), second.records()...))
+	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
+	nodetest.Equal(t, "leases", n.leases(), nil)
+	nodetest.Equal(t, "records", append(first.records(), second.records()...), nil)
 }
 
 // A plugin that the runtime launches, with an environment of three variables and
@@ -160,15 +155,9 @@ func realLaunched(t *testing.T, _ string) {
 	}
 	n.network("asks", "asks")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(n.file("plugins"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self, n.file("plugins", "10-networks")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.Mkdir(n.file("plugins"), 0o700))
+	nodetest.OK(t, os.Symlink(self, n.file("plugins", "10-networks")))
 	n.write(`{"confDir":"`+n.file("net.d")+`","binDir":"`+n.file("bin")+`","stateDir":"`+n.file("state")+`"}`, "conf.d", "networks.conf")
 	n.boot()
 	s, _ := n.realSandbox("c1", "asks")
@@ -183,9 +172,7 @@ func realLaunched(t *testing.T, _ string) {
 	var lines strings.Builder
 	for buf := make([]byte, 1<<12); !strings.Contains(lines.String(), "msg=attached"); {
 		k, _, err := log.ReadFrom(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		lines.Write(buf[:k])
 	}
 	for _, word := range []string{"nri[", "msg=connected", "pod=shop/web sandbox=c1"} {

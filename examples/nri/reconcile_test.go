@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -59,12 +60,12 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 			if got != want {
 				t.Errorf("pass %+v, want %+v", got, want)
 			}
-			same(t, "calls", trace, byContainer(x2.Calls()))
-			same(t, "records", records, p.records())
-			same(t, "warnings", []int{want.Unattached}, []int{p.log.count("runs without its networks")})
+			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
+			nodetest.Equal(t, "records", p.records(), records)
+			nodetest.Equal(t, "warnings", p.log.count("runs without its networks"), want.Unattached)
 			p.kick()
 			p.pass(func(Pass) bool { return true })
-			same(t, "calls", trace, byContainer(x2.Calls()))
+			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 		})
 	}
 }
@@ -94,12 +95,12 @@ func TestReconcilingRunsInTheBackground(t *testing.T) {
 	p.connected()
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
-	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 	open()
 	if got := p.pass(synchronized); got.Detached != 1 {
 		t.Errorf("pass %+v", got)
 	}
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 
 // An event of a pod that is being reconciled waits for that, or ends it.
@@ -121,14 +122,14 @@ func TestEventDuringReconciling(t *testing.T) {
 	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
 	p.launch()
 	p.connected()
-	receive(t, arrived, "the reconciler attaches")
+	nodetest.Come(t, arrived, "the reconciler attaches")
 	n.stop(running)
-	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "alive", x.Live(), nil)
 	if got := p.pass(synchronized); got.Failed != 1 || got.Attached != 0 {
 		t.Errorf("pass %+v", got)
 	}
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // The reconciler does not attach a pod that has stopped meanwhile.
@@ -152,7 +153,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 		}
 		err := p.attach(t.Context(), s, namespace(s), nil)
 		if known {
-			same(t, "records", []string{"c1 added"}, p.records())
+			nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 			if pass := p.Plugin.pass(t.Context(), false); pass.Detached != 1 {
 				t.Errorf("pass %+v", pass)
 			}
@@ -163,7 +164,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	if err := p.do(t.Context(), job{id: "c2", attach: true}); !errors.Is(err, errGone) {
 		t.Errorf("attached: %v", err)
 	}
-	same(t, "alive", nil, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 // A pod that the runtime has started without waiting for the answer is attached when
@@ -189,18 +190,18 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	answer := make(chan error, 1)
 	go func() { answer <- p.RunPodSandbox(context.Background(), s) }()
-	receive(t, arrived, "it attaches")
-	receive(t, arrived, "it undoes that")
+	nodetest.Come(t, arrived, "it attaches")
+	nodetest.Come(t, arrived, "it undoes that")
 	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{s}, nil); err != nil {
 		t.Fatal(err)
 	}
 	open()
-	wantError(t, receive(t, answer, "it has answered"), "code 101")
+	nodetest.Says(t, nodetest.Come(t, answer, "it has answered"), "code 101")
 	if pass := p.Plugin.pass(t.Context(), true); pass.Attached != 1 {
 		t.Errorf("pass %+v", pass)
 	}
-	same(t, "calls", []string{"ADD a net1", "DEL a net1", "ADD a net1"}, x.Trace())
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1", "ADD a net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 
 // Damaged records do not stop the reconciler.
@@ -215,16 +216,12 @@ func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	n.write("{", "state", "bad@nri@eth0.json")
 	n.write(`{"version":1}`, "state", "none@nri@eth0.json")
 	foreign, err := netconf.LoadFile(n.file("net.d", "blue.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	life := lifecycle.Manager{Dir: n.file("state"), Invoker: &delegate.Invoker{Exec: plugins()}}
 	_, err = life.Add(t.Context(), scratch.Key{Network: "multi", ContainerID: "foreign", IfName: "eth0"}, lifecycle.Transaction{
 		Plan: lifecycle.Plan(delegate.Attachment{Network: foreign, ContainerID: "foreign", IfName: "eth0"}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	x := plugins()
 	p = n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
 	p.launch()
@@ -232,7 +229,7 @@ func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	if want := (Pass{Synchronized: true, Records: 4, Damaged: 2, Detached: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
-	same(t, "calls", []string{"gone: DEL a net1"}, byContainer(x.Calls()))
+	nodetest.Equal(t, "calls", byContainer(x.Calls()), []string{"gone: DEL a net1"})
 	if !got.Notable() || (Pass{Records: 3}).Notable() {
 		t.Error("what is notable?")
 	}
@@ -252,13 +249,13 @@ func TestSweepAfterALaterPluginFails(t *testing.T) {
 		return nil
 	})
 	s, alive := n.sandbox("c1", "blue,red"), n.sandbox("c2", "blue")
-	wantError(t, n.run(s), "later is not willing")
+	nodetest.Says(t, n.run(s), "later is not willing")
 	n.mustRun(alive)
 	p.pass(func(pass Pass) bool { return pass.Records == 2 })
 	p.pass(func(pass Pass) bool { return pass.Records == 2 })
-	same(t, "alive", []string{"a c1 net1", "a c2 net1", "b c1 net2"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c2 net1", "b c1 net2"})
 	n.unlink(s)
 	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	same(t, "alive", []string{"a c2 net1"}, x.Live())
-	same(t, "records", []string{"c2 added"}, p.records())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Plugins run in the order of their indices. By default nri is late, so that it has
@@ -23,9 +24,9 @@ func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
 		calls = append(calls, len(x.Calls()))
 		return errors.New("earlier is not willing")
 	})
-	wantError(t, n.run(n.sandbox("c1", "blue")), "earlier is not willing")
-	same(t, "calls before the other", []int{0}, calls)
-	same(t, "calls", nil, x.Trace())
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue")), "earlier is not willing")
+	nodetest.Equal(t, "calls before the other", calls, []int{0})
+	nodetest.Equal(t, "calls", x.Trace(), nil)
 }
 
 // A pod that is being started while the plugin connects is either in the list or an
@@ -38,14 +39,12 @@ func TestPodIsEitherListedOrAnEvent(t *testing.T) {
 	x := plugins()
 	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
 	p.launch()
-	if err := n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}))
 	n.list(s)
 	block.Unblock()
 	p.connected()
 	p.pass(synchronized)
-	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 }
 
 // The runtime receives the text of an error unchanged, and does not call later
@@ -59,10 +58,10 @@ func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 	asked := 0
 	n.other("95", "later", func(*api.PodSandbox) error { asked++; return nil })
 	err := n.run(n.sandbox("c1", "blue"))
-	wantError(t, err, `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
-	same(t, "asked", []int{0}, []int{asked})
+	nodetest.Says(t, err, `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
+	nodetest.Equal(t, "asked", asked, 0)
 	n.mustRun(n.sandbox("c2", ""))
-	same(t, "asked", []int{1}, []int{asked})
+	nodetest.Equal(t, "asked", asked, 1)
 }
 
 // If the runtime supports failure policies, a pod is not started when the plugin is
@@ -84,17 +83,17 @@ func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
 	s := n.sandbox("c1", "blue,red")
 	answer := make(chan error, 1)
 	go func() { answer <- n.runOnce(s) }()
-	receive(t, arrived, "it attaches")
+	nodetest.Come(t, arrived, "it attaches")
 	p.disconnect()
-	wantError(t, receive(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
-	same(t, "running", nil, n.running())
+	nodetest.Says(t, nodetest.Come(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
+	nodetest.Equal(t, "running", n.running(), nil)
 	open()
 	p.connected()
 	for len(x.Live()) > 0 {
 		p.pass(synchronized)
 		p.kick()
 	}
-	same(t, "records", nil, p.records())
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // If the runtime does not support failure policies, such a pod is started. So its ADD
@@ -116,42 +115,23 @@ func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 	ctx, lost := context.WithCancel(context.Background())
 	answer := make(chan error, 1)
 	go func() { answer <- p.RunPodSandbox(ctx, n.sandbox("c1", "blue")) }()
-	receive(t, arrived, "it attaches")
+	nodetest.Come(t, arrived, "it attaches")
 	lost()
 	open()
-	if err := receive(t, answer, "it has attached"); err != nil {
+	if err := nodetest.Come(t, answer, "it has attached"); err != nil {
 		t.Error(err)
 	}
-	same(t, "records", []string{"c1 added"}, p.records())
-}
-
-// A runtime that stops NRI closes its socket but not the connection. The plugin
-// serves the next runtime when it is closed.
-func TestRuntimeThatStopsLeavesTheConnectionOpen(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	p := n.start(x)
-	n.Stop()
-	n.boot()
-	p.disconnect()
-	p.connected()
-	n.mustRun(n.sandbox("c1", "blue"))
-	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 
 // other connects another plugin.
 func (n *node) other(index, name string, run func(*api.PodSandbox) error) {
 	n.t.Helper()
 	s, err := stub.New(&other{run}, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(n.file("sock")))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := s.Start(context.Background()); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, s.Start(context.Background()))
 	n.t.Cleanup(s.Stop)
-	receive(n.t, n.synced, "the other plugin is synchronized")
+	nodetest.Come(n.t, n.synced, "the other plugin is synchronized")
 	n.BlockPluginSync().Unblock()
 }
 

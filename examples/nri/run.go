@@ -27,8 +27,13 @@ const linger = 100 * time.Millisecond
 // abandoned is the configuration of a runtime that has sent none.
 const abandoned = "\x00"
 
-// errLost says that the runtime has ended the connection.
-var errLost = errors.New("nri: the runtime has closed the connection")
+var (
+	// errLost says that the runtime has ended the connection.
+	errLost = errors.New("nri: the runtime has closed the connection")
+
+	// errTaken says that another plugin has the state directory.
+	errTaken = errors.New("in use by another nri: each needs a directory of its own")
+)
 
 // A dialer connects to the runtime's socket.
 type dialer func(ctx context.Context, path string) (net.Conn, error)
@@ -57,7 +62,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case p.Launched || p.refused():
+		case p.Launched, errors.Is(err, errTaken):
 			return err
 		case errors.Is(err, errLost):
 			wait = min(firstWait, longest) // it was connected
@@ -159,13 +164,6 @@ func (p *Plugin) lost(err error) error {
 		return errLost
 	}
 	return err
-}
-
-// refused reports whether another plugin has the state directory.
-func (p *Plugin) refused() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.taken != nil
 }
 
 // release configures a stub that waits for that, which it does forever, even after the

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A lost connection is made again, and missed events are made up for.
@@ -37,10 +38,10 @@ func TestReconnects(t *testing.T) {
 	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
-	same(t, "alive", []string{"a kept net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a kept net1"})
 	n.stop(kept)
-	same(t, "alive", nil, x.Live())
-	same(t, "lost", []int{1}, []int{p.log.count("not connected")})
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "lost", p.log.count("not connected"), 1)
 }
 
 // A plugin that starts before its runtime waits for it.
@@ -57,12 +58,12 @@ func TestWaitsForTheRuntime(t *testing.T) {
 		return dial(ctx, path)
 	}
 	p.launch()
-	receive(t, tried, "it tries")
-	receive(t, tried, "it tries again")
+	nodetest.Come(t, tried, "it tries")
+	nodetest.Come(t, tried, "it tries again")
 	n.boot()
 	p.connected()
 	n.mustRun(n.sandbox("c1", "blue"))
-	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 }
 
 // A runtime that goes away between registration and configuration, or sends nothing,
@@ -84,9 +85,7 @@ func TestRuntimeThatIsSilent(t *testing.T) {
 			n := newNode(t)
 			n.Stop()
 			l, err := net.Listen("unix", n.file("sock"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			defer l.Close()
 			came := make(chan struct{}, 10)
 			go func() {
@@ -100,9 +99,9 @@ func TestRuntimeThatIsSilent(t *testing.T) {
 			}()
 			p := n.plugin(plugins())
 			p.launch()
-			receive(t, came, "it comes")
+			nodetest.Come(t, came, "it comes")
 			if tt.again {
-				receive(t, came, "it comes again")
+				nodetest.Come(t, came, "it comes again")
 			}
 			p.stop()
 		})
@@ -184,14 +183,14 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	n.forget(gone)
 	p.disconnect()
 	p.connected()
-	receive(t, arrived, "it reconciles")
+	nodetest.Come(t, arrived, "it reconciles")
 	answers := make(chan error, 1)
 	// Requests of one runtime wait for each other; this one has not waited.
 	detached := make(chan error, 1)
 	go func() { detached <- p.StopPodSandbox(context.Background(), stopped) }()
-	receive(t, arrived, "it detaches")
+	nodetest.Come(t, arrived, "it detaches")
 	go func() { answers <- n.run(n.sandbox("c1", "blue,red")) }()
-	receive(t, arrived, "it attaches")
+	nodetest.Come(t, arrived, "it attaches")
 	ended := make(chan struct{})
 	go func() { p.stop(); close(ended) }()
 	until(t, "it has been told to end", func() bool {
@@ -200,17 +199,17 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 		return p.work.ended
 	})
 	open()
-	receive(t, ended, "it has ended")
+	nodetest.Come(t, ended, "it has ended")
 	if !reconciled.Load() {
 		t.Error("the reconciler is at work still")
 	}
-	if err := receive(t, answers, "it has answered"); err != nil {
+	if err := nodetest.Come(t, answers, "it has answered"); err != nil {
 		t.Errorf("what was being attached: %v", err)
 	}
-	if err := receive(t, detached, "it has answered"); err != nil {
+	if err := nodetest.Come(t, detached, "it has answered"); err != nil {
 		t.Error(err)
 	}
-	same(t, "records", []string{"c1 added", "stopped deleting"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "stopped deleting"})
 	if !strings.Contains(p.log.String(), "context canceled") {
 		t.Errorf("what was being detached was not ended: %s", p.log)
 	}
@@ -255,17 +254,13 @@ func TestLaunchedByTheRuntime(t *testing.T) {
 	n := newNode(t)
 	n.Stop()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.write("", "plugins", "README") // not executable
-	if err := os.Symlink(self, n.file("plugins", "10-networks")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink(self, n.file("plugins", "10-networks")))
 	n.write(`{"confDir":"`+n.file("special.d")+`","stateDir":"`+n.file("state")+`"}`, "conf.d", "networks.conf")
 	n.boot()
 	err = n.run(n.sandbox("c1", "blue"))
-	wantError(t, err, `"blue"`, "special.d", "code")
+	nodetest.Says(t, err, `"blue"`, "special.d", "code")
 	n.mustRun(n.sandbox("c2", ""))
 }
 
@@ -274,9 +269,7 @@ func TestLaunchedPluginEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0])
 	r, w, err := os.Pipe() // which is no socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer w.Close()
 	cmd.ExtraFiles = []*os.File{r}
 	cmd.Env = []string{api.PluginNameEnvVar + "=networks", api.PluginIdxEnvVar + "=10", api.PluginSocketEnvVar + "=3"}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // impatient is a margin that leaves a request little time.
@@ -19,8 +20,8 @@ func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) 
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	wantError(n.t, receive(n.t, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
-	same(n.t, "calls", nil, x.Trace())
+	nodetest.Says(n.t, nodetest.Come(n.t, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
+	nodetest.Equal(n.t, "calls", x.Trace(), nil)
 }
 
 // Two plugins with one state directory would detach each other's pods. The second is
@@ -36,10 +37,10 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 	n.refused(plugins(), dir)
 	n.refused(plugins(), dir, func(p *Plugin) { p.Config.Index, p.Config.Name = "91", "other" })
 	other.refused(plugins(), dir) // which has no such pod
-	same(t, "records", []string{"c1 added"}, p.records())
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 	n.stop(s)
-	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
 }
 
 // A plugin that replaces another with the same state directory waits until that has
@@ -57,8 +58,8 @@ func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	next.connected()
 	next.pass(synchronized)
 	n.stop(s)
-	same(t, "calls", []string{"DEL a net1"}, x.Trace())
-	same(t, "records", nil, next.records())
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1"})
+	nodetest.Equal(t, "records", next.records(), nil)
 }
 
 // Waiting for the state directory ends with the context.
@@ -109,7 +110,7 @@ func TestTwoWithAStateDirectoryEach(t *testing.T) {
 			ps[1].kick()
 			ps[1].pass(func(Pass) bool { return true })
 			for i := range xs {
-				same(t, "alive", before[i], xs[i].Live())
+				nodetest.Equal(t, "alive", xs[i].Live(), before[i])
 				if len(xs[i].Live()) != 1 {
 					t.Errorf("alive: %q", xs[i].Live())
 				}

@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -30,9 +29,7 @@ func TestRecordsSayWhatIsAttachedBecauseOfAClaim(t *testing.T) {
 		attached("net3", "p2", nad.Origin{Use: nad.Claimed, Claim: claim.Device(net)}),
 	})
 	want := []dra.Attachment{{DeviceID: net.DeviceID, IfName: "net2", Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	nodetest.Equal(t, "got", got, want)
 	if got := (dra.Ref{Pod: "p1"}).Attached([]delegate.Attached{attached("eth0", "p1", nad.Origin{})}); got != nil {
 		t.Errorf("a claim without a UID has %v", got)
 	}

@@ -14,6 +14,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -147,9 +148,7 @@ func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
 	if _, failures := prepareClaims(t, k, b); !strings.Contains(failures["b"], "in use") {
 		t.Errorf("got %v", failures)
 	}
-	if err := unprepareClaim(t, k, a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, unprepareClaim(t, k, a))
 	mustPrepare(t, k, b)
 }
 
@@ -171,9 +170,7 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 		t.Errorf("got %v", failures)
 	}
 	n.fail(nil)
-	if err := n.detach(t.Context(), Ref{UID: string(a.UID)}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.detach(t.Context(), Ref{UID: string(a.UID)}))
 	mustPrepare(t, k, a)
 	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
 		if claims, err := n.config.Claims(pod); len(claims) != want || err != nil {
@@ -218,9 +215,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	mustPrepare(t, k, a)
 	damage := func() {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
 		if _, err := n.config.Claims("pod-web"); !errors.Is(err, ErrDamaged) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
@@ -247,9 +242,7 @@ func TestNothingIsPreparedThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, func(c *Config) {
 		file := filepath.Join(filepath.Dir(c.Store.Dir), "file")
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(file, nil, 0o600))
 		c.Store.Dir = filepath.Join(file, "claims")
 	})
 	k := n.kubelet(t)
@@ -337,29 +330,21 @@ func TestContainersSeeTheirNetworks(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var spec struct {
 		Devices []struct {
 			ContainerEdits struct{ Mounts []struct{ HostPath string } }
 		}
 	}
-	if err := json.Unmarshal(data, &spec); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(data, &spec))
 	data, err = os.ReadFile(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, want := range []string{`"net1"`, `"192.0.2.5/24"`, `"2001:db8::5/64"`, `"02:00:00:00:00:01"`} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("no %s in %s", want, data)
 		}
 	}
-	if err := os.RemoveAll(n.config.PluginDir); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.RemoveAll(n.config.PluginDir))
 	if err := n.UpdateMetadata(t.Context(), "pod-web"); err == nil {
 		t.Error("no error without a directory")
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const driverName = "net.example.com"
@@ -92,9 +93,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	client := server.Config()
 	client.ContentType, client.AcceptContentTypes, client.QPS = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf, -1
 	set, err := kubernetes.NewForConfig(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.config = Config{
 		Name: driverName, Node: "node1", Client: set, Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach,
@@ -112,9 +111,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // whose directories have the name of the test
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -126,9 +123,7 @@ func (n *node) restart(t *testing.T) {
 		n.Stop()
 	}
 	d, err := Start(t.Context(), n.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(d.Stop)
 	n.Driver = d
 }
@@ -182,9 +177,7 @@ func (n *node) attach(t *testing.T, pod string) {
 func (n *node) kubelet(t *testing.T) *dratest.Kubelet {
 	t.Helper()
 	k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	return k
 }

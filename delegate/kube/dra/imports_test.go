@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A daemon without ResourceClaims does not pay for them: the module of package kube knows
@@ -14,9 +16,7 @@ func TestKubeDoesNotNeedThisModule(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Path}}", "all")
 	cmd.Dir = ".."
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	modules := strings.Fields(string(out))
 	if !slices.Contains(modules, "k8s.io/client-go") {
 		t.Fatalf("modules: %v", modules)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -24,9 +25,7 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 		`{"name":"n","type":"` + strings.Repeat("p", 65) + `","master":"e"}`:         {"master": "e"},
 	} {
 		n, err := netconf.Parse([]byte(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		got := offer.as(n, nil)
 		if diff := cmp.Diff(device{name: "n", exclusive: true, attributes: want}, got, cmp.AllowUnexported(device{})); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", config, diff)
@@ -36,14 +35,10 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 		}
 	}
 	n, err := netconf.Parse([]byte(`{"name":"n","type":"macvlan","master":"eth1"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	offer.Attributes = map[string]string{"master": "bond0", "speed": "fast"}
 	want := map[string]string{"plugin": "macvlan", "master": "bond0", "speed": "fast"}
-	if diff := cmp.Diff(want, offer.as(n, nil).attributes); diff != "" {
-		t.Errorf("with attributes of its own (-want +got)\n%s", diff)
-	}
+	nodetest.Equal(t, "with attributes of its own", offer.as(n, nil).attributes, want)
 	down := errors.New("down")
 	if got := offer.as(netconf.Network{}, down); !errors.Is(got.err, down) || len(got.attributes) != 2 {
 		t.Errorf("of no network: %+v", got)

@@ -12,9 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -99,9 +98,7 @@ func (m *market) want(t *testing.T, after time.Duration, published ...string) {
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if diff := cmp.Diff(published, m.published); diff != "" {
-		t.Errorf("published (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "published", m.published, published)
 }
 
 func fails(err error) func(context.Context) error { return func(context.Context) error { return err } }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -167,9 +168,7 @@ func TestNetworksOfClaimsAreChecked(t *testing.T) {
 				data = own(row.rest)
 			}
 			p, err := parseParameters([]byte(data), "blue")
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			err = p.check("blue", row.policy, rules)
 			if n, netErr := p.Network(rules); err == nil && p.Config != "" && (netErr != nil || n.CNIVersion() == "") {
 				t.Errorf("the network is %v, %v", n, netErr)
@@ -201,9 +200,7 @@ func FuzzParseParameters(f *testing.F) {
 			t.Fatalf("not one network: %+v", p)
 		}
 		var head struct{ Kind string }
-		if err := json.Unmarshal(data, &head); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(data, &head))
 		if head.Kind != parametersKind && !strings.Contains(string(data), p.Config) {
 			t.Fatalf("%q is not written in %q", p.Config, data)
 		}

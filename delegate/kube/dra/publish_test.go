@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // published returns the devices in all slices of the node.
@@ -32,9 +34,7 @@ func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
 	vlan := device{name: "vlan", exclusive: true}
 	publish := func(devices ...device) {
 		t.Helper()
-		if err := n.publish(t.Context(), devices); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, n.publish(t.Context(), devices))
 	}
 	publish(vlan, storage)
 	n.await(t, "published", func() bool { return len(n.published()) == 2 })

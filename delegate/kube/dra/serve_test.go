@@ -11,6 +11,8 @@ import (
 	"time"
 
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // poll waits until done, which depends on files alone, is true.
@@ -37,32 +39,24 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, func(c *Config) {
 				c.RegistryDir, c.PluginDir = filepath.Join(c.RegistryDir, "plugins_registry"), filepath.Join(c.PluginDir, "plugins", driverName)
-				if err := os.Mkdir(c.RegistryDir, 0o750); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.Mkdir(c.RegistryDir, 0o750))
 			})
 			a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
 			mustPrepare(t, n.kubelet(t), a)
-			if err := n.publish(t.Context(), []device{{name: "storage"}}); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, n.publish(t.Context(), []device{{name: "storage"}}))
 			remove := map[string][]string{
 				"registry": {n.config.RegistryDir}, "plugin": {n.config.PluginDir}, "both": {n.config.RegistryDir, n.config.PluginDir},
 				"socket": {filepath.Join(n.config.PluginDir, "dra.sock")},
 			}
 			for _, path := range remove[lost] {
-				if err := os.RemoveAll(path); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.RemoveAll(path))
 			}
 			if lost == "registry" || lost == "both" {
 				poll(t, "the kubelet is missed", func() bool { return n.Err() != nil })
 				if err := n.Err(); !strings.Contains(err.Error(), "the directory in which the kubelet finds plugins") {
 					t.Error(err)
 				}
-				if err := os.Mkdir(n.config.RegistryDir, 0o750); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.Mkdir(n.config.RegistryDir, 0o750))
 			}
 			poll(t, "the sockets are there", func() bool {
 				_, registry := os.Stat(filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"))
@@ -90,9 +84,7 @@ func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	next, err := Start(t.Context(), n.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(next.Stop)
 	poll(t, "the driver sees the next one", func() bool { return n.Err() != nil })
 	if err := n.Err(); !errors.Is(err, errTaken) {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The kubelet hears the path that it knows, although the socket is elsewhere for the driver.
@@ -23,9 +24,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 		c.RegistryDir, c.PluginDir, c.KubeletPluginDir = root, filepath.Join(root, "plugins", "x"), "/plugins/x"
 	})
 	k, err := dratest.Register(t.Context(), filepath.Join(root, driverName+"-reg.sock"), root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = k.Close() }()
 	if k.Endpoint != "/plugins/x/dra.sock" {
 		t.Errorf("endpoint %s", k.Endpoint)
@@ -40,14 +39,10 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 		n.config.CDIDir = t.TempDir()
 		if same {
 			n.config.KubeletPluginDir = filepath.Join(root, "link")
-			if err := os.Symlink(n.config.PluginDir, n.config.KubeletPluginDir); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Symlink(n.config.PluginDir, n.config.KubeletPluginDir))
 		}
 		d, err := Start(t.Context(), n.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/plugins/x is not the same directory") {
 			t.Errorf("metadata, the same directory %v: %v", same, err)
 		}
@@ -80,9 +75,7 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	}
 	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	n.Attached("pod-web", nil)
-	if err := errors.Join(n.publish(t.Context(), []device{{name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Mkdir(late, 0o750)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(n.publish(t.Context(), []device{{name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Mkdir(late, 0o750)))
 	poll(t, "the driver serves", func() bool { return n.Err() == nil })
 	n.config.RegistryDir = late
 	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
@@ -100,31 +93,23 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	next := n.config
 	next.RollingUpdate = "pod-2"
 	d, err := Start(t.Context(), next)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer d.Stop()
 	kubelets := map[string]*dratest.Kubelet{}
 	for _, uid := range []string{"pod-1", "pod-2"} {
 		k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-"+uid+"-reg.sock"), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		defer func() { _ = k.Close() }()
 		kubelets[uid] = k
 	}
 	c := n.server.SetClaim(newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
 	writing := filepath.Join(n.config.Store.Dir, ".tmp-1") // by the first driver
-	if err := os.WriteFile(writing, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(writing, nil, 0o600))
 	third := n.config
 	third.RollingUpdate = "pod-3"
 	again, err := Start(t.Context(), third)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	again.Stop()
 	if _, err := os.Stat(writing); err != nil {
 		t.Errorf("what another driver is writing: %v", err)

@@ -15,6 +15,8 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A new node has no directory for the driver.
@@ -30,9 +32,7 @@ func TestADriverStartsInPlaceOfOneThatWasKilled(t *testing.T) {
 	n := newNode(t, nil)
 	a := n.server.SetClaim(newClaim("a", nil))
 	d, err := Start(t.Context(), n.config) // while the first one has its sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(d.Stop)
 	mustPrepare(t, n.kubelet(t), a)
 	if claims, err := d.config.Claims("pod-web"); len(claims) != 1 || err != nil {
@@ -212,9 +212,7 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
 		t.Errorf("the other: %v", failures)
 	}
-	if err := os.Remove(blocker); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(blocker))
 	mustPrepare(t, k, b)
 	if names, err := filepath.Glob(filepath.Join(n.config.Store.Dir, "*")); len(names) != 2 || err != nil {
 		t.Errorf("left: %v, %v", names, err)
@@ -250,9 +248,7 @@ func TestAnAttemptThatFailsLeavesNoGoroutine(t *testing.T) {
 	defer cancel()
 	for {
 		var all strings.Builder
-		if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, pprof.Lookup("goroutine").WriteTo(&all, 1))
 		if !strings.Contains(all.String(), label) {
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -24,9 +25,7 @@ func newStore(t *testing.T, claims ...Claim) Store {
 	t.Helper()
 	s := Store{Dir: filepath.Join(t.TempDir(), "state", "claims")}
 	for _, c := range claims {
-		if err := s.put(c); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, s.put(c))
 	}
 	return s
 }
@@ -55,9 +54,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 	a := stored("a", "pod1")
 	s := newStore(t, a)
 	a.Networks[0].Opaque = []byte("{}")
-	if err := s.put(a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.put(a))
 	if got, err := s.get(a.Ref); cmp.Diff(a, got) != "" || err != nil {
 		t.Error(got, err)
 	}
@@ -80,22 +77,16 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 	t.Parallel()
 	a, b := stored("a", "pod1"), stored("b", "pod2")
 	whole, err := encode(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	text := `{"version":2,"claim":{}}`
 	future := []byte(checksum([]byte(text)) + "\n" + text)
 	other, err := encode(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	type damage = func(t *testing.T, path string)
 	write := func(data []byte) damage {
 		return func(t *testing.T, path string) {
 			t.Helper()
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(path, data, 0o600))
 		}
 	}
 	cases := map[string]damage{
@@ -105,16 +96,12 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 		"too large":           write(make([]byte, maxRecord+1)),
 		"a directory": func(t *testing.T, path string) {
 			t.Helper()
-			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o700)))
 		},
 		"a link": func(t *testing.T, path string) {
 			t.Helper()
 			target := filepath.Join(t.TempDir(), "x")
-			if err := errors.Join(os.Rename(path, target), os.Symlink(target, path)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(os.Rename(path, target), os.Symlink(target, path)))
 		},
 	}
 	for _, n := range []int{1, 63, 64, 65, len(whole) / 2, len(whole) - 1} {
@@ -152,9 +139,7 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 	a := stored("a", "pod1")
 	s := newStore(t, a)
 	for _, name := range []string{"x", "_", "pod1_", "_a", ".tmp-1", "pod1_a.json", "pod1_a_b"} {
-		if err := os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600))
 	}
 	if got, damaged, err := s.All(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
 		t.Error(got, damaged, err)

@@ -6,6 +6,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A daemon has one way to the API server: that of its View, which reads the credentials again
@@ -16,18 +17,12 @@ func TestTheDriverSharesTheCredentialsOfAView(t *testing.T) {
 	dir := t.TempDir()
 	n.server.SetToken("first")
 	file, err := n.server.Kubeconfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: file, UserAgent: "daemon"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(view.Close)
 	set, err := kubernetes.NewForConfigAndClient(view.REST())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.config.Client = set
 	n.restart(t)
 	k := n.kubelet(t)

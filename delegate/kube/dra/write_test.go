@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // condition is the condition of a device.
@@ -70,9 +71,7 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 	status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}
 	check("after the ADD", status)
 
-	if err := n.detach(t.Context(), Ref{UID: "claim-a"}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.detach(t.Context(), Ref{UID: "claim-a"}))
 	n.Attached("pod-web", nil)
 	n.await(t, "detached", func() bool { return devices()[1].Conditions[0].Status == "False" })
 	status.Conditions = []metav1.Condition{condition("False", "NetworkInterfaceNotReady", "")}
@@ -118,9 +117,7 @@ func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 	mustPrepare(t, n.kubelet(t), b)
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))
-	if diff := cmp.Diff(before, n.server.Claim("blue", "a")); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "Claim", n.server.Claim("blue", "a"), before)
 	if got := n.server.Count("update", ""); got != 2 {
 		t.Errorf("%d updates of two claims", got)
 	}
@@ -195,9 +192,7 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 	n.server.SetClaim(newClaim("a", func(c *resourcev1.ResourceClaim) { c.UID = "next" }))
 	n.attach(t, "pod-web")
 	n.await(t, "the other is written", n.ready("b", "True"))
-	if err := unprepareClaim(t, k, b); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, unprepareClaim(t, k, b))
 	updates := n.server.Count("update", "")
 	n.writer.changed(Ref{"claim-b", "blue", "b", "pod-web"}, "") // a late call
 	n.await(t, "forgotten", func() bool {
@@ -229,16 +224,12 @@ func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
 	})
 	n.server.SetClaim(later)
 	for _, c := range []*resourcev1.ResourceClaim{a, b} {
-		if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, n.detach(t.Context(), Ref{UID: string(c.UID)}))
 	}
 	n.Attached("pod-web", nil)
 	n.await(t, "the other is written", n.ready("b", "False"))
 	n.counts(t, func(s Stats) bool { return s.Pending == 0 })
-	if diff := cmp.Diff(later.Status.Devices, n.server.Claim("blue", "a").Status.Devices, ignoreTimes); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "Claim", n.server.Claim("blue", "a").Status.Devices, later.Status.Devices, ignoreTimes)
 }
 
 func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
@@ -282,9 +273,7 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := Attachment{IfName: "net1", Result: []byte(row.result)}
-			if diff := cmp.Diff(&row.want, a.networkData()); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "networkData", a.networkData(), &row.want)
 			if data := a.data(); (data != nil) != row.hasData || data != nil && string(data.Raw) != row.result {
 				t.Errorf("data: %v", data)
 			}
@@ -297,17 +286,13 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	object := newClaim("a", nil)
 	claim, err := claimOf(object, driverName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	attached := []Attachment{{DeviceID: claim.Networks[0].DeviceID, IfName: "net1"}}
 	status := desired(object, driverName, claim, attached, "")
 	status[0].Conditions[0].LastTransitionTime = long
 	status[0].Conditions = append(status[0].Conditions, metav1.Condition{Type: "Other", Status: "True", Reason: "R", LastTransitionTime: long})
 	object.Status.Devices = status
-	if diff := cmp.Diff(status, desired(object, driverName, claim, attached, "")); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "desired", desired(object, driverName, claim, attached, ""), status)
 	failed := desired(object, driverName, claim, nil, strings.Repeat("x", maxMessage+1))
 	if c := failed[0].Conditions; len(c) != 2 || !c[0].LastTransitionTime.After(long.Time) || len(c[0].Message) != maxMessage {
 		t.Errorf("%+v", c[0].LastTransitionTime)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func pod(name, node string) *corev1.Pod {
@@ -40,9 +41,7 @@ func client(t *testing.T, s *kubetest.Server, protobuf bool) *typedcorev1.CoreV1
 		}
 	}
 	client, err := typedcorev1.NewForConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return client
 }
 
@@ -81,9 +80,7 @@ func annotation(t *testing.T, s *kubetest.Server, i cache.SharedInformer, want s
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer i.RemoveEventHandler(h)
 	select {
 	case <-seen:
@@ -158,9 +155,7 @@ func TestAnInformerSurvives(t *testing.T) {
 func open(t *testing.T, s *kubetest.Server, version string) watch.Interface {
 	t.Helper()
 	w, err := client(t, s, true).Pods("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(w.Stop)
 	return w
 }
@@ -203,13 +198,9 @@ func TestAKubeconfigHasTheTokenThatIsAskedFor(t *testing.T) {
 	for _, token := range []string{"", "one", "two"} {
 		s.SetToken(token)
 		path, err := s.Kubeconfig(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		conf, err := clientcmd.BuildConfigFromFlags("", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		c := typedcorev1.NewForConfigOrDie(conf)
 		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil {
 			t.Error(err)
@@ -280,9 +271,7 @@ func TestCloseEndsWhatTheServerHolds(t *testing.T) {
 				ended <- get.Do(t.Context()).Error()
 			}()
 			if name != "connections" {
-				if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }))
 			}
 			s.Close()
 			if err := <-ended; err == nil && name != "watches" {
@@ -356,9 +345,7 @@ func TestAHealedFaultServesTheRequestsThatItHolds(t *testing.T) {
 				_, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
 				ended <- err
 			}()
-			if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }))
 			heal()
 			if err := <-ended; err != nil {
 				t.Error(err)

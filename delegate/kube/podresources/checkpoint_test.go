@@ -10,6 +10,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube/podresources"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -24,12 +25,8 @@ const checkpoint = `{"Data":{"PodDeviceEntries":[
 func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
-	if err := k.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, k.Stop())
+	nodetest.OK(t, os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600))
 	want(t, c, web,
 		on(0, "a"),
 		append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"}),
@@ -49,9 +46,7 @@ func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 		"large": strings.Repeat(" ", maxSize) + checkpoint,
 	} {
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: file}
 		got, err := c.Devices(t.Context(), web)
 		if status.Code(err) != 11 || strings.Contains(err.Error(), "larger than 16 MiB") != (name == "large") {

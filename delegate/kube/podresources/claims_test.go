@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -79,9 +80,7 @@ func TestADeviceThatIsSharedIsOneDevice(t *testing.T) {
 	claim := []*api.DynamicResource{{ClaimNamespace: "default", ClaimName: "shares", ClaimResources: []*api.ClaimResource{share("1"), share("2")}}}
 	k.SetPod("default", "web", &api.ContainerResources{Name: "one", DynamicResources: claim}, &api.ContainerResources{Name: "two", DynamicResources: claim})
 	containers, err := c.Devices(t.Context(), web)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	vfs := []device.Device{{Resource: vf}, {Resource: vf}}
 	if ids, err := device.Allocate(containers, nil, vfs[:1]...); err != nil || ids[0] != "a" {
 		t.Errorf("one network: %q, %v", ids, err)

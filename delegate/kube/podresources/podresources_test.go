@@ -18,6 +18,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -36,9 +37,7 @@ var web = nad.Pod{Namespace: "default", Name: "web", UID: "u1"}
 func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 	t.Helper()
 	k, err := podresourcestest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	c := &podresources.Client{Socket: k.Socket(), Checkpoint: k.Checkpoint(), Timeout: time.Minute}
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), k.Close()); err != nil {
@@ -52,12 +51,8 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 func want(t *testing.T, c *podresources.Client, pod nad.Pod, want ...[]device.Device) {
 	t.Helper()
 	got, err := c.Devices(t.Context(), pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "got", got, want)
 }
 
 func on(numa int, ids ...string) (ds []device.Device) {
@@ -169,9 +164,7 @@ func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if diff := cmp.Diff([][]device.Device{on(0, fmt.Sprint("vf", i))}, got); diff != "" {
-					t.Error(diff)
-				}
+				nodetest.Equal(t, "got", got, [][]device.Device{on(0, fmt.Sprint("vf", i))})
 			})
 		}
 		all.Wait()
@@ -215,9 +208,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 			k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 			want(t, c, web, on(0, "a"))
 			ended, err := disturb(k)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			var call sync.WaitGroup
 			call.Go(func() {
 				got, err := c.Devices(t.Context(), web)
@@ -341,9 +332,7 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 		}()
 	}
 	<-held
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, c.Close())
 	for range 3 {
 		if err := <-got; status.Code(err) != 11 {
 			t.Errorf("got %v", err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A FIFO in the place of a file waits for nobody, at the start or later.
@@ -17,20 +19,14 @@ func TestCertificatesAreRegularFiles(t *testing.T) {
 		certFile, keyFile, fifo := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, name)
 		replace := func() {
 			t.Helper()
-			if err := os.Remove(fifo); err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(fifo))
+			nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
 		}
 		cert, key := issue(t, 1)
 		put(t, certFile, cert)
 		put(t, keyFile, key)
 		c, err := LoadCertificate(certFile, keyFile, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		replace()
 		if got, err := c.get(&tls.ClientHelloInfo{}); err != nil || got.Leaf.SerialNumber.Int64() != 1 {
 			t.Errorf("%s: %v, %v", name, got, err)

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // issue returns a new certificate for 127.0.0.1 and its key, in PEM. It is valid for an hour.
@@ -30,29 +32,21 @@ func issue(t *testing.T, serial int64) (cert, key []byte) {
 func issueFor(t *testing.T, serial int64, begin time.Time) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "webhook"}, NotBefore: begin, NotAfter: begin.Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
 }
 
 func put(t *testing.T, file string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, data, 0o600))
 }
 
 // A certificate that is replaced is used for the next connection. Whatever is wrong with
@@ -75,9 +69,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	put(t, keyFile, key1)
 	var log bytes.Buffer
 	c, err := LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	want := func(serial int64, lines int, what string) {
 		t.Helper()
 		for range 2 {
@@ -95,9 +87,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	want(1, 1, "when one file is replaced")
 	put(t, keyFile, key2)
 	want(2, 2, "when both are replaced")
-	if err := os.Remove(keyFile); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(keyFile))
 	want(2, 3, "when one is missing")
 	put(t, keyFile, key2)
 	want(2, 3, "when it is back")
@@ -118,26 +108,20 @@ func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"first", "second"} {
 		cert, key := issue(t, int64(i+1))
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		put(t, filepath.Join(dir, name, "tls.crt"), cert)
 		put(t, filepath.Join(dir, name, "tls.key"), key)
 	}
 	link := func(to, name string) {
 		t.Helper()
 		temporary := filepath.Join(dir, "..data_tmp")
-		if err := errors.Join(os.Symlink(to, temporary), os.Rename(temporary, filepath.Join(dir, name))); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.Symlink(to, temporary), os.Rename(temporary, filepath.Join(dir, name))))
 	}
 	link("first", "..data")
 	link("..data/tls.crt", "tls.crt")
 	link("..data/tls.key", "tls.key")
 	c, err := LoadCertificate(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	before := c.Expires()
 	link("second", "..data")
 	got, err := c.get(&tls.ClientHelloInfo{})
@@ -158,9 +142,7 @@ func TestCertificateThatIsNotValidNow(t *testing.T) {
 		put(t, keyFile, key)
 		var log bytes.Buffer
 		c, err := LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		for range 2 {
 			if got, err := c.get(&tls.ClientHelloInfo{}); err != nil || got == nil {
 				t.Errorf("%v, %v", got, err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A server is a running webhook. Clients connect to address and trust roots. end ends it
@@ -33,13 +35,9 @@ func serve(t *testing.T, h http.Handler, begin time.Time) *server {
 	s.certify(t, 1, begin)
 	log := slog.New(slog.NewTextHandler(&s.log, nil))
 	c, err := LoadCertificate(s.certFile, s.keyFile, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s.address = l.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -69,17 +67,11 @@ func (s *server) client() *http.Client {
 func (s *server) get(t *testing.T, client *http.Client, path string) (resp *http.Response, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	resp, err = client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	text, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(err, resp.Body.Close()))
 	return resp, string(text)
 }
 
@@ -160,9 +152,7 @@ func TestHandshakesThatFail(t *testing.T) {
 	if err == nil {
 		err = conn.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if err := dial(&tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil { //nolint:gosec // that is the test
 		t.Error("TLS 1.1 was accepted")
 	}

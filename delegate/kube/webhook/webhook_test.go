@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -84,9 +85,7 @@ func reviewed(t testing.TB, h http.Handler, keys string) string {
 		t.Fatalf("%d %s, %v", resp.StatusCode, text, err)
 	}
 	var answer admissionv1.AdmissionReview
-	if err := json.Unmarshal(text, &answer); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(text, &answer))
 	r := answer.Response
 	if answer.APIVersion != "admission.k8s.io/v1" || answer.Kind != "AdmissionReview" || r.UID != "u1" || r.Allowed != (r.Result == nil) {
 		t.Fatalf("%s", text)
@@ -181,9 +180,7 @@ func TestObserverIsToldOfEachRequest(t *testing.T) {
 		reviewed(t, h, `"operation":"CREATE","kind":`+definitionKind+`,"object":`+object)
 	}
 	_ = ask(t, h, "{").Body.Close()
-	if diff := cmp.Diff([]string{"allowed 200", "warned 200", "denied 200", "failed 400"}, got); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "events", got, []string{"allowed 200", "warned 200", "denied 200", "failed 400"})
 }
 
 // What is no review gets an HTTP error: for an API server the webhook is away then.
@@ -235,15 +232,11 @@ func FuzzHandler(f *testing.F) {
 		defer func() { _ = resp.Body.Close() }()
 		var asked, answer admissionv1.AdmissionReview
 		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if resp.StatusCode != http.StatusOK {
 			return
 		}
-		if err := errors.Join(json.Unmarshal([]byte(body), &asked), json.Unmarshal(text, &answer)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(json.Unmarshal([]byte(body), &asked), json.Unmarshal(text, &answer)))
 		if diff := cmp.Diff(asked.Request.UID, answer.Response.UID); diff != "" || answer.Response.Allowed != (answer.Response.Result == nil) {
 			t.Errorf("%s\n%s", text, diff)
 		}

@@ -17,6 +17,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A driver is one that does what its fields say.
@@ -52,15 +53,11 @@ func (d *driver) NodeUnprepareResources(context.Context, *api.NodeUnprepareResou
 func (d *driver) serve(t *testing.T) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "k") //nolint:usetesting // a socket needs a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if d.info == nil {
 		d.info = &registration.PluginInfo{Type: registration.DRAPlugin, Endpoint: socket, SupportedVersions: []string{api.DRAPluginService}}
 	}
@@ -116,9 +113,7 @@ func TestAnswersAreThoseOfTheDriver(t *testing.T) {
 		released: map[string]*api.NodeUnprepareResourceResponse{"uid-a": {}, "uid-b": {Error: "still attached"}},
 	}
 	k, err := dratest.Register(t.Context(), d.serve(t), "/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = k.Close() }()
 	a, b, c := claim("a"), claim("b"), claim("c")
 	got, err := k.Prepare(t.Context(), a, b)

@@ -18,6 +18,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const vf = "vendor.example/vf"
@@ -26,16 +27,12 @@ const vf = "vendor.example/vf"
 func start(t *testing.T) (*podresourcestest.Kubelet, api.PodResourcesListerClient) {
 	t.Helper()
 	k, err := podresourcestest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	k.SetPod("default", "a", podresourcestest.Devices("old", vf, "0"))
 	k.SetPod("default", "b", podresourcestest.Devices("app", vf, "2"))
 	k.SetPod("default", "a", podresourcestest.Devices("app", vf, "1"))
 	conn, err := grpc.NewClient("unix://"+k.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(conn.Close(), k.Close()); err != nil {
 			t.Error(err)
@@ -81,9 +78,7 @@ func TestPodsAreWhatWasSet(t *testing.T) {
 	_, err = get(t.Context(), c, "none")
 	wantCode(t, "a pod that is not there", err, codes.Unknown, "pod none in namespace default not found")
 	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var all []string
 	for _, p := range list.GetPodResources() {
 		all = append(all, text(p))
@@ -157,17 +152,13 @@ func TestAKubeletCanEndAndStartAgain(t *testing.T) {
 	k, c := start(t)
 	again := func(end func() error, socket bool) {
 		t.Helper()
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, end())
 		if _, err := os.Stat(k.Socket()); (err == nil) != socket {
 			t.Errorf("the socket is there: %v", err)
 		}
 		_, err := get(t.Context(), c, "a")
 		wantCode(t, "ended", err, codes.Unavailable, "")
-		if err := k.Listen(); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, k.Listen())
 		reply, err := c.Get(t.Context(), &api.GetPodResourcesRequest{PodNamespace: "default", PodName: "a"}, grpc.WaitForReady(true))
 		if text(reply.GetPodResources()) != "a app=1" || err != nil {
 			t.Errorf("got %v, %v", reply, err)
@@ -175,9 +166,7 @@ func TestAKubeletCanEndAndStartAgain(t *testing.T) {
 	}
 	again(func() error { k.Crash(); return nil }, true)
 	again(k.Stop, false)
-	if err := os.RemoveAll(k.Dir()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.RemoveAll(k.Dir()))
 	if err := k.Listen(); err == nil {
 		t.Error("it listens without its directory")
 	}
