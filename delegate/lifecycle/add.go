@@ -343,17 +343,11 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 		if err := checkAdjusted(reported, added); err != nil {
 			return false, err
 		}
-		adjusted := a.part // then several delegates change
 		for i, d := range added {
-			adjusted = adjusted || string(d.Result) != string(reported[i].Result)
 			a.r.Value.Delegates[a.first+i].Result = d.Result
 		}
 		a.settle()
-		note := func() error { return a.m.noteChange(a.lock, a.r, change{}) } // of the state
-		if adjusted {
-			note = func() error { return a.m.store().Note(a.lock, a.r) }
-		}
-		if err := note(); err != nil {
+		if err := a.m.store().Note(a.lock, a.r); err != nil {
 			return true, err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -311,18 +310,10 @@ func (left remaining) told(nets []netconf.Network) []netconf.Network {
 // of returns the valid attachments that n receives.
 func (left remaining) of(n netconf.Network) []types.GCAttachment {
 	as := slices.AppendSeq(slices.Clone(left.attached[n.Name()]), maps.Keys(left.unrecorded))
-	sort.Sort(attachments(as))
+	slices.SortFunc(as, func(a, b types.GCAttachment) int {
+		return cmp.Or(cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
+	})
 	return slices.Compact(as)
-}
-
-// attachments are sorted with package sort, which every program links anyway.
-// slices.SortFunc would add more code to a program than all of this file.
-type attachments []types.GCAttachment
-
-func (as attachments) Len() int      { return len(as) }
-func (as attachments) Swap(i, j int) { as[i], as[j] = as[j], as[i] }
-func (as attachments) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(as[i].ContainerID, as[j].ContainerID), cmp.Compare(as[i].IfName, as[j].IfName)) < 0
 }
 
 // networks are those that receive GC.

@@ -63,9 +63,6 @@ func nodeAt(tb testing.TB, dir string) *node {
 	return &node{Manager: &Manager{Invoker: iv, Dir: dir}, Node: n, Dir: dir}
 }
 
-// mended makes all plugins succeed again.
-func (n *node) mended() { n.Exec.Plugins = plugins() }
-
 // plugins are all the fake ones that succeed.
 func plugins() map[string]delegatetest.Plugin {
 	return nodetest.Plugins("bridge", "tuning", "macvlan", "ipvlan")

@@ -302,3 +302,30 @@ func inNetNS(plan func(context.Context, []string) ([]delegate.Attachment, error)
 		return as, err
 	}
 }
+
+// A GC that may remove only a part of a leftover spares the interface that another
+// attachment has by now, as a DEL does.
+func TestGCOfAPartOfALeftoverSparesTheInterfaceOfAnother(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	mute := nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","disableGC":true,"plugins":[{"type":"macvlan"}]}`)
+	both := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(mute, "c1", "net0"))}
+	n.FailOn("ADD macvlan", 101)
+	n.FailOn("DEL", 102)
+	_, err := n.Add(t.Context(), eth0, both)
+	nodetest.Code(t, err, 101)
+	n.Exec.Plugins = plugins()
+	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
+	_, err = n.Add(t.Context(), other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "eth0"))})
+	nodetest.OK(t, err)
+	before := len(n.trace())
+	nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 999)
+	for _, call := range n.trace()[before:] {
+		if strings.HasPrefix(call, "DEL") {
+			t.Errorf("beside the other attachment: %s", call)
+		}
+	}
+	nodetest.OK(t, n.Del(t.Context(), Removal{Key: other}))
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
+	n.wantRecords("c1/eth0 leftover") // of red
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,55 +19,6 @@ import (
 // hasty waits for nobody.
 func hasty(n *node) *Manager {
 	return &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: 20 * time.Millisecond}
-}
-
-// A process that is killed in a plugin's call leaves a record with which
-// another one's DEL finds everything, and an ADD begins anew.
-func TestKilledProcessLeavesWhatDelNeeds(t *testing.T) {
-	t.Parallel()
-	three := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
-	for name, tt := range map[string]struct {
-		role   role
-		before bool // there is an attachment before
-		state  string
-		del    []string
-	}{
-		"ADD at the first plugin":   {role{Verb: "ADD", KillAt: "ADD bridge"}, false, "planned", three},
-		"ADD at the last plugin":    {role{Verb: "ADD", KillAt: "ADD macvlan"}, false, "planned", three},
-		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "leftover", three[1:]},
-		"DEL at the first plugin":   {role{Verb: "DEL", KillAt: "DEL macvlan"}, true, "deleting", three},
-		"DEL at the last plugin":    {role{Verb: "DEL", KillAt: "DEL bridge"}, true, "deleting", three[2:]},
-		"ATTACH":                    {role{Verb: "ATTACH", KillAt: "ADD ipvlan"}, true, "partial", append([]string{"DEL ipvlan hot0"}, three...)},
-		"ATTACH while it is undone": {role{Verb: "ATTACH", FailAt: "ADD ipvlan", KillAt: "DEL ipvlan"}, true, "partial", append([]string{"DEL ipvlan hot0"}, three...)},
-		"GC":                        {role{Verb: "GC", KillAt: "DEL bridge"}, true, "deleting", three[2:]},
-	} {
-		for _, then := range []string{"DEL", "ADD", "GC"} {
-			if then == "ADD" && tt.role.Verb == "ATTACH" {
-				continue
-			}
-			t.Run(name+", "+then, func(t *testing.T) {
-				t.Parallel()
-				first := newNode(t)
-				if tt.before {
-					first.add(eth0)
-				}
-				r := tt.role
-				r.Dir = first.Dir
-				start(t, r).died()
-
-				n := nodeAt(t, first.Dir)
-				n.wantRecords("c1/eth0 " + tt.state)
-				nodetest.OK(t, n.verb(t.Context(), then))
-				want := tt.del
-				if then == "ADD" {
-					want = append(slices.Clip(want), "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
-				}
-				n.wantTrace(want...)
-				n.del(eth0)
-				n.wantNothing() // not the lock of the dead, either
-			})
-		}
-	}
 }
 
 // Operations of two processes on one container do not overlap.
