@@ -80,7 +80,7 @@ type change struct {
 }
 
 // Noted implements [records.Changer].
-func (r *record) Noted() any {
+func (r *record) Noted() any { //nolint:ireturn // for encoding/json
 	if r.noted == nil {
 		return nil
 	}

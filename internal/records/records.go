@@ -1,7 +1,6 @@
-// Package records knows the files of a [scratch.Store]: their names, for those who look
-// at the directory themselves, and values of which a note writes only a part.
-//
-// [scratch.Store]: https://pkg.go.dev/github.com/metacni/metacni/scratch#Store
+// Package records has what package scratch shares with package lifecycle: the names of the
+// files in the directory of a store, for those who look at it themselves, and values of
+// which a note writes only a part.
 package records
 
 import (
