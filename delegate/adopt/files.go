@@ -22,7 +22,7 @@ var errEmpty = errors.New("empty")
 
 // failed returns the error of the file or directory at path.
 func failed(path string, err error) error {
-	var code uint = types.ErrIOFailure
+	code := types.ErrIOFailure
 	var coded interface{ CNICode() uint } // the codes of a types.Error are about the runtime's call
 	if errors.As(err, &coded) {
 		code = coded.CNICode()

@@ -198,7 +198,7 @@ func (p *pool) fail(at int, requests []Device, why string) error {
 	} else {
 		text.WriteString("the pod's containers have none")
 	}
-	var code uint = types.ErrInvalidNetworkConfig
+	code := types.ErrInvalidNetworkConfig
 	if unknown := p.all[""]; len(unknown) > 0 && why != inUseText {
 		fmt.Fprintf(&text, "; the resource is not known of %s", list(unknown))
 		code = types.ErrTryAgainLater

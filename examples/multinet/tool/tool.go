@@ -88,7 +88,7 @@ func commands() []command {
 
 // usageOf returns the usage of a command, or of all if it is none of them.
 func usageOf(name string) string {
-	text := usageHead
+	var all strings.Builder
 	for _, c := range commands() {
 		switch {
 		case c.name == name && name == "gc":
@@ -96,9 +96,9 @@ func usageOf(name string) string {
 		case c.name == name:
 			return strings.TrimSuffix(usageHead+c.usage, "\n")
 		}
-		text += c.usage
+		all.WriteString(c.usage)
 	}
-	return text + usageRest
+	return usageHead + all.String() + usageRest
 }
 
 // misused returns err with the usage of all commands.
