@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,36 +18,16 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/netconf"
 )
 
 // claimDriver is that of the manifests, whose policies allow no other one.
 const claimDriver = "multinetd.metacni.io"
-
-// claimRights are all that the driver needs. The last rule is for API servers since 1.36.
-const claimRights = `apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: NAME}
-rules:
-- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
-- {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
-- {apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [update]}
-- {apiGroups: [""], resources: [nodes], verbs: [get]}
-- {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], verbs: ["associated-node:update"], resourceNames: [` + claimDriver + `]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: NAME}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
-subjects: [{kind: ServiceAccount, name: driver, namespace: NAME}]
-`
 
 // A claimNode is a node with a driver. The test is its scheduler, its kubelet and its plugin.
 type claimNode struct {
@@ -61,20 +40,6 @@ type claimNode struct {
 
 	mu       sync.Mutex
 	attached map[string][]dra.Attachment // by the UID of the claim
-}
-
-// newClaimNode starts a driver with the rights that it needs.
-func newClaimNode(t *testing.T) *claimNode {
-	t.Helper()
-	s := cluster(t)
-	namespace := s.Namespace(t)
-	name := "node-" + namespace
-	s.Node(t, name)
-	s.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "driver")
-	s.Kubectl(t, strings.ReplaceAll(claimRights, "NAME", namespace), "create", "-f", "-")
-	daemon := server.PodOn(name, namespace, "driver")
-	daemon.Spec.ServiceAccountName = "driver"
-	return startClaimNode(t, s, namespace, name, s.Token(t, namespace, "driver", s.Pod(t, daemon)))
 }
 
 // startClaimNode starts a driver for a node that shows token. Its claims are in namespace.
@@ -224,65 +189,4 @@ func (n *claimNode) status(t *testing.T, name string) resourcev1.AllocatedDevice
 // parametersOf returns parameters with the config as it is written.
 func parametersOf(config string) string {
 	return `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":` + config + `}`
-}
-
-// A status is written whatever the parameters look like, and they reach the plugin as they are.
-// It is updated: the API server refuses an applied status for most of these claims, since it
-// takes their allocation for changed.
-func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
-	t.Parallel()
-	n := newClaimNode(t)
-	k := n.kubelet(t)
-	const rest = `,"cniVersion":"1.1.0","name":"n","type":"bridge"}`
-	for name, row := range map[string]struct {
-		config  string
-		applies bool
-	}{
-		"canonical":          {`{"a":1,"b":2` + rest, true},
-		"kind before config": {`{"a":1,"b":2` + rest, false},
-		"unsorted":           {`{"b":2,"a":1` + rest, false},
-		"zero":               {`{"a":1.0` + rest, false},
-		"exponent":           {`{"a":1e3` + rest, false},
-		"digits":             {`{"a":12345678901234567890` + rest, false},
-		"blanks":             {"{ \"a\" : 1 ,\n\t\"b\":2" + rest, false},
-		"escapes":            {`{"a":"\u003c\/\u00e9"` + rest, false},
-		"nested":             {`{"z":{"y":[1.50,{"b":null,"a":true}]}` + rest, false},
-	} {
-		name := strings.ReplaceAll(name, " ", "-")
-		pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, name))
-		parameters := parametersOf(row.config)
-		if row.applies { // the keys are sorted
-			parameters = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","config":` + row.config + `,"kind":"CNI"}`
-		}
-		claim := n.claim(t, name, parameters, pod)
-		if err := n.apply(t, name); (err == nil) != row.applies || err != nil && !strings.Contains(err.Error(), "status.allocation") {
-			t.Errorf("%s, applied: %v", name, err)
-		}
-		if err := played.Prepare(t.Context(), k, claim); err != nil {
-			t.Fatal(name, err)
-		}
-		n.add(t, pod)
-		if got := n.status(t, name); got.Conditions[0].Status != metav1.ConditionTrue {
-			t.Errorf("%s: %+v", name, got)
-		}
-		claims, err := n.config.Claims(string(pod.UID))
-		if err != nil || len(claims) != 1 {
-			t.Fatal(name, claims, err)
-		}
-		p, err := claims[0].Networks[0].Parameters(n.namespace)
-		if err != nil || p.Config != row.config {
-			t.Errorf("%s: %q has become %q, %v", name, row.config, p.Config, err)
-		}
-	}
-}
-
-// apply does what drivers do that apply the status of a claim. Nothing is kept of it.
-func (n *claimNode) apply(t *testing.T, name string) error {
-	t.Helper()
-	device := resourceapply.AllocatedDeviceStatus().WithDriver(claimDriver).WithPool(n.name).WithDevice(name).
-		WithNetworkData(resourceapply.NetworkDeviceData().WithInterfaceName("net0"))
-	status := resourceapply.ResourceClaim(name, n.namespace).WithStatus(resourceapply.ResourceClaimStatus().WithDevices(device))
-	_, err := n.admin.ResourceV1().ResourceClaims(n.namespace).ApplyStatus(t.Context(), status,
-		metav1.ApplyOptions{FieldManager: claimDriver, Force: true, DryRun: []string{metav1.DryRunAll}})
-	return err
 }
