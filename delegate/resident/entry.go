@@ -30,10 +30,11 @@ type entry struct {
 	calls   int   // that are not answered
 }
 
-// connect makes the entry of a connection.
-func (h *Host) connect(c candidate) *entry {
+// connect makes the entry of a connection. The end of ctx has no effect.
+func (h *Host) connect(ctx context.Context, c candidate) *entry {
+	ctx = context.WithoutCancel(ctx)
 	e := &entry{
-		Status: c.as(Joining, nil), state: Joining, link: newLink(c.conn, maxHello),
+		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxHello),
 		ended: make(chan struct{}), requests: make(chan struct{}, maxRequests),
 	}
 	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
@@ -44,7 +45,7 @@ func (h *Host) connect(c candidate) *entry {
 			}
 		},
 		OnCancel: func(client *jrpc2.Client, r *jrpc2.Response) {
-			_ = client.Notify(context.Background(), methodCancel, []string{r.ID()}) // fails if the connection is lost
+			_ = client.Notify(ctx, methodCancel, []string{r.ID()}) // fails if the connection is lost
 		},
 	})
 	return e
@@ -81,10 +82,10 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 
 // watch closes the connection when two pings in a row are not answered. One may have
 // been missed while this process was stopped.
-func (e *entry) watch(interval time.Duration) {
+func (e *entry) watch(ctx context.Context, interval time.Duration) {
 	for missed := 0; missed < 2 && pause(e.done, interval); missed++ {
-		ctx, cancel := context.WithTimeout(context.Background(), interval)
-		if err := e.call(ctx, methodPing, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		pinging, cancel := context.WithTimeout(ctx, interval)
+		if err := e.call(pinging, methodPing, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
 			missed = -1
 		}
 		cancel()

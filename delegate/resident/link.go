@@ -47,12 +47,13 @@ type link struct {
 	why  func() error            // returns why the connection was closed
 }
 
-// newLink returns a link that receives messages of up to limit bytes.
-func newLink(conn net.Conn, limit int64) *link {
+// newLink returns a link that receives messages of up to limit bytes. The end of ctx has
+// no effect.
+func newLink(ctx context.Context, conn net.Conn, limit int64) *link {
 	l := &link{conn: conn, in: &io.LimitedReader{R: conn}, out: make(chan []byte, maxQueued)}
 	l.lines = channel.Line(l.in, conn)
 	l.limit.Store(limit)
-	ctx, fail := context.WithCancelCause(context.Background())
+	ctx, fail := context.WithCancelCause(context.WithoutCancel(ctx))
 	l.fail, l.done, l.why = fail, ctx.Done(), func() error { return context.Cause(ctx) }
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	go l.write()

@@ -21,7 +21,7 @@ import (
 // connected returns the host's side of a pipe, and the other end of the pipe.
 func connected(h *Host) (e *entry, its net.Conn, in *bufio.Reader) {
 	ours, its := net.Pipe()
-	e = h.connect(candidate{conn: ours})
+	e = h.connect(context.Background(), candidate{conn: ours})
 	e.state = Ready
 	return e, its, bufio.NewReader(its)
 }

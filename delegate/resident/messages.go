@@ -78,8 +78,8 @@ func failure(err error) error {
 func said(err error) *types.Error {
 	var answer *jrpc2.Error
 	var e types.Error
-	if !errors.As(err, &answer) || json.Unmarshal(answer.Data, &e) != nil || e.Code == types.ErrUnknown {
-		return nil
+	if errors.As(err, &answer) && json.Unmarshal(answer.Data, &e) == nil && e.Code != types.ErrUnknown {
+		return &e
 	}
-	return &e
+	return nil
 }

@@ -53,7 +53,7 @@ func (h *Host) accept(ctx context.Context) {
 // attend registers c, and returns when the connection and the process of c have
 // ended.
 func (h *Host) attend(ctx context.Context, c candidate) {
-	e := h.connect(c)
+	e := h.connect(ctx, c)
 	defer close(e.ended)
 	err := h.admit(ctx, e)
 	if err == nil {
@@ -127,7 +127,7 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 
 // join tells e what is attached, and then lets it serve.
 func (h *Host) join(ctx context.Context, e *entry) error {
-	h.tasks.Go(func() { e.watch(orDefault(h.pingInterval, 10*time.Second)) })
+	h.tasks.Go(func() { e.watch(ctx, orDefault(h.pingInterval, 10*time.Second)) })
 	known, err := h.known(ctx, e.Info)
 	if err != nil {
 		return fmt.Errorf("listing the attachments: %w", err)

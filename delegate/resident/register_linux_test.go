@@ -132,9 +132,7 @@ func TestSilentClientIsRefusedAfterRegisterTimeout(t *testing.T) {
 	n.RegisterTimeout = 10 * time.Millisecond
 	n.start()
 	n.dial().closed()
-	if got := n.refusals(); len(got) != 1 || !strings.Contains(got[0], "asking who it is: no answer in time") {
-		t.Errorf("%q", got)
-	}
+	nodetest.Says(t, n.await(". refused", 1).Err, "asking who it is: no answer in time")
 }
 
 // 32 processes that do not say who they are hold up others until they have ended.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -29,7 +30,7 @@ type session struct {
 // newSession begins to serve calls over conn. The contexts of commands have the values
 // of ctx.
 func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
-	s := &session{plugin: p, link: newLink(conn, maxFromHost)}
+	s := &session{plugin: p, link: newLink(ctx, conn, maxFromHost)}
 	s.server = jrpc2.NewServer(s, &jrpc2.ServerOptions{
 		AllowPush: true, DisableBuiltin: true,
 		Concurrency: math.MaxInt32, // so that commands do not hold up a cancel or a ping
@@ -39,25 +40,43 @@ func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
 	return s
 }
 
-// Assign returns the handler of a method. A panic becomes an error without details.
-func (s *session) Assign(_ context.Context, method string) jrpc2.Handler {
-	handler := map[string]jrpc2.Handler{
-		methodRegister: s.register, methodRefused: s.refused, methodSynchronize: s.synchronize,
-		methodCommand: s.command, methodCancel: s.cancel, methodPing: ping,
-	}[method]
-	if handler == nil {
-		return nil
+// Assign returns the handler of all methods.
+func (s *session) Assign(context.Context, string) jrpc2.Handler { return s.handle }
+
+// handle handles a call of the host. A panic becomes an error without details.
+func (s *session) handle(ctx context.Context, r *jrpc2.Request) (answer any, err error) { //nolint:ireturn // a jrpc2.Handler
+	defer func() {
+		if v := recover(); v != nil {
+			s.plugin.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
+			answer, err = nil, failure(types.NewError(types.ErrInternal, "the plugin panicked", ""))
+		}
+	}()
+	switch r.Method() {
+	case methodRegister:
+		var g greeting
+		err = decode(r, &g)
+		s.requests.Store(g.Requests)
+		s.asked.Store(true)
+		answer = hello{protocol, s.plugin.info()}
+	case methodRefused:
+		var why refusal
+		err = decode(r, &why)
+		s.fail(refused("%s", strings.TrimPrefix(why.Reason, ErrRefused.Error()+": ")))
+	case methodSynchronize:
+		err = s.synchronize(ctx, r)
+	case methodCommand:
+		answer, err = s.command(ctx, r)
+	case methodCancel:
+		var calls []string
+		err = decode(r, &calls)
+		for _, id := range calls {
+			s.server.CancelRequest(id)
+		}
+	case methodPing:
+	default:
+		err = types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", r.Method()), "")
 	}
-	return func(ctx context.Context, r *jrpc2.Request) (answer any, err error) {
-		defer func() {
-			if v := recover(); v != nil {
-				s.plugin.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
-				answer, err = nil, failure(types.NewError(types.ErrInternal, "the plugin panicked", ""))
-			}
-		}()
-		answer, err = handler(ctx, r)
-		return answer, failure(err)
-	}
+	return answer, failure(err)
 }
 
 // decode decodes the parameters of a call. The error does not quote them.
@@ -68,50 +87,24 @@ func decode(r *jrpc2.Request, v any) error {
 	return nil
 }
 
-func (s *session) register(_ context.Context, r *jrpc2.Request) (any, error) {
-	var g greeting
-	err := decode(r, &g)
-	s.requests.Store(g.Requests)
-	s.asked.Store(true)
-	return hello{protocol, s.plugin.info()}, err
-}
-
-func (s *session) refused(_ context.Context, r *jrpc2.Request) (any, error) {
-	var why refusal
-	err := decode(r, &why)
-	s.fail(refused("%s", why.Reason))
-	return nil, err
-}
-
-func (s *session) synchronize(ctx context.Context, r *jrpc2.Request) (any, error) {
+func (s *session) synchronize(ctx context.Context, r *jrpc2.Request) error {
 	var m synchronization
 	err := decode(r, &m)
 	if err == nil && s.plugin.Synchronize != nil {
 		err = s.plugin.Synchronize(ctx, m.Known)
 	}
 	s.told.Store(err == nil)
-	return nil, err
+	return err
 }
 
-func (s *session) cancel(_ context.Context, r *jrpc2.Request) (any, error) {
-	var calls []string
-	err := decode(r, &calls)
-	for _, id := range calls {
-		s.server.CancelRequest(id)
-	}
-	return nil, err
-}
-
-func ping(context.Context, *jrpc2.Request) (any, error) { return nil, nil }
-
-func (s *session) command(ctx context.Context, r *jrpc2.Request) (any, error) {
+func (s *session) command(ctx context.Context, r *jrpc2.Request) (stdout []byte, err error) {
 	var c command
 	if err := decode(r, &c); err != nil {
 		return nil, err
 	}
-	stdout, err := s.plugin.run(ctx, &c)
+	stdout, err = s.plugin.run(ctx, &c)
 	if len(stdout) > maxOutput {
-		err = types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", len(stdout), maxOutput), "")
+		return nil, types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", len(stdout), maxOutput), "")
 	}
 	return stdout, err
 }
