@@ -125,7 +125,10 @@ func (n *node) wantNothing() {
 func (n *node) files() []string { return files(n, n.Dir) }
 
 // files are the paths under dir, sorted.
-func files(tb testing.TB, dir string) []string { return (&nodetest.Node{TB: tb, Dir: dir}).Files("") }
+func files(tb testing.TB, dir string) []string {
+	tb.Helper()
+	return (&nodetest.Node{TB: tb, Dir: dir}).Files("")
+}
 
 // recordFile is the file of k's record.
 func (n *node) recordFile(k scratch.Key) string {

@@ -329,3 +329,16 @@ func TestGCOfAPartOfALeftoverSparesTheInterfaceOfAnother(t *testing.T) {
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
 	n.wantRecords("c1/eth0 leftover") // of red
 }
+
+// What was undone already keeps no leftover for the sake of another's interface.
+func TestLeftoverIsRemovedBesideTheOwnerOfWhatWasUndone(t *testing.T) {
+	t.Parallel()
+	n, netns := newNode(t), newNetNS(t)
+	n.failedAdd(eth0, netns)
+	n.Exec.Plugins = plugins()
+	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
+	_, err := n.Add(t.Context(), other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "net0"))})
+	nodetest.OK(t, err)
+	n.del(eth0)
+	n.wantRecords("c1/net0 added")
+}

@@ -233,13 +233,13 @@ func distinct(es []entry) []entry {
 // leaving is the state of r while it is being removed: Leftover if nothing of what is
 // left of it was ever attached.
 func leaving(r scratch.Record[record]) scratch.State {
-	any, ever := false, false
+	left, attached := false, false
 	for _, e := range r.Value.Delegates {
 		was := e.state(r.State)
-		any = any || e.left()
-		ever = ever || e.left() && (was == scratch.Added || was == scratch.Deleting)
+		left = left || e.left()
+		attached = attached || e.left() && (was == scratch.Added || was == scratch.Deleting)
 	}
-	if r.State == scratch.Planned || r.State == scratch.Leftover || any && !ever {
+	if r.State == scratch.Planned || r.State == scratch.Leftover || left && !attached {
 		return scratch.Leftover
 	}
 	return scratch.Deleting

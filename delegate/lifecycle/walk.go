@@ -102,7 +102,7 @@ type verdict int
 const (
 	stays    verdict = iota // it is not to be removed
 	goes                    // its plugins release it
-	again                   // its plugins release it, and may have been told to before
+	again                   // its plugins release it, and another program may have told them to before
 	occupied                // its interface is another attachment's by now, and a DEL would remove that
 	foreign                 // another program has attached it anew, and a DEL would remove that
 )
@@ -188,7 +188,7 @@ func (w *walk) judge(ctx context.Context) {
 			w.verdicts[i] = occupied
 		case anew && e.Adopted:
 			w.verdicts[i] = foreign
-		case others || e.Gone != nil:
+		case others:
 			w.verdicts[i] = again
 		default:
 			w.verdicts[i] = goes
