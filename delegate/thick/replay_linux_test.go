@@ -349,3 +349,19 @@ func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 		}
 	})
 }
+
+// An ADD that finds a DEL which a shim has queued meanwhile has it done at once.
+func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		dir := queued(t)
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		synctest.Wait()
+		enqueue(t, dir, request("DEL", "c1"))
+		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
+		synctest.Wait()
+		r.do(request("ADD", "c1")).wantOK(t)
+		f.want(t, "DEL c1", "ADD c1")
+	})
+}
