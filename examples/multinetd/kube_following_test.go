@@ -50,8 +50,10 @@ func (tn *town) edit(t testing.TB, name, selection string) {
 	nodetest.OK(t, err)
 	client, err := kubernetes.NewForConfig(tn.api.Config())
 	nodetest.OK(t, err)
-	_, err = client.CoreV1().Pods("ns").Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-	nodetest.OK(t, err)
+	tn.until(t, "the API answers", func() bool { // on a busy machine a handshake may take too long
+		_, err = client.CoreV1().Pods("ns").Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err == nil
+	})
 }
 
 // add has a pod that selects networks attached.

@@ -43,7 +43,7 @@ const storyKeys = `,"statusPolicy":"async","nadWait":"10ms","podWait":"10ms"`
 // networks that it selects, in its record, in its status, and made by plugins.
 func TestPodsHaveWhatTheySelectWhateverHappens(t *testing.T) {
 	t.Parallel()
-	seeds := 24
+	seeds := 12
 	if testing.Short() {
 		seeds = 6
 	}
