@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
@@ -100,12 +101,12 @@ func (l *Lock) using(dir, container string, do func() error) error {
 }
 
 // take waits for the lock.
-func (l *Lock) take(ctx context.Context) error {
+func (l *Lock) take(ctx context.Context, limit time.Duration) error {
 	if err := cause.Of(ctx); err != nil {
 		return err
 	}
 	first := true
-	return flock.Wait(ctx, func() (bool, error) {
+	return flock.Wait(ctx, limit, func() (bool, error) {
 		defer func() { first = false }()
 		return l.try(first)
 	})

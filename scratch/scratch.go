@@ -103,6 +103,10 @@ type Store[T any] struct {
 	// methods that read, a missing directory is an empty one. It must be set.
 	Dir string
 
+	// LockTimeout bounds how long Lock waits for another holder. A lock that is free is
+	// taken however long that takes. Zero means no bound but that of the context.
+	LockTimeout time.Duration
+
 	hook *durable.Hook // tests fail and stop it at every system call
 }
 
@@ -225,7 +229,8 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 
 // Lock takes the lock of a container. It has one holder at a time on this machine,
 // in this process or another. Lock waits until the lock is free; when ctx ends
-// before, it fails with ctx's error and code 11. A process that inherited the
+// before, it fails with ctx's error and code 11. After LockTimeout it fails with
+// [context.DeadlineExceeded]. A process that inherited the
 // lock's file from the holder would wait for ever: Lock fails with [ErrNested] at
 // once.
 //
@@ -249,7 +254,7 @@ func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
 		return nil, err
 	}
 	l := &Lock{dir: s.Dir, container: id, root: root, name: records.LockName(id), fd: -1, known: map[string]extent{}}
-	if err := l.take(ctx); err != nil {
+	if err := l.take(ctx, s.LockTimeout); err != nil {
 		root.Close()
 		return nil, err
 	}

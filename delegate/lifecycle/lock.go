@@ -60,20 +60,20 @@ func handable(lockFile *os.File) error {
 var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTimeout is negative", nil}
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
-	take := func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) }
+	take := func(limit time.Duration) (*scratch.Lock, error) { return m.lockWithin(ctx, limit, id) }
 	kill := func() (int, error) { return m.killOrphans(id) }
-	return locking(ctx, m, "another operation on the container", take, kill)
+	return locking(m, "another operation on the container", take, kill)
 }
 
-// locking calls take, which takes a lock. When the lock is not free in time, it calls
-// kill, which kills the plugins whose parent has died and which hold it. If there are
+// locking calls take, which takes a lock within a time. When the lock is not free by then,
+// it calls kill, which kills the plugins whose parent has died and which hold it. If there are
 // none, the holder has not ended.
-func locking[L any](ctx context.Context, m *Manager, holder string, take func(context.Context) (L, error), kill func() (int, error)) (L, error) {
+func locking[L any](m *Manager, holder string, take func(limit time.Duration) (L, error), kill func() (int, error)) (L, error) {
 	var none L
 	if m.LockTimeout < 0 {
 		return none, errNegative
 	}
-	l, err := within(ctx, m.lockTimeout(), take)
+	l, err := take(m.lockTimeout())
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return l, err
 	}
@@ -81,17 +81,11 @@ func locking[L any](ctx context.Context, m *Manager, holder string, take func(co
 	if killed == 0 {
 		return none, also(fmt.Errorf("%s has not ended: %w", holder, err), killErr)
 	}
-	return within(ctx, orphanTimeout, take)
-}
-
-func within[L any](ctx context.Context, limit time.Duration, take func(context.Context) (L, error)) (L, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return take(ctx)
+	return take(orphanTimeout)
 }
 
 func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {
-	return within(ctx, limit, func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) })
+	return scratch.Store[record]{Dir: m.Dir, LockTimeout: limit}.Lock(ctx, id)
 }
 
 // killOrphans kills the plugins whose parent has died and which hold the lock of
@@ -103,11 +97,11 @@ func (m *Manager) killOrphans(id string) (int, error) {
 // lockDir locks the directory of the records, and returns it. Those who make a record
 // share the lock. While it is exclusive nobody makes one. See [unlockDir].
 func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*durable.Dir, error) {
-	take := func(ctx context.Context) (*durable.Dir, error) {
+	take := func(limit time.Duration) (*durable.Dir, error) {
 		dir, err := durable.MakeDir(m.Dir, nil)
 		if err == nil {
 			if err = cause.Of(ctx); err == nil {
-				err = flock.Wait(ctx, func() (bool, error) { return dir.Flock(exclusive) })
+				err = flock.Wait(ctx, limit, func() (bool, error) { return dir.Flock(exclusive) })
 			}
 			if err != nil {
 				dir.Close()
@@ -125,7 +119,7 @@ func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*durable.Dir, er
 		}
 		return flock.KillOrphans(path)
 	}
-	return locking(ctx, m, "another operation on the records", take, kill)
+	return locking(m, "another operation on the records", take, kill)
 }
 
 // unlockDir releases the lock of [Manager.lockDir], also for plugins that have inherited
@@ -156,6 +150,5 @@ func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error
 	return m.lockWithin(ctx, orphanTimeout, id)
 }
 
-// idleTimeout bounds the wait for a container's lock. A lock that is free is taken
-// well within it, even on a busy machine.
+// idleTimeout bounds the wait for the holder of a container's lock.
 const idleTimeout = 100 * time.Millisecond

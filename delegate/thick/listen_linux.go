@@ -165,7 +165,7 @@ func (l *listener) handOver(ctx context.Context) error {
 
 // takenOver waits until another daemon has the socket, or nobody waits for it.
 func (l *listener) takenOver(ctx context.Context) error {
-	err := flock.Wait(ctx, func() (bool, error) { return !l.own() || !l.awaited(), nil })
+	err := flock.Wait(ctx, 0, func() (bool, error) { return !l.own() || !l.awaited(), nil })
 	if err != nil {
 		err = fmt.Errorf("the next daemon has not taken the socket: %w", err)
 	}

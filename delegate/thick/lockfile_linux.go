@@ -16,7 +16,7 @@ import (
 // file is never removed, because a lock on a removed file excludes nobody.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	var f *os.File
-	err := flock.Wait(ctx, func() (_ bool, err error) {
+	err := flock.Wait(ctx, 0, func() (_ bool, err error) {
 		f, err = tryLockFile(path)
 		return f != nil, err
 	})

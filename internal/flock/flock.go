@@ -15,12 +15,16 @@ const (
 
 // Wait calls try until it reports that the lock is taken, or fails. Between two
 // calls it pauses, for 25 ms at most. When ctx ends during a pause, Wait returns
-// the reason; it calls try once whether ctx has ended or not.
-func Wait(ctx context.Context, try func() (bool, error)) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		if done, err := try(); done || err != nil {
-			return err
-		}
+// the reason; it calls try once whether ctx has ended or not. A limit that is not zero
+// bounds the wait after the first try; then Wait returns [context.DeadlineExceeded].
+func Wait(ctx context.Context, limit time.Duration, try func() (bool, error)) error {
+	done, err := try()
+	if limit > 0 && !done && err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	for pause := firstPause; !done && err == nil; pause = min(2*pause, longestPause) {
 		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
@@ -30,5 +34,7 @@ func Wait(ctx context.Context, try func() (bool, error)) error {
 		if err := cause.Of(ctx); err != nil {
 			return err
 		}
+		done, err = try()
 	}
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,16 +80,16 @@ func TestWaitEndsWithTryOrTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		if err := Wait(t.Context(), func() (bool, error) { tries++; return tries == 10, nil }); err != nil || tries != 10 {
+		if err := Wait(t.Context(), 0, func() (bool, error) { tries++; return tries == 10, nil }); err != nil || tries != 10 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
-		if err := Wait(t.Context(), func() (bool, error) { return false, os.ErrPermission }); !errors.Is(err, os.ErrPermission) {
+		if err := Wait(t.Context(), 0, func() (bool, error) { return false, os.ErrPermission }); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("err = %v", err)
 		}
 		stopped := errors.New("stopped")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		tries = 0
-		err := Wait(ctx, func() (bool, error) {
+		err := Wait(ctx, 0, func() (bool, error) {
 			if tries++; tries == 3 {
 				cancel(stopped)
 			}
@@ -97,8 +98,18 @@ func TestWaitEndsWithTryOrTheContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || !errors.Is(err, stopped) || tries != 3 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
-		if err := Wait(ctx, func() (bool, error) { return true, nil }); err != nil {
+		if err := Wait(ctx, 0, func() (bool, error) { return true, nil }); err != nil {
 			t.Errorf("free, and the context has ended: %v", err)
+		}
+		err = Wait(t.Context(), time.Second, func() (bool, error) {
+			time.Sleep(2 * time.Second) // of the bubble
+			return true, nil
+		})
+		if err != nil {
+			t.Errorf("free, and a try takes longer than the limit: %v", err)
+		}
+		if err := Wait(t.Context(), time.Second, func() (bool, error) { return false, nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("not free within the limit: %v", err)
 		}
 	})
 }

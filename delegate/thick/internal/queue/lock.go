@@ -18,7 +18,7 @@ const (
 // lock returns it, without the lock. The end of the process releases the lock.
 func (q Queue) lock(ctx context.Context, dir *durable.Dir, how bool, meanwhile func() (done bool, err error)) (done bool, unlock func(), err error) {
 	var failed error // the error of meanwhile, which is returned unchanged
-	err = flock.Wait(ctx, func() (bool, error) {
+	err = flock.Wait(ctx, 0, func() (bool, error) {
 		if held, err := dir.Flock(how); held || err != nil {
 			return held, err
 		}
