@@ -65,7 +65,7 @@ func TestChecksFail(t *testing.T) {
 			f := &failing{TB: t}
 			func() {
 				defer func() {
-					if r := recover(); r != nil && r != stop { //nolint:errorlint // the value of a panic
+					if r := recover(); r != nil && r != errStop {
 						panic(r)
 					}
 				}()
@@ -78,8 +78,8 @@ func TestChecksFail(t *testing.T) {
 	}
 }
 
-// stop is what a failing test panics with instead of ending its goroutine.
-var stop = errors.New("the test ends")
+// errStop is what a failing test panics with instead of ending its goroutine.
+var errStop = errors.New("the test ends")
 
 // failing is a test that should fail.
 type failing struct {
@@ -88,11 +88,11 @@ type failing struct {
 }
 
 func (f *failing) Errorf(string, ...any) { f.failed = true }
-func (f *failing) Fatal(...any)          { f.failed = true; panic(stop) }
+func (f *failing) Fatal(...any)          { f.failed = true; panic(errStop) }
 func (f *failing) Fatalf(format string, _ ...any) {
 	f.failed = true
 	if strings.Contains(format, "begins") {
-		panic(stop)
+		panic(errStop)
 	}
 	f.TB.Fatalf("not expected: %s", format)
 }

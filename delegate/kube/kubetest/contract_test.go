@@ -207,7 +207,7 @@ func (s *stream) next() (kind string, object json.RawMessage, o contractObject) 
 		Object json.RawMessage `json:"object"`
 	}
 	line, err := s.lines.ReadBytes('\n')
-	if err == io.EOF { //nolint:errorlint // it is not wrapped
+	if err == io.EOF {
 		return "", nil, o
 	}
 	nodetest.OK(s, err)

@@ -61,10 +61,10 @@ func apply(o, old object, kind types.PatchType, data []byte, res resource) error
 	if err != nil {
 		return err
 	}
-	switch {
-	case kind == types.MergePatchType:
+	switch kind {
+	case types.MergePatchType:
 		text, err = mergePatch(text, data)
-	case kind == types.JSONPatchType:
+	case types.JSONPatchType:
 		var p jsonpatch.Patch
 		if p, err = jsonpatch.DecodePatch(data); err != nil {
 			break

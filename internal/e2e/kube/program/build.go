@@ -67,7 +67,7 @@ func (t Tools) Build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer func() { _ = lock.Close() }()
-	if err := flock.Wait(ctx, func() (bool, error) { return flock.Try(int(lock.Fd()), true) }); err != nil {
+	if err := flock.Wait(ctx, 0, func() (bool, error) { return flock.Try(int(lock.Fd()), true) }); err != nil {
 		return "", fmt.Errorf("wait for another process that builds: %w", err)
 	}
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
