@@ -2,7 +2,9 @@
 package override
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -17,22 +19,23 @@ type Override map[string]json.RawMessage
 func Parse(object []byte) (Override, error) { return netconf.Decode[Override](object) }
 
 // Apply returns the configuration conf with the keys of over in place of its own. Keys
-// are compared without regard to case, as encoding/json does. Errors do not quote values
-// of conf.
+// are compared without regard to case, as encoding/json does. It looks at no value of
+// conf, and errors do not quote any.
 func (over Override) Apply(conf []byte) ([]byte, error) {
-	p, err := netconf.ParsePlugin(conf)
+	keys, err := netconf.Decode[map[string]json.RawMessage](conf)
+	if err == nil && keys == nil {
+		err = &netconf.Error{Kind: netconf.ErrDecode, Err: errors.New("null, want an object")}
+	}
 	if err != nil {
 		return nil, err
 	}
-	p, err = p.Edit(func(keys map[string]json.RawMessage) error {
-		for _, name := range slices.Sorted(maps.Keys(over)) {
-			maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, name) })
-			keys[name] = over[name]
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(over)) {
+		maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, name) })
+		keys[name] = over[name]
 	}
-	return p.MarshalJSON()
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err = encoder.Encode(keys)
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }

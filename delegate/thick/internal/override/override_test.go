@@ -19,6 +19,7 @@ func TestOverrideReplacesKeys(t *testing.T) {
 		"not within others":  {`{"a":{"b":1,"c":2}}`, `{"a":{"b":3}}`, `{"a":{"b":3}}`},
 		"null":               {`{"a":1}`, `{"a":null}`, `{"a":null}`},
 		"as it is written":   {`{"n":9007199254740993,"f":1.0e2,"o":{"z":1,"a":[2]}}`, `{"x":"<"}`, `{"f":1.0e2,"n":9007199254740993,"o":{"z":1,"a":[2]},"x":"<"}`},
+		"of other types":     {`{"name":7,"type":[]}`, `{"x":1}`, `{"name":7,"type":[],"x":1}`},
 		"a brace in a value": {`{"a":"},{","b":1}`, `{"b":2}`, `{"a":"},{","b":2}`},
 	} {
 		over, err := Parse([]byte(tt.over))
