@@ -137,6 +137,7 @@ func TestLoadNotFound(t *testing.T) {
 
 	_, err = netconf.Load(fstest.MapFS{}, "blue")
 	wantError{kind: netconf.ErrNotFound, network: "blue"}.check(t, err)
+	nodetest.Equal(t, "error", err.Error(), `no such network: network "blue"`)
 	_, err = netconf.Load(os.DirFS(filepath.Join(t.TempDir(), "absent")), "blue")
 	wantError{kind: netconf.ErrNotFound, network: "blue"}.check(t, err)
 	if !errors.Is(err, fs.ErrNotExist) {
