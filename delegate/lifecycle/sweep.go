@@ -56,11 +56,6 @@ type Sweeper struct {
 	// to MaxWait. Zero means 30 seconds for Wait and 10 minutes for MaxWait.
 	Wait, MaxWait time.Duration
 
-	// Begin, if not nil, is called before each try, by several goroutines. The
-	// try uses the context that Begin returns. The function is called when the
-	// try has ended.
-	Begin func(context.Context) (context.Context, func())
-
 	// Tell, if not nil, is called for each attachment that was removed. It is
 	// also called when an attachment cannot be removed, or a record or the
 	// directory cannot be read, unless the reason is the same as the last time.
@@ -226,11 +221,6 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
 	defer cancel()
-	if s.Begin != nil {
-		var end func()
-		ctx, end = s.Begin(ctx)
-		defer end()
-	}
 	m := s.Manager
 	l, err := m.lockIdle(ctx, k.ContainerID)
 	if l == nil || err != nil {

@@ -227,14 +227,9 @@ func (sv *service) undo(ctx context.Context, op *operation) error {
 	})
 }
 
-// run calls f within Begin, with arguments that f may change.
+// run calls f with arguments that f may change.
 func (sv *service) run(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
 	return sv.guarded(ctx, op.String(), func(ctx context.Context) error {
-		if sv.Begin != nil && op.command != cmdStatus {
-			var end func()
-			ctx, end = sv.Begin(ctx)
-			defer end()
-		}
 		if op.commands == nil {
 			c := sv.Commands
 			if op.more() {

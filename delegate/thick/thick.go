@@ -65,12 +65,6 @@ type Server struct {
 	// answered with 404.
 	Attach func(with *wire.Attributes) Commands
 
-	// Begin, when not nil, is called before each ADD, CHECK, DEL and GC, the DEL
-	// that undoes an ADD included, by several goroutines at once. The command
-	// gets the context that Begin returns, and the server calls the function
-	// when the command has returned.
-	Begin func(context.Context) (context.Context, func())
-
 	// Attachments, when not nil, lists the attachments of a container, for
 	// people. An empty containerID means all containers. When Attachments is
 	// nil, such requests are answered with 404.

@@ -19,6 +19,9 @@ func With(code uint, err error) error {
 	return &coded{err, code}
 }
 
+// Or returns err, with this CNI code if it has none. It returns nil of nil.
+func Or(code uint, err error) error { return With(Code(err, code), err) }
+
 // Of returns err as the failure of an operation on a subject: "OP SUBJECT: ERR". An empty
 // op or subject is left out. It returns nil of nil, and keeps the CNI code of err.
 func Of(op, subject string, err error) error {

@@ -27,6 +27,8 @@ func TestErrors(t *testing.T) {
 		{"an operation without a subject", fault.Of("sync", "", plain), "sync: no such file", 5, plain},
 		{"a subject", fault.Of("", "net.d", plain), "net.d: no such file", 5, plain},
 		{"another code", fault.With(7, fault.Of("read", "net.d", full)), "read net.d: the disk is full", 7, full},
+		{"a code for an error without", fault.Or(7, plain), "no such file", 7, plain},
+		{"no code for an error with one", fault.Or(7, fault.Of("read", "net.d", full)), "read net.d: the disk is full", 11, full},
 		{"an error of the CNI library", fault.Of("ADD", "", types.NewError(107, "no address", "")), "ADD: no address", 107, nil},
 		{"joined errors", errors.Join(plain, full), "no such file\nthe disk is full", 11, full},
 	} {
@@ -43,7 +45,7 @@ func TestErrors(t *testing.T) {
 			}
 		})
 	}
-	if fault.Of("read", "net.d", nil) != nil || fault.With(7, nil) != nil {
+	if fault.Of("read", "net.d", nil) != nil || fault.With(7, nil) != nil || fault.Or(7, nil) != nil {
 		t.Error("no error became one")
 	}
 }

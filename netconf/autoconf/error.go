@@ -71,7 +71,7 @@ func fail(op, path string, err error) error {
 	if path != "" {
 		path = strconv.Quote(path)
 	}
-	return fault.With(fault.Code(err, types.ErrIOFailure), fault.Of(op, path, err))
+	return fault.Or(types.ErrIOFailure, fault.Of(op, path, err))
 }
 
 // A because is a condition with its cause: it is both to errors.Is, and has the code of

@@ -28,5 +28,5 @@ var (
 
 // failure returns err as one about the claim r. An error without a CNI code has 5, an I/O failure.
 func (r Ref) failure(err error) error {
-	return fault.With(fault.Code(err, types.ErrIOFailure), fault.Of("claim", r.String(), err))
+	return fault.Or(types.ErrIOFailure, fault.Of("claim", r.String(), err))
 }

@@ -37,5 +37,5 @@ func (q Queue) fail(op, name string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		otherwise = types.ErrTryAgainLater
 	}
-	return fault.Of("DEL queue: "+op, filepath.Join(q.dir, name), fault.With(fault.Code(err, otherwise), err))
+	return fault.Of("DEL queue: "+op, filepath.Join(q.dir, name), fault.Or(otherwise, err))
 }
