@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,37 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			t.Errorf("it took %v", d)
 		}
+	})
+}
+
+// The first tries are in the order in which the queue was read.
+func TestQueuedDelsBeginInTheirOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var got []string
+		f := &fake{del: func(_ context.Context, a *skel.CmdArgs) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, a.ContainerID)
+			return nil
+		}}
+		dir := queued(t, ids("c", 100)...)
+		reader := &queue.Reader{Queue: queue.In(dir)}
+		names, _, err := reader.List(t.Context())
+		reader.Close()
+		nodetest.OK(t, err)
+		var want []string
+		for _, name := range names {
+			m, err := queue.In(dir).Read(name)
+			nodetest.OK(t, err)
+			want = append(want, m.Env["CNI_CONTAINERID"])
+		}
+		serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 2})
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		nodetest.Equal(t, "DELs", got, want)
 	})
 }
 

@@ -48,22 +48,32 @@ func (l *limiter) leave() {
 	l.admitted--
 }
 
-// acquire waits for the turn of an operation. If ctx ends first, acquire returns why.
-// release ends the turn.
-func (l *limiter) acquire(ctx context.Context, rank int) error {
+// lineUp takes the place of an operation among those that wait. wait must follow.
+func (l *limiter) lineUp(rank int) *waiter {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	turn := &waiter{rank, make(chan struct{})}
 	if l.running < l.size {
 		l.running++
-		l.mu.Unlock()
-		return nil
+		close(turn.come)
+		return turn
 	}
-	turn := &waiter{rank, make(chan struct{})}
 	at := slices.IndexFunc(l.waiting, func(other *waiter) bool { return other.rank > rank })
 	if at < 0 {
 		at = len(l.waiting)
 	}
 	l.waiting = slices.Insert(l.waiting, at, turn)
-	l.mu.Unlock()
+	return turn
+}
+
+// wait waits until the turn has come. If ctx ends first, wait returns why. release ends the
+// turn.
+func (l *limiter) wait(ctx context.Context, turn *waiter) error {
+	select {
+	case <-turn.come: // also if ctx has ended
+		return nil
+	default:
+	}
 	select {
 	case <-turn.come:
 		return nil

@@ -197,7 +197,7 @@ func TestLane(t *testing.T) {
 				t.Fatal("no place")
 			}
 			c := make(chan error, 1)
-			go func() { c <- l.acquire(ctx, 0) }()
+			go func() { c <- l.wait(ctx, l.lineUp(0)) }()
 			synctest.Wait()
 			return c
 		}

@@ -84,7 +84,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 		}
 	}
 	if l != nil {
-		if err := l.acquire(waitCtx, 0); err != nil {
+		if err := l.wait(waitCtx, l.lineUp(0)); err != nil {
 			return op.unbegun(err)
 		}
 		defer l.release()

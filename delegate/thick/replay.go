@@ -28,7 +28,8 @@ func (sv *service) replay(ctx context.Context, begin []*try) {
 	defer running.Wait()
 	for ; ctx.Err() == nil; begin = sv.relist(ctx) {
 		for _, t := range begin {
-			running.Go(func() { sv.retry(ctx, t) })
+			turn := sv.replays.lineUp(0) // in the order of the queue
+			running.Go(func() { sv.retry(ctx, t, turn) })
 		}
 		pause := longestPause
 		if sv.backlog.failed() != nil {
@@ -53,9 +54,9 @@ func (sv *service) relist(ctx context.Context) []*try {
 // retry tries to do a DEL until it is not queued any more, or ctx ends. DELs that have
 // failed least often have the first turn, so that one that hangs does not delay the
 // others.
-func (sv *service) retry(ctx context.Context, t *try) {
+func (sv *service) retry(ctx context.Context, t *try, turn *waiter) {
 	pause := firstPause
-	for failed := 0; ctx.Err() == nil && sv.replays.acquire(ctx, failed) == nil; failed++ {
+	for failed := 1; sv.replays.wait(ctx, turn) == nil; failed++ {
 		err := ctx.Err()
 		if err == nil {
 			err = sv.replayOne(ctx, t.name)
@@ -70,7 +71,11 @@ func (sv *service) retry(ctx context.Context, t *try) {
 		if rest(ctx, pause, t.wanted) {
 			rest(ctx, firstPause, nil)
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		pause = min(2*pause, longestPause)
+		turn = sv.replays.lineUp(failed)
 	}
 }
 
