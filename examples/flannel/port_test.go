@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
@@ -141,10 +140,4 @@ func TestGCRemovesStateFileOfPortedPlugin(t *testing.T) {
 		t.Error("the file is left")
 	}
 	h.clean()
-}
-
-// The ported plugin passes the conformance checks.
-func TestPortedPluginConforms(t *testing.T) {
-	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(ported().Execute), conformConfig)
 }

@@ -7,7 +7,6 @@ package programtest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,9 +19,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // names are the names that Main acts on. A test binary that is called with another name
@@ -30,7 +32,7 @@ import (
 var names []string //nolint:gochecknoglobals // set once, by TestMain
 
 // Main is the TestMain of the example plugin with that name and main function.
-func Main(m interface{ Run() int }, name string, main func()) {
+func Main(m *testing.M, name string, main func()) {
 	names = []string{name, "fake"}
 	switch filepath.Base(os.Args[0]) {
 	case name:
@@ -87,27 +89,19 @@ func fake() *types.Error {
 	return nil
 }
 
-// TB is the part of *testing.T that this package uses.
-type TB interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Context() context.Context
-	TempDir() string
-}
-
 // A Host is the environment in which the plugin runs.
 type Host struct {
 	Dir   string // has the fake's log, and may have files of the test
 	State string // directory for the plugin's records
 	NetNS string // the path of an empty file
 
-	t    TB
+	t    testing.TB
 	name string
 	bin  string
 }
 
 // NewHost returns a host for the plugin with the name given to [Main].
-func NewHost(t TB, name string) *Host {
+func NewHost(t testing.TB, name string) *Host {
 	t.Helper()
 	if !slices.Contains(names, name) {
 		t.Fatalf("TestMain of this package does not call programtest.Main for %q", name)
@@ -115,21 +109,8 @@ func NewHost(t TB, name string) *Host {
 	dir := t.TempDir()
 	h := &Host{Dir: dir, State: filepath.Join(dir, "state"), NetNS: filepath.Join(dir, "netns"), t: t, name: name, bin: filepath.Join(dir, "bin")}
 	self, err := os.Executable()
-	if err == nil {
-		err = os.Mkdir(h.bin, 0o700)
-	}
-	if err == nil {
-		err = os.Symlink(self, filepath.Join(h.bin, "fake"))
-	}
-	if err == nil {
-		err = os.WriteFile(h.NetNS, nil, 0o600)
-	}
-	if err == nil {
-		err = syscall.Mkfifo(filepath.Join(dir, "ready"), 0o600)
-	}
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	nodetest.OK(t, errors.Join(err, os.Mkdir(h.bin, 0o700), os.Symlink(self, filepath.Join(h.bin, "fake")),
+		os.WriteFile(h.NetNS, nil, 0o600), syscall.Mkfifo(filepath.Join(dir, "ready"), 0o600)))
 	return h
 }
 
@@ -138,9 +119,7 @@ func NewHost(t TB, name string) *Host {
 func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
 	h.t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		h.t.Fatalf("%v", err)
-	}
+	nodetest.OK(h.t, err)
 	cmd := exec.CommandContext(h.t.Context(), self)
 	cmd.Args[0] = h.name
 	cmd.Stdin = strings.NewReader(stdin)
@@ -180,13 +159,9 @@ func (h *Host) Ready(start func() error) {
 	h.t.Helper()
 	// Opened for writing as well, so that reading does not end.
 	ready, err := os.OpenFile(filepath.Join(h.Dir, "ready"), os.O_RDWR, 0)
-	if err != nil {
-		h.t.Fatalf("%v", err)
-	}
+	nodetest.OK(h.t, err)
 	defer func() { _ = ready.Close() }()
-	if err := start(); err != nil {
-		h.t.Fatalf("%v", err)
-	}
+	nodetest.OK(h.t, start())
 	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // if the fake never runs
 	if err == nil {
 		_, err = ready.Read(make([]byte, 1))
@@ -200,8 +175,8 @@ func (h *Host) Ready(start func() error) {
 func (h *Host) Log() []string {
 	h.t.Helper()
 	data, err := os.ReadFile(filepath.Join(h.Dir, "log"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.t.Fatalf("%v", err)
+	if !errors.Is(err, fs.ErrNotExist) {
+		nodetest.OK(h.t, err)
 	}
 	return strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' })
 }
@@ -227,7 +202,7 @@ func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
 }
 
 // Files lists the files below dir, except directories.
-func Files(t TB, dir string) []string {
+func Files(t testing.TB, dir string) []string {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -237,8 +212,8 @@ func Files(t TB, dir string) []string {
 		}
 		return err
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("%v", err)
+	if !errors.Is(err, fs.ErrNotExist) {
+		nodetest.OK(t, err)
 	}
 	return files
 }
