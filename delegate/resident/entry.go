@@ -11,18 +11,14 @@ import (
 	"github.com/creachadair/jrpc2"
 )
 
-// maxRequests is how many requests of one resident are handled at the same time.
-const maxRequests = 16
-
 // An entry is the host's side of one connection: of a process that registers, and then
 // of a resident.
 type entry struct {
 	Status // when it connected; its State does not change, see state
 	*link
-	client   *jrpc2.Client
-	ended    chan struct{} // closed when its connection and process have ended
-	requests chan struct{} // holds a value for each request that is handled
-	late     atomic.Int32  // timeouts in a row
+	client *jrpc2.Client
+	ended  chan struct{} // closed when its connection and process have ended
+	late   atomic.Int32  // timeouts in a row
 
 	// Protected by table.mu.
 	state   State // Joining or Ready
@@ -34,8 +30,7 @@ type entry struct {
 func (h *Host) connect(ctx context.Context, c candidate) *entry {
 	ctx = context.WithoutCancel(ctx)
 	e := &entry{
-		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxHello),
-		ended: make(chan struct{}), requests: make(chan struct{}, maxRequests),
+		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxFromPlugin), ended: make(chan struct{}),
 	}
 	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
 		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },

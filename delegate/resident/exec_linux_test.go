@@ -224,7 +224,6 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	}
 }
 
-// 200 calls succeed, of which 96 run at the same time.
 func TestExecRunsManyCallsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()

@@ -70,9 +70,8 @@ type Host struct {
 	// An operation that still runs may change it.
 	Attachments func(ctx context.Context) ([]delegate.Attached, error)
 
-	// Requests, when not nil, handles the requests of residents. Up to 16 of
-	// each resident are handled at the same time; others fail with code 11. The
-	// context ends with the connection.
+	// Requests, when not nil, handles the requests of residents, several at the
+	// same time. The context ends with the connection.
 	Requests func(ctx context.Context, from Info, r Request) error
 
 	// RegisterTimeout limits each step of a registration: the hello, listing

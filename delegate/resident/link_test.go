@@ -3,12 +3,13 @@ package resident
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,45 +81,15 @@ func TestMessagesThatWaitAreLimited(t *testing.T) {
 	})
 }
 
-// A resident that sends requests and never reads the answers is disconnected, and only a
-// few of its requests are handled at the same time.
-func TestRequestsWhoseAnswersNobodyReadsAreLimited(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var handled atomic.Int32
-		h := &Host{Requests: func(ctx context.Context, _ Info, _ Request) error {
-			handled.Add(1)
-			<-ctx.Done()
-			return nil
-		}}
-		e, its, _ := connected(h)
-		for id := 0; !e.closed(); id++ {
-			_, _ = fmt.Fprintf(its, `{"jsonrpc":"2.0","id":%d,"method":"request","params":{"detach":true,"containerID":"c1","ifname":"net1"}}`+"\n", id)
-			synctest.Wait()
-			if id > 2*maxQueued {
-				t.Fatal("it is still connected")
-			}
-		}
-		end(e, its)
-		if n := handled.Load(); n != maxRequests {
-			t.Errorf("%d requests were handled, want %d", n, maxRequests)
-		}
-	})
-}
-
-// Nothing of a message is kept beyond the limit, and a process that is not registered
-// has a low one.
+// Nothing of a message is kept beyond the limit.
 func TestLongMessagesAreNotRead(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []int{maxHello, maxFromPlugin} {
-		e, its, _ := connected(&Host{})
-		e.limit.Store(int64(limit))
-		n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*limit)))
-		if err == nil || n > int64(limit) || !errors.Is(e.why(), errLong) {
-			t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
-		}
-		end(e, its)
+	e, its, _ := connected(&Host{})
+	n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*maxFromPlugin)))
+	if err == nil || n > maxFromPlugin || !errors.Is(e.why(), errLong) {
+		t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
 	}
+	end(e, its)
 }
 
 // The codes of errors survive, whatever their size. An error of the protocol is no
@@ -162,5 +133,44 @@ func FuzzMessages(f *testing.F) {
 		_, _ = its.Write(data)
 		end(e, its)
 		<-called
+	})
+}
+
+// An accepted hello holds only names that are safe in paths and log lines.
+func FuzzHello(f *testing.F) {
+	for _, s := range []string{
+		`{"version":3,"index":"10","name":"a","types":["a"]}`, `{"version":3,"index":"10","name":"a","types":["../a","\u0000"]}`,
+		`{"version":3,"index":"10","name":"..","types":["a"],"network":{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"a"}]}}`,
+		"", "null", "[]", "{", "\x00",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var h hello
+		if json.Unmarshal(data, &h) != nil || h.check() != nil {
+			return
+		}
+		i := h.Info
+		if named, err := named(i.String()); err != nil || named.String() != i.String() {
+			t.Errorf("%q is not a file name: %v", i, err)
+		}
+		for _, typ := range i.Types {
+			if filepath.Base(typ) != typ || typ == ".." || typ == "." || strings.ContainsAny(typ, "\x00\n\r") {
+				t.Errorf("type %q", typ)
+			}
+		}
+	})
+}
+
+// A file name is accepted only when it is exactly an index, a dash and a name.
+func FuzzNamed(f *testing.F) {
+	for _, s := range []string{"10-a", "1-a", "10-", "10-a b", "10-../x", "١٠-a", "10-a~"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, base string) {
+		i, err := named(base)
+		if err == nil && (i.String() != base || filepath.Base(base) != base) {
+			t.Errorf("%q is %q", base, i)
+		}
 	})
 }

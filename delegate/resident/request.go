@@ -108,12 +108,6 @@ func (h *Host) answer(ctx context.Context, e *entry, call *jrpc2.Request) (err e
 			err = types.NewError(types.ErrInternal, fmt.Sprintf("the host panicked: %v", v), "")
 		}
 	}()
-	select {
-	case e.requests <- struct{}{}:
-		defer func() { <-e.requests }()
-	default:
-		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("more than %d requests", maxRequests), "")
-	}
 	switch {
 	case call.Method() != methodRequest:
 		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", call.Method()), "")

@@ -165,37 +165,6 @@ func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
 	})
 }
 
-// The host handles 16 requests of a resident at the same time, and refuses others.
-func TestRequestsAtTheSameTimeAreLimited(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const most, all = 16, 40
-		next := make(chan struct{})
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note, Requests: func(context.Context, resident.Info, resident.Request) error {
-			<-next
-			return nil
-		}}
-		n.start()
-		d := simple("10", "p")
-		n.pipe(d)
-		n.await("10-p ready", 1)
-		errs := make(chan error, all)
-		for range all {
-			go func() { errs <- d.Request(t.Context(), detach("c1")) }()
-		}
-		synctest.Wait()
-		for range all - most {
-			nodetest.Code(t, <-errs, 11)
-		}
-		close(next)
-		for range most {
-			nodetest.OK(t, <-errs)
-		}
-		nodetest.OK(t, d.Request(t.Context(), detach("c1")))
-	})
-}
-
 func TestResidentThatAnswersNoPingIsDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
