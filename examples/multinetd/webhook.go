@@ -91,7 +91,7 @@ func (c *webhookConfig) handler(log *slog.Logger) (webhook.Handler, error) {
 	}
 	return webhook.Handler{
 		Definition: r.Definition,
-		Pod:        func(p webhook.Pod) error { return r.Pod(p.Namespace, p.Annotations) },
+		Pod:        r.Pod,
 		Logger:     log,
 	}, nil
 }

@@ -58,6 +58,6 @@ func (m *webhookMetrics) count(e webhook.Event) {
 		case admissionv1.Delete, admissionv1.Connect:
 		}
 	}
-	m.requests.WithLabelValues(resource, operation, e.Outcome()).Inc()
+	m.requests.WithLabelValues(resource, operation, e.Outcome).Inc()
 	m.duration.WithLabelValues(resource).Observe(e.Duration.Seconds())
 }

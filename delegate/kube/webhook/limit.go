@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	atOnce = 2        // reviews: each may allocate 30 times the size of its request, see BenchmarkReview
+	atOnce = 2        // reviews: each may allocate 30 times the size of its request
 	room   = 32 << 20 // bytes of requests that arrive, wait or are reviewed
 
 	// patience is how long a request may take until its review begins. The API server

@@ -115,7 +115,7 @@ func (h Handler) pod(namespace string, object []byte) subject {
 		judge: func() (string, error) {
 			switch {
 			case !pod.Spec.HostNetwork:
-				return "", h.Pod(Pod{Namespace: namespace, Annotations: annotations})
+				return "", h.Pod(namespace, annotations)
 			case selects(networks) || selects(primary):
 				return "the pod has the network of its node (hostNetwork): the networks that it selects are ignored", nil
 			}

@@ -51,10 +51,10 @@ type Handler struct {
 	// then gets a warning, if Definition returns nil.
 	Definition func(d nad.Definition) error
 
-	// Pod returns why the annotations of p cannot be used, or nil. The text is shown to the
-	// user. Pod is not called for pods in the network of their node, which have no
-	// networks: the user gets a warning if they select some.
-	Pod func(p Pod) error
+	// Pod returns why the annotations of a pod in namespace cannot be used, or nil. The text is
+	// shown to the user. Pod is not called for pods in the network of their node, which have
+	// no networks: the user gets a warning if they select some.
+	Pod func(namespace string, annotations map[string]string) error
 
 	// Logger gets a line for each object that is denied, and for each request that is
 	// not a review. Nil means none.
@@ -64,43 +64,15 @@ type Handler struct {
 	Observer func(Event)
 }
 
-// A Pod is what matters of a pod.
-type Pod struct {
-	Namespace   string
-	Annotations map[string]string // all of them
-}
-
-// An Event is a request and its answer.
+// An Event is a request and how it has ended.
 type Event struct {
-	// Request is what was asked, and Response the answer. Both are nil if the request
-	// was not a review.
-	Request  *admissionv1.AdmissionRequest
-	Response *admissionv1.AdmissionResponse
+	Request *admissionv1.AdmissionRequest // what was asked, or nil if it was not a review
 
-	Status   int           // of HTTP
+	// Outcome is "allowed", "warned" (allowed, with a warning), "denied", or "failed" (not a
+	// review: for the API server the webhook is away).
+	Outcome string
+
 	Duration time.Duration // since the request began to arrive
-}
-
-// The outcomes of requests.
-const (
-	allowed = "allowed"
-	warned  = "warned"
-	denied  = "denied"
-	failed  = "failed"
-)
-
-// Outcome returns how the request has ended: "allowed", "warned" (allowed, with a warning),
-// "denied", or "failed" (not a review: for the API server the webhook is away).
-func (e Event) Outcome() string {
-	switch r := e.Response; {
-	case r == nil:
-		return failed
-	case !r.Allowed:
-		return denied
-	case len(r.Warnings) > 0:
-		return warned
-	}
-	return allowed
 }
 
 // orNone returns log, or a logger that discards everything.
@@ -114,38 +86,39 @@ func orNone(log *slog.Logger) *slog.Logger {
 // ServeHTTP answers one request. What is no AdmissionReview gets an HTTP error, which an
 // API server treats as that of a webhook that is away.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
+	start, event := time.Now(), Event{Outcome: "failed"}
 	request, code, err := read(w, r)
-	event := Event{Request: request, Status: code}
 	var answer []byte
 	if err == nil {
-		event.Response = h.review(request)
-		review := admissionv1.AdmissionReview{Response: event.Response}
+		review := admissionv1.AdmissionReview{Response: h.review(request)}
 		review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 		answer, _ = json.Marshal(review) //nolint:errchkjson // strings
+		event.Request, event.Outcome = request, h.outcome(r, request, review.Response)
+	} else {
+		orNone(h.Logger).WarnContext(r.Context(), "not a review", "from", r.RemoteAddr, "status", code, "error", err)
 	}
-	event.Duration = time.Since(start)
-	h.tell(r, event, err)
+	if event.Duration = time.Since(start); h.Observer != nil {
+		h.Observer(event)
+	}
 	if err != nil {
-		http.Error(w, err.Error(), event.Status)
+		http.Error(w, err.Error(), code)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(answer) // to a server that has gone
 }
 
-// tell logs an event that is worth a line, and tells the observer.
-func (h Handler) tell(r *http.Request, e Event, err error) {
-	switch e.Outcome() {
-	case failed:
-		orNone(h.Logger).WarnContext(r.Context(), "not a review", "from", r.RemoteAddr, "status", e.Status, "error", err)
-	case denied:
-		orNone(h.Logger).InfoContext(r.Context(), "denied", "kind", e.Request.Kind.Kind, "namespace", e.Request.Namespace, "name", e.Request.Name,
-			"operation", string(e.Request.Operation), "user", e.Request.UserInfo.Username, "error", e.Response.Result.Message)
+// outcome returns how a review has ended, and logs a denial.
+func (h Handler) outcome(r *http.Request, q *admissionv1.AdmissionRequest, answer *admissionv1.AdmissionResponse) string {
+	switch {
+	case !answer.Allowed:
+		orNone(h.Logger).InfoContext(r.Context(), "denied", "kind", q.Kind.Kind, "namespace", q.Namespace, "name", q.Name,
+			"operation", string(q.Operation), "user", q.UserInfo.Username, "error", answer.Result.Message)
+		return "denied"
+	case len(answer.Warnings) > 0:
+		return "warned"
 	}
-	if h.Observer != nil {
-		h.Observer(e)
-	}
+	return "allowed"
 }
 
 // read returns the request in the body of r, or an HTTP status and the reason.
