@@ -2,13 +2,10 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-
-	"github.com/metacni/metacni/delegate"
 )
 
 // OfProcess returns a Process with the environment and the standard streams of
@@ -30,8 +27,7 @@ func Version() string {
 // 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
 // command; an ADD is then undone, also if it waits for somebody to read its result. If
 // nobody can read the result, writing it is an error: the process is not killed by
-// SIGPIPE. VERSION, which leaves nothing to
-// undo, ends at these signals at once.
+// SIGPIPE. VERSION, which leaves nothing to undo, ends at these signals at once.
 //
 // A program that does nothing else starts a tenth faster with the line
 //
@@ -40,48 +36,14 @@ func Version() string {
 // before its package clause: Go then does not start to look for changes of the
 // CPU limit, which takes a thread.
 func Main(p Plugin) {
-	ctx := context.Background()
+	ctx, stop := context.Background(), func() {}
 	if os.Getenv("CNI_COMMAND") != "VERSION" {
-		ctx = untilSignal(ctx)
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 	}
-	if p.Run(ctx, OfProcess()) != nil {
+	err := p.Run(ctx, OfProcess())
+	stop()
+	if err != nil {
 		os.Exit(1)
 	}
-}
-
-type caughtKey struct{}
-
-// untilSignal returns a context that ends with ctx, or at the first signal that
-// asks the process to stop. Another goroutine sets the handlers up, because that
-// takes a tenth of a plugin's time: code that changes something calls untilCaught
-// first. A process that is killed before that has run nothing.
-func untilSignal(ctx context.Context) context.Context {
-	caught := make(chan struct{})
-	ctx, end := context.WithCancelCause(context.WithValue(ctx, caughtKey{}, caught))
-	go func() {
-		asked := make(chan os.Signal, 1)
-		signal.Notify(asked, syscall.SIGTERM)
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		close(caught)
-		signal.Notify(asked, os.Interrupt, syscall.SIGHUP) // last: no runtime sends these
-		end(fmt.Errorf("%s signal received", <-asked))
-	}()
-	return ctx
-}
-
-// untilCaught waits until the handlers of the signals that end ctx are set up.
-func untilCaught(ctx context.Context) {
-	if caught, ok := ctx.Value(caughtKey{}).(chan struct{}); ok {
-		<-caught
-	}
-}
-
-// A caughtFirst is a [delegate.Process] that calls untilCaught before it runs a
-// plugin.
-type caughtFirst struct{ delegate.Process }
-
-// ExecPlugin implements [invoke.Exec].
-func (x *caughtFirst) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	untilCaught(ctx)
-	return x.Process.ExecPlugin(ctx, path, stdin, environ)
 }

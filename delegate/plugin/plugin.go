@@ -120,9 +120,6 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 			return err
 		}
 	}
-	if p.StateDir == "" { // its functions run no plugins, which would wait for it
-		untilCaught(ctx)
-	}
 	switch {
 	case do == nil && p.StateDir == "":
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(command), "")

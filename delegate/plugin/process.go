@@ -76,7 +76,7 @@ func (p Process) exec() invoke.Exec {
 	if p.Exec != nil {
 		return p.Exec
 	}
-	return &caughtFirst{delegate.Process{Stderr: p.Stderr, Root: string(p.Root)}}
+	return &delegate.Process{Stderr: p.Stderr, Root: string(p.Root)}
 }
 
 // WithPath returns env with [DefaultPath] if it has no PATH.
