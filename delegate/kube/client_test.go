@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
@@ -96,7 +97,7 @@ func TestNoRequestLogsByItself(t *testing.T) {
 		"its status":   func() error { _, err := v.NetworkStatus(ctx, aPod("web")); return err },
 		"to write it":  func() error { _, err := v.NewStatusWriter(StatusConfig{}).send(ctx, aPod("web"), "u", "x"); return err },
 		"a taint":      func() error { _, err := v.removeTaint(ctx, "key"); return err },
-		"an Event":     func() error { return v.NewEvents(EventsConfig{}).post(ctx, event{about: podReference(aPod("web"))}) },
+		"an Event":     func() error { return v.NewEvents(nad.Pod{}).post(ctx, event{about: podReference(aPod("web"))}) },
 		"all pods":     func() error { _, err := v.pods.source.list(ctx, metav1.ListOptions{}); return err },
 		"a watch": func() error {
 			w, err := v.pods.source.watch(ctx, metav1.ListOptions{})

@@ -24,7 +24,7 @@
 // In the other direction a [StatusWriter] queues pods whose records have changed (status.go),
 // computes their annotation and patches it (write.go), decides from the answer when to try
 // again (write_verdict.go), and restores what others overwrite (write_repair.go). [Events]
-// have a queue of their own (events.go, events_send.go).
+// have a queue of their own (events.go).
 //
 // Nothing in this package is global. The goroutines that Open starts end before [View.Close]
 // returns, and those of a StatusWriter soon afterwards.

@@ -24,9 +24,7 @@ var (
 	// CNI code 7. It is also [netconf.ErrNotFound].
 	ErrNotFound = fault.With(types.ErrInvalidNetworkConfig, absent{})
 
-	// ErrNotWritten is returned by [StatusWriter.Wait]: the status was not written in
-	// time. CNI code 11.
-	ErrNotWritten = fault.New(types.ErrTryAgainLater, "the network status is not written")
+	errNotWritten = fault.New(types.ErrTryAgainLater, "the network status is not written")
 )
 
 type absent struct{}

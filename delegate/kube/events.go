@@ -2,28 +2,31 @@ package kube
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
-	"maps"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
-// A Reason is why there is an Event. An Event is a warning unless its Reason says
-// otherwise.
+// A Reason is why there is an Event.
 type Reason string
 
-// The reasons.
+// The reasons of warnings. A program may have others of its own.
 const (
-	AddedInterface          Reason = "AddedInterface"   // to a pod; normal
-	RemovedInterface        Reason = "RemovedInterface" // from a pod that runs; normal
 	FailedAddingInterface   Reason = "FailedAddingInterface"
 	FailedRemovingInterface Reason = "FailedRemovingInterface"
 
@@ -32,8 +35,8 @@ const (
 	NetworkForbidden Reason = "NetworkForbidden" // by the policy of the node
 	NetworksIgnored  Reason = "NetworksIgnored"  // what a pod asks for is not done
 
-	DeviceInfoLost    Reason = "DeviceInfoLost"    // a device information file cannot be written or read
-	ClaimMetadataLost Reason = "ClaimMetadataLost" // containers do not see what their claims are attached to
+	addedInterface   Reason = "AddedInterface"   // normal
+	removedInterface Reason = "RemovedInterface" // normal
 
 	statusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
 	statusOverwritten Reason = "StatusOverwritten" // by somebody else
@@ -42,34 +45,10 @@ const (
 
 // kind returns the type of Events.
 func (r Reason) kind() string {
-	switch r {
-	case AddedInterface, RemovedInterface:
+	if r == addedInterface || r == removedInterface {
 		return corev1.EventTypeNormal
 	}
 	return corev1.EventTypeWarning
-}
-
-// An EventMode says which Events there are.
-type EventMode string
-
-// The modes.
-const (
-	EventsBrief EventMode = "brief" // one AddedInterface for each pod; the empty mode too
-	EventsFull  EventMode = "full"  // one AddedInterface for each interface
-	EventsOff   EventMode = "off"   // none, and no request
-)
-
-// An EventsConfig says which Events there are, and whose they are.
-type EventsConfig struct {
-	Mode EventMode
-
-	// Controller is the name of the program. Empty means "metacni".
-	Controller string
-
-	// Self is the pod of the program: Events that are about no other object are
-	// about it. If it is zero they are about the node, Config.Node of the View,
-	// and if that is empty too they are left out.
-	Self nad.Pod
 }
 
 // Limits of Events.
@@ -96,7 +75,6 @@ const (
 type Events struct {
 	client     client
 	log        *slog.Logger
-	mode       EventMode
 	controller string
 	instance   string
 	self       corev1.ObjectReference
@@ -104,10 +82,10 @@ type Events struct {
 
 	warn sync.Once // about a refusal
 
-	mu    sync.Mutex // protects what follows
-	told  map[event]time.Time
-	last  int64 // number in the name of the last Event
-	stats EventStats
+	mu            sync.Mutex            // protects what follows
+	told          *cache.LRUExpireCache // what warnings say
+	last          int64                 // number in the name of the last Event
+	sent, dropped uint64
 }
 
 // An event is one that is to be sent.
@@ -127,22 +105,17 @@ func (e event) said() event {
 	return e
 }
 
-// EventStats counts what became of Events.
-type EventStats struct {
-	Sent    uint64 // and accepted
-	Dropped uint64 // refused, too old, or too many
-}
-
-// NewEvents returns Events for the cluster of v.
-func (v *View) NewEvents(c EventsConfig) *Events {
-	controller := cmp.Or(c.Controller, "metacni")
+// NewEvents returns Events for the cluster of v, in the name of Config.UserAgent. self is the
+// pod of the program: Events that are about no other object are about it. If it is zero they
+// are about the node, Config.Node, and if that is empty too they are left out.
+func (v *View) NewEvents(self nad.Pod) *Events {
 	e := &Events{
-		client: v.events, log: v.log, mode: c.Mode, controller: controller, instance: controller,
-		queue: make(chan event, eventQueue), told: map[event]time.Time{}, last: time.Now().UnixNano(),
+		client: v.events, log: v.log, controller: v.config.userAgent(), instance: v.config.userAgent(),
+		queue: make(chan event, eventQueue), told: cache.NewLRUExpireCache(eventMemory), last: time.Now().UnixNano(),
 	}
 	switch node := v.config.Node; {
-	case c.Self.Name != "":
-		e.self, e.instance = podReference(c.Self), c.Self.Name
+	case self.Name != "":
+		e.self, e.instance = podReference(self), self.Name
 	case node != "":
 		// The kubelet names itself so as well.
 		e.self = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
@@ -152,21 +125,21 @@ func (v *View) NewEvents(c EventsConfig) *Events {
 	return e
 }
 
-// Added says that networks were attached to a pod: list is what its status says of them.
+// Added says, in one Event, that networks were attached to a pod: list is what its status says
+// of them.
 func (e *Events) Added(pod nad.Pod, list []status.Network) {
-	if e == nil || len(list) == 0 {
-		return
-	}
 	notes := make([]string, len(list))
 	for i, n := range list {
 		notes[i] = attached(n)
-		if e.mode == EventsFull {
-			e.Pod(pod, AddedInterface, n.Interface, "Add "+notes[i])
-		}
 	}
-	if e.mode != EventsFull {
-		e.Pod(pod, AddedInterface, "AddInterfaces", "Add "+strings.Join(notes, ", "))
+	if len(list) > 0 {
+		e.Pod(pod, addedInterface, "AddInterfaces", "Add "+strings.Join(notes, ", "))
 	}
+}
+
+// Removed says that an interface of a running pod was detached from a network.
+func (e *Events) Removed(pod nad.Pod, ifname, network string) {
+	e.Pod(pod, removedInterface, ifname, "Remove "+ifname+" from "+network)
 }
 
 // attached says which interface has which addresses from which network.
@@ -184,7 +157,7 @@ func attached(n status.Network) string {
 	return strings.Join(append(parts, n.Name), " ")
 }
 
-// Pod adds an Event about a pod. action is one word: what was tried, such as AddNetwork, or
+// Pod adds a warning about a pod. action is one word: what was tried, such as AddNetwork, or
 // the interface concerned. A container outside of Kubernetes has no Events.
 func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 	if pod.Valid() {
@@ -192,7 +165,7 @@ func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 	}
 }
 
-// Definition adds an Event about a definition. The same text is sent again for each version
+// Definition adds a warning about a definition. The same text is sent again for each version
 // of the definition.
 func (e *Events) Definition(d nad.Definition, reason Reason, action, note string) {
 	e.add(corev1.ObjectReference{
@@ -201,21 +174,22 @@ func (e *Events) Definition(d nad.Definition, reason Reason, action, note string
 	}, reason, action, note)
 }
 
-// Self adds an Event about the program itself, see EventsConfig.
-func (e *Events) Self(reason Reason, action, note string) {
+// program adds an Event about the program itself, see [View.NewEvents].
+func (e *Events) program(reason Reason, action, note string) {
 	if e != nil && e.self.Name != "" {
 		e.add(e.self, reason, action, note)
 	}
 }
 
-// Stats returns the counts up to now.
-func (e *Events) Stats() EventStats {
+// Stats returns how many Events were accepted up to now, and how many were dropped: refused,
+// too old, or too many.
+func (e *Events) Stats() (sent, dropped uint64) {
 	if e == nil {
-		return EventStats{}
+		return 0, 0
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.stats
+	return e.sent, e.dropped
 }
 
 func podReference(pod nad.Pod) corev1.ObjectReference {
@@ -227,17 +201,14 @@ func podReference(pod nad.Pod) corev1.ObjectReference {
 
 // add queues an Event, unless it is a warning that is there already.
 func (e *Events) add(about corev1.ObjectReference, reason Reason, action, note string) {
-	if e == nil || e.mode == EventsOff {
+	if e == nil {
 		return
 	}
-	if action == "" {
-		action = string(reason)
-	}
-	ev := event{about: about, reason: reason, action: cut(action, eventAction), note: cut(note, eventNote), at: time.Now()}
+	ev := event{about: about, reason: reason, action: cut(cmp.Or(action, string(reason)), eventAction), note: cut(note, eventNote), at: time.Now()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	warning := reason.kind() == corev1.EventTypeWarning
-	if at, ok := e.told[ev.said()]; warning && ok && ev.at.Sub(at) < eventRepeat {
+	if _, told := e.told.Get(ev.said()); warning && told {
 		return
 	}
 	e.last++
@@ -245,22 +216,11 @@ func (e *Events) add(about corev1.ObjectReference, reason Reason, action, note s
 	select {
 	case e.queue <- ev:
 		if warning {
-			e.remember(ev)
+			e.told.Add(ev.said(), nil, eventRepeat)
 		}
 	default:
-		e.stats.Dropped++
+		e.dropped++
 	}
-}
-
-// remember notes that an Event has been told. The caller holds e.mu.
-func (e *Events) remember(ev event) {
-	if len(e.told) >= eventMemory {
-		maps.DeleteFunc(e.told, func(_ event, at time.Time) bool { return ev.at.Sub(at) >= eventRepeat })
-	}
-	if len(e.told) >= eventMemory {
-		clear(e.told)
-	}
-	e.told[ev.said()] = ev.at
 }
 
 // eventName returns the name of an Event about an object. The number is no other Event's.
@@ -275,4 +235,91 @@ func cut(s string, limit int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:limit-3], "") + "..."
+}
+
+// Run sends Events, one after the other, until ctx ends. It then takes up to two seconds
+// more for those that wait, and drops the rest.
+func (e *Events) Run(ctx context.Context) {
+	if e == nil {
+		return
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(eventFlush, cancel) })()
+	for {
+		select {
+		case ev := <-e.queue:
+			e.send(late, ev)
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case ev := <-e.queue:
+			e.send(late, ev)
+		default:
+			return
+		}
+	}
+}
+
+// send sends an Event and counts it.
+func (e *Events) send(ctx context.Context, ev event) {
+	sent := e.try(ctx, ev)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if sent {
+		e.sent++
+		return
+	}
+	e.dropped++
+	e.told.Remove(ev.said())
+}
+
+// try sends an Event until the API server accepts or refuses it, it is too old, or ctx
+// ends.
+func (e *Events) try(ctx context.Context, ev event) (sent bool) {
+	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
+		err := e.post(ctx, ev)
+		v := judge(err, false)
+		switch {
+		case v.outcome == settled:
+			return true
+		case v.outcome == refused:
+			e.warn.Do(func() {
+				e.log.WarnContext(ctx, "Event refused, the next ones are dropped without a word", "error", err)
+			})
+			return false
+		case v.outcome == gone, time.Since(ev.at) > eventAge:
+			return false
+		}
+		select {
+		case <-time.After(max(pause, v.delay)):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// post sends an Event once.
+func (e *Events) post(ctx context.Context, ev event) error {
+	namespace := cmp.Or(ev.about.Namespace, metav1.NamespaceDefault)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := e.client.do(ctx, http.MethodPost, func(q *rest.Request) {
+		q.Namespace(namespace).Resource("events").Body(&eventsv1.Event{
+			ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: ev.name},
+			EventTime:           metav1.NewMicroTime(ev.at),
+			ReportingController: e.controller,
+			ReportingInstance:   e.instance,
+			Action:              ev.action,
+			Reason:              string(ev.reason),
+			Regarding:           ev.about,
+			Note:                ev.note,
+			Type:                ev.reason.kind(),
+		})
+	}).Into(&eventsv1.Event{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // it was sent before, and the answer was lost
+	}
+	return err
 }

@@ -21,10 +21,10 @@ import (
 )
 
 // newEvents returns Events that are sent until the test ends, or calls stop.
-func newEvents(t *testing.T, c EventsConfig) (e *Events, api *fakeAPI, stop func()) {
+func newEvents(t *testing.T) (e *Events, api *fakeAPI, stop func()) {
 	t.Helper()
 	api = &fakeAPI{}
-	e = api.view(t).NewEvents(c)
+	e = api.view(t).NewEvents(nad.Pod{})
 	return e, api, running(t, e.Run)
 }
 
@@ -64,24 +64,22 @@ func networks() []status.Network {
 
 func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[EventMode][]string{
-		"":          {"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"},
-		EventsBrief: {"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"},
-		EventsFull:  {"Add eth0 [10.1.0.5 fd00::5] from cbr0", "Add net1 [10.2.0.5] from blue/storage", "Add blue/raw"},
-		EventsOff:   nil,
-	} {
-		t.Run("mode "+string(mode), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e, api, _ := newEvents(t, EventsConfig{Mode: mode})
-				e.Added(aPod("a"), networks())
-				e.Added(aPod("b"), nil)
-				e.Added(nad.Pod{Container: "of podman"}, networks())
-				synctest.Wait()
-				nodetest.Equal(t, "sent", sent(api), want)
-				nodetest.Equal(t, "statistics", e.Stats(), EventStats{Sent: uint64(len(want))})
-			})
-		})
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := newEvents(t)
+		e.Added(aPod("a"), networks())
+		e.Added(aPod("b"), nil)
+		e.Added(nad.Pod{Container: "of podman"}, networks())
+		synctest.Wait()
+		nodetest.Equal(t, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"})
+		wantStats(t, e, 1, 0)
+	})
+}
+
+// wantStats fails the test unless so many Events were sent, and so many dropped.
+func wantStats(t *testing.T, e *Events, sent, dropped uint64) {
+	t.Helper()
+	if s, d := e.Stats(); s != sent || d != dropped {
+		t.Errorf("%d sent and %d dropped, want %d and %d", s, d, sent, dropped)
 	}
 }
 
@@ -90,45 +88,17 @@ func TestNilEventsHaveNone(t *testing.T) {
 	var e *Events
 	e.Run(t.Context())
 	e.Added(aPod("a"), networks())
+	e.Removed(aPod("a"), "net1", "blue")
 	e.Pod(aPod("a"), NoNetworkFound, "", "")
 	e.Definition(nad.Definition{}, InvalidNetwork, "", "")
-	e.Self(statusNotWritten, "", "")
-	if e.Stats() != (EventStats{}) {
-		t.Error("there are some")
-	}
-}
-
-// A pod that fails with ever new texts must not fill the memory of the daemon.
-func TestOnlySoManyEventsAreRemembered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var api fakeAPI
-		e := api.view(t).NewEvents(EventsConfig{})
-		tell := func(i int) {
-			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
-			<-e.queue
-		}
-		for i := range 3 * eventMemory {
-			tell(i)
-			if len(e.told) > eventMemory {
-				t.Fatalf("%d Events are remembered", len(e.told))
-			}
-		}
-		for i := range eventMemory {
-			tell(-i)
-		}
-		time.Sleep(eventRepeat)
-		tell(1)
-		if n := len(e.told); n != 1 {
-			t.Errorf("%d Events are remembered for more than an hour", n)
-		}
-	})
+	e.program(statusNotWritten, "", "")
+	wantStats(t, e, 0, 0)
 }
 
 func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t, EventsConfig{})
+		e, api, _ := newEvents(t)
 		d := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: "storage"}, Version: "7"}
 		for range 3 {
 			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
@@ -154,11 +124,11 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 func TestWhatHappensAgainIsSentAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t, EventsConfig{})
+		e, api, _ := newEvents(t)
 		var want []string
 		for range 2 {
 			e.Added(aPod("a"), []status.Network{{Name: "ns/blue", Interface: "net1"}})
-			e.Pod(aPod("a"), RemovedInterface, "net1", "Remove net1 from ns/blue")
+			e.Removed(aPod("a"), "net1", "ns/blue")
 			want = append(want, "Add net1 from ns/blue", "Remove net1 from ns/blue")
 		}
 		settle(time.Minute)
@@ -169,7 +139,7 @@ func TestWhatHappensAgainIsSentAgain(t *testing.T) {
 func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, api, stop := newEvents(t, EventsConfig{})
+		e, api, stop := newEvents(t)
 		api.fail(repeat(answer{delay: time.Hour}, 100)...)
 		begin := time.Now()
 		for i := range 3 * eventQueue {
@@ -181,20 +151,20 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 		if d := time.Since(begin); d != 0 {
 			t.Errorf("adding Events has taken %v", d)
 		}
-		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 2*eventQueue - 1})
+		wantStats(t, e, 0, 2*eventQueue-1)
 		begin = time.Now()
 		stop()
 		if d := time.Since(begin); d != eventFlush {
 			t.Errorf("the end has taken %v, want %v", d, eventFlush)
 		}
-		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 3 * eventQueue})
+		wantStats(t, e, 0, 3*eventQueue)
 	})
 }
 
 func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, api, stop := newEvents(t, EventsConfig{})
+		e, api, stop := newEvents(t)
 		api.fail(answer{delay: time.Second})
 		for i := range 10 {
 			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
@@ -205,7 +175,7 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 		if d := time.Since(begin); d != time.Second {
 			t.Errorf("the end has taken %v, want 1s", d)
 		}
-		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Sent: 10})
+		wantStats(t, e, 10, 0)
 	})
 }
 
@@ -214,20 +184,20 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers []answer
 		want    []time.Duration
-		stats   EventStats
+		sent    bool
 	}{
-		"sent":              {nil, seconds(0), EventStats{Sent: 1}},
-		"sent before":       {[]answer{{err: errRefused}, {code: 409, body: alreadyExists()}}, seconds(0, 1), EventStats{Sent: 1}},
-		"forbidden":         {[]answer{{code: 403}}, seconds(0), EventStats{Dropped: 1}},
-		"no namespace":      {[]answer{{code: 404, body: noSuchPod()}}, seconds(0), EventStats{Dropped: 1}},
-		"too many requests": {[]answer{{code: 429, after: 5}}, seconds(0, 5), EventStats{Sent: 1}},
-		"internal errors":   {repeat(answer{code: 500}, 3), seconds(0, 1, 3, 7), EventStats{Sent: 1}},
-		"no answer":         {repeat(answer{delay: time.Hour}, 1), seconds(0, 11), EventStats{Sent: 1}},
+		"sent":              {nil, seconds(0), true},
+		"sent before":       {[]answer{{err: errRefused}, {code: 409, body: alreadyExists()}}, seconds(0, 1), true},
+		"forbidden":         {[]answer{{code: 403}}, seconds(0), false},
+		"no namespace":      {[]answer{{code: 404, body: noSuchPod()}}, seconds(0), false},
+		"too many requests": {[]answer{{code: 429, after: 5}}, seconds(0, 5), true},
+		"internal errors":   {repeat(answer{code: 500}, 3), seconds(0, 1, 3, 7), true},
+		"no answer":         {repeat(answer{delay: time.Hour}, 1), seconds(0, 11), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				e, api, _ := newEvents(t, EventsConfig{})
+				e, api, _ := newEvents(t)
 				api.fail(test.answers...)
 				e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
 				settle(time.Hour)
@@ -236,7 +206,7 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 					times = append(times, r.At)
 				}
 				wantTimes(t, test.answers, test.want, times)
-				nodetest.Equal(t, "statistics", e.Stats(), test.stats)
+				wantStats(t, e, map[bool]uint64{true: 1}[test.sent], map[bool]uint64{false: 1}[test.sent])
 			})
 		})
 	}
@@ -245,14 +215,14 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 func TestAnEventIsTriedForTenMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t, EventsConfig{})
+		e, api, _ := newEvents(t)
 		api.fail(repeat(answer{err: errRefused}, 1000)...)
 		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
 		settle(time.Hour)
 		if n := api.count(); n < 20 || n > 30 {
 			t.Errorf("%d requests, want about 24", n)
 		}
-		nodetest.Equal(t, "statistics", e.Stats(), EventStats{Dropped: 1})
+		wantStats(t, e, 0, 1)
 		// It was never told, so it is worth telling.
 		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
 		synctest.Wait()
@@ -289,9 +259,9 @@ func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := (&fakeAPI{}).view(t)
-			v.config.Node = test.node
-			e := v.NewEvents(EventsConfig{Self: test.self, Controller: "multinetd"})
-			e.Self(statusNotWritten, "", "text")
+			v.config.Node, v.config.UserAgent = test.node, "multinetd"
+			e := v.NewEvents(test.self)
+			e.program(statusNotWritten, "", "text")
 			got := ""
 			if len(e.queue) > 0 {
 				ev := <-e.queue

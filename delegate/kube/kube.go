@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ type Config struct {
 	// Empty means no copy.
 	Mirror string
 
-	// UserAgent is the User-Agent of all requests. Empty means "metacni".
+	// UserAgent is the name of the program: the User-Agent of all requests, and the
+	// controller that reports Events. Empty means "metacni".
 	UserAgent string
 
 	// Logger reports watches that have been down for 30 s, and their return, and a
@@ -75,6 +77,8 @@ func (c Config) check() error {
 	}
 	return nil
 }
+
+func (c Config) userAgent() string { return cmp.Or(c.UserAgent, "metacni") }
 
 func (c Config) logger() *slog.Logger {
 	if c.Logger != nil {

@@ -230,8 +230,8 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 // says. It returns nil at once for a container outside of Kubernetes, and as soon as there
 // is nothing to be written, such as for a pod that has gone.
 //
-// With [StatusRequire] it fails with [ErrNotWritten] if the status was not written in
-// time, was refused, or Run has ended. With the other policies it never fails.
+// With [StatusRequire] it fails with CNI code 11 if the status was not written in time, was
+// refused, or Run has ended. With the other policies it never fails.
 func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if !pod.Valid() || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
 		w.change(pod, nil, w.config.Delay)
@@ -253,7 +253,7 @@ func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if err == nil || w.config.Policy != StatusRequire {
 		return nil
 	}
-	return fault.Of("pod", pod.String(), because(ErrNotWritten, err))
+	return fault.Of("pod", pod.String(), because(errNotWritten, err))
 }
 
 // A StatusStats counts what a [StatusWriter] has done.

@@ -33,7 +33,7 @@ func withServer(t *testing.T, c Config, policy StatusPolicy) *served {
 	s := &served{server: newServer(t)}
 	c.Node = "n1"
 	s.view = open(t, s.server, c)
-	s.events = s.view.NewEvents(EventsConfig{Self: nad.Pod{Namespace: "kube-system", Name: "daemon"}})
+	s.events = s.view.NewEvents(nad.Pod{Namespace: "kube-system", Name: "daemon"})
 	s.StatusWriter = s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: policy, Timeout: time.Minute, Events: s.events})
 	running(t, s.Run)
 	running(t, s.events.Run)
@@ -249,15 +249,15 @@ func TestTheServerAcceptsEveryEvent(t *testing.T) {
 	long := strings.Repeat("ä", 2000)
 	definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
 	s.events.Pod(aPod("a"), NoNetworkFound, long, long)
-	s.events.Pod(aPod(strings.Repeat("p", 253)), AddedInterface, "", "")
+	s.events.Pod(aPod(strings.Repeat("p", 253)), addedInterface, "", "")
 	s.events.Definition(definition, InvalidNetwork, "AddNetwork", "text")
-	s.events.Self(statusNotWritten, "PatchStatus", "text")
-	node := s.view.NewEvents(EventsConfig{Controller: "multinetd"})
+	s.events.program(statusNotWritten, "PatchStatus", "text")
+	node := s.view.NewEvents(nad.Pod{})
 	running(t, node.Run)
-	node.Self(statusNotWritten, "PatchStatus", "text")
+	node.program(statusNotWritten, "PatchStatus", "text")
 	s.await(t, func() bool { return len(s.server.Events()) == 5 })
 	for _, e := range s.server.Events() {
-		if want := e.Reason == string(AddedInterface); (e.Type == corev1.EventTypeNormal) != want {
+		if want := e.Reason == string(addedInterface); (e.Type == corev1.EventTypeNormal) != want {
 			t.Errorf("%s is %s", e.Reason, e.Type)
 		}
 	}

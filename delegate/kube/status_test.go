@@ -288,12 +288,12 @@ func TestAWriterEndsWithItsContext(t *testing.T) {
 		go func() { result <- b.Wait(context.WithoutCancel(b.Context()), pod) }()
 		synctest.Wait()
 		b.stop()
-		if err := <-result; !errors.Is(err, ErrNotWritten) {
-			b.Errorf("%v, want %v", err, ErrNotWritten)
+		if err := <-result; !errors.Is(err, errNotWritten) {
+			b.Errorf("%v, want %v", err, errNotWritten)
 		}
 		b.Changed(pod)
-		if err := b.Wait(b.Context(), pod); !errors.Is(err, ErrNotWritten) {
-			b.Errorf("%v, want %v", err, ErrNotWritten)
+		if err := b.Wait(b.Context(), pod); !errors.Is(err, errNotWritten) {
+			b.Errorf("%v, want %v", err, errNotWritten)
 		}
 	})
 }

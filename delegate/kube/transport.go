@@ -61,10 +61,7 @@ type session struct {
 }
 
 func newTransport(c Config) *transport {
-	t := &transport{kubeconfig: c.Kubeconfig, userAgent: c.UserAgent, observe: c.Observer}
-	if t.userAgent == "" {
-		t.userAgent = "metacni"
-	}
+	t := &transport{kubeconfig: c.Kubeconfig, userAgent: c.userAgent(), observe: c.Observer}
 	if t.observe == nil {
 		t.observe = func(Request) {}
 	}

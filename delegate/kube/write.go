@@ -115,7 +115,7 @@ func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
 		if w.told.IsZero() || time.Since(w.told) >= tellInterval {
 			w.told = time.Now()
 			w.view.log.WarnContext(ctx, "network status refused", "pod", pod.String(), "error", v.err)
-			w.config.Events.Self(statusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
+			w.config.Events.program(statusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
 		}
 		return true
 	}

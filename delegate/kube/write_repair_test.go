@@ -53,7 +53,7 @@ func TestAProcessThatBeginsWritesOnlyWhatTheViewDoesNotShow(t *testing.T) {
 
 func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
-		events := b.view.NewEvents(EventsConfig{})
+		events := b.view.NewEvents(nad.Pod{})
 		b.config.Events = events
 		pod := b.added("a") // written as version 101
 		settle(10 * time.Second)
@@ -75,7 +75,7 @@ func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 
 func TestAFightOverAStatusIsSlowAndToldOnce(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
-		events := b.view.NewEvents(EventsConfig{})
+		events := b.view.NewEvents(nad.Pod{})
 		b.config.Events = events
 		pod := b.added("a")
 		settle(time.Second)
@@ -215,7 +215,7 @@ func TestAStatusForThoseWrittenBeforeIsWrittenWhereTheViewShowsOne(t *testing.T)
 
 func TestAStatusThatIsNotCompleteIsToldOnce(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		events := b.view.NewEvents(EventsConfig{})
+		events := b.view.NewEvents(nad.Pod{})
 		b.config.Events = events
 		pod, trimmed := aPod("a"), aStatus("a")
 		trimmed.Trimmed = true

@@ -70,7 +70,7 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &bench{}
 				v := b.api.view(t)
-				events := v.NewEvents(EventsConfig{Self: nad.Pod{Namespace: "kube-system", Name: "daemon"}})
+				events := v.NewEvents(nad.Pod{Namespace: "kube-system", Name: "daemon"})
 				b.StatusWriter = v.NewStatusWriter(StatusConfig{Desired: b.recorded, Events: events})
 				running(t, b.Run)
 				b.api.fail(test.answers...)
@@ -217,7 +217,7 @@ func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 // find out that the API is back.
 func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		events := b.view.NewEvents(EventsConfig{})
+		events := b.view.NewEvents(nad.Pod{})
 		b.config.Events = events
 		b.api.fail(repeat(answer{code: http.StatusForbidden, body: &metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,

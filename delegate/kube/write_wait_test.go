@@ -47,8 +47,8 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 
 func checkNotWritten(tb testing.TB, err error, want bool) {
 	tb.Helper()
-	if errors.Is(err, ErrNotWritten) != want || (err != nil) != want {
-		tb.Errorf("%v, want ErrNotWritten: %v", err, want)
+	if errors.Is(err, errNotWritten) != want || (err != nil) != want {
+		tb.Errorf("%v, want errNotWritten: %v", err, want)
 	}
 	var coder interface{ CNICode() uint }
 	if want && (!errors.As(err, &coder) || coder.CNICode() != 11) {

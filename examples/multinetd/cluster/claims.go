@@ -21,7 +21,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
@@ -254,7 +253,7 @@ func (s *claims) told(ctx context.Context, p nad.Pod) {
 	if err := s.driver.UpdateMetadata(ctx, p.UID); err != nil {
 		text := status.Error(err).Error() // in one line
 		s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "containers do not see what their claims are attached to", slog.String("pod", p.String()), slog.String("error", text))
-		s.cluster.events.Pod(p, kube.ClaimMetadataLost, "AddNetwork", text)
+		s.cluster.events.Pod(p, claimMetadataLost, "AddNetwork", text)
 	}
 }
 

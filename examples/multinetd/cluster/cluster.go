@@ -118,7 +118,9 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		cancel()
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	c.events = c.view.NewEvents(kube.EventsConfig{Mode: c.conf.Events, Controller: "multinetd", Self: c.conf.Self})
+	if c.conf.Events != eventsOff {
+		c.events = c.view.NewEvents(c.conf.Self)
+	}
 	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
 		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment,
 		Rate: c.conf.StatusRate, Events: c.events,

@@ -29,7 +29,7 @@ type Config struct {
 	StatusTimeout multinet.Duration // how long an ADD waits for its status
 	StatusRate    float64           // statuses per second; 0 means the default of kube
 	StatusFor     StatusFor
-	Events        kube.EventMode
+	Events        string // eventsBrief, eventsFull or eventsOff
 
 	// Reconcile keeps running pods in step with the networks that they select.
 	// OnChange says what becomes of an attachment if only its options change.
@@ -64,6 +64,13 @@ type Config struct {
 	Self      nad.Pod // the daemon's own; zero if it is not known
 }
 
+// Which Events there are.
+const (
+	eventsBrief = "brief" // one AddedInterface for each ADD
+	eventsFull  = "full"  // one AddedInterface for each interface
+	eventsOff   = "off"
+)
+
 // StatusFor says whose status is written.
 type StatusFor string
 
@@ -86,7 +93,7 @@ const (
 // DefaultConfig returns the defaults of all keys.
 func DefaultConfig() Config {
 	return Config{
-		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: kube.EventsBrief,
+		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: eventsBrief,
 		OnChange: Ignore,
 		NADWait:  multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
 		KubeletDir: "/var/lib/kubelet",
@@ -129,7 +136,7 @@ func (c *Config) Check() error {
 	}{
 		{"statusPolicy", string(c.StatusPolicy), []string{string(kube.StatusWait), string(kube.StatusAsync), string(kube.StatusRequire)}},
 		{"statusFor", string(c.StatusFor), []string{string(All), string(Selected)}},
-		{"events", string(c.Events), []string{string(kube.EventsOff), string(kube.EventsBrief), string(kube.EventsFull)}},
+		{"events", c.Events, []string{eventsOff, eventsBrief, eventsFull}},
 		{"onChange", string(c.OnChange), []string{string(Ignore), string(Replace)}},
 	} {
 		if !slices.Contains(choice.of, choice.value) {

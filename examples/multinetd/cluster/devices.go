@@ -10,7 +10,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -53,5 +52,5 @@ func tooFew(err error) bool {
 // warn tells of what has gone wrong in the ADD of the pod p, which goes on.
 func (c *Cluster) warn(ctx context.Context, p nad.Pod, err error) {
 	c.log.LogAttrs(ctx, slog.LevelWarn, "device information", slog.String("pod", p.String()), slog.Any("error", err))
-	c.events.Pod(p, kube.DeviceInfoLost, "AddNetwork", err.Error())
+	c.events.Pod(p, deviceInfoLost, "AddNetwork", err.Error())
 }

@@ -25,6 +25,12 @@ type add struct {
 
 type addKey struct{}
 
+// Reasons of Events that package kube does not have.
+const (
+	deviceInfoLost    kube.Reason = "DeviceInfoLost"    // a device information file cannot be written or read
+	claimMetadataLost kube.Reason = "ClaimMetadataLost" // containers do not see what their claims are attached to
+)
+
 // addOf returns the ADD that ctx is for, or nil.
 func addOf(ctx context.Context) *add {
 	a, _ := ctx.Value(addKey{}).(*add)
@@ -61,7 +67,13 @@ func (c *Cluster) tellAdded(ctx context.Context, k scratch.Key, p nad.Pod, added
 	if err != nil {
 		c.warn(ctx, p, err)
 	}
-	c.events.Added(p, networks)
+	if c.conf.Events != eventsFull {
+		c.events.Added(p, networks)
+		return
+	}
+	for _, n := range networks {
+		c.events.Added(p, []status.Network{n})
+	}
 }
 
 // tellFailed tells users why the ADD a of the pod p has failed.

@@ -179,7 +179,7 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
 		case d.Op == lifecycle.OpDetach:
 			outcome = outcomeOK
-			c.events.Pod(p, kube.RemovedInterface, ifname, fmt.Sprintf("Remove %s from %s", ifname, name))
+			c.events.Removed(p, ifname, name)
 		default:
 			outcome = outcomeOK
 			added = append(added, d.Attached)

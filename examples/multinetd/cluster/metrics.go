@@ -50,8 +50,8 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 		gauge(ch, "pods_differing", "Pods that are not attached to exactly what they select.", float64(c.follow.differing()))
 		c.follow.changes.Collect(ch)
 	}
-	e := c.events.Stats()
-	for outcome, n := range map[string]uint64{"sent": e.Sent, "dropped": e.Dropped} {
+	sent, dropped := c.events.Stats()
+	for outcome, n := range map[string]uint64{"sent": sent, "dropped": dropped} {
 		count(ch, "events_total", "Events.", n, "outcome", outcome)
 	}
 }

@@ -33,7 +33,7 @@ func connect(t *testing.T, s *server.Server, token string) *client {
 	t.Helper()
 	c := &client{requests: make(map[kube.Request]int)}
 	view, err := kube.Open(t.Context(), kube.Config{
-		Kubeconfig: s.Kubeconfig(t, token), Node: daemonNode,
+		Kubeconfig: s.Kubeconfig(t, token), Node: daemonNode, UserAgent: "multinetd",
 		Observer: func(r kube.Request) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -44,7 +44,7 @@ func connect(t *testing.T, s *server.Server, token string) *client {
 		t.Fatal(err)
 	}
 	c.View = view
-	c.events = view.NewEvents(kube.EventsConfig{Controller: "multinetd"})
+	c.events = view.NewEvents(nad.Pod{})
 	c.status = view.NewStatusWriter(kube.StatusConfig{
 		Desired: func(context.Context, nad.Pod) (kube.Status, error) {
 			return kube.Status{Annotation: "[]", Created: time.Unix(1, 0)}, nil
@@ -128,7 +128,7 @@ func TestStatusOfAPodOnAnotherNodeIsRefused(t *testing.T) {
 	c := connect(t, w.Server, w.DaemonToken)
 	namespace := w.Namespace(t)
 	foreign, own := w.Pod(t, server.PodOn(otherNode, namespace, "foreign")), w.Pod(t, server.PodOn(daemonNode, namespace, "own"))
-	if err := c.status.Wait(t.Context(), sandboxOf(foreign)); !errors.Is(err, kube.ErrNotWritten) {
+	if err := c.status.Wait(t.Context(), sandboxOf(foreign)); status.Code(err) != 11 {
 		t.Errorf("foreign: %v", err)
 	}
 	if err := c.status.Wait(t.Context(), sandboxOf(own)); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 // A node is what multinetd has of the cluster on a node.
@@ -32,7 +33,7 @@ func (n *node) open(ctx context.Context, watchPods bool, policy kube.StatusPolic
 		cancel()
 		return err
 	}
-	n.events = n.view.NewEvents(kube.EventsConfig{Controller: daemon})
+	n.events = n.view.NewEvents(nad.Pod{})
 	run := n.run
 	n.writer = n.view.NewStatusWriter(kube.StatusConfig{
 		Desired: func(_ context.Context, p nad.Pod) (kube.Status, error) {
@@ -119,7 +120,7 @@ func (n *node) add(ctx context.Context) error {
 				return
 			}
 			if errs[i] = n.writer.Wait(ctx, p); errs[i] == nil {
-				n.events.Pod(p, kube.AddedInterface, "AddInterfaces", "Add net1 from "+definition(0).String())
+				n.events.Added(p, []status.Network{{Name: definition(0).String(), Interface: "net1"}})
 			}
 		})
 	}
@@ -128,8 +129,8 @@ func (n *node) add(ctx context.Context) error {
 		return err
 	}
 	return awaitAll(ctx, []*node{n}, func(n *node) bool {
-		e := n.events.Stats()
-		return n.writer.Stats().Pending == 0 && int(e.Sent+e.Dropped) >= len(n.pods)
+		sent, dropped := n.events.Stats()
+		return n.writer.Stats().Pending == 0 && int(sent+dropped) >= len(n.pods)
 	})
 }
 
