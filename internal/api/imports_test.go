@@ -41,6 +41,7 @@ var rules = map[string][]string{
 	"internal/turns":    nil,
 	"internal/jsontest": nil,
 	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
+	"internal/hosttest": {"examples/lab/host"},
 	"internal/api":      nil,
 
 	"internal/testreport": nil,
@@ -82,9 +83,9 @@ var bans = []struct {
 	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/resident", "delegate/kube/...", "examples/multinetd/..."}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
-	{"testing", "only tests", []string{"internal/nodetest"}, false},
+	{"testing", "only tests", []string{"internal/nodetest", "internal/hosttest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
-	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "delegate/delegatetest/cmd/conform"}, true},
+	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	// delegatetest and resident run plugins without a process.
 	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin"}, false},
@@ -98,8 +99,8 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
-	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/..."}, false},
-	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/..."}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/hosttest"}, false},
+	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest"}, false},
 }
 
 // requirements are the direct dependencies of the root module. The commit that

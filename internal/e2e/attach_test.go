@@ -44,7 +44,6 @@ func (w *world) oneMore(p *pod, name, ifname string, conf object) delegate.Attac
 func TestAgentAttachesOneMoreNetwork(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.bridge(1), w.fake("a")))
-	built(t, "multinet")
 	w.ok("ADD", p)
 	agent, ctx := w.agent(), t.Context()
 	for _, a := range []delegate.Attachment{

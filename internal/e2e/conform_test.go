@@ -49,7 +49,7 @@ func TestConformFindsWhatReferencePluginsLack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conform(t, delegatetest.Binary{Path: built(t, name), Env: []string{"PATH=" + w.path}}, delegatetest.Config{
+			conform(t, delegatetest.Binary{Path: built(name), Env: []string{"PATH=" + w.path}}, delegatetest.Config{
 				Stdin:     func(string) string { return string(stdin) },
 				Delegates: []string{"host-local"},
 				Fakes:     map[string]delegatetest.Plugin{"host-local": w.addresses},
@@ -95,7 +95,7 @@ func TestExamplesConform(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			newWorld(t)
-			conform(t, delegatetest.Binary{Path: built(t, tt.program)}, delegatetest.Config{
+			conform(t, delegatetest.Binary{Path: built(tt.program)}, delegatetest.Config{
 				Stdin: tt.stdin, Delegates: tt.delegates, Idle: tt.idle, NetNS: delegatetest.NewNetNS,
 			})
 		})

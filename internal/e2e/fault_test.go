@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 // cure stops all faults of the fakes.
@@ -216,7 +218,7 @@ func TestDELKillsOrphansOfEveryCommand(t *testing.T) {
 // open.
 func (w *world) bystander(files ...*os.File) (pid int) {
 	w.t.Helper()
-	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "fake"))
+	cmd := exec.Command(filepath.Join(hosttest.Programs(), "fake"))
 	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe() // it reads until this is closed

@@ -96,7 +96,7 @@ func TestInputThatIsNotJSONIsAnswered(t *testing.T) {
 	p := w.pod(w.multinet("1.0.0", w.fake("a")))
 	for _, plugin := range []string{"multinet", "flannel"} {
 		for _, stdin := range []string{"", "not JSON", "null", "[]", "7", `{"cniVersion": 1}`, `{"cniVersion":"1.0.0","name":"x","type":"` + plugin + `"} {}`} {
-			a := w.wait(w.exec(built(t, plugin), map[string]string{
+			a := w.wait(w.exec(built(plugin), map[string]string{
 				"CNI_COMMAND": "ADD", "CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": "eth0", "CNI_PATH": w.bin,
 			}, []byte(stdin)))
 			if a.err == nil {
@@ -130,7 +130,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 // once instead of waiting for its own lock.
 func TestMultinetInsideItselfFailsAtOnce(t *testing.T) {
 	w := newWorld(t)
-	text, err := os.ReadFile(built(t, "multinet"))
+	text, err := os.ReadFile(built("multinet"))
 	if err != nil {
 		t.Fatal(err)
 	}

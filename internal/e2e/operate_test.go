@@ -31,7 +31,7 @@ func (w *world) operator(words ...string) report {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	var stdout, stderr strings.Builder
-	cmd := exec.CommandContext(ctx, built(w.t, "multinet"), words...)
+	cmd := exec.CommandContext(ctx, built("multinet"), words...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + w.path}, &stdout, &stderr
 	_ = cmd.Run()
 	return report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}

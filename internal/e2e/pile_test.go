@@ -33,7 +33,7 @@ func TestRecordsNeverPileUp(t *testing.T) {
 			}
 			w.write(w.chain(0, w.bridge(0)), "cni", "10-primary.conflist")
 			w.write(object{"confDir": w.file("net.d")}, "more.json")
-			cmd := exec.CommandContext(t.Context(), built(w.t, "multinet"), "install", "--watch", "--sweep-interval", "50ms",
+			cmd := exec.CommandContext(t.Context(), built("multinet"), "install", "--watch", "--sweep-interval", "50ms",
 				"--conf-dir", w.file("cni"), "--bin-dir", w.bin, "--cni-dir", w.file("state"), "--config", w.file("more.json"),
 				"--cache-dir", w.file("cache"), "--multus-dir", "")
 			cmd.Env = []string{"PATH=" + w.path}

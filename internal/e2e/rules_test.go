@@ -70,7 +70,7 @@ func (w *world) needsRules() {
 func (w *world) behind(id string, conf object, on ...string) object {
 	w.t.Helper()
 	front := w.fake(id, on...)
-	front["inner"] = built(w.t, fmt.Sprint(conf["type"]))
+	front["inner"] = built(fmt.Sprint(conf["type"]))
 	for k, v := range conf {
 		if k != "type" {
 			front[k] = v

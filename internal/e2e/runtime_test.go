@@ -139,7 +139,7 @@ func (w *world) start(command string, p *pod, extras ...extra) *running {
 	if env["METACNI_STEPS"] != "" {
 		plugin = filepath.Join(stepping, plugin)
 	}
-	return w.exec(built(w.t, plugin), env, stdin)
+	return w.exec(built(plugin), env, stdin)
 }
 
 // exec starts an executable with exactly env and stdin.
@@ -317,7 +317,7 @@ func decode(t testing.TB, p *pod, version string) *types100.Result {
 // lab runs the demo with the executables that the tests built.
 func (w *world) lab() answer {
 	w.t.Helper()
-	r := &running{cmd: exec.CommandContext(w.t.Context(), built(w.t, "lab"), "-bin", w.bin)}
+	r := &running{cmd: exec.CommandContext(w.t.Context(), built("lab"), "-bin", w.bin)}
 	r.cmd.Env = []string{"PATH=" + w.path}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	_ = r.cmd.Run()

@@ -13,7 +13,7 @@ import (
 func TestShimAndDaemonConform(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
-	conform(t, delegatetest.Binary{Path: built(t, "multinet-shim")}, delegatetest.Config{
+	conform(t, delegatetest.Binary{Path: built("multinet-shim")}, delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"multinet-shim","daemonSocketDir":%q,"delQueueDir":%q,
 				"cniDir":%q,"confDir":%[3]q,"binDir":%q,"delegates":[

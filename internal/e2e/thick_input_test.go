@@ -316,7 +316,7 @@ func TestDaemonRefusesOtherUsers(t *testing.T) {
 	if err := os.Chmod(w.socket(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(built(t, "multinet-shim"))
+	text, err := os.ReadFile(built("multinet-shim"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(built(t, "fake"))
+	text, err := os.ReadFile(built("fake"))
 	if err != nil {
 		t.Fatal(err)
 	}

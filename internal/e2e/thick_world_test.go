@@ -88,7 +88,7 @@ func (w *world) startDaemon(conf daemonConf) *daemon {
 		name = filepath.Join(stepping, name)
 	}
 	d := &daemon{w: w, done: make(chan struct{})}
-	d.cmd = exec.CommandContext(w.t.Context(), built(w.t, name), append([]string{"--config", w.file("daemon.json")}, conf.args...)...)
+	d.cmd = exec.CommandContext(w.t.Context(), built(name), append([]string{"--config", w.file("daemon.json")}, conf.args...)...)
 	d.cmd.Env = []string{"PATH=" + w.path}
 	for _, k := range slices.Sorted(maps.Keys(conf.env)) {
 		d.cmd.Env = append(d.cmd.Env, k+"="+conf.env[k])

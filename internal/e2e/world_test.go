@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 // worlds counts the worlds, so that no two share an address or a name.
@@ -44,16 +45,11 @@ type world struct {
 // if METACNI_E2E requires one. Tests run in parallel, benchmarks do not.
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	if noHost != "" {
-		if os.Getenv(requireEnv) == "require" {
-			t.Fatal(noHost)
-		}
-		t.Skip(noHost)
-	}
+	hosttest.Need(t)
 	if test, ok := t.(*testing.T); ok {
 		test.Parallel()
 	}
-	w := &world{t: t, n: int(worlds.Add(1)), bin: os.Getenv(binEnv), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
+	w := &world{t: t, n: int(worlds.Add(1)), bin: hosttest.Programs(), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
 	w.dir = fmt.Sprintf("/run/w%d", w.n)
 	for _, sub := range []string{"net.d", "fake/live"} {
 		if err := os.MkdirAll(filepath.Join(w.dir, sub), 0o700); err != nil {
@@ -295,7 +291,7 @@ func (w *world) key(text json.RawMessage, name string) string {
 // of the plugin name.
 func (w *world) private(name string) {
 	w.t.Helper()
-	shared := os.Getenv(binEnv)
+	shared := hosttest.Programs()
 	w.bin = w.file("bin")
 	if err := os.MkdirAll(w.bin, 0o700); err != nil {
 		w.t.Fatal(err)
@@ -332,7 +328,7 @@ func (w *world) unread(command string, p *pod) int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	cmd := exec.Command(built(w.t, fmt.Sprint(p.conf["type"])))
+	cmd := exec.Command(built(fmt.Sprint(p.conf["type"])))
 	cmd.Env = []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns,
 		"CNI_IFNAME=" + p.ifname, "CNI_PATH=" + w.bin,

@@ -1,0 +1,190 @@
+// Package hosttest runs the tests of a package on a private host (see examples/lab/host).
+// The process builds what the tests need and starts itself again in new namespaces, where
+// the tests run. Without namespaces the tests run in the process itself, and those that
+// call [Need] are skipped; with METACNI_E2E=require in the environment they fail.
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+const (
+	stageEnv   = "METACNI_E2E_STAGE"   // "", "probe", "host" or "tests"
+	tempEnv    = "METACNI_E2E_TEMP"    // a directory for the programs, removed after the tests
+	missingEnv = "METACNI_E2E_MISSING" // why the tests cannot run
+)
+
+// A Host is the private host of the tests of one package.
+type Host struct {
+	// Needs returns an error that says why the tests cannot run on this machine. It may
+	// set variables of the environment for the tests. If nil, they need namespaces alone.
+	Needs func(context.Context) error
+	// Build builds the programs that the tests run into a directory; see [Programs].
+	Build func(ctx context.Context, dir string) error
+	// Setup makes new namespaces a host. If nil, it is [host.Setup].
+	Setup func() error
+	// Tests runs the tests. If nil, it is m.Run.
+	Tests func() int
+	// PIDs gives the host process IDs of its own. What the tests start ends with them, and
+	// its first process removes orphans.
+	PIDs bool
+}
+
+// Main runs the tests and returns the exit status of the process. Call it from TestMain.
+func (h Host) Main(m *testing.M) int {
+	runtime.LockOSThread() // see host.Command
+	flag.Parse()
+	if h.Setup == nil {
+		h.Setup = host.Setup
+	}
+	if h.Tests == nil {
+		h.Tests = m.Run
+	}
+	code, err := h.run(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hosttest:", err)
+		return 1
+	}
+	return code
+}
+
+func (h Host) run(ctx context.Context) (int, error) {
+	switch os.Getenv(stageEnv) {
+	case "probe":
+		return 0, h.Setup()
+	case "host":
+		if err := h.Setup(); err != nil {
+			return 1, err
+		}
+		if !h.PIDs {
+			return h.tests()
+		}
+		return reap(attached(exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...), "tests"))
+	case "tests":
+		return h.tests()
+	}
+	if flag.Lookup("test.list").Value.String() != "" {
+		return h.Tests(), nil
+	}
+	if why := h.missing(ctx); why != "" {
+		if err := os.Setenv(missingEnv, why); err != nil {
+			return 1, err
+		}
+		return h.Tests(), nil
+	}
+	temp, err := os.MkdirTemp("", "metacni-e2e-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // also what tests that panic leave
+	if err := os.Setenv(tempEnv, temp); err != nil {
+		return 1, err
+	}
+	if err := h.Build(ctx, Programs()); err != nil {
+		return 1, err
+	}
+	cmd := attached(h.Command(ctx), "host")
+	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
+	err = cmd.Run()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return max(failed.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// missing says why the tests cannot run.
+func (h Host) missing(ctx context.Context) string {
+	if h.Needs != nil {
+		if err := h.Needs(ctx); err != nil {
+			return err.Error()
+		}
+	}
+	probe := h.Command(ctx)
+	probe.Env = append(os.Environ(), stageEnv+"=probe")
+	if out, err := probe.CombinedOutput(); err != nil {
+		return fmt.Sprintf("needs root, or a kernel that gives user namespaces to ordinary users: %s (%v)", strings.TrimSpace(string(out)), err)
+	}
+	return ""
+}
+
+// tests runs more tests at once than there are processors, unless the user has set the
+// number: most tests wait for other processes most of the time.
+func (h Host) tests() (int, error) {
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+			return 1, err
+		}
+	}
+	return h.Tests(), nil
+}
+
+// Command returns a command that runs this program with the same arguments in the
+// namespaces of a new private host.
+func (h Host) Command(ctx context.Context) *exec.Cmd {
+	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
+	if h.PIDs {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID
+	}
+	return cmd
+}
+
+// attached returns cmd with the standard files of this process and a stage.
+func attached(cmd *exec.Cmd, stage string) *exec.Cmd {
+	cmd.Env = append(os.Environ(), stageEnv+"="+stage)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd
+}
+
+// reap starts cmd and removes the orphans of others until cmd ends. It returns the exit
+// status of cmd.
+func reap(cmd *exec.Cmd) (int, error) {
+	if err := cmd.Start(); err != nil {
+		return 1, err
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 1, err
+		case pid == cmd.Process.Pid && status.Exited():
+			return status.ExitStatus(), nil
+		case pid == cmd.Process.Pid && status.Signaled():
+			return 1, fmt.Errorf("the tests were ended by a signal: %v", status.Signal())
+		}
+	}
+}
+
+// Programs returns the directory of the programs that [Host.Build] has built.
+func Programs() string { return filepath.Join(os.Getenv(tempEnv), "bin") }
+
+// Need skips the test without a private host, or fails it if METACNI_E2E requires one.
+func Need(tb testing.TB) {
+	tb.Helper()
+	why := os.Getenv(missingEnv)
+	switch {
+	case why == "":
+	case os.Getenv("METACNI_E2E") == "require":
+		tb.Fatal(why)
+	default:
+		tb.Skip(why)
+	}
+}
