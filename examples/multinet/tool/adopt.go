@@ -24,38 +24,31 @@ func sources(flags *flag.FlagSet, node *adopt.Node) {
 	flags.StringVar(&node.MultusDir, "multus-dir", multinet.DefaultMultusDir, "state `directory` of Multus (cniDir); if empty, none is read")
 }
 
-// takeOver is the command adopt.
-func takeOver(ctx context.Context, words []string, c console) error {
-	flags := flag.NewFlagSet("multinet adopt", flag.ContinueOnError)
-	t := &tool{console: c}
+func (t *tool) adopt(flags *flag.FlagSet) runner {
 	var node adopt.Node
 	sources(flags, &node)
 	confDir := flags.String("conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	dir := flags.String("dir", "", "state `directory` of multinet (default: that of the published network)")
 	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default: that of the published network)")
 	network := flags.String("network", "", "`name` of the network to take over from (default: the cluster network)")
-	flags.BoolVar(&t.dryRun, "dry-run", false, "print what would be taken over, and change nothing")
-	flags.StringVar(&t.form, "o", "table", "table or json")
-	if done, err := c.parse(flags, words); done || err != nil {
-		return err
+	dryRun := flags.Bool("dry-run", false, "print what would be taken over, and change nothing")
+	t.formFlag(flags)
+	return func(ctx context.Context, _ []string) error {
+		if err := existing("cache-dir", node.CacheDir, multinet.DefaultCacheDir); err != nil {
+			return err
+		}
+		m, err := publisher(*confDir, publish.Output, "multinet")
+		if err != nil {
+			return err
+		}
+		if *network != "" {
+			node.Primary = []string{*network}
+		}
+		name, state := ours(m)
+		node.Network = cmp.Or(node.Network, name)
+		a := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: cmp.Or(*dir, state)}, Node: node}
+		return t.adopted(a.Take(ctx, *dryRun))
 	}
-	if t.form != "table" && t.form != "json" {
-		return misused(fmt.Errorf("cannot understand %q", strings.Join(words, " ")))
-	}
-	if err := existing("cache-dir", node.CacheDir, multinet.DefaultCacheDir); err != nil {
-		return err
-	}
-	m, err := publisher(*confDir, publish.Output, "multinet")
-	if err != nil {
-		return err
-	}
-	if *network != "" {
-		node.Primary = []string{*network}
-	}
-	name, state := ours(m)
-	node.Network = cmp.Or(node.Network, name)
-	a := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: cmp.Or(*dir, state)}, Node: node}
-	return t.adopted(a.Take(ctx, t.dryRun))
 }
 
 // publisher returns the Manager that publishes a plugin of type typ.
@@ -110,7 +103,7 @@ func (t *tool) adopted(done []publish.Outcome) error {
 			why = "its container is gone"
 		}
 		all = append(all, v)
-		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(strings.Join(v.Networks, ","), "-"), v.Outcome, cmp.Or(why, "-")})
+		rows = append(rows, []string{v.Container, v.Interface, strings.Join(v.Networks, ","), v.Outcome, why})
 	}
 	err := t.print(all, "CONTAINER INTERFACE NETWORKS OUTCOME WHY", rows)
 	if skipped > 0 {

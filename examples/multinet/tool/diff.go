@@ -1,14 +1,28 @@
 package tool
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/textproto"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // errDiffers is returned when a pod has another network-status in the API than in the
@@ -111,6 +125,14 @@ func canonical(entry json.RawMessage) string {
 	return string(text)
 }
 
+// differences are in words what a pair says.
+func differences() map[string]string {
+	return map[string]string{
+		"": "equal", "changed": "the entries differ", "missing": "the pod has no such entry",
+		"unexpected": "only the pod has this entry", "moved": "the pod has this entry before the one above",
+	}
+}
+
 // printPairs prints the entries of both sides below each other where they differ.
 func (t *tool) printPairs(pairs []pairView) error {
 	if t.form == "json" {
@@ -118,32 +140,79 @@ func (t *tool) printPairs(pairs []pairView) error {
 	}
 	var text strings.Builder
 	for _, p := range pairs {
-		name := cmp.Or(p.Interface, "(no interface)")
-		switch p.Difference {
-		case "":
-			fmt.Fprintf(&text, "%s: equal\n", name)
-			continue
-		case "missing":
-			fmt.Fprintf(&text, "%s: the pod has no such entry\n", name)
-		case "unexpected":
-			fmt.Fprintf(&text, "%s: only the pod has this entry\n", name)
-		case "changed":
-			fmt.Fprintf(&text, "%s: the entries differ\n", name)
-		case "moved":
-			fmt.Fprintf(&text, "%s: the pod has this entry before the one above\n", name)
+		fmt.Fprintf(&text, "%s: %s\n", cmp.Or(p.Interface, "(no interface)"), differences()[p.Difference])
+		if p.Difference != "" && p.Recorded != nil {
+			fmt.Fprintf(&text, "  recorded  %s\n", canonical(p.Recorded))
 		}
-		for _, side := range []struct {
-			name  string
-			entry json.RawMessage
-		}{{"recorded", p.Recorded}, {"pod", p.Pod}} {
-			if side.entry != nil {
-				fmt.Fprintf(&text, "  %-8s  %s\n", side.name, canonical(side.entry))
-			}
+		if p.Difference != "" && p.Pod != nil {
+			fmt.Fprintf(&text, "  pod       %s\n", canonical(p.Pod))
 		}
 	}
-	if len(pairs) == 0 {
-		text.WriteString("nothing is recorded, and the pod has no entries\n")
-	}
-	_, err := io.WriteString(t.out, text.String())
+	_, err := io.WriteString(t.out, cmp.Or(text.String(), "nothing is recorded, and the pod has no entries\n"))
 	return err
+}
+
+// daemonTimeout limits how long a daemon may take for its answer. It may have to ask the
+// API.
+const daemonTimeout = 30 * time.Second
+
+// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
+// whose socket is in dir.
+func askDaemon(dir string, pod nad.Pod) (string, error) {
+	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
+	status, body, err := get(filepath.Join(dir, wire.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
+	if err != nil {
+		return "", err
+	}
+	why := refusal(body)
+	switch {
+	case status == 200:
+		return string(body), nil
+	case status == 501, status == 404 && (strings.HasPrefix(why, "404 page") || strings.HasPrefix(why, "unknown path")):
+		return "", errors.New("the daemon does not work with Kubernetes")
+	case status == 404:
+		return "", fmt.Errorf("it is gone: %s", why)
+	case status == 503:
+		return "", fmt.Errorf("the API cannot be asked at the moment: %s", why)
+	}
+	return "", fmt.Errorf("the daemon answers with status %d: %s", status, why)
+}
+
+// refusal returns body, an error object of CNI or plain text, in one line.
+func refusal(body []byte) string {
+	text := string(body)
+	var e types.Error
+	if json.Unmarshal(body, &e) == nil && e.Msg != "" {
+		text = e.Error()
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
+}
+
+// get asks the server on a socket for a page. It speaks HTTP/1.0, in which a response ends with
+// its connection: a client of package net/http would double the size of the program.
+func get(socket, path string) (status int, body []byte, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		var call *os.SyscallError // without the path
+		if errors.As(err, &call) {
+			err = call
+		}
+		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, err)
+	}
+	defer func() { _ = conn.Close() }() // nothing can be lost any more
+	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
+	_, unsent := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+	r := textproto.NewReader(bufio.NewReader(io.LimitReader(conn, wire.MaxBody)))
+	line, _ := r.ReadLine()
+	header, malformed := r.ReadMIMEHeader()
+	body, err = io.ReadAll(r.R)
+	switch n, _ := fmt.Sscanf(line, "HTTP/1.%d %d", new(int), &status); {
+	case unsent != nil || err != nil:
+		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, errors.Join(unsent, err))
+	case n < 2 || malformed != nil:
+		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
+	case header.Get("Content-Length") != "" && header.Get("Content-Length") != strconv.Itoa(len(body)):
+		return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
+	}
+	return status, body, nil
 }

@@ -190,7 +190,7 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 		"no record":                      {"status", "--diff", "other", "--socket-dir", absent},
 		"usage":                          {"status", "--diff"},
 		"not defined":                    {"status", "-diff", "c1", "--what"},
-		"cannot understand":              {"list", "--diff"},
+		"provided but":                   {"list", "--diff"},
 		"connect: ":                      {"status", "--diff=true", "c1", "--socket-dir", absent},
 	} {
 		if exit, out, said := h.process(t, words...); exit != 2 || out != "" || !strings.Contains(said, want) {

@@ -3,6 +3,7 @@ package tool
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,9 +19,14 @@ var (
 	errChanged      = errors.New("the record has changed meanwhile")
 )
 
-// forget removes the records of the container words[0] if the operator agrees, or only
-// the one with the network and interface in words[1:]. It runs no plugin.
-func (t *tool) forget(ctx context.Context, words []string) error {
+// forget removes the records of a container if the operator agrees, or only the one with a
+// network and an interface. It runs no plugin.
+func (t *tool) forget(flags *flag.FlagSet) runner {
+	yes := flags.Bool("yes", false, "do not ask")
+	return t.onRecords(flags, func(ctx context.Context, words []string) error { return t.forgetRecords(ctx, words, *yes) })
+}
+
+func (t *tool) forgetRecords(ctx context.Context, words []string, yes bool) error {
 	wanted := func(k scratch.Key) bool {
 		return k.ContainerID == words[0] && (len(words) == 1 || k.Network == words[1] && k.IfName == words[2])
 	}
@@ -31,8 +37,10 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	if len(found) == 0 {
 		return t.unknown(ctx, words)
 	}
-	if err := t.agree(found); err != nil {
-		return err
+	if !yes {
+		if err := t.agree(found); err != nil {
+			return err
+		}
 	}
 	store := scratch.Store[struct{}]{Dir: t.life.Dir}
 	// Locked after the question, so that the runtime does not wait for people.
@@ -80,43 +88,8 @@ func (t *tool) unknown(ctx context.Context, words []string) error {
 	return errors.Join(fmt.Errorf("%s: %w", text, errNoRecord), err)
 }
 
-// A finding is what is known of a record.
-type finding struct {
-	key     scratch.Key
-	state   string
-	updated time.Time // zero where it is damaged
-	why     string    // why it cannot be read, if it is damaged
-	sources []string  // files it was adopted from
-}
-
-// same reports whether the record has not changed since was.
-func (f finding) same(was finding) bool {
-	return f.key == was.key && f.state == was.state && f.updated.Equal(was.updated) && f.why == was.why
-}
-
-// records returns the records, damaged ones included, whose keys wanted accepts.
-func (t *tool) records(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
-	var found []finding
-	var errs []error
-	for r, err := range t.life.Records(ctx) {
-		switch {
-		case err != nil && !errors.Is(err, scratch.ErrCorrupt):
-			errs = append(errs, err)
-		case !wanted(r.Key):
-		case err != nil:
-			found = append(found, finding{key: r.Key, state: "damaged", why: err.Error()})
-		default:
-			found = append(found, finding{key: r.Key, state: state(r), updated: r.Updated, sources: r.Sources})
-		}
-	}
-	return found, errors.Join(errs...)
-}
-
 // agree asks whether to forget what was found.
 func (t *tool) agree(found []finding) error {
-	if t.yes {
-		return nil
-	}
 	if !t.terminal {
 		return fmt.Errorf("%w: there is no terminal to ask on, use --yes", errNotForgotten)
 	}

@@ -30,13 +30,13 @@ import (
 
 // An installer is the command install or uninstall.
 type installer struct {
-	console
+	*tool
 	flags *flag.FlagSet
 
 	confDir, output, binDir, typ                              string
 	name, cniDir, config, primary, hostConfDir, readinessFile string
 	mode                                                      fs.FileMode
-	annotations, watch, binary                                bool
+	annotations, watch                                        bool
 
 	saying  sync.Mutex // held while a line is written
 	orphans bool       // containers that are gone have been taken over
@@ -44,87 +44,58 @@ type installer struct {
 	node          adopt.Node // where other programs keep their records
 	root          string     // root directory for the plugins that sweeps run
 	sweepInterval time.Duration
-
-	// uninstall: what to do with attachments
-	dir           string
-	detach, leave bool
-	cacheDirs     []string
 }
 
-// parse parses the flags of a command without arguments. It is done if they ask for help.
-func (c console) parse(flags *flag.FlagSet, words []string) (done bool, err error) {
-	flags.SetOutput(io.Discard)
-	switch err := flags.Parse(words); {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(c.out)
-		flags.Usage()
-		return true, nil
-	case err != nil:
-		return false, misused(err)
-	case flags.NArg() > 0:
-		return false, misused(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	return false, nil
+// installer adds the flags that install and uninstall have.
+func (t *tool) installer(flags *flag.FlagSet) *installer {
+	i := &installer{tool: t, flags: flags}
+	flags.StringVar(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
+	flags.StringVar(&i.output, "output", publish.Output, "`name` of the published file, without extension")
+	flags.StringVar(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
+	flags.StringVar(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
+	return i
 }
 
-// install is the command words[0], install or uninstall.
-func install(ctx context.Context, words []string, c console) error {
-	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
-	do := i.install
-	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
-	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
-	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
-	i.text(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
-	if words[0] == "install" {
-		i.installFlags()
-	} else {
-		do = i.uninstall
-		i.uninstallFlags()
-	}
-	if done, err := c.parse(i.flags, words[1:]); done || err != nil {
-		return err
-	}
-	if err := plainName("output", i.output); err != nil {
-		return err
-	}
+// resolve makes directories absolute, and checks the output.
+func (i *installer) resolve() error {
+	errs := []error{plainName("output", i.output)}
 	for _, dir := range []*string{&i.confDir, &i.binDir, &i.readinessFile} {
-		if *dir == "" {
-			continue
-		}
-		var err error
-		if *dir, err = filepath.Abs(*dir); err != nil {
-			return err
+		if *dir != "" {
+			var err error
+			*dir, err = filepath.Abs(*dir)
+			errs = append(errs, err)
 		}
 	}
-	return do(ctx)
+	return errors.Join(errs...)
 }
 
-func (i *installer) installFlags() {
-	i.text(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
-	i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
-	i.text(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
-	i.text(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
-	i.text(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
-	i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
-	i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
+func (t *tool) install(flags *flag.FlagSet) runner {
+	i := t.installer(flags)
+	flags.StringVar(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
+	flags.StringVar(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
+	flags.StringVar(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
+	flags.StringVar(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
+	flags.StringVar(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
+	flags.StringVar(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
+	flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
 		n, err := strconv.ParseUint(s, 8, 9)
 		i.mode = fs.FileMode(n)
 		return err
 	})
-	i.flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
-	i.flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
-	i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
-	i.text(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
-	sources(i.flags, &i.node)
+	flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
+	flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
+	flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
+	flags.StringVar(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
+	sources(flags, &i.node)
+	return i.publish
 }
 
-func (i *installer) text(p *string, name, value, usage string) {
-	i.flags.StringVar(p, name, value, usage)
-}
-
-// install copies the program and publishes its network. With --watch it goes on until
+// publish copies the program and publishes its network. With --watch it goes on until
 // ctx ends or a signal comes.
-func (i *installer) install(ctx context.Context) error {
+func (i *installer) publish(ctx context.Context, _ []string) error {
+	if err := i.resolve(); err != nil {
+		return err
+	}
 	template, err := i.template()
 	if err != nil {
 		return err
@@ -203,18 +174,6 @@ func (i *installer) runnable(m *autoconf.Manager) error {
 		if _, err := new(delegate.Process).FindInPath(p.Type(), []string{i.binDir, cmp.Or(own.BinDir, i.binDir)}); err != nil {
 			return fmt.Errorf("%s: plugin %q: %w: install it first, or name its directory with the key binDir in --config", filepath.Join(m.Dir, f.Name), p.Type(), err)
 		}
-	}
-	return nil
-}
-
-// existing fails if dir, the value of a flag, does not exist, unless it is empty or the usual
-// one.
-func existing(name, dir, usual string) error {
-	if dir == "" || dir == usual {
-		return nil
-	}
-	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("--%s: %w", name, err)
 	}
 	return nil
 }
@@ -332,8 +291,8 @@ func (i *installer) say(format string, args ...any) {
 }
 
 // copyProgram copies this program to target.
-func (c console) copyProgram(target string) error {
-	path, err := c.self()
+func (t *tool) copyProgram(target string) error {
+	path, err := t.self()
 	if err != nil {
 		return err
 	}

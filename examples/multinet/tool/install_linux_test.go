@@ -3,6 +3,8 @@ package tool
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,12 +16,19 @@ import (
 	"testing"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
+	"github.com/metacni/metacni/scratch"
 )
 
 func TestMain(m *testing.M) {
@@ -97,10 +106,10 @@ func (n *node) do(words ...string) error {
 	case "adopt":
 		flags = append(flags[:2:2], flags[4:]...)
 	}
-	return operate(n.Context(), slices.Concat(words[:1], flags, words[1:]), console{
+	return (&tool{
 		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.Path("self"), nil },
 		process: plugin.Process{Exec: n.Exec},
-	})
+	}).run(n.Context(), slices.Concat(words[:1], flags, words[1:]))
 }
 
 const (
@@ -244,7 +253,7 @@ func TestUninstall(t *testing.T) {
 	}
 	for _, word := range []string{"install", "uninstall", "adopt"} {
 		var out strings.Builder
-		if err := operate(t.Context(), []string{word, "--help"}, console{out: &out}); err != nil || !strings.Contains(out.String(), "-conf-dir") {
+		if err := (&tool{out: &out}).run(t.Context(), []string{word, "--help"}); err != nil || !strings.Contains(out.String(), "-conf-dir") {
 			t.Errorf("%v: %s", err, out.String())
 		}
 	}
@@ -297,7 +306,9 @@ func TestInstallWatch(t *testing.T) {
 			t.Parallel()
 			w := startWatch(t)
 			w.Write("net.d/05-y.conflist", green)
-			w.says(`is published in front of "05-y.conflist"`)
+			when, _, _ := strings.Cut(w.says(`is published in front of "05-y.conflist"`), " multinet: ")
+			_, err := time.Parse(time.RFC3339, when)
+			nodetest.OK(t, err)
 			nodetest.OK(t, w.cmd.Process.Signal(sig))
 			if err := w.cmd.Wait(); err != nil {
 				t.Errorf("ended with %v", err)
@@ -326,17 +337,6 @@ func TestOneInstallsAtATime(t *testing.T) {
 	nodetest.Equal(t, "left", programtest.Files(t, w.Path("net.d")), []string{"10-x.conflist"})
 	if _, err := os.Lstat(w.Path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock's directory: %v", err)
-	}
-}
-
-// The messages of install --watch begin with the time.
-func TestWatchSaysWhen(t *testing.T) {
-	t.Parallel()
-	w := startWatch(t)
-	w.Write("net.d/05-y.conflist", green)
-	line, _, _ := strings.Cut(w.says("05-y.conflist"), " multinet: ")
-	if _, err := time.Parse(time.RFC3339, line); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -371,4 +371,467 @@ func TestPublishedNetworkCanBeUsed(t *testing.T) {
 		}
 	}
 	nodetest.Equal(t, "calls", h.Log(), []string{"STATUS", "ADD eth0", "CHECK eth0", "DEL eth0"})
+}
+
+// The program is replaced in one step, also while it runs. It is not written if it is
+// the same already.
+func TestInstallProgram(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	install := func() fs.FileInfo {
+		t.Helper()
+		nodetest.OK(t, n.do("install"))
+		if got := n.read("bin/multinet"); got != n.read("self") {
+			t.Errorf("the copy is %q", got)
+		}
+		info := n.stat("bin/multinet")
+		if info.Mode() != 0o755 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		return info
+	}
+	first := install()
+	if again := install(); !os.SameFile(first, again) || !first.ModTime().Equal(again.ModTime()) {
+		t.Error("written again")
+	}
+	n.Write("self", strings.Repeat("x", 100<<10)+"a")
+	second := install()
+	n.Write("self", strings.Repeat("x", 100<<10)+"b")
+	if install(); os.SameFile(first, second) {
+		t.Error("written in place")
+	}
+	nodetest.OK(t, os.Chmod(n.Path("bin/multinet"), 0o700))
+	install()
+	nodetest.OK(t, errors.Join(os.Remove(n.Path("bin/multinet")), os.Symlink("../self", n.Path("bin/multinet"))))
+	install()
+	n.Write("bin/.multinet.tmp-1", "left by a crash")
+	n.Write("self", "")
+	install()
+	nodetest.Equal(t, "left", n.files(), []string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"})
+
+	// By itself it does nothing to itself.
+	c := &tool{self: func() (string, error) { return n.Path("bin/multinet"), nil }}
+	nodetest.OK(t, c.copyProgram(n.Path("bin/multinet")))
+	// A program that runs cannot be written to; here it can be replaced.
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	c.self = func() (string, error) { return sleep, nil }
+	nodetest.OK(t, c.copyProgram(n.Path("bin/sleep")))
+	var cmd *exec.Cmd
+	for err = syscall.ETXTBSY; errors.Is(err, syscall.ETXTBSY); { // a child that a test starts at this moment may have it open
+		cmd = exec.CommandContext(t.Context(), n.Path("bin/sleep"), "600")
+		err = cmd.Start()
+	}
+	nodetest.OK(t, err)
+	n.Write("self", "#!/bin/sh\nexit 7\n")
+	c.self = func() (string, error) { return n.Path("self"), nil }
+	nodetest.OK(t, c.copyProgram(n.Path("bin/sleep")))
+	if n.read("bin/sleep") != n.read("self") {
+		t.Error("not replaced")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Errorf("the old one has ended: %v", err)
+	}
+	_ = cmd.Wait()
+
+	// What fails leaves what there was.
+	before := n.files()
+	c.self = func() (string, error) { return n.Path("absent"), nil }
+	if err := c.copyProgram(n.Path("bin/sleep")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("err = %v", err)
+	}
+	c.self = func() (string, error) { return n.Path("self"), nil }
+	nodetest.OK(t, errors.Join(os.Mkdir(n.Path("bin/dir"), 0o700), os.Mkdir(n.Path("bin/dir/x"), 0o700)))
+	if err := c.copyProgram(n.Path("bin/dir")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	nodetest.Equal(t, "left", n.files(), before)
+}
+
+// Concurrent installations do not remove each other's temporary files.
+func TestInstallProgramAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Write("self", strings.Repeat("x", 1<<20))
+	for range 20 {
+		n.Write("bin/.multinet.tmp-1", "left by a crash")
+		errs := make(chan error)
+		for range 4 {
+			go func() {
+				errs <- (&tool{self: func() (string, error) { return n.Path("self"), nil }}).copyProgram(n.Path("bin/multinet"))
+			}()
+		}
+		for range 4 {
+			nodetest.OK(t, <-errs)
+		}
+		nodetest.Equal(t, "left", n.files(), []string{"bin/multinet", "self"})
+		nodetest.OK(t, os.Remove(n.Path("bin/multinet")))
+	}
+}
+
+// cached writes the cache entry of libcni for a container that the runtime has
+// attached.
+func (n *node) cached(container, network, netns string) {
+	n.Helper()
+	name := map[string]string{blue: "blue", green: "green"}[network]
+	nodetest.OK(n, os.MkdirAll(n.Path("cni/results"), 0o700))
+	n.Write("cni/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
+		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
+		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
+}
+
+// life returns a Manager of the node's records.
+func (n *node) life() *lifecycle.Manager {
+	return &lifecycle.Manager{Dir: n.Path("state"), Invoker: &delegate.Invoker{Exec: n.Exec}}
+}
+
+// records returns the records in the state directory.
+func (n *node) records() []string {
+	n.Helper()
+	var all []string
+	for r, err := range n.life().Records(n.Context()) {
+		if err != nil {
+			all = append(all, "damaged "+r.Key.ContainerID)
+			continue
+		}
+		s := r.Key.String() + " " + string(r.State)
+		for _, a := range r.Attached {
+			s += " " + a.Network.Name()
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+const unseen = "/no-such-directory/netns/c" // a namespace whose state cannot be known
+
+// install takes over containers of the cluster network, and of no other.
+func TestInstallTakesOver(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue, "20-y.conflist", green)
+	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}
+	n.cached("c1", blue, unseen)
+	n.cached("c2", blue, "/absent")
+	n.cached("c3", green, unseen)
+	n.Write("cni/results/blue-c4-eth0", "{")
+	for range 2 {
+		nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+		want := []string{"multinet/c1/eth0 added blue"}
+		nodetest.Equal(t, "records", n.records(), want)
+	}
+	if got, want := n.Exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
+		t.Errorf("ran %q, want %q", got, want)
+	}
+	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "c2 eth0 was stale, and has been removed", "not taken over: " + n.Path("cni/results/blue-c4-eth0")} {
+		if !strings.Contains(n.said.String(), words) {
+			t.Errorf("%q is not said: %s", words, n.said.String())
+		}
+	}
+	if strings.Contains(n.said.String(), "c3") || strings.Count(n.said.String(), "c1 eth0") != 1 {
+		t.Errorf("said: %s", n.said.String())
+	}
+}
+
+// install --watch also takes over later containers, and reports each once.
+func TestInstallWatchTakesOver(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	w.cached("c1", blue, unseen)
+	w.Write("net.d/05-y.conflist", green)
+	w.says(`is published in front of "05-y.conflist"`)
+	w.cached("c2", green, unseen)
+	w.Write("net.d/05-y.conflist", strings.Replace(green, `"name"`, ` "x":1,"name"`, 1))
+	w.says("c2 eth0 (green) is taken over")
+	nodetest.OK(t, w.cmd.Process.Kill())
+	_ = w.cmd.Wait()
+}
+
+// adopt prints the outcome for each container. With --dry-run it changes nothing.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	n.cached("c1", blue, unseen)
+	n.cached("c2", blue, "/absent")
+	table := func(outcome string) []string {
+		return []string{"CONTAINER INTERFACE NETWORKS OUTCOME WHY", "c1 eth0 blue " + outcome + " -", "c2 eth0 blue " + outcome + " its container is gone"}
+	}
+	do := func(words ...string) []string {
+		t.Helper()
+		n.printed.Reset()
+		if err := n.do(append([]string{"adopt", "--dir", n.Path("state")}, words...)...); err != nil {
+			t.Errorf("%q: %v", words, err)
+		}
+		var lines []string
+		for line := range strings.Lines(n.printed.String()) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return lines
+	}
+	for _, step := range []struct {
+		words []string
+		want  []string
+	}{
+		{[]string{"--dry-run"}, table("adoptable")},
+		{[]string{"--network", "green", "--dry-run"}, table("")[:1]},
+		{[]string{"--dry-run=false"}, table("adopted")},
+		{nil, table("recorded")},
+		{[]string{"--dry-run"}, table("recorded")},
+		{[]string{"--cache-dir", ""}, table("")[:1]},
+	} {
+		if diff := cmp.Diff(step.want, do(step.words...)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", step.words, diff)
+		}
+	}
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c1/eth0 added blue", "multinet/c2/eth0 deleting blue"})
+	// JSON, with what cannot be taken over; that is exit status 1.
+	n.printed.Reset()
+	n.Write("cni/results/blue-c3-eth0", "")
+	err := n.do("adopt", "--dir", n.Path("state"), "-o", "json", "--name", "other")
+	if err == nil || !strings.Contains(err.Error(), "1 could not be taken over") {
+		t.Errorf("err = %v", err)
+	}
+	var got []map[string]any
+	nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &got))
+	want := []map[string]any{
+		{"network": "other", "container": "c1", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": false},
+		{"network": "other", "container": "c2", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": true},
+		{"network": "", "container": "", "interface": "", "networks": []any{}, "outcome": "skipped", "gone": false, "error": n.Path("cni/results/blue-c3-eth0") + ": empty"},
+	}
+	nodetest.Equal(t, "JSON", got, want)
+	for _, words := range [][]string{{"adopt", "x"}, {"adopt", "-o", "xml"}, {"adopt", "--what"}} {
+		if err := n.do(words...); err == nil {
+			t.Errorf("%q: no error", words)
+		}
+	}
+}
+
+// The published network gives adopt its state directory and name.
+func TestAdoptGoesByWhatIsPublished(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state"), "--name", "mine"))
+	n.Write("net.d/10-x.conflist", green)
+	n.cached("c1", blue, unseen)
+	n.cached("c2", green, unseen)
+	nodetest.OK(t, n.do("adopt"))
+	nodetest.Equal(t, "records", n.records(), []string{"mine/c1/eth0 added blue", "mine/c2/eth0 added green"})
+}
+
+// attached is a node with multinet installed and two containers on blue and
+// green, and one that the runtime has attached to blue before.
+func attached(t *testing.T, flags ...string) *node {
+	t.Helper()
+	n := newNode(t, "10-x.conflist", blue)
+	n.cached("c0", blue, unseen)
+	nodetest.OK(t, n.do(append([]string{"install", "--cni-dir", n.Path("state")}, flags...)...))
+	for _, p := range []string{"bridge", "macvlan"} {
+		n.Exec.Plugins[p] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
+	}
+	life := n.life()
+	for _, id := range []string{"c1", "c2"} {
+		var plan []delegate.Attachment
+		for i, conf := range []string{blue, green} {
+			network := nodetest.Parse(conf)
+			plan = append(plan, delegate.Attachment{Network: network, ContainerID: id, IfName: []string{"eth0", "net1"}[i], NetNS: unseen})
+		}
+		if _, err := life.Add(t.Context(), scratch.Key{Network: "multinet", ContainerID: id, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.said.Reset()
+	return n
+}
+
+// Without --detach and --leave, uninstall changes nothing while containers are
+// attached.
+func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	before := n.records()
+	err := n.do("uninstall", "--binary")
+	if err == nil || !strings.Contains(err.Error(), "3 containers are still attached") || !strings.Contains(err.Error(), "--detach") {
+		t.Errorf("err = %v", err)
+	}
+	if n.read("net.d/00-multinet.conflist") == "" || n.read("bin/multinet") == "" {
+		t.Error("something is removed")
+	}
+	nodetest.Equal(t, "records", n.records(), before)
+	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
+		t.Errorf("left: %v", err)
+	}
+	nodetest.Equal(t, "records after --leave", n.records(), before)
+	n.Write("state/c9@multinet@eth0.json", "x")
+	if err := n.do("uninstall"); err == nil || !strings.Contains(err.Error(), "corrupt") {
+		t.Errorf("damaged: %v", err)
+	}
+}
+
+// After --detach, containers have the cluster network only, and the runtime has what
+// it needs to remove it.
+func TestUninstallDetaches(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	n.mkdir("cni2")
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2")))
+	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") != "" || n.records() != nil {
+		t.Errorf("left: %q", n.records())
+	}
+	trace := n.Exec.Trace()
+	nodetest.Equal(t, "calls", trace[len(trace)-2:], []string{"DEL macvlan net1", "DEL macvlan net1"})
+	if live := n.Exec.Live(); len(live) != 2 || strings.Contains(strings.Join(live, " "), "net1") {
+		t.Errorf("live: %q", live)
+	}
+	for _, id := range []string{"c0", "c1", "c2"} {
+		for _, dir := range []string{"cni", "cni2"} {
+			if n.read(dir+"/results/blue-"+id+"-eth0") == "" {
+				t.Errorf("the runtime has nothing of %s in %s", id, dir)
+			}
+		}
+	}
+	// And back again.
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
+}
+
+// A container whose ADD was running is detached as well.
+func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	network := nodetest.Parse(blue)
+	works := n.Exec.Plugins["macvlan"]
+	n.Exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "c2" && c.Command == "DEL" {
+			k := scratch.Key{Network: "multinet", ContainerID: "a1", IfName: "eth0"}
+			plan := lifecycle.Plan(delegate.Attachment{Network: network, ContainerID: "a1", IfName: "eth0", NetNS: unseen})
+			if _, err := n.life().Add(context.WithoutCancel(ctx), k, lifecycle.Transaction{Plan: plan}); err != nil {
+				return nil, err
+			}
+		}
+		return works(ctx, c)
+	}
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")))
+	if n.records() != nil || n.read("cni/results/blue-a1-eth0") == "" {
+		t.Errorf("left: %q", n.records())
+	}
+	if !strings.Contains(n.said.String(), "4 attachments") {
+		t.Errorf("said: %s", n.said.String())
+	}
+}
+
+// With --multus-dir, Multus can remove what is left, and the runtime's cache has no
+// entry that its DEL of Multus's network would leave behind.
+func TestUninstallForMultus(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	for _, id := range []string{"c0", "c1", "c2"} {
+		n.Write("cni/results/multinet-"+id+"-eth0", "{}")
+	}
+	n.Write("cni/results/multinet-c9-eth0", "{}") // of a container that multinet does not know
+	n.mkdir("cni2")
+	n.mkdir("multus")
+	err := n.do("uninstall", "--detach", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2"), "--multus-dir", n.Path("multus"))
+	nodetest.OK(t, err)
+	var left []string
+	for _, file := range n.files() {
+		if strings.HasPrefix(file, "cni") || strings.HasPrefix(file, "multus/") {
+			left = append(left, file)
+		}
+	}
+	want := []string{
+		"cni/results/multinet-c9-eth0", "multus/c0", "multus/c1", "multus/c2",
+		"multus/results/blue-c0-eth0", "multus/results/blue-c1-eth0", "multus/results/blue-c2-eth0",
+	}
+	nodetest.Equal(t, "files", left, want)
+	// And back again.
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state"), "--multus-dir", n.Path("multus")))
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
+}
+
+// uninstall does not remove the network of the daemon.
+func TestUninstallLeavesNetworksOfOtherTypes(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	theirs := published("other", `{"type":"multinet-shim","delegates":[`+blue+`]}`)
+	n.Write("net.d/00-multinet.conflist", theirs)
+	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != theirs {
+		t.Errorf("it is removed: %v", err)
+	}
+	if err := n.do("uninstall", "--leave", "--type", "multinet-shim"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+// A wrong or forgotten flag, with which the published network would stay or containers
+// would be forgotten, makes uninstall fail before it changes anything.
+func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		install []string
+		words   []string
+		want    string
+	}{
+		{"wrong type", nil, []string{"--detach", "--type", "multinet-shim"}, `--type must be the type in it, "multinet"`},
+		{"wrong type, other directory", nil, []string{"--detach", "--type", "multinet-shim", "--dir", "$DIR/none"}, `--type must be the type in it, "multinet"`},
+		{"forgotten type", []string{"--type", "mine"}, []string{"--detach"}, `--type must be the type in it, "mine"`},
+		{"forgotten output", []string{"--output", "01-x"}, []string{"--detach"}, "--output must be its name"},
+		{"wrong name", nil, []string{"--detach", "--name", "x"}, `has the name "multinet"`},
+		{"wrong name alone", nil, []string{"--name", "x"}, `has the name "multinet"`},
+		{"wrong state directory", nil, []string{"--detach", "--dir", "$DIR/none"}, "has its records in"},
+		{"wrong state directory alone", nil, []string{"--dir", "$DIR/none"}, "has its records in"},
+		{"directory without networks", nil, []string{"--detach", "--conf-dir", "$DIR/cni"}, "--conf-dir must be the runtime's directory"},
+		{"no directory of networks", nil, []string{"--detach", "--conf-dir", "$DIR/none"}, "--conf-dir: stat"},
+		{"no cache", nil, []string{"--detach", "--cache-dir", "$DIR/cni", "--cache-dir", "$DIR/none"}, "-cache-dir: stat"},
+		{"no directory of Multus", nil, []string{"--detach", "--multus-dir", "$DIR/none"}, "-multus-dir: stat"},
+		{"relative directory of Multus", nil, []string{"--detach", "--multus-dir", "multus"}, "not an absolute path"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := attached(t, tt.install...)
+			files, before := n.files(), n.records()
+			err := n.do(append([]string{"uninstall", "--binary"}, tt.words...)...)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("err = %v, want %q", err, tt.want)
+			}
+			nodetest.Equal(t, "files", n.files(), files)
+			nodetest.Equal(t, "records", n.records(), before)
+		})
+	}
+}
+
+// A container that is gone is not said to be attached.
+func TestUninstallTellsContainersThatAreGone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.FailOn("DEL", 107, "busy", delegatetest.Result(nil))}
+	n.cached("c1", blue, "/absent")
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.Path("cni")}} {
+		err := n.do(words...)
+		if err == nil || !strings.Contains(err.Error(), "1 container is gone but not completely detached") || strings.Contains(err.Error(), "attached:") {
+			t.Errorf("%q: %v", words, err)
+		}
+	}
+}
+
+// What cannot be detached stays recorded and is reported, and uninstall can be
+// repeated.
+func TestUninstallThatCannotDetach(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	works := n.Exec.Plugins["macvlan"]
+	n.Exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
+	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"))
+	if err == nil || !strings.Contains(err.Error(), "2 containers are still attached") || !strings.Contains(err.Error(), "busy") || !strings.Contains(err.Error(), "--name multinet") {
+		t.Errorf("err = %v", err)
+	}
+	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") == "" || len(n.records()) != 2 {
+		t.Errorf("records %q", n.records())
+	}
+	n.Exec.Plugins["macvlan"] = works
+	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")); err != nil || n.records() != nil || n.read("bin/multinet") != "" {
+		t.Errorf("again: %v, records %q", err, n.records())
+	}
 }

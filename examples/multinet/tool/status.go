@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"strconv"
 	"strings"
 
@@ -19,25 +20,29 @@ import (
 // status prints the network-status of a container. Its JSON is the value of the annotation
 // k8s.v1.cni.cncf.io/network-status, as it would be written now. With --diff it compares that
 // with what the API has.
-func (t *tool) status(ctx context.Context, args []string) error {
-	container := args[0]
-	if t.compare {
-		return t.diff(ctx, container, cmp.Or(t.socketDir, wire.DefaultDir))
-	}
-	text, _, err := t.annotation(ctx, container)
-	if errors.Is(err, errNoRecord) {
-		return err
-	}
-	var all []status.Network
-	err = errors.Join(json.Unmarshal([]byte(text), &all), err)
-	var rows [][]string
-	for _, n := range all {
-		rows = append(rows, []string{
-			n.Name, cmp.Or(n.Interface, "-"), cmp.Or(strings.Join(n.IPs, ","), "-"), cmp.Or(n.MAC, "-"), strconv.FormatBool(n.Default),
-		})
-	}
-	t.form = cmp.Or(t.form, "json")
-	return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
+func (t *tool) status(flags *flag.FlagSet) runner {
+	compare := flags.Bool("diff", false, "compare with the annotation in the API, which the daemon is asked for")
+	socketDir := flags.String("socket-dir", "", "with --diff: `directory` of the daemon's socket (default "+wire.DefaultDir+")")
+	return t.onRecords(flags, func(ctx context.Context, words []string) error {
+		switch {
+		case *compare:
+			return t.diff(ctx, words[0], cmp.Or(*socketDir, wire.DefaultDir))
+		case *socketDir != "":
+			return misused(errors.New("--socket-dir is for --diff"))
+		}
+		text, _, err := t.annotation(ctx, words[0])
+		if errors.Is(err, errNoRecord) {
+			return err
+		}
+		var all []status.Network
+		err = errors.Join(json.Unmarshal([]byte(text), &all), err)
+		var rows [][]string
+		for _, n := range all {
+			rows = append(rows, []string{n.Name, n.Interface, strings.Join(n.IPs, ","), n.MAC, strconv.FormatBool(n.Default)})
+		}
+		t.form = cmp.Or(t.form, "json")
+		return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
+	})
 }
 
 // annotation returns the annotation of a container, and its pod. The pod has a UID only if

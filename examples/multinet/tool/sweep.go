@@ -1,9 +1,9 @@
 package tool
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -24,31 +24,42 @@ type sweptView struct {
 
 // gc detaches stale attachments, and prints which it detached and which not. With --dry-run it
 // lists those that it would try.
-func (t *tool) gc(ctx context.Context, _ []string) error {
-	if t.dryRun {
-		return t.list(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
+func (t *tool) gc(flags *flag.FlagSet) runner {
+	dryRun := flags.Bool("dry-run", false, "list what would be tried, and change nothing")
+	keys := make(map[string]*string) // of the configuration: a DEL that fails is tried with what they say now
+	for key, name := range map[string]string{"binDir": "bin-dir", "confDir": "conf-dir", "nadDir": "nad-dir"} {
+		keys[key] = flags.String(name, "", "`directory`: the key "+key+" of the configuration as it is now")
 	}
-	dir, err := filepath.Abs(t.life.Dir)
-	if err != nil {
-		return err
-	}
-	conf, err := json.Marshal(map[string]string{
-		"name": "multinet", "type": "multinet", "cniDir": dir, "binDir": t.binDir, "confDir": t.confDir, "nadDir": t.nadDir,
+	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
+		if *dryRun {
+			return t.listRecords(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
+		}
+		dir, err := filepath.Abs(t.life.Dir)
+		if err != nil {
+			return err
+		}
+		name := "multinet"
+		keys["name"], keys["type"], keys["cniDir"] = &name, &name, &dir
+		conf, err := json.Marshal(keys)
+		if err != nil {
+			return err
+		}
+		return t.sweep(ctx, conf)
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// sweep detaches stale attachments once, with the configuration conf of multinet.
+func (t *tool) sweep(ctx context.Context, conf []byte) error {
 	all := []sweptView{}
 	var rows [][]string
 	s := &lifecycle.Sweeper{Batch: math.MaxInt, Unseen: true, Tell: func(swept lifecycle.Swept) {
 		v := sweptView{keyView: viewKey(swept.Key), Removed: swept.Err == nil}
-		outcome, why := "removed", "-"
+		outcome := "removed"
 		if swept.Err != nil {
 			outcome, v.Error = "failed", swept.Err.Error()
-			why = v.Error
 		}
 		all = append(all, v)
-		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(v.Network, "-"), outcome, why})
+		rows = append(rows, []string{v.Container, v.Interface, v.Network, outcome, v.Error})
 	}}
 	if err := multinet.PrepareSweep(ctx, s, t.process, multinet.Cluster{}, conf, ""); err != nil {
 		return err

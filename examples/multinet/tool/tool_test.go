@@ -1,9 +1,15 @@
 package tool
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
-	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,22 +17,82 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
+
+// A host is where the operator's commands find what multinet has recorded. The
+// plugin itself is tested in its package.
+type host struct{ *nodetest.Node }
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{nodetest.New(t)}
+	h.Exec.Plugins["tuning"] = delegatetest.Result(nil)
+	for plugin, address := range map[string]net.IP{"bridge": {10, 9, 0, 2}, "macvlan": {10, 9, 1, 2}} {
+		ip := &types100.IPConfig{Address: net.IPNet{IP: address, Mask: net.CIDRMask(24, 32)}}
+		h.Exec.Plugins[plugin] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip}})
+	}
+	return h
+}
+
+func (h *host) state() string { return h.Path("state") }
+func (h *host) life() *lifecycle.Manager {
+	return &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.Exec}}
+}
+
+const (
+	bridge = `{"type":"bridge","password":"` + secret + `"}`
+	secret = "hunter2hunter2"
+)
+
+// run runs a command of multinet's with the delegates given, for the attachment eth0 of a
+// container.
+func (h *host) run(command, delegates, container string, edits ...func(*skel.CmdArgs)) error {
+	args := &skel.CmdArgs{
+		ContainerID: container, Netns: h.Path("netns"), IfName: "eth0",
+		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"delegates":[%s]}`, h.state(), delegates),
+	}
+	for _, edit := range edits {
+		edit(args)
+	}
+	return multinet.New(multinet.Cluster{}).Do(h.Context(), plugin.Process{
+		Exec: h.Exec, Stdout: io.Discard,
+		InterfaceNames: func(string) ([]string, error) { return nil, nil },
+	}, delegate.Command(command), *args)
+}
 
 // tool runs the operator's command on h's state directory.
 func (h *host) tool(t *testing.T, words ...string) (string, error) {
 	t.Helper()
 	var out strings.Builder
-	err := operate(t.Context(), append(words, "--dir", h.state()), console{out: &out})
+	err := (&tool{out: &out, ask: io.Discard, process: plugin.Process{Exec: h.Exec}}).run(t.Context(), append(words, "--dir", h.state()))
 	return out.String(), err
+}
+
+// wantTool wants the operator's command to print all of words, which may span cells of a
+// table. It returns what is printed.
+func (h *host) wantTool(t *testing.T, words []string, want ...string) string {
+	t.Helper()
+	out, err := h.tool(t, words...)
+	for _, text := range want {
+		if err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), text) {
+			t.Errorf("%q does not say %q: %v\n%s", words, text, err, out)
+		}
+	}
+	return out
 }
 
 // populated is a host with a container on three networks, one that is gone
@@ -35,223 +101,40 @@ func populated(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
 	h.Write("netns", "")
-	h.mustRun(t, "ADD", bridge+`,{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
-	h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "gone", "/absent" })
+	nodetest.OK(t, h.run("ADD", bridge+`,{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`, "c1"))
+	nodetest.OK(t, h.run("ADD", bridge, "gone", func(a *skel.CmdArgs) { a.Netns = "/absent" }))
 	h.Exec.Plugins["both"] = delegatetest.FailOn("ADD", 107, "no", delegatetest.FailOn("DEL", 108, "no", delegatetest.Result(nil)))
-	err := h.run(t, "ADD", `{"type":"both"}`, func(a *skel.CmdArgs) { a.ContainerID = "half" })
-	wantError(t, err, 107)
+	nodetest.Code(t, h.run("ADD", `{"type":"both"}`, "half"), 107)
 	return h
 }
 
-// No command prints the configurations of networks, which hold credentials.
-func TestToolPrintsNoConfigurations(t *testing.T) {
+// reading are the commands that change nothing.
+func reading() [][]string {
+	return [][]string{
+		{"list"},
+		{"list", "-o", "json"},
+		{"show", "c1"},
+		{"show", "c1", "-o", "json"},
+		{"status", "c1"},
+		{"status", "c1", "-o", "table"},
+		{"gc", "--dry-run"},
+		{"damaged"},
+	}
+}
+
+// Commands that read do not wait for a DEL that hangs, change nothing, and print no
+// configuration of a network, which holds credentials.
+func TestCommandsThatReadOnlyRead(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}, {"list", "-o", "json"}, {"show", "c1", "-o", "json"}, {"damaged"}} {
+	l := h.lock(t, "c1")
+	before := h.Files("state")
+	for _, words := range reading() {
 		if out, err := h.tool(t, words...); err != nil || strings.Contains(out, secret) {
 			t.Errorf("%v: %v: %s", words, err, out)
 		}
 	}
-}
-
-func TestToolList(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	out, err := h.tool(t, "list")
-	nodetest.OK(t, err)
-	var got []string
-	for line := range strings.Lines(out) {
-		fields := strings.Fields(line)
-		got = append(got, strings.Join(slices.Concat(fields[:7], fields[8:]), " "))
-	}
-	want := "CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD; c1 - eth0 multi - cluster added multi eth0; c1 - net1 storage - default added multi eth0; " +
-		"gone - eth0 multi - cluster added multi eth0; half - eth0 multi - cluster leftover multi eth0"
-	if strings.Join(got, "; ") != want {
-		t.Errorf("list:\n%s\nwant %s", out, want)
-	}
-}
-
-// gc --dry-run lists attachments without a network namespace, and those that could not
-// be detached before.
-func TestToolGCDryRun(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	before := programtest.Files(t, h.Dir)
-	out, err := h.tool(t, "gc", "--dry-run")
-	if err != nil || !strings.Contains(out, "gone") || !strings.Contains(out, "half") || strings.Contains(out, "c1") {
-		t.Errorf("gc: %v\n%s", err, out)
-	}
-	if after := programtest.Files(t, h.Dir); len(after) != len(before) {
-		t.Errorf("changed %q to %q", before, after)
-	}
-}
-
-func TestToolShow(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	out, err := h.tool(t, "show", "c1")
-	nodetest.OK(t, err)
-	for _, want := range []string{"multi/c1/eth0: added", `eth0: network "multi" (bridge)`, `net1: network "storage" (macvlan, tuning)`, "10.9.0.2/24", filepath.Join(h.Dir, "netns")} {
-		if !strings.Contains(out, want) {
-			t.Errorf("show does not say %q:\n%s", want, out)
-		}
-	}
-	if out, err := h.tool(t, "show", "half"); err != nil || !strings.Contains(out, "result none") {
-		t.Errorf("show: %v\n%s", err, out)
-	}
-	if out, err := h.tool(t, "show", "absent"); err == nil || !strings.Contains(err.Error(), `"absent"`) || out != "" {
-		t.Errorf("show of what is not there: %v\n%s", err, out)
-	}
-}
-
-func TestToolStatus(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	out, err := h.tool(t, "status", "c1")
-	var nets []status.Network
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &nets)
-	}
-	if err != nil || len(nets) != 2 || nets[0].Name != "multi" || !nets[0].Default || nets[1].Name != "storage" || nets[1].Default {
-		t.Errorf("status: %v\n%s", err, out)
-	}
-	for _, container := range []string{"half", "absent"} {
-		if out, err := h.tool(t, "status", container); container == "half" && (err != nil || strings.TrimSpace(out) != "[]") || container == "absent" && err == nil {
-			t.Errorf("status %s: %v\n%s", container, err, out)
-		}
-	}
-}
-
-// Each command reports damaged records, after all others.
-func TestToolReportsDamagedRecords(t *testing.T) {
-	t.Parallel()
-	for _, garbage := range []string{"", "[]", "null", "\x00\xff", `0123456789abcdef {"version":1}` + "\n"} {
-		h := populated(t)
-		h.Write("state/gone@multi@eth0.json", garbage)
-		h.Write("state/foreign.txt", "x")
-		for range 2 {
-			for _, words := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", "c1"}, {"show", "c1", "-o", "json"}, {"status", "c1"}, {"status", "c1", "-o", "table"}, {"gc", "--dry-run"}} {
-				out, err := h.tool(t, words...)
-				wantError(t, err, 5, "gone")
-				if words[0] != "gc" && !strings.Contains(out, "storage") {
-					t.Errorf("%v says nothing of the others:\n%s", words, out)
-				}
-			}
-		}
-	}
-}
-
-// The JSON output has what the tables have.
-func TestToolJSON(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	type attachment struct {
-		Network, Interface, NetNS string
-		Plugins                   []string
-		Result                    map[string]any
-	}
-	type record struct {
-		Network, Container, Interface, State string
-		Created, Updated                     time.Time
-		Attachments                          []attachment
-	}
-	read := func(words ...string) (rs []record) {
-		out, err := h.tool(t, append(words, "-o", "json")...)
-		if err == nil {
-			err = json.Unmarshal([]byte(out), &rs)
-		}
-		if err != nil {
-			t.Errorf("%v: %v\n%s", words, err, out)
-		}
-		for i, r := range rs {
-			if r.Created.IsZero() || r.Updated.Before(r.Created) {
-				t.Errorf("%v: created %v, updated %v", words, r.Created, r.Updated)
-			}
-			rs[i].Created, rs[i].Updated = time.Time{}, time.Time{}
-		}
-		return rs
-	}
-	ns := filepath.Join(h.Dir, "netns")
-	c1 := record{"multi", "c1", "eth0", "added", time.Time{}, time.Time{}, []attachment{
-		{"multi", "eth0", ns, []string{"bridge"}, nil}, {"storage", "net1", ns, []string{"macvlan", "tuning"}, nil},
-	}}
-	gone := record{"multi", "gone", "eth0", "added", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", "/absent", []string{"bridge"}, nil}}}
-	half := record{"multi", "half", "eth0", "leftover", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", ns, []string{"both"}, nil}}}
-	for _, tt := range []struct {
-		words []string
-		want  []record
-	}{
-		{[]string{"list"}, []record{c1, gone, half}},
-		{[]string{"gc", "--dry-run"}, []record{gone, half}},
-		{[]string{"show", "half"}, []record{half}},
-	} {
-		if d := cmp.Diff(tt.want, read(tt.words...)); d != "" {
-			t.Errorf("%v (-want +got):\n%s", tt.words, d)
-		}
-	}
-	if shown := read("show", "c1"); len(shown) != 1 || shown[0].Attachments[0].Result["ips"] == nil {
-		t.Errorf("show has no result: %+v", shown)
-	}
-	empty := newHost(t)
-	empty.Write("state/lock", "")
-	for _, words := range [][]string{{"list"}, {"damaged"}, {"gc", "--dry-run"}} { // an empty list is one
-		if out, err := empty.tool(t, append(words, "-o", "json")...); err != nil || strings.TrimSpace(out) != "[]" {
-			t.Errorf("%v of nothing: %v, %q", words, err, out)
-		}
-	}
-}
-
-func TestToolStatusTable(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	out, err := h.tool(t, "status", "c1", "-o", "table")
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if err != nil || len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "NETWORK INTERFACE ADDRESSES MAC DEFAULT" {
-		t.Fatalf("status: %v\n%s", err, out)
-	}
-	for i, want := range []string{"multi 10.9.0.2/24 true", "storage 10.9.1.2/24 false"} {
-		for word := range strings.FieldsSeq(want) {
-			if !strings.Contains(lines[i+1], strings.TrimSuffix(word, "/24")) {
-				t.Errorf("line %q does not say %q", lines[i+1], word)
-			}
-		}
-	}
-}
-
-// The command damaged succeeds if there are damaged records.
-func TestToolListsDamagedRecords(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	if out, err := h.tool(t, "damaged"); err != nil || strings.Count(out, "\n") != 1 {
-		t.Errorf("damaged: %v\n%s", err, out)
-	}
-	h.Write("state/gone@multi@eth0.json", "garbage")
-	for range 2 {
-		out, err := h.tool(t, "damaged")
-		if err != nil || strings.Count(out, "\n") != 2 || !strings.Contains(out, "gone") || !strings.Contains(out, "corrupt") {
-			t.Errorf("damaged: %v\n%s", err, out)
-		}
-	}
-	out, err := h.tool(t, "damaged", "-o", "json")
-	var all []map[string]string
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &all)
-	}
-	if err != nil || len(all) != 1 || all[0]["container"] != "gone" || all[0]["network"] != "multi" || all[0]["interface"] != "eth0" || all[0]["error"] == "" {
-		t.Errorf("damaged: %v\n%s", err, out)
-	}
-}
-
-// Commands that read do not wait for a DEL that hangs.
-func TestToolReadsWithoutALock(t *testing.T) {
-	t.Parallel()
-	h := populated(t)
-	l := h.lock(t, "c1")
-	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}, {"damaged"}} {
-		if out, err := h.tool(t, words...); err != nil {
-			t.Errorf("%v: %v\n%s", words, err, out)
-		}
-	}
+	nodetest.Equal(t, "files", h.Files("state"), before)
 	nodetest.OK(t, l.Unlock())
 }
 
@@ -262,34 +145,476 @@ func (h *host) lock(t *testing.T, container string) *scratch.Lock {
 	return l
 }
 
-func TestToolUsage(t *testing.T) {
+func TestTables(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	for _, words := range [][]string{nil, {"help", "x"}, {"list", "x"}, {"show"}, {"show", "a", "b"}, {"status"}, {"gc", "x"}, {"gc", "--force"}, {"list", "--bin-dir", "x"}, {"--what"}, {"damaged", "x"}, {"forget"}, {"forget", "c1", "multi"}, {"list", "--yes"}, {"list", "--dry-run"}, {"list", "-o", "xml"}} {
-		out, err := h.tool(t, words...)
-		if err == nil || !strings.Contains(err.Error(), "usage: multinet") || out != "" {
-			t.Errorf("%q: %v, %q", words, err, out)
-		}
+	h := populated(t)
+	out := h.wantTool(t, []string{"list"})
+	var got []string
+	for line := range strings.Lines(out) {
+		fields := strings.Fields(line)
+		got = append(got, strings.Join(slices.Concat(fields[:7], fields[8:]), " "))
 	}
-	for _, words := range [][]string{{"help"}, {"--help"}, {"-h"}, {"list", "--help"}, {"forget", "c1", "-h"}} {
-		if out, err := h.tool(t, words...); err != nil || !strings.HasPrefix(out, "usage: multinet") {
-			t.Errorf("%q: %v, %q", words, err, out)
+	nodetest.Equal(t, "list", got, []string{
+		"CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD", "c1 - eth0 multi - cluster added multi eth0", "c1 - net1 storage - default added multi eth0",
+		"gone - eth0 multi - cluster added multi eth0", "half - eth0 multi - cluster leftover multi eth0",
+	})
+	if out := h.wantTool(t, []string{"gc", "--dry-run"}, "gone", "half"); strings.Contains(out, "c1") {
+		t.Errorf("gc would detach c1:\n%s", out)
+	}
+	h.wantTool(t, []string{"show", "c1"}, "multi/c1/eth0: added", `eth0: network "multi" (bridge)`, `net1: network "storage" (macvlan, tuning)`, "10.9.0.2/24", h.Path("netns"))
+	h.wantTool(t, []string{"show", "half"}, "result none")
+	h.wantTool(t, []string{"status", "c1", "-o", "table"}, "NETWORK INTERFACE ADDRESSES MAC DEFAULT multi eth0 10.9.0.2 - true storage net1 10.9.1.2 - false")
+	h.wantTool(t, []string{"status", "half"}, "[]")
+	var nets []status.Network
+	nodetest.OK(t, json.Unmarshal([]byte(h.wantTool(t, []string{"status", "c1"})), &nets))
+	if len(nets) != 2 || nets[0].Name != "multi" || !nets[0].Default || nets[1].Name != "storage" || nets[1].Default {
+		t.Errorf("status: %+v", nets)
+	}
+	for _, command := range []string{"show", "status"} {
+		out, err := h.tool(t, command, "absent")
+		if nodetest.Says(t, err, `"absent"`); out != "" {
+			t.Errorf("%s of what is not there: %s", command, out)
 		}
 	}
 }
 
-// A state directory that does not exist is an error. The default one may be missing:
-// nothing has been attached on this node yet.
-func TestToolNamesMissingDirectory(t *testing.T) {
+// The JSON output has what the tables have.
+func TestJSON(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	for _, words := range [][]string{{"list"}, {"gc", "--dry-run"}, {"damaged"}, {"show", "c1"}, {"status", "c1"}, {"forget", "c1", "--yes"}} {
-		if out, err := h.tool(t, words...); err == nil || !strings.Contains(err.Error(), "no directory "+strconv.Quote(h.state())) || out != "" {
-			t.Errorf("%q: %v, %q", words, err, out)
+	h := populated(t)
+	read := func(words ...string) (rs []recordView) {
+		nodetest.OK(t, json.Unmarshal([]byte(h.wantTool(t, append(words, "-o", "json"))), &rs))
+		for i := range rs {
+			if rs[i].Created.IsZero() || rs[i].Updated.Before(rs[i].Created) {
+				t.Errorf("%v: created %v, updated %v", words, rs[i].Created, rs[i].Updated)
+			}
+			rs[i].Created, rs[i].Updated = time.Time{}, time.Time{}
+		}
+		return rs
+	}
+	attachment := func(network, ifName, netns, state string, use nad.Use, plugins ...string) attachmentView {
+		return attachmentView{Network: network, Interface: ifName, State: state, NetNS: netns, Plugins: plugins, Origin: json.RawMessage(canonical(nad.Origin{Use: use}.JSON()))}
+	}
+	record := func(container, state string, as ...attachmentView) recordView {
+		return recordView{keyView: keyView{"multi", container, "eth0"}, State: state, Attachments: as}
+	}
+	netns := h.Path("netns")
+	c1 := record("c1", "added", attachment("multi", "eth0", netns, "added", nad.Cluster, "bridge"), attachment("storage", "net1", netns, "added", nad.Default, "macvlan", "tuning"))
+	gone := record("gone", "added", attachment("multi", "eth0", "/absent", "added", nad.Cluster, "bridge"))
+	half := record("half", "leftover", attachment("multi", "eth0", netns, "leftover", nad.Cluster, "both"))
+	for words, want := range map[string][]recordView{"list": {c1, gone, half}, "gc --dry-run": {gone, half}, "show half": {half}} {
+		got := read(strings.Fields(words)...)
+		for _, r := range got {
+			for i, a := range r.Attachments {
+				r.Attachments[i].Origin = json.RawMessage(canonical(a.Origin))
+			}
+		}
+		nodetest.Equal(t, words, got, want, cmp.AllowUnexported(recordView{}))
+	}
+	times := regexp.MustCompile(`"20\d\d-[^"]+"`)
+	nodetest.Equal(t, "keys", times.ReplaceAllString(canonicalList(t, h.wantTool(t, []string{"show", "half", "-o", "json"})), `"T"`),
+		`{"attachments":[{"interface":"eth0","netns":"`+netns+`","network":"multi","origin":{"use":"cluster"},"plugins":["both"],"state":"leftover"}],`+
+			`"container":"half","created":"T","interface":"eth0","network":"multi","state":"leftover","updated":"T"}`)
+	if shown := read("show", "c1"); len(shown) != 1 || !strings.Contains(string(shown[0].Attachments[0].Result), `"ips"`) {
+		t.Errorf("show has no result: %+v", shown)
+	}
+	empty := newHost(t)
+	empty.Write("state/lock", "")
+	for _, words := range [][]string{{"list"}, {"damaged"}, {"gc", "--dry-run"}} { // an empty list is one
+		if out := empty.wantTool(t, append(words, "-o", "json")); strings.TrimSpace(out) != "[]" {
+			t.Errorf("%v of nothing: %q", words, out)
 		}
 	}
-	if _, err := os.Stat(h.state()); !os.IsNotExist(err) {
-		t.Errorf("made %s: %v", h.state(), err)
+}
+
+// canonicalList returns the only element of a list with its keys in order.
+func canonicalList(t *testing.T, text string) string {
+	t.Helper()
+	list := entries(text)
+	if len(list) != 1 {
+		t.Fatalf("not a list of one: %s", text)
 	}
+	return canonical(list[0])
+}
+
+// Each command reports damaged records, after all others; the command damaged succeeds if
+// there are some.
+func TestDamagedRecordsAreReported(t *testing.T) {
+	t.Parallel()
+	for _, garbage := range []string{"", "[]", "null", "\x00\xff", `0123456789abcdef {"version":1}` + "\n"} {
+		h := populated(t)
+		if out := h.wantTool(t, []string{"damaged"}); strings.Count(out, "\n") != 1 {
+			t.Errorf("damaged: %s", out)
+		}
+		h.Write("state/gone@multi@eth0.json", garbage)
+		h.Write("state/foreign.txt", "x")
+		for range 2 {
+			for _, words := range reading()[:7] {
+				out, err := h.tool(t, words...)
+				nodetest.Code(t, err, 5)
+				nodetest.Says(t, err, "gone")
+				if words[0] != "gc" && !strings.Contains(out, "storage") {
+					t.Errorf("%v says nothing of the others:\n%s", words, out)
+				}
+			}
+			if out := h.wantTool(t, []string{"damaged"}, "gone", "corrupt"); strings.Count(out, "\n") != 2 {
+				t.Errorf("damaged:\n%s", out)
+			}
+		}
+		var all []damagedView
+		nodetest.OK(t, json.Unmarshal([]byte(h.wantTool(t, []string{"damaged", "-o", "json"})), &all))
+		if len(all) != 1 || all[0].keyView != (keyView{"multi", "gone", "eth0"}) || all[0].Error == "" {
+			t.Errorf("damaged: %+v", all)
+		}
+	}
+}
+
+// A command line that is wrong is answered with the usage, and --help with that of a command.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for _, words := range []string{"", "list x", "show", "show a b", "status", "gc x", "gc --force", "list --bin-dir x", "list --nad-dir x", "--what", "damaged x", "forget", "forget c1 multi", "list --yes", "list --dry-run", "list -o xml", "status c1 --socket-dir x"} {
+		h.Write("state/lock", "")
+		out, err := h.tool(t, strings.Fields(words)...)
+		if nodetest.Says(t, err, "usage: multinet"); out != "" {
+			t.Errorf("%q: %q", words, out)
+		}
+	}
+	for _, words := range []string{"help", "--help", "-h"} {
+		h.wantTool(t, []string{words}, "usage: multinet COMMAND", "adopt [--dry-run]", "--version")
+	}
+	h.wantTool(t, []string{"forget", "c1", "-h"}, "usage: multinet forget")
+	for command, want := range map[string]string{"gc": "usage: multinet gc [--dry-run] detach", "status": "-socket-dir", "install": "-readiness-file", "adopt": "-cache-dir", "uninstall": "-detach"} {
+		if out := h.wantTool(t, []string{command, "--help"}, want); strings.Contains(out, "forget") || (command == "gc") != strings.Contains(out, "-nad-dir") {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
+}
+
+// A state directory that does not exist, or cannot be read, is an error and not an empty list.
+// The default one may be missing: nothing has been attached on this node yet.
+func TestUnusableStateDirectory(t *testing.T) {
+	t.Parallel()
+	all := append(reading(), []string{"forget", "c1", "--yes"})
+	missing, unreadable := newHost(t), newHost(t)
+	unreadable.Write("state", "")
+	for _, words := range all {
+		out, err := missing.tool(t, words...)
+		if nodetest.Says(t, err, "no directory "+strconv.Quote(missing.state())); out != "" {
+			t.Errorf("%q: %q", words, out)
+		}
+		_, err = unreadable.tool(t, words...)
+		nodetest.Code(t, err, 5)
+		nodetest.Says(t, err, "state")
+	}
+	if out, err := unreadable.tool(t, "gc"); err == nil || !strings.Contains(out, "not a directory") {
+		t.Errorf("gc: %v: %s", err, out)
+	}
+	nodetest.Equal(t, "files", missing.Files(""), nil)
 	nodetest.OK(t, existing("dir", multinet.DefaultStateDir, multinet.DefaultStateDir))
+}
+
+const podArgs = "IgnoreUnknown=1;K8S_POD_NAMESPACE=team-a;K8S_POD_NAME=web-0;K8S_POD_UID=u-1;K8S_POD_INFRA_CONTAINER_ID=c1"
+
+func key(container string) scratch.Key {
+	return scratch.Key{Network: "multi", ContainerID: container, IfName: "eth0"}
+}
+
+// attach records a container c1 with these CNI_ARGS. Its networks are multi, of the
+// configuration, and storage, which has the origin.
+func (h *host) attach(t *testing.T, args string, origin json.RawMessage) {
+	t.Helper()
+	var plan []delegate.Attachment
+	for i, plugin := range []string{"bridge", "macvlan"} {
+		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q,"password":%q}`, []string{"multi", "storage"}[i], plugin, secret))
+		nodetest.OK(t, err)
+		plan = append(plan, delegate.Attachment{Network: n, ContainerID: "c1", IfName: []string{"eth0", "net1"}[i], Args: args})
+	}
+	if origin != nil {
+		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.Cluster}.JSON(), origin
+	}
+	_, err := h.life().Add(t.Context(), key("c1"), lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
+	nodetest.OK(t, err)
+}
+
+// selected is the origin of a network that a pod has selected.
+func selected() nad.Origin {
+	return nad.Origin{
+		Use: nad.Selected, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "file",
+		Selection: json.RawMessage(`{"name":"fast","namespace":"team-b","ipam-claim-reference":"vm-1"}`),
+	}
+}
+
+// The commands say whose attachment it is, and why the container has it: a selection, or the
+// device of a claim, which a driver and an administrator compare.
+func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
+	t.Parallel()
+	claim := nad.Claim{UID: "u-3", Name: "storage", Request: "net/fast", Pool: "node-1", Device: "vf0"}
+	shared := claim
+	shared.Share = "s-4"
+	for _, tt := range []struct {
+		origin     nad.Origin
+		list, show string
+	}{
+		{selected(), "net1 storage team-b/fast selected added", `origin selected, NAD team-b/fast (UID u-2, version 77), IPAM claim "vm-1", pod from "file"`},
+		{nad.Origin{Use: nad.Claimed, Claim: claim}, "net1 storage - claimed added", `origin claimed, claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1" result`},
+		{
+			nad.Origin{Use: nad.Claimed, Claim: shared, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "api"},
+			"net1 storage team-b/fast claimed added",
+			`origin claimed, NAD team-b/fast (UID u-2, version 77), claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1", share s-4, pod from "api"`,
+		},
+	} {
+		h := newHost(t)
+		h.attach(t, podArgs, tt.origin.JSON())
+		h.wantTool(t, []string{"list"}, "CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 "+tt.list)
+		h.wantTool(t, []string{"show", "c1"}, "pod team-a/web-0, UID u-1", "origin cluster", tt.show)
+		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.origin.NetworkName("storage")+`"`)
+		for _, words := range [][]string{{"list"}, {"show", "c1"}} {
+			text := h.wantTool(t, append(words, "-o", "json"), `"pod": { "namespace": "team-a", "name": "web-0", "uid": "u-1" }`)
+			var all []recordView
+			nodetest.OK(t, json.Unmarshal([]byte(text), &all))
+			if len(all) != 1 || all[0].Pod != (podView{"team-a", "web-0", "u-1"}) || canonical(all[0].Attachments[1].Origin) != canonical(tt.origin.JSON()) {
+				t.Errorf("%v: %+v", words, all)
+			}
+		}
+	}
+}
+
+// A record of an older version has no origin, and a damaged one is none. The commands show
+// the rest, and the status has the name of the network.
+func TestRecordsWithoutAnOrigin(t *testing.T) {
+	t.Parallel()
+	for _, origin := range []string{"", "7", `["x"]`, `{"use":3}`, `{"use":"selected","definition":"../x"}`} {
+		h := newHost(t)
+		h.Exec.Plugins["macvlan"] = delegatetest.Result(nil) // whose result does not decide what is in the status
+		h.attach(t, "K8S_POD_NAME", json.RawMessage(origin))
+		for _, words := range reading()[:6] {
+			if out := h.wantTool(t, words, "storage"); strings.Contains(out, "../x") || strings.Contains(out, `"pod"`) {
+				t.Errorf("%v of %q:\n%s", words, origin, out)
+			}
+		}
+		h.wantTool(t, []string{"list"}, "c1 - net1 storage - - added")
+		h.wantTool(t, []string{"status", "c1", "-o", "table"}, "storage net1 - - false")
+		nodetest.OK(t, h.life().Del(t.Context(), lifecycle.Removal{Key: key("c1")}))
+		nodetest.Equal(t, "left", h.Exec.Live(), nil)
+	}
+}
+
+// A network whose attach was interrupted is not shown as added, and the others are. The
+// status has what is whole.
+func TestIncompleteRecord(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	nodetest.OK(t, h.run("ADD", bridge, "c1"))
+	green := nodetest.Parse(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`)
+	h.Exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
+	died := make(chan struct{})
+	go func() {
+		defer close(died)
+		_, err := h.life().Attach(t.Context(), key("c1"), lifecycle.Transaction{Plan: lifecycle.Plan(delegate.Attachment{Network: green, ContainerID: "c1", IfName: "hot0"})})
+		t.Errorf("it did not die: %v", err)
+	}()
+	<-died
+	h.wantTool(t, []string{"list"}, "c1 - eth0 multi - cluster added", "c1 - hot0 green - - incomplete")
+	if out := h.wantTool(t, []string{"status", "c1"}, `"eth0"`); strings.Contains(out, "green") {
+		t.Errorf("status:\n%s", out)
+	}
+}
+
+// left returns the record files in h's state directory.
+func (h *host) left() string {
+	return strings.Join(slices.DeleteFunc(h.Files("state"), func(f string) bool { return !strings.HasSuffix(f, ".json") }), " ")
+}
+
+// forget removes the records that the operator agrees to, and runs no plugin. The
+// container can be added again.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	const (
+		all         = "c1@multi@eth0.json gone@multi@eth0.json half@multi@eth0.json"
+		withoutGone = "c1@multi@eth0.json half@multi@eth0.json"
+	)
+	for name, tt := range map[string]struct {
+		words    string
+		terminal bool
+		answer   string
+		want     string // what is left
+		errs     string
+	}{
+		"yes":                {words: "gone --yes", want: withoutGone},
+		"one key":            {words: "gone multi eth0 --yes", want: withoutGone},
+		"json":               {words: "gone --yes -o json", want: withoutGone},
+		"not damaged":        {words: "half", terminal: true, answer: "yes\n", want: "c1@multi@eth0.json gone@multi@eth0.json"},
+		"asked, y":           {words: "gone", terminal: true, answer: "y\n", want: withoutGone},
+		"asked, n":           {words: "gone", terminal: true, answer: "n\n", want: all, errs: "nothing was forgotten"},
+		"asked, return":      {words: "gone", terminal: true, answer: "\n", want: all, errs: "nothing was forgotten"},
+		"asked, end":         {words: "gone", terminal: true, want: all, errs: "nothing was forgotten"},
+		"nobody to ask":      {words: "gone", answer: "y\n", want: all, errs: "no terminal"},
+		"no container":       {words: "absent --yes", want: all, errs: "no record"},
+		"no interface of it": {words: "gone multi eth1 --yes", want: all, errs: "no record"},
+		"a delegate's names": {words: "c1 storage net1 --yes", want: all, errs: "c1 storage net1: the container's records are of multi eth0: there is no record of it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := populated(t)
+			h.Write("state/gone@multi@eth0.json", "garbage")
+			h.wantTool(t, []string{"damaged"})
+			h.Trace()
+			words := append([]string{"forget", "--dir", h.state()}, strings.Fields(tt.words)...)
+			var out, ask strings.Builder
+			err := (&tool{in: strings.NewReader(tt.answer), out: &out, ask: &ask, terminal: tt.terminal}).run(t.Context(), words)
+			if (err != nil) != (tt.errs != "") || err != nil && !strings.Contains(err.Error(), tt.errs) {
+				t.Errorf("err = %v, want %q", err, tt.errs)
+			}
+			nodetest.Equal(t, "left", h.left(), tt.want)
+			h.WantTrace()
+			if tt.terminal != strings.Contains(ask.String(), "multi/"+words[3]+"/eth0: ") {
+				t.Errorf("asked %q", ask.String())
+			}
+			if done := strings.Contains(out.String(), words[3]); done != (err == nil) {
+				t.Errorf("said %q", out.String())
+			}
+			if err == nil {
+				nodetest.OK(t, h.run("ADD", bridge, words[3]))
+			}
+		})
+	}
+}
+
+// forget waits for operations on the container, and keeps a record that they have
+// changed.
+func TestForgetTakesTheLock(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	l := h.lock(t, "half")
+	ctx, cancel := context.WithCancel(t.Context())
+	forget := func(ctx context.Context, meanwhile func()) error {
+		in := readFunc(func(p []byte) (int, error) { meanwhile(); return copy(p, "y\n"), nil })
+		return (&tool{in: in, out: io.Discard, ask: io.Discard, terminal: true}).run(ctx, []string{"forget", "half", "--dir", h.state()})
+	}
+	err := forget(ctx, cancel) // it is about to wait for the lock
+	nodetest.Code(t, err, 11)
+	nodetest.Says(t, err, "half")
+	nodetest.OK(t, l.Unlock())
+	h.Exec.Plugins["both"] = delegatetest.Result(nil)
+	err = forget(t.Context(), func() { nodetest.OK(t, errors.Join(h.run("DEL", bridge, "half"), h.run("ADD", bridge, "half"))) })
+	if !errors.Is(err, errChanged) || !strings.Contains(h.left(), "half") {
+		t.Errorf("err = %v, left %s", err, h.left())
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A record that was forgotten is not taken over again: forget also removes the files
+// that it was taken over from.
+func TestForgetOfAdoptedRecord(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	entry := h.Write("entry", "")
+	n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`)
+	adopted, err := h.life().Adopt(t.Context(), lifecycle.Adoption{
+		Key: key("c1"), Sources: []string{entry},
+		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: "c1", IfName: "eth0"}}},
+	})
+	if err != nil || !adopted {
+		t.Fatalf("adopted %v: %v", adopted, err)
+	}
+	h.wantTool(t, []string{"forget", "c1", "--yes"}, "c1")
+	if _, err := os.Lstat(entry); !os.IsNotExist(err) {
+		t.Errorf("the entry is there: %v", err)
+	}
+}
+
+// A container is found by the first 12 characters of its ID, unless another ID begins
+// with them.
+func TestShortContainerID(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.Write("netns", "")
+	long := strings.Repeat("0123456789abcdef", 4)
+	other := long[:63] + "0"
+	nodetest.OK(t, h.run("ADD", bridge, long))
+	for _, words := range [][]string{{"show", long[:12]}, {"status", long[:20]}, {"show", long}} {
+		h.wantTool(t, words, "10.9.0.2")
+	}
+	for _, words := range [][]string{{"show", long[:11]}, {"show", long[1:13]}, {"forget", long[:11], "--yes"}} {
+		if out, err := h.tool(t, words...); !errors.Is(err, errNoRecord) {
+			t.Errorf("%q: %v\n%s", words, err, out)
+		}
+	}
+	nodetest.OK(t, h.run("ADD", bridge, other))
+	for _, words := range [][]string{{"show", long[:12]}, {"status", long[:12]}, {"forget", long[:12], "multi", "eth0", "--yes"}} {
+		out, err := h.tool(t, words...)
+		if nodetest.Says(t, err, "more than one container"); out != "" {
+			t.Errorf("%q: %s", words, out)
+		}
+	}
+	h.wantTool(t, []string{"forget", other, "--yes"}, other)
+	h.wantTool(t, []string{"forget", long[:12], "--yes"}, long)
+	nodetest.Equal(t, "left", h.left(), "")
+}
+
+// gc runs the command gc on h's records.
+func (h *host) gc(t *testing.T, words ...string) (out, said string, err error) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	err = (&tool{out: &stdout, ask: &stderr, process: plugin.Process{Exec: h.Exec}}).run(t.Context(), append([]string{"gc", "--dir", h.state()}, words...))
+	return stdout.String(), stderr.String(), err
+}
+
+// gc detaches stale attachments only. It reports those that it cannot detach, and
+// fails. When that is repaired, nothing is left.
+func TestGCDetachesStaleAttachments(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	out, _, err := h.gc(t, "-o", "json")
+	nodetest.Says(t, err, "1 of 2 could not be removed")
+	var got []sweptView
+	nodetest.OK(t, json.Unmarshal([]byte(out), &got))
+	for _, v := range got {
+		if len(got) != 2 || v.Removed != (v.Container == "gone") || v.Removed != (v.Error == "") {
+			t.Errorf("%+v", v)
+		}
+	}
+	nodetest.Equal(t, "attached", h.Exec.Live(), []string{"both half eth0", "bridge c1 eth0", "macvlan c1 net1", "tuning c1 net1"})
+	h.Exec.Plugins["both"] = delegatetest.Result(nil)
+	l := h.lock(t, "half")
+	if out, said, err := h.gc(t); err != nil || !strings.Contains(said, "1 left alone") {
+		t.Errorf("gc of a busy container: %v\n%s%s", err, out, said)
+	}
+	nodetest.OK(t, l.Unlock())
+	if out, said, err := h.gc(t); err != nil || !strings.Contains(out, "half") || !strings.Contains(out, "removed") || said != "" {
+		t.Errorf("gc: %v\n%s%s", err, out, said)
+	}
+	if out, said, err := h.gc(t); err != nil || strings.Count(out, "\n") != 1 || said != "" { // the heading
+		t.Errorf("gc of nothing: %v\n%s%s", err, out, said)
+	}
+}
+
+// A DEL that a mistake in a definition makes fail is tried with the definition that is in
+// --nad-dir now.
+func TestGCFindsDefinitionsAsADDDoes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.Exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if strings.Contains(string(c.Stdin), "mistake") {
+			return nil, types.NewError(107, "a mistake", "")
+		}
+		return []byte(`{"cniVersion":"1.0.0"}`), nil
+	}
+	h.Write("nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky","mistake":true}`)
+	nodetest.Code(t, h.run("ADD", bridge, "c1", func(a *skel.CmdArgs) {
+		a.Args = "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p"
+		a.StdinData = []byte(strings.Replace(string(a.StdinData), `"delegates"`,
+			`"nadDir":"`+h.Dir+`/nads","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":"blue"}},"delegates"`, 1))
+	}), 107)
+	h.Write("nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky"}`)
+	if out, _, err := h.gc(t); err == nil {
+		t.Errorf("without the directory: %s", out)
+	}
+	if out, _, err := h.gc(t, "--nad-dir", h.Path("nads")); err != nil || !strings.Contains(out, "removed") {
+		t.Errorf("%v: %s", err, out)
+	}
 }

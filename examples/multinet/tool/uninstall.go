@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/metacni/metacni/delegate/adopt"
@@ -21,71 +21,74 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-func (i *installer) uninstallFlags() {
-	i.flags.BoolVar(&i.binary, "binary", false, "also remove the program")
-	i.text(&i.dir, "dir", "", "state `directory` of the plugin (default: that of the published network)")
-	i.text(&i.name, "name", "", "`name` of the network (default: that of the published network)")
-	i.flags.BoolVar(&i.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
-	i.flags.BoolVar(&i.leave, "leave", false, "leave containers attached, for a later installation")
-	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+multinet.DefaultCacheDir+")", func(dir string) error {
-		i.cacheDirs = append(i.cacheDirs, dir)
+// An uninstaller is the command uninstall.
+type uninstaller struct {
+	*installer
+	dir                   string
+	detach, leave, binary bool
+	cacheDirs             []string
+}
+
+func (t *tool) uninstall(flags *flag.FlagSet) runner {
+	u := &uninstaller{installer: t.installer(flags)}
+	flags.BoolVar(&u.binary, "binary", false, "also remove the program")
+	flags.StringVar(&u.dir, "dir", "", "state `directory` of the plugin (default: that of the published network)")
+	flags.StringVar(&u.name, "name", "", "`name` of the network (default: that of the published network)")
+	flags.BoolVar(&u.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
+	flags.BoolVar(&u.leave, "leave", false, "leave containers attached, for a later installation")
+	flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+multinet.DefaultCacheDir+")", func(dir string) error {
+		u.cacheDirs = append(u.cacheDirs, dir)
 		return nil
 	})
-	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
+	flags.StringVar(&u.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
+	return u.remove
 }
 
-// checkDirs fails unless the directories exist to which containers are given back: in a
-// directory that nobody reads they would be forgotten. The usual ones may be missing.
-func (i *installer) checkDirs() error {
-	check := func(name, dir, usual string) error {
-		if !filepath.IsAbs(dir) {
-			return fmt.Errorf("--%s %s: not an absolute path", name, dir)
+// check fails if the flags contradict each other, or if a directory does not exist to which
+// containers are given back: in a directory that nobody reads they would be forgotten. The
+// usual ones may be missing.
+func (u *uninstaller) check() error {
+	errs := []error{plainName("type", u.typ), u.resolve()}
+	if u.detach && (u.leave || u.binDir == "") {
+		errs = append(errs, errors.New("--detach goes neither with --leave nor without plugins in --bin-dir"))
+	}
+	for i, dir := range append([]string{u.node.MultusDir}, u.cacheDirs...) {
+		name, usual := "cache-dir", multinet.DefaultCacheDir
+		if i == 0 {
+			name, usual = "multus-dir", multinet.DefaultMultusDir
 		}
-		return existing(name, dir, usual)
-	}
-	for _, dir := range i.cacheDirs {
-		if err := check("cache-dir", dir, multinet.DefaultCacheDir); err != nil {
-			return err
+		if !filepath.IsAbs(dir) && (i > 0 || dir != "") {
+			errs = append(errs, fmt.Errorf("--%s %s: not an absolute path", name, dir))
 		}
+		errs = append(errs, existing(name, dir, usual))
 	}
-	if i.node.MultusDir != "" {
-		if err := check("multus-dir", i.node.MultusDir, multinet.DefaultMultusDir); err != nil {
-			return err
-		}
+	if u.detach {
+		errs = append(errs, existing("conf-dir", u.confDir, publish.ConfDir))
 	}
-	if i.detach {
-		return existing("conf-dir", i.confDir, publish.ConfDir)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// uninstall removes the published network and, as the flags say, attachments and the
+// remove removes the published network and, as the flags say, attachments and the
 // program.
-func (i *installer) uninstall(ctx context.Context) error {
-	if err := plainName("type", i.typ); err != nil {
+func (u *uninstaller) remove(ctx context.Context, _ []string) error {
+	if err := u.check(); err != nil {
 		return err
 	}
-	if i.detach && (i.leave || i.binDir == "") {
-		return errors.New("--detach goes neither with --leave nor without plugins in --bin-dir")
-	}
-	if err := i.checkDirs(); err != nil {
-		return err
-	}
-	m, err := publisher(i.confDir, i.output, i.typ)
+	m, err := publisher(u.confDir, u.output, u.typ)
 	if err != nil {
 		return err
 	}
 	m.OwnTypes = nil // do not remove networks of other types
-	life, name, err := i.records(ctx, m)
+	life, name, err := u.manager(ctx, m)
 	if err != nil {
 		return err
 	}
 	attached, err := attachedTo(ctx, life, name)
-	if !i.detach && !i.leave && (len(attached) > 0 || err != nil) {
+	if !u.detach && !u.leave && (len(attached) > 0 || err != nil) {
 		return errors.Join(err, fmt.Errorf(`%s: nothing has been changed; use --detach to detach all networks except the cluster network, or --leave to leave them attached`, count(attached)))
 	}
-	if i.detach {
-		if err := i.unpublished(name, len(attached) > 0); err != nil {
+	if u.detach {
+		if err := u.unpublished(name, len(attached) > 0); err != nil {
 			return fmt.Errorf("nothing has been changed: %w", err)
 		}
 	}
@@ -94,34 +97,34 @@ func (i *installer) uninstall(ctx context.Context) error {
 	}
 	for _, ext := range []string{".conf", ".conflist"} {
 		if _, err := os.Lstat(m.Output + ext); err == nil {
-			i.say("%q is not of type %q and stays", m.Output+ext, i.typ)
+			u.say("%q is not of type %q and stays", m.Output+ext, u.typ)
 		}
 	}
-	if i.detach {
-		if err := i.release(ctx, life, name); err != nil {
+	if u.detach {
+		if err := u.release(ctx, life, name); err != nil {
 			return err
 		}
 	}
-	if !i.binary || i.binDir == "" {
+	if !u.binary || u.binDir == "" {
 		return nil
 	}
-	return publish.RemoveProgram(filepath.Join(i.binDir, i.typ))
+	return publish.RemoveProgram(filepath.Join(u.binDir, u.typ))
 }
 
-// records returns the Manager of the records, and the name of the network that has them.
+// manager returns the Manager of the records, and the name of the network that has them.
 // It fails if --name or --dir differs from the published network and containers would be
 // forgotten.
-func (i *installer) records(ctx context.Context, m *autoconf.Manager) (*lifecycle.Manager, string, error) {
+func (u *uninstaller) manager(ctx context.Context, m *autoconf.Manager) (*lifecycle.Manager, string, error) {
 	name, dir := ours(m)
 	if _, ok := publish.Published(m); ok {
-		if i.name != "" && i.name != name {
-			return nil, "", fmt.Errorf("the published network has the name %q: leave out --name %s", name, i.name)
+		if u.name != "" && u.name != name {
+			return nil, "", fmt.Errorf("the published network has the name %q: leave out --name %s", name, u.name)
 		}
-		if kept, _ := attachedTo(ctx, &lifecycle.Manager{Dir: dir}, name); i.dir != "" && len(kept) > 0 && !sameFile(dir, i.dir) {
-			return nil, "", fmt.Errorf("the published network has its records in %s: leave out --dir %s", dir, i.dir)
+		if kept, _ := attachedTo(ctx, &lifecycle.Manager{Dir: dir}, name); u.dir != "" && len(kept) > 0 && !sameFile(dir, u.dir) {
+			return nil, "", fmt.Errorf("the published network has its records in %s: leave out --dir %s", dir, u.dir)
 		}
 	}
-	return i.process.NewManager(cmp.Or(i.dir, dir), i.typ, []string{i.binDir}), cmp.Or(i.name, name), nil
+	return u.process.NewManager(cmp.Or(u.dir, dir), u.typ, []string{u.binDir}), cmp.Or(u.name, name), nil
 }
 
 // sameFile reports whether two paths are of one file.
@@ -134,44 +137,44 @@ func sameFile(a, b string) bool {
 // unpublished fails if the network name would stay published, because of a wrong or
 // forgotten flag: the plugin would go on to receive the DELs of containers that it has
 // given back. If there are such containers, the directory must have a network for them.
-func (i *installer) unpublished(name string, attached bool) error {
+func (u *uninstaller) unpublished(name string, attached bool) error {
 	found := false
-	for f, err := range netconf.Files(os.DirFS(i.confDir), nil) {
+	for f, err := range netconf.Files(os.DirFS(u.confDir), nil) {
 		if f.Name == "" {
 			break // it cannot be listed
 		}
 		found = true
 		ext := filepath.Ext(f.Name)
-		atOutput := f.Name == i.output+ext && ext != ".json"
+		atOutput := f.Name == u.output+ext && ext != ".json"
 		runs := func(types ...string) bool {
 			return slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(types, p.Type()) })
 		}
-		switch path := filepath.Join(i.confDir, f.Name); {
-		case err != nil || atOutput && runs(i.typ):
+		switch path := filepath.Join(u.confDir, f.Name); {
+		case err != nil || atOutput && runs(u.typ):
 		case atOutput:
-			return fmt.Errorf("%s is not of type %q and would stay: --type must be the type in it, %q", path, i.typ, f.Network.Plugins()[0].Type())
-		case f.Network.Name() == name && runs("multinet", "multinet-shim", i.typ):
+			return fmt.Errorf("%s is not of type %q and would stay: --type must be the type in it, %q", path, u.typ, f.Network.Plugins()[0].Type())
+		case f.Network.Name() == name && runs("multinet", "multinet-shim", u.typ):
 			return fmt.Errorf("%s publishes the network %q and would stay: --output must be its name, and --type the type in it, %q", path, name, f.Network.Plugins()[0].Type())
 		}
 	}
 	if attached && !found {
-		return fmt.Errorf("there is no network in %s: --conf-dir must be the runtime's directory", i.confDir)
+		return fmt.Errorf("there is no network in %s: --conf-dir must be the runtime's directory", u.confDir)
 	}
 	return nil
 }
 
 // release gives each container of the network name back to the runtime, also those
 // that are added meanwhile. It may be repeated.
-func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name string) error {
+func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	dirs := i.cacheDirs
+	dirs := u.cacheDirs
 	if dirs == nil {
 		dirs = []string{multinet.DefaultCacheDir}
 	}
 	keep := adopt.GiveBack(dirs...)
-	if i.node.MultusDir != "" {
-		keep = adopt.GiveBackToMultus(i.node.MultusDir, dirs...)
+	if u.node.MultusDir != "" {
+		keep = adopt.GiveBackToMultus(u.node.MultusDir, dirs...)
 	}
 	tried := make(map[scratch.Key]bool)
 	var left []lifecycle.Record
@@ -187,7 +190,7 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 		attached, err = attachedTo(ctx, life, name)
 		attached = slices.DeleteFunc(attached, func(r lifecycle.Record) bool { return tried[r.Key] })
 	}
-	i.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
+	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if err = errors.Join(append(errs, err)...); err != nil {
 		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s", err, count(left), life.Dir, name)
 	}
@@ -219,20 +222,17 @@ func count(rs []lifecycle.Record) string {
 			there[r.Key.ContainerID] = true
 		}
 	}
-	var parts []string
-	switch n := len(there); {
-	case n == 1:
-		parts = append(parts, "1 container is still attached")
-	case n > 1 || len(left) == 0:
-		parts = append(parts, fmt.Sprintf("%d containers are still attached", n))
+	are := func(n int) string {
+		if n == 1 {
+			return "1 container is"
+		}
+		return fmt.Sprintf("%d containers are", n)
 	}
-	switch n := len(left); {
-	case n == 1:
-		parts = append(parts, "1 container is gone but not completely detached (see multinet gc)")
-	case n > 1:
-		parts = append(parts, fmt.Sprintf("%d containers are gone but not completely detached (see multinet gc)", n))
+	text := are(len(there)) + " still attached"
+	if len(left) > 0 {
+		text += ", " + are(len(left)) + " gone but not completely detached (see multinet gc)"
 	}
-	return strings.Join(parts, ", ")
+	return text
 }
 
 // gone reports whether the container of r is gone, or its DEL could not remove all of it.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -18,111 +19,6 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
-
-// list prints the attachments of the records that want accepts.
-func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error {
-	all := []recordView{}
-	var rows [][]string
-	err := t.each(ctx, func(r lifecycle.Record) error {
-		if !want(r) {
-			return nil
-		}
-		all = append(all, view(r))
-		for i, a := range slices.Concat(r.Attached, r.Leftovers) {
-			o := nad.ParseOrigin(a.Origin)
-			rows = append(rows, []string{
-				a.ContainerID, cmp.Or(multinet.PodOf(r).String(), "-"), a.IfName, a.Network.Name(), cmp.Or(o.NetworkName(""), "-"), cmp.Or(string(o.Use), "-"),
-				stateOf(r, i), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName,
-			})
-		}
-		return nil
-	})
-	return errors.Join(t.print(all, "CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD", rows), err)
-}
-
-// show prints the records of a container, without the configurations of its networks,
-// which may hold secrets.
-func (t *tool) show(ctx context.Context, container string) error {
-	all := []recordView{}
-	var text strings.Builder
-	err := t.of(ctx, container, func(r lifecycle.Record) error {
-		v := view(r)
-		fmt.Fprintf(&text, "%s: %s, created %s, last changed %s\n", r.Key, state(r), r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
-		if p := multinet.PodOf(r); p.String() != "" {
-			fmt.Fprintf(&text, "  pod %s, UID %s\n", p, cmp.Or(p.UID, "unknown"))
-		}
-		for i, a := range r.Attached {
-			v.Attachments[i].Result = a.Result
-			result := string(a.Result)
-			if a.Result == nil {
-				result = "none"
-			}
-			fmt.Fprintf(&text, "  %s: network %q (%s) in %s\n", a.IfName, a.Network.Name(), strings.Join(v.Attachments[i].Plugins, ", "), a.NetNS)
-			if v.Attachments[i].Origin != nil {
-				fmt.Fprintf(&text, "    origin %s\n", describe(nad.ParseOrigin(a.Origin)))
-			}
-			fmt.Fprintf(&text, "    result %s\n", result)
-		}
-		all = append(all, v)
-		return nil
-	})
-	switch {
-	case errors.Is(err, errNoRecord):
-		return err
-	case t.form == "json":
-		return errors.Join(t.print(all, "", nil), err)
-	}
-	_, werr := io.WriteString(t.out, text.String())
-	return errors.Join(werr, err)
-}
-
-// describe returns o in words.
-func describe(o nad.Origin) string {
-	parts := []string{cmp.Or(string(o.Use), "unknown")}
-	if name := o.NetworkName(""); name != "" {
-		parts = append(parts, fmt.Sprintf("NAD %s (UID %s, version %s)", name, cmp.Or(o.UID, "unknown"), cmp.Or(o.Version, "unknown")))
-	}
-	if o.Use == nad.Claimed {
-		parts = append(parts, describeClaim(o.Claim))
-	}
-	var s netconf.Selection
-	if json.Unmarshal(o.Selection, &s) == nil && s.IPAMClaimReference != "" {
-		parts = append(parts, "IPAM claim "+strconv.Quote(s.IPAMClaimReference))
-	}
-	if o.PodSource != "" {
-		parts = append(parts, "pod from "+strconv.Quote(o.PodSource))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// describeClaim returns c in words.
-func describeClaim(c nad.Claim) string {
-	text := fmt.Sprintf("claim %q (UID %s), request %q, device %q of pool %q", c.Name, cmp.Or(c.UID, "unknown"), c.Request, c.Device, c.Pool)
-	if c.Share != "" {
-		text += fmt.Sprintf(", share %s", c.Share)
-	}
-	return text
-}
-
-// state returns the state of a record as operators see it.
-func state(r lifecycle.Record) string {
-	if r.State == scratch.Partial {
-		return "incomplete" // one more network is being attached, or could not be detached
-	}
-	return string(r.State)
-}
-
-// stateOf returns the state of the i-th of r.Attached and r.Leftovers: the others are
-// attached even if one is incomplete.
-func stateOf(r lifecycle.Record, i int) string {
-	switch {
-	case i >= len(r.Attached):
-		return string(scratch.Leftover)
-	case r.State == scratch.Partial && r.Whole(i):
-		return string(scratch.Added)
-	}
-	return state(r)
-}
 
 // The views are what -o json prints. Programs rely on them.
 type (
@@ -162,6 +58,8 @@ type (
 
 func viewKey(k scratch.Key) keyView { return keyView{k.Network, k.ContainerID, k.IfName} }
 
+// view returns r without the configurations of its networks, which may hold secrets, and
+// without results.
 func view(r lifecycle.Record) recordView {
 	v := recordView{keyView: viewKey(r.Key), State: state(r), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
 	if p := multinet.PodOf(r); p.String() != "" {
@@ -179,4 +77,117 @@ func view(r lifecycle.Record) recordView {
 		}
 	}
 	return v
+}
+
+// state returns the state of a record as operators see it.
+func state(r lifecycle.Record) string {
+	if r.State == scratch.Partial {
+		return "incomplete" // one more network is being attached, or could not be detached
+	}
+	return string(r.State)
+}
+
+// stateOf returns the state of the i-th of r.Attached and r.Leftovers: the others are
+// attached even if one is incomplete.
+func stateOf(r lifecycle.Record, i int) string {
+	switch {
+	case i >= len(r.Attached):
+		return string(scratch.Leftover)
+	case r.State == scratch.Partial && r.Whole(i):
+		return string(scratch.Added)
+	}
+	return state(r)
+}
+
+func (p podView) String() string { return nad.Pod{Namespace: p.Namespace, Name: p.Name}.String() }
+
+func (t *tool) list(flags *flag.FlagSet) runner {
+	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
+		return t.listRecords(ctx, func(lifecycle.Record) bool { return true })
+	})
+}
+
+// listRecords prints the attachments of the records that want accepts.
+func (t *tool) listRecords(ctx context.Context, want func(lifecycle.Record) bool) error {
+	all := []recordView{}
+	var rows [][]string
+	err := t.each(ctx, func(r lifecycle.Record) error {
+		if !want(r) {
+			return nil
+		}
+		v := view(r)
+		all = append(all, v)
+		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
+			o := nad.ParseOrigin(a.Origin)
+			rows = append(rows, []string{
+				v.Container, v.Pod.String(), a.Interface, a.Network, o.NetworkName(""), string(o.Use),
+				a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface,
+			})
+		}
+		return nil
+	})
+	return errors.Join(t.print(all, "CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD", rows), err)
+}
+
+// show prints the records of a container, with the results.
+func (t *tool) show(flags *flag.FlagSet) runner {
+	return t.onRecords(flags, func(ctx context.Context, words []string) error {
+		all := []recordView{}
+		var text strings.Builder
+		err := t.of(ctx, words[0], func(r lifecycle.Record) error {
+			v := view(r)
+			for i, a := range r.Attached {
+				v.Attachments[i].Result = a.Result
+			}
+			v.write(&text)
+			all = append(all, v)
+			return nil
+		})
+		switch {
+		case errors.Is(err, errNoRecord):
+			return err
+		case t.form == "json":
+			return errors.Join(t.print(all, "", nil), err)
+		}
+		_, werr := io.WriteString(t.out, text.String())
+		return errors.Join(werr, err)
+	})
+}
+
+// write writes v for people.
+func (v recordView) write(to io.Writer) {
+	fmt.Fprintf(to, "%s/%s/%s: %s, created %s, last changed %s\n",
+		v.Network, v.Container, v.Interface, v.State, v.Created.Format(time.RFC3339), v.Updated.Format(time.RFC3339))
+	if v.Pod != (podView{}) {
+		fmt.Fprintf(to, "  pod %s, UID %s\n", v.Pod, cmp.Or(v.Pod.UID, "unknown"))
+	}
+	for _, a := range v.Attachments {
+		fmt.Fprintf(to, "  %s: network %q (%s) in %s\n", a.Interface, a.Network, strings.Join(a.Plugins, ", "), a.NetNS)
+		if a.Origin != nil {
+			fmt.Fprintf(to, "    origin %s\n", describe(nad.ParseOrigin(a.Origin)))
+		}
+		fmt.Fprintf(to, "    result %s\n", cmp.Or(string(a.Result), "none"))
+	}
+}
+
+// describe returns o in words.
+func describe(o nad.Origin) string {
+	parts := []string{cmp.Or(string(o.Use), "unknown")}
+	if name := o.NetworkName(""); name != "" {
+		parts = append(parts, fmt.Sprintf("NAD %s (UID %s, version %s)", name, cmp.Or(o.UID, "unknown"), cmp.Or(o.Version, "unknown")))
+	}
+	if c := o.Claim; o.Use == nad.Claimed {
+		parts = append(parts, fmt.Sprintf("claim %q (UID %s), request %q, device %q of pool %q", c.Name, cmp.Or(c.UID, "unknown"), c.Request, c.Device, c.Pool))
+		if c.Share != "" {
+			parts = append(parts, "share "+c.Share)
+		}
+	}
+	var s netconf.Selection
+	if json.Unmarshal(o.Selection, &s) == nil && s.IPAMClaimReference != "" {
+		parts = append(parts, "IPAM claim "+strconv.Quote(s.IPAMClaimReference))
+	}
+	if o.PodSource != "" {
+		parts = append(parts, "pod from "+strconv.Quote(o.PodSource))
+	}
+	return strings.Join(parts, ", ")
 }
