@@ -16,35 +16,35 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// findDevices sets the device of each wanted network that needs one, or for which a pod has
+// findDevices sets the device of each choice that needs one, or for which a pod has
 // chosen one. It asks the cluster once, and only if a definition names a resource. Devices
 // are in use if something is attached with them that is not replaced, or if they are in kept.
-func (c *config) findDevices(ctx context.Context, wanted []wanted, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
+func (c *config) findDevices(ctx context.Context, choices []choice, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
 	var containers [][]device.Device
 	var used []delegate.Attached
 	asked := false
-	requests := make([]device.Device, len(wanted))
-	for i, w := range wanted {
-		requests[i] = device.Device{Resource: w.definition.Resource, ID: w.selection.DeviceID}
-		if w.definition.Resource == "" || asked {
+	requests := make([]device.Device, len(choices))
+	for i, ch := range choices {
+		requests[i] = device.Device{Resource: ch.definition.Resource, ID: ch.selection.DeviceID}
+		if ch.definition.Resource == "" || asked {
 			continue
 		}
 		asked = true
 		var err error
-		if containers, err = c.allocated(ctx, w.definition.Resource); err == nil {
+		if containers, err = c.allocated(ctx, ch.definition.Resource); err == nil {
 			used, err = c.attachedBeside(ctx, replaced)
 		}
 		if err != nil {
-			return c.about(w, err)
+			return c.about(ch, err)
 		}
 	}
 	ids, err := device.Allocate(containers, used, append(requests, kept...)...)
 	if e := (*device.Error)(nil); errors.As(err, &e) {
-		return c.about(wanted[e.At], err)
+		return c.about(choices[e.At], err)
 	}
-	for i := range wanted {
-		if wanted[i].definition.Ref != (nad.Ref{}) { // plugins of a file get it if they declare the capability
-			wanted[i].device = ids[i]
+	for i := range choices {
+		if choices[i].definition.Ref != (nad.Ref{}) { // plugins of a file get it if they declare the capability
+			choices[i].device = ids[i]
 		}
 	}
 	return nil
@@ -54,12 +54,12 @@ func (c *config) findDevices(ctx context.Context, wanted []wanted, replaced func
 // define, and may not: a plugin such as host-device would take any. With a resource it can
 // only be one that is allocated to the pod. With a file of the node it was the administrator
 // who declared the capability deviceID.
-func (c *config) allowDevice(w wanted) error {
-	if w.selection.DeviceID == "" || w.definition.Ref == (nad.Ref{}) || w.definition.Resource != "" || c.AllowDeviceID {
+func (c *config) allowDevice(ch choice) error {
+	if ch.selection.DeviceID == "" || ch.definition.Ref == (nad.Ref{}) || ch.definition.Resource != "" || c.AllowDeviceID {
 		return nil
 	}
 	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
-	return &netconf.Error{Kind: netconf.ErrInvalid, Network: w.selection.Name, Key: "deviceID", Err: why}
+	return &netconf.Error{Kind: netconf.ErrInvalid, Network: ch.selection.Name, Key: "deviceID", Err: why}
 }
 
 // allocated returns the devices of the pod, for a network that needs one of a resource.

@@ -31,21 +31,21 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := c.wanted(annotations, claims)
+	choices, err := c.choices(annotations, claims)
 	if err != nil {
 		return nil, err
 	}
 	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
-	if err := c.findAll(ctx, wanted, own); err != nil {
+	if err := c.findAll(ctx, choices, own); err != nil {
 		return nil, err
 	}
-	as := make([]attachment, len(wanted))
+	as := make([]attachment, len(choices))
 	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
-	for i, w := range wanted {
-		if as[i], err = c.attachment(w, args, cniArgs); err != nil {
-			return nil, c.about(w, err)
+	for i, ch := range choices {
+		if as[i], err = c.attachment(ch, args, cniArgs); err != nil {
+			return nil, c.about(ch, err)
 		}
-		as[i].Origin = w.origin(annotations[nad.SourceAnnotation])
+		as[i].Origin = ch.origin(annotations[nad.SourceAnnotation])
 		if i == 0 {
 			args, cniArgs = plugin.Shared(args), plugin.SharedArgs(cniArgs)
 		}
@@ -54,11 +54,11 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	return as, nil
 }
 
-// wanted returns the networks of the container, in order: the primary, the default
+// choices returns the networks of the container, in order: the primary, the default
 // networks, those that the pod selects, those of its claims, and the auxiliary chain. If
-// the pod asks for a network that it may not have, wanted fails. Nothing has been looked
+// the pod asks for a network that it may not have, choices fails. Nothing has been looked
 // up then, so that the pod does not learn what exists.
-func (c *config) wanted(annotations map[string]string, claims []Claimed) ([]wanted, error) {
+func (c *config) choices(annotations map[string]string, claims []Claimed) ([]choice, error) {
 	primary, selected, err := c.asked(annotations)
 	if err != nil {
 		return nil, err
@@ -88,24 +88,24 @@ func (c *config) wanted(annotations map[string]string, claims []Claimed) ([]want
 	return slices.Concat(standing, selected, claimed, chain), nil
 }
 
-// attachment returns the attachment to w, which has been found. args are the capability
+// attachment returns the attachment to ch, which has been found. args are the capability
 // arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace. Only
 // the primary network has args that none of its plugins declares: they are for networks to
 // come, and the annotations of a pod are among them.
-func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
-	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
-	if w.use != nad.Cluster && w.use != nad.PodDefault {
-		args = declared(w.network, args)
+func (c *config) attachment(ch choice, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
+	a := attachment{Attachment: c.call.Attachment(ch.network), selection: ch.selection}
+	if ch.use != nad.Cluster && ch.use != nad.PodDefault {
+		args = declared(ch.network, args)
 	}
-	a.IfName, a.Args, a.CapabilityArgs = w.ifName, cniArgs, args
-	if w.ofPod() {
-		s := w.selection
+	a.IfName, a.Args, a.CapabilityArgs = ch.ifName, cniArgs, args
+	if ch.ofPod() {
+		s := ch.selection
 		asked := s.CapabilityArgs()
-		if w.device != "" {
+		if ch.device != "" {
 			s.DeviceID = "" // is served
 		}
 		var err error
-		if a.Network, a.Args, err = withSelection(w.network, s, cniArgs, *c.LegacyArgs); err != nil {
+		if a.Network, a.Args, err = withSelection(ch.network, s, cniArgs, *c.LegacyArgs); err != nil {
 			return a, err
 		}
 		a.CapabilityArgs = make(map[string]json.RawMessage)
@@ -113,7 +113,7 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 		maps.Copy(a.CapabilityArgs, asked)
 	}
 	var err error
-	a.Attachment, err = device.Give(a.Attachment, w.device)
+	a.Attachment, err = device.Give(a.Attachment, ch.device)
 	return a, err
 }
 

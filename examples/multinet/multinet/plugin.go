@@ -1,13 +1,13 @@
 // Package multinet is the plugin multinet. The executable examples/multinet and the
 // daemon examples/multinetd both run it.
 //
-// An ADD (plugin.go) goes from the configuration (config.go) to the wanted networks (wanted.go):
-// those of the node (node_networks.go), and those that the pod may have of what its annotations
-// and claims ask for (annotations.go, pod_networks.go). They are found (find.go) with their
-// devices (device.go), and make the plan (plan.go), which package lifecycle carries out.
+// An ADD (plugin.go) goes from the configuration (config.go) to the choices of networks: those
+// of the node (networks.go), and those of what the pod's annotations and claims ask for that it
+// may have (pod.go). They are found (networks.go) with their devices (device.go), and make the
+// plan (plan.go), which package lifecycle carries out.
 //
-// The networks of a running container are changed in secondary.go and running.go. What is asked
-// of a Kubernetes cluster is in cluster.go.
+// The networks of a running container are changed in secondary.go, for others, and in
+// reconcile.go, for its pod. What is asked of a Kubernetes cluster is in cluster.go.
 package multinet
 
 import (

@@ -35,9 +35,9 @@ func NewReviewer(conf []byte) (*Reviewer, error) {
 // multusNamespace it may also be a network of the configuration, and then have the types
 // that these may have.
 func (r *Reviewer) Definition(d nad.Definition) error {
-	err := r.definition(d, wanted{use: nad.Selected, selection: netconf.Selection{Name: d.Name}})
+	err := r.definition(d, choice{use: nad.Selected, selection: netconf.Selection{Name: d.Name}})
 	if err != nil {
-		standing := wanted{use: nad.Cluster, name: d.Name}
+		standing := choice{use: nad.Cluster, name: d.Name}
 		if ref, ok := r.conf.ref(standing); ok && ref == d.Ref {
 			err = r.definition(d, standing)
 		}
@@ -45,9 +45,9 @@ func (r *Reviewer) Definition(d nad.Definition) error {
 	return err
 }
 
-// definition fails as the ADD of a pod that is attached to d because of w does.
-func (r *Reviewer) definition(d nad.Definition, w wanted) error {
-	rules := r.conf.rules(w)
+// definition fails as the ADD of a pod that is attached to d because of ch does.
+func (r *Reviewer) definition(d nad.Definition, ch choice) error {
+	rules := r.conf.rules(ch)
 	if strings.TrimSpace(d.Config) == "" && rules.ConfDir != nil {
 		return d.Validate()
 	}
@@ -66,8 +66,8 @@ func (r *Reviewer) Pod(namespace string, annotations map[string]string) error {
 		return err
 	}
 	names := []string{podInterface}
-	for _, w := range selected {
-		names = append(names, w.selection.Interface)
+	for _, ch := range selected {
+		names = append(names, ch.selection.Interface)
 	}
 	if _, err := (ifname.Scheme{Primary: podInterface}).Plan(names...); err != nil {
 		return fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
@@ -78,5 +78,5 @@ func (r *Reviewer) Pod(namespace string, annotations map[string]string) error {
 // Claims returns who may have which networks by a ResourceClaim, and which these may be: the
 // same as for what pods select.
 func (r *Reviewer) Claims() (nad.Policy, nad.Rules) {
-	return r.conf.policy, r.conf.rules(wanted{use: nad.Claimed})
+	return r.conf.policy, r.conf.rules(choice{use: nad.Claimed})
 }

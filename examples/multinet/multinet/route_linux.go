@@ -1,13 +1,14 @@
 package multinet
 
 import (
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
@@ -39,110 +40,126 @@ func routeVia(root plugin.Root, a delegate.Attached, gateway netip.Addr) error {
 	return root.With(a.NetNS, func(path string) error { return ns.WithNetNSPath(path, route) })
 }
 
-// This file uses package nl instead of package netlink, which would be a tenth of a
-// small program.
-
 // dumps is how often listing the routes is tried if they change meanwhile.
 const dumps = 10
 
-// replaceDefaultRoutes replaces the default routes of gateway's family, in the
-// current thread's namespace, by one via gateway on the interface.
+// replaceDefaultRoutes replaces the default routes of gateway's family in the main table, in
+// the current thread's namespace, by one via gateway on the interface. Routes of the kernel stay.
 func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
-	index, err := linkIndex(ifName)
+	link, err := netlink.LinkByName(ifName)
 	if err != nil {
 		return fmt.Errorf("find the interface: %w", err)
 	}
-	family := uint8(unix.AF_INET)
+	family, everywhere := netlink.FAMILY_V4, &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
 	if gateway.Is6() {
-		family = unix.AF_INET6
+		family, everywhere = netlink.FAMILY_V6, &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	}
-	routes, err := listRoutes(family)
+	routes, err := netlink.RouteList(nil, family)
+	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < dumps; try++ {
+		routes, err = netlink.RouteList(nil, family)
+	}
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	for _, message := range routes {
-		r, priority, err := defaultRoute(message)
-		if err != nil {
-			return fmt.Errorf("list routes: %w", err)
-		}
-		if r == nil {
+	for _, r := range routes {
+		if r.Dst != nil && r.Dst.String() != everywhere.String() || r.Protocol == unix.RTPROT_KERNEL {
 			continue
 		}
-		// The request holds only what identifies the route: the kernel refuses
-		// some attributes that it lists.
-		req := nl.NewNetlinkRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK)
-		req.AddData(r)
-		if priority != nil {
-			req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, priority))
-		}
-		if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		// Only what identifies the route: the kernel refuses some attributes that it lists.
+		old := &netlink.Route{Dst: everywhere, Priority: r.Priority, Protocol: r.Protocol, Type: r.Type, Scope: r.Scope, Tos: r.Tos}
+		if err := netlink.RouteDel(old); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("remove a route: %w", err)
 		}
 	}
-	r := nl.NewRtMsg()
-	r.Family = family
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-	req.AddData(r)
-	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(index)))
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{Dst: everywhere, Gw: gateway.AsSlice(), LinkIndex: link.Attrs().Index}); err != nil {
 		return fmt.Errorf("add a route: %w", err)
 	}
 	return nil
 }
 
-var errCut = errors.New("netlink message is too short")
-
-func linkIndex(name string) (uint32, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	messages, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil {
-		return 0, err
+// reviseResults removes the default routes of gateway's family from all results and
+// adds the new one to the result of added[chosen]. It changes only routes of the main
+// table, as routeVia does.
+func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) error {
+	dst, family := "0.0.0.0/0", "ip4"
+	if gateway.Is6() {
+		dst, family = "::/0", "ip6"
 	}
-	if len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
-		return 0, errCut
+	for i := range added {
+		var add map[string]string
+		if i == chosen {
+			add = map[string]string{"dst": dst, "gw": gateway.String()}
+		}
+		revised, err := revise(added[i].Result, family, dst, add)
+		if err != nil {
+			return err
+		}
+		added[i].Result = revised
 	}
-	return binary.NativeEndian.Uint32(messages[0][4:]), nil
+	return nil
 }
 
-// listRoutes returns the bodies of the RTM_NEWROUTE messages of a family. It tries
-// again if the kernel reports that the routes have changed meanwhile.
-func listRoutes(family uint8) (messages [][]byte, err error) {
-	for range dumps {
-		req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
-		messages, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
-		if !errors.Is(err, nl.ErrDumpInterrupted) {
-			break
-		}
+// revise returns a result without the routes of the main table to dst and, if add is not nil,
+// with that route. A result older than CNI 0.3.0 has the routes of a family next to its
+// address; without an address it cannot have routes.
+func revise(result json.RawMessage, family, dst string, add map[string]string) (json.RawMessage, error) {
+	var keys map[string]json.RawMessage
+	var v struct {
+		CNIVersion string `json:"cniVersion"`
 	}
-	return messages, err
+	if err := errors.Join(json.Unmarshal(result, &keys), json.Unmarshal(result, &v)); err != nil {
+		return nil, err
+	}
+	if keys == nil {
+		return nil, errors.New("a result of null")
+	}
+	revised, key, err := json.RawMessage(nil), "routes", error(nil)
+	switch {
+	case v.CNIVersion != "0.1.0" && v.CNIVersion != "0.2.0":
+		revised, err = reviseRoutes(keys[key], dst, add)
+	case keys[family] != nil && string(keys[family]) != "null":
+		key = family
+		revised, err = revise(keys[key], "", dst, add)
+	}
+	if err != nil || revised == nil {
+		return result, err
+	}
+	keys[key] = revised
+	return json.Marshal(keys)
 }
 
-// defaultRoute returns the default route in message, the body of an RTM_NEWROUTE
-// message, and its priority. It returns nil for a route that must stay: one to
-// another destination, of another table than the main one, of the kernel, or a cached
-// one.
-func defaultRoute(message []byte) (r *nl.RtMsg, priority []byte, err error) {
-	if len(message) < unix.SizeofRtMsg {
-		return nil, nil, errCut
-	}
-	found := *nl.DeserializeRtMsg(message)
-	if found.Dst_len != 0 || found.Table != unix.RT_TABLE_MAIN || found.Protocol == unix.RTPROT_KERNEL || found.Flags&unix.RTM_F_CLONED != 0 {
-		return nil, nil, nil
-	}
-	found.Flags = 0 // the state of its next hop
-	for b := message[unix.SizeofRtMsg:]; len(b) >= unix.SizeofRtAttr; {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < unix.SizeofRtAttr || n > len(b) {
-			return nil, nil, errCut
+// reviseRoutes is revise for a list of routes. No list stays none if there is nothing to add.
+func reviseRoutes(list json.RawMessage, dst string, add map[string]string) (json.RawMessage, error) {
+	var routes []any
+	var all []json.RawMessage
+	if list != nil {
+		if err := json.Unmarshal(list, &all); err != nil {
+			return nil, err
 		}
-		if binary.NativeEndian.Uint16(b[2:]) == unix.RTA_PRIORITY {
-			priority = b[unix.SizeofRtAttr:n]
-		}
-		b = b[min((n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
 	}
-	return &found, priority, nil
+	for _, r := range all {
+		if !leadsTo(r, dst) {
+			routes = append(routes, r)
+		}
+	}
+	if add != nil {
+		routes = append(routes, add)
+	}
+	if routes == nil && list == nil {
+		return nil, nil
+	}
+	return json.Marshal(append([]any{}, routes...))
+}
+
+// leadsTo reports whether route is one of the main table to dst.
+func leadsTo(route json.RawMessage, dst string) bool {
+	var r struct {
+		Dst   string `json:"dst"`
+		Table int    `json:"table"`
+	}
+	if json.Unmarshal(route, &r) != nil || r.Table != unix.RT_TABLE_UNSPEC && r.Table != unix.RT_TABLE_MAIN {
+		return false
+	}
+	p, err := netip.ParsePrefix(r.Dst)
+	return err == nil && p.Masked().String() == dst
 }

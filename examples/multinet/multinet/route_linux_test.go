@@ -131,25 +131,6 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 	}
 }
 
-// A netlink message that is too short is an error, not a panic.
-func TestShortMessageIsAnError(t *testing.T) {
-	t.Parallel()
-	message := make([]byte, unix.SizeofRtMsg+unix.SizeofRtAttr)
-	message[4] = unix.RT_TABLE_MAIN
-	for n := range len(message) {
-		r, _, err := defaultRoute(message[:n])
-		if (err == nil) != (n >= unix.SizeofRtMsg) || (r == nil) != (err != nil) {
-			t.Errorf("%d bytes: %v, %v", n, r, err)
-		}
-	}
-	for _, n := range []byte{0, 3, 5, 255} {
-		message[unix.SizeofRtMsg] = n
-		if _, _, err := defaultRoute(message); !errors.Is(err, errCut) {
-			t.Errorf("an attribute of %d bytes: %v", n, err)
-		}
-	}
-}
-
 // Routes are moved in internal/e2e as well, by real plugins.
 
 // The network namespace is looked up in the Root, where plugins see it.

@@ -333,9 +333,9 @@ func FuzzSelectionsAreRecognized(f *testing.F) {
 			return
 		}
 		for _, s := range selections {
-			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: wanted{use: nad.Selected, selection: s}.origin("")}
+			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: choice{use: nad.Selected, selection: s}.origin("")}
 			got, mine := selectedFor(delegate.Attached{Attachment: a})
-			want := wantedFor("a", s)
+			want := selectionToCompare("a", s)
 			if !mine || got.Network != want.Network || got.IfName != want.IfName || got.Options != want.Options {
 				t.Errorf("%s is recorded as %s and recognized as %+v, want %+v", networks, a.Origin, got, want)
 			}

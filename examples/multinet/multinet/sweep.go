@@ -65,15 +65,15 @@ func (c *config) now(ctx context.Context, a delegate.Attachment) (netconf.Networ
 func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Origin) (netconf.Network, error) {
 	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
 	defer cancel()
-	w := wanted{use: o.Use, ref: o.Definition, device: o.Device}
-	_ = json.Unmarshal(o.Selection, &w.selection) // none where the configuration names it
-	n, _, err := c.defined(ctx, w.ref, w)
+	ch := choice{use: o.Use, ref: o.Definition, device: o.Device}
+	_ = json.Unmarshal(o.Selection, &ch.selection) // none where the configuration names it
+	n, _, err := c.defined(ctx, ch.ref, ch)
 	if err == nil {
-		w.network, err = c.call.Complete(n)
+		ch.network, err = c.call.Complete(n)
 	}
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	made, err := c.attachment(w, a.CapabilityArgs, a.Args)
+	made, err := c.attachment(ch, a.CapabilityArgs, a.Args)
 	return made.Network, err
 }

@@ -120,24 +120,3 @@ func networks(o publish.Outcome) []string {
 	}
 	return names
 }
-
-// adopter returns an Adopter for the network that m publishes in front of. It reports
-// to stderr.
-func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
-	data, err := json.Marshal(m.Template)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := multinet.StateDir("", data)
-	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o publish.Outcome) {
-		switch k := o.Adoption.Key; {
-		case o.Verdict == publish.Skipped:
-			i.say("not taken over: %v", o.Err)
-		case o.Adoption.Gone:
-			i.orphans = true
-			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
-		default:
-			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
-		}
-	}}, err
-}

@@ -197,7 +197,7 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 			t.Errorf("%v: status %d, %q, %q", words, exit, out, said)
 		}
 	}
-	if exit, _, said := h.process(t, "status", "c1", "--socket-dir", absent); exit != 1 || !strings.Contains(said, "usage") {
+	if exit, _, said := h.process(t, "status", "c1", "--socket-dir", absent); exit != 1 || !strings.Contains(said, "--socket-dir is for") {
 		t.Errorf("--socket-dir without --diff: status %d, %q", exit, said)
 	}
 	if exit, _, said := h.process(t, "show", "diff"); exit != 1 {

@@ -22,6 +22,8 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -288,6 +290,47 @@ func (i *installer) say(format string, args ...any) {
 	i.saying.Lock()
 	defer i.saying.Unlock()
 	_, _ = io.WriteString(i.ask, line) // there is nowhere to report a failure
+}
+
+// sweeper returns a Sweeper for the records of the published plugin. It reports to
+// stderr.
+func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lifecycle.Sweeper, error) {
+	conf, err := json.Marshal(published)
+	if err != nil {
+		return nil, err
+	}
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 10 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
+		if swept.Err == nil {
+			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
+		} else {
+			i.say("%v", swept.Err)
+		}
+	}}
+	// The runtime's plugins are in the directory of the program.
+	process := i.process
+	process.Root = plugin.Root(i.root)
+	return s, multinet.PrepareSweep(ctx, s, process, multinet.Cluster{}, conf, i.binDir)
+}
+
+// adopter returns an Adopter for the network that m publishes in front of. It reports
+// to stderr.
+func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
+	data, err := json.Marshal(m.Template)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := multinet.StateDir("", data)
+	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o publish.Outcome) {
+		switch k := o.Adoption.Key; {
+		case o.Verdict == publish.Skipped:
+			i.say("not taken over: %v", o.Err)
+		case o.Adoption.Gone:
+			i.orphans = true
+			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+		default:
+			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+		}
+	}}, err
 }
 
 // copyProgram copies this program to target.

@@ -5,12 +5,33 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 )
+
+// onRecords returns a runner of a command that works on the records in a directory. The first
+// of its arguments is a container.
+func (t *tool) onRecords(flags *flag.FlagSet, do runner) runner {
+	t.life = &lifecycle.Manager{}
+	flags.StringVar(&t.life.Dir, "dir", multinet.DefaultStateDir, "state `directory` (cniDir)")
+	t.formFlag(flags)
+	return func(ctx context.Context, words []string) (err error) {
+		if err := existing("dir", t.life.Dir, multinet.DefaultStateDir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("there is no directory %q: --dir must be the cniDir of the network", t.life.Dir)
+		}
+		if len(words) > 0 {
+			if words[0], err = t.container(ctx, words[0]); err != nil {
+				return err
+			}
+		}
+		return do(ctx, words)
+	}
+}
 
 var errNoRecord = errors.New("there is no record of it")
 

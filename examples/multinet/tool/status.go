@@ -9,11 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
@@ -28,7 +24,7 @@ func (t *tool) status(flags *flag.FlagSet) runner {
 		case *compare:
 			return t.diff(ctx, words[0], cmp.Or(*socketDir, wire.DefaultDir))
 		case *socketDir != "":
-			return misused(errors.New("--socket-dir is for --diff"))
+			return errors.New("--socket-dir is for --diff")
 		}
 		text, _, err := t.annotation(ctx, words[0])
 		if errors.Is(err, errNoRecord) {
@@ -43,25 +39,4 @@ func (t *tool) status(flags *flag.FlagSet) runner {
 		t.form = cmp.Or(t.form, "json")
 		return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
 	})
-}
-
-// annotation returns the annotation of a container, and its pod. The pod has a UID only if
-// that is the UID in the API: of a static pod the API has a mirror with another one.
-func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
-	var all []status.Network
-	err = t.of(ctx, container, func(r lifecycle.Record) error {
-		networks := multinet.NetworkStatus(r)
-		all = append(all, networks...)
-		if !pod.Valid() {
-			pod = multinet.PodOf(r)
-		}
-		for _, a := range r.Attached {
-			if nad.ParseOrigin(a.Origin).StaticPod() {
-				pod.UID = ""
-			}
-		}
-		return device.Describe(t.life.Root, networks, r.Attached...)
-	})
-	text, _ = status.Annotation(all)
-	return text, pod, err
 }

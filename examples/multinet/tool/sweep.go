@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/netconf"
 )
 
 // sweptView is what -o json prints of one attachment that gc has tried. Programs
@@ -76,24 +74,4 @@ func (t *tool) sweep(ctx context.Context, conf []byte) error {
 		fmt.Fprintf(t.ask, "multinet: %d left alone: an operation on the container is running\n", swept.Waiting)
 	}
 	return err
-}
-
-// sweeper returns a Sweeper for the records of the published plugin. It reports to
-// stderr.
-func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lifecycle.Sweeper, error) {
-	conf, err := json.Marshal(published)
-	if err != nil {
-		return nil, err
-	}
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 10 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
-		if swept.Err == nil {
-			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
-		} else {
-			i.say("%v", swept.Err)
-		}
-	}}
-	// The runtime's plugins are in the directory of the program.
-	process := i.process
-	process.Root = plugin.Root(i.root)
-	return s, multinet.PrepareSweep(ctx, s, process, multinet.Cluster{}, conf, i.binDir)
 }

@@ -273,7 +273,7 @@ func TestDamagedRecordsAreReported(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	for _, words := range []string{"", "list x", "show", "show a b", "status", "gc x", "gc --force", "list --bin-dir x", "list --nad-dir x", "--what", "damaged x", "forget", "forget c1 multi", "list --yes", "list --dry-run", "list -o xml", "status c1 --socket-dir x"} {
+	for _, words := range []string{"", "list x", "show", "show a b", "status", "gc x", "gc --force", "list --bin-dir x", "list --nad-dir x", "--what", "damaged x", "forget", "forget c1 multi", "list --yes", "list --dry-run", "list -o xml"} {
 		h.Write("state/lock", "")
 		out, err := h.tool(t, strings.Fields(words)...)
 		if nodetest.Says(t, err, "usage: multinet"); out != "" {

@@ -13,11 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
 )
 
 // The views are what -o json prints. Programs rely on them.
@@ -190,4 +192,25 @@ func describe(o nad.Origin) string {
 		parts = append(parts, "pod from "+strconv.Quote(o.PodSource))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// annotation returns the annotation of a container, and its pod. The pod has a UID only if
+// that is the UID in the API: of a static pod the API has a mirror with another one.
+func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
+	var all []status.Network
+	err = t.of(ctx, container, func(r lifecycle.Record) error {
+		networks := multinet.NetworkStatus(r)
+		all = append(all, networks...)
+		if !pod.Valid() {
+			pod = multinet.PodOf(r)
+		}
+		for _, a := range r.Attached {
+			if nad.ParseOrigin(a.Origin).StaticPod() {
+				pod.UID = ""
+			}
+		}
+		return device.Describe(t.life.Root, networks, r.Attached...)
+	})
+	text, _ = status.Annotation(all)
+	return text, pod, err
 }

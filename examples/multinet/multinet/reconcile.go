@@ -115,14 +115,14 @@ func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]
 	}
 	var all []lifecycle.Wanted
 	for i, s := range selections {
-		w := wantedFor(c.pod.Namespace, s)
-		w.Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+		ch := selectionToCompare(c.pod.Namespace, s)
+		ch.Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
 			if err := c.newest(ctx, r); err != nil {
 				return delegate.Attachment{}, err
 			}
 			return c.later(ctx, selections, i, taken, annotations[nad.SourceAnnotation])
 		}
-		all = append(all, w)
+		all = append(all, ch)
 	}
 	return all, nil
 }
@@ -144,28 +144,28 @@ func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
 // later returns the attachment that the pod selects with the i'th selection while it runs.
 func (c *config) later(ctx context.Context, selections []netconf.Selection, i int, taken []string, podSource string) (delegate.Attachment, error) {
 	s := selections[i]
-	w, err := c.allow(s, nad.Selected)
+	ch, err := c.allow(s, nad.Selected)
 	if err != nil {
 		return delegate.Attachment{}, err
 	}
-	fail := func(err error) (delegate.Attachment, error) { return delegate.Attachment{}, c.about(w, err) }
+	fail := func(err error) (delegate.Attachment, error) { return delegate.Attachment{}, c.about(ch, err) }
 	if len(s.DefaultRoute) > 0 {
 		return fail(needsRestart(s))
 	}
-	one := []wanted{w}
+	one := []choice{ch}
 	replaced := func(_ scratch.Key, a delegate.Attached) bool { return a.IfName == s.Interface }
 	if err := c.findAll(ctx, one, replaced, others(selections, i)...); err != nil {
 		return delegate.Attachment{}, err
 	}
-	w = one[0]
-	a, err := c.attachment(w, c.RuntimeConfig, c.call.Args)
+	ch = one[0]
+	a, err := c.attachment(ch, c.RuntimeConfig, c.call.Args)
 	if err == nil {
 		a.IfName, err = freeName(c.call.IfName, s.Interface, taken)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	a.Origin = w.origin(podSource)
+	a.Origin = ch.origin(podSource)
 	return c.deviceInfo().Assign(a.Attachment), nil
 }
 
@@ -187,18 +187,18 @@ func needsRestart(s netconf.Selection) error {
 }
 
 // selectedFor returns what a pod has selected a with, if a pod has selected it.
-func selectedFor(a delegate.Attached) (w lifecycle.Wanted, mine bool) {
+func selectedFor(a delegate.Attached) (ch lifecycle.Wanted, mine bool) {
 	o := nad.ParseOrigin(a.Origin)
 	var s netconf.Selection
 	if o.Use != nad.Selected || s.UnmarshalJSON(o.Selection) != nil {
-		return w, false
+		return ch, false
 	}
-	return wantedFor(nad.PodOf(a.Args).Namespace, s), true
+	return selectionToCompare(nad.PodOf(a.Args).Namespace, s), true
 }
 
-// wantedFor returns what a pod of a namespace wants with s, to be compared.
-func wantedFor(podNamespace string, s netconf.Selection) lifecycle.Wanted {
-	w := lifecycle.Wanted{Network: cmp.Or(s.Namespace, podNamespace) + "/" + s.Name, IfName: s.Interface}
+// selectionToCompare returns what a pod of a namespace wants with s, to be compared.
+func selectionToCompare(podNamespace string, s netconf.Selection) lifecycle.Wanted {
+	ch := lifecycle.Wanted{Network: cmp.Or(s.Namespace, podNamespace) + "/" + s.Name, IfName: s.Interface}
 	s.Name, s.Namespace, s.Interface = "", "", ""
 	if len(s.DefaultRoute) == 0 {
 		s.DefaultRoute = nil
@@ -209,6 +209,6 @@ func wantedFor(podNamespace string, s netconf.Selection) lifecycle.Wanted {
 	var options any
 	_ = decoder.Decode(&options) // as above
 	text, _ = json.Marshal(options)
-	w.Options = string(text) // with the keys in order
-	return w
+	ch.Options = string(text) // with the keys in order
+	return ch
 }
