@@ -128,21 +128,14 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		{"network and definition", "", []Claimed{both}, 7, []string{who, "not both"}},
 		{"a device twice", "", []Claimed{claimed("c", "r", inline, "x"), claimed("c", "r", inline, "y")}, 7, []string{who, "twice"}},
 		{"a definition without namespace", "", []Claimed{claimed("c", "r", "/blue", "")}, 7, []string{who, "namespace"}},
-		{"a name that no definition has", "", []Claimed{claimed("c", "r", "a/../b", "")}, 7, []string{who}},
 		{"an absent definition", "", []Claimed{claimed("c", "r", "a/absent", "")}, 7, []string{who, "no such network"}},
 		{"a file that no definition names", "", []Claimed{claimed("c", "r", "a/fast", "")}, 7, []string{who, "no such network"}},
 		{"a definition that is no JSON", "", []Claimed{claimed("c", "r", "a/bad", "")}, 6, []string{who, "NAD a/bad"}},
 		{"isolation", `"namespaceIsolation":true`, []Claimed{claimed("c", "r", "b/blue", "")}, 7, []string{who, "namespaceIsolation"}},
 		{"a type of a definition that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, []Claimed{claimed("c", "r", "a/blue", "")}, 7, []string{who, "NAD a/blue", "allowedTypes"}},
 		{"a type of a network that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, network(inline), 7, []string{who, "allowedTypes"}},
-		{"an IPAM type that is not allowed", `"allowedTypes":{"nad":["tuning"]}`, network(`{"type":"tuning","ipam":{"type":"dhcp"}}`), 7, []string{who, "ipam.type"}},
 		{"multinet itself", "", network(`{"type":"multinet"}`), 7, []string{who, "itself"}},
-		{"Multus", "", network(`{"plugins":[{"type":"tuning"},{"type":"multus"}]}`), 7, []string{who, "plugins[1].type", "meta-plugin"}},
-		{"a plugin and a list", "", network(`{"Type":"tuning","plugins":[{"type":"tuning"}]}`), 7, []string{who, `both "type" and "plugins"`}},
 		{"a type that is a path", "", network(`{"type":"../../bin/sh"}`), 7, []string{who, "path"}},
-		{"args of the wrong type", "", network(`{"type":"tuning","args":5}`), 7, []string{who, "plugins[0].args"}},
-		{"a version that is none", "", network(`{"type":"tuning","cniVersion":"x"}`), 7, []string{who, "cniVersion"}},
-		{"a number that is too large", "", network(`{"type":"tuning","x":1e999}`), 6, []string{who}},
 		{"a plugin that is missing", "", network(`{"type":"absent"}`), 7, []string{who, `"absent"`, "not found"}},
 		{"a plugin of a definition that fails", "", []Claimed{claimed("c", "r", "a/full", "")}, 107, []string{who + `, NAD a/full: ADD c1 eth0: network "full" (net1)`, "no free device"}},
 		{"a plugin of a network that fails", "", network(`{"type":"full","name":"own"}`), 107, []string{who + `: ADD c1 eth0: network "own" (net1)`, "no free device"}},
@@ -153,7 +146,6 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		{"an interface of the same claim", "", []Claimed{claimed("c", "q", inline, "x0"), claimed("c", "r", inline, "x0")}, 7, []string{`claim "c", request "q" and ` + who, `"x0"`}},
 		{"an interface that is there", "", []Claimed{claimed("c", "r", inline, "used0")}, 7, []string{who, `"used0"`, "in use"}},
 		{"an interface that no kernel has", "", []Claimed{claimed("c", "r", inline, "net%d")}, 7, []string{who, `"net%d"`}},
-		{"a path for an interface", "", []Claimed{claimed("c", "r", inline, "../x")}, 7, []string{who, `"../x"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -281,44 +273,8 @@ func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
 	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline net2 false"})
 }
 
-// Each sandbox of a pod is attached to the networks of its claims. GC and DEL remove those of
-// the containers that are gone, and no others.
-func TestEachSandboxOfAPodIsAttached(t *testing.T) {
-	t.Parallel()
-	in := func(container string) func(*skel.CmdArgs) {
-		return func(a *skel.CmdArgs) {
-			podOf("a")(a)
-			a.ContainerID = container
-		}
-	}
-	h := newHost(t, "1.1.0")
-	var asked []string
-	h.cluster = claiming(&asked, claimed("c", "r", inline, ""))
-	conf := keys(bridge, passedNothing)
-	for _, container := range []string{"c1", "c2", "c3"} {
-		h.mustRun(t, "ADD", conf, in(container))
-		wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
-	}
-	err := h.run(t, "ADD", conf, in("c1"))
-	wantError(t, err, 7, "already added")
-	if strings.Contains(err.Error(), "claim") {
-		t.Errorf("error %v is about no claim", err)
-	}
-	wantTrace(t, h)
-	h.mustRun(t, "GC", keys(conf, gcFor("c1 eth0", "c3 eth0")))
-	got := strings.Join(h.trace(), ", ")
-	if !strings.HasPrefix(got, "DEL tuning net1, DEL bridge eth0, GC ") || !strings.Contains(got, "GC tuning") || strings.Count(got, "DEL") != 2 {
-		t.Errorf("GC: %s", got)
-	}
-	h.mustRun(t, "DEL", conf, in("c1"))
-	wantTrace(t, h, "DEL tuning net1", "DEL bridge eth0")
-	h.mustRun(t, "ADD", conf, in("c1"))
-	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
-	for _, container := range []string{"c1", "c3"} {
-		h.mustRun(t, "CHECK", conf, in(container))
-		wantTrace(t, h, "CHECK bridge eth0", "CHECK tuning net1")
-		h.mustRun(t, "DEL", conf, in(container))
-		h.trace()
-	}
-	h.clean(t)
+// with returns c with claims.
+func (c Cluster) with(claims ...Claimed) Cluster {
+	c.Claims = func(context.Context, nad.Pod) ([]Claimed, error) { return claims, nil }
+	return c
 }

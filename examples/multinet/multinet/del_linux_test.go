@@ -1,7 +1,9 @@
 package multinet
 
 import (
+	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +13,12 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
@@ -158,5 +164,152 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 	wantTrace(t, h)
 	if files, _ := filepath.Glob(h.Dir + "/state"); len(files) > 0 {
 		t.Errorf("made outside: %q", files)
+	}
+}
+
+func gcFor(attachments ...string) string {
+	var all []string
+	for _, a := range attachments {
+		container, ifname, _ := strings.Cut(a, " ")
+		all = append(all, `{"containerID":"`+container+`","ifname":"`+ifname+`"}`)
+	}
+	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
+}
+
+// GC deletes attachments that the runtime does not list, and tells each delegate which
+// of its own are valid.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
+	start := func(t *testing.T) *host {
+		t.Helper()
+		h := newHost(t, "1.1.0")
+		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
+		h.mustRun(t, "ADD", bridge, in("c2"))
+		h.trace()
+		return h
+	}
+	t.Run("stale", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`, gcFor("c2 eth0")))
+		got := h.trace()
+		want := []string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0", "GC bridge", "GC tuning"}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("calls %q, want %q", got, want)
+		}
+		for _, c := range h.Exec.Calls() {
+			if c.String() == "GC bridge" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`) {
+				t.Errorf("GC of bridge with %s", c.Stdin)
+			}
+			if c.String() == "GC tuning" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
+				t.Errorf("GC of a network that has no attachments with %s", c.Stdin)
+			}
+		}
+		h.mustRun(t, "DEL", bridge, in("c2"))
+		h.clean(t)
+	})
+	t.Run("old key", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(bridge, strings.Replace(gcFor(), "valid-attachments", "attachments", 1)))
+		h.clean(t)
+	})
+	t.Run("current configuration broken", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		wantError(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
+		h.clean(t)
+	})
+	t.Run("null", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		wantError(t, h.run(t, "GC", keys(bridge, `"cni.dev/valid-attachments":null`)), 7, "multi")
+		wantTrace(t, h)
+	})
+}
+
+// A mistake in a definition can make both ADD and DEL fail. A sweep removes what is
+// recorded of such an ADD once the definition is mended: that of the pod's namespace, with
+// what the pod has asked for, and with the device that the record has. A network in a claim
+// cannot change: another one of its name is not tried.
+func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
+	t.Parallel()
+	config := func(mode string) string { return `{"name":"net","type":"strict","mode":"` + mode + `"}` }
+	removed, failed := lifecycle.Sweep{Removed: 1}, lifecycle.Sweep{Failed: 1}
+	asked := annotated(`[{"name":"vf","cni-args":{"k":1}}]`)
+	cluster := func(mode string) func(context.Context, nad.Ref, nad.Use) (nad.Definition, error) {
+		return func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+			if use != nad.Selected && use != nad.Claimed {
+				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+			}
+			return nad.Definition{Ref: r, Resource: vf, Config: config(mode + "-of-" + r.Namespace)}, nil
+		}
+	}
+	silent := func(ctx context.Context, _ nad.Ref, _ nad.Use) (nad.Definition, error) {
+		<-ctx.Done()
+		return nad.Definition{}, ctx.Err()
+	}
+	type find = func(context.Context, nad.Ref, nad.Use) (nad.Definition, error)
+	for name, tt := range map[string]struct {
+		keys     string
+		selects  string // the annotation
+		claim    Claimed
+		file     string // the definition is mended in it
+		was, now find   // of a cluster, at the ADD and at the sweep
+		want     string // modes of the DELs
+		swept    lifecycle.Sweep
+	}{
+		"not mended":                             {selects: asked, want: "typo", swept: failed},
+		"in a file":                              {selects: asked, file: "net.d/a/vf.conf", want: "typo right", swept: removed},
+		"in the file of another namespace":       {selects: asked, file: "net.d/b/vf.conf", want: "typo", swept: failed},
+		"with plugins that it may not have":      {selects: asked, keys: `"allowedTypes":{"nad":["other"]},`, file: "net.d/a/vf.conf", want: "typo", swept: failed},
+		"in a cluster, with a device":            {selects: asked, was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0 right-of-a dev0", swept: removed},
+		"in a cluster that does not answer":      {selects: asked, now: silent, want: "typo", swept: failed},
+		"of a claim":                             {claim: claimed("c", "r", "a/vf", ""), was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0 right-of-a dev0", swept: removed},
+		"of a claim, which may not have plugins": {claim: claimed("c", "r", "a/vf", ""), keys: `"allowedTypes":{"nad":["other"]},`, was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0", swept: failed},
+		"a network in a claim":                   {claim: claimed("c", "r", config("typo"), ""), file: "net.d/net.conf", want: "typo", swept: failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			var tried []string
+			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+				var conf struct {
+					Mode, DeviceID string
+					Args           struct{ CNI map[string]int }
+				}
+				nodetest.OK(t, json.Unmarshal(c.Stdin, &conf))
+				if c.Command == "DEL" {
+					tried = append(tried, strings.TrimSpace(conf.Mode+" "+conf.DeviceID))
+				}
+				if strings.HasPrefix(conf.Mode, "typo") || tt.selects != "" && conf.Args.CNI["k"] != 1 {
+					return nil, errors.New("no such mode")
+				}
+				return nil, nil
+			}
+			h.Write("net.d/a/vf.conf", config("typo"))
+			devices := 0
+			h.cluster = withDevices(&devices, "dev0")
+			h.cluster.Definition = tt.was
+			selects := tt.selects
+			if selects == "" {
+				h.cluster, selects = h.cluster.with(tt.claim), passedNothing
+			}
+			if err := h.run(t, "ADD", keys(bridge, selects), podOf("a")); err == nil {
+				t.Fatal("success")
+			}
+			if tt.file != "" {
+				h.Write(tt.file, config("right"))
+			}
+			h.cluster.Definition, tried = tt.now, nil
+			s := &lifecycle.Sweeper{}
+			nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
+			swept, err := s.Sweep(t.Context())
+			if err != nil || swept != tt.swept {
+				t.Errorf("%+v, %v, want %+v", swept, err, tt.swept)
+			}
+			nodetest.Equal(t, "DELs", strings.Join(tried, " "), tt.want)
+		})
 	}
 }

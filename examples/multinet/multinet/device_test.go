@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,76 +72,77 @@ func (h *host) given(t *testing.T) string {
 	return strings.Join(all, " ")
 }
 
-// One device is never given to two attachments, whatever they are.
+// One device is never given to two attachments, whether the configuration, the pod or a claim
+// asks for them. All come from one allocation, and CHECK and DEL have them from the record.
+// Without the device that a network needs nothing is attached.
 func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name, keys string
-		asked      int
-		want       string
+	one, two := claimed("c", "r1", "a/vf", ""), claimed("c", "r2", "a/vf2", "x0")
+	primary := strings.Replace(annotated("vf"), `{"k8s`, `{"v1.multus-cni.io/default-network":"vf","k8s`, 1)
+	for name, tt := range map[string]struct {
+		keys, devices string
+		pod           string // its namespace; a by default
+		claims        []Claimed
+		want          string
+		code          uint
+		says          []string
 	}{
-		{"nobody needs one", keys(bridge, annotated("plain,plain")), 0, ""},
-		{"selections", keys(bridge, annotated("vf,plain,vf")), 1, "net1=a net3=b"},
-		{"a selection that names one", keys(bridge, annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`)), 1, "net1=b net2=a"},
-		{"default networks and a selection", keys(bridge, `"defaultNetworks":["vf","vf2"]`, annotated("vf")), 1, "net1=a net2=b net3=c"},
-		{"the primary of the configuration and a selection", keys(`"clusterNetwork":"vf"`, annotated("vf")), 1, "eth0=a net1=b"},
-		{"the primary of the pod, default network and selection", keys(bridge, `"defaultNetworks":["vf2"]`, strings.Replace(
-			annotated("vf"), `{"k8s`, `{"v1.multus-cni.io/default-network":"vf","k8s`, 1)), 1, "eth0=a net1=b net2=c"},
-		{"a device that pods may choose", keys(bridge, `"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), 1, "net1=b net2=a"},
+		"nobody needs one":             {keys: annotated("plain,plain"), devices: "c b a"},
+		"selections":                   {keys: annotated("vf,plain,vf"), devices: "c b a", want: "net1=a net3=b"},
+		"a selection that names one":   {keys: annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`), devices: "b a", want: "net1=b net2=a"},
+		"default networks":             {keys: keys(`"defaultNetworks":["vf","vf2"]`, annotated("vf")), devices: "c b a", want: "net1=a net2=b net3=c"},
+		"the primary":                  {keys: keys(`"clusterNetwork":"vf"`, annotated("vf")), devices: "b a", want: "eth0=a net1=b"},
+		"the primary of the pod":       {keys: keys(`"defaultNetworks":["vf2"]`, primary), devices: "c b a", want: "eth0=a net1=b net2=c"},
+		"one that pods may choose":     {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), devices: "b a", want: "net1=b net2=a"},
+		"claims":                       {keys: passedNothing, devices: "a b", claims: []Claimed{one, two}, want: "net1=a x0=b"},
+		"a network in a claim":         {keys: passedNothing, devices: "a", claims: []Claimed{claimed("c", "r", inline, "")}},
+		"a claim and selections":       {keys: annotated(`[{"name":"vf","deviceID":"b"}]`), devices: "a b c", claims: []Claimed{one, two}, want: "net1=b net2=a x0=c"},
+		"they run out":                 {keys: annotated("vf,vf,vf"), devices: "b a", code: 7, says: []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
+		"one that the pod has not":     {keys: annotated(`[{"name":"vf","deviceID":"c"}]`), devices: "b a", code: 7, says: []string{`"vf"`, `"c"`, "not allocated"}},
+		"the same twice":               {keys: annotated(`[{"name":"vf","deviceID":"a"},{"name":"vf","deviceID":"a"}]`), devices: "b a", code: 7, says: []string{`"a"`, "in use"}},
+		"the kubelet does not answer":  {keys: annotated("vf"), devices: "b a", pod: "b", code: 11, says: []string{`"vf"`, "another pod"}},
+		"one that pods may not choose": {keys: annotated(`[{"name":"plain","deviceID":"a"}]`), devices: "b a", code: 7, says: []string{"allowDeviceID"}},
+		"too few for a claim":          {keys: annotated("vf"), devices: "a", claims: []Claimed{two}, code: 7, says: []string{`claim "c", request "r2"`, vf}},
+		"nobody can be asked":          {keys: annotated("vf"), code: 7, says: []string{`"vf"`, vf, "multinetd"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t, "1.0.0")
-			asked := 0
-			h.cluster = withDevices(&asked, "c", "b", "a")
-			h.mustRun(t, "ADD", tt.keys, podOf("a"))
-			if got := h.given(t); got != tt.want || asked != tt.asked {
-				t.Errorf("devices %s, want %s; asked %d times, want %d", got, tt.want, asked, tt.asked)
+			h := newHost(t, "1.1.0")
+			asked, pod := 0, podOf(cmp.Or(tt.pod, "a"))
+			h.cluster = withDevices(&asked, strings.Fields(tt.devices)...).with(tt.claims...)
+			if tt.devices == "" {
+				h.cluster.Devices = nil
 			}
-			// CHECK and DEL have them from the record.
-			h.mustRun(t, "CHECK", bridge, podOf("a"))
+			err := h.run(t, "ADD", keys(bridge, tt.keys), pod)
+			if tt.code != 0 {
+				wantError(t, err, tt.code, tt.says...)
+				wantTrace(t, h)
+				h.clean(t)
+				return
+			}
+			if got := h.given(t); err != nil || got != tt.want || asked != min(1, len(tt.want)) {
+				t.Errorf("devices %s, want %s; asked %d times, %v", got, tt.want, asked, err)
+			}
+			var recordedAs []string
+			for _, a := range recorded(t, h, "c1").Attached {
+				if o := nad.ParseOrigin(a.Origin); o.Resource == vf {
+					recordedAs = append(recordedAs, a.IfName+"="+o.Device)
+				}
+			}
+			if !strings.Contains(tt.keys, "allowDeviceID") { // whose device is of no resource
+				nodetest.Equal(t, "recorded", strings.Join(recordedAs, " "), tt.want)
+			}
+			h.mustRun(t, "CHECK", bridge, pod)
 			if got := h.given(t); got != tt.want {
 				t.Errorf("CHECK of devices %s, want %s", got, tt.want)
 			}
-			h.mustRun(t, "DEL", bridge, podOf("a"))
-			if got := h.given(t); len(got) != len(tt.want) || asked != tt.asked {
+			h.mustRun(t, "DEL", bridge, pod)
+			if got := h.given(t); len(got) != len(tt.want) || asked > 1 {
 				t.Errorf("DEL of devices %s, want %s; asked %d times", got, tt.want, asked)
 			}
 			h.clean(t)
 		})
 	}
-}
-
-func TestNoNetworkIsAttachedWithoutTheDeviceThatItNeeds(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, keys string
-		pod        func(*skel.CmdArgs)
-		code       uint
-		says       []string
-	}{
-		{"they run out", keys(bridge, annotated("vf,vf,vf")), podOf("a"), 7, []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
-		{"one that the pod does not have", keys(bridge, annotated(`[{"name":"vf","deviceID":"c"}]`)), podOf("a"), 7, []string{`"vf"`, `"c"`, "not allocated"}},
-		{"the same twice", keys(bridge, annotated(`[{"name":"vf","deviceID":"a"},{"name":"vf","deviceID":"a"}]`)), podOf("a"), 7, []string{`"a"`, "in use"}},
-		{"the kubelet does not answer", keys(bridge, `"namespaceIsolation":true`, annotated("vf")), podOf("b"), 11, []string{`"vf"`, "another pod"}},
-		{"a pod may not choose", keys(bridge, annotated(`[{"name":"plain","deviceID":"a"}]`)), podOf("a"), 7, []string{"allowDeviceID"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			asked := 0
-			h.cluster = withDevices(&asked, "b", "a")
-			wantError(t, h.run(t, "ADD", tt.keys, tt.pod), tt.code, tt.says...)
-			wantTrace(t, h)
-			h.clean(t)
-		})
-	}
-	h := newHost(t, "1.0.0")
-	asked := 0
-	h.cluster = withDevices(&asked)
-	h.cluster.Devices = nil
-	wantError(t, h.run(t, "ADD", keys(bridge, annotated("vf")), podOf("a")), 7, `"vf"`, vf, "multinetd")
-	wantTrace(t, h)
 }
 
 // A runtime may attach a container more than once.
@@ -157,20 +159,6 @@ func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 	}
 	third := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth2" }
 	wantError(t, h.run(t, "ADD", keys(bridge, annotated("vf")), third), 7, "not all of them free")
-}
-
-func TestTheRecordHasTheDeviceAndItsResource(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.0.0")
-	asked := 0
-	h.cluster = withDevices(&asked, "a")
-	h.mustRun(t, "ADD", keys(bridge, annotated("vf,plain")), podOf("a"))
-	want := []string{
-		`eth0 {"use":"cluster"}`,
-		`net1 {"use":"selected","definition":"a/vf","selection":{"name":"vf"},"resource":"vendor.example/vf","device":"a"}`,
-		`net2 {"use":"selected","definition":"a/plain","selection":{"name":"plain"}}`,
-	}
-	nodetest.Equal(t, "got", h.origins(t), want)
 }
 
 // Device information files: what the device plugin says is there for plugins and for the
@@ -271,7 +259,8 @@ func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 }
 
 // A network that a running pod selects gets a device that the pod has and that nothing in
-// the records of the container uses. None is attached without one.
+// the records of the container uses. None is attached without one. Edits of the annotation
+// leave the networks of claims alone, and can take neither their interfaces nor their devices.
 func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 	t.Parallel()
 	const (
@@ -281,9 +270,11 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		xa = `{"name":"vf","interface":"x","deviceID":"a"}`
 		ya = `{"name":"vf","interface":"y","deviceID":"a"}`
 	)
+	claims := []Claimed{claimed("c", "r", "a/vf2", "x0"), claimed("c", "own", inline, "y0")} // the first has the device a
 	for name, tt := range map[string]struct {
 		keys, devices, before, after string
 		replace                      bool
+		claims                       []Claimed
 		want                         string // interfaces of calls, with their devices
 		words                        []string
 	}{
@@ -299,11 +290,16 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		"none, because all are used":              {devices: "a", before: x, after: x + "," + y, words: []string{`"vf"`, vf, "free"}},
 		"none, because the one is used":           {devices: "a b", before: x, after: x + "," + ya, words: []string{`"a"`, "in use"}},
 		"none, because the pod has none":          {after: x, words: []string{`"vf"`, vf}},
+		"nothing selected beside claims":          {devices: "a b", before: x, claims: claims, want: "x=a"},
+		"one beside that of a claim":              {devices: "a b", after: x, claims: claims, want: "x=b"},
+		"the interface of a claim":                {devices: "a b", after: `{"name":"plain","interface":"x0"}`, claims: claims, words: []string{`"plain"`, `"x0"`}},
+		"the device of a claim":                   {devices: "a b", after: xa, claims: claims, words: []string{`"vf"`, `"a"`, "in use"}},
+		"both of a claim":                         {devices: "a", after: `{"name":"vf","interface":"x0","deviceID":"a"}`, replace: true, claims: claims, words: []string{`"vf"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			asked := 0
-			p := startIn(t, withDevices(&asked, strings.Fields(tt.devices)...), "["+tt.before+"]", strings.Fields(tt.keys)...)
+			p := startIn(t, withDevices(&asked, strings.Fields(tt.devices)...).with(tt.claims...), "["+tt.before+"]", strings.Fields(tt.keys)...)
 			p.networks, p.replace = "["+tt.after+"]", tt.replace
 			_, err := p.reconcile(t)
 			if tt.words == nil && err != nil {
@@ -312,12 +308,15 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 			if tt.words != nil {
 				wantError(t, err, 7, tt.words...)
 			}
-			if got := p.given(t); got != tt.want {
-				t.Errorf("devices %s, want %s", got, tt.want)
-			}
+			nodetest.Equal(t, "devices", p.given(t), tt.want)
 			if _, err := p.reconcile(t); (err != nil) != (tt.words != nil) || p.given(t) != "" {
 				t.Errorf("again: %v", err)
 			}
+			live := strings.Join(p.Exec.Live(), " ")
+			if tt.claims != nil && (!strings.Contains(live, "x0") || !strings.Contains(live, "y0")) {
+				t.Errorf("attached %s", live)
+			}
+			p.mustRun(t, "CHECK", p.keys)
 			p.mustRun(t, "DEL", p.keys)
 			p.clean(t)
 		})
@@ -329,37 +328,17 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	c := withDevices(&asked, "a")
-	definition := c.Definition
-	c.Definition = func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
-		d, err := definition(ctx, r, use)
-		d.Config = `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`
-		return d, err
+	c.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+		return nad.Definition{Ref: r, Resource: vf, Config: `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`}, nil
 	}
 	p := startIn(t, c, "")
 	p.Write("devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
-	files := func() int {
-		found, err := filepath.Glob(filepath.Join(p.devices(), "cni", "*"))
-		nodetest.OK(t, err)
-		return len(found)
-	}
 	p.networks = "vf"
 	p.mustReconcile(t, "ADD macvlan net1 vf")
-	if n := files(); n != 1 {
-		t.Errorf("%d files", n)
+	if files := p.Files("devinfo/cni"); len(files) != 1 {
+		t.Errorf("files %q", files)
 	}
 	p.networks = ""
 	p.mustReconcile(t, "DEL macvlan net1 vf")
-	if n := files(); n != 0 {
-		t.Errorf("%d files are left", n)
-	}
-	// One that cannot be written is said, and the network is attached.
-	nodetest.OK(t, os.RemoveAll(p.devices()))
-	p.Write("devinfo", "a file")
-	var said error
-	p.cluster.Warn = func(_ context.Context, _ nad.Pod, err error) { said = err }
-	p.networks = "vf"
-	p.mustReconcile(t, "ADD macvlan net1 vf")
-	if said == nil {
-		t.Error("nothing is said")
-	}
+	nodetest.Equal(t, "left", p.Files("devinfo/cni"), nil)
 }

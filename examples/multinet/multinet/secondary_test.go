@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -101,109 +99,32 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	}
 }
 
-// The attributes of the interface reach the plugins, in ADD and DEL.
+// The attributes of the interface reach the plugins, in ADD and DEL. The recorded path of
+// the namespace is used, because the runtime's DEL knows no other.
 func TestAttributesReachThePlugins(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
+	netns := h.Write("netns", "")
+	nodetest.OK(t, os.Link(netns, netns+"2"))
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
 	with := wire.Attributes{
 		IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01",
 		CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)},
 	}
-	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
+	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args, a.Netns = "K=v", netns+"2" })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
 	nodetest.Equal(t, "ADD", arguments(t, h), want)
 	call := h.Exec.Calls()[h.seen]
 	if in := h.stdin(t, 0); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
 		t.Errorf("not completed: %v", in)
 	}
-	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != filepath.Join(h.Dir, "netns") {
+	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != netns {
 		t.Errorf("call %+v", call)
 	}
 	h.trace()
 	h.mustSecondary(t, "DEL", "", wire.Attributes{})
 	nodetest.Equal(t, "DEL", arguments(t, h), want)
-	h.mustRun(t, "DEL", bridge)
-	h.clean(t)
-}
-
-// A controller written for Multus asks for addresses of networks without capabilities.
-// With legacyArgs these get them in CNI_ARGS, as when a pod selects them. DEL has the same.
-func TestLegacyArgsOfANetworkThatIsAttachedLater(t *testing.T) {
-	t.Parallel()
-	const network = `{"name":"later","type":"macvlan"}`
-	with := &wire.Attributes{IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:05"}
-	for _, tt := range []struct {
-		keys string
-		want string // empty if the request is refused
-	}{
-		{`"type":"multinet"`, ""},
-		{`"type":"multus-shim","legacyArgs":false`, ""},
-		{`"type":"multinet","legacyArgs":true`, "K=v;IP=10.0.0.5/24;MAC=02:00:00:00:00:05"},
-		{`"type":"multus-shim"`, "K=v;IP=10.0.0.5/24;MAC=02:00:00:00:00:05"},
-	} {
-		h := newHost(t, "1.1.0")
-		h.mustRun(t, "ADD", bridge)
-		h.trace()
-		seen := len(h.Exec.Calls())
-		p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,%s}`, h.state(), tt.keys), with)
-		args := skel.CmdArgs{ContainerID: "c1", IfName: "hot0", Args: "IP=1.2.3.4;K=v", StdinData: []byte(network)}
-		err := p.Do(t.Context(), h.process(), delegate.CommandAdd, args)
-		if tt.want == "" {
-			wantError(t, err, 7, "ips")
-			wantTrace(t, h)
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		h.mustRun(t, "DEL", bridge)
-		for _, c := range h.Exec.Calls()[seen:] {
-			if c.Plugin == "macvlan" && c.Args != tt.want {
-				t.Errorf("%s: %s with CNI_ARGS %q, want %q", tt.keys, c, c.Args, tt.want)
-			}
-		}
-		h.clean(t)
-	}
-}
-
-// The record says that a network was attached by a request, and what was asked for.
-func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.mustRun(t, "ADD", bridge)
-	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
-	n := nodetest.Parse(green)
-	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
-	given := nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
-	for ifname, origin := range map[string]json.RawMessage{"hot1": nil, "hot2": given} {
-		a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: ifname, Origin: origin}
-		nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
-	}
-	got := h.origins(t)
-	slices.Sort(got)
-	want := []string{
-		`eth0 {"use":"cluster"}`,
-		`hot0 {"use":"attached","selection":{"name":"green","mac":"02:00:00:00:00:01"}}`,
-		`hot1 {"use":"attached"}`,
-		`hot2 {"use":"attached","definition":"a/green"}`,
-	}
-	nodetest.Equal(t, "origins", got, want)
-}
-
-// The network namespace may be given by another path. The recorded path stays,
-// because the runtime's DEL knows no other.
-func TestAttachByAnotherPathOfTheNamespace(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	netns := filepath.Join(h.Dir, "netns")
-	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
-	nodetest.OK(t, os.Link(netns, netns+"2"))
-	h.mustRun(t, "ADD", bridge)
-	h.trace()
-	h.mustSecondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
-	if call := h.Exec.Calls()[h.seen]; call.NetNS != netns {
-		t.Errorf("call %+v", call)
-	}
 	h.mustRun(t, "DEL", bridge)
 	h.clean(t)
 }
@@ -308,35 +229,41 @@ func TestStatusOfOneMoreNetwork(t *testing.T) {
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no
-// name.
+// name. The record says that a request has attached the network, and what it asked for.
 func TestAttachAndDetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	h.taken = []string{"net1"}
 	h.mustRun(t, "ADD", bridge)
+	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
 	h.trace()
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
-	n := nodetest.Parse(green)
 	a := delegate.Attachment{
-		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
+		Network: nodetest.Parse(green), ContainerID: "c1", Args: "K8S_POD_NAME=p",
+		CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}
 	nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
-	calls := h.Exec.Calls()
-	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
-		t.Errorf("the plugin was given %s", got)
+	last := h.Last("ADD")
+	if !strings.Contains(string(last.Stdin), `"ips":["10.9.1.7/24"]`) || last.Args != "IgnoreUnknown=1;K8S_POD_NAME=p" {
+		t.Errorf("the plugin was given %s, %s", last.Args, last.Stdin)
 	}
-	if got, want := calls[len(calls)-1].Args, "IgnoreUnknown=1;K8S_POD_NAME=p"; got != want {
-		t.Errorf("the plugin was given the arguments %q, want %q", got, want)
-	}
+	given := a
+	given.IfName, given.Origin = "hot2", nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
+	nodetest.OK(t, Attach(t.Context(), h.process(), conf, given))
+	nodetest.Equal(t, "origins", h.origins(t), []string{
+		`eth0 {"use":"cluster"}`,
+		`hot0 {"use":"attached","selection":{"name":"green","mac":"02:00:00:00:00:01"}}`,
+		`net2 {"use":"attached"}`,
+		`hot2 {"use":"attached","definition":"a/green"}`,
+	})
 	a.IfName = "eth0"
 	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
 	a.ContainerID = "c2"
 	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
-	nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
-	if err := Detach(t.Context(), h.process(), conf, "c1", "net2"); err != nil { // what is gone is gone
-		t.Fatal(err)
+	for range 2 { // what is gone is gone
+		nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
 	}
-	wantTrace(t, h, "ADD macvlan net2", "DEL macvlan net2")
+	wantTrace(t, h, "ADD macvlan net2", "ADD macvlan hot2", "DEL macvlan net2")
 	for name, err := range map[string]error{
 		"attach": Attach(t.Context(), h.process(), []byte("{"), a), "detach": Detach(t.Context(), h.process(), []byte("{"), "c1", "net2"),
 	} {
@@ -345,4 +272,5 @@ func TestAttachAndDetach(t *testing.T) {
 		}
 	}
 	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
 }
