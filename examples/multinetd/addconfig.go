@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -96,7 +97,7 @@ func (a addConfig) save(dir string) error {
 		return err
 	}
 	file := filepath.Join(dir+".asked", a.network)
-	if there, err := readFile(file); err == nil && bytes.Equal(there, text) {
+	if there, err := daemon.ReadFile(file); err == nil && bytes.Equal(there, text) {
 		return nil
 	}
 	if err := os.MkdirAll(dir+".asked", 0o700); err != nil {
@@ -118,7 +119,7 @@ func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error)
 			continue // a temporary file
 		}
 		a := addConfig{network: file.Name()}
-		text, readErr := readFile(filepath.Join(dir+".asked", a.network))
+		text, readErr := daemon.ReadFile(filepath.Join(dir+".asked", a.network))
 		kept, decodeErr := netconf.Decode[savedConfig](text)
 		p, editErr := kept.Conf.Edit(replace)
 		if e := cmp.Or(readErr, decodeErr, editErr); e != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
 	"github.com/metacni/metacni/netconf"
@@ -110,7 +111,7 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 // readFile reads a configuration file. Without one it reads defaultFile, which may be missing.
 func (c *config) readFile(file, defaultFile string) error {
 	path := cmp.Or(file, defaultFile)
-	data, err := readFile(path)
+	data, err := daemon.ReadFile(path)
 	if file == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -223,7 +224,7 @@ func (c *config) ignore(keys map[string]any) {
 // findCluster finds out from the environment whether there is a Kubernetes cluster. If
 // there is none its keys have no effect.
 func (c *config) findCluster(environ []string, tokenFile string) error {
-	err := c.cluster.Discover(func(key string) string { return variable(environ, key) }, tokenFile)
+	err := c.cluster.Discover(func(key string) string { return daemon.Variable(environ, key) }, tokenFile)
 	if !c.cluster.On() {
 		c.ignore(c.cluster.Keys())
 		return err
@@ -349,14 +350,4 @@ func (l *level) UnmarshalText(text []byte) error {
 	}
 	*l = level(found)
 	return nil
-}
-
-// variable returns the value of an environment variable, or the empty string.
-func variable(environ []string, key string) string {
-	for _, kv := range environ {
-		if value, found := strings.CutPrefix(kv, key+"="); found {
-			return value
-		}
-	}
-	return ""
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
 	"github.com/metacni/metacni/netconf"
@@ -38,8 +39,8 @@ const undoTimeout = 8 * time.Second
 // definitions have been read by then.
 const settled = 10 * time.Second
 
-// A daemon is multinet behind a socket, without the process around it.
-type daemon struct {
+// A service is multinet behind a socket, without the process around it.
+type service struct {
 	conf    *config
 	log     *slog.Logger
 	metrics *metrics
@@ -54,13 +55,13 @@ type daemon struct {
 	interfaceNames func(netns string) ([]string, error)
 }
 
-// newDaemon makes a daemon. Its plugins get path as their PATH. The end of ctx has
+// newService makes a service. Its plugins get path as their PATH. The end of ctx has
 // no effect on the daemon.
-func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) *daemon {
-	d := &daemon{
+func newService(ctx context.Context, conf *config, path, version string, log *slog.Logger) *service {
+	d := &service{
 		conf: conf, log: log, manager: conf.manager(),
 		path: cmp.Or(path, plugin.DefaultPath),
-		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
+		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
 	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Change: d.change, Rules: d.rules, Detach: d.detach, Status: d.statusOf}, log)
@@ -112,7 +113,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 // plugin returns multinet. Its ADD notes what was asked before it does anything else, and
 // tells users of the cluster why it has failed. Its DEL cancels what the daemon changes by
 // itself.
-func (d *daemon) plugin() plugin.Plugin {
+func (d *service) plugin() plugin.Plugin {
 	p := multinet.New(d.cluster.Multinet())
 	add, del := p.Add, p.Del
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
@@ -131,14 +132,14 @@ func (d *daemon) plugin() plugin.Plugin {
 
 // change keeps a container in step with the networks that its pod selects. The
 // configuration is that of the last ADD of its network.
-func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
+func (d *service) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
 	last := d.configs.of(dir, k.Network)
 	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
 }
 
 // own returns the daemon's configuration of multinet, or that of the network that it
 // publishes.
-func (d *daemon) own() []byte {
+func (d *service) own() []byte {
 	if d.manager != nil {
 		return d.conf.publish.request
 	}
@@ -146,7 +147,7 @@ func (d *daemon) own() []byte {
 }
 
 // rules returns who may have which networks.
-func (d *daemon) rules() (nad.Policy, nad.Rules, error) {
+func (d *service) rules() (nad.Policy, nad.Rules, error) {
 	r, err := multinet.NewReviewer(d.own())
 	if err != nil {
 		return nad.Policy{}, nad.Rules{}, err
@@ -156,20 +157,20 @@ func (d *daemon) rules() (nad.Policy, nad.Rules, error) {
 }
 
 // detach removes an interface from a container with the record k in dir.
-func (d *daemon) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
+func (d *service) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
 	last := d.configs.of(dir, k.Network)
 	return multinet.Secondary(last.conf, nil).Do(ctx, d.process(ctx), delegate.CommandDel,
 		skel.CmdArgs{ContainerID: k.ContainerID, IfName: ifname, Path: last.cniPath})
 }
 
 // statusOf returns a network that pods may claim, and the error of its STATUS.
-func (d *daemon) statusOf(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error) {
+func (d *service) statusOf(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error) {
 	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
 // have claimed. For these the next daemon needs it too.
-func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
+func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
 	a := addConfig{c.Name, c.StdinData, c.Path}
 	d.configs.note(c.Manager.Dir, a)
 	if !d.cluster.ActsLater() {
@@ -182,7 +183,7 @@ func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
 
 // noteConfig notes the configurations that the daemon has before the first ADD: its own, those
 // that earlier daemons have saved, and that of the network that it publishes.
-func (d *daemon) noteConfig(ctx context.Context) {
+func (d *service) noteConfig(ctx context.Context) {
 	d.configs.note(d.conf.stateDir, addConfig{conf: d.conf.multinet()})
 	published := d.conf.publish.stateDir
 	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
@@ -206,7 +207,7 @@ func (d *daemon) noteConfig(ctx context.Context) {
 
 // process returns what multinet uses for one request. Plugins receive nothing of
 // the daemon's environment but its PATH.
-func (d *daemon) process(ctx context.Context) plugin.Process {
+func (d *service) process(ctx context.Context) plugin.Process {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
 	return plugin.Process{
 		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
@@ -228,7 +229,7 @@ func (d *daemon) process(ctx context.Context) plugin.Process {
 
 // attachments lists the recorded attachments of a container, or of all containers
 // if container is empty.
-func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
+func (d *service) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
 	var all []thick.Attachment
 	var errs []error
 	for r, err := range (&lifecycle.Manager{Dir: d.conf.stateDir}).Records(ctx) {
@@ -254,7 +255,7 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 // serve serves l until ctx has ended and every operation is done or undone. It
 // calls notify when the daemon is ready and when it stops. Resident plugins are
 // launched before the first operation and stopped after the last one.
-func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
+func (d *service) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
 		stop, err := serveMetrics(ctx, d.conf.MetricsAddress, d.pages(), d.log)
 		if err != nil {
@@ -297,7 +298,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 // service manager that the daemon is ready. It returns when ctx ends, or when the
 // network cannot be published. The published file stays: without it pods would
 // silently get other networks.
-func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
+func (d *service) announce(ctx context.Context, notify func(state string)) error {
 	if !d.waitReady(ctx, notify) {
 		return nil
 	}
@@ -313,7 +314,7 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 // pages returns a handler that serves the metrics and the probes, and answers all
 // other paths as the server does. A ServeMux would redirect paths that are not
 // clean.
-func (d *daemon) pages() http.Handler {
+func (d *service) pages() http.Handler {
 	metrics := d.metrics.handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" {
@@ -326,7 +327,7 @@ func (d *daemon) pages() http.Handler {
 
 // socketPages returns a handler of the pages, and of those that only root may have: they
 // are served on the socket alone.
-func (d *daemon) socketPages() http.Handler {
+func (d *service) socketPages() http.Handler {
 	pages := d.pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == multinet.NetworkStatusPath {

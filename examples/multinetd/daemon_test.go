@@ -19,7 +19,7 @@ import (
 // The server waits for the undo of an ADD for longer than the undo may take.
 func TestServerWaitsLongerThanUndoingTakes(t *testing.T) {
 	t.Parallel()
-	d := newWorld(t, "").daemon
+	d := newWorld(t, "").service
 	if server, undoing := d.server.UndoTimeout, d.process(t.Context()).UndoTimeout; undoing <= 0 || server <= undoing {
 		t.Errorf("the server waits %v, and undoing takes up to %v", server, undoing)
 	}

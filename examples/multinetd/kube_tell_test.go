@@ -247,7 +247,7 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	nodetest.OK(t, err)
 	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
 	log := &journal{}
-	logIgnored(t.Context(), newLogger(log, c), c)
+	logIgnored(t.Context(), c.logger(log), c)
 	var got []string
 	for line := range strings.Lines(log.String()) {
 		var l struct{ Level, Msg, Key, Why string }

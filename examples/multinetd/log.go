@@ -4,23 +4,17 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
-// newLogger returns a logger that writes to w.
-func newLogger(w io.Writer, c *config) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.Level(c.LogLevel)}
-	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
+// logger returns a logger that writes to w as the configuration says.
+func (c *config) logger(w io.Writer) *slog.Logger {
+	return daemon.NewLogger(w, slog.Level(c.LogLevel), c.LogFormat == "json")
 }
 
 // logEvent logs a request in one line. A STATUS that succeeds is logged at level
@@ -35,7 +29,7 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	}
 	pod := nad.PodOf(e.Args)
 	attrs := []slog.Attr{slog.String("command", e.Command), slog.String("path", e.Path)}
-	attrs = append(attrs, named("container", e.ContainerID, "ifname", e.IfName, "network", e.Network, "pod_namespace", pod.Namespace, "pod", pod.Name)...)
+	attrs = append(attrs, daemon.Named("container", e.ContainerID, "ifname", e.IfName, "network", e.Network, "pod_namespace", pod.Namespace, "pod", pod.Name)...)
 	attrs = append(attrs, slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status))
 	if e.Replayed {
 		attrs = append(attrs, slog.Bool("replayed", true))
@@ -44,32 +38,6 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 		attrs = append(attrs, slog.Uint64("code", uint64(status.Code(e.Err))), slog.String("error", e.Err.Error()), slog.Int("uid", e.UID))
 	}
 	log.LogAttrs(ctx, level, "request", attrs...)
-}
-
-// about returns the attributes of a line about the attachment k.
-func about(k scratch.Key) []slog.Attr {
-	return named("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
-}
-
-// named returns attributes of keys and values, without those whose value is empty.
-func named(pairs ...string) (attrs []slog.Attr) {
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			attrs = append(attrs, slog.String(pair[0], pair[1]))
-		}
-	}
-	return attrs
-}
-
-// because returns the attribute of a line about k that says why something failed.
-// It does not repeat the names in k.
-func because(k scratch.Key, err error) slog.Attr {
-	failed, ok := err.(*lifecycle.Error) //nolint:errorlint // the error itself, not one that it wraps
-	if !ok {
-		failed = &lifecycle.Error{Key: k, Err: err}
-	}
-	_, why, _ := strings.Cut(failed.Error(), ": ") // after the operation and the attachment
-	return slog.String("error", why)
 }
 
 // logIgnored logs each key of the file that has no effect. A key that is not known is a

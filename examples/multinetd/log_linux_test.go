@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -86,7 +87,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	bin := t.TempDir()
 	script(t, bin, "talks", `conf=$(cat); echo "called with $conf" >&2; echo "$conf" | tr , '\n' >&2; echo '{"cniVersion":"1.1.0"}'`)
 	script(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)
-	w.exec = &executor{log: w.log}
+	w.exec = &daemon.Exec{Log: w.log}
 	w.path = os.Getenv("PATH")
 	nodetest.OK(t, os.WriteFile(w.args("").Netns, nil, 0o600))
 	w.start(t)
@@ -121,70 +122,6 @@ func script(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	nodetest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 	return path
-}
-
-// The number and the length of logged lines are limited, so that a plugin cannot
-// fill the disk.
-func TestStderrIsCapped(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		writes []string
-		want   []string
-	}{
-		{"nothing", nil, nil},
-		{"lines", []string{"a\nb\n"}, []string{"a", "b"}},
-		{"a line in pieces", []string{"a", "b", "\n", "c"}, []string{"ab", "c"}},
-		{"empty lines", []string{"\n\n  \n\r\n"}, nil},
-		{"a long line", []string{strings.Repeat("x", 3*maxLine) + "\ny\n"}, []string{strings.Repeat("x", maxLine) + "...", "y"}},
-		{"many lines", []string{strings.Repeat("x\n", 10*maxLines)}, append(strings.Fields(strings.Repeat("x ", maxLines)), "")},
-		{"a secret", []string{"password " + secret + "\n"}, []string{"password (hidden)"}},
-		{"what is no secret", []string{"network blue-net\n"}, []string{"network blue-net"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var j journal
-			w := &lineWriter{ctx: t.Context(), log: slog.New(slog.NewJSONHandler(&j, nil)), stdin: []byte(`{"name":"blue-net","x":["` + secret + `"]}`)}
-			for _, text := range tt.writes {
-				if n, err := w.Write([]byte(text)); n != len(text) || err != nil {
-					t.Errorf("wrote %d: %v", n, err)
-				}
-			}
-			w.end()
-			if n, err := w.Write([]byte("late\n")); n != 5 || err != nil {
-				t.Errorf("late: %d, %v", n, err)
-			}
-			w.end()
-			var got []string
-			for _, line := range j.lines(t) {
-				text, _ := line["text"].(string)
-				got = append(got, text)
-			}
-			if strings.Join(got, "|") != strings.Join(tt.want, "|") {
-				t.Errorf("logged %q, want %q", got, tt.want)
-			}
-		})
-	}
-}
-
-// Wherever a line is cut, it keeps no part of a secret.
-func TestCutLineHasNoPartOfASecret(t *testing.T) {
-	t.Parallel()
-	for n := range 3 * len(secret) {
-		for _, text := range []string{
-			strings.Repeat("x", maxLine-n) + secret + secret,
-			strings.Repeat("x", maxLine-n) + strings.Repeat(secret+" ", 3),
-			strings.Repeat("x", n) + strings.Repeat(secret, maxLine),
-		} {
-			var j journal
-			w := &lineWriter{ctx: t.Context(), log: slog.New(slog.NewJSONHandler(&j, nil)), stdin: []byte(`{"x":["` + secret + `"]}`)}
-			_, _ = w.Write([]byte(text))
-			w.end()
-			if got := j.String(); strings.Contains(got, "hunt") || got == "" {
-				t.Fatalf("logged %s", got)
-			}
-		}
-	}
 }
 
 // Requests that are refused or have no attachment have a line too.

@@ -4,13 +4,13 @@
 // The plugin is package examples/multinet/multinet, and package delegate/thick
 // serves it. This program configures both (config.go) and combines them
 // (daemon.go). It also
-//   - publishes the network that names the shim (publish.go), keeps it in step and takes
-//     over containers that others have attached (publisher.go),
+//   - publishes the network that names the shim, keeps it in step and takes over
+//     containers that others have attached (publish.go),
 //   - removes stale attachments (sweep.go),
 //   - calls resident plugins (resident.go),
 //   - takes networks from a Kubernetes cluster, and writes the status of pods (package
 //     cluster),
-//   - logs (log.go, stderr.go) and serves metrics (metrics.go).
+//   - logs (log.go) and serves metrics (metrics.go, metricsserver.go).
 //
 // With the argument webhook the program is an admission webhook instead (webhook.go).
 package main
@@ -23,51 +23,25 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
 )
 
 func main() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // by nohup
-		signal.Notify(signals, syscall.SIGHUP)
-	}
-	go func() {
-		fmt.Fprintf(os.Stderr, "multinetd: second signal (%v): ended without waiting\n", secondSignal(signals, cancel))
+	ctx := daemon.Signals(context.Background(), func(s os.Signal) {
+		fmt.Fprintf(os.Stderr, "multinetd: second signal (%v): ended without waiting\n", s)
 		os.Exit(1)
-	}()
-	// The daemon goes on when nobody reads its log any longer. It catches the
-	// signal instead of ignoring it, because plugins would inherit that.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	})
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "multinetd:", err)
 		os.Exit(1)
-	}
-}
-
-// oneSignal is how long several signals count as one: timeout(1) and some service managers
-// send one to the process and one to its group.
-const oneSignal = time.Second
-
-// secondSignal calls end at the first of signals, and returns the second one.
-func secondSignal(signals <-chan os.Signal, end func()) os.Signal {
-	<-signals
-	end()
-	for first := time.Now(); ; {
-		if s := <-signals; time.Since(first) >= oneSignal {
-			return s
-		}
 	}
 }
 
@@ -91,8 +65,8 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	if err := conf.findCluster(environ, cluster.TokenFile); err != nil {
 		return err
 	}
-	log := newLogger(stderr, conf)
-	d := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)
+	log := conf.logger(stderr)
+	d := newService(ctx, conf, daemon.Variable(environ, "PATH"), plugin.Version(), log)
 	waiting := time.AfterFunc(time.Second, func() {
 		log.WarnContext(ctx, "waiting for another daemon to release the socket", "directory", conf.SocketDir)
 	})
@@ -101,7 +75,7 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	if err != nil {
 		return err
 	}
-	manager := variable(environ, "NOTIFY_SOCKET")
+	manager := daemon.Variable(environ, "NOTIFY_SOCKET")
 	return d.serve(ctx, l, func(state string) {
 		if err := notify(manager, state); err != nil {
 			log.WarnContext(ctx, "sd_notify failed", "error", err)
@@ -121,7 +95,7 @@ func installShim(self func() (string, error), dir string) error {
 
 // listen returns the socket that the service manager has opened. If there is none,
 // it opens one in socketDir, once the previous daemon has released it.
-func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, error) {
+func (d *service) listen(ctx context.Context, environ []string) (net.Listener, error) {
 	activated, err := thick.Activated(ctx, environ)
 	if activated != nil || err != nil {
 		return activated, err

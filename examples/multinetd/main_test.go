@@ -11,10 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -36,30 +33,6 @@ func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "-socket-dir") {
 		t.Errorf("%v: %s", err, out.String())
 	}
-}
-
-// A signal that is repeated at once is the first one: it does not end the daemon before it
-// has drained.
-func TestSignalThatIsRepeatedAtOnceCountsOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		signals := make(chan os.Signal, 2)
-		ended, second := 0, make(chan os.Signal, 1)
-		go func() { second <- secondSignal(signals, func() { ended++ }) }()
-		for range 3 {
-			signals <- syscall.SIGTERM
-			time.Sleep(oneSignal/3 - 1)
-		}
-		synctest.Wait()
-		if ended != 1 || len(second) != 0 {
-			t.Errorf("ended %d times, second %d", ended, len(second))
-		}
-		time.Sleep(oneSignal)
-		signals <- os.Interrupt
-		if s := <-second; s != os.Interrupt {
-			t.Errorf("second signal %v", s)
-		}
-	})
 }
 
 // The init container of the DaemonSet installs the shim of the image on the node. It

@@ -11,12 +11,14 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/examples/internal/daemon"
 )
 
 // serveMetrics serves pages, which have the metrics, over TCP until stop is called. While
 // the address is in use, by the previous daemon that has not ended yet, it retries in the
 // background.
-func serveMetrics(ctx context.Context, address string, pages http.Handler, log *slog.Logger) (stop func(), err error) {
+func serveMetrics(ctx context.Context, address string, pages http.Handler, log *slog.Logger) (stop func(), _ error) {
 	l, err := listenMetrics(ctx, address)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -29,9 +31,8 @@ func serveMetrics(ctx context.Context, address string, pages http.Handler, log *
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		var err error
-		if l == nil {
-			l, err = awaitMetrics(ctx, address)
+		for errors.Is(err, unix.EADDRINUSE) && daemon.Pause(ctx, metricsRetry) {
+			l, err = listenMetrics(ctx, address)
 		}
 		if err == nil {
 			log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
@@ -51,6 +52,7 @@ const (
 	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
 	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
 	metricsMaxHeaderBytes = 16 << 10
+	metricsRetry          = 100 * time.Millisecond // while the address is in use
 )
 
 // metricsServer returns a server of h with limits for slow clients. It logs errors.
@@ -58,22 +60,6 @@ func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
 		MaxHeaderBytes: metricsMaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-}
-
-// awaitMetrics listens when the address is free. It fails when ctx ends.
-func awaitMetrics(ctx context.Context, address string) (net.Listener, error) {
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-poll.C:
-		}
-		if l, err := listenMetrics(ctx, address); !errors.Is(err, unix.EADDRINUSE) {
-			return l, err
-		}
 	}
 }
 

@@ -3,9 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -17,24 +17,14 @@ type path struct {
 	at  *string // the field
 }
 
-// readFile returns the content of the file at path, which must be a regular one: opening
-// a FIFO would wait for a writer.
-func readFile(path string) ([]byte, error) {
-	data, err := netconf.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return data, nil
-}
-
 // tidy cleans paths, and fails if one is relative. Empty paths stay empty.
 func tidy(paths []path) error {
 	for _, p := range paths {
 		if *p.at == "" {
 			continue
 		}
-		if !filepath.IsAbs(*p.at) {
-			return fmt.Errorf("%s %q is not an absolute path", p.key, *p.at)
+		if err := daemon.Absolute(p.key, *p.at); err != nil {
+			return err
 		}
 		*p.at = filepath.Clean(*p.at)
 	}

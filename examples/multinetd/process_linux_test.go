@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	programtest.Main(m, "multinetd", main)
 }
 
-// A service is the daemon as a process.
-type service struct {
+// A process is the daemon as a process.
+type process struct {
 	*programtest.Host
 	file   string // of its configuration
 	cmd    *exec.Cmd
@@ -41,7 +41,7 @@ type service struct {
 
 // startService starts the daemon with more keys in its file, in which $SOCKETS
 // is the directory of sockets, and waits until it is ready.
-func startService(t *testing.T, keys string) *service {
+func startService(t *testing.T, keys string) *process {
 	t.Helper()
 	h := programtest.NewHost(t, "multinetd")
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
@@ -50,7 +50,7 @@ func startService(t *testing.T, keys string) *service {
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	s := &service{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
+	s := &process{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
 	s.run(t)
 	self, err := os.Executable()
 	nodetest.OK(t, err)
@@ -63,7 +63,7 @@ func startService(t *testing.T, keys string) *service {
 
 // run starts the daemon, the first or the next one, and waits until it is ready
 // and what else has words in its log has happened.
-func (s *service) run(t *testing.T, words ...string) {
+func (s *process) run(t *testing.T, words ...string) {
 	t.Helper()
 	s.cmd = s.Command("", "")
 	s.cmd.Args = append(s.cmd.Args, "--config", s.file)
@@ -75,7 +75,7 @@ func (s *service) run(t *testing.T, words ...string) {
 }
 
 // logged waits for lines that have words, in any order.
-func (s *service) logged(t *testing.T, words ...string) {
+func (s *process) logged(t *testing.T, words ...string) {
 	t.Helper()
 	for len(words) > 0 {
 		line, err := s.stderr.ReadString('\n')
@@ -87,7 +87,7 @@ func (s *service) logged(t *testing.T, words ...string) {
 }
 
 // adding starts an ADD, and returns once its plugin hangs.
-func (s *service) adding(t *testing.T) <-chan error {
+func (s *process) adding(t *testing.T) <-chan error {
 	t.Helper()
 	added := make(chan error, 1)
 	s.Ready(func() error {
@@ -190,7 +190,7 @@ func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 }
 
 // A daemon whose readiness file is removed drains and ends with status 1, for its
-// service manager to start it again.
+// process manager to start it again.
 func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 )
 
 var errNotPublished = errors.New("the network is not published")
 
 // ready returns why no ADD can be served. It returns errNotPublished only when
 // everything else is ready.
-func (d *daemon) ready(ctx context.Context) error {
+func (d *service) ready(ctx context.Context) error {
 	records := &lifecycle.Manager{Dir: d.conf.stateDir}
 	if err := errors.Join(records.Status(ctx, nil), d.conf.queueMoved()); err != nil {
 		return err
@@ -26,33 +27,29 @@ func (d *daemon) ready(ctx context.Context) error {
 const startTime = time.Second
 
 // waitReady waits until the daemon is ready, except that its network need not be
-// published yet. It tells each reason why the daemon is not ready once. It reports
+// published yet. It tells why the daemon is not ready, when the reason changes. It reports
 // false if ctx has ended before.
-func (d *daemon) waitReady(ctx context.Context, notify func(state string)) bool {
+func (d *service) waitReady(ctx context.Context, notify func(state string)) bool {
 	begun := time.Now()
-	told := make(map[string]bool)
+	told := ""
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := d.server.CheckReady(ctx)
 		if err == nil || errors.Is(err, errNotPublished) {
 			return true
 		}
-		if why := err.Error(); time.Since(begun) >= startTime && !told[why] && ctx.Err() == nil {
-			told[why] = true
+		if why := err.Error(); time.Since(begun) >= startTime && why != told && ctx.Err() == nil {
+			told = why
 			d.log.LogAttrs(ctx, slog.LevelWarn, "not ready", slog.String("error", why))
 			notify("STATUS=" + why)
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !daemon.Pause(ctx, pause) {
 			return false
-		case <-t.C:
 		}
 	}
 }
 
 // published fails while there is a network to publish and it is not published.
-func (d *daemon) published() error {
+func (d *service) published() error {
 	if d.manager == nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +10,12 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
-	"github.com/metacni/metacni/scratch"
 )
 
 // residentStop is how long requests of residents and the residents themselves may
@@ -63,7 +63,7 @@ func (c *config) checkResidents() error {
 
 // newHost makes the host of residents, without its listener. A host that is not
 // started has no residents.
-func (d *daemon) newHost(ctx context.Context) *resident.Host {
+func (d *service) newHost(ctx context.Context) *resident.Host {
 	ctx = context.WithoutCancel(ctx)
 	return &resident.Host{
 		Dir: d.conf.resident.Dir, Reserve: d.conf.resident.Types, Orphan: time.Duration(d.conf.resident.Orphan),
@@ -77,7 +77,7 @@ func (d *daemon) newHost(ctx context.Context) *resident.Host {
 
 // startResidents launches the residents in relayDir and lets others register.
 // The caller calls stop after the last command of the runtime.
-func (d *daemon) startResidents(ctx context.Context) (stop func(), err error) {
+func (d *service) startResidents(ctx context.Context) (stop func(), err error) {
 	if !d.conf.resident.on() {
 		return func() {}, nil
 	}
@@ -99,25 +99,19 @@ func (d *daemon) startResidents(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// recorded lists the recorded attachments. It logs and skips a record that cannot
-// be read.
-func (d *daemon) recorded(ctx context.Context) ([]delegate.Attached, error) {
-	var all []delegate.Attached
-	for r, err := range (&lifecycle.Manager{Dir: d.conf.stateDir}).Records(ctx) {
-		switch {
-		case err == nil:
-			all = append(all, r.Attached...)
-		case r.Key == scratch.Key{}:
+// recorded lists the recorded attachments.
+func (d *service) recorded(ctx context.Context) (all []delegate.Attached, err error) {
+	for r, err := range daemon.Records(ctx, d.conf.stateDir) {
+		if err != nil {
 			return nil, err
-		default:
-			d.log.LogAttrs(ctx, slog.LevelWarn, "unreadable record, unknown to resident plugins", append(about(r.Key), because(r.Key, err))...)
 		}
+		all = append(all, r.Attached...)
 	}
 	return all, nil
 }
 
 // request handles a request of a resident.
-func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Request) error {
+func (d *service) request(ctx context.Context, from resident.Info, r resident.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	start := time.Now()
@@ -138,7 +132,7 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)),
 	}
 	if err != nil {
-		level, attrs = slog.LevelWarn, append(attrs, because(scratch.Key{ContainerID: r.ContainerID, IfName: r.IfName}, err))
+		level, attrs = slog.LevelWarn, append(attrs, slog.Any("error", err))
 	}
 	d.log.LogAttrs(ctx, level, "request of a resident plugin", attrs...)
 	return err
@@ -158,7 +152,7 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 	if s.Name != "" {
 		attrs = append(attrs, slog.String("resident", s.String()), slog.Any("types", s.Types))
 	}
-	attrs = append(attrs, named("path", s.Path)...)
+	attrs = append(attrs, daemon.Named("path", s.Path)...)
 	if s.UID >= 0 {
 		attrs = append(attrs, slog.Int("uid", s.UID))
 	}
@@ -169,4 +163,23 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 		attrs = append(attrs, slog.String("error", s.Err.Error()))
 	}
 	log.LogAttrs(ctx, level, "resident plugin", attrs...)
+}
+
+// maxOutput is how much of a line of output is logged, in bytes.
+const maxOutput = 1 << 10
+
+// An outputLog logs the output of launched residents. It may contain a
+// configuration, so the level is debug.
+type outputLog struct {
+	ctx context.Context //nolint:containedctx // of the process
+	log *slog.Logger
+}
+
+func (o *outputLog) Write(p []byte) (int, error) {
+	for line := range bytes.Lines(p) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			o.log.LogAttrs(o.ctx, slog.LevelDebug, "output of a resident plugin", slog.String("line", string(line[:min(len(line), maxOutput)])))
+		}
+	}
+	return len(p), nil
 }

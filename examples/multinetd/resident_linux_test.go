@@ -63,13 +63,13 @@ func register(t *testing.T, program, socket string) (stop func()) {
 
 // networks configures the networks of the container: one of an executable, and one
 // of a resident plugin.
-func (s *service) networks(delegate string) {
+func (s *process) networks(delegate string) {
 	s.args.StdinData = fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"multi","type":"multinet-shim","delegates":[{"type":"fake","dir":%q},%s]}`, s.Dir, delegate)
 }
 
 // end ends the daemon with SIGTERM.
-func (s *service) end(t *testing.T) {
+func (s *process) end(t *testing.T) {
 	t.Helper()
 	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	s.logged(t, "msg=ended")

@@ -173,7 +173,7 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	next.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0")
 	r.clean(t)
-	if log := next.logged.String(); !strings.Contains(log, `"msg":"unreadable record, unknown to resident plugins","container":"c9"`) {
+	if log := next.logged.String(); !strings.Contains(log, `"msg":"record cannot be read","container":"c9"`) {
 		t.Errorf("log:\n%s", log)
 	}
 }
@@ -205,7 +205,7 @@ func TestOutputOfResidentsIsLoggedForDebugging(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]int{"info": 0, "debug": 2} {
 		w := newWorld(t, fmt.Sprintf(`,"relayDir":"$DIR/none","logLevel":%q`, level))
-		if _, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxLine)); err != nil {
+		if _, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxOutput)); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.logged.of(t, "output of a resident plugin"); len(got) != want {

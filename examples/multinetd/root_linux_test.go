@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/metacni/metacni/delegate"
@@ -46,7 +47,7 @@ echo "$CNI_COMMAND $CNI_NETNS $(pwd)" >>/log
 exit 0
 `)
 	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
-	w.exec = &executor{Process: delegate.Process{Root: w.conf.ChrootDir}, log: w.log}
+	w.exec = &daemon.Exec{Process: delegate.Process{Root: w.conf.ChrootDir}, Log: w.log}
 	w.start(t)
 	args := w.args(conf(`"delegates":[{"type":"inside"}]`))
 	args.Netns = "/run/netns/c1"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 )
@@ -18,7 +19,7 @@ const defaultSweepInterval = duration(time.Minute)
 // the plugins are and how networks are configured now. Before the first ADD the
 // daemon's own configuration does. An attachment that cannot be removed is tried
 // again in the next sweep, then after two, four and so on.
-func (d *daemon) sweep(ctx context.Context) {
+func (d *service) sweep(ctx context.Context) {
 	pause := time.Duration(d.conf.SweepInterval)
 	if pause == 0 {
 		return
@@ -33,7 +34,7 @@ func (d *daemon) sweep(ctx context.Context) {
 				s = &lifecycle.Sweeper{
 					Wait: pause, MaxWait: 10 * pause,
 					Tell: func(swept lifecycle.Swept) {
-						logSwept(ctx, d.log, swept)
+						daemon.LogSwept(ctx, d.log, swept)
 						d.tellLeftover(ctx, dir, swept)
 					},
 				}
@@ -52,34 +53,17 @@ func (d *daemon) sweep(ctx context.Context) {
 		if all.Removed > 0 {
 			d.cluster.Swept()
 		}
-		select {
-		case <-ctx.Done():
+		if !daemon.Pause(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
-}
-
-// logSwept logs that a stale attachment was removed, or why it was not.
-func logSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept) {
-	level, msg, attrs := slog.LevelInfo, "stale attachment removed", about(swept.Key)
-	if swept.Err != nil {
-		level, msg, attrs = slog.LevelWarn, "record cannot be read", append(attrs, because(swept.Key, swept.Err))
-		if !swept.At.IsZero() {
-			msg, attrs = "stale attachment cannot be removed", append(attrs, slog.Time("again", swept.At))
-		}
-	}
-	log.LogAttrs(ctx, level, msg, attrs...)
 }
 
 // leftovers returns the records that have something left of an ADD that never succeeded.
-// It skips records that cannot be read; sweeps report these.
-func (d *daemon) leftovers(ctx context.Context) (all []lifecycle.Record) {
-	for _, dir := range d.configs.dirs() {
-		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
-			if err == nil && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
-				all = append(all, r)
-			}
+func (d *service) leftovers(ctx context.Context) (all []lifecycle.Record) {
+	for r, err := range daemon.Records(ctx, d.configs.dirs()...) {
+		if err == nil && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
+			all = append(all, r.Record)
 		}
 	}
 	return all
@@ -87,7 +71,7 @@ func (d *daemon) leftovers(ctx context.Context) (all []lifecycle.Record) {
 
 // tellLeftover tells users of the cluster of a leftover that a sweep could not remove. A
 // [lifecycle.Sweeper] says that once for each reason.
-func (d *daemon) tellLeftover(ctx context.Context, dir string, swept lifecycle.Swept) {
+func (d *service) tellLeftover(ctx context.Context, dir string, swept lifecycle.Swept) {
 	if d.cluster == nil || swept.Err == nil {
 		return
 	}

@@ -26,7 +26,7 @@ import (
 
 // A world is a daemon that runs in this process, and a shim.
 type world struct {
-	*daemon
+	*service
 	node    *nodetest.Node // of the plugins
 	fake    *delegatetest.Exec
 	dir     string
@@ -77,7 +77,7 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	conf, err := readConfig(nil, file, nil)
 	nodetest.OK(t, err)
 	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2), reasons: make(chan string, 100)}
-	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
+	w.service = newService(t.Context(), conf, "/daemon/bin", "v0", conf.logger(w.logged))
 	w.node = nodetest.New(t)
 	w.fake = w.node.Exec
 	w.fake.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))

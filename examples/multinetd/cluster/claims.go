@@ -22,6 +22,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -275,13 +276,13 @@ func (c *Cluster) Swept() {
 // attachments returns what the newest sandbox of the claim's pod is attached to because of
 // the claim. In an ADD that is the container of the ADD.
 func (s *claims) attachments(ctx context.Context, claim dra.Claim) ([]dra.Attachment, error) {
-	var newest []recordedAt
+	var newest []daemon.Record
 	var err error
 	if a := addOf(ctx); a != nil {
 		newest, _, err = s.cluster.recordsOf(ctx, a.container)
 	} else if newest, err = s.cluster.recordsOfPod(ctx, claim.Pod); len(newest) > 0 {
-		id := slices.MaxFunc(newest, func(a, b recordedAt) int { return a.Created.Compare(b.Created) }).Key.ContainerID
-		newest = slices.DeleteFunc(newest, func(r recordedAt) bool { return r.Key.ContainerID != id })
+		id := slices.MaxFunc(newest, func(a, b daemon.Record) int { return a.Created.Compare(b.Created) }).Key.ContainerID
+		newest = slices.DeleteFunc(newest, func(r daemon.Record) bool { return r.Key.ContainerID != id })
 	}
 	var attached []dra.Attachment
 	for _, r := range newest {
@@ -306,7 +307,7 @@ func (s *claims) detach(ctx context.Context, claim dra.Ref) error {
 				continue
 			}
 			changed = true
-			errs = append(errs, s.cluster.plugin.Detach(ctx, r.dir, r.Key, a.IfName))
+			errs = append(errs, s.cluster.plugin.Detach(ctx, r.Dir, r.Key, a.IfName))
 		}
 		if changed {
 			s.cluster.recorded(multinet.PodOf(r.Record))

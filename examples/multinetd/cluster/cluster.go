@@ -12,9 +12,10 @@
 //   - Pods are attached to the networks of their ResourceClaims, and the networks of the node
 //     are published as devices (claims.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
-//   - The taint that keeps pods from a new node is removed when the daemon is ready (taint.go).
-//   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
-//     on the socket shows the network-status in the API (page.go).
+//   - The probe says whether the daemon knows the cluster, and the taint that keeps pods from a
+//     new node is removed when it is ready (ready.go).
+//   - The metrics report the age of the view (metrics.go), and a page on the socket shows the
+//     network-status in the API (status.go).
 //
 // The daemon starts, pods that select nothing are attached, and DELs are done, whatever
 // happens to the API server.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -113,11 +114,11 @@ func (c *Config) Keys() map[string]any {
 
 // Check validates the configuration.
 func (c *Config) Check() error {
-	if c.Kubeconfig != "" && !filepath.IsAbs(c.Kubeconfig) {
-		return fmt.Errorf("kubeconfig %q is not an absolute path", c.Kubeconfig)
+	if err := cmp.Or(daemon.Absolute("kubeconfig", c.Kubeconfig), daemon.Absolute("kubeletDir", c.KubeletDir)); err != nil {
+		return err
 	}
-	if !filepath.IsAbs(c.KubeletDir) {
-		return fmt.Errorf("kubeletDir %q is not an absolute path", c.KubeletDir)
+	if c.KubeletDir == "" {
+		return errors.New("kubeletDir is empty")
 	}
 	if c.StatusRate < 0 {
 		return fmt.Errorf("statusRate %v is negative", c.StatusRate)
@@ -208,4 +209,50 @@ func (c *Config) Source() string {
 		return "in cluster"
 	}
 	return "none"
+}
+
+// A DRA is the part of the configuration about ResourceClaims: the key "dra" of the daemon's
+// file.
+type DRA struct {
+	Driver        string      `json:"driver"` // its name in DeviceClasses and claims
+	Networks      []dra.Offer `json:"networks"`
+	AllowedTypes  []string    `json:"allowedTypes"` // of networks in claims themselves; none means no such networks
+	Metadata      bool        `json:"metadata"`     // containers see files about their devices
+	CDIDir        string      `json:"cdiDir"`       // of the node; empty means defaultCDIDir
+	RollingUpdate bool        `json:"rollingUpdate"`
+
+	podUID string // of the daemon; set by Discover for RollingUpdate
+}
+
+const defaultCDIDir = "/var/run/cdi"
+
+// UnmarshalJSON refuses unknown keys: a misspelt "exclusive" would share a network.
+func (d *DRA) UnmarshalJSON(text []byte) error {
+	type plain DRA
+	return daemon.Decode(text, (*plain)(d))
+}
+
+// check validates d.
+func (d *DRA) check() error {
+	if d.Driver == "" {
+		return errors.New("driver: missing: the name of the driver in DeviceClasses")
+	}
+	return cmp.Or(daemon.Absolute("cdiDir", d.CDIDir), dra.Check(d.Driver, d.Networks))
+}
+
+// discover completes d from the environment of the daemon.
+func (d *DRA) discover(c *Config, variable func(key string) string) error {
+	switch {
+	case !c.On():
+		return errors.New("dra needs a kubeconfig or, in a pod, the token of a service account")
+	case c.Node == "":
+		return errors.New("dra needs nodeName, or NODE_NAME in the environment: devices are those of a node")
+	}
+	if !d.RollingUpdate {
+		return nil
+	}
+	if d.podUID = variable("POD_UID"); d.podUID == "" {
+		return errors.New("dra: rollingUpdate needs POD_UID in the environment")
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -63,7 +64,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 // tellAdded tells users what was added to the pod p with the record k, and what is missing in
 // its status.
 func (c *Cluster) tellAdded(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) {
-	networks, err := c.networks([]recordedAt{{Record: lifecycle.Record{Key: k, State: scratch.Added, Attached: added}}})
+	networks, err := c.networks([]daemon.Record{{Record: lifecycle.Record{Key: k, State: scratch.Added, Attached: added}}})
 	if err != nil {
 		c.warn(ctx, p, err)
 	}

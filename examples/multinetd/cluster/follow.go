@@ -13,6 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -59,7 +60,7 @@ func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 // pass compares what the pod p selects with the records of the newest of its containers,
 // and changes what differs. It leaves alone a pod that ends, or is not known.
 func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (done passResult) {
-	var newest []recordedAt
+	var newest []daemon.Record
 	var errs []error
 	for _, id := range containers {
 		records, attached, err := c.recordsOf(ctx, id)
@@ -105,7 +106,7 @@ func runs(pod kube.Pod) bool {
 // step changes the attachments in one record as the pod p wants it. It reports whether they
 // certainly still differ from what the pod selects, and why they may. A container that goes
 // does not differ.
-func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bool, err error) {
+func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs bool, err error) {
 	ctx, end, ok := c.follow.begin(ctx, r.Key.ContainerID)
 	defer end()
 	if !ok {
@@ -113,7 +114,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bo
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
-	done, err := c.plugin.Change(ctx, r.dir, r.Key, asked, c.conf.OnChange == Replace)
+	done, err := c.plugin.Change(ctx, r.Dir, r.Key, asked, c.conf.OnChange == Replace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {
@@ -148,7 +149,7 @@ const (
 )
 
 // tell counts what was done to the pod p, and says it in the log and to users.
-func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []lifecycle.Reconciled) {
+func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []lifecycle.Reconciled) {
 	var added []delegate.Attached
 	for _, d := range done {
 		if d.Err != nil && (ctx.Err() != nil || errors.Is(d.Err, lifecycle.ErrSuperseded)) {

@@ -3,10 +3,15 @@ package cluster
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"slices"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -57,7 +62,7 @@ func (c *Cluster) recorded(p nad.Pod) {
 // have changed too.
 func (c *Cluster) resume(ctx context.Context) {
 	var pods []nad.Pod
-	for r, err := range c.records(ctx) {
+	for r, err := range daemon.Records(ctx, c.plugin.Dirs()...) {
 		if err == nil && r.State.Attached() {
 			pods = append(pods, multinet.PodOf(r.Record))
 		}
@@ -94,7 +99,7 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 
 // networks returns the status of what is recorded, with what is in device information files,
 // and why some of these cannot be read.
-func (c *Cluster) networks(records []recordedAt) ([]status.Network, error) {
+func (c *Cluster) networks(records []daemon.Record) ([]status.Network, error) {
 	var all []status.Network
 	var errs []error
 	for _, r := range records {
@@ -103,4 +108,72 @@ func (c *Cluster) networks(records []recordedAt) ([]status.Network, error) {
 		all = append(all, networks...)
 	}
 	return all, errors.Join(errs...)
+}
+
+// recordsOfPod returns the records of all containers of the pod with this UID.
+func (c *Cluster) recordsOfPod(ctx context.Context, uid string) (all []daemon.Record, err error) {
+	for r, err := range daemon.Records(ctx, c.plugin.Dirs()...) {
+		switch {
+		case err != nil:
+			return nil, err
+		case len(r.Attached) > 0 && multinet.PodOf(r.Record).UID == uid:
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// recordsOf returns the records of a container, and whether one of them says that it is
+// attached.
+func (c *Cluster) recordsOf(ctx context.Context, id string) (all []daemon.Record, attached bool, err error) {
+	for _, dir := range c.plugin.Dirs() {
+		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, r := range records {
+			all = append(all, daemon.Record{Record: r, Dir: dir})
+			attached = attached || r.State.Attached()
+		}
+	}
+	return all, attached, nil
+}
+
+// container returns the records of an attached container, oldest first.
+func (c *Cluster) container(ctx context.Context, id string) ([]daemon.Record, error) {
+	all, _, err := c.recordsOf(ctx, id)
+	all = slices.DeleteFunc(all, func(r daemon.Record) bool { return !r.State.Attached() })
+	slices.SortStableFunc(all, func(a, b daemon.Record) int { return a.Created.Compare(b.Created) })
+	return all, err
+}
+
+// ServeHTTP answers a GET of multinet.NetworkStatusPath with the annotation network-status
+// that the API server has, for people who compare it with the records. An error is a line
+// of text: 404 if the pod is gone, 501 if there is no cluster, 503 if the API server is away
+// or does not allow it.
+func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	p := nad.Pod{Namespace: q.Get("namespace"), Name: q.Get("name"), UID: q.Get("uid")}
+	code, text := http.StatusOK, ""
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		code, text = http.StatusMethodNotAllowed, "only GET is served"
+	case c == nil:
+		code, text = http.StatusNotImplemented, "the daemon has no Kubernetes cluster"
+	case !p.Valid():
+		code, text = http.StatusBadRequest, "the query names no pod: want namespace, name and uid"
+	default:
+		var err error
+		text, err = c.view.NetworkStatus(r.Context(), p)
+		switch {
+		case errors.Is(err, kube.ErrGone):
+			code, text = http.StatusNotFound, err.Error()
+		case err != nil:
+			code, text = http.StatusServiceUnavailable, err.Error()
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text+"\n")
 }

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// ReadFile returns the content of the file at path, which must be a regular one: opening
+// a FIFO would wait for a writer.
+func ReadFile(path string) ([]byte, error) {
+	data, err := netconf.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
+// Decode decodes one JSON value. It refuses keys that the value does not have, which are
+// probably misspelt.
+func Decode(text []byte, value any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(value); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+// Absolute fails if the path of a key is relative. It may be empty.
+func Absolute(key, path string) error {
+	if path != "" && !filepath.IsAbs(path) {
+		return fmt.Errorf("%s %q is not an absolute path", key, path)
+	}
+	return nil
+}

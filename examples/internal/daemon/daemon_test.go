@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+const secret = "hunter2hunter2"
+
+// A signal that is repeated at once is the first one: it does not end the daemon before it
+// has drained.
+func TestSignalThatIsRepeatedAtOnceCountsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal, 2)
+		ended, again := 0, make(chan os.Signal, 1)
+		go func() { again <- second(signals, func() { ended++ }) }()
+		for range 3 {
+			signals <- syscall.SIGTERM
+			time.Sleep(oneSignal/3 - 1)
+		}
+		synctest.Wait()
+		if ended != 1 || len(again) != 0 {
+			t.Errorf("ended %d times, second %d", ended, len(again))
+		}
+		time.Sleep(oneSignal)
+		signals <- os.Interrupt
+		if s := <-again; s != os.Interrupt {
+			t.Errorf("second signal %v", s)
+		}
+	})
+}
+
+func TestPauseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	if !Pause(ctx, time.Nanosecond) {
+		t.Error("ended before its time")
+	}
+	cancel()
+	if Pause(ctx, time.Hour) {
+		t.Error("the context is ignored")
+	}
+}
+
+// A configuration file that is not a regular file is refused at once, with its path. A
+// link to a regular file, as in a mounted ConfigMap, is read.
+func TestConfigurationFileMustBeARegularFile(t *testing.T) {
+	t.Parallel()
+	n := nodetest.New(t)
+	nodetest.OK(t, unix.Mkfifo(n.Path("fifo"), 0o600))
+	n.Write("data/conf", "{}")
+	nodetest.OK(t, os.Symlink("data/conf", n.Path("link")))
+	for _, name := range []string{"fifo", "data", "absent"} {
+		if _, err := ReadFile(n.Path(name)); err == nil || !strings.Contains(err.Error(), n.Path(name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if text, err := ReadFile(n.Path("link")); err != nil || string(text) != "{}" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+func TestDecodeRefusesWhatIsNotAsked(t *testing.T) {
+	t.Parallel()
+	for text, why := range map[string]string{`{"a":1}`: "", `{"b":1}`: `"b"`, `{"a":1}{}`: "more than one", `{`: "EOF", `{"a":"x"}`: "a"} {
+		var v struct {
+			A int `json:"a"`
+		}
+		if err := Decode([]byte(text), &v); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// The number and the length of logged lines are limited, so that a plugin cannot fill the
+// disk, and no line has a part of a secret.
+func TestStderrIsCapped(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", maxLine)
+	for name, tt := range map[string]struct {
+		writes []string
+		want   []string
+	}{
+		"nothing":           {nil, nil},
+		"lines":             {[]string{"a\nb\n"}, []string{"a", "b"}},
+		"a line in pieces":  {[]string{"a", "b", "\n", "c"}, []string{"ab", "c"}},
+		"empty lines":       {[]string{"\n\n  \n\r\n"}, nil},
+		"a long line":       {[]string{long + long + "\ny\n"}, []string{long + "...", "y"}},
+		"many lines":        {[]string{strings.Repeat("x\n", 10*maxLines)}, append(strings.Fields(strings.Repeat("x ", maxLines)), "")},
+		"much text":         {[]string{strings.Repeat(long, 2*maxLines)}, []string{long + "...", ""}},
+		"a secret":          {[]string{"password " + secret + "\n"}, []string{"password (hidden)"}},
+		"a secret in parts": {[]string{"password " + secret[:5], secret[5:] + "\n"}, []string{"password (hidden)"}},
+		"what is no secret": {[]string{"network blue-net\n"}, []string{"network blue-net"}},
+	} {
+		var w stderr
+		for _, text := range tt.writes {
+			if n, err := w.Write([]byte(text)); n != len(text) || err != nil {
+				t.Errorf("%s: wrote %d: %v", name, n, err)
+			}
+		}
+		nodetest.Equal(t, name, logged(t, &w), tt.want)
+		if n, err := w.Write([]byte("late\n")); n != 5 || err != nil {
+			t.Errorf("%s: late: %d, %v", name, n, err)
+		}
+		nodetest.Equal(t, name+", late", logged(t, &w), tt.want)
+	}
+	for n := range 3 * len(secret) {
+		for _, end := range []int{maxLine - n, maxText - n} { // wherever a line, or the text, is cut
+			var w stderr
+			_, _ = w.Write([]byte(strings.Repeat("x", end) + strings.Repeat(secret, 3)))
+			if got := strings.Join(logged(t, &w), ""); strings.Contains(got, "hunt") || got == "" {
+				t.Fatalf("logged %s", got)
+			}
+		}
+	}
+}
+
+// logged returns the lines that are logged of w.
+func logged(t *testing.T, w *stderr) (lines []string) {
+	t.Helper()
+	var b strings.Builder
+	text, cut := w.end()
+	logStderr(t.Context(), NewLogger(&b, slog.LevelInfo, true), delegate.NewHider([]byte(`{"name":"blue-net","x":["`+secret+`"]}`)), string(text), cut)
+	for line := range strings.Lines(b.String()) {
+		var keys struct{ Text string }
+		nodetest.OK(t, json.Unmarshal([]byte(line), &keys))
+		lines = append(lines, keys.Text)
+	}
+	return lines
+}

@@ -1,0 +1,146 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/scratch"
+)
+
+// NewLogger returns a logger that writes JSON or text to w.
+func NewLogger(w io.Writer, level slog.Level, json bool) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if json {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// About returns the attributes of a line about the attachment k.
+func About(k scratch.Key) []slog.Attr {
+	return Named("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
+}
+
+// Named returns attributes of keys and values, without those whose value is empty.
+func Named(pairs ...string) (attrs []slog.Attr) {
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			attrs = append(attrs, slog.String(pair[0], pair[1]))
+		}
+	}
+	return attrs
+}
+
+// LogSwept logs that a stale attachment was removed, or why it was not, with more attributes.
+func LogSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept, more ...slog.Attr) {
+	level, msg, attrs := slog.LevelInfo, "stale attachment removed", append(About(swept.Key), more...)
+	if swept.Err != nil {
+		level, msg, attrs = slog.LevelWarn, "record cannot be read", append(attrs, slog.Any("error", swept.Err))
+		if !swept.At.IsZero() {
+			msg, attrs = "stale attachment cannot be removed", append(attrs, slog.Time("again", swept.At))
+		}
+	}
+	log.LogAttrs(ctx, level, msg, attrs...)
+}
+
+const (
+	maxLine  = 1 << 10            // bytes of a line of a plugin's stderr
+	maxLines = 64                 // lines of one run of a plugin
+	maxText  = maxLines * maxLine // bytes of one run
+)
+
+// An Exec runs plugins. When a plugin has ended, Exec logs what it has written to stderr:
+// a limited number of lines, of limited length. It hides values of the plugin's
+// configuration, because some plugins print it.
+type Exec struct {
+	delegate.Process
+	Log *slog.Logger
+}
+
+// ExecPlugin runs a plugin as [delegate.Process.ExecPlugin] does.
+func (x *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	var written stderr
+	p := x.Process
+	p.Stderr = &written
+	result, err := p.ExecPlugin(ctx, path, stdin, environ)
+	if text, cut := written.end(); len(text) > 0 {
+		attrs := []any{slog.String("plugin", filepath.Base(path))}
+		for _, v := range [][2]string{{"CNI_COMMAND", "command"}, {"CNI_CONTAINERID", "container"}, {"CNI_IFNAME", "ifname"}} {
+			attrs = append(attrs, slog.String(v[1], Variable(environ, v[0])))
+		}
+		logStderr(ctx, x.Log.With(attrs...), delegate.NewHider(stdin), string(text), cut)
+	}
+	return result, err
+}
+
+// Variable returns the value of an environment variable, or the empty string.
+func Variable(environ []string, key string) string {
+	for _, kv := range environ {
+		if value, found := strings.CutPrefix(kv, key+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// logStderr logs the lines of text, which was cut at its end or not.
+func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, text string, cut bool) {
+	text = hider.Hide(text)
+	if cut { // the end may be the beginning of a secret
+		text = text[:max(0, len(text)-hider.Longest())]
+	}
+	lines := 0
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		if lines++; lines > maxLines {
+			cut = true
+			break
+		}
+		if len(line) > maxLine {
+			line = strings.ToValidUTF8(line[:maxLine], "") + "..."
+		}
+		log.LogAttrs(ctx, slog.LevelInfo, "plugin's stderr", slog.String("text", line))
+	}
+	if cut {
+		log.LogAttrs(ctx, slog.LevelWarn, "further stderr of the plugin is not logged", slog.Int("lines", maxLines), slog.Int("bytes", maxText))
+	}
+}
+
+// stderr keeps the first maxText bytes that are written until its end. A child of the
+// plugin may write longer.
+type stderr struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	cut   bool
+	ended bool
+}
+
+func (w *stderr) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		kept := p[:min(len(p), maxText-w.text.Len())]
+		w.cut = w.cut || len(kept) < len(p)
+		w.text.Write(kept)
+	}
+	return len(p), nil
+}
+
+// end returns the text, and whether it was cut. Nothing is kept after it.
+func (w *stderr) end() (text []byte, cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	return w.text.Bytes(), w.cut
+}
