@@ -84,11 +84,9 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 		Name: conf.DRA.Driver, Node: conf.NodeName, Client: client,
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
 		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
-		Attachments: c.attachments, Detach: c.detach,
+		Records: c.records, KubeletDir: conf.KubeletDir,
 		Networks: conf.DRA.Networks, Network: c.offered, OfferInterval: conf.Sweep.Duration,
-		RegistryDir: filepath.Join(conf.KubeletDir, "plugins_registry"),
-		PluginDir:   filepath.Join(conf.KubeletDir, "plugins", conf.DRA.Driver),
-		Logger:      log,
+		Logger: log,
 	}
 	if conf.DRA.Metadata {
 		c.config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
@@ -138,9 +136,9 @@ func (c *claims) wanted(ctx context.Context, podUID string, pod delegate.Attachm
 	var wanted []delegate.Attachment
 	for _, claim := range all {
 		for _, n := range claim.Networks {
-			a, err := c.attachment(ctx, claim, n, pod)
+			a, err := c.attachment(ctx, n, pod)
 			if err != nil {
-				return nil, fmt.Errorf("%v: %w", claim.Device(n), err)
+				return nil, fmt.Errorf("%v: %w", n.Claim, err)
 			}
 			wanted = append(wanted, a)
 		}
@@ -149,20 +147,16 @@ func (c *claims) wanted(ctx context.Context, podUID string, pod delegate.Attachm
 }
 
 // attachment returns the attachment for a network of a claim.
-func (c *claims) attachment(ctx context.Context, claim dra.Claim, n dra.Network, a delegate.Attachment) (delegate.Attachment, error) {
-	p, err := n.Parameters(claim.Namespace)
-	if err != nil {
-		return a, err
-	}
-	origin := nad.Origin{Use: nad.Claimed, Claim: claim.Device(n)}
-	if p.Definition == (nad.Ref{}) {
-		a.Network, err = p.Network(c.rules)
+func (c *claims) attachment(ctx context.Context, n dra.Network, a delegate.Attachment) (_ delegate.Attachment, err error) {
+	origin := nad.Origin{Use: nad.Claimed, Claim: n.Claim}
+	if n.Config != "" {
+		a.Network, err = n.Network(c.rules)
 	} else {
 		var d nad.Definition
-		a.Network, d, err = c.definition(c.view.Definition(ctx, p.Definition))
+		a.Network, d, err = c.definition(c.view.Definition(ctx, n.Definition))
 		origin.Definition, origin.UID, origin.Version = d.Ref, d.UID, d.Version
 	}
-	a.IfName, a.Origin = p.IfName, origin.JSON()
+	a.IfName, a.Origin = n.IfName, origin.JSON()
 	return a, err
 }
 
@@ -196,49 +190,23 @@ func (c *claims) describe(ctx context.Context, podUID string) {
 	}
 }
 
-// sandboxes calls f for each record of a pod.
-func (c *claims) sandboxes(ctx context.Context, podUID string, f func(lifecycle.Record)) error {
+// records is [dra.Config.Records]. A pod has stopped before the kubelet releases its claims, so
+// that there is something to detach only if that has failed, or if its event was lost.
+func (c *claims) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
 	for r, err := range c.life.Records(ctx) {
 		switch {
 		case err != nil && r.Key == (scratch.Key{}):
-			return err
+			return all, err
 		case err != nil: // the sweep reports damaged records
 		case r.Key == key(r.Key.ContainerID) && podOf(r.Attached).UID == podUID:
-			f(r)
+			all = append(all, dra.Record{Record: r, Detach: func(ctx context.Context, ifname string) error {
+				ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
+				defer cancel()
+				return c.life.Detach(ctx, r.Key, ifname)
+			}})
 		}
 	}
-	return nil
-}
-
-// attachments is [dra.Config.Attachments].
-func (c *claims) attachments(ctx context.Context, claim dra.Claim) ([]dra.Attachment, error) {
-	var newest lifecycle.Record
-	err := c.sandboxes(ctx, claim.Pod, func(r lifecycle.Record) {
-		if newest.Created.IsZero() || r.Created.After(newest.Created) {
-			newest = r
-		}
-	})
-	var whole []delegate.Attached
-	for i, a := range newest.Attached {
-		if newest.Whole(i) {
-			whole = append(whole, a)
-		}
-	}
-	return claim.Attached(whole), err
-}
-
-// detach is [dra.Config.Detach]. A pod has stopped before the kubelet releases its claims, so
-// that there is something to detach only if that has failed, or if its event was lost.
-func (c *claims) detach(ctx context.Context, claim dra.Ref) error {
-	ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
-	defer cancel()
-	var errs []error
-	err := c.sandboxes(ctx, claim.Pod, func(r lifecycle.Record) {
-		for _, a := range slices.Backward(claim.Attached(r.Attached)) {
-			errs = append(errs, c.life.Detach(ctx, r.Key, a.IfName))
-		}
-	})
-	return errors.Join(append(errs, err)...)
+	return all, nil
 }
 
 // offered is [dra.Config.Network].

@@ -1,26 +1,58 @@
 package dra
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// Device returns what the plugin records, in the [nad.Origin] of the attachment, of the
-// network n of c.
-func (c Claim) Device(n Network) nad.Claim {
-	return nad.Claim{UID: c.UID, Name: c.Name, Request: n.Request, Pool: n.Pool, Device: n.Device, Share: n.Share}
+// An attachment says what a pod is attached to because of a device of a claim.
+type attachment struct {
+	device
+	ifName string          // the interface in the container
+	result json.RawMessage // of the ADD, in any version of CNI
 }
 
-// Attached returns those of all that are there because of the claim, in their order: the
-// origin that is recorded with each of them says so. It is for Config.Attachments.
-func (c Ref) Attached(all []delegate.Attached) []Attachment {
-	var attached []Attachment
-	for _, a := range all {
-		of := nad.ParseOrigin(a.Origin).Claim
-		if of.UID == "" || of.UID != c.UID || nad.PodOf(a.Args).UID != c.Pod {
-			continue
-		}
-		attached = append(attached, Attachment{DeviceID: DeviceID{Pool: of.Pool, Device: of.Device, Share: of.Share}, IfName: a.IfName, Result: a.Result})
+// has reports whether a is there because of the claim: the origin that is recorded with it says
+// so.
+func (r Ref) has(a delegate.Attached) bool {
+	uid := nad.ParseOrigin(a.Origin).Claim.UID
+	return uid != "" && uid == r.UID && nad.PodOf(a.Args).UID == r.Pod
+}
+
+// attached returns what the newest sandbox of the claim's pod is attached to because of the claim.
+func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
+	records, err := c.Records(ctx, r.Pod)
+	if len(records) == 0 {
+		return nil, err
 	}
-	return attached
+	newest := slices.MaxFunc(records, func(a, b Record) int { return a.Created.Compare(b.Created) })
+	var all []attachment
+	for _, record := range records {
+		for i, a := range record.Attached {
+			if record.Key.ContainerID == newest.Key.ContainerID && record.Whole(i) && r.has(a) {
+				of := nad.ParseOrigin(a.Origin).Claim
+				all = append(all, attachment{device{of.Pool, of.Device, of.Share}, a.IfName, a.Result})
+			}
+		}
+	}
+	return all, err
+}
+
+// detach removes what is there because of the claim from all sandboxes of its pod, last first.
+func (c Config) detach(ctx context.Context, r Ref) error {
+	records, err := c.Records(ctx, r.Pod)
+	errs := []error{err}
+	for _, record := range records {
+		for _, a := range slices.Backward(record.Attached) {
+			if r.has(a) {
+				errs = append(errs, record.Detach(ctx, a.IfName))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

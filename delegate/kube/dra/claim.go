@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // A Ref names a claim and the pod that it is reserved for.
@@ -32,51 +35,78 @@ type Claim struct {
 	Networks []Network // in the order of the allocation
 }
 
-// A DeviceID says which device, or share of a device, is allocated to a request. The driver
-// is always the same.
-type DeviceID struct {
-	Pool   string
-	Device string
-	Share  string // the shareID; empty for a device that is not shared
-}
-
-// String returns "pool/device", with the share if there is one.
-func (d DeviceID) String() string {
-	if d.Share == "" {
-		return d.Pool + "/" + d.Device
-	}
-	return d.Pool + "/" + d.Device + " (share " + d.Share + ")"
-}
-
-// overlaps reports whether two claims cannot have d and e at the same time.
-func (d DeviceID) overlaps(e DeviceID) bool {
-	return d.Pool == e.Pool && d.Device == e.Device && (d.Share == e.Share || d.Share == "" || e.Share == "")
-}
-
-// A Network is one device of a claim: a network that the pod is to be attached to.
+// A Network is one device of a claim: a network that the pod is to be attached to. Exactly one of
+// Definition and Config is set.
 type Network struct {
-	DeviceID
-
-	// Request is the name of the request, with that of the subrequest after a slash if
-	// there is one.
-	Request string
+	// Claim is what the plugin records of the network, in the [nad.Origin] of the attachment.
+	Claim nad.Claim
 
 	// Opaque are the opaque parameters, byte for byte as they are in the claim, and OfClass
 	// says that they are those of its DeviceClass.
 	Opaque  []byte
 	OfClass bool
+
+	// IfName is the name of the interface in the container. Empty leaves it to the plugin.
+	IfName string `json:"-"`
+
+	// Definition is the NetworkAttachmentDefinition that has the network.
+	Definition nad.Ref `json:"-"`
+
+	// Config is the JSON of the network, byte for byte as it is in the parameters.
+	Config string `json:"-"`
 }
 
-// Parameters parses n.Opaque, see [parseParameters]. namespace is that of the claim. It does
-// not fail for a Network of a [Store].
-func (n Network) Parameters(namespace string) (Parameters, error) {
-	return parseParameters(n.Opaque, namespace)
+// Network returns the network in n.Config, which is not empty, with r.CNIVersion if it has no
+// version. It fails as [netconf.Parse], [netconf.Network.Runnable] and [nad.Rules.Check] do.
+func (n Network) Network(r nad.Rules) (netconf.Network, error) {
+	network, err := netconf.Parse([]byte(n.Config))
+	if err == nil && network.CNIVersion() == "" && !network.Has("cniVersions") && r.CNIVersion != "" {
+		network, err = network.Edit(netconf.Default("cniVersion", r.CNIVersion))
+	}
+	if err == nil {
+		err = network.Runnable()
+	}
+	if err == nil {
+		err = r.Check(network)
+	}
+	if err != nil {
+		return netconf.Network{}, fmt.Errorf("config: %w", err)
+	}
+	return network, nil
 }
 
-// claimOf returns what a ResourceClaim wants of the driver. Every error is of kind [ErrClaim].
+// A device names a device, or a share of one that has several. The driver is always the same.
+type device struct{ pool, name, share string }
+
+// device returns the device that is allocated to the request of n.
+func (n Network) device() device { return device{n.Claim.Pool, n.Claim.Device, n.Claim.Share} }
+
+// deviceOf returns the device of an object of the API.
+func deviceOf[T ~string](pool, name string, share *T) device {
+	d := device{pool: pool, name: name}
+	if share != nil {
+		d.share = string(*share)
+	}
+	return d
+}
+
+// String returns "pool/device", with the share if there is one.
+func (d device) String() string {
+	if d.share == "" {
+		return d.pool + "/" + d.name
+	}
+	return d.pool + "/" + d.name + " (share " + d.share + ")"
+}
+
+// overlaps reports whether two claims cannot have d and e at the same time.
+func (d device) overlaps(e device) bool {
+	return d.pool == e.pool && d.name == e.name && (d.share == e.share || d.share == "" || e.share == "")
+}
+
+// claimOf returns what a ResourceClaim wants of the driver. Every error is of kind errClaim.
 func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 	claim := Claim{Ref: Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}}
-	fail := func(err error) (Claim, error) { return Claim{}, claim.failure(fmt.Errorf("%w: %w", ErrClaim, err)) }
+	fail := func(err error) (Claim, error) { return Claim{}, claim.failure(fmt.Errorf("%w: %w", errClaim, err)) }
 	if len(c.Status.ReservedFor) != 1 {
 		return fail(fmt.Errorf("reserved for %d pods: a network can be that of one", len(c.Status.ReservedFor)))
 	}
@@ -99,13 +129,14 @@ func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 		if result.AdminAccess != nil && *result.AdminAccess {
 			return fail(fmt.Errorf("request %q: admin access to a network means nothing", result.Request))
 		}
-		opaque, ofClass, err := configOf(result.Request, devices.Config, driver)
+		d := deviceOf(result.Pool, result.Device, result.ShareID)
+		n := Network{Claim: nad.Claim{UID: claim.UID, Name: c.Name, Request: result.Request, Pool: d.pool, Device: d.name, Share: d.share}}
+		var err error
+		if n.Opaque, n.OfClass, err = configOf(result.Request, devices.Config, driver); err == nil {
+			err = n.parse(c.Namespace)
+		}
 		if err != nil {
 			return fail(fmt.Errorf("request %q: %w", result.Request, err))
-		}
-		n := Network{DeviceID: DeviceID{Pool: result.Pool, Device: result.Device}, Request: result.Request, Opaque: opaque, OfClass: ofClass}
-		if result.ShareID != nil {
-			n.Share = string(*result.ShareID)
 		}
 		claim.Networks = append(claim.Networks, n)
 	}
@@ -137,40 +168,52 @@ func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration
 	return nil, false, errors.New("no config, neither in the claim nor in its DeviceClass")
 }
 
-// check fails with [ErrClaim] if a network of c cannot be run or may not be used, or if two
-// want the same device or interface.
+// check fails with errClaim if a network of c cannot be run or may not be used, or if two want the
+// same device or interface.
 func (c Claim) check(config Config) error {
-	fail := func(n Network, err error) error {
-		return c.failure(fmt.Errorf("%w: request %q: %w", ErrClaim, n.Request, err))
-	}
 	interfaces := map[string]bool{}
 	for i, n := range c.Networks {
-		p, err := n.Parameters(c.Namespace)
-		if err == nil {
-			err = p.check(c.Namespace, config.Policy, config.Rules)
-		}
-		if err == nil && p.Config != "" && !n.OfClass {
-			err = p.checkOwn(config.Rules, config.AllowedTypes)
+		err := n.check(c.Namespace, config)
+		switch {
+		case err != nil:
+		case slices.ContainsFunc(c.Networks[:i], func(m Network) bool { return n.device().overlaps(m.device()) }):
+			err = fmt.Errorf("device %v is another request's too", n.device())
+		case n.IfName != "" && interfaces[n.IfName]:
+			err = fmt.Errorf("interface %q is another network's too", n.IfName)
 		}
 		if err != nil {
-			return fail(n, err)
+			return c.failure(fmt.Errorf("%w: request %q: %w", errClaim, n.Claim.Request, err))
 		}
-		if slices.ContainsFunc(c.Networks[:i], func(m Network) bool { return n.overlaps(m.DeviceID) }) {
-			return fail(n, fmt.Errorf("device %v is another request's too", n.DeviceID))
-		}
-		if p.IfName != "" && interfaces[p.IfName] {
-			return fail(n, fmt.Errorf("interface %q is another network's too", p.IfName))
-		}
-		interfaces[p.IfName] = true
+		interfaces[n.IfName] = true
 	}
 	return nil
+}
+
+// check fails unless n can be run, and a claim of the given namespace may use it. A network that
+// is written in a claim itself needs plugins of allowed types.
+func (n Network) check(namespace string, config Config) error {
+	if n.Config == "" {
+		_, err := config.Policy.Decide(namespace, n.Definition, nad.Claimed)
+		return err
+	}
+	_, err := n.Network(config.Rules)
+	if err != nil || n.OfClass {
+		return err
+	}
+	if len(config.AllowedTypes) == 0 {
+		return errors.New("config: claims may have no networks of their own (allowedTypes): name a definition")
+	}
+	rules := config.Rules
+	rules.Allowed = config.AllowedTypes
+	_, err = n.Network(rules)
+	return err
 }
 
 // Claims returns the claims that are prepared for a pod, in the order of their UIDs. The ADD of
 // the pod attaches it to their networks. It needs no Driver, only the Store, and the Policy,
 // Rules and AllowedTypes.
 //
-// It fails as [Store.Pod] does, and with [ErrClaim] if one of the claims could not be prepared
+// It fails as [Store.Pod] does, and with CNI code 7 if one of the claims could not be prepared
 // now: what pods may have can change between the request of the kubelet and the ADD.
 func (c Config) Claims(podUID string) ([]Claim, error) {
 	claims, err := c.Store.Pod(podUID)
@@ -185,35 +228,29 @@ func (c Config) Claims(podUID string) ([]Claim, error) {
 	return claims, nil
 }
 
-// conflict fails with [ErrInUse] if another claim has a device or, for the same pod, an
-// interface of c.
+// conflict fails with errInUse if another claim has a device or, for the same pod, an interface
+// of c.
 func (c Claim) conflict(others []Claim) error {
 	for _, o := range others {
 		if o.UID == c.UID {
 			continue
 		}
 		for _, n := range c.Networks {
-			i := slices.IndexFunc(o.Networks, func(m Network) bool {
-				return n.overlaps(m.DeviceID) || c.Pod == o.Pod && sameInterface(n, m, c.Namespace)
-			})
-			if i < 0 {
-				continue
+			for _, m := range o.Networks {
+				what := ""
+				switch {
+				case n.device().overlaps(m.device()):
+					what = "device " + n.device().String()
+				case c.Pod == o.Pod && n.IfName != "" && n.IfName == m.IfName:
+					what = "the interface"
+				default:
+					continue
+				}
+				return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
 			}
-			what := "device " + n.String()
-			if !n.overlaps(o.Networks[i].DeviceID) {
-				what = "the interface"
-			}
-			return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", ErrInUse, n.Request, what, o.Ref))
 		}
 	}
 	return nil
-}
-
-// sameInterface reports whether two networks of a pod want an interface of the same name.
-func sameInterface(n, m Network, namespace string) bool {
-	p, err := n.Parameters(namespace)
-	q, other := m.Parameters(namespace)
-	return err == nil && other == nil && p.IfName != "" && p.IfName == q.IfName
 }
 
 // isUID reports whether s can be the UID of an object. It can then be a part of the name of a

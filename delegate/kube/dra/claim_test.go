@@ -1,14 +1,20 @@
 package dra
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -113,7 +119,7 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 			if err == nil {
 				err = claim.check(Config{Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"multinet"}}, AllowedTypes: []string{"bridge", "multinet"}})
 			}
-			if !errors.Is(err, ErrClaim) || status.Code(err) != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
+			if !errors.Is(err, errClaim) || status.Code(err) != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})
@@ -122,14 +128,16 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 
 func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 	t.Parallel()
+	one, two := cni(`,"ifName":"x","config":{ "a":1.0}`), own(`,"definition":"n"`)
 	got, err := claimOf(newClaim("a", func(c *resourcev1.ResourceClaim) {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
 			resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "gpu.example.com", Pool: "p", Device: "d"}, allocatedTo("two/fast", "vlan", ""))
-		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim("{ 1.0 }", "net"), fromClass("b", "two")}
+		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(one, "net"), fromClass(two, "two")}
 	}), driverName)
 	want := Claim{
 		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, PodName: "web", Networks: []Network{
-			{DeviceID{"node1", "storage", "share-a"}, "net", []byte("{ 1.0 }"), false}, {DeviceID{"node1", "vlan", ""}, "two/fast", []byte("b"), true},
+			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "net", Pool: "node1", Device: "storage", Share: "share-a"}, Opaque: []byte(one), IfName: "x", Config: `{ "a":1.0}`},
+			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, Opaque: []byte(two), OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -139,10 +147,10 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 
 func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 	t.Parallel()
-	claim := func(uid, pod string, device DeviceID, ifName string) Claim {
-		return Claim{Ref: Ref{uid, "blue", uid, pod}, Networks: []Network{{device, "net", []byte(cni(`,"ifName":"` + ifName + `","config":{}`)), false}}}
+	claim := func(uid, pod string, d device, ifName string) Claim {
+		return Claim{Ref: Ref{uid, "blue", uid, pod}, Networks: []Network{{Claim: nad.Claim{Request: "net", Pool: d.pool, Device: d.name, Share: d.share}, IfName: ifName}}}
 	}
-	share := func(s string) DeviceID { return DeviceID{"node1", "storage", s} }
+	share := func(s string) device { return device{"node1", "storage", s} }
 	mine := claim("a", "pod", share("1"), "net1")
 	for name, row := range map[string]struct {
 		other Claim
@@ -151,7 +159,7 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 		"another share":                       {claim("b", "other", share("2"), "net1"), ""},
 		"the same share":                      {claim("b", "other", share("1"), "net2"), "device node1/storage (share 1) is that of claim blue/b"},
 		"the whole device":                    {claim("b", "other", share(""), "net2"), "device"},
-		"the same name in another pool":       {claim("b", "other", DeviceID{"node2", "storage", "1"}, "net2"), ""},
+		"the same name in another pool":       {claim("b", "other", device{"node2", "storage", "1"}, "net2"), ""},
 		"the same interface of the same pod":  {claim("b", "pod", share("2"), "net1"), "the interface is that of claim blue/b"},
 		"another interface of the same pod":   {claim("b", "pod", share("2"), "net2"), ""},
 		"interfaces that the plugin may name": {claim("b", "pod", share("2"), ""), ""},
@@ -163,7 +171,7 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 			switch {
 			case row.want == "" && err != nil:
 				t.Error(err)
-			case row.want != "" && (!errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), row.want)):
+			case row.want != "" && (!errors.Is(err, errInUse) || !strings.Contains(err.Error(), row.want)):
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})
@@ -199,7 +207,7 @@ func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
 			if err == nil {
 				err = claim.check(Config{AllowedTypes: row.allowed})
 			}
-			if (row.want == "") != (err == nil) || err != nil && (!errors.Is(err, ErrClaim) || !strings.Contains(err.Error(), row.want)) {
+			if (row.want == "") != (err == nil) || err != nil && (!errors.Is(err, errClaim) || !strings.Contains(err.Error(), row.want)) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})
@@ -218,7 +226,7 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 	for _, allowed := range [][]string{nil, {"macvlan"}} {
 		n.config.AllowedTypes = allowed
 		n.restart(t)
-		if claims, err := n.config.Claims("pod-web"); !errors.Is(err, ErrClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
+		if claims, err := n.config.Claims("pod-web"); !errors.Is(err, errClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
 			t.Errorf("allowed %q: %v, %v", allowed, claims, err)
 		}
 		if claims, err := n.config.Claims("pod-other"); err != nil || len(claims) != 1 {
@@ -229,5 +237,49 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 	n.restart(t)
 	if claims, err := n.config.Claims("pod-web"); err != nil || len(claims) != 1 {
 		t.Errorf("allowed again: %v, %v", claims, err)
+	}
+}
+
+// The records say what is attached because of a claim: the status is that of the newest sandbox,
+// and what is detached is that of all.
+func TestRecordsSayWhatIsAttachedBecauseOfAClaim(t *testing.T) {
+	t.Parallel()
+	ref := Ref{UID: "c1", Namespace: "blue", Name: "storage", Pod: "p1"}
+	network := func(uid, ifName string) Network {
+		return Network{Claim: nad.Claim{UID: uid, Pool: "node1", Device: "storage", Share: "s"}, IfName: ifName}
+	}
+	var detached []string
+	record := func(id string, created int64, attached ...delegate.Attached) Record {
+		return Record{
+			Record: lifecycle.Record{Key: scratch.Key{ContainerID: id}, State: scratch.Added, Created: time.Unix(created, 0), Attached: attached},
+			Detach: func(_ context.Context, ifName string) error {
+				detached = append(detached, id+" "+ifName)
+				return nil
+			},
+		}
+	}
+	ending := record("new", 3, attachedTo("p1", network("c1", "gone")))
+	ending.State = scratch.Deleting
+	c := Config{Records: func(context.Context, string) ([]Record, error) {
+		return []Record{
+			record("old", 1, attachedTo("p1", network("c1", "net1"))), ending,
+			record("new", 2, delegate.Attached{Attachment: delegate.Attachment{IfName: "eth0", Args: "K8S_POD_UID=p1"}},
+				attachedTo("p1", network("c2", "net1")), attachedTo("p1", network("c1", "net2")), attachedTo("p2", network("c1", "net3")), attachedTo("p1", network("c1", "net4"))),
+		}, nil
+	}}
+	got, err := c.attached(t.Context(), ref)
+	nodetest.OK(t, err)
+	var names []string
+	for _, a := range got {
+		if a.device != (device{"node1", "storage", "s"}) || string(a.result) != resultOfAdd {
+			t.Errorf("got %+v", a)
+		}
+		names = append(names, a.ifName)
+	}
+	nodetest.Equal(t, "attached", names, []string{"net2", "net4"})
+	nodetest.OK(t, c.detach(t.Context(), ref))
+	nodetest.Equal(t, "detached", detached, []string{"old net1", "new gone", "new net4", "new net2"})
+	if got, err := c.attached(t.Context(), Ref{Pod: "p1"}); got != nil || err != nil {
+		t.Errorf("a claim without a UID has %v, %v", got, err)
 	}
 }

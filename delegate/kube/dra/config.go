@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -49,36 +50,29 @@ type Config struct {
 	// others names them in keys of its own, which are not checked.
 	AllowedTypes []string
 
-	// Attachments returns what the pod of a claim is attached to because of the claim, from
-	// the records of its newest sandbox. It is called at any time, by several goroutines. It
-	// must end soon after its context: while the kubelet moves a claim to another pod, no
-	// other claim is prepared or released.
-	Attachments func(ctx context.Context, c Claim) ([]Attachment, error)
+	// Records returns the records of all sandboxes of a pod: they say what the pod is attached
+	// to because of its claims. In an ADD those of its container are enough. It is called at
+	// any time, by several goroutines. It must end soon after its context, as Record.Detach
+	// must: while the kubelet moves a claim to another pod, no other claim is prepared or
+	// released.
+	Records func(ctx context.Context, podUID string) ([]Record, error)
 
-	// Detach removes all attachments that are there because of a claim, in all sandboxes of
-	// its pod. It returns nil if there are none. Only c.UID and c.Pod are always set. It is
-	// called by several goroutines, also for the same claim: the kubelet asks again when it
-	// has waited too long. It must end soon after its context.
-	Detach func(ctx context.Context, c Ref) error
-
-	// RegistryDir is where the kubelet looks for sockets of plugins, and PluginDir is the
-	// directory of the driver's own socket, and of what CDIDir makes. Empty means those of
-	// /var/lib/kubelet. The first must exist. The second is made if it is missing.
-	RegistryDir, PluginDir string
-
-	// KubeletPluginDir is PluginDir as the kubelet and the runtime find it, where this
-	// process has another root directory. Empty means that it is the same path.
-	KubeletPluginDir string
+	// KubeletDir is the directory of the kubelet, as a path of the node. Empty means
+	// /var/lib/kubelet. In it the kubelet looks for sockets of plugins (plugins_registry, which
+	// must exist), and the driver has a directory for its own socket, and for what CDIDir makes
+	// (plugins/NAME, which is made if it is missing).
+	KubeletDir string
 
 	// CDIDir makes containers see a file with the interface and addresses of each device
-	// (KEP-5304): the directory of the CDI specifications for it, which the runtime reads.
-	// Empty means no such files. See [Driver.UpdateMetadata]. KubeletPluginDir must then be
-	// the same directory for this process too.
+	// (KEP-5304): the directory of the CDI specifications for it, which the runtime reads, as
+	// a path of the node. Empty means no such files. See [Driver.UpdateMetadata]. KubeletDir
+	// must then be the same path for this process.
 	CDIDir string
 
-	// Locate, if not nil, changes the directories of c before each attempt to serve the
-	// kubelet: they may come later than the Driver. An error is that of the attempt.
-	Locate func(c *Config) error
+	// Resolve returns the path at which this process finds a path of the node, before each
+	// attempt to serve the kubelet: directories may come later than the Driver. Nil means that
+	// paths are the same.
+	Resolve func(path string) (string, error)
 
 	// Networks are what the node offers to the scheduler, see [Driver.Offer]. Network returns
 	// the one with the name Offer.Network, which may be zero, and why pods cannot be attached
@@ -95,12 +89,23 @@ type Config struct {
 	// one process at a time.
 	RollingUpdate string
 
-	// SweepInterval is the time between two passes of the claims that nobody has released. 0 means 10 minutes. A
-	// negative one is an error.
-	SweepInterval time.Duration
-
 	// Logger reports what goes wrong in the background. Nil means no log.
 	Logger *slog.Logger
+
+	sweepInterval time.Duration // 0 means the one below
+}
+
+// sweepInterval is the time between two passes over the claims that nobody has released.
+const sweepInterval = 10 * time.Minute
+
+// A Record is a record of a container.
+type Record struct {
+	lifecycle.Record
+
+	// Detach removes the attachment of an interface, and its part of the record. It waits for
+	// other operations on the container. It may be called for the same interface twice at a
+	// time: the kubelet asks again when it has waited too long.
+	Detach func(ctx context.Context, ifName string) error
 }
 
 func (c Config) logger() *slog.Logger {
@@ -114,68 +119,70 @@ func (c Config) check() error {
 	switch {
 	case c.Name == "", c.Node == "", c.Store.Dir == "":
 		return errors.New("the names of the driver and the node, and a directory for claims are needed")
-	case c.Client == nil, c.Attachments == nil, c.Detach == nil:
-		return errors.New("a client, Attachments and Detach are needed")
+	case c.Client == nil, c.Records == nil:
+		return errors.New("a client and Records are needed")
 	case c.Network == nil && len(c.Networks) > 0:
 		return errors.New("Network is needed")
-	case c.SweepInterval < 0:
-		return fmt.Errorf("a negative interval, %v", c.SweepInterval)
 	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
 		return fmt.Errorf("RollingUpdate: %q is not a UID", c.RollingUpdate)
 	}
 	return Check(c.Name, c.Networks)
 }
 
-// pluginDir returns the directory of the driver's socket.
-func (c Config) pluginDir() string {
-	return cmp.Or(c.PluginDir, filepath.Join(kubeletplugin.KubeletPluginsDir, c.Name))
+// dirs are the directories in which the kubelet and the driver meet.
+type dirs struct {
+	registry string // in which the kubelet finds sockets
+	plugin   string // with the socket of the driver
+	onNode   string // the same as the kubelet finds it
+	cdi      string
 }
 
-// kubeletPluginDir returns the same as the kubelet finds it.
-func (c Config) kubeletPluginDir() string { return cmp.Or(c.KubeletPluginDir, c.pluginDir()) }
-
-// makeDirs makes the directory of the socket, unless there is no kubelet.
-func (c Config) makeDirs() error {
-	if _, err := os.Stat(cmp.Or(c.RegistryDir, kubeletplugin.KubeletRegistryDir)); err != nil {
-		return fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
+// dirs finds the directories, and makes that of the socket unless there is no kubelet.
+func (c Config) dirs() (dirs, error) {
+	resolve := c.Resolve
+	if resolve == nil {
+		resolve = func(path string) (string, error) { return path, nil }
 	}
-	if err := os.MkdirAll(c.pluginDir(), 0o750); err != nil {
-		return err
-	}
-	if c.CDIDir == "" || c.kubeletPluginDir() == c.pluginDir() {
-		return nil
-	}
-	ours, err := os.Stat(c.pluginDir())
+	node := cmp.Or(c.KubeletDir, "/var/lib/kubelet")
+	kubelet, err := resolve(node)
 	if err != nil {
-		return err
+		return dirs{}, err
 	}
-	if same, err := os.Stat(c.kubeletPluginDir()); err != nil || !os.SameFile(ours, same) {
-		return fmt.Errorf("%s is not the same directory for the kubelet and for this process, which metadata needs: mount it here too", c.kubeletPluginDir())
+	d := dirs{
+		registry: filepath.Join(kubelet, "plugins_registry"),
+		plugin:   filepath.Join(kubelet, "plugins", c.Name), onNode: filepath.Join(node, "plugins", c.Name),
 	}
-	return nil
+	if _, err := os.Stat(d.registry); err != nil {
+		return d, fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
+	}
+	if err := os.MkdirAll(d.plugin, 0o750); err != nil || c.CDIDir == "" {
+		return d, err
+	}
+	if d.cdi, err = resolve(c.CDIDir); err != nil || d.onNode == d.plugin {
+		return d, err
+	}
+	ours, err := os.Stat(d.plugin)
+	if err != nil {
+		return d, err
+	}
+	if same, err := os.Stat(d.onNode); err != nil || !os.SameFile(ours, same) {
+		return d, fmt.Errorf("%s is not the same directory for the kubelet and for this process, which metadata needs: mount it here too", d.onNode)
+	}
+	return d, nil
 }
 
-func (c Config) sweepInterval() time.Duration {
-	if c.SweepInterval != 0 {
-		return c.SweepInterval
-	}
-	return 10 * time.Minute
-}
-
-func (c Config) options() []kubeletplugin.Option {
+func (c Config) options(d dirs) []kubeletplugin.Option {
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(c.Client),
 		// A plugin that hangs while a claim is released must not delay other pods. But two
 		// drivers with one Store have no other lock.
 		kubeletplugin.Serialize(c.RollingUpdate != ""),
-		kubeletplugin.PluginDataDirectoryPath(c.kubeletPluginDir()), kubeletplugin.FlockDirectoryPath(c.pluginDir()),
+		kubeletplugin.PluginDataDirectoryPath(d.onNode), kubeletplugin.FlockDirectoryPath(d.plugin),
+		kubeletplugin.RegistrarDirectoryPath(d.registry),
 		kubeletplugin.RollingUpdate(types.UID(c.RollingUpdate)),
 	}
-	if c.RegistryDir != "" {
-		options = append(options, kubeletplugin.RegistrarDirectoryPath(c.RegistryDir))
-	}
-	if c.CDIDir != "" {
-		options = append(options, kubeletplugin.EnableDeviceMetadata(true), kubeletplugin.CDIDirectory(c.CDIDir),
+	if d.cdi != "" {
+		options = append(options, kubeletplugin.EnableDeviceMetadata(true), kubeletplugin.CDIDirectory(d.cdi),
 			kubeletplugin.MetadataVersions(v1alpha1.SchemeGroupVersion))
 	}
 	return options

@@ -24,13 +24,6 @@ const (
 // maxMessage is a limit for the message of a condition.
 const maxMessage = 32 << 10
 
-// An Attachment says what a pod is attached to because of a device of a claim.
-type Attachment struct {
-	DeviceID
-	IfName string          // the interface in the container
-	Result json.RawMessage // of the ADD, in any version of CNI
-}
-
 // A result is what the status of a claim says of a CNI result. It is read without the types of
 // CNI, whose conversion between versions cannot bear every result.
 type result struct {
@@ -44,13 +37,13 @@ type result struct {
 
 // networkData returns what the status of a claim says about an interface. It has less than
 // the result where that is not valid, or the API server would refuse it.
-func (a Attachment) networkData() *resourcev1.NetworkDeviceData {
-	data := &resourcev1.NetworkDeviceData{InterfaceName: a.IfName}
+func (a attachment) networkData() *resourcev1.NetworkDeviceData {
+	data := &resourcev1.NetworkDeviceData{InterfaceName: a.ifName}
 	var r result
-	if json.Unmarshal(a.Result, &r) != nil {
+	if json.Unmarshal(a.result, &r) != nil {
 		return data
 	}
-	at := r.inside(a.IfName)
+	at := r.inside(a.ifName)
 	if at >= 0 {
 		if name := r.Interfaces[at].Name; len(name) <= resourcev1.NetworkDeviceDataInterfaceNameMaxLength {
 			data.InterfaceName = name
@@ -97,8 +90,8 @@ func (r result) inside(name string) int {
 }
 
 // data returns the CNI result, or nil if it is too long or no object.
-func (a Attachment) data() *runtime.RawExtension {
-	text := bytes.TrimSpace(a.Result)
+func (a attachment) data() *runtime.RawExtension {
+	text := bytes.TrimSpace(a.result)
 	if len(text) > resourcev1.AllocatedDeviceStatusDataMaxLength || !isObject(text) {
 		return nil
 	}
@@ -110,7 +103,7 @@ func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' && json
 // desired returns status.devices of an object: that of others as it is, and that of the
 // devices of claim as attached says. failure is why devices are not attached, if known. Times
 // of conditions that have not changed are kept.
-func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attached []Attachment, failure string) []resourcev1.AllocatedDeviceStatus {
+func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attached []attachment, failure string) []resourcev1.AllocatedDeviceStatus {
 	var all []resourcev1.AllocatedDeviceStatus
 	for _, s := range object.Status.Devices {
 		if s.Driver != driver {
@@ -118,21 +111,21 @@ func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attac
 		}
 	}
 	for _, n := range claim.Networks {
-		if !allocated(object, driver, n.DeviceID) {
+		if !allocated(object, driver, n.device()) {
 			continue // the API server would refuse the others too
 		}
-		s := resourcev1.AllocatedDeviceStatus{Driver: driver, Pool: n.Pool, Device: n.Device}
-		if n.Share != "" {
-			s.ShareID = &n.Share
+		s := resourcev1.AllocatedDeviceStatus{Driver: driver, Pool: n.Claim.Pool, Device: n.Claim.Device}
+		if n.Claim.Share != "" {
+			s.ShareID = &n.Claim.Share
 		}
 		i := slices.IndexFunc(object.Status.Devices, func(old resourcev1.AllocatedDeviceStatus) bool {
-			return old.Driver == driver && deviceID(old.Pool, old.Device, old.ShareID) == n.DeviceID
+			return old.Driver == driver && deviceOf(old.Pool, old.Device, old.ShareID) == n.device()
 		})
 		if i >= 0 {
 			s.Conditions = slices.Clone(object.Status.Devices[i].Conditions)
 		}
 		condition := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonNotReady, Message: failure}
-		if i := slices.IndexFunc(attached, func(a Attachment) bool { return a.DeviceID == n.DeviceID }); i >= 0 {
+		if i := slices.IndexFunc(attached, func(a attachment) bool { return a.device == n.device() }); i >= 0 {
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, reasonReady, ""
 			s.NetworkData, s.Data = attached[i].networkData(), attached[i].data()
 		}
@@ -155,17 +148,9 @@ func text(message string) string {
 }
 
 // allocated reports whether a device is allocated to a claim.
-func allocated(object *resourcev1.ResourceClaim, driver string, id DeviceID) bool {
+func allocated(object *resourcev1.ResourceClaim, driver string, id device) bool {
 	return object.Status.Allocation != nil && slices.ContainsFunc(object.Status.Allocation.Devices.Results,
 		func(r resourcev1.DeviceRequestAllocationResult) bool {
-			return r.Driver == driver && deviceID(r.Pool, r.Device, (*string)(r.ShareID)) == id
+			return r.Driver == driver && deviceOf(r.Pool, r.Device, r.ShareID) == id
 		})
-}
-
-func deviceID(pool, device string, share *string) DeviceID {
-	id := DeviceID{Pool: pool, Device: device}
-	if share != nil {
-		id.Share = *share
-	}
-	return id
 }

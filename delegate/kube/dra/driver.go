@@ -146,7 +146,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 
 // free removes the records of a claim for earlier pods. The API server says that the claim is
 // reserved for another pod now, and so the kubelet has lost an earlier one. It fails with
-// [ErrInUse] while the earlier pod is attached. The caller holds d.mu.
+// errInUse while the earlier pod is attached. The caller holds d.mu.
 func (d *Driver) free(ctx context.Context, claim Claim) error {
 	refs, err := d.config.Store.find(claim.UID)
 	if err != nil {
@@ -157,10 +157,10 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 			continue
 		}
 		earlier := claim
-		earlier.Pod, earlier.PodName = ref.Pod, ""
-		attached, err := d.config.Attachments(ctx, earlier)
+		earlier.Pod = ref.Pod
+		attached, err := d.config.attached(ctx, earlier.Ref)
 		if err == nil && len(attached) > 0 {
-			return claim.failure(fmt.Errorf("%w: the pod with UID %s is still attached", ErrInUse, ref.Pod))
+			return claim.failure(fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, ref.Pod))
 		}
 		if err == nil {
 			err = d.remove(earlier.Ref)
@@ -176,13 +176,12 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 func (c Claim) devices(request string) []kubeletplugin.Device {
 	var all []kubeletplugin.Device
 	for _, n := range c.Networks {
-		if request != "" && n.Request != request {
+		if request != "" && n.Claim.Request != request {
 			continue
 		}
-		device := kubeletplugin.Device{Requests: []string{n.Request}, PoolName: n.Pool, DeviceName: n.Device}
-		if n.Share != "" {
-			share := types.UID(n.Share)
-			device.ShareID = &share
+		device := kubeletplugin.Device{Requests: []string{n.Claim.Request}, PoolName: n.Claim.Pool, DeviceName: n.Claim.Device}
+		if n.Claim.Share != "" {
+			device.ShareID = new(types.UID(n.Claim.Share))
 		}
 		all = append(all, device)
 	}
@@ -207,7 +206,7 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 	refs, err := d.config.Store.find(string(c.UID))
 	for _, ref := range refs {
 		ref.Namespace, ref.Name = c.Namespace, c.Name
-		if err = d.config.Detach(ctx, ref); err == nil {
+		if err = d.config.detach(ctx, ref); err == nil {
 			d.mu.Lock()
 			err = d.remove(ref)
 			d.mu.Unlock()

@@ -55,7 +55,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
-	if want := []Ref{claims[0].Ref}; cmp.Diff(want, n.detached) != "" {
+	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
 		t.Errorf("detached: %v", n.detached)
 	}
 	if err := unprepareClaim(t, k, a); err != nil || len(n.detached) != 1 {
@@ -85,7 +85,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 				if len(claims) != 1 || err != nil {
 					t.Errorf("%v, %v", claims, err)
 				}
-			} else if claims != nil || !errors.Is(err, ErrClaim) || status.Code(err) != 7 {
+			} else if claims != nil || !errors.Is(err, errClaim) || status.Code(err) != 7 {
 				t.Errorf("%v, %v", claims, err)
 			}
 		})
@@ -170,7 +170,7 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 		t.Errorf("got %v", failures)
 	}
 	n.fail(nil)
-	nodetest.OK(t, n.detach(t.Context(), Ref{UID: string(a.UID)}))
+	n.detach(string(a.UID))
 	mustPrepare(t, k, a)
 	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
 		if claims, err := n.config.Claims(pod); len(claims) != want || err != nil {
@@ -216,7 +216,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	damage := func() {
 		t.Helper()
 		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
-		if _, err := n.config.Claims("pod-web"); !errors.Is(err, ErrDamaged) || n.sweepAll(t.Context()) == nil {
+		if _, err := n.config.Claims("pod-web"); !errors.Is(err, errDamaged) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -226,11 +226,12 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	if claims, err := n.config.Claims("pod-web"); len(claims) != 2 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
+	n.attach(t, "pod-web")
 	damage()
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
 	}
-	if want := []Ref{{"claim-a", "blue", "a", "pod-web"}}; cmp.Diff(want, n.detached) != "" {
+	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
 		t.Errorf("detached: %v", n.detached)
 	}
 	if claims, err := n.config.Claims("pod-web"); len(claims) != 1 || err != nil {
@@ -308,7 +309,7 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
 	mustPrepare(t, n.kubelet(t), a, b)
 	n.server.DeleteClaim("blue", "a")
-	n.config.SweepInterval = time.Millisecond
+	n.config.sweepInterval = time.Millisecond
 	n.restart(t)
 	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
 		claims, err := n.config.Claims("pod-web")
@@ -344,7 +345,7 @@ func TestContainersSeeTheirNetworks(t *testing.T) {
 			t.Errorf("no %s in %s", want, data)
 		}
 	}
-	nodetest.OK(t, os.RemoveAll(n.config.PluginDir))
+	nodetest.OK(t, os.RemoveAll(n.config.plugin()))
 	if err := n.UpdateMetadata(t.Context(), "pod-web"); err == nil {
 		t.Error("no error without a directory")
 	}
@@ -358,14 +359,12 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		"a node":       func(c *Config) { c.Node = "" },
 		"a directory":  func(c *Config) { c.Store.Dir = "" },
 		"a client":     func(c *Config) { c.Client = nil },
-		"Attachments":  func(c *Config) { c.Attachments = nil },
-		"Detach":       func(c *Config) { c.Detach = nil },
+		"Records":      func(c *Config) { c.Records = nil },
 		"Network":      func(c *Config) { c.Networks = []Offer{{Network: "a"}} },
 		"a valid name": func(c *Config) { c.Name = "a/b" },
-		"a time":       func(c *Config) { c.SweepInterval = -1 },
 	} {
 		c := n.config
-		c.PluginDir, c.RegistryDir, c.Logger = socketDir(t), socketDir(t), nil
+		c.KubeletDir, c.Logger = kubeletDir(t), nil
 		edit(&c)
 		if d, err := Start(t.Context(), c); err == nil {
 			d.Stop()

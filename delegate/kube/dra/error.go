@@ -6,24 +6,22 @@ import (
 	"github.com/metacni/metacni/internal/fault"
 )
 
-// The errors of claims that cannot be prepared, read or released, for [errors.Is]. Each names the
-// claim.
+// ErrNotPrepared is returned for a claim without a record. CNI code 11: the kubelet prepares the
+// claims of a pod before it creates the pod.
+var ErrNotPrepared = fault.New(types.ErrTryAgainLater, "not prepared")
+
+// Errors of claims that cannot be prepared, read or released. Each names the claim.
 var (
-	// ErrClaim is returned for a claim that asks for something that cannot be prepared: a
-	// wrong configuration, more than one pod, or a network that its pod may not use. It
-	// fails until somebody changes the claim. CNI code 7.
-	ErrClaim = fault.New(types.ErrInvalidNetworkConfig, "the claim cannot be prepared")
+	// errClaim is for a claim that asks for something that cannot be prepared: a wrong
+	// configuration, more than one pod, or a network that its pod may not use. It fails until
+	// somebody changes the claim.
+	errClaim = fault.New(types.ErrInvalidNetworkConfig, "the claim cannot be prepared")
 
-	// ErrInUse is returned for a device, an interface or a claim that another pod or claim
-	// has. CNI code 11.
-	ErrInUse = fault.New(types.ErrTryAgainLater, "in use")
+	// errInUse is for a device, an interface or a claim that another pod or claim has.
+	errInUse = fault.New(types.ErrTryAgainLater, "in use")
 
-	// ErrNotPrepared is returned for a claim without a record. CNI code 11: the kubelet
-	// prepares the claims of a pod before it creates the pod.
-	ErrNotPrepared = fault.New(types.ErrTryAgainLater, "not prepared")
-
-	// ErrDamaged is returned for a file that is not what a [Store] has written. CNI code 5.
-	ErrDamaged = fault.New(types.ErrIOFailure, "the record is damaged")
+	// errDamaged is for a file that is not what a [Store] has written.
+	errDamaged = fault.New(types.ErrIOFailure, "the record is damaged")
 )
 
 // failure returns err as one about the claim r. An error without a CNI code has 5, an I/O failure.

@@ -49,13 +49,12 @@ func Example() {
 		Store:  dra.Store{Dir: dir + "/claims"},
 		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
 		// What the records of the plugin say:
-		Attachments: func(context.Context, dra.Claim) ([]dra.Attachment, error) { return nil, nil },
-		Detach:      func(context.Context, dra.Ref) error { return nil },
-		Networks:    []dra.Offer{{Network: "storage"}},
+		Records:  func(context.Context, string) ([]dra.Record, error) { return nil, nil },
+		Networks: []dra.Offer{{Network: "storage"}},
 		Network: func(context.Context, string) (netconf.Network, error) {
 			return netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`))
 		},
-		RegistryDir: dir, PluginDir: dir,
+		KubeletDir: dir,
 	}
 	driver, err := dra.Start(ctx, config)
 	if err != nil {
@@ -74,8 +73,7 @@ func Example() {
 	}
 	for _, claim := range claims {
 		for _, network := range claim.Networks {
-			p, err := network.Parameters(claim.Namespace)
-			fmt.Println(p.IfName, p.Definition, p.Config, err)
+			fmt.Println(network.IfName, network.Definition, network.Config)
 		}
 	}
 	// … attach them together with all other networks of the pod, and then:

@@ -18,9 +18,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 const driverName = "net.example.com"
@@ -79,9 +82,9 @@ type node struct {
 	config Config
 
 	mu       sync.Mutex
-	attached map[string][]Attachment // by the UID of the claim
-	detached []Ref
-	failure  error // of Attachments and Detach
+	attached []delegate.Attached // in one container of each pod
+	detached []string            // interfaces
+	failure  error               // of the records, and of detaching
 }
 
 // newNode starts a driver. edit may change its configuration.
@@ -89,15 +92,14 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	t.Helper()
 	server := kubetest.NewServer()
 	t.Cleanup(server.Close)
-	n := &node{server: server, attached: map[string][]Attachment{}}
+	n := &node{server: server}
 	client := server.Config()
 	client.ContentType, client.AcceptContentTypes, client.QPS = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf, -1
 	set, err := kubernetes.NewForConfig(client)
 	nodetest.OK(t, err)
 	n.config = Config{
 		Name: driverName, Node: "node1", Client: set, Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
-		Attachments: n.attachments, Detach: n.detach,
-		RegistryDir: socketDir(t), PluginDir: socketDir(t), SweepInterval: time.Hour, AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
+		Records: n.records, KubeletDir: kubeletDir(t), AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if edit != nil {
@@ -116,6 +118,20 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
+// kubeletDir returns the directory of a kubelet that has run.
+func kubeletDir(t *testing.T) string {
+	t.Helper()
+	dir := socketDir(t)
+	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "plugins_registry"), 0o750))
+	return dir
+}
+
+// registry returns the directory of sockets that the kubelet looks for.
+func (c Config) registry() string { return filepath.Join(c.KubeletDir, "plugins_registry") }
+
+// plugin returns the directory of the driver's own socket.
+func (c Config) plugin() string { return filepath.Join(c.KubeletDir, "plugins", driverName) }
+
 // restart starts the driver, or another one in place of the first.
 func (n *node) restart(t *testing.T) {
 	t.Helper()
@@ -128,21 +144,33 @@ func (n *node) restart(t *testing.T) {
 	n.Driver = d
 }
 
-func (n *node) attachments(_ context.Context, c Claim) ([]Attachment, error) {
+// records is Config.Records.
+func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.attached[c.UID]), n.failure
+	r := Record{Detach: func(_ context.Context, ifName string) error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.failure == nil {
+			n.detached = append(n.detached, ifName)
+			n.attached = slices.DeleteFunc(n.attached, func(a delegate.Attached) bool { return a.IfName == ifName })
+		}
+		return n.failure
+	}}
+	r.State = scratch.Added
+	for _, a := range n.attached {
+		if nad.PodOf(a.Args).UID == podUID {
+			r.Attached = append(r.Attached, a)
+		}
+	}
+	return []Record{r}, n.failure
 }
 
-func (n *node) detach(_ context.Context, r Ref) error {
+// detach does what a DEL, or a sweep, of the plugin does with the networks of a claim.
+func (n *node) detach(claimUID string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.failure != nil {
-		return n.failure
-	}
-	n.detached = append(n.detached, r)
-	delete(n.attached, r.UID)
-	return nil
+	n.attached = slices.DeleteFunc(n.attached, func(a delegate.Attached) bool { return nad.ParseOrigin(a.Origin).Claim.UID == claimUID })
 }
 
 // fail makes the callbacks of the driver fail.
@@ -161,9 +189,8 @@ func (n *node) attach(t *testing.T, pod string) {
 	}
 	n.mu.Lock()
 	for _, c := range claims {
-		n.attached[c.UID] = nil
 		for _, network := range c.Networks {
-			n.attached[c.UID] = append(n.attached[c.UID], Attachment{DeviceID: network.DeviceID, IfName: "net1", Result: json.RawMessage(resultOfAdd)})
+			n.attached = append(n.attached, attachedTo(pod, network))
 		}
 	}
 	n.mu.Unlock()
@@ -173,10 +200,18 @@ func (n *node) attach(t *testing.T, pod string) {
 	n.Attached(pod, nil)
 }
 
+// attachedTo returns what a plugin records of the network of a claim.
+func attachedTo(pod string, n Network) delegate.Attached {
+	return delegate.Attached{
+		Attachment: delegate.Attachment{IfName: n.IfName, Args: "K8S_POD_UID=" + pod, Origin: nad.Origin{Use: nad.Claimed, Claim: n.Claim}.JSON()},
+		Result:     json.RawMessage(resultOfAdd),
+	}
+}
+
 // kubelet registers the driver, as the kubelet does.
 func (n *node) kubelet(t *testing.T) *dratest.Kubelet {
 	t.Helper()
-	k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"), "")
+	k, err := dratest.Register(t.Context(), filepath.Join(n.config.registry(), driverName+"-reg.sock"), "")
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	return k

@@ -37,22 +37,22 @@ func (d *Driver) updateMetadata(ctx context.Context, c Claim) error {
 	if helper == nil {
 		return err
 	}
-	attached, err := d.config.Attachments(ctx, c)
+	attached, err := d.config.attached(ctx, c.Ref)
 	errs := []error{err}
 	var done []string
 	for _, n := range c.Networks {
-		if slices.Contains(done, n.Request) {
+		if slices.Contains(done, n.Claim.Request) {
 			continue
 		}
-		done = append(done, n.Request)
-		devices := c.devices(n.Request)
+		done = append(done, n.Claim.Request)
+		devices := c.devices(n.Claim.Request)
 		for i := range devices {
-			id := deviceID(devices[i].PoolName, devices[i].DeviceName, (*string)(devices[i].ShareID))
-			if at := slices.IndexFunc(attached, func(a Attachment) bool { return a.DeviceID == id }); at >= 0 {
+			id := deviceOf(devices[i].PoolName, devices[i].DeviceName, devices[i].ShareID)
+			if at := slices.IndexFunc(attached, func(a attachment) bool { return a.device == id }); at >= 0 {
 				devices[i].Metadata = &kubeletplugin.DeviceMetadata{NetworkData: attached[at].networkData()}
 			}
 		}
-		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(n.Request), devices))
+		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(n.Claim.Request), devices))
 	}
 	return errors.Join(errs...)
 }

@@ -45,6 +45,9 @@ const (
 	attributeMaster = "master"
 )
 
+// maxAttributes of a device are a limit of the API.
+const maxAttributes = 32
+
 // Check fails for a driver with a name that no driver can have, which is a DNS subdomain of at most
 // 63 bytes, for networks of which no API server would take the devices, and for a network or a
 // device that is there twice. The error names the element.
@@ -52,16 +55,12 @@ func Check(driver string, networks []Offer) error {
 	if len(validation.IsDNS1123Subdomain(driver)) > 0 || len(driver) > resourcev1.DriverNameMaxLength {
 		return fmt.Errorf("driver %q is not a DNS subdomain of at most %d characters", driver, resourcev1.DriverNameMaxLength)
 	}
-	return checkOffers(networks)
-}
-
-func checkOffers(all []Offer) error {
-	networks, devices := map[string]bool{}, map[string]bool{}
-	for i, o := range all {
+	listed, devices := map[string]bool{}, map[string]bool{}
+	for i, o := range networks {
 		err := o.check()
 		switch {
 		case err != nil:
-		case networks[o.Network]:
+		case listed[o.Network]:
 			err = fmt.Errorf("network %q is listed twice", o.Network)
 		case devices[o.name()]:
 			err = fmt.Errorf("two networks are the device %q", o.name())
@@ -69,7 +68,7 @@ func checkOffers(all []Offer) error {
 		if err != nil {
 			return fmt.Errorf("networks[%d]: %w", i, err)
 		}
-		networks[o.Network], devices[o.name()] = true, true
+		listed[o.Network], devices[o.name()] = true, true
 	}
 	return nil
 }
@@ -81,9 +80,28 @@ func (o Offer) check() error {
 	if _, ok := o.definition(); !ok && strings.Contains(o.Network, "/") {
 		return fmt.Errorf("network %q is not namespace/name of a NetworkAttachmentDefinition", o.Network)
 	}
+	if why := validation.IsDNS1123Label(o.name()); len(why) > 0 {
+		return fmt.Errorf("device %q: %s", o.name(), why[0])
+	}
 	full := map[string]string{attributePlugin: "", attributeMaster: ""}
 	maps.Copy(full, o.Attributes)
-	return device{name: o.name(), attributes: full}.check()
+	if len(full) > maxAttributes {
+		return fmt.Errorf("device %q: %d attributes, at most %d are possible", o.name(), len(full), maxAttributes)
+	}
+	for key, value := range full {
+		domain, id, qualified := strings.Cut(key, "/")
+		if !qualified {
+			domain, id = "", key
+		}
+		if qualified && (len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourcev1.DeviceMaxDomainLength) ||
+			len(validation.IsCIdentifier(id)) > 0 || len(id) > resourcev1.DeviceMaxIDLength {
+			return fmt.Errorf("device %q: %q is no name of an attribute", o.name(), short(key))
+		}
+		if len(value) > resourcev1.DeviceAttributeMaxValueLength {
+			return fmt.Errorf("device %q: attribute %q is longer than %d bytes", o.name(), key, resourcev1.DeviceAttributeMaxValueLength)
+		}
+	}
+	return nil
 }
 
 // definition returns the NetworkAttachmentDefinition that o names, if it names one.
@@ -106,10 +124,9 @@ func (o Offer) name() string {
 	return cmp.Or(o.Device, strings.Trim(name[:min(len(name), validation.DNS1123LabelMaxLength)], "-"))
 }
 
-// as returns the device of o. n is the network, which may be zero, and err is why pods cannot be
-// attached to it.
-func (o Offer) as(n netconf.Network, err error) device {
-	d := device{name: o.name(), exclusive: o.Exclusive, attributes: map[string]string{}, err: err}
+// device returns the device of o. n is the network, which may be zero.
+func (o Offer) device(n netconf.Network) resourcev1.Device {
+	attributes := map[string]string{}
 	if plugins := n.Plugins(); len(plugins) > 0 {
 		master := ""
 		if raw, ok := plugins[0].Get("master"); ok {
@@ -117,10 +134,20 @@ func (o Offer) as(n netconf.Network, err error) device {
 		}
 		for key, value := range map[string]string{attributePlugin: plugins[0].Type(), attributeMaster: master} {
 			if value != "" && len(value) <= resourcev1.DeviceAttributeMaxValueLength {
-				d.attributes[key] = value
+				attributes[key] = value
 			}
 		}
 	}
-	maps.Copy(d.attributes, o.Attributes)
+	maps.Copy(attributes, o.Attributes)
+	d := resourcev1.Device{Name: o.name()}
+	for key, value := range attributes {
+		if d.Attributes == nil {
+			d.Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{}
+		}
+		d.Attributes[resourcev1.QualifiedName(key)] = resourcev1.DeviceAttribute{StringValue: &value}
+	}
+	if !o.Exclusive {
+		d.AllowMultipleAllocations = new(true)
+	}
 	return d
 }

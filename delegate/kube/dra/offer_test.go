@@ -1,12 +1,11 @@
 package dra
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
@@ -26,23 +25,23 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 	} {
 		n, err := netconf.Parse([]byte(config))
 		nodetest.OK(t, err)
-		got := offer.as(n, nil)
-		if diff := cmp.Diff(device{name: "n", exclusive: true, attributes: want}, got, cmp.AllowUnexported(device{})); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", config, diff)
-		}
-		if err := got.check(); err != nil {
-			t.Errorf("%s: %v", config, err)
-		}
+		nodetest.Equal(t, config, attributes(offer.device(n)), want)
 	}
 	n, err := netconf.Parse([]byte(`{"name":"n","type":"macvlan","master":"eth1"}`))
 	nodetest.OK(t, err)
 	offer.Attributes = map[string]string{"master": "bond0", "speed": "fast"}
 	want := map[string]string{"plugin": "macvlan", "master": "bond0", "speed": "fast"}
-	nodetest.Equal(t, "with attributes of its own", offer.as(n, nil).attributes, want)
-	down := errors.New("down")
-	if got := offer.as(netconf.Network{}, down); !errors.Is(got.err, down) || len(got.attributes) != 2 {
-		t.Errorf("of no network: %+v", got)
+	nodetest.Equal(t, "with attributes of its own", attributes(offer.device(n)), want)
+	nodetest.Equal(t, "of no network", attributes(offer.device(netconf.Network{})), offer.Attributes)
+}
+
+// attributes returns those of a device, which are all strings.
+func attributes(d resourcev1.Device) map[string]string {
+	all := map[string]string{}
+	for name, a := range d.Attributes {
+		all[string(name)] = *a.StringValue
 	}
+	return all
 }
 
 func TestDevicesAreNamedForTheirNetworks(t *testing.T) {
@@ -85,11 +84,13 @@ func TestOffersThatNoAPIServerTakesAreRefused(t *testing.T) {
 		{[]Offer{{Network: "a", Device: "A"}}, `device "A"`},
 		{[]Offer{{Network: "___"}}, `device ""`},
 		{[]Offer{{Network: "a", Attributes: map[string]string{"x y": "1"}}}, `"x y"`},
+		{[]Offer{{Network: "a", Attributes: map[string]string{strings.Repeat("x", 33): "1"}}}, "no name of an attribute"},
+		{[]Offer{{Network: "a", Attributes: map[string]string{"A_B/a": "1"}}}, `"A_B/a"`},
 		{[]Offer{{Network: "a", Attributes: map[string]string{"x": strings.Repeat("1", 65)}}}, "longer than 64"},
 		{[]Offer{{Network: "a/b"}, {Network: "a/b", Device: "c"}}, `networks[1]: network "a/b" is listed twice`},
 		{[]Offer{{Network: "a/b"}, {Network: "c/b"}}, `networks[1]: two networks are the device "b"`},
 	} {
-		err := checkOffers(row.offers)
+		err := Check(driverName, row.offers)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%+v: %v, want %q", row.offers, err, row.want)
 		}

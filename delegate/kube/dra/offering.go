@@ -5,10 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/netconf"
@@ -67,8 +72,8 @@ func (o *offers) changed(r nad.Ref) {
 }
 
 // run publishes the networks until ctx ends.
-func (o *offers) run(ctx context.Context, publish func(context.Context, []device) error) {
-	var last []device
+func (o *offers) run(ctx context.Context, publish func(context.Context, []resourcev1.Device) error) {
+	var last []resourcev1.Device
 	for first := true; ; {
 		pause := o.interval
 		switch devices, err := o.look(ctx); {
@@ -77,12 +82,12 @@ func (o *offers) run(ctx context.Context, publish func(context.Context, []device
 		case err != nil:
 			o.log.DebugContext(ctx, "networks not published yet", "error", err)
 			pause = 0
-		case first || !slices.EqualFunc(ready(devices), last, same):
+		case first || !equality.Semantic.DeepEqual(devices, last):
 			if err := publish(ctx, devices); err != nil {
 				o.log.WarnContext(ctx, "networks not published", "error", err)
 				break
 			}
-			last, first = ready(devices), false
+			last, first = devices, false
 		}
 		if !o.wait(ctx, pause) {
 			return
@@ -109,53 +114,54 @@ func (o *offers) wait(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// look returns the devices as they are now. It fails if it is not known whether a definition
-// exists.
-func (o *offers) look(ctx context.Context) ([]device, error) {
-	devices, errs := make([]device, len(o.networks)), make([]error, len(o.networks))
-	turns := make(chan struct{}, offersAtOnce)
-	var all sync.WaitGroup
+// look returns the devices as they are now, without those that are withdrawn. It fails if it is
+// not known whether a definition exists.
+func (o *offers) look(ctx context.Context) ([]resourcev1.Device, error) {
+	devices, errs := make([]resourcev1.Device, len(o.networks)), make([]error, len(o.networks))
+	var all errgroup.Group
+	all.SetLimit(offersAtOnce)
 	for i, n := range o.networks {
-		all.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
+		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 			defer cancel()
-			devices[i] = n.as(o.network(ctx, n.Network))
-			if err := devices[i].err; errors.Is(err, kube.ErrNotSynced) {
-				errs[i] = err
+			network, err := o.network(ctx, n.Network)
+			devices[i], errs[i] = n.device(network), err
+			if errors.Is(err, kube.ErrNotSynced) {
+				return err
 			}
+			return nil
 		})
 	}
-	all.Wait()
-	err := errors.Join(errs...)
-	if err == nil && ctx.Err() == nil {
-		o.note(ctx, devices)
+	if err := cmp.Or(all.Wait(), ctx.Err()); err != nil {
+		return nil, err
 	}
-	return devices, err
+	return o.ready(ctx, devices, errs), nil
 }
 
-// note counts devices, and logs which are withdrawn or offered again.
-func (o *offers) note(ctx context.Context, devices []device) {
+// ready returns the devices without an error. It counts them, and logs which are withdrawn or
+// offered again.
+func (o *offers) ready(ctx context.Context, devices []resourcev1.Device, errs []error) []resourcev1.Device {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.published = 0
-	for _, d := range devices {
-		said, was := o.withdrawn[d.name]
-		if d.err == nil {
-			o.published++
+	var ready []resourcev1.Device
+	for i, d := range devices {
+		said, was := o.withdrawn[d.Name]
+		if errs[i] == nil {
+			ready = append(ready, d)
 			if was {
-				o.log.InfoContext(ctx, "network offered again", "device", d.name)
-				delete(o.withdrawn, d.name)
+				o.log.InfoContext(ctx, "network offered again", "device", d.Name)
+				delete(o.withdrawn, d.Name)
 			}
 			continue
 		}
-		why := status.Error(d.err).Error()
+		why := status.Error(errs[i]).Error()
 		if why != said {
-			o.log.WarnContext(ctx, "network not offered", "device", d.name, "error", why)
+			o.log.WarnContext(ctx, "network not offered", "device", d.Name, "error", why)
 		}
-		o.withdrawn[d.name] = why
+		o.withdrawn[d.Name] = why
 	}
+	o.published = len(ready)
+	return ready
 }
 
 // counts returns how many devices are published, and how many are withdrawn.
@@ -165,12 +171,24 @@ func (o *offers) counts() (published, withdrawn int) {
 	return o.published, len(o.withdrawn)
 }
 
-// ready returns the devices that are not withdrawn.
-func ready(devices []device) []device {
-	return slices.DeleteFunc(slices.Clone(devices), func(d device) bool { return d.err != nil })
-}
-
-// same reports whether two devices are the same for the API.
-func same(a, b device) bool {
-	return a.name == b.name && a.exclusive == b.exclusive && maps.Equal(a.attributes, b.attributes)
+// publish makes these the devices that the scheduler can allocate to pods of this node, in
+// ResourceSlices of one pool that has the name of the node. It replaces those of the last call.
+// It does not wait for the API server: the Driver tries for as long as it runs. ResourceSlices
+// stay when the Driver ends.
+func (d *Driver) publish(ctx context.Context, devices []resourcev1.Device) error {
+	devices = slices.SortedFunc(slices.Values(devices), func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })
+	pool := resourceslice.Pool{}
+	for some := range slices.Chunk(devices, resourcev1.ResourceSliceMaxDevices) {
+		pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: some})
+	}
+	if len(devices) == 0 {
+		pool.Slices = []resourceslice.Slice{{}} // says that the node has no device
+	}
+	d.serving.Lock()
+	defer d.serving.Unlock()
+	d.service.published = &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.config.Node: pool}}
+	if d.service.helper == nil {
+		return nil // the next one does it
+	}
+	return d.service.helper.PublishResources(ctx, *d.service.published)
 }

@@ -12,6 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
@@ -69,7 +74,7 @@ func (m *market) ask(ctx context.Context, network string) (netconf.Network, erro
 	return n, err
 }
 
-func (m *market) publish(_ context.Context, devices []device) error {
+func (m *market) publish(_ context.Context, devices []resourcev1.Device) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refuse != nil {
@@ -77,9 +82,7 @@ func (m *market) publish(_ context.Context, devices []device) error {
 	}
 	var names []string
 	for _, d := range devices {
-		if d.err == nil {
-			names = append(names, d.name)
-		}
+		names = append(names, d.Name)
 	}
 	m.published = append(m.published, strings.Join(names, " "))
 	return nil
@@ -200,4 +203,37 @@ func TestAPublicationThatFailsIsTriedAgain(t *testing.T) {
 		m.mu.Unlock()
 		m.want(t, time.Minute, "a", "")
 	})
+}
+
+// published returns the devices in all slices of the node.
+func (n *node) published() map[string]resourcev1.Device {
+	devices := map[string]resourcev1.Device{}
+	for _, s := range n.server.ResourceSlices() {
+		if s.Spec.Driver == driverName && s.Spec.Pool.Name == "node1" && s.Spec.NodeName != nil && *s.Spec.NodeName == "node1" {
+			for _, d := range s.Spec.Devices {
+				devices[d.Name] = d
+			}
+		}
+	}
+	return devices
+}
+
+func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	storage := Offer{Network: "storage", Attributes: map[string]string{"plugin": "bridge", "master": "eth1", "example.com/zone": "a"}}.device(netconf.Network{})
+	vlan := Offer{Network: "vlan", Exclusive: true}.device(netconf.Network{})
+	var many []resourcev1.Device
+	for i := range 200 {
+		many = append(many, resourcev1.Device{Name: fmt.Sprintf("net%d", i)})
+	}
+	for _, devices := range [][]resourcev1.Device{{vlan, storage}, {vlan}, {storage, vlan}, nil, many} {
+		nodetest.OK(t, n.publish(t.Context(), devices))
+		want := map[string]resourcev1.Device{}
+		for _, d := range devices {
+			want[d.Name] = d
+		}
+		n.await(t, "published", func() bool { return cmp.Equal(want, n.published()) })
+	}
 }

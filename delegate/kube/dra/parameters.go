@@ -32,69 +32,67 @@ const (
 // takes no more.
 const maxParameters = 10 << 10
 
-// Parameters say which network a request of a claim is for. Exactly one of Definition and
-// Config is set.
-type Parameters struct {
-	// IfName is the name of the interface in the container. Empty leaves it to the plugin.
-	IfName string
-
-	// Definition is the NetworkAttachmentDefinition that has the network.
-	Definition nad.Ref
-
-	// Config is the JSON of the network, byte for byte as it is in the parameters.
-	Config string
-}
-
-// parseParameters parses the opaque parameters in a claim of the given namespace, or in its
-// DeviceClass. They are an object of one of these kinds:
+// parse sets what n.Opaque says about the network of a claim in the given namespace. The
+// parameters are an object of one of these kinds:
 //
 //   - [parametersKind] of [parametersVersion]
 //   - CNI or CNIConfig of cni.networking.x-k8s.io/v1alpha1 or
 //     cni.dra.networking.x-k8s.io/v1alpha1, which cni-dra-driver reads: the network is the
 //     object "config"
 //
-// A definition without a namespace is of the claim's. parseParameters does not look into the
-// network.
+// A definition without a namespace is of the claim's. parse does not look into the network.
 //
-// It fails with [netconf.ErrDecode] if data is not one JSON object, has a key twice, or has a
-// value of the wrong type, and with [netconf.ErrInvalid] if data is longer than
-// [maxParameters], is of another kind, has an unknown key, names no network or two, or has a
+// It fails with [netconf.ErrDecode] if the parameters are not one JSON object, have a key twice,
+// or have a value of the wrong type, and with [netconf.ErrInvalid] if they are longer than
+// [maxParameters], are of another kind, have an unknown key, name no network or two, or have a
 // name that cannot be one.
-func parseParameters(data []byte, namespace string) (Parameters, error) {
-	if len(data) > maxParameters {
-		return Parameters{}, invalid("", "longer than 10 KiB")
+func (n *Network) parse(namespace string) error {
+	if len(n.Opaque) > maxParameters {
+		return invalid("", "longer than 10 KiB")
 	}
-	keys, err := netconf.Decode[map[string]json.RawMessage](data)
+	keys, err := netconf.Decode[map[string]json.RawMessage](n.Opaque)
 	if err != nil {
-		return Parameters{}, err
+		return err
 	}
 	o := object{keys: keys}
 	version, kind := o.text("apiVersion"), o.text("kind")
-	p := Parameters{IfName: o.text("ifName")}
-	if o.err != nil {
-		return Parameters{}, o.err
-	}
+	n.IfName = o.text("ifName")
 	switch {
+	case o.err != nil:
 	case version == parametersVersion && kind == parametersKind:
-		err = p.parseOwn(&o, namespace)
+		n.parseOwn(&o, namespace)
 	case isCNIConfig(version, kind):
-		p.Config, err = o.object("config")
+		n.Config = o.object("config")
 	default:
-		return Parameters{}, invalid("kind", fmt.Sprintf("%q of %q, want %s of %s, or CNIConfig of cni.networking.x-k8s.io/v1alpha1",
-			short(kind), short(version), parametersKind, parametersVersion))
+		o.fail(invalid("kind", fmt.Sprintf("%q of %q, want %s of %s, or CNIConfig of cni.networking.x-k8s.io/v1alpha1",
+			short(kind), short(version), parametersKind, parametersVersion)))
 	}
-	if err == nil {
-		err = o.rest()
+	for _, key := range slices.Sorted(maps.Keys(o.keys)) { // which nobody has taken
+		o.fail(invalid(short(key), "unknown"))
 	}
-	if err == nil && p.IfName != "" {
-		if e := utils.ValidateInterfaceName(p.IfName); e != nil {
-			err = &netconf.Error{Kind: netconf.ErrInvalid, Key: "ifName", Err: fmt.Errorf("%q: %w", short(p.IfName), e)}
+	if n.IfName != "" {
+		if e := utils.ValidateInterfaceName(n.IfName); e != nil {
+			o.fail(&netconf.Error{Kind: netconf.ErrInvalid, Key: "ifName", Err: fmt.Errorf("%q: %w", short(n.IfName), e)})
 		}
 	}
-	if err != nil {
-		return Parameters{}, err
+	return o.err
+}
+
+// parseOwn reads what is special to the kind of this package.
+func (n *Network) parseOwn(o *object, namespace string) {
+	definition := o.text("definition")
+	n.Config = o.text("config")
+	switch {
+	case definition == "" && n.Config == "":
+		o.fail(invalid("definition", "missing: name a NetworkAttachmentDefinition, or write a network into config"))
+	case definition != "" && n.Config != "":
+		o.fail(invalid("definition", "there is a config too: only one of them can have the network"))
+	case definition != "":
+		var err error
+		if n.Definition, err = nad.ParseRef(definition, namespace); err != nil {
+			o.fail(invalid("definition", "want name or namespace/name of a NetworkAttachmentDefinition"))
+		}
 	}
-	return p, nil
 }
 
 // isCNIConfig reports whether an object is of the kind of cni-dra-driver, whose documents and
@@ -104,84 +102,26 @@ func isCNIConfig(version, kind string) bool {
 		(version == "cni.networking.x-k8s.io/v1alpha1" || version == "cni.dra.networking.x-k8s.io/v1alpha1")
 }
 
-// parseOwn reads what is special to the kind of this package.
-func (p *Parameters) parseOwn(o *object, namespace string) error {
-	definition, config := o.text("definition"), o.text("config")
-	switch {
-	case o.err != nil:
-		return o.err
-	case definition == "" && config == "":
-		return invalid("definition", "missing: name a NetworkAttachmentDefinition, or write a network into config")
-	case definition != "" && config != "":
-		return invalid("definition", "there is a config too: only one of them can have the network")
-	case config != "":
-		p.Config = config
-		return nil
-	}
-	ref, err := nad.ParseRef(definition, namespace)
-	if err != nil {
-		return &netconf.Error{Kind: netconf.ErrInvalid, Key: "definition", Err: errors.New("want name or namespace/name of a NetworkAttachmentDefinition")}
-	}
-	p.Definition = ref
-	return nil
-}
-
-// check fails unless the network in p can be run, and a claim of the given namespace may use it.
-func (p Parameters) check(namespace string, policy nad.Policy, rules nad.Rules) error {
-	if p.Definition != (nad.Ref{}) {
-		_, err := policy.Decide(namespace, p.Definition, nad.Claimed)
-		return err
-	}
-	_, err := p.Network(rules)
-	return err
-}
-
-// checkOwn fails unless the plugins of the network in p.Config, which is written in a claim itself,
-// have allowed types.
-func (p Parameters) checkOwn(rules nad.Rules, allowed []string) error {
-	if len(allowed) == 0 {
-		return errors.New("config: claims may have no networks of their own (allowedTypes): name a definition")
-	}
-	rules.Allowed = allowed
-	_, err := p.Network(rules)
-	return err
-}
-
-// Network returns the network in p.Config, which is not empty, with r.CNIVersion if it has no
-// version. It fails as [netconf.Parse], [netconf.Network.Runnable] and [nad.Rules.Check] do.
-func (p Parameters) Network(r nad.Rules) (netconf.Network, error) {
-	n, err := netconf.Parse([]byte(p.Config))
-	if err == nil && n.CNIVersion() == "" && !n.Has("cniVersions") && r.CNIVersion != "" {
-		n, err = n.Edit(netconf.Default("cniVersion", r.CNIVersion))
-	}
-	if err == nil {
-		err = n.Runnable()
-	}
-	if err == nil {
-		err = r.Check(n)
-	}
-	if err != nil {
-		return netconf.Network{}, fmt.Errorf("config: %w", err)
-	}
-	return n, nil
-}
-
 // An object takes the keys of a JSON object one by one. It keeps the first error.
 type object struct {
 	keys map[string]json.RawMessage
 	err  error
 }
 
+// fail keeps err, unless there is one.
+func (o *object) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+}
+
 // text takes a string. It returns "" where there is none.
 func (o *object) text(key string) string {
 	raw, ok := o.keys[key]
 	delete(o.keys, key)
-	if !ok {
-		return ""
-	}
 	var s *string
-	if err := json.Unmarshal(raw, &s); (err != nil || s == nil) && o.err == nil {
-		o.err = &netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not a string")}
+	if ok && (json.Unmarshal(raw, &s) != nil || s == nil) {
+		o.fail(&netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not a string")})
 	}
 	if s == nil {
 		return ""
@@ -190,24 +130,16 @@ func (o *object) text(key string) string {
 }
 
 // object takes an object, as it is written.
-func (o *object) object(key string) (string, error) {
+func (o *object) object(key string) string {
 	raw, ok := o.keys[key]
 	delete(o.keys, key)
-	if !ok {
-		return "", invalid(key, "missing")
+	switch {
+	case !ok:
+		o.fail(invalid(key, "missing"))
+	case raw[0] != '{':
+		o.fail(&netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not an object")})
 	}
-	if raw[0] != '{' {
-		return "", &netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not an object")}
-	}
-	return string(raw), nil
-}
-
-// rest fails if there are keys that nobody has taken.
-func (o *object) rest() error {
-	for _, key := range slices.Sorted(maps.Keys(o.keys)) {
-		return invalid(short(key), "unknown")
-	}
-	return nil
+	return string(raw)
 }
 
 // short returns s, or its beginning with a mark: errors quote what users write.

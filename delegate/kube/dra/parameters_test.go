@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
@@ -26,34 +29,41 @@ func cni(rest string) string {
 	return `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI"` + rest + `}`
 }
 
+// parsed returns the network in parameters of a claim in the namespace blue.
+func parsed(data string) (Network, error) {
+	n := Network{Opaque: []byte(data)}
+	err := n.parse("blue")
+	return n, err
+}
+
 func TestParametersNameOneNetwork(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		data string
-		want Parameters
+		want Network
 	}{
-		"a definition of the claim's namespace": {own(`,"definition":"storage"`), Parameters{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
-		"a definition of another namespace":     {own(`,"definition":"red/storage","ifName":"net1"`), Parameters{IfName: "net1", Definition: nad.Ref{Namespace: "red", Name: "storage"}}},
-		"a config as a string":                  {own(`,"config":"{ \"b\":1.0, \"a\":1e3 }"`), Parameters{Config: `{ "b":1.0, "a":1e3 }`}},
-		"CNI":                                   {cni(`,"ifName":"net1","config":` + bridge), Parameters{IfName: "net1", Config: bridge}},
-		"CNI without an interface":              {cni(`,"config":` + bridge), Parameters{Config: bridge}},
+		"a definition of the claim's namespace": {own(`,"definition":"storage"`), Network{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
+		"a definition of another namespace":     {own(`,"definition":"red/storage","ifName":"net1"`), Network{IfName: "net1", Definition: nad.Ref{Namespace: "red", Name: "storage"}}},
+		"a config as a string":                  {own(`,"config":"{ \"b\":1.0, \"a\":1e3 }"`), Network{Config: `{ "b":1.0, "a":1e3 }`}},
+		"CNI":                                   {cni(`,"ifName":"net1","config":` + bridge), Network{IfName: "net1", Config: bridge}},
+		"CNI without an interface":              {cni(`,"config":` + bridge), Network{Config: bridge}},
 		"CNIConfig": {
-			`{"kind":"CNIConfig","apiVersion":"cni.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Parameters{Config: bridge},
+			`{"kind":"CNIConfig","apiVersion":"cni.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Network{Config: bridge},
 		},
 		"CNI of the other group": {
-			`{"kind":"CNI","apiVersion":"cni.dra.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Parameters{Config: bridge},
+			`{"kind":"CNI","apiVersion":"cni.dra.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Network{Config: bridge},
 		},
 		"CNIConfig of the other group": {
-			`{"kind":"CNIConfig","apiVersion":"cni.dra.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Parameters{Config: bridge},
+			`{"kind":"CNIConfig","apiVersion":"cni.dra.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Network{Config: bridge},
 		},
-		"exactly 10 KiB": {padded(maxParameters), Parameters{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
+		"exactly 10 KiB": {padded(maxParameters), Network{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseParameters([]byte(row.data), "blue")
-			if err != nil || got != row.want {
-				t.Errorf("got %+v, %v, want %+v", got, err, row.want)
-			}
+			got, err := parsed(row.data)
+			nodetest.OK(t, err)
+			row.want.Opaque = []byte(row.data)
+			nodetest.Equal(t, "network", got, row.want)
 		})
 	}
 }
@@ -83,13 +93,11 @@ func TestConfigsKeepTheirBytes(t *testing.T) {
 	for name, config := range forms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseParameters([]byte(cni(`,"config":`+config)), "blue")
+			got, err := parsed(cni(`,"config":` + config))
 			if err != nil || got.Config != config {
 				t.Errorf("got %q, %v", got.Config, err)
 			}
-			if err := got.check("blue", nad.Policy{}, nad.Rules{}); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, got.check("blue", Config{AllowedTypes: []string{"bridge"}}))
 		})
 	}
 }
@@ -130,9 +138,9 @@ func TestWrongParametersAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseParameters([]byte(row.data), "blue")
+			got, err := parsed(row.data)
 			var e *netconf.Error
-			if !errors.As(err, &e) || !errors.Is(err, row.kind) || e.Key != row.key || got != (Parameters{}) {
+			if !errors.As(err, &e) || !errors.Is(err, row.kind) || e.Key != row.key {
 				t.Errorf("got %+v, %v; want %v of key %q", got, err, row.kind, row.key)
 			}
 		})
@@ -167,9 +175,10 @@ func TestNetworksOfClaimsAreChecked(t *testing.T) {
 			if strings.Contains(row.rest, "definition") {
 				data = own(row.rest)
 			}
-			p, err := parseParameters([]byte(data), "blue")
+			p, err := parsed(data)
 			nodetest.OK(t, err)
-			err = p.check("blue", row.policy, rules)
+			p.OfClass = true
+			err = p.check("blue", Config{Policy: row.policy, Rules: rules})
 			if n, netErr := p.Network(rules); err == nil && p.Config != "" && (netErr != nil || n.CNIVersion() == "") {
 				t.Errorf("the network is %v, %v", n, netErr)
 			}
@@ -188,10 +197,9 @@ func FuzzParseParameters(f *testing.F) {
 	f.Add([]byte(own(`,"definition":"red/storage"`)))
 	f.Add([]byte(own(`,"config":"{}"`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := parseParameters(data, "blue")
+		p, err := parsed(string(data))
 		if err != nil {
-			var e *netconf.Error
-			if !errors.As(err, &e) || p != (Parameters{}) {
+			if !errors.As(err, new(*netconf.Error)) {
 				t.Fatalf("%+v, %v", p, err)
 			}
 			return
@@ -204,10 +212,37 @@ func FuzzParseParameters(f *testing.F) {
 		if head.Kind != parametersKind && !strings.Contains(string(data), p.Config) {
 			t.Fatalf("%q is not written in %q", p.Config, data)
 		}
-		again, err := parseParameters(data, "blue")
+		again, err := parsed(string(data))
 		if diff := cmp.Diff(p, again); diff != "" || err != nil {
 			t.Fatal(diff, err)
 		}
-		_ = p.check("blue", nad.Policy{}, nad.Rules{Own: []string{"multinet"}}) // never panics
+		_ = p.check("blue", Config{Rules: nad.Rules{Own: []string{"multinet"}}}) // never panics
 	})
+}
+
+// What the manifests of multinetd have as examples is what the driver reads.
+func TestTheExamplesAreParameters(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../../examples/multinetd/deploy/dra/examples/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		nodetest.OK(t, err)
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			_, parameters, ok := strings.Cut(document, "parameters:\n")
+			if !ok {
+				continue
+			}
+			data, err := yaml.YAMLToJSON([]byte(parameters))
+			nodetest.OK(t, err)
+			n, err := parsed(string(data))
+			nodetest.OK(t, err)
+			n.OfClass = true
+			if err := n.check("blue", Config{}); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
 }

@@ -31,12 +31,8 @@ type service struct {
 // or has the only reference to d.
 func (d *Driver) serve(ctx context.Context) error {
 	c := d.config
-	if c.Locate != nil {
-		if err := c.Locate(&c); err != nil {
-			return err
-		}
-	}
-	if err := c.makeDirs(); err != nil {
+	dirs, err := c.dirs()
+	if err != nil {
 		return err
 	}
 	var sockets []*socket
@@ -48,9 +44,9 @@ func (d *Driver) serve(ctx context.Context) error {
 		sockets = append(sockets, s)
 		return s, nil
 	}
-	options := append(c.options(),
+	options := append(c.options(dirs),
 		kubeletplugin.PluginListener(func(_ context.Context, path string) (net.Listener, error) {
-			return listenAt(filepath.Join(c.pluginDir(), filepath.Base(path)))
+			return listenAt(filepath.Join(dirs.plugin, filepath.Base(path)))
 		}),
 		kubeletplugin.RegistrarListener(func(_ context.Context, path string) (net.Listener, error) { return listenAt(path) }),
 		kubeletplugin.GRPCInterceptor(d.noteRegistration),

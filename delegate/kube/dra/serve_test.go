@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/internal/nodetest"
@@ -37,16 +38,13 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 	for _, lost := range []string{"registry", "plugin", "both", "socket"} {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, func(c *Config) {
-				c.RegistryDir, c.PluginDir = filepath.Join(c.RegistryDir, "plugins_registry"), filepath.Join(c.PluginDir, "plugins", driverName)
-				nodetest.OK(t, os.Mkdir(c.RegistryDir, 0o750))
-			})
+			n := newNode(t, nil)
 			a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
 			mustPrepare(t, n.kubelet(t), a)
-			nodetest.OK(t, n.publish(t.Context(), []device{{name: "storage"}}))
+			nodetest.OK(t, n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}))
 			remove := map[string][]string{
-				"registry": {n.config.RegistryDir}, "plugin": {n.config.PluginDir}, "both": {n.config.RegistryDir, n.config.PluginDir},
-				"socket": {filepath.Join(n.config.PluginDir, "dra.sock")},
+				"registry": {n.config.registry()}, "plugin": {n.config.plugin()}, "both": {n.config.registry(), n.config.plugin()},
+				"socket": {filepath.Join(n.config.plugin(), "dra.sock")},
 			}
 			for _, path := range remove[lost] {
 				nodetest.OK(t, os.RemoveAll(path))
@@ -56,11 +54,11 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 				if err := n.Err(); !strings.Contains(err.Error(), "the directory in which the kubelet finds plugins") {
 					t.Error(err)
 				}
-				nodetest.OK(t, os.Mkdir(n.config.RegistryDir, 0o750))
+				nodetest.OK(t, os.Mkdir(n.config.registry(), 0o750))
 			}
 			poll(t, "the sockets are there", func() bool {
-				_, registry := os.Stat(filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"))
-				_, plugin := os.Stat(filepath.Join(n.config.PluginDir, "dra.sock"))
+				_, registry := os.Stat(filepath.Join(n.config.registry(), driverName+"-reg.sock"))
+				_, plugin := os.Stat(filepath.Join(n.config.plugin(), "dra.sock"))
 				return registry == nil && plugin == nil && n.Err() == nil
 			})
 			k := n.kubelet(t)
@@ -72,7 +70,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 				t.Error(err)
 			}
 			n.Stop()
-			if left, _ := filepath.Glob(n.config.RegistryDir + "/*"); len(left) > 0 {
+			if left, _ := filepath.Glob(n.config.registry() + "/*"); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
@@ -19,31 +20,31 @@ import (
 // The kubelet hears the path that it knows, although the socket is elsewhere for the driver.
 func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 	t.Parallel()
-	root := socketDir(t)
-	n := newNode(t, func(c *Config) {
-		c.RegistryDir, c.PluginDir, c.KubeletPluginDir = root, filepath.Join(root, "plugins", "x"), "/plugins/x"
-	})
-	k, err := dratest.Register(t.Context(), filepath.Join(root, driverName+"-reg.sock"), root)
-	nodetest.OK(t, err)
+	root := kubeletDir(t)
+	inRoot := func(path string) (string, error) { return filepath.Join(root, strings.TrimPrefix(path, "/node")), nil }
+	n := newNode(t, func(c *Config) { c.KubeletDir, c.Resolve = "/node", inRoot })
+	link := socketDir(t)
+	k, err := dratest.Register(t.Context(), filepath.Join(root, "plugins_registry", driverName+"-reg.sock"), link)
+	nodetest.OK(t, errors.Join(err, os.Symlink(root, filepath.Join(link, "node"))))
 	defer func() { _ = k.Close() }()
-	if k.Endpoint != "/plugins/x/dra.sock" {
-		t.Errorf("endpoint %s", k.Endpoint)
+	if want := "/node/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
+		t.Errorf("endpoint %s, want %s", k.Endpoint, want)
 	}
 	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
 	n.restart(t) // in place of a socket that is still there
 	n.Stop()
-	if left, _ := filepath.Glob(root + "/plugins/x/*.sock"); len(left) > 0 {
+	if left, _ := filepath.Glob(root + "/plugins/*/*.sock"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+	n.config.CDIDir = "/node/cdi"
 	for _, same := range []bool{false, true} {
-		n.config.CDIDir = t.TempDir()
 		if same {
-			n.config.KubeletPluginDir = filepath.Join(root, "link")
-			nodetest.OK(t, os.Symlink(n.config.PluginDir, n.config.KubeletPluginDir))
+			n.config.KubeletDir = filepath.Join(link, "node")
+			n.config.Resolve = func(path string) (string, error) { return strings.Replace(path, n.config.KubeletDir, root, 1), nil }
 		}
 		d, err := Start(t.Context(), n.config)
 		nodetest.OK(t, err)
-		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/plugins/x is not the same directory") {
+		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/node/plugins/"+driverName+" is not the same directory") {
 			t.Errorf("metadata, the same directory %v: %v", same, err)
 		}
 		d.Stop()
@@ -55,29 +56,30 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder // only read after Stop
-	var late string
+	late := socketDir(t)
 	n := newNode(t, func(c *Config) {
-		late = filepath.Join(c.RegistryDir, "late")
-		c.RegistryDir, c.PluginDir = filepath.Join(c.RegistryDir, "none"), filepath.Join(c.PluginDir, "none")
+		c.KubeletDir = filepath.Join(c.KubeletDir, "none")
+		none := c.KubeletDir
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		c.Locate = func(c *Config) error {
-			if _, err := os.Stat(late); err == nil {
-				c.RegistryDir = late
+		c.Resolve = func(path string) (string, error) {
+			if _, err := os.Stat(filepath.Join(late, "plugins_registry")); err == nil {
+				path = strings.Replace(path, none, late, 1)
 			}
-			return nil
+			return path, nil
 		}
 	})
-	if err := n.Err(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), n.config.RegistryDir) {
+	if err := n.Err(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), n.config.registry()) {
 		t.Error(err)
 	}
-	if _, err := os.Stat(n.config.PluginDir); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(n.config.plugin()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory is made for no kubelet: %v", err)
 	}
 	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	n.Attached("pod-web", nil)
-	nodetest.OK(t, errors.Join(n.publish(t.Context(), []device{{name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Mkdir(late, 0o750)))
+	none := n.config.KubeletDir
+	n.config.KubeletDir = late
+	nodetest.OK(t, errors.Join(n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Symlink(late, none), os.Mkdir(n.config.registry(), 0o750)))
 	poll(t, "the driver serves", func() bool { return n.Err() == nil })
-	n.config.RegistryDir = late
 	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
 	n.await(t, "published", func() bool { return len(n.server.ResourceSlices()) == 1 })
 	n.Stop()
@@ -97,7 +99,7 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	defer d.Stop()
 	kubelets := map[string]*dratest.Kubelet{}
 	for _, uid := range []string{"pod-1", "pod-2"} {
-		k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-"+uid+"-reg.sock"), "")
+		k, err := dratest.Register(t.Context(), filepath.Join(n.config.registry(), driverName+"-"+uid+"-reg.sock"), "")
 		nodetest.OK(t, err)
 		defer func() { _ = k.Close() }()
 		kubelets[uid] = k

@@ -41,9 +41,7 @@ func TestRefreshFollowsWhatHasChanged(t *testing.T) {
 	n.await(t, "written", n.ready("a", "True"))
 	n.await(t, "written", n.ready("b", "False"))
 	n.counts(t, func(s Stats) bool { return s == Stats{Prepared: 2, Written: 2} })
-	n.mu.Lock()
-	delete(n.attached, string(a.UID))
-	n.mu.Unlock()
+	n.detach(string(a.UID))
 	n.Refresh()
 	n.await(t, "refreshed", n.ready("a", "False"))
 	if text := n.server.Claim("blue", "b").Status.Devices[0].Conditions[0].Message; text != "no free device" {

@@ -22,7 +22,7 @@ import (
 // A new node has no directory for the driver.
 func TestADriverMakesTheDirectoryOfItsSocket(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, func(c *Config) { c.PluginDir = filepath.Join(c.PluginDir, "plugins", driverName) })
+	n := newNode(t, nil)
 	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
 }
 
@@ -70,13 +70,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 				return ctx.Err()
 			}
 			n := newNode(t, func(c *Config) {
-				c.Detach = func(ctx context.Context, _ Ref) error { return slow(ctx) }
-				c.Attachments = func(ctx context.Context, c Claim) ([]Attachment, error) {
-					if c.PodName == "" { // of the earlier pod
-						return nil, slow(ctx)
-					}
-					return nil, nil
-				}
+				c.Records = func(ctx context.Context, _ string) ([]Record, error) { return nil, slow(ctx) }
 			})
 			a := n.server.SetClaim(newClaim("a", nil))
 			mustPrepare(t, n.kubelet(t), a)
@@ -129,15 +123,11 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 		"a": func(c *resourcev1.ResourceClaim) error { return unprepareClaim(t, k, c) },
 		"b": func(c *resourcev1.ResourceClaim) error {
 			n.server.DeleteClaim(c.Namespace, c.Name)
-			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
-				return err
-			}
+			n.detach(string(c.UID))
 			return n.sweepAll(t.Context())
 		},
 		"c": func(c *resourcev1.ResourceClaim) error { // the kubelet has lost the pod
-			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
-				return err
-			}
+			n.detach(string(c.UID))
 			c = c.DeepCopy()
 			c.Status.ReservedFor[0].UID = "pod-next"
 			mustPrepare(t, k, n.server.SetClaim(c))
@@ -235,8 +225,9 @@ func TestAnAttemptThatFailsLeavesNoGoroutine(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	config := n.config
-	config.PluginDir = filepath.Join(config.PluginDir, strings.Repeat("long", 30)) // for a socket
-	label := "a driver that fails in " + config.PluginDir
+	config.KubeletDir = filepath.Join(config.KubeletDir, strings.Repeat("long", 30)) // for a socket
+	nodetest.OK(t, os.MkdirAll(config.registry(), 0o750))
+	label := "a driver that fails in " + config.KubeletDir
 	pprof.Do(t.Context(), pprof.Labels("test", label), func(ctx context.Context) {
 		d, err := Start(ctx, config)
 		if err != nil || d.Err() == nil {

@@ -39,7 +39,7 @@ type record struct {
 }
 
 // Pod returns the claims of a pod, in the order of their UIDs. There are none for an empty
-// UID. It fails with [ErrDamaged] if the record of one of them is damaged; those of other pods
+// UID. It fails with CNI code 5 if the record of one of them is damaged; those of other pods
 // do not matter.
 func (s Store) Pod(uid string) ([]Claim, error) {
 	if uid == "" {
@@ -49,7 +49,7 @@ func (s Store) Pod(uid string) ([]Claim, error) {
 	return claims, errors.Join(append(damaged, err)...)
 }
 
-// All returns all claims whose records are not damaged, and an error that is [ErrDamaged]
+// All returns all claims whose records are not damaged, and an error with CNI code 5
 // for each of the others. err is set if the directory cannot be read.
 func (s Store) All() (claims []Claim, damaged []error, err error) {
 	return s.read(func(Ref) bool { return true })
@@ -63,7 +63,7 @@ func (s Store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // removed since
 			case err != nil:
-				damaged = append(damaged, ref.failure(fmt.Errorf("%w: %w", ErrDamaged, err)))
+				damaged = append(damaged, ref.failure(fmt.Errorf("%w: %w", errDamaged, err)))
 			default:
 				claims = append(claims, c)
 			}
@@ -123,6 +123,11 @@ func load(dir *durable.Dir, ref Ref) (Claim, error) {
 		return Claim{}, fmt.Errorf("format %d, this program knows %d", r.Version, recordVersion)
 	case r.Claim.UID != ref.UID || r.Claim.Pod != ref.Pod:
 		return Claim{}, errors.New("it is that of another claim")
+	}
+	for i := range r.Claim.Networks {
+		if err := r.Claim.Networks[i].parse(r.Claim.Namespace); err != nil {
+			return Claim{}, err
+		}
 	}
 	return r.Claim, nil
 }

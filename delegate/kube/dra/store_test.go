@@ -11,13 +11,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
 func stored(uid, pod string) Claim {
+	const config = "{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\\u00e9\" }"
 	return Claim{
 		Ref: Ref{uid, "blue", "name-" + uid, pod}, PodName: "web",
-		Networks: []Network{{DeviceID{"node1", "storage", uid}, "net", []byte("{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\xff\" }"), true}},
+		Networks: []Network{{
+			Claim: nad.Claim{UID: uid, Request: "net", Pool: "node1", Device: "storage", Share: uid}, Opaque: []byte(cni(`,"config":` + config)), OfClass: true, Config: config,
+		}},
 	}
 }
 
@@ -53,7 +57,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 	t.Parallel()
 	a := stored("a", "pod1")
 	s := newStore(t, a)
-	a.Networks[0].Opaque = []byte("{}")
+	a.Networks[0].Opaque, a.Networks[0].Config = []byte(cni(`,"config":{}`)), "{}"
 	nodetest.OK(t, s.put(a))
 	if got, err := s.get(a.Ref); cmp.Diff(a, got) != "" || err != nil {
 		t.Error(got, err)
@@ -117,7 +121,7 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 			t.Parallel()
 			s := newStore(t, a, b)
 			do(t, filepath.Join(s.Dir, fileName(a.Ref)))
-			if got, err := s.Pod("pod1"); !errors.Is(err, ErrDamaged) || got != nil {
+			if got, err := s.Pod("pod1"); !errors.Is(err, errDamaged) || got != nil {
 				t.Errorf("got %v, %v", got, err)
 			}
 			if got, err := s.Pod("pod2"); cmp.Diff([]Claim{b}, got) != "" || err != nil {

@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -12,7 +13,7 @@ import (
 
 // sweepOften calls sweepAll until ctx ends.
 func (d *Driver) sweepOften(ctx context.Context) {
-	ticker := time.NewTicker(d.config.sweepInterval())
+	ticker := time.NewTicker(cmp.Or(d.config.sweepInterval, sweepInterval))
 	defer ticker.Stop()
 	for {
 		select {
@@ -48,7 +49,7 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	if err != nil || object != nil {
 		return err
 	}
-	attached, err := d.config.Attachments(ctx, c)
+	attached, err := d.config.attached(ctx, c.Ref)
 	if err != nil || len(attached) > 0 {
 		return err
 	}

@@ -22,7 +22,7 @@ const (
 
 // Attached says that what a pod is attached to because of its claims has changed: an ADD, a
 // DEL, or an attempt that has failed with err. It does not block. The status of each claim
-// becomes what Config.Attachments says then: every device has the condition Ready, and an
+// becomes what Config.Records say then: every device has the condition Ready, and an
 // attached one its interface, its addresses, and the CNI result if that has at most 10 KiB. A
 // claim that is not reserved for the pod any more is left alone.
 //
@@ -44,8 +44,8 @@ func (d *Driver) Attached(podUID string, err error) {
 	}
 }
 
-// Refresh has the status of all claims written again where it is not what Config.Attachments
-// says: what pods are attached to may have changed, as by a sweep of the plugin's records. It
+// Refresh has the status of all claims written again where it is not what Config.Records
+// say: what pods are attached to may have changed, as by a sweep of the plugin's records. It
 // does not block. The texts of failed attempts stay.
 func (d *Driver) Refresh() {
 	claims, _, err := d.config.Store.All() // the damaged ones have no status to write
@@ -224,7 +224,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	w.mu.Lock()
 	failure, changed := w.failures[ref]
 	w.mu.Unlock()
-	attached, err := config.Attachments(ctx, claim) // later than changed: an ADD meanwhile queues the claim again
+	attached, err := config.attached(ctx, ref) // later than changed: an ADD meanwhile queues the claim again
 	if err != nil {
 		return err
 	}

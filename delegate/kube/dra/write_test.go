@@ -71,7 +71,7 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 	status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}
 	check("after the ADD", status)
 
-	nodetest.OK(t, n.detach(t.Context(), Ref{UID: "claim-a"}))
+	n.detach("claim-a")
 	n.Attached("pod-web", nil)
 	n.await(t, "detached", func() bool { return devices()[1].Conditions[0].Status == "False" })
 	status.Conditions = []metav1.Condition{condition("False", "NetworkInterfaceNotReady", "")}
@@ -224,7 +224,7 @@ func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
 	})
 	n.server.SetClaim(later)
 	for _, c := range []*resourcev1.ResourceClaim{a, b} {
-		nodetest.OK(t, n.detach(t.Context(), Ref{UID: string(c.UID)}))
+		n.detach(string(c.UID))
 	}
 	n.Attached("pod-web", nil)
 	n.await(t, "the other is written", n.ready("b", "False"))
@@ -272,7 +272,7 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := Attachment{IfName: "net1", Result: []byte(row.result)}
+			a := attachment{ifName: "net1", result: []byte(row.result)}
 			nodetest.Equal(t, "networkData", a.networkData(), &row.want)
 			if data := a.data(); (data != nil) != row.hasData || data != nil && string(data.Raw) != row.result {
 				t.Errorf("data: %v", data)
@@ -287,7 +287,7 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 	object := newClaim("a", nil)
 	claim, err := claimOf(object, driverName)
 	nodetest.OK(t, err)
-	attached := []Attachment{{DeviceID: claim.Networks[0].DeviceID, IfName: "net1"}}
+	attached := []attachment{{device: claim.Networks[0].device(), ifName: "net1"}}
 	status := desired(object, driverName, claim, attached, "")
 	status[0].Conditions[0].LastTransitionTime = long
 	status[0].Conditions = append(status[0].Conditions, metav1.Condition{Type: "Other", Status: "True", Reason: "R", LastTransitionTime: long})
@@ -319,8 +319,8 @@ func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	n.Stop() // the writer begins with what is prepared
 	started := make(chan struct{})
 	var once sync.Once
-	n.config.Attachments = func(ctx context.Context, c Claim) ([]Attachment, error) {
-		before, err := n.attachments(ctx, c)
+	n.config.Records = func(ctx context.Context, podUID string) ([]Record, error) {
+		before, err := n.records(ctx, podUID)
 		once.Do(func() {
 			<-started
 			n.attach(t, "pod-web")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -56,9 +55,9 @@ func (c *Cluster) newClaims() (*claims, error) {
 		Store: dra.Store{Dir: c.conf.ClaimDir}, Policy: policy, Rules: rules, AllowedTypes: d.AllowedTypes,
 		RollingUpdate: d.podUID, Logger: c.log,
 	}}
-	s.config.Attachments, s.config.Detach = s.attachments, s.detach
+	s.config.Records = s.records
 	s.config.Networks, s.config.Network = d.Networks, s.offered
-	s.config.Locate = s.locate
+	s.config.KubeletDir, s.config.Resolve = c.conf.Root.OnNode(c.conf.KubeletDir), c.conf.Root.Resolve
 	if d.Metadata {
 		s.config.CDIDir = cmp.Or(d.CDIDir, defaultCDIDir)
 	}
@@ -81,22 +80,6 @@ func (s *claims) start(ctx context.Context, others *sync.WaitGroup) (err error) 
 		}
 	})
 	return nil
-}
-
-// locate is [dra.Config.Locate]. The kubelet finds the sockets below the root of the node.
-func (s *claims) locate(config *dra.Config) error {
-	conf := s.cluster.conf
-	kubelet, err := conf.Root.Resolve(conf.KubeletDir)
-	if err != nil {
-		return err
-	}
-	config.RegistryDir = filepath.Join(kubelet, "plugins_registry")
-	config.PluginDir = filepath.Join(kubelet, "plugins", config.Name)
-	config.KubeletPluginDir = filepath.Join(conf.Root.OnNode(conf.KubeletDir), "plugins", config.Name)
-	if config.CDIDir != "" {
-		config.CDIDir, err = conf.Root.Resolve(config.CDIDir)
-	}
-	return err
 }
 
 // probe returns why claims are not served.
@@ -146,9 +129,9 @@ func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, e
 	var all []multinet.Claimed
 	for _, claim := range prepared {
 		for _, n := range claim.Networks {
-			network, err := claimedNetwork(claim, n)
+			network, err := claimedNetwork(n)
 			if err != nil {
-				return nil, fmt.Errorf("claim %v: request %q: %w", claim.Ref, n.Request, err)
+				return nil, fmt.Errorf("claim %v: request %q: %w", claim.Ref, n.Claim.Request, err)
 			}
 			all = append(all, network)
 		}
@@ -156,14 +139,10 @@ func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, e
 	return all, nil
 }
 
-func claimedNetwork(claim dra.Claim, n dra.Network) (multinet.Claimed, error) {
-	p, err := n.Parameters(claim.Namespace)
-	if err != nil {
-		return multinet.Claimed{}, err
-	}
-	c := multinet.Claimed{Claim: claim.Device(n), IfName: p.IfName, Definition: p.Definition}
-	if p.Config != "" {
-		c.Network, err = netconf.Parse([]byte(p.Config))
+func claimedNetwork(n dra.Network) (c multinet.Claimed, err error) {
+	c = multinet.Claimed{Claim: n.Claim, IfName: n.IfName, Definition: n.Definition}
+	if n.Config != "" {
+		c.Network, err = netconf.Parse([]byte(n.Config))
 	}
 	return c, err
 }
@@ -273,47 +252,21 @@ func (c *Cluster) Swept() {
 	}
 }
 
-// attachments returns what the newest sandbox of the claim's pod is attached to because of
-// the claim. In an ADD that is the container of the ADD.
-func (s *claims) attachments(ctx context.Context, claim dra.Claim) ([]dra.Attachment, error) {
-	var newest []daemon.Record
-	var err error
+// records is [dra.Config.Records]. In an ADD they are those of its container.
+func (s *claims) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
+	var records []daemon.Record
 	if a := addOf(ctx); a != nil {
-		newest, _, err = s.cluster.recordsOf(ctx, a.container)
-	} else if newest, err = s.cluster.recordsOfPod(ctx, claim.Pod); len(newest) > 0 {
-		id := slices.MaxFunc(newest, func(a, b daemon.Record) int { return a.Created.Compare(b.Created) }).Key.ContainerID
-		newest = slices.DeleteFunc(newest, func(r daemon.Record) bool { return r.Key.ContainerID != id })
+		records, _, err = s.cluster.recordsOf(ctx, a.container)
+	} else {
+		records, err = s.cluster.recordsOfPod(ctx, podUID)
 	}
-	var attached []dra.Attachment
-	for _, r := range newest {
-		for i := range r.Attached {
-			if r.Whole(i) {
-				attached = append(attached, claim.Attached(r.Attached[i:i+1])...)
-			}
-		}
-	}
-	return attached, err
-}
-
-// detach removes what is there because of a claim from all sandboxes of its pod, last first.
-// It waits for a DEL that is under way.
-func (s *claims) detach(ctx context.Context, claim dra.Ref) error {
-	records, err := s.cluster.recordsOfPod(ctx, claim.Pod)
-	errs := []error{err}
 	for _, r := range records {
-		changed := false
-		for _, a := range slices.Backward(r.Attached) {
-			if len(claim.Attached([]delegate.Attached{a})) == 0 {
-				continue
-			}
-			changed = true
-			errs = append(errs, s.cluster.plugin.Detach(ctx, r.Dir, r.Key, a.IfName))
-		}
-		if changed {
-			s.cluster.recorded(multinet.PodOf(r.Record))
-		}
+		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
+			defer s.cluster.recorded(multinet.PodOf(r.Record))
+			return s.cluster.plugin.Detach(ctx, r.Dir, r.Key, ifname)
+		}})
 	}
-	return errors.Join(errs...)
+	return all, err
 }
 
 // errNoDRA is returned for a pod whose claims an earlier daemon has prepared.

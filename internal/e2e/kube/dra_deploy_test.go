@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/netconf"
@@ -201,8 +200,8 @@ func update(t *testing.T, client kubernetes.Interface, c *resourcev1.ResourceCla
 	return err
 }
 
-// Every example can be applied, its parameters are what the driver reads, and its networks can
-// be run.
+// Every example can be applied, and its networks can be run. Package dra shows that its parameters
+// are what the driver reads.
 func TestExamplesOfClaims(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -225,22 +224,30 @@ func TestExamplesOfClaims(t *testing.T) {
 		t.Errorf("the daemon is configured as driver %q: %v", config.DRA.Driver, err)
 	}
 	admin := clientset(t, s, server.AdminToken)
-	got := map[string]dra.Parameters{}
+	type parameters struct {
+		IfName, Definition string
+		Config             json.RawMessage // an object, or a string with one
+	}
+	got := map[string]parameters{}
 	read := func(name string, o *resourcev1.OpaqueDeviceConfiguration) {
 		t.Helper()
-		p, err := (dra.Network{Opaque: o.Parameters.Raw}).Parameters(namespace)
-		if err != nil || o.Driver != claimDriver {
+		var p parameters
+		if err := json.Unmarshal(o.Parameters.Raw, &p); err != nil || o.Driver != claimDriver {
 			t.Errorf("%s: driver %s, %v", name, o.Driver, err)
 		}
-		if p.Config != "" {
-			n, err := netconf.Parse([]byte(p.Config))
+		var text string
+		if json.Unmarshal(p.Config, &text) == nil {
+			p.Config = json.RawMessage(text)
+		}
+		if p.Config != nil {
+			n, err := netconf.Parse(p.Config)
 			if err == nil {
 				err = n.Runnable()
 			}
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-		} else if text := s.Kubectl(t, "", "get", "net-attach-def", "-n", p.Definition.Namespace, p.Definition.Name, "-o", "jsonpath={.spec.config}"); !json.Valid([]byte(text)) {
+		} else if text := s.Kubectl(t, "", "get", "net-attach-def", "-n", namespace, p.Definition, "-o", "jsonpath={.spec.config}"); !json.Valid([]byte(text)) {
 			t.Errorf("%s: the definition %v has %s", name, p.Definition, text)
 		}
 		got[name] = p
@@ -284,7 +291,7 @@ func TestExamplesOfClaims(t *testing.T) {
 		"cni":                   {"net1", false, `{"cniVersion":"1.0.0","name":"macvlan-eth1",`},
 	} {
 		p, ok := got[name]
-		if !ok || p.IfName != want.ifName || (p.Definition.Name == "storage") != want.definition || !strings.HasPrefix(p.Config, want.config) || (p.Config == "") != want.definition {
+		if !ok || p.IfName != want.ifName || (p.Definition == "storage") != want.definition || !strings.HasPrefix(string(p.Config), want.config) || (p.Config == nil) != want.definition {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}

@@ -20,10 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 // claimDriver is that of the manifests, whose policies allow no other one.
@@ -39,17 +42,17 @@ type claimNode struct {
 	backup        atomic.Bool // whether that network is ready
 
 	mu       sync.Mutex
-	attached map[string][]dra.Attachment // by the UID of the claim
+	attached []delegate.Attached
 }
 
 // startClaimNode starts a driver for a node that shows token. Its claims are in namespace.
 func startClaimNode(t *testing.T, s *server.Server, namespace, name, token string) *claimNode {
 	t.Helper()
-	n := &claimNode{namespace: namespace, name: name, attached: map[string][]dra.Attachment{}}
+	n := &claimNode{namespace: namespace, name: name}
 	n.admin, n.client = clientset(t, s, server.AdminToken), clientset(t, s, token)
 	n.config = dra.Config{
 		Name: claimDriver, Node: n.name, AllowedTypes: []string{"bridge"}, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
-		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
+		Records: n.records, KubeletDir: socketDir(t),
 		Networks: []dra.Offer{{Network: "storage"}, {Network: "backup"}}, OfferInterval: 10 * time.Millisecond,
 		Network: func(_ context.Context, name string) (netconf.Network, error) {
 			if name == "backup" && !n.backup.Load() {
@@ -59,7 +62,10 @@ func startClaimNode(t *testing.T, s *server.Server, namespace, name, token strin
 		},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
-	var err error
+	err := os.Mkdir(filepath.Join(n.config.KubeletDir, "plugins_registry"), 0o750)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if n.Driver, err = dra.Start(t.Context(), n.config); err != nil {
 		t.Fatal(err)
 	}
@@ -90,17 +96,20 @@ func clientset(t *testing.T, s *server.Server, token string) *kubernetes.Clients
 	return set
 }
 
-func (n *claimNode) attachments(_ context.Context, c dra.Claim) ([]dra.Attachment, error) {
+// records returns what a plugin would have recorded in the one container of a pod.
+func (n *claimNode) records(_ context.Context, podUID string) ([]dra.Record, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.attached[c.UID]), nil
-}
-
-func (n *claimNode) detach(_ context.Context, r dra.Ref) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.attached, r.UID)
-	return nil
+	of := func(a delegate.Attached) bool { return nad.PodOf(a.Args).UID == podUID }
+	r := dra.Record{Detach: func(_ context.Context, ifName string) error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.attached = slices.DeleteFunc(n.attached, func(a delegate.Attached) bool { return of(a) && a.IfName == ifName })
+		return nil
+	}}
+	r.State = scratch.Added
+	r.Attached = slices.DeleteFunc(slices.Clone(n.attached), func(a delegate.Attached) bool { return !of(a) })
+	return []dra.Record{r}, nil
 }
 
 // add does what the ADD of a pod does with the claims that are prepared for it.
@@ -113,8 +122,11 @@ func (n *claimNode) add(t *testing.T, pod *corev1.Pod) {
 	n.mu.Lock()
 	for _, c := range claims {
 		for i, network := range c.Networks {
-			n.attached[c.UID] = append(n.attached[c.UID], dra.Attachment{
-				DeviceID: network.DeviceID, IfName: fmt.Sprintf("net%d", i),
+			n.attached = append(n.attached, delegate.Attached{
+				Attachment: delegate.Attachment{
+					IfName: fmt.Sprintf("net%d", i), Args: "K8S_POD_UID=" + string(pod.UID),
+					Origin: nad.Origin{Use: nad.Claimed, Claim: network.Claim}.JSON(),
+				},
 				Result: json.RawMessage(`{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.5/24"},{"address":"2001:db8::5/64"}]}`),
 			})
 		}
@@ -161,7 +173,7 @@ func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod
 // kubelet registers the driver as the kubelet does.
 func (n *claimNode) kubelet(t *testing.T) *dratest.Kubelet {
 	t.Helper()
-	k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, claimDriver+"-reg.sock"), "/")
+	k, err := dratest.Register(t.Context(), filepath.Join(n.config.KubeletDir, "plugins_registry", claimDriver+"-reg.sock"), "/")
 	if err != nil {
 		t.Fatal(err)
 	}
