@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -30,24 +29,17 @@ const (
 //go:embed lab.conf net.d
 var configs embed.FS
 
-// stdio are the standard streams of the process.
-type stdio struct {
-	out, err io.Writer
-	env      []string
-}
-
 // A cluster is a container runtime with one network, lab, of multinet.
 type cluster struct {
 	runtime *delegate.Invoker
-	dir     string // of the configurations
 	bin     string
 	network netconf.Network
 	macvlan error // why this kernel cannot make macvlan interfaces
 }
 
 // newCluster prepares the private host: its network card, and multinet's
-// configuration. dir is a directory for files, bin that of the plugins.
-func newCluster(dir, bin string, std stdio) (*cluster, error) {
+// configuration. bin is the directory of the plugins.
+func newCluster(bin string) (*cluster, error) {
 	card, err := host.Uplink(uplink)
 	if err != nil {
 		return nil, err
@@ -56,7 +48,11 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 	attrs.Name, attrs.ParentIndex = "probe0", card
 	missing := host.Offers(&netlink.Macvlan{LinkAttrs: attrs})
 
-	if err := os.CopyFS(dir, configs); err != nil {
+	dir, err := os.MkdirTemp("/run", "lab-")
+	if err == nil {
+		err = os.CopyFS(dir, configs)
+	}
+	if err != nil {
 		return nil, err
 	}
 	conf, err := netconf.LoadFile(filepath.Join(dir, "lab.conf"))
@@ -72,18 +68,9 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{
-		// An Invoker can run plugins for a runtime, too.
-		runtime: &delegate.Invoker{
-			Exec: &delegate.Process{Stderr: std.err},
-			Path: []string{bin},
-			Env:  std.env,
-		},
-		dir:     dir,
-		bin:     bin,
-		network: conf,
-		macvlan: missing,
-	}, nil
+	// An Invoker can run plugins for a runtime, too.
+	runtime := &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{bin}, Env: os.Environ()}
+	return &cluster{runtime: runtime, bin: bin, network: conf, macvlan: missing}, nil
 }
 
 // pod returns a container with a network namespace. selection is the value of its

@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +44,7 @@ func main() {
 
 func run(ctx context.Context, bin string) error {
 	if who, ok := os.LookupEnv(inside); ok {
-		return story(ctx, stdio{out: os.Stdout, err: os.Stderr, env: os.Environ()}, bin, who)
+		return story(ctx, bin, who)
 	}
 	if bin == "" {
 		dir, err := os.MkdirTemp("", "metacni-lab-")
@@ -51,7 +53,7 @@ func run(ctx context.Context, bin string) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		fmt.Println("Building multinet and the reference plugins (the first time takes a minute) ...")
-		if err := build(ctx, dir, os.Stderr); err != nil {
+		if err := build(ctx, dir); err != nil {
 			return err
 		}
 		bin = dir
@@ -72,6 +74,35 @@ func run(ctx context.Context, bin string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make a private host, which needs root or a kernel with user namespaces for ordinary users: %w", err)
+	}
+	return nil
+}
+
+// build builds multinet and the reference plugins into dir. The reference
+// plugins are tools of the module of the end-to-end tests, so that they are no
+// dependencies of programs that import the SDK.
+func build(ctx context.Context, dir string) error {
+	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	root := strings.TrimSpace(string(found))
+	const plugins = "github.com/containernetworking/plugins/plugins/"
+	for _, b := range []struct {
+		module   string
+		packages []string
+	}{
+		{root, []string{"./examples/multinet"}},
+		{filepath.Join(root, "internal", "e2e"), []string{
+			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
+		}},
+	} {
+		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir, cmd.Stderr = b.module, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build %s: %w", strings.Join(b.packages, " "), err)
+		}
 	}
 	return nil
 }

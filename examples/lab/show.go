@@ -3,9 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
-	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,20 +24,10 @@ func table(out io.Writer, path string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "    INTERFACE\tKIND\tMTU\tMAC\tADDRESSES")
 	for _, i := range ifs {
-		var addrs []string
-		for _, a := range i.Addresses {
-			addrs = append(addrs, a.String())
-		}
-		fmt.Fprintf(w, "    %s\t%s\t%d\t%s\t%s\n", i.Name, dash(i.Kind), i.MTU, dash(i.MAC), dash(strings.Join(addrs, " ")))
+		addresses := strings.Trim(fmt.Sprint(i.Addresses), "[]")
+		fmt.Fprintf(w, "    %s\t%s\t%d\t%s\t%s\n", i.Name, cmp.Or(i.Kind, "-"), i.MTU, cmp.Or(i.MAC, "-"), cmp.Or(addresses, "-"))
 	}
 	return w.Flush()
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // remains is what attachments make on the host until they are detached.
@@ -50,55 +41,41 @@ type remains struct {
 // look returns what there is of any container, and the interfaces in the namespace at
 // path.
 func look(path string) (r remains, err error) {
-	ifs, err := host.Interfaces(path)
+	inside, err := host.Interfaces(path)
 	if err != nil {
 		return r, err
 	}
-	for _, i := range ifs {
+	outside, err := host.Interfaces("")
+	if err != nil {
+		return r, err
+	}
+	for _, i := range inside {
 		if i.Name != "lo" {
 			r.interfaces = append(r.interfaces, i.Name)
 		}
 	}
-	if ifs, err = host.Interfaces(""); err != nil {
-		return r, err
-	}
-	for _, i := range ifs {
+	for _, i := range outside {
 		if i.Kind == "veth" && !strings.HasPrefix(i.Name, uplink) {
 			r.host = append(r.host, i.Name)
 		}
 	}
-	err = files("/var/lib/cni/networks", func(file string) error {
+	leases, _ := filepath.Glob("/var/lib/cni/networks/*/*") // the patterns are right
+	for _, file := range leases {
+		address := filepath.Base(file)
+		if _, err := netip.ParseAddr(address); err != nil {
+			continue // host-local's own
+		}
 		owner, err := os.ReadFile(file)
-		name := filepath.Base(file)
-		if err == nil && name != "lock" && !strings.HasPrefix(name, "last_reserved_ip") {
-			r.leases = append(r.leases, name+" "+strings.Join(strings.Fields(string(owner)), " "))
+		if err != nil {
+			return r, err
 		}
-		return err
-	})
-	if err != nil {
-		return r, err
+		r.leases = append(r.leases, address+" "+strings.Join(strings.Fields(string(owner)), " "))
 	}
-	err = files(stateDir, func(file string) error {
-		name, err := filepath.Rel(stateDir, file)
-		if !strings.HasPrefix(name, ".") { // an empty file that is kept for the next record
-			r.records = append(r.records, name)
-		}
-		return err
-	})
-	return r, err
-}
-
-// files calls f with each file below dir, which may be missing.
-func files(dir string, f func(file string) error) error {
-	if _, err := os.Stat(dir); os.IsNotExist(err) {
-		return nil
+	records, _ := filepath.Glob(filepath.Join(stateDir, "*.json"))
+	for _, file := range records {
+		r.records = append(r.records, filepath.Base(file))
 	}
-	return filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		return f(file)
-	})
+	return r, nil
 }
 
 // print prints r as a table.
@@ -113,7 +90,7 @@ func (r remains) print(out io.Writer, container string) {
 		{"addresses leased by host-local", r.leases},
 		{"records of multinet", r.records},
 	} {
-		fmt.Fprintf(w, "    %s:\t%s\n", line.what, dash(strings.Join(line.list, ", ")))
+		fmt.Fprintf(w, "    %s:\t%s\n", line.what, cmp.Or(strings.Join(line.list, ", "), "-"))
 	}
 	_ = w.Flush()
 }

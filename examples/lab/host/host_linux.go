@@ -1,3 +1,8 @@
+// Package host makes a private host: a network namespace and a mount namespace in which
+// real plugins can run. Nothing of it is left when the last process in it ends.
+//
+// The lab and the end-to-end tests run in it. It needs root, or a kernel with user
+// namespaces for ordinary users. It needs no other program, such as iproute2 or sudo.
 package host
 
 import (
@@ -76,27 +81,13 @@ func Uplink(name string) (index int, err error) {
 	attrs.Name = name
 	card := netlink.NewVeth(attrs)
 	card.PeerName = name + "-far"
-	if err := netlink.LinkAdd(card); err != nil {
-		return 0, fmt.Errorf("host: make %s: %w", name, err)
-	}
-	for _, n := range []string{name, name + "-far"} {
-		if err := up(n); err != nil {
-			return 0, err
-		}
-	}
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return 0, fmt.Errorf("host: find %s: %w", name, err)
-	}
-	return l.Attrs().Index, nil
+	err = errors.Join(netlink.LinkAdd(card), up(name), up(name+"-far"))
+	return card.Attrs().Index, err // which LinkAdd has set
 }
 
+// up sets an interface of the host up.
 func up(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("host: find %s: %w", name, err)
-	}
-	if err := netlink.LinkSetUp(l); err != nil {
+	if err := netlink.LinkSetUp(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
 		return fmt.Errorf("host: set %s up: %w", name, err)
 	}
 	return nil

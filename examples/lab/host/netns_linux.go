@@ -57,6 +57,17 @@ func Do(path string, f func() error) error {
 	return ns.WithNetNSPath(path, func(ns.NetNS) error { return f() })
 }
 
+// An Interface is one interface of a namespace, as `ip address` shows it.
+type Interface struct {
+	Name      string
+	Kind      string // "veth", "macvlan", "bridge", ...; "device" for lo
+	MAC       string // empty when it has none
+	MTU       int
+	Up        bool
+	Addresses []netip.Prefix // without link-local ones
+	AltNames  []string
+}
+
 // Interfaces returns the interfaces of the namespace at path, in the kernel's order. The
 // empty path means the host.
 func Interfaces(path string) (ifs []Interface, err error) {

@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// A Reply is an answer to Ping.
+type Reply struct {
+	From netip.Addr
+	Took time.Duration
+}
+
 // Ping sends ICMP echo requests to an IPv4 address from the namespace at path
 // until one is answered or ctx ends.
 func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
