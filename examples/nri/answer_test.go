@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -25,7 +26,7 @@ func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 		{200 * time.Millisecond, 0, -100 * time.Millisecond}, // no time at all
 		{2 * time.Second, time.Second, time.Second},
 	} {
-		conf := Config{Margin: Duration{tt.margin}}
+		conf := Config{Margin: multinet.Duration(tt.margin)}
 		if got := conf.answerBy(now, now.Add(tt.timeout)).Sub(now); got != tt.want {
 			t.Errorf("%+v: answer after %v", tt, got)
 		}
@@ -50,7 +51,7 @@ func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
 }
 
 // late is a margin that leaves a request three seconds, in which what nothing holds up is done.
-func late(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 3*time.Second} }
+func late(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) }
 
 // stuck is p that does its command when the gate is open, whatever its context.
 func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {
@@ -93,7 +94,7 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
 	}
-	p := n.plugin(x, func(p *Plugin) { p.Config.Margin = Duration{1} })
+	p := n.plugin(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
 	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
 		t.Fatal(err)
 	}

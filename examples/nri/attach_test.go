@@ -90,8 +90,11 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 		p.kick()
 		p.pass(func(Pass) bool { return true })
 	}
-	for line, want := range map[string]int{"reconciling": 1, `"still attached"`: 1} {
-		if got := p.log.count("level=ERROR msg=" + line + " pod=shop/web sandbox=gone"); got != want {
+	for _, line := range []string{
+		"level=ERROR msg=reconciling pod=shop/web sandbox=gone",
+		`level=WARN msg="stale attachment cannot be removed" container=gone network=nri ifname=eth0 pod=shop/web`,
+	} {
+		if got := p.log.count(line); got != 1 {
 			t.Errorf("%d lines %q: %s", got, line, p.log)
 		}
 	}

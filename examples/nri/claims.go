@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -19,11 +20,11 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 )
 
 // cniVersion is put into a network of a user that has no version.
@@ -85,7 +86,7 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
 		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Records: c.records, KubeletDir: conf.KubeletDir,
-		Networks: conf.DRA.Networks, Network: c.offered, OfferInterval: conf.Sweep.Duration,
+		Networks: conf.DRA.Networks, Network: c.offered, OfferInterval: time.Duration(conf.Sweep),
 		Logger: log,
 	}
 	if conf.DRA.Metadata {
@@ -193,20 +194,15 @@ func (c *claims) describe(ctx context.Context, podUID string) {
 // records is [dra.Config.Records]. A pod has stopped before the kubelet releases its claims, so
 // that there is something to detach only if that has failed, or if its event was lost.
 func (c *claims) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
-	for r, err := range c.life.Records(ctx) {
-		switch {
-		case err != nil && r.Key == (scratch.Key{}):
-			return all, err
-		case err != nil: // the sweep reports damaged records
-		case r.Key == key(r.Key.ContainerID) && podOf(r.Attached).UID == podUID:
-			all = append(all, dra.Record{Record: r, Detach: func(ctx context.Context, ifname string) error {
-				ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
-				defer cancel()
-				return c.life.Detach(ctx, r.Key, ifname)
-			}})
-		}
+	records, err := daemon.OfPod(ctx, podUID, c.conf.StateDir)
+	for _, r := range records {
+		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
+			ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
+			defer cancel()
+			return c.life.Detach(ctx, r.Key, ifname)
+		}})
 	}
-	return all, nil
+	return all, err
 }
 
 // offered is [dra.Config.Network].

@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -331,7 +332,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	}
 	ready <- nil
 	p := c.plugin(x, c.claims, func(p *Plugin) {
-		p.Config.Sweep = Duration{sweepOften}
+		p.Config.Sweep = multinet.Duration(sweepOften)
 		p.Config.DRA.Networks = []dra.Offer{
 			{Network: "up", Exclusive: true, Attributes: map[string]string{"speed": "fast"}},
 			{Device: "nas", Network: "shop/storage"},

@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -35,10 +34,10 @@ type Config struct {
 
 	// Margin is how long before its deadline the runtime receives the answer.
 	// Zero means 15 % of the runtime's timeout, but at least 300 ms.
-	Margin Duration `json:"margin"`
+	Margin multinet.Duration `json:"margin"`
 
 	// Sweep is the time between two sweeps.
-	Sweep Duration `json:"sweep"`
+	Sweep multinet.Duration `json:"sweep"`
 
 	// AttachRunning attaches pods that were running before the plugin started.
 	// Otherwise they are only counted, because programs in a running container
@@ -87,27 +86,11 @@ func (m *maxSelections) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// A Duration is a [time.Duration] that is written as "1m30s".
-type Duration struct{ time.Duration }
-
-// UnmarshalText accepts what [time.ParseDuration] does, except negative durations.
-func (d *Duration) UnmarshalText(text []byte) (err error) {
-	if d.Duration, err = time.ParseDuration(string(text)); err == nil && d.Duration < 0 {
-		err = fmt.Errorf("%q is negative", text)
-	}
-	return err
-}
-
 // With returns c, changed by the keys of a JSON object. It fails if data is not a JSON
 // object or has unknown keys.
 func (c Config) With(text []byte) (Config, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
+	if err := daemon.Decode(text, &c); err != nil {
 		return Config{}, fmt.Errorf("nri: configuration: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Config{}, errors.New("nri: configuration: more than one JSON value")
 	}
 	return c, nil
 }
@@ -119,11 +102,12 @@ func (c Config) complete() (Config, error) {
 	c.Socket = cmp.Or(c.Socket, api.DefaultSocketPath)
 	c.ConfDir = cmp.Or(c.ConfDir, "/etc/cni/nri/net.d")
 	c.BinDir = cmp.Or(c.BinDir, "/opt/cni/bin")
-	c.Sweep = cmp.Or(c.Sweep, Duration{time.Minute})
+	c.Sweep = cmp.Or(c.Sweep, multinet.Duration(time.Minute))
 	errs := []error{api.CheckPluginIndex(c.Index), api.CheckPluginName(c.Name)}
-	for _, dir := range []struct{ key, path string }{{"confDir", c.ConfDir}, {"binDir", c.BinDir}} {
-		if !filepath.IsAbs(dir.path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", dir.key, dir.path))
+	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir))
+	for key, d := range map[string]multinet.Duration{"margin": c.Margin, "sweep": c.Sweep} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("%s %v is negative", key, time.Duration(d)))
 		}
 	}
 	var err error
@@ -150,11 +134,7 @@ func (c Config) checkDRA() error {
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("dra needs nodeName, or NODE_NAME in the environment"))
 	}
-	for _, p := range []struct{ key, path string }{{"kubeletDir", c.KubeletDir}, {"kubeconfig", c.Kubeconfig}, {"dra: cdiDir", c.DRA.CDIDir}} {
-		if p.path != "" && !filepath.IsAbs(p.path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.key, p.path))
-		}
-	}
+	errs = append(errs, daemon.Absolute("kubeletDir", c.KubeletDir), daemon.Absolute("kubeconfig", c.Kubeconfig), daemon.Absolute("dra: cdiDir", c.DRA.CDIDir))
 	if _, err := nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
 		errs = append(errs, fmt.Errorf("globalNamespaces: %w", err))
 	}
@@ -174,6 +154,6 @@ const (
 
 // answerBy returns when a request must be answered that came at now with a deadline.
 func (c Config) answerBy(now, deadline time.Time) time.Time {
-	margin := cmp.Or(c.Margin.Duration, max(leastMargin, deadline.Sub(now)*15/100))
+	margin := cmp.Or(time.Duration(c.Margin), max(leastMargin, deadline.Sub(now)*15/100))
 	return deadline.Add(-margin)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -23,10 +24,10 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	dir := t.TempDir()
 	base := Config{Index: "42", ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own"}
 	for text, want := range map[string]Config{
-		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own", Sweep: Duration{time.Minute}, KubeletDir: "/var/lib/kubelet"},
+		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own", Sweep: multinet.Duration(time.Minute), KubeletDir: "/var/lib/kubelet"},
 		`{"confDir":"/c","stateDir":"` + dir + `/s/../t","margin":"1s","sweep":"2m","attachRunning":true,"index":"42"}`: {
 			Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/c", BinDir: "/own/bin", StateDir: dir + "/t",
-			Margin: Duration{time.Second}, Sweep: Duration{2 * time.Minute}, AttachRunning: true, KubeletDir: "/var/lib/kubelet",
+			Margin: multinet.Duration(time.Second), Sweep: multinet.Duration(2 * time.Minute), AttachRunning: true, KubeletDir: "/var/lib/kubelet",
 		},
 	} {
 		p := Plugin{Config: base}
@@ -41,7 +42,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	}
 	for text, why := range map[string]string{
 		`{"confdirs":"/c"}`:           `unknown field "confdirs"`,
-		`{"confDir":"c"}`:             `confDir: "c" is not an absolute path`,
+		`{"confDir":"c"}`:             `confDir "c" is not an absolute path`,
 		`{"stateDir":"/var/lib/cni"}`: "stateDir",
 		`{"margin":"-1s"}`:            "negative",
 		`{"margin":5}`:                "margin",

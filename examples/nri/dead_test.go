@@ -116,7 +116,7 @@ func TestALostConnectionEndsThePass(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
 	p.Plugin.mu.Lock()
-	p.synchronized = false
+	p.stage = stageConnecting
 	p.Plugin.mu.Unlock()
 	p.forget("c1")
 	pass := Pass{}

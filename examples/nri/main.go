@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"log/syslog"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/examples/internal/daemon"
 )
 
 func main() {
@@ -36,22 +33,23 @@ func main() {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	stderr := destination(os.Stderr, systemLog)
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *file, stderr, log); err != nil {
+	log := daemon.NewLogger(destination(os.Stderr, systemLog), level, false)
+	ctx := daemon.Signals(context.Background(), func(s os.Signal) {
+		log.Error("second signal: ended without waiting", slog.String("signal", s.String()))
+		os.Exit(1)
+	})
+	if err := run(ctx, *file, log); err != nil {
 		log.Error("stopped", slog.Any("err", err))
 		os.Exit(1)
 	}
 }
 
 // run runs a plugin, configured by a file unless its name is empty, until ctx
-// ends. The CNI plugins' stderr is stderr.
-func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) error {
+// ends.
+func run(ctx context.Context, file string, log *slog.Logger) error {
 	p := Plugin{
 		Config: Config{NodeName: os.Getenv("NODE_NAME")},
-		Exec:   &delegate.Process{Stderr: stderr}, Env: plugin.WithPath(os.Environ()), Logger: log,
+		Exec:   &daemon.Exec{Log: log}, Env: plugin.WithPath(os.Environ()), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug
@@ -62,7 +60,7 @@ func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) e
 		},
 	}
 	if file != "" {
-		text, err := netconf.ReadFile(os.DirFS(filepath.Dir(file)), filepath.Base(file)) // no FIFO
+		text, err := daemon.ReadFile(file)
 		if err != nil {
 			return err
 		}
@@ -71,4 +69,24 @@ func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) e
 		}
 	}
 	return p.Run(ctx)
+}
+
+// priority is the priority of all lines in the system's log. Their level is in the text.
+const priority = syslog.LOG_DAEMON | syslog.LOG_INFO
+
+// systemLog connects to the system's log, such as journald.
+func systemLog() (io.Writer, error) { return syslog.New(priority, "nri") }
+
+// destination returns the writer to log to: stderr or, if stderr is /dev/null as in a
+// plugin that the runtime has launched, the system's log, if there is one.
+func destination(stderr *os.File, system func() (io.Writer, error)) io.Writer {
+	to, err := stderr.Stat()
+	null, nullErr := os.Stat(os.DevNull)
+	if err != nil || nullErr != nil || !os.SameFile(to, null) {
+		return stderr
+	}
+	if w, err := system(); err == nil {
+		return w
+	}
+	return stderr
 }

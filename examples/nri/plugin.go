@@ -66,22 +66,33 @@ type Plugin struct {
 	pods map[string]pod // by sandbox ID
 	news chan struct{}  // of a Synchronize
 
-	configured, synchronized bool  // on this connection
-	taken                    error // why Run must end: another plugin has the state directory
+	stage stage // of this connection
+	taken error // why Run must end: another plugin has the state directory
 }
+
+// A stage is how far a connection to the runtime has come.
+type stage int
+
+const (
+	stageConnecting stage = iota // no configuration has come yet
+	stageConfigured              // the runtime has sent its configuration, or will not send one
+	stageListed                  // the runtime has listed its pods
+)
 
 // A pod is a sandbox that the runtime has, according to its events.
 type pod struct {
 	sandbox *api.PodSandbox
-
-	// listed says that it was in the last Synchronize. Other pods are newer. The
-	// runtime may have given one up without an event, because a later plugin
-	// failed.
-	listed bool
-
-	// owed says that attaching it has failed and is to be tried again.
-	owed bool
+	state   podState
 }
+
+// A podState is what the runtime has said of a pod.
+type podState int
+
+const (
+	starting podState = iota // an event. The runtime may have given the pod up without another, because a later plugin failed
+	listed                   // the last Synchronize has it
+	owed                     // listed, and attaching it has failed and is to be tried again
+)
 
 // Configure receives the configuration that the runtime has for plugins that it
 // launches. It locks the state directory, and starts the DRA driver, before any event is
@@ -103,7 +114,7 @@ func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (
 func (p *Plugin) settle(text string) (Config, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.configured = true
+	p.stage = stageConfigured
 	if text == abandoned {
 		return Config{}, errLost
 	}
@@ -182,9 +193,9 @@ func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ [
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range sandboxes {
-		pods[s.GetId()] = pod{sandbox: s, listed: true, owed: p.pods[s.GetId()].owed}
+		pods[s.GetId()] = pod{s, max(listed, p.pods[s.GetId()].state)}
 	}
-	p.pods, p.synchronized = pods, true
+	p.pods, p.stage = pods, stageListed
 	select {
 	case p.newsLocked() <- struct{}{}:
 	default: // the reconciler is due already
@@ -259,22 +270,25 @@ func (p *Plugin) forget(id string) {
 func (p *Plugin) giveUp(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.pods[id]; known.listed {
-		known.owed = true
-		p.pods[id] = known
+	if known := p.pods[id]; known.state != starting {
+		p.pods[id] = pod{known.sandbox, owed}
 		return
 	}
 	delete(p.pods, id)
 }
 
-// owe marks a pod that runs without its networks, if it is still known.
-func (p *Plugin) owe(id string, owed bool) {
+// tried notes whether attaching a listed pod has failed, if it is still known.
+func (p *Plugin) tried(id string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known, ok := p.pods[id]; ok {
-		known.owed = owed
-		p.pods[id] = known
+	known, ok := p.pods[id]
+	if !ok {
+		return
 	}
+	if known.state = listed; err != nil {
+		known.state = owed
+	}
+	p.pods[id] = known
 }
 
 func (p *Plugin) pod(id string) (pod, bool) {
@@ -289,7 +303,7 @@ func (p *Plugin) pod(id string) (pod, bool) {
 func (p *Plugin) live() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.synchronized
+	return p.stage == stageListed
 }
 
 // manager returns the Manager that Configure has made, and its configuration.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -36,7 +37,7 @@ func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 	p.Plugin = &Plugin{
 		Config: Config{
 			Socket: n.file("sock"), ConfDir: n.file("net.d"), BinDir: n.file("bin"), StateDir: n.file("state"),
-			Sweep: Duration{time.Hour},
+			Sweep: multinet.Duration(time.Hour),
 		},
 		Exec: x, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
 		InterfaceNames: func(string) ([]string, error) { return []string{"lo", "eth0"}, nil },

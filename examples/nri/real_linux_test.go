@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -217,7 +218,7 @@ func realTooSlow(t *testing.T, bin string) {
 	hang := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && { sleep 1000 & sleep 1000; }\nexit 0\n"
 	nodetest.OK(t, os.WriteFile(filepath.Join(bin, "hang"), []byte(hang), 0o700))
 	n.network("slow", "hang")
-	p := n.startReal(bin, func(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 3*time.Second} })
+	p := n.startReal(bin, func(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) })
 	s, netns := n.realSandbox("c1", "blue,slow")
 	nodetest.Says(t, n.run(s), "code 11")
 	nodetest.Equal(t, "running", n.running(), nil)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -57,7 +58,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 		}
 		if sweep == nil { // only now the configuration is known
 			_, conf := p.manager()
-			ticker := time.NewTicker(conf.Sweep.Duration)
+			ticker := time.NewTicker(time.Duration(conf.Sweep))
 			defer ticker.Stop()
 			sweep = ticker.C
 		}
@@ -110,7 +111,7 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	for _, id := range slices.Sorted(maps.Keys(pods)) {
 		known := pods[id]
 		if _, ok := recorded[id]; !ok && p.lacking(known) {
-			if conf.AttachRunning || known.owed {
+			if conf.AttachRunning || known.state == owed {
 				attach = append(attach, job{id, podIn(known.sandbox), namespace(known.sandbox), true})
 				continue
 			}
@@ -152,14 +153,8 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass)
 		p.claimed().told(pods[id].UID, s.Err)
 		if s.Err == nil {
 			p.forget(id)
-			p.log().InfoContext(ctx, "detached", who(pods[id].String(), id))
-			return
 		}
-		attrs := []slog.Attr{who(pods[id].String(), id), slog.Any("err", s.Err)}
-		if !s.At.IsZero() { // it will be tried again
-			attrs = append(attrs, slog.Time("next", s.At))
-		}
-		p.log().LogAttrs(ctx, slog.LevelError, "still attached", attrs...)
+		daemon.LogSwept(ctx, p.log(), s, slog.String("pod", pods[id].String()))
 	}
 	swept, _ := p.sweeper.Sweep(ctx) // fails only if ctx has ended
 	pass.Detached += swept.Removed
@@ -176,7 +171,7 @@ func (p *Plugin) judge(r lifecycle.Record) *job {
 	case !ok && !r.Stale():
 		// The pod has stopped or was given up, and has not been detached.
 		return &job{id: id, pod: pod}
-	case known.listed && r.State == scratch.Planned && !r.NetNSGone():
+	case known.state != starting && r.State == scratch.Planned && !r.NetNSGone():
 		// The ADD was interrupted, but the pod was started.
 		netns := namespace(known.sandbox)
 		for _, a := range r.Attached {
@@ -190,7 +185,7 @@ func (p *Plugin) judge(r lifecycle.Record) *job {
 // lacking reports whether a pod without a record is listed by the runtime and runs without
 // the networks that it selects or has claims for.
 func (p *Plugin) lacking(known pod) bool {
-	if !known.listed || hostNetwork(known.sandbox) {
+	if known.state == starting || hostNetwork(known.sandbox) {
 		return false
 	}
 	if asks, _ := p.asks(known.sandbox); !asks { // an ADD tells what is wrong
@@ -246,6 +241,6 @@ func (p *Plugin) do(ctx context.Context, j job) error {
 		return errGone
 	}
 	err := p.attach(ctx, known.sandbox, j.netns, nil)
-	p.owe(j.id, err != nil)
+	p.tried(j.id, err)
 	return err
 }

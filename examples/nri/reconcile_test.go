@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -241,7 +242,7 @@ func TestSweepAfterALaterPluginFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	p := n.start(x, func(p *Plugin) { p.Config.Sweep = Duration{5 * time.Millisecond} })
+	p := n.start(x, func(p *Plugin) { p.Config.Sweep = multinet.Duration(5 * time.Millisecond) })
 	n.other("95", "later", func(s *api.PodSandbox) error {
 		if s.GetId() == "c1" {
 			return errors.New("later is not willing")

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	"github.com/containerd/ttrpc"
+
+	"github.com/metacni/metacni/examples/internal/daemon"
 )
 
 const (
@@ -68,12 +70,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 			wait = min(firstWait, longest) // it was connected
 		}
 		p.log().WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		daemon.Pause(ctx, wait)
 	}
 }
 
@@ -120,13 +117,12 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 		return p.lost(err)
 	case <-lost:
 	case <-ctx.Done():
-		if p.work.end() {
-			timer := time.NewTimer(linger)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-lost:
-			}
+		p.work.end()
+		timer := time.NewTimer(linger)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-lost:
 		}
 	}
 	disconnect()
@@ -143,7 +139,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 func (p *Plugin) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.configured, p.synchronized = false, false
+	p.stage = stageConnecting
 }
 
 func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
@@ -160,7 +156,7 @@ func (p *Plugin) lost(err error) error {
 	switch {
 	case p.taken != nil:
 		return p.taken
-	case p.synchronized || err == nil:
+	case p.stage == stageListed || err == nil:
 		return errLost
 	}
 	return err
@@ -170,9 +166,9 @@ func (p *Plugin) lost(err error) error {
 // connection is lost.
 func (p *Plugin) release(ctx context.Context, s stub.Stub) {
 	p.mu.Lock()
-	configured := p.configured
+	waits := p.stage == stageConnecting
 	p.mu.Unlock()
-	if service, ok := s.(api.PluginService); ok && !configured {
+	if service, ok := s.(api.PluginService); ok && waits {
 		_, _ = service.Configure(ctx, &api.ConfigureRequest{Config: abandoned})
 	}
 }
@@ -199,7 +195,6 @@ type work struct {
 
 	mu      sync.Mutex // guards the fields below
 	ended   bool
-	going   int
 	cancels map[*context.CancelFunc]struct{}
 }
 
@@ -207,17 +202,10 @@ type work struct {
 func (w *work) start(f func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended {
-		return false
+	if !w.ended {
+		w.running.Go(f)
 	}
-	w.going++
-	w.running.Go(func() {
-		f()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.going--
-	})
-	return true
+	return !w.ended
 }
 
 // context returns a context that outlives ctx by detachedTimeout, but not w.
@@ -240,18 +228,15 @@ func (w *work) context(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// end prevents new work, cancels work that may be cancelled, and waits for the rest. It
-// reports whether it had to wait.
-func (w *work) end() bool {
+// end prevents new work, cancels work that may be cancelled, and waits for the rest.
+func (w *work) end() {
 	w.mu.Lock()
 	w.ended = true
-	busy := w.going > 0
 	for cancel := range w.cancels {
 		(*cancel)()
 	}
 	w.mu.Unlock()
 	w.running.Wait()
-	return busy
 }
 
 // stubLogger logs informational messages of the stub as debug messages.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -288,13 +287,13 @@ func TestRunWithBadConfiguration(t *testing.T) {
 	n.write(`{`, "broken.json")
 	n.write(`{"socket":"`+n.file("none")+`"}`, "good.json")
 	for _, file := range []string{"bad.json", "broken.json", "absent.json"} {
-		if err := run(t.Context(), n.file(file), io.Discard, (&Plugin{}).log()); err == nil {
+		if err := run(t.Context(), n.file(file), (&Plugin{}).log()); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := run(ctx, n.file("good.json"), io.Discard, (&Plugin{}).log()); err != nil {
+	if err := run(ctx, n.file("good.json"), (&Plugin{}).log()); err != nil {
 		t.Error(err)
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // impatient is a margin that leaves a request little time.
-func impatient(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 100*time.Millisecond} }
+func impatient(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 100*time.Millisecond) }
 
 // refused runs a plugin that must not start, and checks what Run says.
 func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) {
@@ -72,7 +73,7 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	until(t, "it has been configured", func() bool {
 		p.Plugin.mu.Lock()
 		defer p.Plugin.mu.Unlock()
-		return p.configured
+		return p.stage != stageConnecting
 	})
 	p.stop()
 }

@@ -4,14 +4,10 @@ package daemon
 
 import (
 	"context"
-	"iter"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/scratch"
 )
 
 // Signals returns a context that also ends with the first SIGTERM, SIGINT or SIGHUP. The
@@ -55,26 +51,5 @@ func Pause(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-t.C:
 		return true
-	}
-}
-
-// A Record is a record of an attachment, and the directory that has it.
-type Record struct {
-	lifecycle.Record
-	Dir string
-}
-
-// Records returns the records in directories. It skips records that cannot be read, which
-// sweeps report: they must not affect other containers. An error is about a directory.
-func Records(ctx context.Context, dirs ...string) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for _, dir := range dirs {
-			for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
-				unreadable := err != nil && r.Key != scratch.Key{}
-				if !unreadable && !yield(Record{r, dir}, err) {
-					return
-				}
-			}
-		}
 	}
 }

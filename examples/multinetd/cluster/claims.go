@@ -258,7 +258,7 @@ func (s *claims) records(ctx context.Context, podUID string) (all []dra.Record, 
 	if a := addOf(ctx); a != nil {
 		records, _, err = s.cluster.recordsOf(ctx, a.container)
 	} else {
-		records, err = s.cluster.recordsOfPod(ctx, podUID)
+		records, err = daemon.OfPod(ctx, podUID, s.cluster.plugin.Dirs()...)
 	}
 	for _, r := range records {
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {

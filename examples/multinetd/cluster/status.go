@@ -110,19 +110,6 @@ func (c *Cluster) networks(records []daemon.Record) ([]status.Network, error) {
 	return all, errors.Join(errs...)
 }
 
-// recordsOfPod returns the records of all containers of the pod with this UID.
-func (c *Cluster) recordsOfPod(ctx context.Context, uid string) (all []daemon.Record, err error) {
-	for r, err := range daemon.Records(ctx, c.plugin.Dirs()...) {
-		switch {
-		case err != nil:
-			return nil, err
-		case len(r.Attached) > 0 && multinet.PodOf(r.Record).UID == uid:
-			all = append(all, r)
-		}
-	}
-	return all, nil
-}
-
 // recordsOf returns the records of a container, and whether one of them says that it is
 // attached.
 func (c *Cluster) recordsOf(ctx context.Context, id string) (all []daemon.Record, attached bool, err error) {
