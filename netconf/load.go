@@ -3,7 +3,6 @@ package netconf
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -207,48 +206,14 @@ func ReadFile(fsys fs.FS, file string) ([]byte, error) {
 	if fsys == nil || !fs.ValidPath(file) {
 		return nil, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
 	}
-	// Opening a FIFO waits for a writer, and opening a device may have effects.
-	info, err := fs.Stat(fsys, file)
+	data, err := bounds.ReadFS(fsys, file, bounds.Network)
+	if unfit := (*bounds.UnfitError)(nil); errors.As(err, &unfit) {
+		return nil, &Error{Kind: ErrInvalid, File: file, Err: unfit}
+	}
 	if err != nil {
 		return nil, fileError(file, err)
-	}
-	if err := readable(file, info); err != nil {
-		return nil, err
-	}
-	f, err := fsys.Open(file)
-	if err != nil {
-		return nil, fileError(file, err)
-	}
-	defer func() { _ = f.Close() }()      // nothing was written
-	if info, err = f.Stat(); err != nil { // it may be another file by now
-		return nil, fileError(file, err)
-	}
-	if err := readable(file, info); err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, bounds.Network+1)) // it may be growing
-	if err != nil {
-		return nil, fileError(file, err)
-	}
-	if len(data) > bounds.Network {
-		return nil, tooLarge(file)
 	}
 	return data, nil
-}
-
-// readable fails unless a file can be read.
-func readable(file string, info fs.FileInfo) error {
-	if !info.Mode().IsRegular() {
-		return &Error{Kind: ErrInvalid, File: file, Err: errors.New("not a regular file")}
-	}
-	if info.Size() > bounds.Network {
-		return tooLarge(file)
-	}
-	return nil
-}
-
-func tooLarge(file string) error {
-	return &Error{Kind: ErrInvalid, File: file, Err: bounds.Above(bounds.Network)}
 }
 
 // fileError makes an *Error of what a file system returned.

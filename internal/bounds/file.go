@@ -1,32 +1,68 @@
 package bounds
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 )
 
-// ReadFile returns the content of the file at path. It must be a regular file, or a link to
-// one, of at most [File] bytes: opening a FIFO would wait for a writer.
+// An UnfitError says why a file is not read: it is not a regular one, or too large.
+type UnfitError struct{ error }
+
+// ReadFile returns the content of the file at path: see [ReadFS], with a limit of [File].
 func ReadFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	data, err := ReadFS(os.DirFS(filepath.Dir(path)), filepath.Base(path), File)
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err // its path is relative
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
+// ReadFS returns the content of a file of fsys. It must be a regular file, or a link to one,
+// of at most limit bytes. Otherwise the error is an [*UnfitError], and the file is not opened:
+// opening a FIFO waits for a writer, and opening a device may have effects.
+func ReadFS(fsys fs.FS, file string, limit int) ([]byte, error) {
+	info, err := fs.Stat(fsys, file)
+	if err == nil {
+		err = fit(info, limit)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	f, err := os.Open(path)
+	f, err := fsys.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	data, err := io.ReadAll(io.LimitReader(f, File+1))
-	if err == nil && len(data) > File {
-		err = fmt.Errorf("%s: %w", path, Above(File))
+	info, err = f.Stat()
+	if err == nil {
+		err = fit(info, limit) // it may be another file by now
 	}
 	if err != nil {
 		return nil, err
 	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1)) // it may be growing
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > limit {
+		return nil, &UnfitError{Above(limit)}
+	}
 	return data, nil
+}
+
+func fit(info fs.FileInfo, limit int) error {
+	switch {
+	case !info.Mode().IsRegular():
+		return &UnfitError{errors.New("not a regular file")}
+	case info.Size() > int64(limit):
+		return &UnfitError{Above(limit)}
+	}
+	return nil
 }
