@@ -14,7 +14,7 @@ func checkVersion(_ context.Context, s *suite) error {
 	if err := s.supported.Err(); err != nil {
 		return fmt.Errorf("VERSION fails: %w", err)
 	}
-	doc, err := s.supported.Document()
+	doc, err := s.supported.document()
 	if err != nil {
 		return fmt.Errorf("VERSION: %w", err)
 	}
@@ -35,7 +35,7 @@ func checkAdd(ctx context.Context, s *suite) error {
 func checkStdout(ctx context.Context, s *suite) error {
 	_, o, err := s.attached(ctx)
 	if err == nil {
-		_, err = o.Document()
+		_, err = o.document()
 	}
 	return err
 }

@@ -42,7 +42,7 @@ func checkError(ctx context.Context, s *suite) error {
 			errs = append(errs, fmt.Errorf("%s succeeds", f.what))
 			continue
 		}
-		doc, err := f.Document()
+		doc, err := f.document()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.what, err))
 			continue
@@ -67,7 +67,7 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 			CNIVersion string `json:"cniVersion"`
 		}
 		// The check "error" is about errors without an object.
-		if doc, err := f.Document(); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
+		if doc, err := f.document(); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
 			continue
 		}
 		if said.CNIVersion == "" || f.version != "" && said.CNIVersion != f.version {

@@ -81,7 +81,7 @@ func checkDelRetry(ctx context.Context, s *suite) error {
 		if err != nil {
 			return err
 		}
-		b.fault("DEL", k, func(p Plugin) Plugin { return FailOn("", failure, "the delegate fails", p) })
+		b.fault("DEL", k, failing)
 		b.call(ctx, b.later("DEL", o))
 		errs = append(errs, b.deleted(ctx, fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n), b.later("DEL", o)))
 	}

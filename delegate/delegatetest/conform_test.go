@@ -14,7 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -25,7 +27,10 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-var _ delegatetest.TB = (*testing.T)(nil)
+var (
+	_ delegatetest.TB = (*testing.T)(nil)
+	_ delegatetest.TB = recorder{}
+)
 
 var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one", "two"}}
 
@@ -345,4 +350,103 @@ func TestFindingsShowWhatDelegatesReceived(t *testing.T) {
 	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
 		t.Errorf("said %s", said)
 	}
+}
+
+// Without subtests all failures are in one Errorf: Ginkgo's ends the test.
+func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
+	t.Parallel()
+	flat := newRecorder(t.Context()).flatT
+	delegatetest.Conform(flat, newMeta("ignores DEL", "own codes").program(), metaConfig)
+	said := *flat.said
+	if len(*flat.failed) != 1 || len(*flat.skipped) > 0 || len(said) != 2 || said[0] != "stderr: skipped: the plugin is not a process" ||
+		!strings.Contains(said[1], "code: ") || !strings.Contains(said[1], "\ndel-error: ") {
+		t.Errorf("%d failures, skipped %q, said %q", len(*flat.failed), *flat.skipped, said)
+	}
+
+	flat = newRecorder(t.Context()).flatT
+	delegatetest.Conform(flat, newMeta().program(), metaConfig)
+	if len(*flat.failed) > 0 {
+		t.Errorf("failed with %q", *flat.said)
+	}
+}
+
+func TestFailuresSayWhyAndWhere(t *testing.T) {
+	t.Parallel()
+	findings, err := delegatetest.Findings(t.Context(), newMeta("ignores DEL").program(), metaConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for f := range findings {
+		all = append(all, f.Name)
+		said := f.String()
+		if failed := f.Name == "del-error"; failed != (f.Err != nil) || failed != (strings.Contains(said, f.Why) && strings.Contains(said, f.Where)) {
+			t.Errorf("said %s", said)
+		}
+	}
+	if diff := cmp.Diff(names(), all); diff != "" {
+		t.Errorf("checks (-want +got):\n%s", diff)
+	}
+}
+
+func TestAddOfAChainedPluginGetsPrevResult(t *testing.T) {
+	t.Parallel()
+	path := script(t, `
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["0.2.0","0.4.0","1.0.0","1.1.0"]}' ;;
+ADD) jq=$(cat); case $jq in *'"prevResult":'*) ;; *) echo '{"cniVersion":"1.1.0","code":7,"msg":"no prevResult"}'; exit 1 ;; esac
+	jq=${jq#*'"prevResult":'}; echo "${jq%%,\"type\"*}" ;;
+esac`)
+	conf := onlyChecks(t, "version", "add", "stdout", "result", "versions", "del", "gc", "status")
+	conf.Delegates, conf.Stdin = nil, func(string) string {
+		return `{"type":"chained","prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[{"interface":0,"address":"10.1.0.2/24"}]}}`
+	}
+	delegatetest.Conform(t, delegatetest.Binary{Path: path, Env: []string{"PATH=" + os.Getenv("PATH")}}, conf)
+
+	conf.Stdin = func(string) string { return `{"type":"chained","prevResult":{"cniVersion":"9.9.9"}}` }
+	if _, err := delegatetest.Findings(t.Context(), delegatetest.Binary{Path: path}, conf); err == nil || !strings.Contains(err.Error(), "prevResult") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestABinaryThatDoesNotEndIsAFinding(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ text, want string }{
+		"hangs":                {"exec sleep 5", "did not end in time"},
+		"leaves a process":     {"sleep 5 & echo $! >&2; echo '{}'", "left a process behind"},
+		"its child hangs also": {"sleep 5; true", "did not end in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conf := metaConfig
+			conf.Timeout = 100 * time.Millisecond
+			if name == "leaves a process" {
+				conf.Timeout = time.Minute
+			}
+			findings, err := delegatetest.Findings(t.Context(), delegatetest.Binary{
+				Path: script(t, tt.text), Env: []string{"PATH=" + os.Getenv("PATH")},
+			}, conf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for f := range findings {
+				if f.Name != "version" || f.Err == nil || !strings.Contains(f.Err.Error(), tt.want) {
+					t.Errorf("%v, want %q", f, tt.want)
+				}
+				break
+			}
+		})
+	}
+}
+
+// script writes a shell script and returns its path.
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "plugin")
+	syscall.ForkLock.RLock() // a child of another test must not have it open for writing
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil { //nolint:gosec // to be run
+		t.Fatal(err)
+	}
+	return path
 }

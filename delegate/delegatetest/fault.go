@@ -13,19 +13,11 @@ import (
 // errKilled is the error of a process that was killed.
 func errKilled() error { return errors.New("signal: killed") }
 
-// FailOn returns p, except that command fails with code and msg and does nothing.
+// FailOn returns p, except that command fails with code and msg and does nothing. An
+// attachment counts as alive all the same: a plugin that fails may have done a part.
 // For this and the other faults, an empty command means every command.
 func FailOn(command string, code uint, msg string, p Plugin) Plugin {
 	return on(command, p, func(context.Context, Call) ([]byte, error) {
-		return nil, types.NewError(code, msg, "")
-	})
-}
-
-// PartialOn returns p, except that command fails with code and msg after p has
-// done it, as in a plugin that fails late. An attachment counts as alive with
-// PartialOn and with [FailOn].
-func PartialOn(command string, code uint, msg string, p Plugin) Plugin {
-	return after(command, p, func([]byte) ([]byte, error) {
 		return nil, types.NewError(code, msg, "")
 	})
 }
@@ -82,17 +74,17 @@ func NoiseOn(command, noise string, p Plugin) Plugin {
 	})
 }
 
-// TwiceOn returns p, except that command prints its output twice: two documents
+// twiceOn returns p, except that command prints its output twice: two documents
 // instead of one.
-func TwiceOn(command string, p Plugin) Plugin {
+func twiceOn(command string, p Plugin) Plugin {
 	return after(command, p, func(out []byte) ([]byte, error) {
 		out = append(bytes.TrimSpace(out), '\n')
 		return slices.Concat(out, out), nil
 	})
 }
 
-// SilentOn returns p, except that command prints nothing.
-func SilentOn(command string, p Plugin) Plugin {
+// silentOn returns p, except that command prints nothing.
+func silentOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // A meta is a small meta-plugin, with flaws if a test asks for them. Like the
@@ -426,4 +429,151 @@ func (m *meta) status() error {
 		}
 	}
 	return nil
+}
+
+// callbacks returns the callbacks of a plugin whose main is made with package
+// skel.
+type callbacks func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs
+
+// plugin runs the callbacks as skel does: it reports the first *types.Error of an
+// error, and a missing callback does nothing.
+func (f callbacks) plugin() plugin.Plugin {
+	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			do := pick(f(ctx, c.Exec, c.Env, c.Stdout))
+			if do == nil {
+				return nil
+			}
+			err := do(&c.CmdArgs)
+			if said := (*types.Error)(nil); errors.As(err, &said) {
+				return said
+			}
+			return err
+		}
+	}
+	return plugin.Plugin{
+		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
+		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
+		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
+		GC:     command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
+		Status: command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
+	}
+}
+
+// program returns the callbacks for RunPlugin and Conform.
+func (f callbacks) program() delegatetest.Program { return f.plugin().Execute }
+
+var anyUndo = []string{"undo", "undo-killed", "undo-garbage", "undo-silence", "undo-two-documents"}
+
+// wrong lists, for each flaw of a meta, the checks that must fail.
+var wrong = map[string][]string{
+	"": nil,
+
+	"undoes nothing":               anyUndo,
+	"undoes only those before":     anyUndo,
+	"attaches what it can":         anyUndo,
+	"forgets what printed garbage": {"undo-garbage", "undo-silence", "undo-two-documents"},
+	"takes nothing for a result":   {"undo-silence"},
+	"reads one document":           {"undo-two-documents"},
+
+	"has nothing to do":         {"add-broken"},
+	"panics with nothing to do": {"add-broken"},
+	"refuses keys given twice":  {"del-broken"},
+	"remembers results only":    {"del-broken"},
+	"needs its file":            {"del-broken"},
+
+	"needs all of its configuration": {"del-broken"},
+
+	"prints noise":           {"stdout", "result", "versions", "add-broken"},
+	"prints nothing":         {"stdout", "result", "versions", "add-broken"},
+	"prints two results":     {"stdout", "result", "versions", "add-broken"},
+	"prints an empty result": {"result", "versions", "chain"},
+	"prints its own version": {"result", "versions"},
+
+	"drops prevResult":               {"chain"},
+	"drops interfaces of prevResult": {"chain"},
+	"mixes up interfaces":            {"chain"},
+
+	"drops keys":        {"request"},
+	"drops the name":    {"request"},
+	"drops the version": {"request"},
+	"decodes numbers":   {"request"},
+	"own environment":   {"environment"},
+	"own path":          {"environment"},
+	"own names":         {"environment", "gc-valid"},
+	"drops CNI_ARGS":    {"environment"},
+	"own codes":         {"code"},
+
+	"deletes nothing":   {"versions", "del", "del-bare", "del-broken", "del-error", "del-retry", "concurrent"},
+	"needs CNI_NETNS":   {"del-bare"},
+	"needs prevResult":  {"versions", "del-unknown", "del-failed", "del-bare", "concurrent"},
+	"needs state":       {"del-again", "del-unknown", "del-failed"},
+	"forgets first":     {"del-retry"},
+	"ignores DEL":       {"del-error"},
+	"one state for all": {"concurrent"},
+
+	"checks nothing":                   {"check", "check-error"},
+	"checks without prevResult":        {"check"},
+	"ignores CHECK":                    {"check-error"},
+	"collects nothing":                 {"gc", "gc-error"},
+	"prints in GC":                     {"gc"},
+	"collects everything":              {"gc-valid"},
+	"hands on attachments as they are": {"gc-valid"},
+	"stops in GC":                      {"gc-error"},
+	"ignores GC":                       {"gc-error"},
+	"is always ready":                  {"status", "status-error"},
+	"ignores STATUS":                   {"status-error"},
+}
+
+// wrongAlternatives is the same for a meta that attaches the first delegate that
+// works.
+var wrongAlternatives = map[string][]string{
+	"":                   nil,
+	"gives up at once":   nil, // the specification does not ask for more
+	"undoes nothing":     anyUndo,
+	"is never at a loss": append([]string{"error"}, anyUndo...),
+	"own codes":          {"code"},
+	"is always ready":    {"status", "status-error"},
+	"ignores STATUS":     {"status-error"},
+	"ignores DEL":        {"del-error"},
+}
+
+// A flatT is a TB without subtests, such as Ginkgo's, that records failures instead of
+// failing.
+type flatT struct {
+	ctx             context.Context
+	name            string
+	failed, skipped *[]string // names
+	said            *[]string // with the reasons of what is skipped
+}
+
+func (t flatT) Context() context.Context { return t.ctx }
+func (flatT) Helper()                    {}
+
+func (t flatT) Logf(format string, args ...any) {
+	*t.said = append(*t.said, fmt.Sprintf(format, args...))
+}
+
+func (t flatT) Skip(why ...any) {
+	*t.skipped = append(*t.skipped, t.name)
+	*t.said = append(*t.said, fmt.Sprint(why...))
+}
+
+func (t flatT) Errorf(format string, args ...any) {
+	*t.failed = append(*t.failed, t.name)
+	*t.said = append(*t.said, fmt.Sprintf(format, args...))
+}
+
+// A recorder is a flatT with subtests.
+type recorder struct{ flatT }
+
+func newRecorder(ctx context.Context) recorder {
+	return recorder{flatT{ctx: ctx, failed: new([]string), skipped: new([]string), said: new([]string)}}
+}
+
+func (r recorder) Run(name string, f func(recorder)) bool {
+	before := len(*r.failed)
+	r.name = name
+	f(r)
+	return len(*r.failed) == before
 }

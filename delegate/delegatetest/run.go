@@ -63,9 +63,9 @@ type Outcome struct {
 	Stdout, Stderr []byte
 }
 
-// Document returns what the plugin printed. It fails unless that is exactly
+// document returns what the plugin printed. It fails unless that is exactly
 // one JSON document.
-func (o Outcome) Document() (json.RawMessage, error) {
+func (o Outcome) document() (json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(o.Stdout))
 	var doc json.RawMessage
 	if err := d.Decode(&doc); err != nil {
@@ -77,13 +77,13 @@ func (o Outcome) Document() (json.RawMessage, error) {
 	return doc, nil
 }
 
-// Result returns the result that the plugin printed. It fails as Document and
-// Err do, and when the document is not a result.
+// Result returns the result that the plugin printed. It fails as [Outcome.Err] does, and
+// unless stdout is exactly one JSON document, a result.
 func (o Outcome) Result() (types.Result, error) {
 	if err := o.Err(); err != nil {
 		return nil, err
 	}
-	doc, err := o.Document()
+	doc, err := o.document()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (o Outcome) Err() error {
 		return nil
 	}
 	var said *types.Error
-	if doc, err := o.Document(); err == nil && json.Unmarshal(doc, &said) == nil && said != nil && (said.Code != 0 || said.Msg != "") {
+	if doc, err := o.document(); err == nil && json.Unmarshal(doc, &said) == nil && said != nil && (said.Code != 0 || said.Msg != "") {
 		return said
 	}
 	stderr := bytes.TrimSpace(o.Stderr)

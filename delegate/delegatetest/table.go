@@ -93,11 +93,11 @@ func addChecks() []Check {
 		}, {
 			"undo-silence", "an ADD whose delegate prints nothing fails and leaves nothing",
 			"The delegate has attached its interface. If the plugin takes silence for success, the pod starts without an address; if it does not undo, the address stays behind.",
-			procedure, undone(func(p Plugin) Plugin { return SilentOn("", p) }),
+			procedure, undone(func(p Plugin) Plugin { return silentOn("", p) }),
 		}, {
 			"undo-two-documents", "an ADD whose delegate prints two documents fails and leaves nothing",
 			"The plugin cannot know which document is the result. A wrong guess reports an address that the pod does not have.",
-			procedure, undone(func(p Plugin) Plugin { return TwiceOn("", p) }),
+			procedure, undone(func(p Plugin) Plugin { return twiceOn("", p) }),
 		}, {
 			"add-broken", "an ADD with a broken configuration fails cleanly, or prints a result",
 			"After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -192,29 +195,21 @@ func TestResultAnswersVersion(t *testing.T) {
 	}
 }
 
-func TestFaultsReplaceOneCommand(t *testing.T) {
+func TestFaultsCanBeCombined(t *testing.T) {
 	t.Parallel()
 	base := delegatetest.Result(nil)
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"fail":  delegatetest.FailOn("CHECK", 105, "changed", base),
-		"noise": delegatetest.NoiseOn("ADD", "hello ", base),
-		"both":  delegatetest.FailOn("DEL", 6, "no", delegatetest.NoiseOn("ADD", "hello ", base)),
-		"bad":   delegatetest.NoiseOn("ADD", "hello", delegatetest.FailOn("ADD", 7, "no", base)),
-		"hang":  delegatetest.HangOn("DEL", base),
+		"both": delegatetest.FailOn("DEL", 6, "no", delegatetest.NoiseOn("ADD", "hello ", base)),
+		"bad":  delegatetest.NoiseOn("ADD", "hello", delegatetest.FailOn("ADD", 7, "no", base)),
 	}}
 	const conf = `{"cniVersion":"1.0.0"}`
 	for _, tt := range []struct {
 		command, typ, out string
 		code              uint
 	}{
-		{"ADD", "fail", conf, 0},
-		{"CHECK", "fail", "", 105},
-		{"ADD", "noise", "hello " + conf, 0},
-		{"DEL", "noise", "", 0},
 		{"ADD", "both", "hello " + conf, 0},
 		{"DEL", "both", "", 6},
 		{"ADD", "bad", "hello", 7},
-		{"ADD", "hang", conf, 0},
 	} {
 		out, err := call(x, tt.command, tt.typ, "c", "e", conf)
 		var said *types.Error
@@ -222,14 +217,20 @@ func TestFaultsReplaceOneCommand(t *testing.T) {
 			t.Errorf("%s %s printed %q, want %q: %v, want code %d", tt.command, tt.typ, out, tt.out, err, tt.code)
 		}
 	}
+}
+
+// A killed process says no more than that, and its DEL counts as not done.
+func TestHangOnWaitsForTheContext(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.HangOn("DEL", delegatetest.Result(nil))}}
+	if _, err := call(x, "ADD", "p", "c", "e", `{}`); err != nil {
+		t.Error(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := x.ExecPlugin(ctx, "/p/hang", nil, []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c", "CNI_IFNAME=e"})
-	if err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("a killed process says no more than that: %v", err)
-	}
-	if !strings.Contains(strings.Join(x.Live(), ","), "hang c e") {
-		t.Errorf("a DEL that hung counts: alive %q", x.Live())
+	_, err := x.ExecPlugin(ctx, "/p", nil, []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c", "CNI_IFNAME=e"})
+	if err == nil || err.Error() != "signal: killed" || !slices.Equal(x.Live(), []string{"p c e"}) {
+		t.Errorf("%v, alive %q", err, x.Live())
 	}
 }
 
@@ -275,4 +276,115 @@ func TestLibcniLeaksAreSeen(t *testing.T) {
 	if diff := cmp.Diff([]string{"a c e", "b c e"}, x.Live()); diff != "" {
 		t.Errorf("alive (-want +got):\n%s", diff)
 	}
+}
+
+// A Script kills the third call of the run, whichever plugin it is for.
+func ExampleExec_script() {
+	ok := delegatetest.Result(nil)
+	exec := &delegatetest.Exec{
+		Plugins: map[string]delegatetest.Plugin{"bridge": ok, "sriov": ok},
+		Script: func(n int, _ delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
+			if n == 3 {
+				return delegatetest.KillOn("", p)
+			}
+			return p
+		},
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		for _, plugin := range []string{"bridge", "sriov"} {
+			_, err := exec.ExecPlugin(context.Background(), plugin, []byte(`{}`), []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1"})
+			fmt.Println(command, plugin, err)
+		}
+	}
+	fmt.Println(exec.Live())
+	// Output:
+	// ADD bridge <nil>
+	// ADD sriov <nil>
+	// DEL bridge signal: killed
+	// DEL sriov <nil>
+	// [bridge c1 ]
+}
+
+func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
+	t.Parallel()
+	const conf = `{"cniVersion":"1.0.0"}`
+	for _, tt := range []struct {
+		name  string
+		fault func(command string, p delegatetest.Plugin) delegatetest.Plugin
+		did   bool // its work
+		out   string
+		code  uint // 0: none
+		fails bool
+	}{
+		{"fail", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.FailOn(c, 107, "no", p)
+		}, false, "", 107, true},
+		{"kill", delegatetest.KillOn, true, "", 0, true},
+		{"noise", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.NoiseOn(c, "hello ", p)
+		}, true, "hello " + conf, 0, false},
+		{"garbage", delegatetest.GarbageOn, true, `{"cniVersion":`, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			did := 0
+			base := func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				did++
+				return delegatetest.Result(nil)(ctx, c)
+			}
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"one": tt.fault("ADD", base), "all": tt.fault("", base)}}
+			for _, typ := range []string{"one", "all"} {
+				did = 0
+				out, err := call(x, "ADD", typ, "c", "e", conf)
+				var said *types.Error
+				if string(out) != tt.out || (err != nil) != tt.fails || errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code {
+					t.Errorf("%s printed %q: %v", typ, out, err)
+				}
+				if (did == 1) != tt.did {
+					t.Errorf("%s worked %d times", typ, did)
+				}
+			}
+			if out, err := call(x, "VERSION", "one", "", "", ""); err != nil || !strings.Contains(string(out), "supportedVersions") {
+				t.Errorf("another command printed %q: %v", out, err)
+			}
+		})
+	}
+	// What fails by itself, fails as it did.
+	failing := delegatetest.FailOn("ADD", 11, "no", delegatetest.Result(nil))
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.GarbageOn("ADD", failing)}}
+	if _, err := call(x, "ADD", "p", "c", "e", conf); err == nil || err.Error() != "no" {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestSlowOnAndGateOnWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+			"slow": delegatetest.SlowOn("ADD", time.Hour, delegatetest.Result(nil)),
+			"gate": delegatetest.GateOn("ADD", gate, delegatetest.Result(nil)),
+		}}
+		run := func(ctx context.Context, typ string) (string, error) {
+			out, err := x.ExecPlugin(ctx, typ, []byte(`{}`), []string{"CNI_COMMAND=ADD"})
+			return string(out), err
+		}
+		start := time.Now()
+		if out, err := run(t.Context(), "slow"); err != nil || out == "" || time.Since(start) != time.Hour {
+			t.Errorf("after %v: %q, %v", time.Since(start), out, err)
+		}
+		time.AfterFunc(time.Minute, func() { close(gate) })
+		start = time.Now()
+		if out, err := run(t.Context(), "gate"); err != nil || out == "" || time.Since(start) != time.Minute {
+			t.Errorf("after %v: %q, %v", time.Since(start), out, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		x.Plugins["gate"] = delegatetest.GateOn("ADD", nil, delegatetest.Result(nil))
+		for _, typ := range []string{"slow", "gate"} {
+			if out, err := run(ctx, typ); err == nil || err.Error() != "signal: killed" || out != "" {
+				t.Errorf("%s: %q, %v", typ, out, err)
+			}
+		}
+	})
 }
