@@ -16,15 +16,15 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLen is the longest interface name Linux accepts, in bytes (IFNAMSIZ less
+// maxLen is the longest interface name Linux accepts, in bytes (IFNAMSIZ less
 // the terminating NUL).
-const MaxLen = 15
+const maxLen = 15
 
 // Validate returns nil when a container interface can be created and deleted with
 // exactly this name. Otherwise it returns an [*Error] that wraps [ErrInvalid] and
 // says what is wrong: when name
 //
-//   - is empty, or longer than [MaxLen] bytes (bytes, not characters);
+//   - is empty, or longer than 15 bytes (bytes, not characters);
 //   - is "." or "..", or holds "/" or ":", which the kernel refuses;
 //   - holds "%", which the kernel takes for a template: asked for "net%d" it
 //     creates "net0";
@@ -55,8 +55,8 @@ func fault(name string) string {
 	switch {
 	case name == "":
 		return "empty"
-	case len(name) > MaxLen:
-		return fmt.Sprintf("%d bytes, but the longest is %d", len(name), MaxLen)
+	case len(name) > maxLen:
+		return fmt.Sprintf("%d bytes, but the longest is %d", len(name), maxLen)
 	case name == "." || name == "..":
 		return "a directory"
 	case name == "lo":
