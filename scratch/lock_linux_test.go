@@ -1,16 +1,23 @@
 package scratch
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -292,4 +299,494 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	if data, err := os.ReadFile(victim); string(data) != "precious" || info.Mode() != 0o400 || err != nil {
 		t.Errorf("the victim is %q with mode %v, %v", data, info.Mode(), err)
 	}
+}
+
+// Another process's lock is waited for, or until the context ends.
+func TestLockAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	holder := start(t, "hold", s.Dir, "")
+	if got := holder.says(t); got != "locked" {
+		t.Fatal(got)
+	}
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
+		t.Errorf("while another process holds it: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		l, err := s.Lock(t.Context(), "c1")
+		if err == nil {
+			err = l.Unlock()
+		}
+		got <- err
+	}()
+	holder.in.Close()
+	if said := holder.says(t); said != "unlocked" {
+		t.Fatal(said)
+	}
+	ok(t, <-got)
+	// A holder that is killed holds nothing.
+	holder = start(t, "hold", s.Dir, "")
+	if got := holder.says(t); got != "locked" {
+		t.Fatal(got)
+	}
+	holder.kill(t)
+	ok(t, tryLock(t, s))
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// Several processes that take the lock in turns are never in it together.
+func TestExclusiveAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ok(t, os.WriteFile(filepath.Join(s.Dir, "count"), []byte("0"), 0o600))
+	var all []*actor
+	for range 4 {
+		all = append(all, start(t, "count", s.Dir, "50"))
+	}
+	for _, a := range all {
+		a.gone(t)
+		ok(t, a.Wait())
+	}
+	if data, err := os.ReadFile(filepath.Join(s.Dir, "count")); string(data) != "200" || err != nil {
+		t.Errorf("counted %s, %v", data, err)
+	}
+	if left := tree(t, s.Dir); len(left) != 1 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// orphan starts a process that holds the lock and has children with the lock's
+// file, and waits until they run.
+func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int) {
+	t.Helper()
+	p = start(t, "parent", s.Dir, children)
+	started := false
+	for !started || len(pids) < len(strings.Split(children, ",")) {
+		switch said := p.says(t); {
+		case said == "started":
+			started = true
+		case strings.HasPrefix(said, "child "):
+			text, arg, _ := strings.Cut(said[len("child "):], " ")
+			pid, err := strconv.Atoi(text)
+			ok(t, err)
+			if pids = append(pids, pid); arg == "stay" { // orphans first
+				slices.Reverse(pids)
+			}
+			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+		}
+	}
+	return p, pids
+}
+
+// The children of a killed holder still hold the lock, and are killed by those
+// who may: then, and not before the holder has died.
+func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
+	t.Parallel()
+	for _, children := range []string{"stay", "stay,stay", "leave", "setsid"} {
+		t.Run(children, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, _ := orphan(t, s, children)
+			if n, err := killOrphans(s); n != 0 || err != nil {
+				t.Errorf("killed %d of a living holder, %v", n, err)
+			}
+			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while the holder lives: %v", err)
+			}
+			p.kill(t)
+			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while its child lives: %v", err)
+			}
+			want := strings.Count(children, ",") + 1
+			if n, err := killOrphans(s); n != want || err != nil {
+				t.Errorf("killed %d of %d, %v", n, want, err)
+			}
+			p.gone(t)
+			ok(t, lock(t, s).Unlock())
+			if n, err := killOrphans(s); n != 0 || err != nil {
+				t.Errorf("afterwards: %d, %v", n, err)
+			}
+			if left := tree(t, s.Dir); len(left) != 0 {
+				t.Errorf("left %q", left)
+			}
+		})
+	}
+}
+
+// Those that merely have the lock's file open, those that wait for the lock, and
+// those that may have taken it themselves are not killed.
+func TestNobodyElseIsKilled(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, child string
+		want        int
+	}{
+		{"without the lock's file", "without", 0},
+		{"with the file open anew", "anew", 0},
+		{"closes the file on exec, as who takes a lock does", "cloexec", 0},
+		{"beside an orphan", "stay,anew", 1},
+		{"beside an orphan, and waits", "stay,wait", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, pids := orphan(t, s, tt.child)
+			p.kill(t)
+			if n, err := killOrphans(s); n != tt.want || err != nil {
+				t.Errorf("killed %d, want %d, %v", n, tt.want, err)
+			}
+			for _, pid := range pids[tt.want:] {
+				data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+				if err != nil || strings.Contains(string(data), ") Z ") {
+					t.Errorf("the child is dead: %q, %v", data, err)
+				}
+			}
+		})
+	}
+}
+
+// Whoever is in an orphan's process group may kill the orphan, and not itself.
+func TestOwnGroupIsNotKilled(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, pids := orphan(t, s, "stay")
+	killer := startIn(t, pids[0], "killer", s.Dir, "")
+	p.kill(t)
+	if said := killer.says(t); !strings.HasPrefix(said, "child ") {
+		t.Fatal(said)
+	}
+	ok(t, killer.Process.Signal(unix.SIGUSR1))
+	if said := killer.says(t); said != "1 <nil>" {
+		t.Errorf("killed %s", said)
+	}
+	killer.gone(t)
+	p.gone(t)
+	ok(t, tryLock(t, s))
+}
+
+// A process that has inherited the lock itself kills nobody with it.
+func TestThoseInsideKillNobody(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, pids := orphan(t, s, "stay,killer")
+	p.kill(t)
+	ok(t, unix.Kill(pids[1], unix.SIGUSR1))
+	if said := p.says(t); said != "0 <nil>" {
+		t.Errorf("killed %s", said)
+	}
+	ok(t, unix.Kill(pids[0], 0))
+}
+
+// In a PID namespace of its own the kernel does not tell a dead taker's number:
+// orphans are found there as well.
+func TestOrphansInAPIDNamespace(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := newStore(t)
+	a := startWith(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true}, "namespace", s.Dir, "")
+	if said := a.says(t); said != "0 1 <nil>" {
+		t.Error(said)
+	}
+	a.in.Close()
+	a.gone(t)
+	ok(t, lock(t, s).Unlock())
+}
+
+// Unlock releases the lock although a child that was left behind still has its
+// file open.
+func TestUnlockReleasesInheritedCopies(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	l := lock(t, s)
+	c := start(t, "child", s.Dir, "", file(t, l))
+	if said := c.says(t); !strings.HasPrefix(said, "child ") {
+		t.Fatal(said)
+	}
+	ok(t, l.Unlock())
+	ok(t, tryLock(t, s))
+	if err := c.Process.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("the child is gone: %v", err)
+	}
+}
+
+// A plugin that is run inside the operation that holds the lock is told so at
+// once, instead of waiting for itself (code 7).
+func TestNestedLockIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	l := lock(t, s)
+	c := start(t, "nested", s.Dir, "", file(t, l))
+	if got := c.says(t); got != "true true 7" {
+		t.Errorf("same container: %s", got)
+	}
+	if got := c.says(t); got != "true <nil>" {
+		t.Errorf("another container: %s", got)
+	}
+	ok(t, l.Unlock())
+}
+
+// A process that inherited a lock which its parent has released waits for the next
+// holder, as all do.
+func TestInheritedLockThatWasReleased(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "") // the file stays
+	former := lock(t, s)
+	inherited := file(t, former)
+	ok(t, former.Unlock())
+	l := lock(t, s)
+	if l.id != former.id {
+		t.Error("another file")
+	}
+	c := start(t, "nested", s.Dir, "brief", inherited)
+	if got := c.says(t); got != "true false 11" {
+		t.Errorf("same file, another holder: %s", got)
+	}
+	ok(t, l.Unlock())
+}
+
+// The example of a record on disk that the package comment promises.
+func TestFormatOnDisk(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	data, err := os.ReadFile(recordPath(s, k1))
+	ok(t, err)
+	sum, rest, found := strings.Cut(string(data), " ")
+	var got map[string]any
+	if err := json.Unmarshal([]byte(rest), &got); err != nil || !found || len(sum) != 16 || line(strings.TrimSuffix(rest, "\n")) != string(data) {
+		t.Fatalf("%q, %v", data, err)
+	}
+	for _, key := range []string{"version", "network", "container", "ifname", "state", "created", "updated", "value"} {
+		if _, found := got[key]; !found {
+			t.Errorf("no %q in %s", key, rest)
+		}
+	}
+}
+
+// roleVar makes this test binary play a part of the tests below instead:
+// "ROLE DIR ARGUMENT".
+const roleVar = "METACNI_SCRATCH_ROLE"
+
+// A process is a part being played, in a process of its own.
+type actor struct {
+	*exec.Cmd
+	in  io.WriteCloser // its end ends the part
+	out *bufio.Reader
+}
+
+// start starts a part. It has its own process group and the files from 3 on.
+func start(t *testing.T, role, dir, arg string, files ...*os.File) *actor {
+	t.Helper()
+	return startWith(t, &syscall.SysProcAttr{Setpgid: true}, role, dir, arg, files...)
+}
+
+// startIn starts a part in another's process group.
+func startIn(t *testing.T, pgid int, role, dir, arg string) *actor {
+	t.Helper()
+	return startWith(t, &syscall.SysProcAttr{Setpgid: true, Pgid: pgid}, role, dir, arg)
+}
+
+func startWith(t *testing.T, attr *syscall.SysProcAttr, role, dir, arg string, files ...*os.File) *actor {
+	t.Helper()
+	a := &actor{Cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")}
+	a.Env = append(os.Environ(), roleVar+"="+role+" "+dir+" "+arg)
+	a.SysProcAttr = attr
+	a.ExtraFiles = files
+	a.Stderr = os.Stderr
+	in, err := a.StdinPipe()
+	ok(t, err)
+	out, err := a.StdoutPipe()
+	ok(t, err)
+	a.in, a.out = in, bufio.NewReader(out)
+	ok(t, a.Start())
+	t.Cleanup(func() {
+		in.Close()
+		_ = unix.Kill(-a.Process.Pid, unix.SIGKILL)
+		_ = a.Wait()
+	})
+	return a
+}
+
+// says waits for the actor's next line.
+func (a *actor) says(t *testing.T) string {
+	t.Helper()
+	text, err := a.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the other process says %q, %v", text, err)
+	}
+	return strings.TrimSuffix(text, "\n")
+}
+
+// kill kills the process alone, not its children, and waits for it.
+func (a *actor) kill(t *testing.T) {
+	t.Helper()
+	ok(t, a.Process.Kill())
+	_, err := a.Process.Wait()
+	ok(t, err)
+}
+
+// gone waits until nobody has the actor's standard output open any more: it
+// and all its descendants have died.
+func (a *actor) gone(t *testing.T) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, a.out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRole is not a test: it plays the parts.
+func TestRole(t *testing.T) {
+	role := strings.SplitN(os.Getenv(roleVar), " ", 3)
+	if len(role) != 3 {
+		t.Skip("plays a part in other tests")
+	}
+	s := Store[value]{Dir: role[1]}
+	play, found := map[string]func(t *testing.T, s Store[value], arg string){
+		"hold": hold, "count": count, "parent": parent, "child": child, "killer": killer, "namespace": namespace, "nested": nested,
+	}[role[0]]
+	if !found {
+		t.Fatal(role)
+	}
+	play(t, s, role[2])
+}
+
+func untilEOF() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+// hold holds the lock until its input ends.
+func hold(t *testing.T, s Store[value], _ string) {
+	t.Helper()
+	l := lock(t, s)
+	fmt.Println("locked")
+	untilEOF()
+	ok(t, l.Unlock())
+	fmt.Println("unlocked")
+}
+
+// count adds one to a number in a file, in a way that only works alone.
+func count(t *testing.T, s Store[value], arg string) {
+	t.Helper()
+	n, err := strconv.Atoi(arg)
+	ok(t, err)
+	for range n {
+		l := lock(t, s)
+		data, err := os.ReadFile(filepath.Join(s.Dir, "count"))
+		ok(t, err)
+		i, err := strconv.Atoi(string(data))
+		ok(t, err)
+		ok(t, os.WriteFile(filepath.Join(s.Dir, "count"), []byte(strconv.Itoa(i+1)), 0o600))
+		ok(t, l.Unlock())
+	}
+}
+
+// file is l's file for a child, until the test ends.
+func file(t *testing.T, l *Lock) *os.File {
+	t.Helper()
+	f := l.File()
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// parent takes the lock and starts a child that has its file, as a plugin does
+// with a delegate, or several. Its argument is theirs.
+func parent(t *testing.T, s Store[value], arg string) {
+	t.Helper()
+	l := lock(t, s)
+	fmt.Println("locked")
+	for a := range strings.SplitSeq(arg, ",") {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
+		role := "child"
+		if a == "killer" {
+			role = a
+		}
+		c.Env = append(os.Environ(), roleVar+"="+role+" "+s.Dir+" "+a)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: a != "setsid", Setsid: a == "setsid"}
+		switch a {
+		case "without", "wait":
+		case "anew":
+			f, err := os.Open(l.root.Path(l.name))
+			ok(t, err)
+			c.ExtraFiles = []*os.File{f}
+		default:
+			c.ExtraFiles = []*os.File{l.File()}
+		}
+		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+		ok(t, c.Start())
+		if a == "leave" {
+			// The child is gone, and not a zombie, before we go on.
+			_ = c.Wait()
+		}
+	}
+	fmt.Println("started")
+	untilEOF()
+}
+
+// child lives until its input ends. "leave" starts another child in its
+// process group and goes, "wait" waits for the lock, and "cloexec" does not
+// hand the lock's file on.
+func child(t *testing.T, s Store[value], arg string) {
+	t.Helper()
+	switch arg {
+	case "leave":
+		c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
+		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" stay")
+		c.Stdin, c.Stdout, c.ExtraFiles = os.Stdin, os.Stdout, []*os.File{os.NewFile(3, "lock")}
+		ok(t, c.Start())
+		os.Exit(0) // without the words that a test ends with
+	case "wait":
+		go func() {
+			if l, err := s.Lock(t.Context(), "c1"); err == nil {
+				_ = l.Unlock()
+			}
+		}()
+	case "cloexec":
+		unix.CloseOnExec(3)
+	}
+	fmt.Println("child", os.Getpid(), arg)
+	untilEOF()
+}
+
+// killer kills orphans when it gets a signal.
+func killer(_ *testing.T, s Store[value], arg string) {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGUSR1)
+	fmt.Println("child", os.Getpid(), arg)
+	<-told
+	n, err := killOrphans(s)
+	fmt.Println(n, err)
+}
+
+// namespace is process 1 of a PID namespace and kills orphans in it.
+func namespace(t *testing.T, s Store[value], _ string) {
+	t.Helper()
+	ok(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	ok(t, unix.Mount("proc", "/proc", "proc", 0, ""))
+	p, _ := orphan(t, s, "stay")
+	before, err := killOrphans(s)
+	ok(t, err)
+	p.kill(t)
+	n, err := killOrphans(s)
+	fmt.Println(before, n, err)
+}
+
+// nested asks for the lock inside an operation that holds it, or waits for it only
+// briefly.
+func nested(t *testing.T, s Store[value], arg string) {
+	t.Helper()
+	ctx := t.Context()
+	if arg == "brief" {
+		brief, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		ctx = brief
+	}
+	l, err := s.Lock(ctx, "c1")
+	fmt.Println(l == nil, errors.Is(err, ErrNested), code(err))
+	l, err = s.Lock(t.Context(), "c2")
+	fmt.Println(l != nil, err)
+	ok(t, l.Unlock())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,9 +15,111 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/records"
 )
+
+var (
+	k2 = Key{Network: "net", ContainerID: "c1", IfName: "net1"}
+	k3 = Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
+)
+
+func newStore(t *testing.T) Store[value] {
+	t.Helper()
+	return Store[value]{Dir: t.TempDir()}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// under calls f with the lock of a container.
+func under[T any](s Store[T], id string, f func(*Lock) error) error {
+	l, err := s.Lock(context.Background(), id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(l), l.Unlock())
+}
+
+func putRecord[T any](s Store[T], k Key, st State, v T) error {
+	return update(s, Record[T]{Key: k, State: st, Value: v})
+}
+
+func update[T any](s Store[T], r Record[T]) error {
+	return under(s, r.Key.ContainerID, func(l *Lock) error { return s.Put(l, r) })
+}
+
+func note[T any](s Store[T], r Record[T]) error {
+	return under(s, r.Key.ContainerID, func(l *Lock) error { return s.Note(l, r) })
+}
+
+func del[T any](s Store[T], k Key) error {
+	return under(s, k.ContainerID, func(l *Lock) error { return s.Delete(l, k) })
+}
+
+func forget[T any](s Store[T], k Key) error {
+	return under(s, k.ContainerID, func(l *Lock) error { return s.Forget(l, k) })
+}
+
+func put(t *testing.T, s Store[value], k Key, text string) {
+	t.Helper()
+	ok(t, putRecord(s, k, Planned, value{text}))
+}
+
+// text is what is stored under k, or the name of the error.
+func text(s Store[value], k Key) string {
+	r, err := s.Get(k)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "none"
+	case errors.Is(err, ErrCorrupt):
+		return "corrupt"
+	case errors.Is(err, ErrVersion):
+		return "version"
+	case err != nil:
+		return err.Error()
+	}
+	return string(r.State) + " " + r.Value.Text
+}
+
+// damaged returns the keys that List has of damaged records, and its other
+// errors.
+func damaged[T any](ctx context.Context, s Store[T]) (keys []Key, err error) {
+	for _, rerr := range s.List(ctx) {
+		if e := (*Error)(nil); errors.Is(rerr, ErrCorrupt) && errors.As(rerr, &e) {
+			keys = append(keys, e.Key)
+		} else {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return keys, err
+}
+
+// tree lists what is under dir.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	ok(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if path != dir {
+			all = append(all, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	}))
+	return all
+}
+
+func code(err error) uint {
+	var c interface{ CNICode() uint }
+	if errors.As(err, &c) {
+		return c.CNICode()
+	}
+	return 0
+}
 
 func TestPutGetDelete(t *testing.T) {
 	t.Parallel()
@@ -388,5 +491,204 @@ func TestWriteFile(t *testing.T) {
 	}
 	if left := tree(t, dir); !slices.Equal(left, []string{"link", "state.json"}) {
 		t.Errorf("left %q", left)
+	}
+}
+
+// What is written can be read back: Put refuses everything else, and keeps the record
+// that is there.
+func TestPutRefusesWhatCannotBeReadBack(t *testing.T) {
+	t.Parallel()
+	s := Store[json.RawMessage]{Dir: t.TempDir()}
+	nested := func(levels int) json.RawMessage {
+		return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
+	}
+	deepest := nested(bounds.RecordDepth - 1) // the line is an object around it
+	ok(t, putRecord(s, k1, Added, deepest))
+	for name, v := range map[string]json.RawMessage{
+		"too deep":             nested(bounds.RecordDepth),
+		"deeper than can be":   nested(9_999),
+		"too large":            json.RawMessage(`"` + strings.Repeat("x", bounds.Record) + `"`),
+		"both, and a valid id": json.RawMessage(`[{"id":"c1"},` + string(nested(5_000)) + `,"` + strings.Repeat("x", bounds.Record) + `"]`),
+	} {
+		err := putRecord(s, k1, Added, v)
+		if code(err) != 7 || !strings.Contains(fmt.Sprint(err), "cannot be stored") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, err := s.Get(k1); string(got.Value) != string(deepest) || err != nil {
+			t.Errorf("%s: then %d bytes, %v", name, len(got.Value), err)
+		}
+	}
+}
+
+// The record of an ADD never is too large for the notes of its undo and of its DEL.
+func TestLargestRecordCanBeNotedWhileItIsRemoved(t *testing.T) {
+	t.Parallel()
+	for _, state := range []State{Partial, Deleting, Leftover} {
+		t.Run(string(state), func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			largest := strings.Repeat("x", maxLine-512)
+			put(t, s, k1, largest)
+			longer := largest + strings.Repeat("x", 4096)
+			if err := note(s, Record[value]{Key: k1, State: Added, Value: value{longer}}); code(err) != 7 {
+				t.Errorf("added: %v", err)
+			}
+			ok(t, note(s, Record[value]{Key: k1, State: state, Value: value{longer}}))
+			if got := text(s, k1); got != string(state)+" "+longer {
+				t.Errorf("read back %.20q", got)
+			}
+		})
+	}
+}
+
+// A counted value counts how often all of it is encoded.
+type counted struct {
+	Text  string
+	whole *int
+	noted any
+}
+
+func (c counted) MarshalJSON() ([]byte, error) {
+	*c.whole++
+	return json.Marshal(c.Text)
+}
+
+func (c *counted) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.Text) }
+
+func (c *counted) Noted() any { return c.noted }
+
+func (c *counted) Make(records.Change) error { return nil }
+
+// The cost of notes does not depend on the size of the record.
+func TestNotesOfALargeRecordDoNotEncodeIt(t *testing.T) {
+	t.Parallel()
+	encoded := 0
+	s := Store[counted]{Dir: t.TempDir()}
+	r := Record[counted]{Key: k1, State: Planned, Value: counted{Text: strings.Repeat("x", 2*minCompact), whole: &encoded}}
+	ok(t, update(s, r))
+	ok(t, under(s, "c1", func(l *Lock) error {
+		ok(t, s.Put(l, r))
+		encoded = 0
+		for i := range 100 {
+			r.Value.noted = i
+			ok(t, s.Note(l, r))
+		}
+		return nil
+	}))
+	if encoded != 0 {
+		t.Errorf("encoded %d times by the process that wrote it", encoded)
+	}
+	ok(t, under(s, "c1", func(l *Lock) error {
+		for i := range 100 {
+			r.Value.noted = i
+			ok(t, s.Note(l, r))
+		}
+		return nil
+	}))
+	if encoded != 1 {
+		t.Errorf("encoded %d times by another process, want once, to know its length", encoded)
+	}
+}
+
+func TestListAndContainer(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for range s.List(t.Context()) {
+		t.Error("a record in an empty store")
+	}
+	for range (Store[value]{Dir: s.Dir + "/none"}).List(t.Context()) {
+		t.Error("a record in no store")
+	}
+	if all, err := s.Container(t.Context(), "c1"); len(all) != 0 || err != nil {
+		t.Error(all, err)
+	}
+	long := Key{strings.Repeat("n", 300), strings.Repeat("c", 300), "eth0"}
+	for _, k := range []Key{k3, k2, long, k1} {
+		put(t, s, k, k.String())
+	}
+	// Foreign files are none of our business (and stay).
+	for _, name := range []string{"README", "c9@lock", "x@y.json", "#notahash", ".hidden", ".tmp-1", "c1@notes.json", "c1@a@%65th0.json", "c1@@.json", "c1@net@eth0.json~", "c1"} {
+		ok(t, os.WriteFile(filepath.Join(s.Dir, name), []byte("foreign"), 0o600))
+	}
+	ok(t, os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700))
+	before := tree(t, s.Dir)
+	var got []Key
+	for r, err := range s.List(t.Context()) {
+		ok(t, err)
+		if r.Value.Text != r.Key.String() {
+			t.Errorf("%v holds %v", r.Key, r.Value)
+		}
+		got = append(got, r.Key)
+	}
+	if diff := cmp.Diff([]Key{long, k1, k2, k3}, got); diff != "" {
+		t.Error(diff)
+	}
+	for r, err := range s.List(t.Context()) { // stops when told to
+		ok(t, err)
+		if r.Key != long {
+			t.Error(r.Key)
+		}
+		break
+	}
+	all, err := s.Container(t.Context(), "c1")
+	ok(t, err)
+	got = nil
+	for _, r := range all {
+		got = append(got, r.Key)
+	}
+	if diff := cmp.Diff([]Key{k1, k2}, got); diff != "" {
+		t.Error(diff)
+	}
+	if keys, err := damaged(t.Context(), s); len(keys) != 0 || err != nil {
+		t.Error(keys, err)
+	}
+	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// List goes on while records come and go under it.
+func TestListWhileOthersWrite(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, id := range []string{"a", "b", "c"} {
+		put(t, s, Key{"net", id, "eth0"}, id)
+		put(t, s, Key{"net", id, "eth1"}, id)
+	}
+	var got []string
+	for r, err := range s.List(t.Context()) {
+		ok(t, err)
+		got = append(got, r.Key.ContainerID+r.Key.IfName)
+		ok(t, del(s, Key{"net", "a", "eth1"})) // its name has been read
+		ok(t, del(s, Key{"net", "b", "eth0"}))
+		ok(t, del(s, Key{"net", "b", "eth1"}))
+	}
+	want := []string{"aeth0", "ceth0", "ceth1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// List says that its context has ended instead of pretending to be complete.
+func TestListEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "")
+	put(t, s, k3, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []string
+	for r, err := range s.List(ctx) {
+		cancel()
+		got = append(got, fmt.Sprint(r.Key, code(err)))
+	}
+	if diff := cmp.Diff([]string{fmt.Sprint(k1, 0), fmt.Sprint(Key{}, 11)}, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := s.Container(ctx, "c1"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := damaged(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
