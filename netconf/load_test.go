@@ -2,6 +2,7 @@ package netconf_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -281,4 +282,149 @@ func TestLoadFileFS(t *testing.T) {
 	}
 	_, err := netconf.LoadFileFS(nil, "x.conf")
 	wantError{kind: netconf.ErrInvalid, file: "x.conf"}.check(t, err)
+}
+
+// found lists what Files finds, up to the file called last: "FILE NETWORK", or
+// "FILE !" and the key that is wrong.
+func found(fsys fs.FS, consider func(fs.DirEntry) bool, last string) []string {
+	var all []string
+	for f, err := range netconf.Files(fsys, consider) {
+		s := f.Name + " " + f.Network.Name()
+		if e := (*netconf.Error)(nil); errors.As(err, &e) {
+			s += "!" + e.Key
+			if f.Network.Name() != "" || e.File == "" {
+				s += " with a network, or without a file"
+			}
+		}
+		all = append(all, s)
+		if f.Name == last {
+			break
+		}
+	}
+	return all
+}
+
+func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
+	t.Parallel()
+	fsys := files(confDir)
+	want := []string{"05-bad.conf !", "06-bad.conflist !plugins", "07-sub.conflist !type", "10-red.conf red"}
+	nodetest.Equal(t, "got", found(fsys, nil, "10-red.conf"), want)
+	const good = `{"name":"x","type":"a"}`
+	fsys = files(map[string]string{
+		"10-a.yaml": good, "10-b.CONF": good, "10-c": good, "10-d.conf_bak": good, "10-e.tmp-x.conf": good, "10-f.conf/x": "",
+		"20-a.json": good, ".a.conf": good, "Z.conflist": `{"name":"z"}`, "z/1.conf": `{"type":"a"}`,
+	})
+	nodetest.Equal(t, "got", found(fsys, nil, ""), []string{".a.conf x", "20-a.json x", "Z.conflist z"})
+	considered := func(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), "10-") }
+	want = []string{"10-a.yaml x", "10-b.CONF x", "10-c x", "10-d.conf_bak x", "10-e.tmp-x.conf x", "10-f.conf !"}
+	nodetest.Equal(t, "got", found(fsys, considered, ""), want)
+}
+
+// What Files yields without an error can be run by a runtime.
+func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
+	t.Parallel()
+	for text, key := range map[string]string{
+		`{"type":"a"}`:                                             "name",
+		`{"name":"x","plugins":[]}`:                                "plugins",
+		`{"name":"x","plugins":[{}]}`:                              "plugins[0].type",
+		`{"name":"x","type":"../a"}`:                               "plugins[0].type",
+		`{"name":"x","type":".."}`:                                 "plugins[0].type",
+		`{"name":"x","plugins":[{"type":"a"},{"type":"b\u0000"}]}`: "plugins[1].type",
+		`{"cniVersion":"x","name":"x","type":"a"}`:                 "cniVersion",
+		`{"cniVersion":"0","name":"x","type":"a"}`:                 "cniVersion",
+		`{"name":"x","Type":"a","plugins":[{"type":"a"}]}`:         "",
+		`{"name":"x","type":"a","mtu":1e99999}`:                    "plugins[0].mtu",
+		`{"name":"x","type":"a","name":"y"}`:                       "name",
+		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
+	} {
+		got := found(files(map[string]string{"1.conf": text}), nil, "")
+		nodetest.Equal(t, fmt.Sprintf("%.50q", text), got, []string{"1.conf !" + key})
+	}
+	for _, text := range []string{`{"name":"x","type":"a"}`, `{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`} {
+		nodetest.Equal(t, text, found(files(map[string]string{"1.conf": text}), nil, ""), []string{"1.conf x"})
+	}
+}
+
+func TestFilesOfADirectoryThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	for name, fsys := range map[string]fs.FS{"none": nil, "absent": subdirectory(t, "absent")} {
+		n := 0
+		for f, err := range netconf.Files(fsys, nil) {
+			if n++; err == nil || f.Name != "" {
+				t.Errorf("%s: %+v, %v", name, f, err)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %d results", name, n)
+		}
+	}
+}
+
+func subdirectory(t *testing.T, dir string) fs.FS {
+	t.Helper()
+	fsys, err := fs.Sub(fstest.MapFS{}, dir)
+	nodetest.OK(t, err)
+	return fsys
+}
+
+// An unopenable file system has files that are not to be opened: to open a FIFO
+// may wait for ever, and to open a device may have effects.
+type unopenable struct {
+	fstest.MapFS
+
+	t *testing.T
+}
+
+func (u unopenable) Open(name string) (fs.File, error) {
+	if f := u.MapFS[name]; f != nil && !f.Mode.IsRegular() {
+		u.t.Errorf("%s is opened", name)
+	}
+	return u.MapFS.Open(name)
+}
+
+// What is not a regular file is refused without being opened, and hides no file
+// that is.
+func TestLoadOpensRegularFilesOnly(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]fs.FileMode{
+		"FIFO": fs.ModeNamedPipe, "socket": fs.ModeSocket, "device": fs.ModeDevice, "terminal": fs.ModeDevice | fs.ModeCharDevice,
+		"something else": fs.ModeIrregular,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fsys := unopenable{files(confDir), t}
+			for _, name := range []string{"01-odd.conf", "02-odd.conflist", "03-odd.json", "only/00-odd.conf"} {
+				fsys.MapFS[name] = &fstest.MapFile{Data: []byte(`{"name":"odd","type":"x"}`), Mode: mode}
+			}
+			if n, err := netconf.Load(fsys, "red"); err != nil || typesOf(n) != "macvlan" {
+				t.Errorf("beside it: %q, %v", typesOf(n), err)
+			}
+			want := []string{"01-odd.conf !", "02-odd.conflist !", "03-odd.json !"}
+			nodetest.Equal(t, "got", found(fsys, nil, "03-odd.json"), want)
+			_, err := netconf.Load(fsys, "odd")
+			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
+			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
+			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
+			_, err = netconf.ReadFile(fsys, "01-odd.conf")
+			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
+			_, err = netconf.LoadFileFS(fsys, "01-odd.conf")
+			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
+		})
+	}
+}
+
+func TestReadFileReadsBelowItsFileSystemOnly(t *testing.T) {
+	t.Parallel()
+	fsys := files(map[string]string{"a/b.conf": "text"})
+	if data, err := netconf.ReadFile(fsys, "a/b.conf"); string(data) != "text" || err != nil {
+		t.Errorf("read %q, %v", data, err)
+	}
+	for _, name := range []string{"", "/a/b.conf", "../b.conf", "a/../a/b.conf"} {
+		_, err := netconf.ReadFile(fsys, name)
+		wantError{kind: netconf.ErrInvalid, file: name}.check(t, err)
+	}
+	_, err := netconf.ReadFile(nil, "a")
+	wantError{kind: netconf.ErrInvalid, file: "a"}.check(t, err)
+	_, err = netconf.ReadFile(fsys, "a/c.conf")
+	wantError{kind: netconf.ErrNotFound, file: "a/c.conf"}.check(t, err)
 }

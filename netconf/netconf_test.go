@@ -3,6 +3,8 @@ package netconf_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -321,4 +323,193 @@ func TestWithPlugins(t *testing.T) {
 	wantError{kind: netconf.ErrInvalid, network: "../x", key: "name"}.check(t, err)
 	_, err = netconf.Network{}.WithPlugins(netconf.Plugin{})
 	wantError{kind: netconf.ErrInvalid, key: "plugins[0].type"}.check(t, err)
+}
+
+// What encoding/json loses in a typed structure survives every
+// way through the package.
+func TestConfigurationIsLossless(t *testing.T) {
+	t.Parallel()
+	values := []string{
+		`9007199254740993`, `1e400`, `-0`, `1.50`, `123456789012345678901234567890`,
+		`"<script>&amp;\u2028"`, `"\ud800"`, `"\/"`, `"\u00e9é"`, `null`, `[[],{},[{"b":1,"a":2}]]`, `""`,
+	}
+	for _, value := range values {
+		data := fmt.Sprintf(`{"name":"n","unknown":%[1]s,"plugins":[{"type":"a","unknown":%[1]s}]}`, value)
+		n, err := mustParse(t, data).Edit(netconf.Set("cniVersion", "1.1.0"))
+		nodetest.OK(t, err)
+		if n, err = n.EditPlugins(netconf.Set("added", n)); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := n.Get("unknown"); string(got) != value {
+			t.Errorf("network has %s, want %s", got, value)
+		}
+		request, err := n.Request(0, netconf.Request{
+			PrevResult:     json.RawMessage(`{"x":` + value + `}`),
+			CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(value)},
+		})
+		nodetest.OK(t, err)
+		keys, err := netconf.Decode[map[string]json.RawMessage](request)
+		nodetest.OK(t, err)
+		if string(keys["unknown"]) != value || string(keys["prevResult"]) != `{"x":`+value+`}` {
+			t.Errorf("request is %s, want %s in it", request, value)
+		}
+	}
+}
+
+func TestPlugin(t *testing.T) {
+	t.Parallel()
+	p := mustPlugin(t, `{ "ipam": { "type" : "host-local" }, "mtu": 1500 }`)
+	if p.Type() != "" || p.IsZero() || !p.Has("ipam") || p.Has("type") {
+		t.Errorf("plugin is %v", p)
+	}
+	raw, ok := p.Get("ipam")
+	if !ok || string(raw) != `{"type":"host-local"}` {
+		t.Errorf("ipam is %s", raw)
+	}
+	var v struct {
+		MTU  int
+		IPAM netconf.Plugin
+	}
+	if err := p.Decode(&v); err != nil || v.MTU != 1500 || v.IPAM.Type() != "host-local" {
+		t.Errorf("Decode gave %+v, %v", v, err)
+	}
+	var odd struct {
+		MTU bool `json:"mtu"`
+	}
+	wantError{kind: netconf.ErrDecode, key: "mtu"}.check(t, p.Decode(&odd))
+	wantError{kind: netconf.ErrDecode}.check(t, p.Decode(nil))
+
+	q, err := p.Edit(netconf.Set("type", "bridge"))
+	if err != nil || q.Type() != "bridge" || p.Type() != "" {
+		t.Errorf("Edit gave %v, %v", q, err)
+	}
+	_, err = p.Edit(netconf.Set("dns", "8.8.8.8"))
+	wantError{kind: netconf.ErrDecode, key: "dns"}.check(t, err)
+
+	var zero netconf.Plugin
+	if !zero.IsZero() || zero.Type() != "" || zero.Has("type") || zero.Capabilities() != nil {
+		t.Errorf("zero plugin says something")
+	}
+	if err := json.Unmarshal([]byte(` null `), &zero); err != nil || !zero.IsZero() {
+		t.Errorf("null unmarshals to %v, %v", zero, err)
+	}
+	data, err := json.Marshal(struct {
+		P netconf.Plugin
+		Q netconf.Plugin `json:",omitzero"`
+	}{})
+	if string(data) != `{"P":null}` || err != nil {
+		t.Errorf("zero plugins marshal to %s, %v", data, err)
+	}
+	if made, err := zero.Edit(netconf.Set("type", "x")); err != nil || made.Type() != "x" {
+		t.Errorf("edit of the zero plugin gave %v, %v", made, err)
+	}
+	if err := zero.UnmarshalJSON([]byte(`[]`)); err == nil || !zero.IsZero() {
+		t.Errorf("[] unmarshals to %v", zero)
+	}
+	_, err = netconf.ParsePlugin([]byte(`{"type":"a"}x`))
+	wantError{kind: netconf.ErrDecode}.check(t, err)
+}
+
+// As for libcni, the keys of a plugin match in upper and lower case. They reach the plugin as
+// they were written, except those that a request replaces.
+func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
+	t.Parallel()
+	n, err := netconf.Parse([]byte(`{"Name":"blue","CNIVersion":"1.0.0","Type":"bridge","Capabilities":{"mac":true},"MTU":1.0}`))
+	nodetest.OK(t, err)
+	if p := n.Plugins()[0]; n.Name() != "blue" || n.CNIVersion() != "1.0.0" || p.Type() != "bridge" || len(p.Capabilities()) != 1 {
+		t.Errorf("%q %q %q %q", n.Name(), n.CNIVersion(), p.Type(), p.Capabilities())
+	}
+	stdin, err := n.Request(0, netconf.Request{})
+	if want := `{"Capabilities":{"mac":true},"MTU":1.0,"Type":"bridge","cniVersion":"1.0.0","name":"blue"}`; string(stdin) != want || err != nil {
+		t.Errorf("request %s, %v, want %s", stdin, err, want)
+	}
+	_, err = netconf.Parse([]byte(`{"name":"blue","type":"bridge","Type":"macvlan"}`))
+	wantError{kind: netconf.ErrDecode, network: "blue", key: "type", text: "given twice"}.check(t, err)
+	_, err = netconf.Parse([]byte(`{"name":"blue","plugins":[{"type":"bridge","IPAM":5}]}`))
+	wantError{kind: netconf.ErrDecode, network: "blue", key: "plugins[0].ipam"}.check(t, err)
+	_, err = netconf.Parse([]byte(`{"name":"blue","Plugins":[{"type":"bridge"}]}`))
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins"}.check(t, err)
+}
+
+func TestEdits(t *testing.T) {
+	t.Parallel()
+	const start = `{"type":"a","mtu":1,"ipam":{"type":"host-local"},"n":null,"list":[]}`
+	own := func(keys map[string]json.RawMessage) error {
+		keys["own"] = nil
+		keys["spaced"] = json.RawMessage(" [ 1 ] ")
+		return nil
+	}
+	tests := []struct {
+		name  string
+		edits []netconf.Edit
+		want  string // the object, or
+		err   wantError
+	}{
+		{"none", nil, `{"ipam":{"type":"host-local"},"list":[],"mtu":1,"n":null,"type":"a"}`, wantError{}},
+		{"set", []netconf.Edit{netconf.Remove("ipam", "list", "n", "absent"), netconf.Set("mtu", 2), netconf.Set("<", "<&>")}, `{"<":"<&>","mtu":2,"type":"a"}`, wantError{}},
+		{"default", []netconf.Edit{netconf.Remove("ipam", "list"), netconf.Default("mtu", 2), netconf.Default("n", 2), netconf.Default("m", 2)}, `{"m":2,"mtu":1,"n":null,"type":"a"}`, wantError{}},
+		{"own", []netconf.Edit{netconf.Remove("ipam", "list", "mtu", "n"), own, nil}, `{"own":null,"spaced":[1],"type":"a"}`, wantError{}},
+		{"in", []netconf.Edit{
+			netconf.Remove("list", "mtu"),
+			netconf.In("ipam", netconf.Set("x", 1), netconf.In("y", netconf.Set("z", json.RawMessage("1.0")))),
+			netconf.In("n", netconf.Set("made", true)),
+			netconf.In("new", netconf.Set("made", true)),
+			netconf.In("not", netconf.Remove("x"), netconf.Forbid("x")),
+		}, `{"ipam":{"type":"host-local","x":1,"y":{"z":1.0}},"n":{"made":true},"new":{"made":true},"type":"a"}`, wantError{}},
+		{"in empties", []netconf.Edit{netconf.Remove("list", "mtu", "n"), netconf.In("ipam", netconf.Remove("type"))}, `{"ipam":{},"type":"a"}`, wantError{}},
+		{"forbid", []netconf.Edit{netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "ipam"}},
+		{"forbid, spelled otherwise", []netconf.Edit{netconf.Set("IpAm", 1), netconf.Set("IPam", 1), netconf.Remove("ipam"), netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "IPam"}},
+		{"forbid passes", []netconf.Edit{netconf.Remove("ipam", "list", "n", "mtu"), netconf.Forbid("name", "x")}, `{"type":"a"}`, wantError{}},
+		{"forbid deep", []netconf.Edit{netconf.In("ipam", netconf.Forbid("type"))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.type"}},
+		{"in a number", []netconf.Edit{netconf.In("mtu", netconf.Set("x", 1))}, "", wantError{kind: netconf.ErrDecode, key: "mtu"}},
+		{"in an array", []netconf.Edit{netconf.In("list")}, "", wantError{kind: netconf.ErrDecode, key: "list"}},
+		{"in no key", []netconf.Edit{netconf.In("")}, "", wantError{kind: netconf.ErrInvalid}},
+		{"set no key", []netconf.Edit{netconf.Set("", 1)}, "", wantError{kind: netconf.ErrInvalid}},
+		{"set nothing", []netconf.Edit{netconf.Set("x", nil)}, "", wantError{kind: netconf.ErrInvalid, key: "x"}},
+		{"set what is not JSON", []netconf.Edit{netconf.Set("x", math.Inf(1))}, "", wantError{kind: netconf.ErrInvalid, key: "x"}},
+		{"default deep", []netconf.Edit{netconf.In("ipam", netconf.Default("x", func() {}))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.x"}},
+		{"own makes no JSON", []netconf.Edit{func(keys map[string]json.RawMessage) error { keys["x"] = json.RawMessage("{"); return nil }}, "", wantError{kind: netconf.ErrDecode, key: "x"}},
+		{"own makes no JSON for In", []netconf.Edit{func(keys map[string]json.RawMessage) error { keys["ipam"] = json.RawMessage("{"); return nil }, netconf.In("ipam")}, "", wantError{kind: netconf.ErrDecode, key: "ipam"}},
+		{"own gives a key twice", []netconf.Edit{netconf.Set("x", json.RawMessage(`{"a":1,"a":2}`))}, "", wantError{kind: netconf.ErrDecode, key: "x.a"}},
+		{"own key not UTF-8", []netconf.Edit{netconf.Set("\xff", 1)}, "", wantError{kind: netconf.ErrDecode, key: "\xff"}},
+		{"own error", []netconf.Edit{func(map[string]json.RawMessage) error { return errors.New("no room") }}, "", wantError{kind: netconf.ErrInvalid, text: "no room"}},
+		{"own error with a code", []netconf.Edit{netconf.In("ipam", func(map[string]json.RawMessage) error { return codeError(11) })}, "", wantError{kind: netconf.ErrInvalid, code: 11, key: "ipam"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := mustPlugin(t, start)
+			got, err := p.Edit(tt.edits...)
+			if !p.Equal(mustPlugin(t, start)) {
+				t.Errorf("the plugin changed to %v", p)
+			}
+			if tt.err.kind != nil {
+				tt.err.check(t, err)
+				return
+			}
+			nodetest.OK(t, err)
+			if data, _ := got.MarshalJSON(); string(data) != tt.want {
+				t.Errorf("got %s, want %s", data, tt.want)
+			}
+		})
+	}
+}
+
+// An Edit that keeps what it was given cannot change the result.
+func TestEditKeepsHold(t *testing.T) {
+	t.Parallel()
+	var kept map[string]json.RawMessage
+	mine := json.RawMessage(`"mine"`)
+	p, err := mustPlugin(t, `{"type":"a"}`).Edit(func(keys map[string]json.RawMessage) error {
+		keys["x"] = mine
+		kept = keys
+		return nil
+	})
+	nodetest.OK(t, err)
+	clear(mine)
+	clear(kept["type"])
+	kept["y"] = nil
+	if data, _ := p.MarshalJSON(); string(data) != `{"type":"a","x":"mine"}` {
+		t.Errorf("plugin is %s", data)
+	}
 }

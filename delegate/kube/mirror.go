@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/nadfile"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -142,9 +143,8 @@ func (m *mirror) copy(key types.NamespacedName) error {
 	if have, err := nad.Load(os.DirFS(m.dir), k.definition.Ref); err == nil && have == k.definition {
 		return nil
 	}
-	files, err := k.definition.Files()
-	if err != nil {
-		m.log.Warn("definition cannot be mirrored", "error", err)
+	if nadfile.TooLong(key.Name) {
+		m.log.Warn("definition cannot be mirrored: its name is too long for a file", "definition", key.String())
 		return nil
 	}
 	dir, err := durable.MakeDir(filepath.Join(m.dir, key.Namespace), nil)
@@ -152,7 +152,7 @@ func (m *mirror) copy(key types.NamespacedName) error {
 		return err
 	}
 	defer dir.Close()
-	for _, f := range files {
+	for _, f := range files(k.definition) {
 		if f.Data == nil {
 			err = ignoreMissing(dir.Remove(path.Base(f.Name)))
 		} else {
@@ -167,8 +167,7 @@ func (m *mirror) copy(key types.NamespacedName) error {
 
 // remove removes a definition from the mirror.
 func (m *mirror) remove(d nad.Definition) error {
-	files, err := d.Files()
-	if err != nil {
+	if d.Validate() != nil || nadfile.TooLong(d.Name) {
 		return nil // the mirror has no files of that name
 	}
 	dir, err := durable.OpenDir(filepath.Join(m.dir, d.Namespace), nil)
@@ -176,13 +175,18 @@ func (m *mirror) remove(d nad.Definition) error {
 		return ignoreMissing(err)
 	}
 	defer dir.Close()
-	for _, f := range slices.Backward(files) {
+	for _, f := range slices.Backward(files(d)) {
 		if err := ignoreMissing(dir.Remove(path.Base(f.Name))); err != nil {
 			return err
 		}
 	}
 	_ = os.Remove(filepath.Join(m.dir, d.Namespace)) // unless others are in it
 	return dir.Sync()
+}
+
+// files returns the files of d, whose name is valid.
+func files(d nad.Definition) []nadfile.File {
+	return nadfile.Files(d.Namespace, d.Name, d.Config, nadfile.Key{UID: d.UID, Version: d.Version, Resource: d.Resource})
 }
 
 func ignoreMissing(err error) error {

@@ -24,8 +24,8 @@ type Status struct {
 	// sandboxes while the kubelet replaces one; the newest is what counts.
 	Created time.Time
 
-	// Static means that the pod is a static one, see [nad.Origin.StaticPod]. Its
-	// status is that of its mirror.
+	// Static means that the pod is a static one, see [nad.Origin]. Its status is
+	// written to its mirror.
 	Static bool
 
 	// IfWritten means that the Annotation is written only in place of an earlier

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -80,7 +81,7 @@ func (tn *town) recorded(t testing.TB, container string) (all []string) {
 	nodetest.OK(t, err)
 	for _, r := range rs {
 		for i, a := range r.Attached {
-			line := a.IfName + " " + nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+			line := a.IfName + " " + cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 			if !r.Whole(i) {
 				line += " half"
 			}

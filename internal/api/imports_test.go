@@ -28,6 +28,7 @@ var rules = map[string][]string{
 	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/fault", "internal/flock"},
 
 	"internal/bounds":   nil,
+	"internal/nadfile":  nil,
 	"internal/cause":    nil,
 	"internal/fault":    nil,
 	"internal/flock":    {"internal/cause"},
@@ -56,12 +57,12 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
-	"netconf/nad":           {"netconf", "internal/bounds"},
+	"netconf/nad":           {"netconf", "internal/bounds", "internal/fault", "internal/nadfile"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
-	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault"},
+	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
 	"delegate/kube/kubetest":                      nil,
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,

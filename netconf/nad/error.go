@@ -5,20 +5,19 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
 
 // ErrForbidden is returned when a [Policy] or [Rules] do not allow what a pod or a
 // definition asks for. CNI code 7.
-var ErrForbidden = errors.New("not allowed")
+var ErrForbidden = fault.New(types.ErrInvalidNetworkConfig, "not allowed")
 
 // An Error says what is wrong with which definition. It is the only type of error
 // that this package returns. Its text names keys and quotes names, never other values.
 type Error struct {
 	Ref Ref   // the definition; zero where that is not known, or its name is not valid
-	Err error // what is wrong, most often a [*netconf.Error]
-
-	code uint // what CNICode reports, unless 0
+	Err error // what is wrong, most often a [*netconf.Error], with its CNI code
 }
 
 // Error describes the failure in one line.
@@ -31,19 +30,6 @@ func (e *Error) Error() string {
 
 // Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
-
-// CNICode reports the CNI error code for e: that of e.Err if it has one, and else 7.
-// It is 11 where the files of a mirror do not belong together, see [Load].
-func (e *Error) CNICode() uint {
-	var coder interface{ CNICode() uint }
-	switch {
-	case e.code != 0:
-		return e.code
-	case errors.As(e.Err, &coder):
-		return coder.CNICode()
-	}
-	return types.ErrInvalidNetworkConfig
-}
 
 // invalid is an error about key, to be wrapped in an Error.
 func invalid(key, why string) error {

@@ -11,6 +11,8 @@ import (
 	"testing/fstest"
 	"unicode/utf8"
 
+	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/internal/nadfile"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -27,8 +29,8 @@ func checkError(t *testing.T, err error) {
 		t.Errorf("error has more than a line: %q", err)
 	}
 	known := errors.Is(err, netconf.ErrDecode) || errors.Is(err, netconf.ErrInvalid) || errors.Is(err, netconf.ErrNotFound) || errors.Is(err, nad.ErrForbidden)
-	if !known || !slices.Contains([]uint{4, 6, 7}, e.CNICode()) {
-		t.Errorf("error of code %d: %v", e.CNICode(), err)
+	if !known || !slices.Contains([]uint{4, 6, 7}, fault.Code(e, 999)) {
+		t.Errorf("error of code %d: %v", fault.Code(e, 999), err)
 	}
 	if e.Ref != (nad.Ref{}) && e.Ref.Validate() != nil {
 		t.Errorf("error is about %q", e.Ref)
@@ -139,12 +141,10 @@ func checkNetwork(t *testing.T, d nad.Definition, rules nad.Rules) {
 func checkMirror(t *testing.T, d nad.Definition) {
 	t.Helper()
 	fsys := fstest.MapFS{}
-	written, err := d.Files()
-	if err != nil {
-		checkError(t, err)
+	if d.Validate() != nil || nadfile.TooLong(d.Name) {
 		return
 	}
-	for _, f := range written {
+	for _, f := range mirrored(d) {
 		if path.Dir(f.Name) != d.Namespace || !strings.HasPrefix(path.Base(f.Name), d.Name+".") {
 			t.Errorf("%s writes %s", d.Ref, f.Name)
 		}
@@ -159,9 +159,7 @@ func checkMirror(t *testing.T, d nad.Definition) {
 
 // Whatever lies in a mirror is a definition or an error.
 func FuzzMirror(f *testing.F) {
-	key, err := plugin.Files()
-	nodetest.OK(f, err)
-	f.Add(key[0].Data, []byte(plugin.Config), []byte(nil))
+	f.Add(mirrored(plugin)[0].Data, []byte(plugin.Config), []byte(nil))
 	f.Add([]byte(nil), []byte("{}"), []byte("{}"))
 	f.Add([]byte(`{"uid":1}`), []byte(nil), []byte("{}"))
 	f.Fuzz(func(t *testing.T, key, conf, conflist []byte) {
@@ -172,7 +170,7 @@ func FuzzMirror(f *testing.F) {
 			}
 		}
 		d, err := nad.Load(fsys, blue)
-		if e := (*nad.Error)(nil); errors.As(err, &e) && e.CNICode() == 11 {
+		if fault.Code(err, 999) == 11 {
 			return
 		}
 		if err != nil {

@@ -57,8 +57,13 @@ func ParseRef(s, namespace string) (Ref, error) {
 	return r, r.Validate()
 }
 
-// String returns "namespace/name".
-func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+// String returns "namespace/name", or "" for the zero Ref.
+func (r Ref) String() string {
+	if r == (Ref{}) {
+		return ""
+	}
+	return r.Namespace + "/" + r.Name
+}
 
 // Validate fails with [netconf.ErrInvalid] unless Kubernetes could have an object of
 // this namespace and name. Neither is ever a path then, and the name is also a CNI

@@ -32,8 +32,9 @@ type Origin struct {
 	// Claim is what the container is attached for if Use is [Claimed].
 	Claim Claim
 
-	// PodSource is where the kubelet has the pod from, such as "api" or "file": the
-	// value of [SourceAnnotation], if known.
+	// PodSource is where the kubelet has the pod from: the value of [SourceAnnotation], if
+	// known. It is "api", or another word such as "file" for a static pod. The API only has
+	// a mirror of a static pod, under another UID.
 	PodSource string
 }
 
@@ -107,18 +108,4 @@ func ParseOrigin(data json.RawMessage) Origin {
 		o.Definition = ref
 	}
 	return o
-}
-
-// StaticPod reports whether the pod is known to be a static one. The kubelet runs it without
-// the API, which only has a mirror of it, under another UID.
-func (o Origin) StaticPod() bool { return o.PodSource != "" && o.PodSource != "api" }
-
-// NetworkName returns the name that people know the network by, as in the annotation
-// k8s.v1.cni.cncf.io/network-status: "namespace/name" of o.Definition, or cniName, the CNI
-// name of the network, where there is none.
-func (o Origin) NetworkName(cniName string) string {
-	if o.Definition == (Ref{}) {
-		return cniName
-	}
-	return o.Definition.String()
 }

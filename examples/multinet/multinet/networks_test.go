@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nadfile"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -307,9 +308,7 @@ func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.Write("net.d/kube-system/pods.conf", `{"type":"bridge"}`)
 	d := nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "blue"}, UID: "u7", Version: "41", Config: `{"type":"macvlan"}`}
-	files, err := d.Files()
-	nodetest.OK(t, err)
-	for _, f := range files {
+	for _, f := range nadfile.Files(d.Namespace, d.Name, d.Config, nadfile.Key{UID: d.UID, Version: d.Version}) {
 		if f.Data != nil {
 			h.Write("net.d/"+f.Name, string(f.Data))
 		}

@@ -1,11 +1,13 @@
 package multinet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,15 +163,24 @@ func PodOf(r lifecycle.Record) nad.Pod {
 	return p
 }
 
+// OfStaticPod reports whether r is known to be of a static pod. The kubelet runs it without
+// the API, which only has a mirror of it, under another UID.
+func OfStaticPod(r lifecycle.Record) bool {
+	return slices.ContainsFunc(r.Attached, func(a delegate.Attached) bool {
+		source := nad.ParseOrigin(a.Origin).PodSource
+		return source != "" && source != "api"
+	})
+}
+
 // NetworkStatusPath is the page on the daemon's socket with the annotation network-status that
 // the API has of a pod. The query has its namespace, name and uid.
 const NetworkStatusPath = "/network-status"
 
 // NetworkStatus returns the elements of the pod's annotation network-status that r is the
-// source of, see [lifecycle.Record.Status]. Networks have the names that people know them by,
-// see [nad.Origin.NetworkName].
+// source of, see [lifecycle.Record.Status]. Networks have the names that people know them by:
+// "namespace/name" of the definition, or the CNI name where there is none.
 func NetworkStatus(r lifecycle.Record) []status.Network {
 	return r.Status(func(a delegate.Attached) string {
-		return nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+		return cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 	})
 }

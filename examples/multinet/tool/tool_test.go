@@ -353,14 +353,14 @@ func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
 	shared := claim
 	shared.Share = "s-4"
 	for _, tt := range []struct {
-		origin     nad.Origin
-		list, show string
+		origin              nad.Origin
+		network, list, show string
 	}{
-		{selected(), "net1 storage team-b/fast selected added", `origin selected, NAD team-b/fast (UID u-2, version 77), IPAM claim "vm-1", pod from "file"`},
-		{nad.Origin{Use: nad.Claimed, Claim: claim}, "net1 storage - claimed added", `origin claimed, claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1" result`},
+		{selected(), "team-b/fast", "net1 storage team-b/fast selected added", `origin selected, NAD team-b/fast (UID u-2, version 77), IPAM claim "vm-1", pod from "file"`},
+		{nad.Origin{Use: nad.Claimed, Claim: claim}, "storage", "net1 storage - claimed added", `origin claimed, claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1" result`},
 		{
 			nad.Origin{Use: nad.Claimed, Claim: shared, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "api"},
-			"net1 storage team-b/fast claimed added",
+			"team-b/fast", "net1 storage team-b/fast claimed added",
 			`origin claimed, NAD team-b/fast (UID u-2, version 77), claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1", share s-4, pod from "api"`,
 		},
 	} {
@@ -368,7 +368,7 @@ func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
 		h.attach(t, podArgs, tt.origin.JSON())
 		h.wantTool(t, []string{"list"}, "CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 "+tt.list)
 		h.wantTool(t, []string{"show", "c1"}, "pod team-a/web-0, UID u-1", "origin cluster", tt.show)
-		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.origin.NetworkName("storage")+`"`)
+		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.network+`"`)
 		for _, words := range [][]string{{"list"}, {"show", "c1"}} {
 			text := h.wantTool(t, append(words, "-o", "json"), `"pod": { "namespace": "team-a", "name": "web-0", "uid": "u-1" }`)
 			var all []recordView

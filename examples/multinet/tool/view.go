@@ -122,7 +122,7 @@ func (t *tool) listRecords(ctx context.Context, want func(lifecycle.Record) bool
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
 			rows = append(rows, []string{
-				v.Container, v.Pod.String(), a.Interface, a.Network, o.NetworkName(""), string(o.Use),
+				v.Container, v.Pod.String(), a.Interface, a.Network, o.Definition.String(), string(o.Use),
 				a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface,
 			})
 		}
@@ -175,7 +175,7 @@ func (v recordView) write(to io.Writer) {
 // describe returns o in words.
 func describe(o nad.Origin) string {
 	parts := []string{cmp.Or(string(o.Use), "unknown")}
-	if name := o.NetworkName(""); name != "" {
+	if name := o.Definition.String(); name != "" {
 		parts = append(parts, fmt.Sprintf("NAD %s (UID %s, version %s)", name, cmp.Or(o.UID, "unknown"), cmp.Or(o.Version, "unknown")))
 	}
 	if c := o.Claim; o.Use == nad.Claimed {
@@ -204,10 +204,8 @@ func (t *tool) annotation(ctx context.Context, container string) (text string, p
 		if !pod.Valid() {
 			pod = multinet.PodOf(r)
 		}
-		for _, a := range r.Attached {
-			if nad.ParseOrigin(a.Origin).StaticPod() {
-				pod.UID = ""
-			}
+		if multinet.OfStaticPod(r) {
+			pod.UID = ""
 		}
 		return device.Describe(t.life.Root, networks, r.Attached...)
 	})

@@ -233,7 +233,7 @@ func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 		}
 	}
 	want := []string{
-		`a net0 n1/storage a0||/|{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}`,
+		`a net0 n1/storage a0|||{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}`,
 		`a net1 n1/storage a1|net8|ns/blue|`,
 		`b net0 n1/storage b0|net7|ns/blue|`,
 	}

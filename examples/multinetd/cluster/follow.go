@@ -157,7 +157,7 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []l
 		}
 		name := d.Wanted.Network
 		if a := d.Attached; name == "" && a.IfName != "" {
-			name = nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+			name = cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 		}
 		action, reason, outcome := actionAttach, kube.FailedAddingInterface, outcomeFailed
 		if d.Op == lifecycle.OpDetach {

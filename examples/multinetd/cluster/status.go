@@ -86,9 +86,9 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	count, ours := 0, false
 	for _, r := range records {
 		count += len(r.Attached)
+		s.Static = s.Static || multinet.OfStaticPod(r.Record)
 		for _, a := range r.Attached {
 			ours = ours || a.Origin != nil
-			s.Static = s.Static || nad.ParseOrigin(a.Origin).StaticPod()
 		}
 	}
 	// A container that was taken over from another program, or attached by a version that
