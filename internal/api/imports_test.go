@@ -84,7 +84,7 @@ var bans = []struct {
 	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/resident", "delegate/kube/...", "examples/multinetd/..."}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
-	{"testing", "only tests", []string{"internal/nodetest", "internal/hosttest"}, false},
+	{"testing", "only tests", []string{"internal/nodetest", "internal/hosttest", "examples/internal/programtest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
