@@ -17,7 +17,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/status"
 )
 
 // A host is a node that fallback runs on: its state directory, and plugins to choose
@@ -106,12 +105,6 @@ func (h *host) last(t *testing.T, command, plugin string) (r request) {
 	return r
 }
 
-func wantError(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	nodetest.Code(t, err, code)
-	nodetest.Says(t, status.Error(err), words...)
-}
-
 // choicesOf returns the key "choices" with plugins of these types.
 func choicesOf(types ...string) string {
 	var all []map[string]string
@@ -167,7 +160,7 @@ func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
 				h.mustRun(t, "ADD", tt.choices)
 				h.WantTrace(tt.added...)
 				h.wantPrinted(t, `{"cniVersion":"1.1.0"}`)
-				wantError(t, h.run("ADD", tt.choices), 7, "already added")
+				nodetest.Fails(t, h.run("ADD", tt.choices), 7, "already added")
 				h.WantTrace()
 				var checked, deleted []string
 				for _, typ := range tt.chosen {
@@ -208,7 +201,7 @@ func TestEveryChoiceFails(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
 			err := h.run("ADD", tt.choices)
-			wantError(t, err, tt.code, tt.says...)
+			nodetest.Fails(t, err, tt.code, tt.says...)
 			if n := strings.Count(fmt.Sprint(err), "c1 eth0"); n != 1 {
 				t.Errorf("the attachment is named %d times: %v", n, err)
 			}
@@ -216,7 +209,7 @@ func TestEveryChoiceFails(t *testing.T) {
 			if h.printed.Len() > 0 {
 				t.Errorf("printed %s", h.printed.String())
 			}
-			wantError(t, h.run("CHECK", tt.choices), 7, "not added")
+			nodetest.Fails(t, h.run("CHECK", tt.choices), 7, "not added")
 			h.mustRun(t, "DEL", tt.choices)
 		})
 	}
@@ -234,13 +227,13 @@ func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
 		{choicesOf("full", "stuck", "bridge"), []string{"ADD full eth0", "DEL full eth0", "ADD stuck eth0", "DEL stuck eth0"}},
 	} {
 		h := newHost(t, "1.0.0")
-		wantError(t, h.run("ADD", tt.choices), 107, "no free address", "undoing it failed as well", "device is busy")
+		nodetest.Fails(t, h.run("ADD", tt.choices), 107, "no free address", "undoing it failed as well", "device is busy")
 		h.WantTrace(tt.trace...)
 		if files := h.Files("state"); len(files) == 0 {
 			t.Error("no record")
 		}
-		wantError(t, h.run("CHECK", tt.choices), 7, "not added")
-		wantError(t, h.run("DEL", tt.choices), 108, "device is busy")
+		nodetest.Fails(t, h.run("CHECK", tt.choices), 7, "not added")
+		nodetest.Fails(t, h.run("DEL", tt.choices), 108, "device is busy")
 		h.Exec.Plugins["stuck"] = delegatetest.Result(nil)
 		h.mustRun(t, "DEL", tt.choices)
 		h.WantNothing("state")
@@ -261,7 +254,7 @@ func TestNoChoiceIsTriedAfterTheContextHasEnded(t *testing.T) {
 				}
 				return delegatetest.HangOn("ADD", delegatetest.Result(nil))(ctx, c)
 			}
-			wantError(t, h.run("ADD", choicesOf(append(first, "bridge")...)), 11, `"hang"`, "context canceled")
+			nodetest.Fails(t, h.run("ADD", choicesOf(append(first, "bridge")...)), 11, `"hang"`, "context canceled")
 			if trace := h.Trace(); trace[len(trace)-1] != "DEL hang eth0" {
 				t.Errorf("calls %q", trace)
 			}
@@ -279,7 +272,7 @@ func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	h.stdout = brokenPipe{}
-	wantError(t, h.run("ADD", choicesOf("full", "bridge", "tuning")), 5, "choices[0]", "no free address", "choices[1]", "cannot print")
+	nodetest.Fails(t, h.run("ADD", choicesOf("full", "bridge", "tuning")), 5, "choices[0]", "no free address", "choices[1]", "cannot print")
 	h.WantTrace("ADD full eth0", "DEL full eth0", "ADD bridge eth0", "DEL bridge eth0")
 	h.WantNothing("state")
 }
@@ -290,7 +283,7 @@ func TestNameInUseRunsNoChoice(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.taken = []string{"lo", "eth0"}
 	err := h.run("ADD", choicesOf("full", "bridge"))
-	wantError(t, err, 7, "ADD c1 eth0", "is in use")
+	nodetest.Fails(t, err, 7, "ADD c1 eth0", "is in use")
 	if strings.Count(fmt.Sprint(err), "in use") != 1 {
 		t.Errorf("said for each choice: %v", err)
 	}
@@ -376,7 +369,7 @@ func TestStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			wantError(t, h.run("STATUS", tt.choices), tt.code, tt.says...)
+			nodetest.Fails(t, h.run("STATUS", tt.choices), tt.code, tt.says...)
 			h.WantTrace(tt.trace...)
 		})
 	}
@@ -411,13 +404,13 @@ func TestGC(t *testing.T) {
 	// A recorded choice gets its GC even if its plugin is no longer installed:
 	// there is something that nobody collects.
 	delete(h.Exec.Plugins, "tuning")
-	wantError(t, h.run("GC", keys+valid), 7, `"tuning"`, "not found")
+	nodetest.Fails(t, h.run("GC", keys+valid), 7, `"tuning"`, "not found")
 
 	// Stale attachments are removed even if the choices cannot be read.
 	h.Exec.Plugins["tuning"] = works
 	h.mustRun(t, "GC", `"choices":5,"cni.dev/valid-attachments":[]`)
 	h.WantNothing("state")
-	wantError(t, h.run("GC", keys), 7, "no list of valid attachments")
+	nodetest.Fails(t, h.run("GC", keys), 7, "no list of valid attachments")
 }
 
 // A mistake in the configuration is found before a plugin runs. The error has the
@@ -445,7 +438,7 @@ func TestBadConfiguration(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			for _, command := range []string{"ADD", "STATUS"} {
-				wantError(t, h.run(command, tt.keys), tt.code, tt.says...)
+				nodetest.Fails(t, h.run(command, tt.keys), tt.code, tt.says...)
 			}
 			h.WantTrace()
 			h.WantNothing("state")

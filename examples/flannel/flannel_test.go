@@ -20,7 +20,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -78,12 +77,6 @@ func (h *host) run(t *testing.T, command, keys string, edits ...func(*skel.CmdAr
 		Exec: h.Exec, Stdout: h.stdout,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.Command(command), *args)
-}
-
-func wantError(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	nodetest.Code(t, err, code)
-	nodetest.Says(t, status.Error(err), words...)
 }
 
 // clean wants everything undone, and no record.
@@ -183,7 +176,7 @@ func TestLife(t *testing.T) {
 	if got := h.printed.String(); !strings.Contains(got, "10.244.1.7/24") || strings.Count(got, "cniVersion") != 1 {
 		t.Errorf("printed %s", got)
 	}
-	wantError(t, h.run(t, "ADD", ""), 7, "already added")
+	nodetest.Fails(t, h.run(t, "ADD", ""), 7, "already added")
 	// A container may have several attachments.
 	h.mustRun(t, "ADD", "", func(a *skel.CmdArgs) { a.IfName = "eth1" })
 	h.mustRun(t, "CHECK", "")
@@ -192,7 +185,7 @@ func TestLife(t *testing.T) {
 	h.mustRun(t, "DEL", "")
 	h.mustRun(t, "DEL", "")
 	h.WantTrace("DEL bridge eth0")
-	wantError(t, h.run(t, "CHECK", ""), 7, "not added")
+	nodetest.Fails(t, h.run(t, "CHECK", ""), 7, "not added")
 	h.clean()
 }
 
@@ -207,12 +200,12 @@ func TestResult(t *testing.T) {
 	}
 	h = newHost(t, "0.2.0", subnetEnv)
 	h.Exec.Plugins["ptp"] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}) // 0.2.0 has no result without an address
-	wantError(t, h.run(t, "ADD", `"delegate":{"type":"ptp","cniVersion":"1.0.0"}`), 1, "0.2.0")
+	nodetest.Fails(t, h.run(t, "ADD", `"delegate":{"type":"ptp","cniVersion":"1.0.0"}`), 1, "0.2.0")
 	h.WantTrace("ADD ptp eth0", "DEL ptp eth0")
 	h.clean()
 	h = newHost(t, "1.0.0", subnetEnv)
 	h.stdout = brokenPipe{}
-	wantError(t, h.run(t, "ADD", ""), 5, "broken pipe")
+	nodetest.Fails(t, h.run(t, "ADD", ""), 5, "broken pipe")
 	h.WantTrace("ADD bridge eth0", "DEL bridge eth0")
 	h.clean()
 }
@@ -226,21 +219,21 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 func TestNoSubnetFile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", "")
-	wantError(t, h.run(t, "STATUS", ""), 50, h.subnetFile())
-	wantError(t, h.run(t, "ADD", ""), 11, h.subnetFile())
+	nodetest.Fails(t, h.run(t, "STATUS", ""), 50, h.subnetFile())
+	nodetest.Fails(t, h.run(t, "ADD", ""), 11, h.subnetFile())
 	h.mustRun(t, "DEL", "")
 	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[]`)
 	h.WantTrace()
 	h.clean()
 	h.Write("subnet.env", "FLANNEL_MTU=x\n")
-	wantError(t, h.run(t, "STATUS", ""), 50, h.subnetFile(), "FLANNEL_MTU")
-	wantError(t, h.run(t, "GC", `"cni.dev/valid-attachments":[]`), 6, h.subnetFile(), "FLANNEL_MTU")
-	wantError(t, h.run(t, "GC", ""), 7)
+	nodetest.Fails(t, h.run(t, "STATUS", ""), 50, h.subnetFile(), "FLANNEL_MTU")
+	nodetest.Fails(t, h.run(t, "GC", `"cni.dev/valid-attachments":[]`), 6, h.subnetFile(), "FLANNEL_MTU")
+	nodetest.Fails(t, h.run(t, "GC", ""), 7)
 	h.Write("subnet.env", subnetEnv)
 	h.mustRun(t, "STATUS", "")
-	wantError(t, h.run(t, "STATUS", `"delegate":{"type":"absent"}`), 50, `"absent"`)
-	wantError(t, h.run(t, "STATUS", `"delegate":{"name":"x"}`), 7, "delegate.name")
-	wantError(t, h.run(t, "STATUS", `"delegate":5`), 6, "delegate")
+	nodetest.Fails(t, h.run(t, "STATUS", `"delegate":{"type":"absent"}`), 50, `"absent"`)
+	nodetest.Fails(t, h.run(t, "STATUS", `"delegate":{"name":"x"}`), 7, "delegate.name")
+	nodetest.Fails(t, h.run(t, "STATUS", `"delegate":5`), 6, "delegate")
 }
 
 // A mistake in the configuration is found before a plugin runs. The error has the
@@ -274,7 +267,7 @@ func TestBadConfiguration(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0", subnetEnv)
-			wantError(t, h.run(t, "ADD", tt.keys), tt.code, tt.says...)
+			nodetest.Fails(t, h.run(t, "ADD", tt.keys), tt.code, tt.says...)
 			h.WantTrace()
 			h.clean()
 			if h.printed.Len() > 0 {

@@ -212,6 +212,16 @@ func Says(tb testing.TB, err error, words ...string) {
 	}
 }
 
+// Fails wants the runtime to receive an error with this CNI code and each of these words; 0
+// wants none.
+func Fails(tb testing.TB, err error, code uint, words ...string) {
+	tb.Helper()
+	Code(tb, err, code)
+	if err != nil {
+		Says(tb, status.Error(err), words...)
+	}
+}
+
 // Equal compares what a test got with what it wants. An empty slice equals nil.
 func Equal[T any](tb testing.TB, what string, got, want T, opts ...cmp.Option) {
 	tb.Helper()

@@ -157,7 +157,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 			if !strings.Contains(more, "runtimeConfig") {
 				more = strings.Trim(more+","+passedNothing, ",")
 			}
-			wantError(t, h.run(t, "ADD", keys(bridge, more), podOf("a")), tt.code, tt.says...)
+			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, more), podOf("a")), tt.code, tt.says...)
 			if tt.code < 100 {
 				wantTrace(t, h)
 			}
@@ -187,7 +187,7 @@ func TestClaimsThatAreNotKnown(t *testing.T) {
 		h.cluster.Claims = func(context.Context, nad.Pod) ([]Claimed, error) {
 			return []Claimed{claimed("c", "r", "a/blue", "")}, tt.err
 		}
-		wantError(t, h.run(t, "ADD", keys(bridge, annotated("red")), podOf("a")), tt.code, "ResourceClaims of pod a/web: ", "not prepared")
+		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("red")), podOf("a")), tt.code, "ResourceClaims of pod a/web: ", "not prepared")
 		wantTrace(t, h)
 		h.clean(t)
 		if len(asked) > 0 {

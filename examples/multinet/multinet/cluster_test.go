@@ -141,7 +141,7 @@ func TestNoFileInPlaceOfADefinition(t *testing.T) {
 			h.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 				return nad.Definition{Ref: r, Config: tt.config}, tt.err
 			}
-			wantError(t, h.run(t, "ADD", tt.keys, podOf("a")), tt.code, `"fast"`)
+			nodetest.Fails(t, h.run(t, "ADD", tt.keys, podOf("a")), tt.code, `"fast"`)
 			wantTrace(t, h)
 			h.clean(t)
 		})
@@ -161,9 +161,9 @@ func TestClusterIsAway(t *testing.T) {
 	h.trace()
 	h.cluster = down(&asked)
 
-	wantError(t, h.run(t, "ADD", keys(standing, passedNothing), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pods", "away")
-	wantError(t, h.run(t, "ADD", keys(bridge, annotated("blue")), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "blue", "away")
-	wantError(t, h.run(t, "ADD", bridge, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pod a/web", "away")
+	nodetest.Fails(t, h.run(t, "ADD", keys(standing, passedNothing), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pods", "away")
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("blue")), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "blue", "away")
+	nodetest.Fails(t, h.run(t, "ADD", bridge, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pod a/web", "away")
 	wantTrace(t, h)
 	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" })
 	h.trace()
@@ -229,7 +229,7 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 		return fails
 	}
 	conf := keys(bridge, annotated("fast"))
-	wantError(t, h.run(t, "ADD", conf, podOf("a")), 11, "not written in time")
+	nodetest.Fails(t, h.run(t, "ADD", conf, podOf("a")), 11, "not written in time")
 	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
 	h.clean(t)
 	if h.printed.Len() > 0 {
@@ -253,7 +253,7 @@ func TestAnnotationsThatNobodyPasses(t *testing.T) {
 	} {
 		h := newHost(t, "1.0.0")
 		err := h.run(t, "ADD", keys(bridge, `"annotations":"`+tt.source+`"`), podOf("a"))
-		wantError(t, err, tt.code, `"annotations"`, tt.says)
+		nodetest.Fails(t, err, tt.code, `"annotations"`, tt.says)
 		if err != nil {
 			wantTrace(t, h)
 		}
@@ -387,9 +387,9 @@ func TestReadinessIndicatorFile(t *testing.T) {
 				if took := time.Since(start); took != tt.took {
 					t.Errorf("took %v, want %v", took, tt.took)
 				}
-				if wantError(t, err, tt.code); tt.code == 11 {
-					wantError(t, err, 11, `"multi"`, "readinessindicatorfile", h.Path("ready"))
-					wantError(t, h.run(t, "STATUS", conf), 50, `"multi"`, "readinessindicatorfile", h.Path("ready"))
+				if nodetest.Fails(t, err, tt.code); tt.code == 11 {
+					nodetest.Fails(t, err, 11, `"multi"`, "readinessindicatorfile", h.Path("ready"))
+					nodetest.Fails(t, h.run(t, "STATUS", conf), 50, `"multi"`, "readinessindicatorfile", h.Path("ready"))
 					wantTrace(t, h)
 				}
 				if tt.code == 0 {
@@ -435,7 +435,7 @@ func TestStatus(t *testing.T) {
 			h.Exec.Plugins["later"] = delegatetest.FailOn("STATUS", 50, "come back", delegatetest.Result(nil))
 			h.Exec.Plugins["cut"] = delegatetest.FailOn("STATUS", 51, "cut off", delegatetest.Result(nil))
 			h.Exec.Plugins["odd"] = delegatetest.FailOn("STATUS", 100, "odd", delegatetest.Result(nil))
-			wantError(t, h.run(t, "STATUS", tt.keys), tt.code, tt.says)
+			nodetest.Fails(t, h.run(t, "STATUS", tt.keys), tt.code, tt.says)
 			h.clean(t)
 		})
 	}

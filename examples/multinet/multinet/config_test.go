@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A mistake in the configuration is found before a plugin runs. The error has the
@@ -80,7 +82,7 @@ func TestBadConfiguration(t *testing.T) {
 			h.Write("net.d/double.conf", `{"name":"double","type":"bridge","type":"macvlan"}`)
 			h.Write("net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
 			err := h.run(t, "ADD", tt.keys)
-			wantError(t, err, tt.code, tt.says...)
+			nodetest.Fails(t, err, tt.code, tt.says...)
 			wantTrace(t, h)
 			h.clean(t)
 			if h.printed.Len() > 0 {
@@ -151,7 +153,7 @@ func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {
 func TestStateDirRefusesWhatAnAddDoes(t *testing.T) {
 	t.Parallel()
 	_, err := StateDir("", []byte(`{"name":"multi","namespaceIsolation":"yes"}`))
-	wantError(t, err, 6, "namespaceIsolation")
+	nodetest.Fails(t, err, 6, "namespaceIsolation")
 	if dir, err := StateDir("", []byte(`{"cniDir":"/state/"}`)); dir != "/state" || err != nil {
 		t.Errorf("%q, %v", dir, err)
 	}

@@ -159,7 +159,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: no error", tt.keys)
 		}
-		wantError(t, err, tt.code, tt.says)
+		nodetest.Fails(t, err, tt.code, tt.says)
 	}
 	wantTrace(t, h)
 	if files, _ := filepath.Glob(h.Dir + "/state"); len(files) > 0 {
@@ -218,13 +218,13 @@ func TestGC(t *testing.T) {
 	t.Run("current configuration broken", func(t *testing.T) {
 		t.Parallel()
 		h := start(t)
-		wantError(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
+		nodetest.Fails(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
 		h.clean(t)
 	})
 	t.Run("null", func(t *testing.T) {
 		t.Parallel()
 		h := start(t)
-		wantError(t, h.run(t, "GC", keys(bridge, `"cni.dev/valid-attachments":null`)), 7, "multi")
+		nodetest.Fails(t, h.run(t, "GC", keys(bridge, `"cni.dev/valid-attachments":null`)), 7, "multi")
 		wantTrace(t, h)
 	})
 }

@@ -115,7 +115,7 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 			}
 			err := h.run(t, "ADD", keys(bridge, tt.keys), pod)
 			if tt.code != 0 {
-				wantError(t, err, tt.code, tt.says...)
+				nodetest.Fails(t, err, tt.code, tt.says...)
 				wantTrace(t, h)
 				h.clean(t)
 				return
@@ -158,7 +158,7 @@ func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 		t.Errorf("devices %s", got)
 	}
 	third := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth2" }
-	wantError(t, h.run(t, "ADD", keys(bridge, annotated("vf")), third), 7, "not all of them free")
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("vf")), third), 7, "not all of them free")
 }
 
 // Device information files: what the device plugin says is there for plugins and for the
@@ -306,7 +306,7 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 				t.Error(err)
 			}
 			if tt.words != nil {
-				wantError(t, err, 7, tt.words...)
+				nodetest.Fails(t, err, 7, tt.words...)
 			}
 			nodetest.Equal(t, "devices", p.given(t), tt.want)
 			if _, err := p.reconcile(t); (err != nil) != (tt.words != nil) || p.given(t) != "" {

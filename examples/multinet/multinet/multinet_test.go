@@ -21,7 +21,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/status"
 )
 
 // A host is where multinet runs: its directories, and plugins to delegate to.
@@ -163,15 +162,6 @@ const bridge = `"delegates":[{"type":"bridge"}]`
 // keys joins groups of keys.
 func keys(groups ...string) string { return strings.Join(groups, ",") }
 
-// wantError fails unless err has the code and says all of words.
-func wantError(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	nodetest.Code(t, err, code)
-	if err != nil {
-		nodetest.Says(t, status.Error(err), words...)
-	}
-}
-
 func wantTrace(t *testing.T, h *host, want ...string) {
 	t.Helper()
 	nodetest.Equal(t, "calls", h.trace(), want)
@@ -193,7 +183,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("records %q", got)
 	}
 
-	wantError(t, h.run(t, "ADD", conf), 7, "already added")
+	nodetest.Fails(t, h.run(t, "ADD", conf), 7, "already added")
 	wantTrace(t, h)
 
 	h.mustRun(t, "CHECK", conf)
@@ -211,7 +201,7 @@ func TestLife(t *testing.T) {
 	wantTrace(t, h, "DEL tuning net3", "DEL macvlan net3", "DEL macvlan net2", "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
 	h.mustRun(t, "DEL", conf)
 	wantTrace(t, h)
-	wantError(t, h.run(t, "CHECK", conf), 7, "not added")
+	nodetest.Fails(t, h.run(t, "CHECK", conf), 7, "not added")
 	h.clean(t)
 }
 
@@ -225,7 +215,7 @@ func TestDelegateFails(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	err := h.run(t, "ADD", `"delegates":[{"type":"bridge"},{"name":"second","plugins":[{"type":"macvlan"},{"type":"full"},{"type":"tuning"}]}]`)
-	wantError(t, err, 107, `"second"`, `"full"`, "net1", "no free device")
+	nodetest.Fails(t, err, 107, `"second"`, `"full"`, "net1", "no free device")
 	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD full net1", "DEL full net1", "DEL macvlan net1", "DEL bridge eth0")
 	h.clean(t)
 }

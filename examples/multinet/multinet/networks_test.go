@@ -93,7 +93,7 @@ func TestBadAuxiliaryChain(t *testing.T) {
 	} {
 		h := newHost(t, "1.1.0")
 		h.Write("net.d/vendor/10.conf", tt.file)
-		wantError(t, h.run(t, "ADD", keys(bridge, `"auxiliaryCNIChainName":`+tt.name)), tt.code, tt.says...)
+		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"auxiliaryCNIChainName":`+tt.name)), tt.code, tt.says...)
 		if tt.code != 107 {
 			wantTrace(t, h)
 		}
@@ -109,7 +109,7 @@ func TestAuxiliaryChainIsNoNamespace(t *testing.T) {
 	h.Write("net.d/a/d.conf", `{"name":"vendor","loadOnlyInlinedPlugins":false,"plugins":[{"type":"tuning"}]}`)
 	for _, namespace := range []string{"a", "vendor"} {
 		for _, selection := range []string{annotated("vendor/secret"), defaultNetwork("vendor/secret")} {
-			wantError(t, h.run(t, "ADD", keys(bridge, auxiliary, selection), podOf(namespace)), 7, "secret", "no such network")
+			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, auxiliary, selection), podOf(namespace)), 7, "secret", "no such network")
 		}
 	}
 	wantTrace(t, h)
@@ -152,7 +152,7 @@ func TestNames(t *testing.T) {
 		h.mustRun(t, "ADD", keys(bridge, annotated("fast")))
 		h.mustRun(t, "ADD", keys(bridge, annotated("fast")), as("eth1"))
 		wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge eth1", "ADD macvlan net2")
-		wantError(t, h.run(t, "ADD", bridge, as("net1")), 7, `"net1"`)
+		nodetest.Fails(t, h.run(t, "ADD", bridge, as("net1")), 7, `"net1"`)
 		wantTrace(t, h)
 	})
 }
@@ -350,7 +350,7 @@ func TestBadDefinition(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			h.Write("net.d/a/bad.conf", tt.config)
 			h.Write("net.d/storage.d/10.conf", `{"type":"tuning"}`)
-			wantError(t, h.run(t, "ADD", tt.keys+keys(bridge, annotated("bad")), podOf("a")), tt.code, tt.says...)
+			nodetest.Fails(t, h.run(t, "ADD", tt.keys+keys(bridge, annotated("bad")), podOf("a")), tt.code, tt.says...)
 			wantTrace(t, h)
 			h.clean(t)
 		})
@@ -407,7 +407,7 @@ func TestAllowedTypes(t *testing.T) {
 		h := newHost(t, "1.0.0")
 		conf := keys(bridge, annotated("fast"), `"allowedTypes":`+tt.allowed)
 		err := h.run(t, "ADD", conf)
-		wantError(t, err, tt.code, "allowedTypes")
+		nodetest.Fails(t, err, tt.code, "allowedTypes")
 		if err != nil {
 			wantTrace(t, h)
 		}
@@ -431,7 +431,7 @@ func TestDefinitionsMayGoBeforeThePod(t *testing.T) {
 			t.Errorf("CHECK with %v", got)
 		}
 		wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1")
-		wantError(t, h.run(t, "ADD", conf, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 107)
+		nodetest.Fails(t, h.run(t, "ADD", conf, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 107)
 		h.trace()
 		nodetest.OK(t, os.RemoveAll(h.Path("net.d")))
 		if last == "DEL" {

@@ -151,8 +151,8 @@ func TestLegacyArgs(t *testing.T) {
 			ContainerID: "c1", IfName: "hot0", Args: "IP=1.2.3.4;K=v", StdinData: []byte(`{"name":"later","type":"macvlan"}`),
 		})
 		if !tt.on {
-			wantError(t, selected, 7, `"ips"`, "capabilities")
-			wantError(t, requested, 7, `"ips"`)
+			nodetest.Fails(t, selected, 7, `"ips"`, "capabilities")
+			nodetest.Fails(t, requested, 7, `"ips"`)
 			wantTrace(t, h, "ADD bridge eth0")
 			continue
 		}
@@ -166,7 +166,7 @@ func TestLegacyArgs(t *testing.T) {
 		nodetest.Equal(t, "CNI_ARGS", got, []string{"IP=1.2.3.4;K=v", legacy, "K=v", legacy, legacy, "K=v", legacy, "IP=1.2.3.4;K=v"})
 	}
 	h := newHost(t, "1.0.0")
-	wantError(t, h.run(t, "ADD", keys(bridge, `"legacyArgs":true`, annotated(`[{"name":"fast","bandwidth":{"ingressRate":1}}]`))), 7, `"bandwidth"`)
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"legacyArgs":true`, annotated(`[{"name":"fast","bandwidth":{"ingressRate":1}}]`))), 7, `"bandwidth"`)
 }
 
 // arguments are runtimeConfig and args of each call since the last trace.
@@ -213,7 +213,7 @@ func TestFailureToMoveDefaultRouteUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	err := h.run(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":["10.9.1.1"]}]`)))
-	wantError(t, err, 999, `"fast"`, "net1", "10.9.1.1")
+	nodetest.Fails(t, err, 999, `"fast"`, "net1", "10.9.1.1")
 	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
 	h.clean(t)
 	if h.printed.Len() > 0 {
@@ -247,7 +247,7 @@ func TestSelectionsOfAPodAreLimited(t *testing.T) {
 			h.cluster = clusterOf(&asked, map[string]string{"ns/blue": `{"type":"macvlan"}`})
 			annotation := "blue" + strings.Repeat(",blue", tt.n-1)
 			add := h.run(t, "ADD", tt.key+keys(bridge, annotated(annotation)), podOf("ns"))
-			wantError(t, add, tt.code, tt.saying)
+			nodetest.Fails(t, add, tt.code, tt.saying)
 			same(t, add, h.reviewer(t, tt.key+bridge).Pod("ns", map[string]string{nad.NetworksAnnotation: annotation}))
 			if tt.code != 0 {
 				wantTrace(t, h)
@@ -260,7 +260,7 @@ func TestSelectionsOfAPodAreLimited(t *testing.T) {
 	}
 	for _, value := range []string{"0", "-1", "1025", "1.5", `"64"`, "[]", "1e99"} {
 		h := newHost(t, "1.1.0")
-		wantError(t, h.run(t, "ADD", keys(bridge, `"maxSelections":`+value)), 7, `"maxSelections"`, "from 1 to 1024")
+		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"maxSelections":`+value)), 7, `"maxSelections"`, "from 1 to 1024")
 		wantTrace(t, h)
 	}
 }
@@ -347,7 +347,7 @@ func TestIsolation(t *testing.T) {
 			conf := keys(bridge, `"namespaceIsolation":true`, tt.keys)
 			err := h.run(t, "ADD", conf, podOf("a"))
 			if tt.want == "" {
-				wantError(t, err, 7, "not allowed", "namespaceIsolation", `namespace "a"`)
+				nodetest.Fails(t, err, 7, "not allowed", "namespaceIsolation", `namespace "a"`)
 				wantTrace(t, h)
 				h.clean(t)
 				return
@@ -365,13 +365,13 @@ func TestIsolation(t *testing.T) {
 func TestIsolationKeepsPodsFromFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("fast")), podOf("a")), 7, "a/fast", "no such network")
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("fast")), podOf("a")), 7, "a/fast", "no such network")
 	h.Write("net.d/a/storage.conf", "")
 	h.Write("net.d/kube-system/storage.conf", "")
 	for _, annotation := range []string{annotated("storage"), defaultNetwork("a/storage"), annotated("fast,storage")} {
-		wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotation), podOf("a")), 7)
+		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotation), podOf("a")), 7)
 	}
-	wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("storage")), podOf("a")), 7,
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("storage")), podOf("a")), 7,
 		"NAD a/storage", "spec.config", "not allowed", "namespaceIsolation", "files of the node")
 	wantTrace(t, h)
 	h.clean(t)
@@ -463,11 +463,11 @@ func TestBadDefaultNetwork(t *testing.T) {
 		},
 	} {
 		h := written(t)
-		wantError(t, h.run(t, "ADD", keys(bridge, tt.keys), podOf("a")), tt.code, tt.says...)
+		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, tt.keys), podOf("a")), tt.code, tt.says...)
 		wantTrace(t, h)
 		h.clean(t)
 		if name == "not allowed" { // outside of Kubernetes, too
-			wantError(t, h.run(t, "ADD", keys(bridge, tt.keys)), 7, "podDefaultNetwork")
+			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, tt.keys)), 7, "podDefaultNetwork")
 		}
 	}
 	h := newHost(t, "1.0.0")
@@ -480,7 +480,7 @@ func TestPodsChooseNoDevice(t *testing.T) {
 	selection := annotated(`[{"name":"vf","deviceID":"0000:03:02.0"}]`)
 	h := newHost(t, "1.0.0")
 	h.Write("net.d/a/vf.conf", `{"type":"macvlan",`+capabilities+`}`)
-	wantError(t, h.run(t, "ADD", keys(bridge, selection), podOf("a")), 7, `"vf"`, `"deviceID"`, "allowDeviceID")
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, selection), podOf("a")), 7, `"vf"`, `"deviceID"`, "allowDeviceID")
 	wantTrace(t, h)
 	h.mustRun(t, "ADD", keys(bridge, selection, `"allowDeviceID":true`), podOf("a"))
 	if got := arguments(t, h); got[1] != `{"deviceID":"0000:03:02.0"} null` {

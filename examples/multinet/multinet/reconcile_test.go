@@ -166,7 +166,7 @@ func TestNetworkIsDetachedWithoutItsDefinition(t *testing.T) {
 	}
 	p.networks = "blue,red"
 	_, err := p.reconcile(t)
-	wantError(t, err, 11, "the API is away", `"blue"`)
+	nodetest.Fails(t, err, 11, "the API is away", `"blue"`)
 }
 
 // What a pod may not have, or not while it runs, is an error of its own: the others are
@@ -203,7 +203,7 @@ func TestSelectionThatIsRefusedStopsNoOther(t *testing.T) {
 				p.networks = `[` + tt.selection + `,{"name":"red"}]`
 			}
 			done, err := p.reconcile(t)
-			wantError(t, err, tt.code, tt.words...)
+			nodetest.Fails(t, err, tt.code, tt.words...)
 			got := p.attached(t)
 			if len(done) != 2 || done[0].Err == nil || done[1].Err != nil || len(got) == 0 || got[len(got)-1] != "ADD tuning net1 red" {
 				t.Errorf("done %+v, with %q", done, got)
@@ -250,7 +250,7 @@ func TestReconcileChangesNothingInDoubt(t *testing.T) {
 			p.networks = "red"
 			tt.spoil(t, p)
 			done, err := p.reconcile(t)
-			wantError(t, err, tt.code, tt.words...)
+			nodetest.Fails(t, err, tt.code, tt.words...)
 			if got := p.attached(t); len(done)+len(got) > 0 {
 				t.Errorf("done %+v, with %q", done, got)
 			}
@@ -270,7 +270,7 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 		p.Exec.Plugins["tuning"] = delegatetest.HangOn("DEL", p.Exec.Plugins["tuning"])
 		p.networks = "blue@y,b/blue@z"
 		done, err := p.reconcile(t)
-		wantError(t, err, 11, "macvlan", "tuning")
+		nodetest.Fails(t, err, 11, "macvlan", "tuning")
 		if len(done) != 3 || done[0].Err == nil || done[1].Err == nil || done[2].Err != nil {
 			t.Errorf("done %+v", done)
 		}
@@ -309,7 +309,7 @@ func TestOldContainerOfAPodGetsNoMoreNetworks(t *testing.T) {
 	p.attached(t)
 	p.networks = "blue,red"
 	_, err := p.reconcile(t)
-	wantError(t, err, 11, "newer container", "c2")
+	nodetest.Fails(t, err, 11, "newer container", "c2")
 	if got := p.attached(t); len(got) > 0 {
 		t.Errorf("calls: %q", got)
 	}

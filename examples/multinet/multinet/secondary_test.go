@@ -46,9 +46,9 @@ func TestDetachFromAnUnknownContainerRunsThePlugins(t *testing.T) {
 	unknown := func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "c9", "/run/netns/c9" }
 	h.mustSecondary(t, "DEL", green, wire.Attributes{}, unknown)
 	wantTrace(t, h, "DEL macvlan hot0")
-	wantError(t, h.secondary(t, "DEL", `{"name":"lost","type":"missing"}`, wire.Attributes{}, unknown), 7, "missing")
-	wantError(t, h.secondary(t, "DEL", "broken", wire.Attributes{}, unknown), 6)
-	wantError(t, h.secondary(t, "DEL", green, wire.Attributes{}, unknown, func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 8)
+	nodetest.Fails(t, h.secondary(t, "DEL", `{"name":"lost","type":"missing"}`, wire.Attributes{}, unknown), 7, "missing")
+	nodetest.Fails(t, h.secondary(t, "DEL", "broken", wire.Attributes{}, unknown), 6)
+	nodetest.Fails(t, h.secondary(t, "DEL", green, wire.Attributes{}, unknown, func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 8)
 	h.mustSecondary(t, "DEL", "", wire.Attributes{}, unknown) // there is nothing to run
 	wantTrace(t, h)
 	if files, err := os.ReadDir(h.state()); len(files) > 0 || err != nil {
@@ -89,7 +89,7 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 				h.mustSecondary(t, "DEL", "broken", wire.Attributes{})
 				wantTrace(t, h, "DEL macvlan hot0")
 				h.mustSecondary(t, "DEL", green, wire.Attributes{}) // what is gone is gone
-				wantError(t, h.secondary(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
+				nodetest.Fails(t, h.secondary(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
 				h.mustRun(t, "CHECK", bridge)
 				wantTrace(t, h, "CHECK bridge eth0")
 				h.mustRun(t, "DEL", bridge)
@@ -147,7 +147,7 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 	h.trace()
 	// Whether the damaged one had it is not known.
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
-		wantError(t, h.secondary(t, command, green, wire.Attributes{}), 5, "c1")
+		nodetest.Fails(t, h.secondary(t, command, green, wire.Attributes{}), 5, "c1")
 	}
 	wantTrace(t, h)
 }
@@ -193,7 +193,7 @@ func TestAttachIsRefused(t *testing.T) {
 			if edit == nil {
 				edit = func(*skel.CmdArgs) {}
 			}
-			wantError(t, h.secondary(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
+			nodetest.Fails(t, h.secondary(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
 			wantTrace(t, h)
 			h.mustRun(t, "DEL", bridge)
 			h.clean(t)
@@ -207,10 +207,10 @@ func TestFailedAttachIsUndone(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
-	wantError(t, h.secondary(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
+	nodetest.Fails(t, h.secondary(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
 	wantTrace(t, h, "ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
 	h.stdout = brokenPipe{}
-	wantError(t, h.secondary(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
+	nodetest.Fails(t, h.secondary(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
 	h.stdout = &h.printed
 	h.trace()
 	h.mustRun(t, "CHECK", bridge)
@@ -225,7 +225,7 @@ func TestStatusOfOneMoreNetwork(t *testing.T) {
 	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
 	wantTrace(t, h, "STATUS macvlan")
 	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
-	wantError(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
+	nodetest.Fails(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no
@@ -257,9 +257,9 @@ func TestAttachAndDetach(t *testing.T) {
 		`hot2 {"use":"attached","definition":"a/green"}`,
 	})
 	a.IfName = "eth0"
-	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
+	nodetest.Fails(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
 	a.ContainerID = "c2"
-	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
+	nodetest.Fails(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
 	for range 2 { // what is gone is gone
 		nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
 	}
