@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/jsontest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
@@ -34,7 +33,7 @@ func wholeResult(version string) string {
 // variants returns whole with something wrong in one place.
 func variants(tb testing.TB, whole string) []string {
 	tb.Helper()
-	all, err := jsontest.Variants(whole)
+	all, err := nodetest.JSONVariants(whole)
 	nodetest.OK(tb, err)
 	return all
 }

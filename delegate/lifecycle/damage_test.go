@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/jsontest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
@@ -171,7 +170,7 @@ const (
 // variants returns whole with something wrong in one place.
 func variants(tb testing.TB, whole string) []string {
 	tb.Helper()
-	all, err := jsontest.Variants(whole)
+	all, err := nodetest.JSONVariants(whole)
 	nodetest.OK(tb, err)
 	return all
 }

@@ -40,7 +40,6 @@ var rules = map[string][]string{
 	"internal/redact":   nil,
 	"internal/terse":    nil,
 	"internal/turns":    nil,
-	"internal/jsontest": nil,
 	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest": {"examples/lab/host"},
 	"internal/api":      nil,

@@ -3,6 +3,7 @@ package nodetest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,4 +96,24 @@ func (f *failing) Fatalf(format string, _ ...any) {
 		panic(errStop)
 	}
 	f.TB.Fatalf("not expected: %s", format)
+}
+
+// Each place has its variants, and the rest of the document stays unchanged.
+func TestJSONVariants(t *testing.T) {
+	t.Parallel()
+	all, err := nodetest.JSONVariants(`{"a":[1],"b":"x"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`null`, `{"a":null,"b":"x"}`, `{"a":[null],"b":"x"}`, `{"a":[true],"b":"x"}`, `{"a":[1],"b":{}}`, `{"a":[1]}`, `{"b":"x"}`} {
+		if !slices.Contains(all, want) {
+			t.Errorf("%s is not among them", want)
+		}
+	}
+	if slices.Contains(all, `{"a":[1],"b":"x"}`) || len(all) != 4*12+2 {
+		t.Errorf("%d variants: %q", len(all), all)
+	}
+	if _, err := nodetest.JSONVariants(`{`); err == nil {
+		t.Error("invalid JSON has variants")
+	}
 }
