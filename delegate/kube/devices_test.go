@@ -69,7 +69,7 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	}
 
 	s.SetResourceSlice(resourceSlice("f", 3, "vf-9", "model", "y"))
-	until(t, v.slices, func() bool { return v.slices.resource(func(slice) bool { return false }).Objects == 7 })
+	until(t, v.slices, func() bool { return v.slices.resource().Objects == 7 })
 	wantAttributes(t, v, "vf-9", map[string]string{"nic.example/model": "y"})
 	wantAttributes(t, v, "vf-0", nil) // of an older generation
 }

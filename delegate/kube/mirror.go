@@ -5,16 +5,15 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/nadfile"
@@ -28,76 +27,58 @@ const mirrorRetry = 10 * time.Second
 // store has synced, because until then the directory knows more. After an error, such as a
 // full disk, it tries again and does not give up.
 type mirror struct {
-	dir   string
-	log   *slog.Logger
-	store *store[known]
-
-	mu    sync.Mutex
-	dirty map[types.NamespacedName]struct{} // to be compared with the store
-	wake  chan struct{}                     // has an element when there is something in dirty
+	dir    string
+	log    *slog.Logger
+	store  *store[known]
+	queue  workqueue.TypedDelayingInterface[types.NamespacedName] // to be compared with the store
+	failed map[types.NamespacedName]bool                          // to be tried again
 }
 
 func newMirror(dir string, log *slog.Logger, store *store[known]) *mirror {
 	m := &mirror{
 		dir: dir, log: log, store: store,
-		dirty: make(map[types.NamespacedName]struct{}), wake: make(chan struct{}, 1),
+		queue: workqueue.NewTypedDelayingQueue[types.NamespacedName](), failed: map[types.NamespacedName]bool{},
 	}
-	store.listen(m.mark)
+	store.listen(m.queue.Add)
 	return m
-}
-
-// mark notes that a definition may have changed.
-func (m *mirror) mark(key types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dirty[key] = struct{}{}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take returns what has been marked.
-func (m *mirror) take() []types.NamespacedName {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	keys := slices.Collect(maps.Keys(m.dirty))
-	clear(m.dirty)
-	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	return keys
 }
 
 // run keeps the mirror until ctx ends.
 func (m *mirror) run(ctx context.Context) {
+	defer m.queue.ShutDown()
+	defer context.AfterFunc(ctx, m.queue.ShutDown)()
 	if !m.store.awaitSync(ctx) {
 		return
 	}
 	m.sweep()
-	failing := false
 	for {
-		var retry <-chan time.Time
-		err := m.write(ctx)
-		if err != nil {
-			retry = time.After(mirrorRetry)
-		}
-		if failing != (err != nil) {
-			failing = err != nil
-			if failing {
-				m.log.ErrorContext(ctx, "definitions cannot be mirrored, trying again", "dir", m.dir, "error", err)
-			} else {
-				m.log.InfoContext(ctx, "definitions are mirrored again", "dir", m.dir)
-			}
-		}
-		select {
-		case <-ctx.Done():
+		key, ended := m.queue.Get()
+		if ended || ctx.Err() != nil {
 			return
-		case <-m.wake:
-		case <-retry:
 		}
+		m.note(ctx, key, m.copy(key))
+		m.queue.Done(key)
 	}
 }
 
-// sweep marks the definitions that an earlier process has written, and removes its temporary
+// note has a definition that could not be copied tried again. The log says that there are such,
+// and that there are none any more.
+func (m *mirror) note(ctx context.Context, key types.NamespacedName, err error) {
+	before := len(m.failed)
+	delete(m.failed, key)
+	if err != nil {
+		m.failed[key] = true
+		m.queue.AddAfter(key, mirrorRetry)
+	}
+	switch {
+	case before == 0 && err != nil:
+		m.log.ErrorContext(ctx, "definitions cannot be mirrored, trying again", "dir", m.dir, "error", err)
+	case before > 0 && len(m.failed) == 0:
+		m.log.InfoContext(ctx, "definitions are mirrored again", "dir", m.dir)
+	}
+}
+
+// sweep queues the definitions that an earlier process has written, and removes its temporary
 // files. Definitions without a .key file belong to a person. A directory that cannot be read
 // is left alone.
 func (m *mirror) sweep() {
@@ -107,30 +88,9 @@ func (m *mirror) sweep() {
 		if durable.IsTemp(base) {
 			_ = os.Remove(filepath.Join(m.dir, file)) // it harms nobody
 		} else if name, ok := strings.CutSuffix(base, ".key"); ok {
-			m.mark(types.NamespacedName{Namespace: path.Clean(namespace), Name: name})
+			m.queue.Add(types.NamespacedName{Namespace: path.Clean(namespace), Name: name})
 		}
 	}
-}
-
-// write copies the marked definitions from the store to the directory. Those that it cannot
-// write stay marked.
-func (m *mirror) write(ctx context.Context) error {
-	var errs []error
-	for _, key := range m.take() {
-		err := ctx.Err()
-		if err == nil {
-			err = m.copy(key)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			m.mark(key)
-		}
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	<-m.wake // of the marks above: they wait for the retry
-	return errs[0]
 }
 
 // copy copies a definition from the store to the directory. It removes one that is not in the

@@ -94,36 +94,30 @@ type Resource struct {
 	Synced  bool          // the View has been complete at least once, and answers look-ups
 	Age     time.Duration // since the watch last delivered anything, or since Open
 	Objects int
-	Invalid int // definitions that cannot be used
 
 	// Look-ups that had to wait: the watch delivered the object in time, one request
 	// found it, or neither did.
 	WaitsWatch, WaitsLive, WaitsNone uint64
 }
 
-func (p *part[T]) resource(invalid func(T) bool) Resource {
+func (p *part[T]) resource() Resource {
 	r := Resource{
 		Name: p.source.name, Age: p.store.age(),
 		WaitsWatch: p.waits.watch.Load(), WaitsLive: p.waits.live.Load(), WaitsNone: p.waits.none.Load(),
 	}
-	r.Synced = p.store.each(func(_ types.NamespacedName, item T) {
-		r.Objects++
-		if invalid(item) {
-			r.Invalid++
-		}
-	})
+	r.Synced = p.store.each(func(types.NamespacedName, T) { r.Objects++ })
 	return r
 }
 
 // Resources returns what v watches, for metrics and readiness: definitions, and pods and
 // ResourceSlices once their watch has begun, see [Config].
 func (v *View) Resources() []Resource {
-	all := []Resource{v.definitions.resource(func(k known) bool { return k.err != nil })}
+	all := []Resource{v.definitions.resource()}
 	if v.pods != nil && v.pods.watched.Load() {
-		all = append(all, v.pods.resource(func(Pod) bool { return false }))
+		all = append(all, v.pods.resource())
 	}
 	if v.slices != nil && v.slices.watched.Load() {
-		all = append(all, v.slices.resource(func(slice) bool { return false }))
+		all = append(all, v.slices.resource())
 	}
 	return all
 }

@@ -138,7 +138,7 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 		}
 		c.noteGet(err)
 	}
-	reply, err := c.lists.join(ctx, func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+	reply, err := c.lists.join(ctx, cmp.Or(c.Timeout, defaultTimeout), func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 		return kubelet.List(ctx, &api.ListPodResourcesRequest{})
 	})
 	if err != nil {
