@@ -98,9 +98,7 @@ func (h *host) last(t *testing.T, command, plugin string) (r request) {
 			continue
 		}
 		r = request{}
-		if err := json.Unmarshal(c.Stdin, &r); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(c.Stdin, &r))
 	}
 	return r
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -23,9 +24,7 @@ const theirs = `{"cniVersion":"1.0.0","hairpinMode":true,"ipMasq":false,"ipam":{
 func (h *host) attachedByTheirs(t *testing.T, container, recorded string) string {
 	t.Helper()
 	file := filepath.Join(h.state(), container)
-	if err := errors.Join(os.MkdirAll(h.state(), 0o700), os.WriteFile(file, []byte(recorded), 0o600), os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(h.state(), 0o700), os.WriteFile(file, []byte(recorded), 0o600), os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour))))
 	return file
 }
 
@@ -41,9 +40,7 @@ func TestContainerOfFlannelsOwnPluginIsAdopted(t *testing.T) {
 	h := newHost(t, "1.0.0", subnetEnv)
 	file := h.attachedByTheirs(t, "c1", theirs)
 	other := h.attachedByTheirs(t, "c2", theirs)
-	if err := os.WriteFile(filepath.Join(h.Dir, "netns"), nil, 0o600); err != nil { // else it is gone
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(h.Dir, "netns"), nil, 0o600))
 	const prev = `"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.244.9.7/24"}]}`
 	h.mustRun(t, "CHECK", prev)
 	h.WantTrace("CHECK bridge eth0")
@@ -138,9 +135,7 @@ func TestGCAdoptsStaleContainers(t *testing.T) {
 	}
 	// Without subnet.env there is nothing to replace a torn file by.
 	torn = h.attachedByTheirs(t, "torn", "{")
-	if err := os.Remove(h.subnetFile()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(h.subnetFile()))
 	if err := h.run(t, "GC", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`); err == nil || !strings.Contains(err.Error(), torn) {
 		t.Errorf("torn: %v", err)
 	}

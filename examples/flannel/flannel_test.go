@@ -150,14 +150,10 @@ func TestConfigurationOfTheDelegate(t *testing.T) {
 			}
 			// DEL uses the configuration of the ADD, whatever has become of the
 			// file and of flannel's configuration.
-			if err := os.Remove(h.subnetFile()); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(h.subnetFile()))
 			h.mustRun(t, "DEL", `"delegate":{"type":"absent","name":"x"},"ipam":5`)
 			var was, is map[string]json.RawMessage
-			if err := errors.Join(json.Unmarshal([]byte(tt.want), &was), json.Unmarshal([]byte(h.stdin()), &is)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(json.Unmarshal([]byte(tt.want), &was), json.Unmarshal([]byte(h.stdin()), &is)))
 			delete(is, "prevResult")
 			if diff := cmp.Diff(was, is); diff != "" {
 				t.Errorf("stdin of DEL (-ADD +DEL):\n%s", diff)

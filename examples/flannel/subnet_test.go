@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -65,9 +66,7 @@ func TestReadSubnet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "subnet.env")
-			if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(file, []byte(tt.text), 0o600))
 			s, err := readSubnet(file)
 			if status.Code(err) != tt.code {
 				t.Fatalf("code %d, want %d: %v", status.Code(err), tt.code, err)

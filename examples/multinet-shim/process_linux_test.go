@@ -27,6 +27,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The tests here run the shim as the process that a runtime starts. The daemon
@@ -47,9 +48,7 @@ func newDaemon(t *testing.T, answer func(wire.Request) (int, string)) *daemon {
 	t.Helper()
 	d := &daemon{dir: socketDir(t), answer: answer}
 	l, err := net.Listen("unix", filepath.Join(d.dir, wire.SocketName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s := &http.Server{Handler: d}
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
@@ -60,9 +59,7 @@ func newDaemon(t *testing.T, answer func(wire.Request) (int, string)) *daemon {
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -187,15 +184,11 @@ func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 func mark(t *testing.T, queue string) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(socketDir(t), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := &thick.Server{Queue: queue, Commands: thick.CommandsOf(plugin.Plugin{}, func(context.Context) plugin.Process { return plugin.Process{} })}
-	if err := s.Serve(ctx, l); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.Serve(ctx, l))
 }
 
 // A DEL that finds no daemon is on disk for the next one, or done from the
@@ -270,9 +263,7 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newAttached(t, tt.policy)
-			if err := tt.change(a); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, tt.change(a))
 			stdout, stderr, code := a.Run("DEL", a.conf)
 			if want := min(int(tt.code), 1); code != want {
 				t.Errorf("status %d, want %d: %s, %s", code, want, stdout, stderr)
@@ -313,9 +304,7 @@ func newAttached(t *testing.T, policy string) *attached {
 		Exec: fake, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(a.conf)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return a
 }
 
@@ -341,13 +330,9 @@ func TestSignalEndsTheRequestAndItsErrorIsPrinted(t *testing.T) {
 	cmd := h.Command("ADD", conf("1.0.0", d.dir, ""))
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Start())
 	<-arrived
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 	close(done)
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -8,15 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
-
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
 
 func run(t *testing.T, command, stdin string) delegatetest.Outcome {
 	t.Helper()
@@ -86,8 +80,8 @@ func TestPlugin(t *testing.T) {
 func compact(t *testing.T, text string) string {
 	t.Helper()
 	var v any
-	ok(t, json.NewDecoder(strings.NewReader(text)).Decode(&v))
+	nodetest.OK(t, json.NewDecoder(strings.NewReader(text)).Decode(&v))
 	out, err := json.Marshal(v)
-	ok(t, err)
+	nodetest.OK(t, err)
 	return string(out)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -36,10 +37,10 @@ func TestMain(m *testing.M) {
 func executable(tb testing.TB, dir, name string) string {
 	tb.Helper()
 	exe, err := os.Executable()
-	ok(tb, err)
-	ok(tb, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
+	nodetest.OK(tb, err)
+	nodetest.OK(tb, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
 	path := filepath.Join(dir, name)
-	ok(tb, os.Symlink(exe, path))
+	nodetest.OK(tb, os.Symlink(exe, path))
 	return path
 }
 
@@ -57,32 +58,32 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 			dir := tb.TempDir()
 			executable(tb, dir, "10-"+pluginType)
 			r := &resident.Host{Dir: dir, RegisterTimeout: time.Minute}
-			ok(tb, r.Start(tb.Context()))
-			tb.Cleanup(func() { ok(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
+			nodetest.OK(tb, r.Start(tb.Context()))
+			tb.Cleanup(func() { nodetest.OK(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
 			return &delegate.Invoker{Exec: r.Exec(nil), Path: []string{tb.TempDir()}}
 		},
 		"staying": func(tb testing.TB) *delegate.Invoker {
 			tb.Helper()
 			dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
-			ok(tb, err)
+			nodetest.OK(tb, err)
 			tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 			socket := filepath.Join(dir, "s")
 			l, err := net.Listen("unix", socket)
-			ok(tb, err)
+			nodetest.OK(tb, err)
 			ready := make(chan struct{})
 			r := &resident.Host{Listener: l, RegisterTimeout: time.Minute, Observer: func(s resident.Status) {
 				if s.State == resident.Ready {
 					close(ready)
 				}
 			}}
-			ok(tb, r.Start(tb.Context()))
-			tb.Cleanup(func() { ok(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
+			nodetest.OK(tb, r.Start(tb.Context()))
+			tb.Cleanup(func() { nodetest.OK(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
 			c := exec.CommandContext(context.WithoutCancel(tb.Context()), executable(tb, dir, pluginType), "-socket", socket)
 			var stderr bytes.Buffer
 			c.Env, c.Stderr = []string{}, &stderr
-			ok(tb, c.Start())
+			nodetest.OK(tb, c.Start())
 			tb.Cleanup(func() {
-				ok(tb, c.Process.Signal(syscall.SIGTERM))
+				nodetest.OK(tb, c.Process.Signal(syscall.SIGTERM))
 				if err := c.Wait(); err != nil {
 					tb.Errorf("%v: %s", err, &stderr)
 				}
@@ -96,7 +97,7 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 func attachment(tb testing.TB, addresses string) delegate.Attachment {
 	tb.Helper()
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"resident","addresses":` + addresses + `}]}`))
-	ok(tb, err)
+	nodetest.OK(tb, err)
 	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/no-such-directory/c1", IfName: "eth0"}
 }
 
@@ -108,15 +109,15 @@ func TestSameEitherWay(t *testing.T) {
 			t.Parallel()
 			iv := way(t)
 			done, err := iv.Add(t.Context(), attachment(t, `["10.1.0.2/24"]`))
-			ok(t, err)
+			nodetest.OK(t, err)
 			want := "{\n    \"cniVersion\": \"1.1.0\",\n    \"ips\": [\n        {\n            \"address\": \"10.1.0.2/24\"\n        }\n    ]\n}"
 			if d := cmp.Diff(want, strings.TrimSpace(string(done.Result))); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
-			ok(t, iv.Check(t.Context(), done))
-			ok(t, iv.Status(t.Context(), done.Network))
-			ok(t, iv.GC(t.Context(), done.Network, nil))
-			ok(t, iv.Del(t.Context(), done))
+			nodetest.OK(t, iv.Check(t.Context(), done))
+			nodetest.OK(t, iv.Status(t.Context(), done.Network))
+			nodetest.OK(t, iv.GC(t.Context(), done.Network, nil))
+			nodetest.OK(t, iv.Del(t.Context(), done))
 			_, err = iv.Add(t.Context(), attachment(t, `["nonsense"]`))
 			var failed *delegate.Error
 			if status.Code(err) != 7 || !errors.As(err, &failed) ||
@@ -136,7 +137,7 @@ func TestWaitsForAHost(t *testing.T) {
 	go func() { end <- stay(ctx, []string{pluginType, "-socket", t.TempDir() + "/none"}, nil, stderr) }()
 	<-stderr.said
 	cancel()
-	ok(t, <-end)
+	nodetest.OK(t, <-end)
 }
 
 // signalling tells that something was written.
@@ -167,8 +168,8 @@ func BenchmarkAddDel(b *testing.B) {
 			a := attachment(b, `["10.1.0.2/24"]`)
 			for b.Loop() {
 				done, err := iv.Add(b.Context(), a)
-				ok(b, err)
-				ok(b, iv.Del(b.Context(), done))
+				nodetest.OK(b, err)
+				nodetest.OK(b, iv.Del(b.Context(), done))
 			}
 		})
 	}

@@ -185,9 +185,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	if filepath.Dir(file) != filepath.Join(h.devices(), "cni") {
 		t.Fatalf("the plugin was given %q", file)
 	}
-	if err := os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644); err != nil { // as the plugin does
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644))
 	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
 	if err != nil || len(rs) != 1 {
 		t.Fatal(rs, err)

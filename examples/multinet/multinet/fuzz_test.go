@@ -134,9 +134,7 @@ func FuzzReview(f *testing.F) {
 		annotations := map[string]string{nad.NetworksAnnotation: networks, nad.DefaultNetworkAnnotation: primary}
 		text, err := json.Marshal(annotations)
 		nodetest.OK(t, err)
-		if err := json.Unmarshal(text, &annotations); err != nil { // as valid UTF-8
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(text, &annotations))
 		conf := h.conf(keys(policy, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(text)+`}`))
 		add := New(h.cluster).Do(t.Context(), h.process(), delegate.CommandAdd, skel.CmdArgs{
 			ContainerID: "c1", IfName: "eth0", Netns: h.Dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p", StdinData: []byte(conf),

@@ -144,26 +144,6 @@ func TestAdopterFollows(t *testing.T) {
 	}
 }
 
-// A dry run returns what would be taken over, as far as the records tell.
-func TestTakeWithANetworkOfTheCallers(t *testing.T) {
-	t.Parallel()
-	a, _ := adopter(t)
-	a.attach(t, "blue", "c1")
-	if got := a.Take(t.Context(), true); got != nil {
-		t.Errorf("without a network: %+v", got)
-	}
-	a.Node.Primary, a.Node.Network = []string{"blue"}, "n"
-	for _, want := range []Verdict{Adoptable, Adopted, Recorded, Skipped} {
-		if want == Skipped {
-			nodetest.OK(t, os.WriteFile(filepath.Join(a.Life.Dir, "c1@n@eth0.json"), []byte("x"), 0o600))
-		}
-		got := a.Take(t.Context(), want != Adopted)
-		if len(got) != 1 || got[0].Verdict != want || got[0].Adoption.Key.Network != "n" || (got[0].Err != nil) != (want == Skipped) {
-			t.Errorf("%+v, want %s", got, want)
-		}
-	}
-}
-
 // A pass whose context has ended does not report containers that it has not seen.
 func TestPassThatIsEnded(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,6 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -353,24 +352,6 @@ func TestInstallEndsWhenReadinessFileIsRemoved(t *testing.T) {
 	if got := w.read("net.d/00-multinet.conflist"); !strings.Contains(got, "blue") {
 		t.Errorf("left: %s", got)
 	}
-}
-
-// multinet can use every network that install publishes.
-func TestPublishedNetworkCanBeUsed(t *testing.T) {
-	t.Parallel()
-	h := programtest.NewHost(t, "multinet")
-	n := newNode(t, "10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"fake","dir":%q}]}`, h.Dir))
-	nodetest.OK(t, n.do("install", "--cni-dir", h.State))
-	network, err := netconf.LoadFile(n.Path("net.d/00-multinet.conflist"))
-	nodetest.OK(t, err)
-	request, err := network.Request(0, netconf.Request{})
-	nodetest.OK(t, err)
-	for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
-		if stdout, stderr, code := h.Run(command, string(request)); code != 0 {
-			t.Errorf("%s: %s%s", command, stdout, stderr)
-		}
-	}
-	nodetest.Equal(t, "calls", h.Log(), []string{"STATUS", "ADD eth0", "CHECK eth0", "DEL eth0"})
 }
 
 // The program is replaced in one step, also while it runs. It is not written if it is
@@ -718,35 +699,6 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	if !strings.Contains(n.said.String(), "4 attachments") {
 		t.Errorf("said: %s", n.said.String())
 	}
-}
-
-// With --multus-dir, Multus can remove what is left, and the runtime's cache has no
-// entry that its DEL of Multus's network would leave behind.
-func TestUninstallForMultus(t *testing.T) {
-	t.Parallel()
-	n := attached(t)
-	for _, id := range []string{"c0", "c1", "c2"} {
-		n.Write("cni/results/multinet-"+id+"-eth0", "{}")
-	}
-	n.Write("cni/results/multinet-c9-eth0", "{}") // of a container that multinet does not know
-	n.mkdir("cni2")
-	n.mkdir("multus")
-	err := n.do("uninstall", "--detach", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2"), "--multus-dir", n.Path("multus"))
-	nodetest.OK(t, err)
-	var left []string
-	for _, file := range n.files() {
-		if strings.HasPrefix(file, "cni") || strings.HasPrefix(file, "multus/") {
-			left = append(left, file)
-		}
-	}
-	want := []string{
-		"cni/results/multinet-c9-eth0", "multus/c0", "multus/c1", "multus/c2",
-		"multus/results/blue-c0-eth0", "multus/results/blue-c1-eth0", "multus/results/blue-c2-eth0",
-	}
-	nodetest.Equal(t, "files", left, want)
-	// And back again.
-	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state"), "--multus-dir", n.Path("multus")))
-	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
 }
 
 // uninstall does not remove the network of the daemon.

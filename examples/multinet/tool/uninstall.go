@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -120,18 +121,11 @@ func (u *uninstaller) manager(ctx context.Context, m *autoconf.Manager) (*lifecy
 		if u.name != "" && u.name != name {
 			return nil, "", fmt.Errorf("the published network has the name %q: leave out --name %s", name, u.name)
 		}
-		if kept, _ := attachedTo(ctx, &lifecycle.Manager{Dir: dir}, name); u.dir != "" && len(kept) > 0 && !sameFile(dir, u.dir) {
+		if kept, _ := attachedTo(ctx, &lifecycle.Manager{Dir: dir}, name); u.dir != "" && len(kept) > 0 && !plugin.Root("").SameFile(dir, u.dir) {
 			return nil, "", fmt.Errorf("the published network has its records in %s: leave out --dir %s", dir, u.dir)
 		}
 	}
 	return u.process.NewManager(cmp.Or(u.dir, dir), u.typ, []string{u.binDir}), cmp.Or(u.name, name), nil
-}
-
-// sameFile reports whether two paths are of one file.
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	y, err2 := os.Stat(b)
-	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // unpublished fails if the network name would stay published, because of a wrong or
@@ -149,12 +143,10 @@ func (u *uninstaller) unpublished(name string, attached bool) error {
 		runs := func(types ...string) bool {
 			return slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(types, p.Type()) })
 		}
-		switch path := filepath.Join(u.confDir, f.Name); {
-		case err != nil || atOutput && runs(u.typ):
-		case atOutput:
-			return fmt.Errorf("%s is not of type %q and would stay: --type must be the type in it, %q", path, u.typ, f.Network.Plugins()[0].Type())
-		case f.Network.Name() == name && runs("multinet", "multinet-shim", u.typ):
-			return fmt.Errorf("%s publishes the network %q and would stay: --output must be its name, and --type the type in it, %q", path, name, f.Network.Plugins()[0].Type())
+		ours := atOutput || f.Network.Name() == name && runs("multinet", "multinet-shim", u.typ)
+		if err == nil && ours && (!atOutput || !runs(u.typ)) {
+			return fmt.Errorf("%s would stay: --output must be its name, and --type must be the type in it, %q",
+				filepath.Join(u.confDir, f.Name), f.Network.Plugins()[0].Type())
 		}
 	}
 	if attached && !found {
@@ -201,14 +193,13 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 // cannot be read.
 func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]lifecycle.Record, error) {
 	var all []lifecycle.Record
-	var errs []error
-	for r, err := range life.Records(ctx) {
-		errs = append(errs, err)
-		if err == nil && r.Key.Network == name {
+	err := (&tool{life: life}).each(ctx, func(r lifecycle.Record) error {
+		if r.Key.Network == name {
 			all = append(all, r)
 		}
-	}
-	return all, errors.Join(errs...)
+		return nil
+	})
+	return all, err
 }
 
 // count says how many containers of rs are attached, and of how many that are gone
