@@ -135,12 +135,9 @@ func TestDamagedUntilForgotten(t *testing.T) {
 				t.Errorf("%s of %q: %v", find, content, err)
 			}
 			for range 2 {
-				if got := text(s, k1); got != "corrupt" {
-					t.Errorf("%s", got)
-				}
+				holds(t, s, k1, "corrupt")
 			}
-			l, err := s.Lock(t.Context(), "c1")
-			ok(t, err)
+			l := lock(t, s)
 			r := Record[value]{Key: k1, State: Added}
 			for verb, err := range map[string]error{
 				"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1),
@@ -172,9 +169,7 @@ func TestDamagedUntilForgotten(t *testing.T) {
 			}
 			ok(t, s.Delete(l, k2))
 			ok(t, l.Unlock())
-			if left := tree(t, s.Dir); len(left) != 0 {
-				t.Errorf("left: %q", left)
-			}
+			nothing(t, s)
 		}
 	}
 }
@@ -186,18 +181,14 @@ func TestDamagedWithLongNames(t *testing.T) {
 	k := Key{strings.Repeat("n", 191), strings.Repeat("c", 5000), "eth0"}
 	put(t, s, k, "one")
 	ok(t, os.Truncate(recordPath(s, k), 50))
-	if got := text(s, k); got != "corrupt" {
-		t.Error(got)
-	}
+	holds(t, s, k, "corrupt")
 	keys, err := damaged(t.Context(), s)
 	ok(t, err)
 	if diff := cmp.Diff([]Key{{records.Part(k.Network), records.Part(k.ContainerID), "eth0"}}, keys); diff != "" {
 		t.Fatal(diff)
 	}
 	ok(t, forget(s, keys[0]))
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
+	nothing(t, s)
 }
 
 // What has a record's name without being a file is damage like any other, and
@@ -250,9 +241,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	if data, err := os.ReadFile(secret); string(data) != "secret" || err != nil {
 		t.Errorf("secret: %q, %v", data, err)
 	}
-	if got := text(s, k3); got != "planned another container's" {
-		t.Error(got)
-	}
+	holds(t, s, k3, "planned another container's")
 }
 
 // A lock that is something else than a file is an error that names it, for
@@ -346,9 +335,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 		if data, err := os.ReadFile(recordPath(s, k1)); string(data) != content || err != nil {
 			t.Errorf("it says %q now, %v", data, err)
 		}
-		if got := text(s, k2); got != "planned two" {
-			t.Error(got)
-		}
+		holds(t, s, k2, "planned two")
 	}
 }
 

@@ -407,9 +407,7 @@ func TestNoteAfterAFailedPut(t *testing.T) {
 		}
 		return s.Note(l, Record[value]{Key: k1, State: Added, Value: value{"noted"}})
 	}))
-	if got := text(s, k1); got != "added noted" {
-		t.Error(got)
-	}
+	holds(t, s, k1, "added noted")
 	data, err := os.ReadFile(recordPath(s, k1))
 	ok(t, err)
 	if got := check(data[:bytes.LastIndexByte(data[:len(data)-1], '\n')]); got != "planned "+strings.Repeat("long", 100) {

@@ -41,6 +41,14 @@ func tryLock(t *testing.T, s Store[value]) error {
 	})
 }
 
+// isHeld checks that somebody holds the lock of c1; otherwise the test says why that is wrong.
+func isHeld(t *testing.T, s Store[value], otherwise string) {
+	t.Helper()
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s: %v", otherwise, err)
+	}
+}
+
 // briefly calls f with a context whose time passes only while f waits, however slow the
 // machine is.
 func briefly(t *testing.T, f func(context.Context) error) (err error) {
@@ -173,9 +181,7 @@ func TestUnlockTwice(t *testing.T) {
 	}
 	// The file is the caller's: the lock does not depend on it.
 	ok(t, f.Close())
-	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("closing the file released the lock: %v", err)
-	}
+	isHeld(t, s, "closing the file released the lock")
 	ok(t, l.Unlock())
 	ok(t, l.Unlock())
 	if l.File() != nil {
@@ -207,14 +213,10 @@ func TestLockOfARemovedFile(t *testing.T) {
 	ok(t, os.Remove(path))
 	next := lock(t, s)
 	ok(t, l.Unlock())
-	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the next one's lock is gone: %v", err)
-	}
+	isHeld(t, s, "the next one's lock is gone")
 	ok(t, os.Remove(path))
 	ok(t, next.Unlock())
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left %q", left)
-	}
+	nothing(t, s)
 }
 
 // A lock whose file can be neither kept nor removed is released all the same.
@@ -237,9 +239,7 @@ func TestUnlockReleasesInAnyCase(t *testing.T) {
 			t.Errorf("EROFS at %s: %v", call, err)
 		}
 		ok(t, tryLock(t, s))
-		if left := tree(t, s.Dir); len(left) != 0 {
-			t.Errorf("left %q", left)
-		}
+		nothing(t, s)
 	}
 }
 
@@ -252,9 +252,7 @@ func TestLostLockStaysHeld(t *testing.T) {
 	for range 3 {
 		runtime.GC()
 	}
-	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the lock was released: %v", err)
-	}
+	isHeld(t, s, "the lock was released")
 	// Close what the test has lost.
 	fds, err := os.ReadDir("/proc/self/fd")
 	ok(t, err)
@@ -276,9 +274,7 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	ok(t, os.WriteFile(victim, []byte("precious"), 0o400))
 	ok(t, os.Link(victim, filepath.Join(s.Dir, "c1@lock")))
 	l := lock(t, s)
-	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("two hold the lock: %v", err)
-	}
+	isHeld(t, s, "two hold the lock")
 	for _, k := range []Key{k1, k2} {
 		ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
 	}
@@ -291,9 +287,7 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 		t.Error(n, err)
 	}
 	ok(t, del(s, k2))
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left %q", left)
-	}
+	nothing(t, s)
 	info, err := os.Stat(victim)
 	ok(t, err)
 	if data, err := os.ReadFile(victim); string(data) != "precious" || info.Mode() != 0o400 || err != nil {
@@ -332,9 +326,7 @@ func TestLockAcrossProcesses(t *testing.T) {
 	}
 	holder.kill(t)
 	ok(t, tryLock(t, s))
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left %q", left)
-	}
+	nothing(t, s)
 }
 
 // Several processes that take the lock in turns are never in it together.
@@ -393,13 +385,9 @@ func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
 			if n, err := killOrphans(s); n != 0 || err != nil {
 				t.Errorf("killed %d of a living holder, %v", n, err)
 			}
-			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("while the holder lives: %v", err)
-			}
+			isHeld(t, s, "while the holder lives")
 			p.kill(t)
-			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("while its child lives: %v", err)
-			}
+			isHeld(t, s, "while its child lives")
 			want := strings.Count(children, ",") + 1
 			if n, err := killOrphans(s); n != want || err != nil {
 				t.Errorf("killed %d of %d, %v", n, want, err)
@@ -409,9 +397,7 @@ func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
 			if n, err := killOrphans(s); n != 0 || err != nil {
 				t.Errorf("afterwards: %d, %v", n, err)
 			}
-			if left := tree(t, s.Dir); len(left) != 0 {
-				t.Errorf("left %q", left)
-			}
+			nothing(t, s)
 		})
 	}
 }

@@ -87,6 +87,22 @@ func text(s Store[value], k Key) string {
 	return string(r.State) + " " + r.Value.Text
 }
 
+// holds checks what is stored under k, see text.
+func holds(t *testing.T, s Store[value], k Key, want string) {
+	t.Helper()
+	if got := text(s, k); got != want {
+		t.Errorf("%v: %.40q, want %.40q", k, got, want)
+	}
+}
+
+// nothing checks that nothing is left of the store.
+func nothing(t *testing.T, s Store[value]) {
+	t.Helper()
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // damaged returns the keys that List has of damaged records, and its other
 // errors.
 func damaged[T any](ctx context.Context, s Store[T]) (keys []Key, err error) {
@@ -124,9 +140,7 @@ func code(err error) uint {
 func TestPutGetDelete(t *testing.T) {
 	t.Parallel()
 	s := Store[value]{Dir: filepath.Join(t.TempDir(), "made", "when needed")}
-	if got := text(s, k1); got != "none" {
-		t.Error(got)
-	}
+	holds(t, s, k1, "none")
 	if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading made the directory: %v", err)
 	}
@@ -152,9 +166,7 @@ func TestPutGetDelete(t *testing.T) {
 		t.Errorf("created %v", r.Created)
 	}
 	put(t, s, k1, "again")
-	if got := text(s, k1); got != "planned again" {
-		t.Error(got)
-	}
+	holds(t, s, k1, "planned again")
 	ok(t, del(s, k1))
 	ok(t, del(s, k1))
 	ok(t, del(s, k3))
@@ -209,9 +221,7 @@ func TestNote(t *testing.T) {
 	})
 	s.hook = &hook
 	ok(t, note(s, r))
-	if got := text(s, k1); got != "added " {
-		t.Error(got)
-	}
+	holds(t, s, k1, "added ")
 }
 
 // A DEL that is tried again and again does not fill the disk.
@@ -303,9 +313,7 @@ func TestKeysAreChecked(t *testing.T) {
 					t.Errorf("%s: code %d, want %d: %v", verb, code(err), tt.code, err)
 				}
 			}
-			if left := tree(t, s.Dir); len(left) != 0 {
-				t.Errorf("left: %q", left)
-			}
+			nothing(t, s)
 		})
 	}
 }
@@ -360,8 +368,7 @@ func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	put(t, s, k1, "one")
-	l, err := s.Lock(t.Context(), k1.ContainerID)
-	ok(t, err)
+	l := lock(t, s)
 	busy, calls := errors.New("busy"), 0
 	use := func(err error) func(context.Context, Record[value]) error {
 		return func(ctx context.Context, r Record[value]) error {
@@ -374,9 +381,7 @@ func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 	if err := s.Consume(t.Context(), l, k1, use(busy)); err != busy {
 		t.Errorf("got %v", err)
 	}
-	if got := text(s, k1); got != "planned one" {
-		t.Error(got)
-	}
+	holds(t, s, k1, "planned one")
 	for range 2 {
 		ok(t, s.Consume(t.Context(), l, k1, use(nil)))
 	}
@@ -384,9 +389,7 @@ func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 		t.Errorf("%s after %d calls", got, calls)
 	}
 	ok(t, l.Unlock())
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
+	nothing(t, s)
 }
 
 func TestVerbsWantTheLock(t *testing.T) {
@@ -414,9 +417,7 @@ func TestVerbsWantTheLock(t *testing.T) {
 			}
 		}
 	}
-	if got := text(s, k1); got != "planned one" {
-		t.Error(got)
-	}
+	holds(t, s, k1, "planned one")
 	ok(t, other.Unlock())
 	ok(t, elsewhere.Unlock())
 }
@@ -429,18 +430,13 @@ func TestConsumeRemovesWhatACrashLeft(t *testing.T) {
 	for _, k := range []Key{k1, k2} {
 		ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k)), []byte("half"), 0o600))
 	}
-	l, err := s.Lock(t.Context(), "c1")
-	ok(t, err)
+	l := lock(t, s)
 	ok(t, s.Put(l, Record[value]{Key: k2, State: Planned, Value: value{"whole"}})) // beside what is left of it
-	if got := text(s, k2); got != "planned whole" {
-		t.Error(got)
-	}
+	holds(t, s, k2, "planned whole")
 	ok(t, s.Delete(l, k2))
 	ok(t, s.Consume(t.Context(), l, k1, nil))
 	ok(t, l.Unlock())
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
+	nothing(t, s)
 }
 
 // A thousand attachments leave the directory as it was.
@@ -451,8 +447,7 @@ func TestThousandCyclesLeaveNothing(t *testing.T) {
 	put(t, s, keep, "kept")
 	before := tree(t, s.Dir)
 	for range 1000 {
-		l, err := s.Lock(t.Context(), k1.ContainerID)
-		ok(t, err)
+		l := lock(t, s)
 		ok(t, s.Put(l, Record[value]{Key: k1, State: Planned}))
 		ok(t, s.Note(l, Record[value]{Key: k1, State: Added}))
 		ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
