@@ -142,22 +142,6 @@ func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
 	}
 }
 
-func TestAnEmptyClusterEmptiesTheMirror(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
-		_ = st.Replace([]any{object(nad.Definition{Ref: ref("red", "gone"), Config: config})}, "2")
-		settle()
-	})
-	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
-		_ = st.Replace(nil, "9")
-		settle()
-	})
-	if files := tree(t, dir); files != nil {
-		t.Errorf("files %q, want none", files)
-	}
-}
-
 func TestAMirrorThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "mirror")

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -117,53 +115,6 @@ func TestAnotherPodOfTheSameNameKeepsItsStatus(t *testing.T) {
 	nodetest.Equal(t, "statistics", s.Stats(), StatusStats{Gone: 2})
 }
 
-func TestAStatusIsWrittenWhenTheServerIsBack(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]kubetest.Fault{
-		"cut":               {Cut: true, Times: 2},
-		"unauthorized":      {Status: http.StatusUnauthorized, Times: 2},
-		"conflict":          {Status: http.StatusConflict, Times: 2},
-		"too many requests": {Status: http.StatusTooManyRequests, Times: 2},
-		"internal error":    {Status: http.StatusInternalServerError, Times: 2},
-		"rubbish":           {Body: "<html>", Times: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := withServer(t, Config{}, StatusWait)
-			fault.Verb, fault.Resource = "patch", "pods/status"
-			defer s.server.Break(fault)()
-			pod := s.pod("a")
-			s.add(t, pod)
-			s.await(t, func() bool {
-				return s.server.Pod("blue", "a").Annotations[status.NetworkStatusAnnotation] == aStatus("a").Annotation
-			})
-			if n := s.server.Count("patch", "pods/status"); n != 3 {
-				t.Errorf("%d requests, want 3", n)
-			}
-		})
-	}
-}
-
-func TestARefusalIsAnEventOfTheDaemon(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{}, StatusRequire)
-	s.refused = workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Millisecond, 10*time.Minute)
-	defer s.server.Break(kubetest.Fault{Verb: "patch", Resource: "pods/status", Status: http.StatusForbidden})()
-	for i := range 3 {
-		pod := s.pod(fmt.Sprint("p", i))
-		s.set(pod.Container, aStatus(pod.Name))
-		checkNotWritten(t, s.Wait(t.Context(), pod), true)
-	}
-	s.await(t, func() bool { return len(s.server.Events()) == 1 })
-	e := s.server.Events()[0]
-	if e.Regarding.Name != "daemon" || e.Reason != string(statusNotWritten) || e.Type != corev1.EventTypeWarning {
-		t.Errorf("%+v", e)
-	}
-	if n := s.Stats().Refused; n <= tolerated {
-		t.Errorf("an Event after %d refusals", n)
-	}
-}
-
 func TestAStatusThatSomebodyElseHasChangedIsRepairedOutOfTheView(t *testing.T) {
 	t.Parallel()
 	s := withServer(t, Config{Pods: true}, StatusRequire)
@@ -176,27 +127,6 @@ func TestAStatusThatSomebodyElseHasChangedIsRepairedOutOfTheView(t *testing.T) {
 	s.await(t, func() bool { return len(s.server.Events()) == 2 })
 	if n := s.Stats().Overwritten; n != 1 {
 		t.Errorf("%d times overwritten, want 1", n)
-	}
-}
-
-func TestANewProcessMakesNoRequestForWhatTheViewShows(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{Pods: true}, StatusRequire)
-	awaitSync(t, s.view)
-	pod := s.pod("a")
-	s.add(t, pod)
-	until(t, s.view.pods, func() bool {
-		p, ok := s.view.KnownPod(pod)
-		return ok && p.Annotations[status.NetworkStatusAnnotation] != ""
-	})
-	next := s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: StatusRequire})
-	running(t, next.Run)
-	next.Resume([]nad.Pod{pod})
-	if err := next.Wait(t.Context(), pod); err != nil {
-		t.Error(err)
-	}
-	if n := s.server.Count("patch", "pods/status"); n != 1 {
-		t.Errorf("%d requests, want 1", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -369,6 +372,57 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		if d, err := Start(t.Context(), c); err == nil {
 			d.Stop()
 			t.Errorf("started without %s", name)
+		}
+	}
+}
+
+// A daemon has one way to the API server: that of its View, which reads the credentials again
+// when they change.
+func TestTheDriverSharesTheCredentialsOfAView(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	dir := t.TempDir()
+	n.server.SetToken("first")
+	file, err := n.server.Kubeconfig(dir)
+	nodetest.OK(t, err)
+	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: file, UserAgent: "daemon"})
+	nodetest.OK(t, err)
+	t.Cleanup(view.Close)
+	set, err := kubernetes.NewForConfigAndClient(view.REST())
+	nodetest.OK(t, err)
+	n.config.Client = set
+	n.restart(t)
+	k := n.kubelet(t)
+	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
+	n.server.SetToken("second")
+	if _, err := n.server.Kubeconfig(dir); err != nil {
+		t.Fatal(err)
+	}
+	mustPrepare(t, k, n.server.SetClaim(newClaim("b", nil)))
+	n.attach(t, "pod-web")
+	n.await(t, "written", n.ready("b", "True"))
+	for _, r := range n.server.Requests() {
+		if r.Verb == "update" && r.UserAgent != "daemon" {
+			t.Errorf("the UserAgent is %q", r.UserAgent)
+		}
+	}
+}
+
+// A daemon without ResourceClaims does not pay for them: the module of package kube knows
+// nothing of the one here.
+func TestKubeDoesNotNeedThisModule(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Path}}", "all")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	nodetest.OK(t, err)
+	modules := strings.Fields(string(out))
+	if !slices.Contains(modules, "k8s.io/client-go") {
+		t.Fatalf("modules: %v", modules)
+	}
+	for _, banned := range []string{"k8s.io/dynamic-resource-allocation", "k8s.io/apiserver", "github.com/metacni/metacni/delegate/kube/dra"} {
+		if slices.Contains(modules, banned) {
+			t.Errorf("delegate/kube requires %s", banned)
 		}
 	}
 }

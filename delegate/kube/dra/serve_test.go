@@ -3,16 +3,25 @@ package dra
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/pprof"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -136,5 +145,332 @@ func TestTheLogSaysWhetherTheKubeletTakesTheDriver(t *testing.T) {
 	n.Stop()
 	if !strings.Contains(log.String(), "the kubelet has registered the DRA driver") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// The kubelet hears the path that it knows, although the socket is elsewhere for the driver.
+func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
+	t.Parallel()
+	root := kubeletDir(t)
+	inRoot := func(path string) (string, error) { return filepath.Join(root, strings.TrimPrefix(path, "/node")), nil }
+	n := newNode(t, func(c *Config) { c.KubeletDir, c.Resolve = "/node", inRoot })
+	link := socketDir(t)
+	k, err := dratest.Register(t.Context(), filepath.Join(root, "plugins_registry", driverName+"-reg.sock"), link)
+	nodetest.OK(t, errors.Join(err, os.Symlink(root, filepath.Join(link, "node"))))
+	defer func() { _ = k.Close() }()
+	if want := "/node/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
+		t.Errorf("endpoint %s, want %s", k.Endpoint, want)
+	}
+	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
+	n.restart(t) // in place of a socket that is still there
+	n.Stop()
+	if left, _ := filepath.Glob(root + "/plugins/*/*.sock"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	n.config.CDIDir = "/node/cdi"
+	for _, same := range []bool{false, true} {
+		if same {
+			n.config.KubeletDir = filepath.Join(link, "node")
+			n.config.Resolve = func(path string) (string, error) { return strings.Replace(path, n.config.KubeletDir, root, 1), nil }
+		}
+		d, err := Start(t.Context(), n.config)
+		nodetest.OK(t, err)
+		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/node/plugins/"+driverName+" is not the same directory") {
+			t.Errorf("metadata, the same directory %v: %v", same, err)
+		}
+		d.Stop()
+	}
+}
+
+// A driver starts without a kubelet, says so once, and serves the kubelet that comes later,
+// wherever that is then.
+func TestTheKubeletMayComeLater(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder // only read after Stop
+	late := socketDir(t)
+	n := newNode(t, func(c *Config) {
+		c.KubeletDir = filepath.Join(c.KubeletDir, "none")
+		none := c.KubeletDir
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Resolve = func(path string) (string, error) {
+			if _, err := os.Stat(filepath.Join(late, "plugins_registry")); err == nil {
+				path = strings.Replace(path, none, late, 1)
+			}
+			return path, nil
+		}
+	})
+	if err := n.Err(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), n.config.registry()) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(n.config.plugin()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory is made for no kubelet: %v", err)
+	}
+	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	n.Attached("pod-web", nil)
+	none := n.config.KubeletDir
+	n.config.KubeletDir = late
+	nodetest.OK(t, errors.Join(n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Symlink(late, none), os.Mkdir(n.config.registry(), 0o750)))
+	poll(t, "the driver serves", func() bool { return n.Err() == nil })
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	n.await(t, "published", func() bool { return len(n.server.ResourceSlices()) == 1 })
+	n.Stop()
+	if got := strings.Count(log.String(), "not served yet"); got != 1 || strings.Contains(log.String(), "ERROR") {
+		t.Errorf("said %d times:\n%s", got, &log)
+	}
+}
+
+// With rolling updates two drivers serve the same claims at the same time.
+func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.RollingUpdate = "pod-1" })
+	next := n.config
+	next.RollingUpdate = "pod-2"
+	d, err := Start(t.Context(), next)
+	nodetest.OK(t, err)
+	defer d.Stop()
+	kubelets := map[string]*dratest.Kubelet{}
+	for _, uid := range []string{"pod-1", "pod-2"} {
+		k, err := dratest.Register(t.Context(), filepath.Join(n.config.registry(), driverName+"-"+uid+"-reg.sock"), "")
+		nodetest.OK(t, err)
+		defer func() { _ = k.Close() }()
+		kubelets[uid] = k
+	}
+	c := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, kubelets["pod-1"], c)
+	writing := filepath.Join(n.config.Store.Dir, ".tmp-1") // by the first driver
+	nodetest.OK(t, os.WriteFile(writing, nil, 0o600))
+	third := n.config
+	third.RollingUpdate = "pod-3"
+	again, err := Start(t.Context(), third)
+	nodetest.OK(t, err)
+	again.Stop()
+	if _, err := os.Stat(writing); err != nil {
+		t.Errorf("what another driver is writing: %v", err)
+	}
+	n.Stop()
+	if claims, err := d.config.Claims("pod-web"); len(claims) != 1 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+	if err := unprepareClaim(t, kubelets["pod-2"], c); err != nil {
+		t.Error(err)
+	}
+	if claims, err := d.config.Claims("pod-web"); len(claims) != 0 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+	for _, uid := range []string{"../x", "a b"} {
+		next.RollingUpdate = uid
+		if _, err := Start(t.Context(), next); err == nil || !strings.Contains(err.Error(), "RollingUpdate") {
+			t.Errorf("%q: %v", uid, err)
+		}
+	}
+}
+
+// When Stop has returned, the driver calls nobody and writes nothing: the next one may start.
+func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(t *testing.T, n *node, c *resourcev1.ResourceClaim){
+		"unprepare": func(t *testing.T, n *node, c *resourcev1.ResourceClaim) {
+			t.Helper()
+			if unprepareClaim(t, n.kubelet(t), c) == nil {
+				t.Error("released while it stops")
+			}
+		},
+		"prepare": func(t *testing.T, n *node, c *resourcev1.ResourceClaim) {
+			t.Helper()
+			c = c.DeepCopy()
+			c.Status.ReservedFor[0].UID = "pod-next" // so that the driver looks for attachments
+			if _, failures := prepareClaims(t, n.kubelet(t), n.server.SetClaim(c)); failures["a"] == "" {
+				t.Error("prepared while it stops")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			called, stopping, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			slow := func(ctx context.Context) error {
+				close(called)
+				<-ctx.Done() // Stop has begun
+				<-stopping
+				close(ended)
+				return ctx.Err()
+			}
+			n := newNode(t, func(c *Config) {
+				c.Records = func(ctx context.Context, _ string) ([]Record, error) { return nil, slow(ctx) }
+			})
+			a := n.server.SetClaim(newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), a)
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				ask(t, n, a)
+			}()
+			<-called
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				n.Stop()
+			}()
+			<-answered // the connection is closed, and the request still runs
+			select {
+			case <-stopped:
+				t.Error("stopped while a request runs")
+			default:
+			}
+			close(stopping)
+			<-stopped
+			select {
+			case <-ended:
+			default:
+				t.Error("stopped before the request has ended")
+			}
+			if claims, err := n.config.Store.Pod("pod-web"); len(claims) != 1 || err != nil {
+				t.Errorf("%v, %v", claims, err)
+			}
+			if claims, err := n.config.Store.Pod("pod-next"); len(claims) != 0 || err != nil {
+				t.Errorf("%v, %v", claims, err)
+			}
+			if _, err := (plugin{n.Driver}).PrepareResourceClaims(t.Context(), nil); err == nil {
+				t.Error("a request after the end")
+			}
+			if _, err := (plugin{n.Driver}).UnprepareResourceClaims(t.Context(), nil); err == nil {
+				t.Error("a request after the end")
+			}
+		})
+	}
+}
+
+// A daemon runs for months: nothing is kept in memory about claims that are released.
+func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	for name, release := range map[string]func(c *resourcev1.ResourceClaim) error{
+		"a": func(c *resourcev1.ResourceClaim) error { return unprepareClaim(t, k, c) },
+		"b": func(c *resourcev1.ResourceClaim) error {
+			n.server.DeleteClaim(c.Namespace, c.Name)
+			n.detach(string(c.UID))
+			return n.sweepAll(t.Context())
+		},
+		"c": func(c *resourcev1.ResourceClaim) error { // the kubelet has lost the pod
+			n.detach(string(c.UID))
+			c = c.DeepCopy()
+			c.Status.ReservedFor[0].UID = "pod-next"
+			mustPrepare(t, k, n.server.SetClaim(c))
+			return unprepareClaim(t, k, c)
+		},
+	} {
+		c := n.server.SetClaim(newClaim(name, nil))
+		mustPrepare(t, k, c)
+		n.attach(t, "pod-web")
+		n.await(t, "written", n.ready(name, "True"))
+		if err := release(c); err != nil {
+			t.Error(err)
+		}
+		n.writer.mu.Lock()
+		if len(n.writer.failures) > 0 {
+			t.Errorf("%s: %v", name, n.writer.failures)
+		}
+		n.writer.mu.Unlock()
+	}
+}
+
+// The kubelet asks again when it has waited too long: requests for the same claim may run at
+// once. What was asked for last is what the Store has.
+func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	for _, prepared := range []bool{true, false, true} {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
+					t.Error(failures)
+				}
+			})
+			all.Go(func() {
+				if err := unprepareClaim(t, k, a); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		want := 0
+		if prepared {
+			mustPrepare(t, k, a)
+			want = 1
+		} else if err := unprepareClaim(t, k, a); err != nil {
+			t.Error(err)
+		}
+		if claims, damaged, err := n.config.Store.All(); len(claims) != want || damaged != nil || err != nil {
+			t.Errorf("%v, %v, %v", claims, damaged, err)
+		}
+	}
+}
+
+// A claim whose record cannot be written is refused, and nothing is left of the attempt. Others
+// are prepared, and so is the claim as soon as its record can be written.
+func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, k, a)
+	blocker := filepath.Join(n.config.Store.Dir, "pod-web_claim-b")
+	if err := os.Mkdir(blocker, 0o700); err != nil { // no file can take this name
+		t.Fatal(err)
+	}
+	if _, failures := prepareClaims(t, k, b); !strings.HasPrefix(failures["b"], "claim blue/b: ") {
+		t.Errorf("got %v", failures)
+	}
+	if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
+		t.Errorf("the other: %v", failures)
+	}
+	nodetest.OK(t, os.Remove(blocker))
+	mustPrepare(t, k, b)
+	if names, err := filepath.Glob(filepath.Join(n.config.Store.Dir, "*")); len(names) != 2 || err != nil {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// The helper tries again what it says is recoverable.
+func TestErrorsOfResourceSlicesAreWarnings(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	p := plugin{&Driver{log: slog.New(slog.NewTextHandler(&log, nil))}}
+	p.HandleError(t.Context(), fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable), "failed")
+	if !strings.Contains(log.String(), "level=WARN ") {
+		t.Errorf("got %s", log.String())
+	}
+}
+
+// A driver tries again for as long as it cannot serve: every attempt must end what it began.
+func TestAnAttemptThatFailsLeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	config := n.config
+	config.KubeletDir = filepath.Join(config.KubeletDir, strings.Repeat("long", 30)) // for a socket
+	nodetest.OK(t, os.MkdirAll(config.registry(), 0o750))
+	label := "a driver that fails in " + config.KubeletDir
+	pprof.Do(t.Context(), pprof.Labels("test", label), func(ctx context.Context) {
+		d, err := Start(ctx, config)
+		if err != nil || d.Err() == nil {
+			t.Fatalf("%v, it serves", err)
+		}
+		d.Stop()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		var all strings.Builder
+		nodetest.OK(t, pprof.Lookup("goroutine").WriteTo(&all, 1))
+		if !strings.Contains(all.String(), label) {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(all.String())
+		}
+		runtime.Gosched()
 	}
 }

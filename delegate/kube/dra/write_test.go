@@ -159,8 +159,12 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 			heal := n.server.Break(fault)
 			n.attach(t, "pod-web")
 			n.await(t, "tried twice", func() bool { return n.server.Count(verb, fault.Resource) >= before+2 })
+			n.counts(t, func(s Stats) bool {
+				return s.Pending == 1 && s.Written == 0 && (s.Refused > 0) == (name == "403") && (s.Failed > 0) == (name != "403")
+			})
 			heal()
 			n.await(t, "written", n.ready("a", "True"))
+			n.counts(t, func(s Stats) bool { return s.Pending == 0 && s.Written == 1 })
 		})
 	}
 }
@@ -332,5 +336,43 @@ func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	n.await(t, "attached", n.ready("a", "True"))
 	if got := n.server.Count("update", ""); got != 1 {
 		t.Errorf("%d updates", got)
+	}
+}
+
+// counts waits until the driver has counted something.
+func (n *node) counts(t *testing.T, done func(Stats) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for !done(n.Stats()) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%+v; requests: %v", n.Stats(), n.server.Requests())
+		case <-poll.C:
+		}
+	}
+}
+
+// Whoever does not know whose attachments have changed has all looked at. The text of a failed
+// attempt stays.
+func TestRefreshFollowsWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	b := n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "pod-b" }))
+	mustPrepare(t, k, a, b)
+	n.attach(t, "pod-web")
+	n.Attached("pod-b", errors.New("no free device"))
+	n.await(t, "written", n.ready("a", "True"))
+	n.await(t, "written", n.ready("b", "False"))
+	n.counts(t, func(s Stats) bool { return s == Stats{Prepared: 2, Written: 2} })
+	n.detach(string(a.UID))
+	n.Refresh()
+	n.await(t, "refreshed", n.ready("a", "False"))
+	if text := n.server.Claim("blue", "b").Status.Devices[0].Conditions[0].Message; text != "no free device" {
+		t.Errorf("the text is now %q", text)
 	}
 }
