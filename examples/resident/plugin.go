@@ -42,15 +42,7 @@ func addresses() plugin.Plugin {
 
 // add prints prevResult with the addresses, or a result of these.
 func add(_ context.Context, call *plugin.Call) error {
-	c, err := decode(call.StdinData)
-	if err != nil {
-		return err
-	}
-	r, err := c.previous()
-	if err != nil {
-		return err
-	}
-	ips, err := c.ips()
+	c, r, ips, err := read(call)
 	if err != nil {
 		return err
 	}
@@ -65,20 +57,12 @@ func add(_ context.Context, call *plugin.Call) error {
 
 // check requires the addresses in prevResult.
 func check(_ context.Context, call *plugin.Call) error {
-	c, err := decode(call.StdinData)
+	c, r, ips, err := read(call)
 	if err != nil {
 		return err
 	}
-	if c.RawPrevResult == nil {
+	if c.PrevResult == nil {
 		return invalid("CHECK without prevResult")
-	}
-	r, err := c.previous()
-	if err != nil {
-		return err
-	}
-	ips, err := c.ips()
-	if err != nil {
-		return err
 	}
 	for _, want := range ips {
 		if !slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Address.String() == want.Address.String() }) {
@@ -86,6 +70,18 @@ func check(_ context.Context, call *plugin.Call) error {
 		}
 	}
 	return nil
+}
+
+// read returns the configuration, the result that the addresses are added to, and these.
+func read(call *plugin.Call) (c config, r *types100.Result, ips []*types100.IPConfig, err error) {
+	c, err = decode(call.StdinData)
+	if err == nil {
+		r, err = c.previous()
+	}
+	if err == nil {
+		ips, err = c.ips()
+	}
+	return c, r, ips, err
 }
 
 func decode(stdin []byte) (c config, err error) {

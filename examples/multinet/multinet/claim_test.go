@@ -157,14 +157,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 			if !strings.Contains(more, "runtimeConfig") {
 				more = strings.Trim(more+","+passedNothing, ",")
 			}
-			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, more), podOf("a")), tt.code, tt.says...)
-			if tt.code < 100 {
-				wantTrace(t, h)
-			}
-			h.clean(t)
-			if h.printed.Len() > 0 {
-				t.Errorf("printed %s", h.printed.String())
-			}
+			h.refuses(t, keys(bridge, more), tt.code, tt.says, podOf("a"))
 		})
 	}
 }

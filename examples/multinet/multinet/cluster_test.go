@@ -141,9 +141,7 @@ func TestNoFileInPlaceOfADefinition(t *testing.T) {
 			h.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 				return nad.Definition{Ref: r, Config: tt.config}, tt.err
 			}
-			nodetest.Fails(t, h.run(t, "ADD", tt.keys, podOf("a")), tt.code, `"fast"`)
-			wantTrace(t, h)
-			h.clean(t)
+			h.refuses(t, tt.keys, tt.code, []string{`"fast"`}, podOf("a"))
 		})
 	}
 }

@@ -81,13 +81,7 @@ func TestBadConfiguration(t *testing.T) {
 			h.taken = []string{"lo", "used0"}
 			h.Write("net.d/double.conf", `{"name":"double","type":"bridge","type":"macvlan"}`)
 			h.Write("net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
-			err := h.run(t, "ADD", tt.keys)
-			nodetest.Fails(t, err, tt.code, tt.says...)
-			wantTrace(t, h)
-			h.clean(t)
-			if h.printed.Len() > 0 {
-				t.Errorf("printed %q", h.printed.String())
-			}
+			h.refuses(t, tt.keys, tt.code, tt.says)
 		})
 	}
 }

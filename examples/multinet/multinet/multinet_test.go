@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
@@ -161,6 +162,18 @@ const bridge = `"delegates":[{"type":"bridge"}]`
 
 // keys joins groups of keys.
 func keys(groups ...string) string { return strings.Join(groups, ",") }
+
+// refuses wants an ADD to fail with a code and these words. No plugin has run then, unless the
+// code is that of a plugin, and nothing is left or printed.
+func (h *host) refuses(t *testing.T, keys string, code uint, says []string, edits ...func(*skel.CmdArgs)) {
+	t.Helper()
+	nodetest.Fails(t, h.run(t, "ADD", keys, edits...), code, says...)
+	if code < 100 || code == types.ErrInternal {
+		wantTrace(t, h)
+	}
+	h.clean(t)
+	nodetest.Equal(t, "printed", h.printed.String(), "")
+}
 
 func wantTrace(t *testing.T, h *host, want ...string) {
 	t.Helper()

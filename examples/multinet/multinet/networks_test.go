@@ -93,11 +93,7 @@ func TestBadAuxiliaryChain(t *testing.T) {
 	} {
 		h := newHost(t, "1.1.0")
 		h.Write("net.d/vendor/10.conf", tt.file)
-		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"auxiliaryCNIChainName":`+tt.name)), tt.code, tt.says...)
-		if tt.code != 107 {
-			wantTrace(t, h)
-		}
-		h.clean(t)
+		h.refuses(t, keys(bridge, `"auxiliaryCNIChainName":`+tt.name), tt.code, tt.says)
 	}
 }
 
@@ -350,9 +346,7 @@ func TestBadDefinition(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			h.Write("net.d/a/bad.conf", tt.config)
 			h.Write("net.d/storage.d/10.conf", `{"type":"tuning"}`)
-			nodetest.Fails(t, h.run(t, "ADD", tt.keys+keys(bridge, annotated("bad")), podOf("a")), tt.code, tt.says...)
-			wantTrace(t, h)
-			h.clean(t)
+			h.refuses(t, tt.keys+keys(bridge, annotated("bad")), tt.code, tt.says, podOf("a"))
 		})
 	}
 }

@@ -463,9 +463,7 @@ func TestBadDefaultNetwork(t *testing.T) {
 		},
 	} {
 		h := written(t)
-		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, tt.keys), podOf("a")), tt.code, tt.says...)
-		wantTrace(t, h)
-		h.clean(t)
+		h.refuses(t, keys(bridge, tt.keys), tt.code, tt.says, podOf("a"))
 		if name == "not allowed" { // outside of Kubernetes, too
 			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, tt.keys)), 7, "podDefaultNetwork")
 		}
