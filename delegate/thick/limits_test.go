@@ -1,11 +1,16 @@
 package thick
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,8 +21,238 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/peer"
 	"github.com/metacni/metacni/status"
 )
+
+// raw connects to r, and returns what it reads until the end there.
+func (r *rig) raw() (net.Conn, func() string) {
+	r.t.Helper()
+	c, err := r.l.dial(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = c.Close() })
+	all := make(chan string, 1)
+	go func() {
+		data, _ := io.ReadAll(c)
+		all <- string(data)
+	}()
+	return c, func() string { return <-all }
+}
+
+const post100 = "POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+
+// What is no request, or does not come to its end, costs its connection alone.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		head  string
+		each  string // one a second, after head
+		after time.Duration
+		want  string
+	}{
+		"not HTTP":       {"hello\r\n\r\n", "", 0, "HTTP/1.1 400 "},
+		"TLS":            {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "", 0, "HTTP/1.1 400 "},
+		"zeroes":         {strings.Repeat("\x00", 100) + "\n\n", "", 0, "HTTP/1.1 400 "},
+		"no host":        {"POST /cni HTTP/1.1\r\n\r\n", "", 0, "HTTP/1.1 400 "},
+		"huge header":    {"POST /cni HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 40<<10) + "\r\n\r\n", "", 0, "HTTP/1.1 431 "},
+		"two lengths":    {"POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "", 0, "HTTP/1.1 400 "},
+		"odd encoding":   {"POST /cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "", 0, "HTTP/1.1 501 "},
+		"silence":        {"", "", readHeaderTimeout, ""},
+		"slow header":    {"POST /cni HTTP/1.1\r\nHost: x\r\nX-Slow: ", "x", readHeaderTimeout, ""},
+		"slow body":      {post100, "x", readTimeout, "HTTP/1.1 400 "},
+		"silent body":    {post100, "", readTimeout, "HTTP/1.1 400 "},
+		"slow chunks":    {"POST /cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", readTimeout, "HTTP/1.1 400 "},
+		"broken chunks":  {"POST /cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "", 0, "HTTP/1.1 400 "},
+		"other protocol": {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "", 0, "HTTP/1.1 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				r := serve(t, &Server{Commands: f.commands()})
+				c, all := r.raw()
+				start := time.Now()
+				var writer sync.WaitGroup
+				defer writer.Wait()
+				writer.Go(func() {
+					_, err := io.WriteString(c, tt.head)
+					for err == nil && tt.each != "" {
+						time.Sleep(time.Second)
+						_, err = io.WriteString(c, tt.each)
+					}
+				})
+				got := all()
+				if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+					t.Errorf("answer %q, want %q", got, tt.want)
+				}
+				// The server lingers for half a second, for its answer to be read.
+				if d := time.Since(start); d < tt.after || d > tt.after+time.Second {
+					t.Errorf("after %v, want %v", d, tt.after)
+				}
+				r.do(request("ADD", "c1")).wantOK(t)
+				f.want(t, "ADD c1")
+			})
+		})
+	}
+}
+
+// A client that goes before it has said all is nobody's operation.
+func TestTruncated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		r := serve(t, &Server{Commands: f.commands()})
+		whole := "POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 300\r\n\r\n" + string(encoded(request("ADD", "c1")))
+		for n := range len(whole) {
+			c := r.connect()
+			if _, err := io.WriteString(c, whole[:n]); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Close()
+		}
+		synctest.Wait()
+		f.want(t)
+		r.idle()
+	})
+}
+
+// The time for a request to come is not that of its operation. It is not
+// cancelled when that is over, and its client is watched still.
+func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
+	t.Parallel()
+	for name, chunked := range map[string]bool{"length": false, "chunks": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+					select {
+					case <-time.After(6 * readTimeout):
+						return someResult(), nil
+					case <-ctx.Done():
+						return nil, context.Cause(ctx)
+					}
+				}}
+				r := serve(t, &Server{Commands: f.commands()})
+				body := string(encoded(request("ADD", "c1")))
+				head := fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				if chunked {
+					head = fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+				}
+				c, all := r.raw()
+				if _, err := io.WriteString(c, head); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				if got := all(); !strings.HasPrefix(got, "HTTP/1.1 200 ") {
+					t.Errorf("answer %q", got)
+				}
+				if d := time.Since(start); d != 6*readTimeout {
+					t.Errorf("after %v", d)
+				}
+				f.want(t, "ADD c1", "end ADD c1")
+
+				c, all = r.raw()
+				if _, err := io.WriteString(c, head); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(3 * readTimeout)
+				f.want(t, "ADD c1")
+				_ = c.Close()
+				all()
+				synctest.Wait()
+				f.want(t, "end ADD c1")
+				r.idle()
+			})
+		})
+	}
+}
+
+// A connection may carry one request after the other.
+func TestKeepAlive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := serve(t, bare())
+		c := r.connect()
+		in := bufio.NewReader(c)
+		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			send(t, c, request(verb, "c1"))
+			res, err := http.ReadResponse(in, nil)
+			if err != nil || res.StatusCode != http.StatusOK {
+				t.Fatal(res, err)
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+		start := time.Now()
+		if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+		if d := time.Since(start); d != idleTimeout {
+			t.Errorf("closed after %v", d)
+		}
+	})
+}
+
+// Who may not connect gets nothing, whatever it asks, and is seen.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	own := uint32(os.Geteuid()) //nolint:gosec // no ID is negative
+	type peerFunc = func(net.Conn) (int, bool)
+	as := func(uid int, ok bool) peerFunc {
+		return func(net.Conn) (int, bool) { return uid, ok }
+	}
+	for name, tt := range map[string]struct {
+		allow []uint32
+		peer  peerFunc
+		ok    bool
+	}{
+		"root":                   {nil, as(0, true), true},
+		"this user":              {nil, me, true},
+		"another":                {nil, as(65534, true), false},
+		"unknown":                {nil, as(-1, false), false},
+		"unknown, though listed": {[]uint32{1<<32 - 1}, as(-1, false), false},
+		"listed":                 {[]uint32{7, 65534}, as(65534, true), true},
+		"not listed":             {[]uint32{own + 1}, me, false},
+		"nobody":                 {[]uint32{}, as(0, true), false},
+		"a pipe":                 {nil, peer.UID, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var seen events
+				f := &fake{}
+				other := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					if !tt.ok {
+						t.Error("a stranger got through")
+					}
+				})
+				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.observe, Other: other}, tt.peer)
+				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
+					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
+					synctest.Wait()
+					if tt.ok == (a.status == http.StatusForbidden) {
+						t.Errorf("%s: %d %s, %v", path, a.status, a.body, a.err)
+					}
+					if !tt.ok {
+						a.want(t, 403, 999, "may not connect")
+					}
+				}
+				if calls := f.said(); tt.ok != (len(calls) == 1) {
+					t.Errorf("calls %q", calls)
+				}
+				all := seen.taken()
+				if tt.ok {
+					return
+				}
+				if len(all) != 6 || all[0].Status != 403 || all[0].Path != wire.PathCNI || all[5].Path != "" || all[0].Command != "" || all[0].Err == nil {
+					t.Errorf("events %+v", all)
+				}
+			})
+		})
+	}
+}
 
 // addAfter is an ADD that waits for g.
 func addAfter(g gate) func(context.Context, *skel.CmdArgs) (types.Result, error) {

@@ -1,17 +1,32 @@
 package thick
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/peer"
 )
 
 func listenOn(t *testing.T, socket string) *Listener {
@@ -204,5 +219,385 @@ func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 		if l, err := Listen(t.Context(), path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", path, l, err)
 		}
+	}
+}
+
+// activate starts an actor that has the files from descriptor 3 on, and is told
+// of them by env, in which PID stands for its own.
+func activate(t *testing.T, env string, files ...*os.File) *actor {
+	t.Helper()
+	return start(t, "activated", env, func(c *exec.Cmd) { c.ExtraFiles = files })
+}
+
+// playActivated serves one connection on the socket it was given.
+func playActivated(t *testing.T, arg string) {
+	t.Helper()
+	env := strings.Fields(strings.ReplaceAll(arg, "PID!", strconv.Itoa(os.Getpid())))
+	from := inheritable(t, []int{firstFD}) // who runs the tests
+	l, err := Activated(t.Context(), env)
+	if l == nil {
+		fmt.Println("none", err)
+		return
+	}
+	fmt.Println("serves", l.Addr(), inheritable(t, from))
+	c, err := l.Accept()
+	nodetest.OK(t, err)
+	uid, known := peer.UID(c)
+	fmt.Println("peer", uid, known)
+	nodetest.OK(t, c.Close())
+	nodetest.OK(t, l.Close())
+	fmt.Println("closed")
+}
+
+// inheritable lists the descriptors that a child would inherit, but for the
+// standard ones and those of but.
+func inheritable(t *testing.T, but []int) []int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	nodetest.OK(t, err)
+	var fds []int
+	for _, e := range list {
+		fd, err := strconv.Atoi(e.Name())
+		nodetest.OK(t, err)
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 && fd >= firstFD && !slices.Contains(but, fd) {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// file returns a copy of the descriptor of l, as a service manager has it.
+func file(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
+	t.Helper()
+	f, err := l.File()
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// The socket of the service manager is served, stays when the daemon goes, and
+// is served by the next one, with what came in between.
+func TestActivated(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	nodetest.OK(t, err)
+	defer manager.Close()
+	f := file(t, manager)
+	for range 2 {
+		early, err := net.Dial("unix", socket) // before there is a daemon
+		nodetest.OK(t, err)
+		a := activate(t, "X=1 LISTEN_PID=PID! LISTEN_FDS=1 LISTEN_FDNAMES=cni", f)
+		for _, want := range []string{
+			"serves " + socket + " []",
+			fmt.Sprint("peer ", os.Geteuid(), " true"),
+			"closed",
+		} {
+			if said := a.says(t); said != want {
+				t.Errorf("%q, want %q", said, want)
+			}
+		}
+		nodetest.OK(t, early.Close())
+		if _, err := os.Lstat(socket); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A daemon with an activated socket and one that makes the socket itself exclude each
+// other, and neither takes the socket from the service manager.
+func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	nodetest.OK(t, err)
+	defer manager.Close()
+	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
+	if said := a.says(t); said != "serves "+socket+" []" {
+		t.Fatal(said)
+	}
+	if lock, err := tryLockFile(socket + ".lock"); lock != nil || err != nil {
+		t.Fatalf("the lock is free: %v", err)
+	}
+	byHand := listenLater(t.Context(), socket)
+	announced(t, socket)
+	c, err := net.Dial("unix", socket) // ends the daemon
+	nodetest.OK(t, err)
+	defer c.Close()
+	if l, err := byHand(); l != nil || err == nil || !strings.Contains(err.Error(), "another process listens on it") {
+		t.Errorf("%v, %v", l, err)
+	}
+	c, err = net.Dial("unix", socket)
+	nodetest.OK(t, err)
+	nodetest.OK(t, c.Close())
+
+	// The other way round: a daemon that has made the socket, and whose socket has been
+	// replaced, still has the lock.
+	other := socketDir(t) + "/s"
+	l := listenOn(t, other)
+	nodetest.OK(t, os.Remove(other))
+	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
+	nodetest.OK(t, err)
+	defer second.Close()
+	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
+	nodetest.OK(t, l.Close())
+	if said := next.says(t); said != "serves "+other+" []" {
+		t.Error(said)
+	}
+	if m := mode(t, other); m.Type() != fs.ModeSocket {
+		t.Errorf("removed: %v", m)
+	}
+}
+
+// What is not for this process is none, and what it cannot use is an error.
+func TestActivatedNot(t *testing.T) {
+	t.Parallel()
+	dir := socketDir(t)
+	listening, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/l", Net: "unix"})
+	nodetest.OK(t, err)
+	defer listening.Close()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: dir + "/l", Net: "unix"})
+	nodetest.OK(t, err)
+	defer conn.Close()
+	datagram, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/d", Net: "unixgram"})
+	nodetest.OK(t, err)
+	defer datagram.Close()
+	packet, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: dir + "/p", Net: "unixpacket"})
+	nodetest.OK(t, err)
+	defer packet.Close()
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	nodetest.OK(t, err)
+	defer tcp.Close()
+	null, err := os.Open(os.DevNull)
+	nodetest.OK(t, err)
+	defer null.Close()
+	good := file(t, listening)
+	const mine = "LISTEN_PID=PID! LISTEN_FDS=1"
+	for _, tt := range []struct {
+		name, env string
+		file      *os.File
+		want      string
+	}{
+		{"nothing said", "HOME=/", good, "<nil>"},
+		{"no pid", "LISTEN_FDS=1", good, "<nil>"},
+		{"another's", "LISTEN_PID=1 LISTEN_FDS=1", good, "<nil>"},
+		{"another's, and odd", "LISTEN_PID=1 LISTEN_FDS=x", good, "<nil>"},
+		{"no count", "LISTEN_PID=PID!", good, "<nil>"},
+		{"none", "LISTEN_PID=PID! LISTEN_FDS=0", good, "<nil>"},
+		{"two", "LISTEN_PID=PID! LISTEN_FDS=2", good, "LISTEN_FDS passes 2 sockets, want 1"},
+		{"odd pid", "LISTEN_PID=x LISTEN_FDS=1", good, `LISTEN_PID is not a number: "x"`},
+		{"odd count", "LISTEN_PID=PID! LISTEN_FDS=-1", good, `LISTEN_FDS is not a number: "-1"`},
+		{"empty count", "LISTEN_PID=PID! LISTEN_FDS=", good, `LISTEN_FDS is not a number: ""`},
+		{"file", mine, null, "file descriptor 3: getsockopt: socket operation on non-socket"},
+		{"tcp", mine, file(t, tcp), "file descriptor 3: not a unix stream socket"},
+		{"datagram", mine, file(t, datagram), "file descriptor 3: not listening"},
+		{"packet", mine, file(t, packet), "file descriptor 3: not a unix stream socket"},
+		{"connection", mine, file(t, conn), "file descriptor 3: not listening"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			want := "none " + tt.want
+			if tt.want != "<nil>" {
+				want = "none socket activation: " + tt.want
+			}
+			if said := activate(t, tt.env, tt.file).says(t); said != want {
+				t.Errorf("%q, want %q", said, want)
+			}
+		})
+	}
+}
+
+// unixClient is a client of the server at socket. Nobody having listened at the
+// moment it came is no answer, and it asks again, as a shim does.
+func unixClient(socket string) *http.Client {
+	return clientOf(func(ctx context.Context) (net.Conn, error) {
+		for {
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
+				return c, err
+			}
+		}
+	})
+}
+
+// serveUnix starts s on a unix socket of its own.
+func serveUnix(t *testing.T, s *Server) (*rig, string) {
+	t.Helper()
+	socket := socketDir(t) + "/s"
+	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
+	l := listenOn(t, socket)
+	s.HandOver = l.HandOver
+	r.run(l)
+	return r, socket
+}
+
+// What the kernel says of a client's end is noticed, and what is sent to
+// one that has gone is not taken for received.
+func TestClosedConnectionEndsTheOperation(t *testing.T) {
+	t.Parallel()
+	began, g, undone := make(chan struct{}, 1), make(gate), make(chan struct{})
+	f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		began <- struct{}{}
+		if a.ContainerID == "c1" {
+			return addUntilEnd(ctx, a)
+		}
+		<-g
+		return someResult(), nil
+	}, del: func(context.Context, *skel.CmdArgs) error {
+		close(undone)
+		return nil
+	}}
+	seen := make(chan Event, 2)
+	_, socket := serveUnix(t, &Server{Commands: f.commands(), Observer: func(ev Event) { seen <- ev }})
+	send := func(id string) net.Conn {
+		c, err := net.Dial("unix", socket)
+		nodetest.OK(t, err)
+		send(t, c, request("ADD", id))
+		<-began
+		return c
+	}
+	nodetest.OK(t, send("c1").Close())
+	if ev := <-seen; ev.Status != 499 || ev.UID != os.Geteuid() {
+		t.Errorf("%+v", ev)
+	}
+	nodetest.OK(t, send("c2").Close())
+	close(g)
+	<-undone
+	if ev := <-seen; ev.Status != 499 {
+		t.Errorf("%+v", ev)
+	}
+}
+
+// What stops to write and still reads has gone, too. It is told no success.
+func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{})
+	f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		close(began)
+		<-ctx.Done()
+		return someResult(), nil
+	}}
+	_, socket := serveUnix(t, &Server{Commands: f.commands()})
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	nodetest.OK(t, err)
+	defer c.Close()
+	send(t, c, request("ADD", "c1"))
+	<-began
+	nodetest.OK(t, c.CloseWrite())
+	data, err := io.ReadAll(c)
+	nodetest.OK(t, err)
+	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client disconnected") {
+		t.Errorf("answer %s", data)
+	}
+	f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+}
+
+// The kernel says who connects.
+func TestStrangersOnASocket(t *testing.T) {
+	t.Parallel()
+	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
+	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
+	r, _ = serveUnix(t, bare())
+	r.do(request("ADD", "c1")).wantOK(t)
+}
+
+// While one daemon follows the other no request is lost: each has an
+// answer, each DEL succeeds, and an ADD that does not has done nothing.
+func TestRestartsLoseNoRequest(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	var adds, dels atomic.Int64
+	handler := func() *fake {
+		return &fake{
+			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { adds.Add(1); return someResult(), nil },
+			del: func(context.Context, *skel.CmdArgs) error { dels.Add(1); return nil },
+		}
+	}
+	first := make(chan struct{})
+	next := func() *rig {
+		r := &rig{t: t, Server: &Server{Commands: handler().commands(), MaxInFlight: 2}, done: make(chan struct{})}
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+		r.stop = stop
+		go func() {
+			defer close(r.done)
+			l, err := Listen(ctx, socket)
+			if err != nil {
+				r.err = err
+				return
+			}
+			select {
+			case <-first:
+			default:
+				close(first)
+			}
+			r.HandOver = l.HandOver
+			r.err = r.Serve(ctx, l)
+		}()
+		return r
+	}
+	daemon := next()
+	<-first
+	client := unixClient(socket)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	var added, deleted atomic.Int64
+	stop := make(chan struct{})
+	for i := range 8 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id := fmt.Sprintf("c%d-%d", i, n)
+				a := exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("ADD", id)))
+				for a.status == http.StatusServiceUnavailable {
+					a = exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("ADD", id)))
+				}
+				if a.status != http.StatusOK || a.err != nil {
+					t.Errorf("ADD %s: %d %s, %v", id, a.status, a.body, a.err)
+					return
+				}
+				added.Add(1)
+				a = exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("DEL", id)))
+				if a.status != http.StatusOK || a.err != nil {
+					t.Errorf("DEL %s: %d %s, %v", id, a.status, a.body, a.err)
+					return
+				}
+				deleted.Add(1)
+			}
+		})
+	}
+	for range 5 {
+		successor := next()
+		announced(t, socket)
+		daemon.stop()
+		<-daemon.done
+		if daemon.err != nil {
+			t.Error(daemon.err)
+		}
+		daemon = successor
+		if _, err := os.Lstat(socket); err != nil {
+			t.Error(err)
+		}
+		for have := adds.Load(); adds.Load() < have+10 && !t.Failed(); {
+			a := exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("STATUS", "")))
+			if a.err != nil {
+				t.Error(a.err)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	daemon.stop()
+	<-daemon.done
+	if daemon.err != nil {
+		t.Error(daemon.err)
+	}
+	if adds.Load() != added.Load() || dels.Load() != deleted.Load() {
+		t.Errorf("%d ADDs done, %d answered; %d DELs done, %d answered", adds.Load(), added.Load(), dels.Load(), deleted.Load())
 	}
 }

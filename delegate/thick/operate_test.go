@@ -2,10 +2,16 @@ package thick
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +24,135 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 )
+
+func TestCommandThatThePluginDoesNotHave(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	for _, verb := range []string{"CHECK", "GC", "STATUS"} {
+		s := &Server{Commands: Commands{Add: f.Add, Del: f.Del}}
+		post(t, s, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
+	}
+	f.want(t)
+}
+
+// The trace of a request reaches the plugin: its headers before its variables.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	var got []string
+	f := &fake{check: func(ctx context.Context, _ *skel.CmdArgs) error {
+		got = Trace(ctx)
+		return nil
+	}}
+	s := &Server{Commands: f.commands()}
+	for name, tt := range map[string]struct {
+		env    []string
+		header http.Header
+		want   []string
+	}{
+		"none":       {nil, nil, nil},
+		"variables":  {[]string{"TRACEPARENT", "a", "TRACESTATE", "b", "BAGGAGE", "c"}, nil, []string{"TRACEPARENT=a", "TRACESTATE=b", "BAGGAGE=c"}},
+		"headers":    {[]string{"TRACEPARENT", "a", "BAGGAGE", "c"}, http.Header{"Traceparent": {"x"}, "Tracestate": {"y"}}, []string{"TRACEPARENT=x", "TRACESTATE=y", "BAGGAGE=c"}},
+		"impossible": {[]string{"TRACEPARENT", "a\x00b", "BAGGAGE", strings.Repeat("x", maxTrace+1)}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := with(request("CHECK", "c1"), tt.env...)
+			o, err := decode(wire.PathCNI, &m, tt.header, nil)
+			nodetest.OK(t, err)
+			nodetest.OK(t, s.service().operate(t.Context(), heard(o)))
+			nodetest.Equal(t, "got", got, tt.want)
+		})
+	}
+	if got := Trace(t.Context()); got != nil {
+		t.Errorf("of no request: %q", got)
+	}
+}
+
+// The Observer is told of every request for an operation.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen events
+		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Second)
+			return someResult(), nil
+		}}
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe, MaxInFlight: 1})
+		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
+		start := time.Now()
+		first := r.begin(m)
+		synctest.Wait()
+		second := r.begin(request("ADD", "c2"))
+		first().wantOK(t)
+		second().wantOK(t)
+		synctest.Wait()
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, []byte("{"))
+		synctest.Wait() // it is told after the answer
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_COMMAND", "VERSION")))
+		synctest.Wait()
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_CONTAINERID", "../x")))
+		r.get(wire.PathCNI)   // not for an operation
+		r.get(wire.PathReady) // nor this
+		synctest.Wait()
+		all := seen.taken()
+		want := []Event{
+			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAME=web-0", Start: start, Duration: time.Second, Status: 200},
+			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c2", IfName: "eth0", Start: start, Queued: time.Second, Duration: 2 * time.Second, Status: 200},
+			{Path: "/cni", Start: start.Add(2 * time.Second), Status: 400},
+			{Path: "/cni", Start: start.Add(2 * time.Second), Status: 400},
+			{Path: "/cni", Command: "ADD", Start: start.Add(2 * time.Second), Status: 400},
+		}
+		for i := range all {
+			if (all[i].Status == 200) != (all[i].Err == nil) {
+				t.Errorf("%d: err %v", i, all[i].Err)
+			}
+			all[i].Err = nil
+		}
+		for i := range want {
+			want[i].UID = os.Geteuid()
+		}
+		nodetest.Equal(t, "got", all, want)
+	})
+}
+
+func TestOverrideAndConfigurationMustBeObjects(t *testing.T) {
+	t.Parallel()
+	for _, odd := range []string{``, `null`, `[]`, `{"a":1,}`, `{}{}`, strings.Repeat("[", 20000)} {
+		m := request("ADD", "c1")
+		m.Config = []byte(odd)
+		s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"a":1}`)}
+		_, err := decode(wire.PathCNI, &m, nil, s.service().override)
+		refused(t, err, 6, "the configuration is not a JSON object")
+
+		// The server's own: it does not begin.
+		if odd == "" {
+			continue
+		}
+		s = &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}
+		l := newInMemory()
+		if err := s.Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "Override is not a JSON object") {
+			t.Errorf("%.20q: Serve: %v", odd, err)
+		}
+		if _, err := l.Accept(); err == nil {
+			t.Error("the listener is open")
+		}
+	}
+}
+
+// The override reaches the plugin.
+func TestOverrideReachesThePlugin(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
+	m := request("ADD", "c1")
+	o, err := decode(wire.PathCNI, &m, nil, s.service().override)
+	nodetest.OK(t, err)
+	if got, want := string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if o.network != "other" {
+		t.Errorf("network %q", o.network)
+	}
+}
 
 func (f *fake) want(t *testing.T, lines ...string) {
 	t.Helper()
@@ -346,5 +481,198 @@ func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 			return nil
 		}}).commands()}
 		post(t, s, "POST", wire.PathCNI, string(encoded(request("STATUS", "")))).want(t, 500, tt.code, tt.says)
+	}
+}
+
+// Operations of one container run one by one, in the order in which they
+// came; those of others do not wait for them.
+func TestOperationsOfAContainerRunInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context, *skel.CmdArgs) error {
+			time.Sleep(time.Second)
+			return nil
+		}
+		f := &fake{check: slow, del: slow, add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Second)
+			return someResult(), nil
+		}}
+		attach := func(*wire.Attributes) Commands { return f.commands() }
+		r := serve(t, &Server{Commands: f.commands(), Attach: attach})
+		var waits []func() answer
+		for _, verb := range []string{"ADD", "CHECK", "ADD"} {
+			waits = append(waits, r.begin(request(verb, "c1")))
+			synctest.Wait()
+		}
+		attached := make(chan answer, 1)
+		go func() {
+			attached <- r.attach(with(request("ADD", "c1"), "CNI_IFNAME", "net1"))
+		}()
+		synctest.Wait()
+		// Of another container, and of none.
+		start := time.Now()
+		r.do(request("CHECK", "c2")).wantOK(t)
+		r.do(request("GC", "c1")).wantOK(t)
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("waited %v", d)
+		}
+		for _, wait := range waits {
+			wait().wantOK(t)
+		}
+		(<-attached).wantOK(t)
+		if d := time.Since(start); d != 4*time.Second {
+			t.Errorf("took %v", d)
+		}
+		got := slices.DeleteFunc(f.said(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
+		nodetest.Equal(t, "calls", got, []string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"})
+		r.idle()
+	})
+}
+
+// A DEL takes the place of all that came before it for its
+// container, the waiting included, after it was undone.
+func TestDelCancelsEarlierOperations(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second) // undoing
+			return nil, types.NewError(101, "killed", "")
+		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
+		// All the ADDs that may be are there already: a DEL needs none of their places.
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, MaxQueued: 3})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		queued := r.begin(request("CHECK", "c1"))
+		synctest.Wait()
+		other := r.begin(request("ADD", "c2"))
+		synctest.Wait()
+		start := time.Now()
+		first, second := r.begin(request("DEL", "c1")), r.begin(request("DEL", "c1"))
+		synctest.Wait()
+		after := r.begin(request("CHECK", "c1"))
+		add().want(t, 500, 11, "ADD c1 eth0: cancelled by DEL: killed")
+		// It must not be tried again, as a 503 would be.
+		queued().want(t, 500, 11, "CHECK c1 eth0: cancelled by DEL")
+		first().wantOK(t)
+		second().wantOK(t)
+		if d := time.Since(start); d != 3*time.Second {
+			t.Errorf("waited %v", d)
+		}
+		r.do(request("DEL", "c2")).wantOK(t)
+		other().want(t, 500, 11, "cancelled by DEL")
+		after().wantOK(t)
+		calls := f.said()
+		for id, want := range map[string][]string{
+			"c1": {"ADD c1", "end ADD c1", "DEL c1", "end DEL c1", "DEL c1", "end DEL c1", "CHECK c1"},
+			"c2": {"ADD c2", "end ADD c2", "DEL c2", "end DEL c2"},
+		} {
+			got := slices.DeleteFunc(slices.Clone(calls), func(s string) bool { return !strings.HasSuffix(s, id) })
+			nodetest.Equal(t, "calls", got, want)
+		}
+		r.idle()
+	})
+}
+
+// What a DEL comes too late for has succeeded, and is removed by it.
+func TestDelAfterTheAddSucceeded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done() // it has done all it had to
+			return someResult(), nil
+		}}
+		r := serve(t, &Server{Commands: f.commands()})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		r.do(request("DEL", "c1")).wantOK(t)
+		add().wantOK(t)
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+	})
+}
+
+// A DEL of one more network cancels operations of its interface only.
+func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: addUntilEnd, check: untilEnd}
+		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }, Timeouts: Timeouts{Check: time.Second}})
+		more := func(verb, ifname string) func() answer {
+			c := make(chan answer, 1)
+			go func() {
+				c <- r.attach(with(request(verb, "c1"), "CNI_IFNAME", ifname))
+			}()
+			synctest.Wait()
+			return func() answer { return <-c }
+		}
+		check := r.begin(request("CHECK", "c1")) // runs on, until its time is up
+		synctest.Wait()
+		one, two := more("ADD", "net1"), more("ADD", "net2")
+		detached := more("DEL", "net1")
+		one().want(t, 500, 11, "cancelled by DEL")
+		check().want(t, 500, 11, "operation timed out")
+		synctest.Wait()
+		// The DEL of the container takes all.
+		del := r.begin(request("DEL", "c1"))
+		two().want(t, 500, 11, "cancelled by DEL")
+		detached().wantOK(t)
+		del().wantOK(t)
+		r.idle()
+	})
+}
+
+// Whatever comes in whatever order, a container has one operation at a
+// time, and nothing is left held.
+func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	var holders [4]atomic.Int32
+	busy := func(ctx context.Context, a *skel.CmdArgs) error {
+		h := &holders[a.ContainerID[1]-'0']
+		if h.Add(1) != 1 {
+			t.Error("two at once in " + a.ContainerID)
+		}
+		defer h.Add(-1)
+		if len(a.Netns)%3 == 0 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		return someResult(), busy(ctx, a)
+	}}
+	s := &Server{Commands: f.commands(), MaxInFlight: 3, MaxQueued: n}
+	sv := s.service()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			verb := []string{"ADD", "CHECK", "DEL", "ADD"}[i%4]
+			m := with(request(verb, fmt.Sprint("c", i/4%4)), "CNI_NETNS", strings.Repeat("x", 1+i%7))
+			m.DeadlineMs = 20
+			o, err := decode(wire.PathCNI, &m, nil, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if i%5 == 0 {
+				go cancel()
+			}
+			op := heard(o)
+			delivered := 0
+			op.deliver = func([]byte) error {
+				delivered++
+				return nil
+			}
+			if err := sv.operate(ctx, op); (err == nil) != (delivered == 1) {
+				t.Errorf("%s: delivered %d times, %v", verb, delivered, err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := s.Stats(); st != (Stats{}) || sv.containers.Len() != 0 || len(sv.flight.ops.all()) != 0 {
+		t.Errorf("left: %+v", st)
 	}
 }

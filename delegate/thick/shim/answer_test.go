@@ -1,18 +1,22 @@
 package shim
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -20,6 +24,189 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
+
+// environ is a shim's environment, most of which is nobody's business.
+var environ = []string{
+	"PATH=/bin", "KUBERNETES_SERVICE_HOST=10.0.0.1", "TOKEN=secret", "odd", "=odd",
+	"CNI_COMMAND=DEL", "CNI_CONTAINERID=other", "CNI_NETNS=/other", "CNI_IFNAME=other", "CNI_ARGS=A=other", "CNI_PATH=/other",
+}
+
+// What is sent is what Multus's daemon reads and no more, and of the
+// environment only what is the runtime's or the trace's. The arguments are the
+// command's own, whatever the environment says.
+func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
+	t.Parallel()
+	trace := []string{
+		"CNI_NETNS_OVERRIDE=1", "TRACESTATE=k=v", "BAGGAGE=a=b",
+		"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "TRACEPARENT=again",
+	}
+	stdin := []byte(testConfig)
+	tests := []struct {
+		name, path, command string
+		env                 []string
+		args                skel.CmdArgs
+		with                *wire.Attributes
+	}{
+		{
+			name: "add", path: wire.PathCNI, command: "ADD", env: trace,
+			args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=p;K8S_POD_NAMESPACE=n", Path: "/opt/cni/bin"},
+		},
+		{name: "del", path: wire.PathCNI, command: "DEL", args: skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Path: "/opt/cni/bin"}},
+		{name: "gc", path: wire.PathCNI, command: "GC", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
+		{name: "status", path: wire.PathCNI, command: "STATUS", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
+		{
+			name: "delegate-add", path: wire.PathAttach, command: "ADD",
+			args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", Path: "/opt/cni/bin"},
+			with: &wire.Attributes{
+				IPs: []string{"10.0.0.9/24"}, MAC: "02:00:00:00:00:09",
+				CNIArgs: map[string]json.RawMessage{"vlan": json.RawMessage("3")},
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			type sent struct {
+				head *http.Request
+				body wire.Request
+			}
+			got := make(chan sent, 1)
+			d := newDaemon(t, func(_ int, conn *net.UnixConn) {
+				h, r, err := request(conn)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- sent{h, r}
+				_, _ = conn.Write([]byte(okAdd))
+			})
+			c := &Client{Socket: d.socket, Env: append(tt.env, environ...)}
+			tt.args.StdinData = stdin
+			var err error
+			if tt.path == wire.PathCNI {
+				_, err = c.Do(t.Context(), tt.command, &tt.args)
+			} else {
+				_, err = c.Attach(t.Context(), tt.command, &tt.args, tt.with)
+			}
+			nodetest.OK(t, err)
+			s := <-got
+			if s.head.Method != "POST" || s.head.URL.Path != tt.path || s.head.Proto != "HTTP/1.1" || s.head.Host != "dummy" || !s.head.Close {
+				t.Errorf("%+v", s.head)
+			}
+			wantHeader := http.Header{
+				"Connection": {"close"}, "Content-Type": {"application/json"}, "Content-Length": s.head.Header["Content-Length"],
+			}
+			if tt.env != nil {
+				wantHeader["Traceparent"] = []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+				wantHeader["Tracestate"] = []string{"k=v"}
+				wantHeader["Baggage"] = []string{"a=b"}
+			}
+			nodetest.Equal(t, "got", s.head.Header, wantHeader)
+			most := (115 * time.Second).Milliseconds()
+			if tt.command == "STATUS" {
+				most = 2000
+			}
+			if s.body.DeadlineMs < 1 || s.body.DeadlineMs > most {
+				t.Errorf("deadline of %d ms", s.body.DeadlineMs)
+			}
+			s.body.DeadlineMs = 0
+			nodetest.Equal(t, "got", tree(t, s.body), fixture(t, tt.name))
+		})
+	}
+}
+
+func fixture(t *testing.T, name string) (v any) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "requests", name+".json"))
+	nodetest.OK(t, err)
+	nodetest.OK(t, json.Unmarshal(data, &v))
+	return v
+}
+
+func tree(t *testing.T, r wire.Request) (v any) {
+	t.Helper()
+	data, err := json.Marshal(r)
+	nodetest.OK(t, err)
+	nodetest.OK(t, json.Unmarshal(data, &v))
+	return v
+}
+
+// A trace cannot add lines to the header, and one that is too long for it goes
+// by the environment alone.
+func TestTraceStaysInItsHeader(t *testing.T) {
+	t.Parallel()
+	for value, header := range map[string]bool{
+		"00-ab": true, "a\r\nX-Evil: 1": false, "a\x00": false, "ä": false, strings.Repeat("x", maxTrace): true, strings.Repeat("x", maxTrace+1): false,
+	} {
+		text, err := message(t.Context(), wire.PathCNI, wire.Request{Env: map[string]string{"BAGGAGE": value}})
+		nodetest.OK(t, err)
+		head, body, _ := strings.Cut(string(text), "\r\n\r\n")
+		if strings.Contains(head, "\r\nBAGGAGE: "+value+"\r\n") != header || strings.Contains(head, "Evil") {
+			t.Errorf("%.20q: %.200q", value, head)
+		}
+		if !strings.Contains(body, "BAGGAGE") {
+			t.Errorf("%.20q is not in the environment", value)
+		}
+	}
+}
+
+// The socket is the Client's, or that of the configuration's directory. The
+// configuration of one more network does not choose it. Without a socket a command
+// fails: it is not sent to Multus.
+func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ set, config, path, want string }{
+		{"/a/b", `{"daemonSocketDir":"/c"}`, wire.PathCNI, "/a/b"},
+		{"", `{"daemonSocketDir":"/c/"}`, wire.PathCNI, "/c/multus.sock"},
+		{"", `{"daemonSocketDir":"/c/"}`, wire.PathAttach, ""},
+		{"", `{}`, wire.PathCNI, ""},
+		{"", `{"daemonSocketDir":3}`, wire.PathCNI, ""},
+	}
+	for _, tt := range tests {
+		c := &Client{Socket: tt.set}
+		if got := c.socket(tt.path, &skel.CmdArgs{StdinData: []byte(tt.config)}); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+	zero := &Client{Stdout: new(strings.Builder), Queue: newQueue(t)}
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+		wantError(t, zero.Execute(t.Context(), command, args()), 7)
+	}
+}
+
+// Nothing is sent that the daemon would not read, and no command that it does
+// not have.
+func TestRefusedBeforeSending(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t, replies(okEmpty))
+	c := &Client{Socket: d.socket, Queue: newQueue(t)}
+	for _, command := range []string{"", "VERSION", "add", "FETCH"} {
+		_, err := c.Do(t.Context(), command, args())
+		wantError(t, err, 4)
+		_, err = c.Attach(t.Context(), command, args(), nil)
+		wantError(t, err, 4)
+	}
+	for _, command := range []string{"GC", "STATUS"} {
+		_, err := c.Attach(t.Context(), command, args(), nil)
+		wantError(t, err, 4)
+	}
+	wantError(t, (&Client{Socket: d.socket}).Execute(t.Context(), "ADD", args()), 999) // no Stdout
+	noJSON := args()
+	noJSON.StdinData = []byte(`secret`)
+	wantError(t, (&Client{Socket: d.socket, Stdout: new(strings.Builder)}).Execute(t.Context(), "ADD", noJSON), 6)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, command := range commands {
+		_, err := c.Do(ended, command, args())
+		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
+	}
+	if n := d.count(); n != 0 {
+		t.Errorf("%d connections", n)
+	}
+	large := args()
+	large.StdinData = []byte(`{"name":"` + strings.Repeat("x", wire.MaxBody) + `"}`)
+	_, err := c.Do(t.Context(), "ADD", large)
+	wantError(t, err, 6)
+}
 
 // What daemons of Multus and of this module answer, as bytes on the wire.
 func TestAnswersOfDaemons(t *testing.T) {
@@ -339,6 +526,150 @@ func FuzzRefusal(f *testing.F) {
 			if strings.Contains(err.Error(), "s3cr3t") {
 				t.Errorf("%v", err)
 			}
+		}
+	})
+}
+
+// responses are texts, and what they are read as. An empty body with a zero
+// status is an error, which is errMalformed or io.ErrUnexpectedEOF.
+var responses = []struct {
+	name, text string
+	status     int
+	body       string
+	err        error
+}{
+	{"length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", nil},
+	{"odd case, no reason, bare line feeds", "HTTP/1.1 500\ncOnTeNt-LENGTH:2\n\nhi", 500, "hi", nil},
+	{"more than the length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi there", 200, "hi", nil},
+	{"length twice", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", nil},
+	{"up to the end", "HTTP/1.0 200 OK\r\n\r\nhi", 200, "hi", nil},
+	{"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1;x=y\r\ni\r\n0\r\n\r\n", 200, "hi", nil},
+	{"chunks and a trailer", "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\nX: y\r\n\r\n", 200, "hi", nil},
+	{"no content", "HTTP/1.1 204 No Content\r\n\r\n", 204, "", nil},
+	{"interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", nil},
+
+	{"nothing", "", 0, "", io.ErrUnexpectedEOF},
+	{"half a status", "HTTP/1.1 20", 0, "", io.ErrUnexpectedEOF},
+	{"half a header", "HTTP/1.1 200 OK\r\nContent-Le", 0, "", io.ErrUnexpectedEOF},
+	{"no end of the header", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", 0, "", io.ErrUnexpectedEOF},
+	{"half a body", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", 0, "", io.ErrUnexpectedEOF},
+	{"half a chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhi", 0, "", io.ErrUnexpectedEOF},
+	{"no last chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", 0, "", io.ErrUnexpectedEOF},
+	{"no end of the trailer", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n", 0, "", io.ErrUnexpectedEOF},
+	{"interim only", "HTTP/1.1 100 Continue\r\n\r\n", 0, "", io.ErrUnexpectedEOF},
+
+	{"not HTTP", "SSH-2.0-OpenSSH_9.6\r\n\r\n", 0, "", errMalformed},
+	{"HTTP/2", "HTTP/2.0 200 OK\r\n\r\n", 0, "", errMalformed},
+	{"a status of two digits", "HTTP/1.1 20 OK\r\n\r\n", 0, "", errMalformed},
+	{"a negative status", "HTTP/1.1 -20 OK\r\n\r\n", 0, "", errMalformed},
+	{"no header line", "HTTP/1.1 200 OK\r\nhello\r\n\r\n", 0, "", errMalformed},
+	{"a negative length", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 0, "", errMalformed},
+	{"another coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", 0, "", errMalformed},
+	{"a size that is none", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 0, "", errMalformed},
+	{"a chunk that goes on", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nhi\r\n0\r\n\r\n", 0, "", errMalformed},
+	{"a long line", "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxResponse) + "\r\n\r\n", 0, "", errMalformed},
+	{"many lines", "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", maxResponse/6) + "\r\n", 0, "", errMalformed},
+	{"interim without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", maxResponse/20), 0, "", errMalformed},
+	{"a long body", "HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n", 0, "", errMalformed},
+	{"a length beyond numbers", "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", 0, "", errMalformed},
+	{"a long chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7fffffffffffffff\r\n", 0, "", errMalformed},
+	{"a long body up to the end", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", maxResponse), 0, "", errMalformed},
+}
+
+func TestResponse(t *testing.T) {
+	t.Parallel()
+	for _, tt := range responses {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := readResponse(strings.NewReader(tt.text))
+			if tt.err != nil || err != nil {
+				if !errors.Is(err, tt.err) {
+					t.Errorf("%v, want %v", err, tt.err)
+				}
+				return
+			}
+			if r.status != tt.status || string(r.body) != tt.body {
+				t.Errorf("%d %q, want %d %q", r.status, r.body, tt.status, tt.body)
+			}
+		})
+	}
+}
+
+// A response without end is refused, not read for ever.
+func TestResponseIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"", "HTTP/1.1 200 OK\r\nA: ", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"} {
+		from := &endless{head: head}
+		if _, err := readResponse(from); !errors.Is(err, errMalformed) {
+			t.Errorf("%q: %v", head, err)
+		}
+		if from.n > maxResponse {
+			t.Errorf("%q: read %d bytes", head, from.n)
+		}
+	}
+}
+
+// An endless reader reads head, and then the same for ever.
+type endless struct {
+	head string
+	n    int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := copy(p, e.head)
+	e.head = e.head[n:]
+	for i := n; i < len(p); i++ {
+		p[i] = 'x'
+	}
+	e.n += len(p)
+	return len(p), nil
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]time.Duration{
+		"0": 0, "7": 7 * time.Second, "-1": -1, "99999999999": -1, "Fri, 31 Dec 1999 23:59:59 GMT": -1, "": -1,
+	} {
+		r, err := readResponse(strings.NewReader("HTTP/1.1 503 X\r\nretry-after: " + value + "\r\n\r\n"))
+		if err != nil || r.retryAfter != want {
+			t.Errorf("%q: %v, %v", value, r, err)
+		}
+	}
+}
+
+// FuzzResponse: what is read as a response net/http reads the same way, within
+// the limits, and one that was cut is never read as one that has a frame.
+func FuzzResponse(f *testing.F) {
+	for _, tt := range responses {
+		if len(tt.text) < 1<<10 {
+			f.Add([]byte(tt.text))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := readResponse(bytes.NewReader(data))
+		if err != nil {
+			if r != nil || !errors.Is(err, errMalformed) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Fatalf("%v, %v", r, err)
+			}
+			return
+		}
+		if len(r.body) > wire.MaxBody || r.status < 200 || r.status > 999 {
+			t.Fatalf("%+v", r)
+		}
+		from := bufio.NewReader(bytes.NewReader(data))
+		std, err := http.ReadResponse(from, nil)
+		for err == nil && std.StatusCode < 200 {
+			std, err = http.ReadResponse(from, nil)
+		}
+		if err != nil {
+			return // it is stricter in places
+		}
+		body, err := io.ReadAll(std.Body)
+		if err != nil {
+			return
+		}
+		if std.StatusCode != r.status || !bytes.Equal(body, r.body) {
+			t.Errorf("%d %q, net/http has %d %q", r.status, r.body, std.StatusCode, body)
 		}
 	})
 }

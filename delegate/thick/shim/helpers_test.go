@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -237,4 +238,20 @@ func funcs(ctx context.Context, c *Client) skel.CNIFuncs {
 		return func(a *skel.CmdArgs) error { return c.Execute(ctx, name, a) }
 	}
 	return skel.CNIFuncs{Add: command("ADD"), Check: command("CHECK"), Del: command("DEL"), GC: command("GC"), Status: command("STATUS")}
+}
+
+// The shim stays small.
+func TestNoHeavyDependencies(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".")
+	cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0", "GOFLAGS=")
+	out, err := cmd.Output()
+	nodetest.OK(t, err)
+	for dep := range strings.Lines(string(out)) {
+		switch dep = strings.TrimSpace(dep); dep {
+		case "net/http", "net/textproto", "encoding/xml", "log/slog", "os/exec", "crypto/tls", "testing",
+			"github.com/vishvananda/netlink", "github.com/containernetworking/cni/libcni", "github.com/containernetworking/cni/pkg/invoke":
+			t.Errorf("depends on %s", dep)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -14,12 +15,15 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -157,4 +161,129 @@ func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	nodetest.Equal(t, "got", got, []string{"ADD", "DEL"})
+}
+
+// A plugin writes down what it did.
+type plugin struct {
+	add func(context.Context) error
+
+	mu  sync.Mutex // protects did
+	did []string
+}
+
+func (p *plugin) note(command string, a *skel.CmdArgs) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.did = append(p.did, strings.TrimSpace(command+" "+a.ContainerID))
+	return nil
+}
+
+func (p *plugin) trace() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.did
+}
+
+func (p *plugin) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+	_ = p.note("ADD", a)
+	if p.add != nil {
+		if err := p.add(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}, nil
+}
+
+func (p *plugin) Del(_ context.Context, a *skel.CmdArgs) error   { return p.note("DEL", a) }
+func (p *plugin) Check(_ context.Context, a *skel.CmdArgs) error { return p.note("CHECK", a) }
+func (p *plugin) GC(_ context.Context, a *skel.CmdArgs) error {
+	return errors.Join(p.note("GC", a), types.NewError(107, "own", "details"))
+}
+
+func (p *plugin) Status(context.Context, *skel.CmdArgs) error {
+	return types.NewError(51, "limited", "")
+}
+
+func (p *plugin) commands() thick.Commands {
+	return thick.Commands{Add: p.Add, Check: p.Check, Del: p.Del, GC: p.GC, Status: p.Status}
+}
+
+// serve runs a server until the end of the test.
+func serve(t *testing.T, s *thick.Server, socket string) {
+	t.Helper()
+	l, err := thick.Listen(t.Context(), socket)
+	nodetest.OK(t, err)
+	s.HandOver = l.HandOver
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A DEL that found no server is done by the next one, and what the server says
+// comes through.
+func TestWithServer(t *testing.T) {
+	t.Parallel()
+	out := new(strings.Builder)
+	c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: newQueue(t), QueueWait: -1, Stdout: out}
+	gone := args()
+	gone.ContainerID = "gone"
+	nodetest.OK(t, c.Execute(t.Context(), "DEL", gone))
+	added := make(chan error, 1)
+	go func() { added <- c.Execute(t.Context(), "ADD", args()) }()
+	p := new(plugin)
+	serve(t, &thick.Server{Commands: p.commands(), Queue: c.Queue, Version: "v1"}, c.Socket)
+	if err := <-added; err != nil || !strings.Contains(out.String(), `"sandbox": "/run/netns/c1"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := c.Execute(t.Context(), "CHECK", args()); err != nil {
+		t.Error(err)
+	}
+	for code, err := range map[uint]error{107: c.Execute(t.Context(), "GC", args()), 51: c.Execute(t.Context(), "STATUS", args())} {
+		wantError(t, err, code)
+	}
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
+		t.Error(err)
+	}
+	_, err := c.Attach(t.Context(), "ADD", args(), nil)
+	wantError(t, err, 999) // it does not plug
+	until(t, func() bool { return len(queued(t, c.Queue)) == 0 })
+	var got []string
+	detached := 0
+	for _, did := range p.trace() {
+		if did == "DEL gone" { // beside the others
+			detached++
+			continue
+		}
+		did, _, _ = strings.Cut(did, " c1")
+		got = append(got, did)
+	}
+	if diff := cmp.Diff([]string{"ADD", "CHECK", "GC", "DEL"}, got); diff != "" || detached != 1 {
+		t.Error(detached, diff)
+	}
+}
+
+// A shim that is asked to stop has the server's ADD end and undone.
+func TestWithServerStop(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &plugin{add: func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	socket := filepath.Join(tempDir(t), "s")
+	serve(t, &thick.Server{Commands: p.commands()}, socket)
+	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args())
+	wantError(t, err, 11)
+	var said *types.Error
+	if !errors.As(err, &said) {
+		t.Errorf("%v: not the server's", err)
+	}
+	nodetest.Equal(t, "got", p.trace(), []string{"ADD c1"})
 }
