@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,14 +11,13 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // nextWithClaims ends the daemon and starts the next one in its place.
 func (tn *town) nextWithClaims(t *testing.T, keys string) *town {
 	t.Helper()
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	next := newTownIn(t, tn.dir, tn.api, claimKeys+keys+`}`)
 	next.exec, next.fake = tn.fake, tn.fake
 	return next.start(t)
@@ -95,52 +93,18 @@ func TestUnprepareRemovesWhatIsLeftOfAllSandboxes(t *testing.T) {
 	tn.until(t, "the other claim stays", func() bool { return tn.condition("other") == ready })
 }
 
-// A claim is not released while a DEL removes its network: the plugin is not called twice.
-func TestUnprepareWaitsForADELThatIsUnderWay(t *testing.T) {
-	t.Parallel()
-	tn := newTownWithClaims(t, "").start(t)
-	k := tn.kubelet(t)
-	a := tn.pod(t, "one")
-	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
-	prepare(t, k, c)
-	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
-	begun, end := make(chan struct{}), make(chan struct{})
-	macvlan := tn.fake.Plugins["macvlan"]
-	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "DEL" {
-			close(begun)
-			<-end
-		}
-		return macvlan(ctx, c)
-	}
-	gone, released := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- tn.command(t, "DEL", a, annotated("")) }()
-	<-begun
-	asked := make(chan struct{})
-	go func() { close(asked); released <- k.Unprepare(t.Context(), c) }()
-	<-asked
-	close(end)
-	want(t, "DEL", <-gone, 0, "")
-	want(t, "Unprepare", <-released, 0, "")
-	tn.clean(t)
-}
-
 // A sweep that removes a container says so in the status of its claims, although nobody has
 // told the daemon whose container it was.
 func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, `,"sweepInterval":"10ms"`+claimKeys+`}`).withKubelet(t)
 	a := tn.pod(t, "one")
-	if err := os.WriteFile(a.Netns, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(a.Netns, nil, 0o600))
 	tn.start(t)
 	prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, parameters("net7", "blue")))
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
 	tn.until(t, "the status is written", func() bool { return tn.condition("storage") == ready })
-	if err := os.Remove(a.Netns); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(a.Netns))
 	tn.until(t, "the status is that of a pod without a container", func() bool { return tn.condition("storage") == notReady })
 	tn.clean(t)
 }
@@ -153,9 +117,7 @@ func TestPreparedClaimsAreAttachedWhileTheAPIIsAway(t *testing.T) {
 	a := tn.pod(t, "one")
 	prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","ifName":"net7",
 		"config":{"cniVersion":"1.0.0","name":"n","type":"macvlan"}}`))
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	tn.api.Stop()
 	next := newTownIn(t, tn.dir, tn.api, claimKeys+`}`)
 	next.world.start(t)
@@ -185,9 +147,7 @@ func TestPreparedClaimsAreNotLostByAnotherConfiguration(t *testing.T) {
 			a, other := tn.pod(t, "one"), tn.pod(t, "two")
 			prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, inline))
 			want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
-			if err := tn.stop(); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, tn.stop())
 			b := *a
 			b.ContainerID += "-2"
 			b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)

@@ -10,6 +10,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func (tn *town) claimStore() dra.Store { return dra.Store{Dir: tn.dir + "/state.claims"} }
@@ -53,12 +54,8 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 		{"network":"ns/full"},
 		{"network":"file"},
 		{"network":"missing"}]}`).withKubelet(t)
-	if err := os.Mkdir(tn.dir+"/nets", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(tn.dir+"/nets/file.conf", []byte(`{"cniVersion":"1.1.0","name":"file","type":"bridge"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(tn.dir+"/nets", 0o700))
+	nodetest.OK(t, os.WriteFile(tn.dir+"/nets/file.conf", []byte(`{"cniVersion":"1.1.0","name":"file","type":"bridge"}`), 0o600))
 	tn.fake.Plugins["full"] = delegatetest.FailOn("STATUS", 50, "no cable", delegatetest.Result(nil))
 	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.1.0","type":"full"}`})
 	tn.start(t)
@@ -82,9 +79,7 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 		}
 	}
 	// A daemon that ends withdraws nothing: the next one is there soon.
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	if got := tn.offered(); !strings.HasPrefix(got, now) {
 		t.Errorf("offered after the end: %s", got)
 	}
@@ -126,9 +121,7 @@ func TestClaimsAreCheckedByTheConfigurationOfTheDaemon(t *testing.T) {
 	} {
 		c := tn.claim(t, name, a, tt.parameters)
 		all, err := k.Prepare(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		err = all[string(c.UID)].Err
 		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("claim %s: %v, want %q", name, err, tt.says)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -36,9 +37,7 @@ func newTownWithClaims(t testing.TB, keys string) *town {
 func (tn *town) withKubelet(t testing.TB) *town {
 	t.Helper()
 	tn.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	if err := os.MkdirAll(tn.dir+"/kubelet/plugins_registry", 0o750); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(tn.dir+"/kubelet/plugins_registry", 0o750))
 	return tn
 }
 
@@ -93,9 +92,7 @@ func parameters(ifname, definition string) string {
 func prepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceClaim) {
 	t.Helper()
 	all, err := k.Prepare(t.Context(), claims...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, c := range claims {
 		if err := all[string(c.UID)].Err; err != nil {
 			t.Fatalf("claim %s: %v", c.Name, err)
@@ -137,9 +134,7 @@ func TestClaimIsAttachedByTheADDOfItsPod(t *testing.T) {
 	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
 	prepare(t, k, c)
 	before := len(tn.api.Requests())
-	if err := tn.command(t, "ADD", a, annotated("")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.command(t, "ADD", a, annotated("")))
 	if got := len(slices.DeleteFunc(tn.api.Requests()[before:], func(r kubetest.Request) bool { return r.Resource != "resourceclaims" || r.Verb == "update" })); got > 1 {
 		t.Errorf("%d requests about the claim, want that of its status: %v", got, tn.api.Requests()[before:])
 	}
@@ -208,9 +203,7 @@ func TestContainersSeeWhatTheirClaimsAreAttachedTo(t *testing.T) {
 			t.Fatalf("files %q, %q, %v", files, specs, err)
 		}
 		if lost {
-			if err := os.Remove(files[0]); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(files[0]))
 		}
 		want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
 		text, _ := os.ReadFile(files[0])

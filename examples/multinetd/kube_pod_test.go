@@ -71,25 +71,6 @@ func TestAnnotationsOfTheAPI(t *testing.T) {
 	tn.clean(t)
 }
 
-// The daemon asks for pods only if the runtime does not pass their annotations.
-func TestPodsAreWatchedOnceTheRuntimePassesNoAnnotations(t *testing.T) {
-	t.Parallel()
-	tn := newTown(t, `,"nodeName":"n1","events":"off"`).start(t)
-	told, untold := tn.pod(t, "told"), tn.pod(t, "untold")
-	tn.selecting("untold", "blue")
-	want(t, "ADD", tn.command(t, "ADD", told, annotated("blue")), 0, "")
-	if n := tn.api.Count("", "pods"); n != 0 {
-		t.Errorf("%d requests for pods although the runtime has passed their annotations", n)
-	}
-	want(t, "ADD", tn.command(t, "ADD", untold, bridge), 0, "")
-	if got := tn.status("untold"); got != blueStatus {
-		t.Errorf("status %s", got)
-	}
-	if n := tn.api.Count("watch", "pods"); n != 1 {
-		t.Errorf("%d watches of pods, want one", n)
-	}
-}
-
 // A pod in the network of its node gets no networks, and an Event says so.
 func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
 	t.Parallel()

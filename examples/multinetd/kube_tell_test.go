@@ -246,7 +246,7 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	c, err := readConfig(nil, file, nil)
 	nodetest.OK(t, err)
 	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
-	log := &journal{}
+	log := &nodetest.Log{}
 	logIgnored(t.Context(), c.logger(log), c)
 	var got []string
 	for line := range strings.Lines(log.String()) {

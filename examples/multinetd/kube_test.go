@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/metacni/metacni/internal/nodetest"
 
@@ -39,10 +36,7 @@ func newTown(t testing.TB, keys string) *town {
 	} {
 		api.SetDefinition(d)
 	}
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return newTownIn(t, dir, api, keys)
+	return newTownIn(t, nodetest.ShortDir(t), api, keys)
 }
 
 // newTownIn makes a daemon in dir, in which there may have been others.
@@ -68,17 +62,7 @@ func (tn *town) start(t testing.TB) *town {
 // until waits until done, which depends on what the API server does, is true.
 func (tn *town) until(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("it does not happen that %s; log:\n%s", what, tn.logged)
-		case <-poll.C:
-		}
-	}
+	nodetest.Until(t, what, done, tn.logged)
 }
 
 // pod makes the pod ns/name and returns the arguments of commands for its container.
@@ -180,37 +164,10 @@ func TestRequestsOfAPodAreCounted(t *testing.T) {
 	}
 	nodetest.OK(t, tn.stop())
 	tn.wantWrites(t, want)
+	if n := tn.api.Count("", "pods"); n != 0 {
+		t.Errorf("%d requests for pods although the runtime has passed their annotations", n)
+	}
 	tn.clean(t)
-}
-
-// With async the result of an ADD does not wait for any request, although none is
-// answered.
-func TestAsyncADDWaitsForNoRequest(t *testing.T) {
-	t.Parallel()
-	tn := newTown(t, `,"statusPolicy":"async"`).start(t)
-	heal := tn.api.Break(kubetest.Fault{BlackHole: true})
-	a := tn.pod(t, "one")
-	nodetest.OK(t, tn.command(t, "ADD", a, annotated("blue")))
-	if got := tn.status("one"); got != "" {
-		t.Errorf("status %s", got)
-	}
-	heal()
-	tn.until(t, "the status is written", func() bool { return tn.status("one") == blueStatus })
-	tn.until(t, "the Event is written", func() bool { return len(tn.api.Events()) == 1 })
-	tn.wantWrites(t, map[string]int{"patch pods/status": 1, "create events": 1})
-}
-
-// With a rate of almost none only the first status is written. A pod's Event comes after its
-// status, which is sent at once by default.
-func TestStatusesAreHeldBackAsTheRateSays(t *testing.T) {
-	t.Parallel()
-	tn := newTown(t, `,"statusPolicy":"async","statusRate":1e-6`).start(t)
-	for i := range 5 {
-		nodetest.OK(t, tn.command(t, "ADD", tn.pod(t, fmt.Sprint("pod", i)), annotated("blue")))
-	}
-	tn.until(t, "the Events are written", func() bool { return len(tn.api.Events()) == 5 })
-	tn.until(t, "a status is written", func() bool { return tn.api.Count("patch", "pods/status") > 0 })
-	tn.wantWrites(t, map[string]int{"patch pods/status": 1, "create events": 5})
 }
 
 // A status that cannot be written fails an ADD only if it is required: the ADD is then

@@ -23,26 +23,16 @@ import (
 
 const secret = "hunter2hunter2"
 
-// lines are those of a log, each a JSON object.
-func (j *journal) lines(t *testing.T) []map[string]any {
+// linesOf are the lines of a log with a message, each a JSON object.
+func linesOf(t *testing.T, log *nodetest.Log, msg string) (found []map[string]any) {
 	t.Helper()
-	var all []map[string]any
-	for line := range strings.Lines(j.String()) {
+	for line := range strings.Lines(log.String()) {
 		var keys map[string]any
 		if err := json.Unmarshal([]byte(line), &keys); err != nil {
 			t.Fatalf("not JSON: %q: %v", line, err)
 		}
-		all = append(all, keys)
-	}
-	return all
-}
-
-// of are the lines with a message.
-func (j *journal) of(t *testing.T, msg string) (found []map[string]any) {
-	t.Helper()
-	for _, line := range j.lines(t) {
-		if line["msg"] == msg {
-			found = append(found, line)
+		if keys["msg"] == msg {
+			found = append(found, keys)
 		}
 	}
 	return found
@@ -58,7 +48,7 @@ func TestEachRequestHasOneLogLine(t *testing.T) {
 		t.Fatal("added twice")
 	}
 	nodetest.OK(t, w.stop()) // the line comes after the answer
-	lines := w.logged.of(t, "request")
+	lines := linesOf(t, w.logged, "request")
 	if len(lines) != 2 {
 		t.Fatalf("log:\n%s", w.logged)
 	}
@@ -110,7 +100,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	if text := w.logged.String(); strings.Contains(text, secret) {
 		t.Errorf("the log has a secret:\n%s", text)
 	}
-	said := w.logged.of(t, "plugin's stderr")
+	said := linesOf(t, w.logged, "plugin's stderr")
 	if len(said) == 0 || said[0]["plugin"] != "talks" || said[0]["command"] != "ADD" || said[0]["container"] != "c1" || said[0]["ifname"] != "eth0" {
 		t.Errorf("log:\n%s", w.logged)
 	}

@@ -65,9 +65,7 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 
 func TestServiceManagerIsNotified(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	nodetest.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := nodetest.ShortDir(t)
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/s", Net: "unixgram"})
 	nodetest.OK(t, err)
 	defer c.Close()

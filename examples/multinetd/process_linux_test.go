@@ -44,9 +44,7 @@ type process struct {
 func startService(t *testing.T, keys string) *process {
 	t.Helper()
 	h := programtest.NewHost(t, "multinetd")
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := nodetest.ShortDir(t)
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))

@@ -208,7 +208,7 @@ func TestOutputOfResidentsIsLoggedForDebugging(t *testing.T) {
 		if _, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxOutput)); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.logged.of(t, "output of a resident plugin"); len(got) != want {
+		if got := linesOf(t, w.logged, "output of a resident plugin"); len(got) != want {
 			t.Errorf("%s: %v", level, got)
 		}
 	}

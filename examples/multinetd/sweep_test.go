@@ -54,7 +54,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			if n := strings.Count(w.logged.String(), tt.logged); n != 1 {
 				t.Errorf("logged %d times: %s", n, w.logged)
 			}
-			for _, line := range w.logged.of(t, tt.logged) {
+			for _, line := range linesOf(t, w.logged, tt.logged) {
 				why, _ := line["error"].(string)
 				if line["container"] != "c1" || line["ifname"] != "eth0" || strings.Contains(why, "not now") != tt.fails {
 					t.Errorf("logged %v", line)

@@ -48,7 +48,7 @@ func certify(t *testing.T, dir string) (roots *x509.CertPool, args []string) {
 type desk struct {
 	client http.Client
 	url    string
-	log    *journal
+	log    *nodetest.Log
 }
 
 // newDesk starts a webhook with the daemons' file, and more arguments.
@@ -57,7 +57,7 @@ func newDesk(t *testing.T, file string, more ...string) *desk {
 	dir := t.TempDir()
 	roots, args := certify(t, dir)
 	nodetest.OK(t, os.WriteFile(dir+"/daemon.json", []byte(file), 0o600))
-	d := &desk{log: &journal{}}
+	d := &desk{log: &nodetest.Log{}}
 	d.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	ctx, cancel := context.WithCancel(t.Context())
 	listening, ended := make(chan string, 1), make(chan error, 1)
@@ -186,10 +186,10 @@ func TestWebhookHasMetrics(t *testing.T) {
 	if resp, err := d.client.Do(req); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusUnsupportedMediaType {
 		t.Fatal(resp, err)
 	}
-	for len(d.log.of(t, "serving metrics")) == 0 {
+	for len(linesOf(t, d.log, "serving metrics")) == 0 {
 		runtime.Gosched()
 	}
-	req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.log.of(t, "serving metrics")[0]["address"].(string)+"/metrics", nil)
+	req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+linesOf(t, d.log, "serving metrics")[0]["address"].(string)+"/metrics", nil)
 	nodetest.OK(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	nodetest.OK(t, err)

@@ -32,39 +32,18 @@ type world struct {
 	dir     string
 	client  *shim.Client
 	printed bytes.Buffer
-	logged  *journal
+	logged  *nodetest.Log
 	stop    func() error // ends the daemon and returns its error
 	states  chan string  // told to the service manager
 	reasons chan string  // told to it, why the daemon is not ready
 	seen    int          // calls that trace has returned
 }
 
-// A journal is a log that is read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
 // newWorld makes a daemon with more keys in its file, in which $DIR is its
 // directory, which is started by start.
 func newWorld(t testing.TB, keys string) *world {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return newWorldIn(t, dir, keys)
+	return newWorldIn(t, nodetest.ShortDir(t), keys)
 }
 
 // newWorldIn makes a daemon in dir, in which there may have been others.
@@ -76,7 +55,7 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	conf, err := readConfig(nil, file, nil)
 	nodetest.OK(t, err)
-	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2), reasons: make(chan string, 100)}
+	w := &world{dir: dir, logged: &nodetest.Log{}, states: make(chan string, 2), reasons: make(chan string, 100)}
 	w.service = newService(t.Context(), conf, "/daemon/bin", "v0", conf.logger(w.logged))
 	w.node = nodetest.New(t)
 	w.fake = w.node.Exec

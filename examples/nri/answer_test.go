@@ -83,7 +83,7 @@ func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	p.stop() // which waits
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
 	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
-	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
 }
 
 // If an ADD succeeds just at its deadline, the answer and the record agree.
@@ -221,7 +221,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	n.stop(s)
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c2 net1"}) // b was tried all the same
 	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting", "c2 added"})
-	nodetest.Equal(t, "complaints", p.log.count("not now"), 1)
+	nodetest.Equal(t, "complaints", p.log.Count("not now"), 1)
 	fails <- nil
 	n.remove(s)
 	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
@@ -256,7 +256,7 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 	p.stop()
 	nodetest.Equal(t, "alive", x.Live(), nil)
 	nodetest.Equal(t, "records", p.records(), nil)
-	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
 }
 
 // A Stop that comes while the ADD is being undone waits for that.
@@ -276,5 +276,5 @@ func TestStopWaitsForUndo(t *testing.T) {
 	p.work.running.Wait()
 	nodetest.Equal(t, "alive", x.Live(), nil)
 	nodetest.Equal(t, "records", p.records(), nil)
-	nodetest.Equal(t, "errors", p.log.count("level=ERROR"), 1) // that the pod is refused
+	nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 1) // that the pod is refused
 }

@@ -94,7 +94,7 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 		"level=ERROR msg=reconciling pod=shop/web sandbox=gone",
 		`level=WARN msg="stale attachment cannot be removed" container=gone network=nri ifname=eth0 pod=shop/web`,
 	} {
-		if got := p.log.count(line); got != 1 {
+		if got := p.log.Count(line); got != 1 {
 			t.Errorf("%d lines %q: %s", got, line, p.log)
 		}
 	}
@@ -130,7 +130,7 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 		}
 		nodetest.Says(t, err, words...)
 	}
-	if got := p.log.count("level=ERROR msg=refused"); got < 12 || p.log.count("shop/web") < got {
+	if got := p.log.Count("level=ERROR msg=refused"); got < 12 || p.log.Count("shop/web") < got {
 		t.Errorf("the log has %d pods that are refused:\n%s", got, p.log)
 	}
 	odd := n.sandbox("c1", "blue")

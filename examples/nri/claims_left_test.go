@@ -239,7 +239,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			again := plugins()
 			p = c.startWith(again)
 			nodetest.Equal(t, "calls", byContainer(again.Calls()), tt.calls)
-			nodetest.Equal(t, "errors", p.log.count("level=ERROR"), 0)
+			nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 0)
 			nodetest.Equal(t, "records", p.records(), tt.records)
 		})
 	}

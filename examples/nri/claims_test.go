@@ -314,7 +314,7 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 	nodetest.OK(t, os.RemoveAll(c.file("kubelet", "plugins", driverName)))
 	c.write("", "kubelet", "plugins", driverName)
 	c.mustRun(c.pod("c2", "uid-2", ""))
-	nodetest.Equal(t, "warnings", p.log.count("containers do not see"), 1)
+	nodetest.Equal(t, "warnings", p.log.Count("containers do not see"), 1)
 }
 
 // The networks of the node are published as devices, and withdrawn while their STATUS fails.
@@ -364,7 +364,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	<-ready
 	ready <- errors.New("the link is down")
 	publishes("nas a shared=true")
-	nodetest.Equal(t, "log", []int{p.log.count("the link is down"), p.log.count("device=absent "), p.log.count("device=absent2 ")}, []int{1, 1, 1})
+	nodetest.Equal(t, "log", []int{p.log.Count("the link is down"), p.log.Count("device=absent "), p.log.Count("device=absent2 ")}, []int{1, 1, 1})
 	<-ready
 	ready <- nil
 	publishes("nas a shared=true", "up up eth1 fast shared=false")

@@ -62,10 +62,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nri-") //nolint:usetesting // that may be too long for a socket
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{t: t, dir: dir, synced: make(chan struct{}, 100)}
+	n := &node{t: t, dir: nodetest.ShortDir(t), synced: make(chan struct{}, 100)}
 	n.network("blue", "a")
 	n.network("red", "b")
 	n.boot()

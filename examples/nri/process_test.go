@@ -3,11 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +21,7 @@ type process struct {
 	n      *node
 	passes chan Pass
 	stop   func() // and wait
-	log    *journal
+	log    *nodetest.Log
 
 	mu   sync.Mutex
 	conn net.Conn // the last
@@ -33,7 +31,7 @@ type process struct {
 // never comes unless edit says so.
 func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 	n.t.Helper()
-	p := &process{n: n, passes: make(chan Pass, 10000), log: &journal{}}
+	p := &process{n: n, passes: make(chan Pass, 10000), log: &nodetest.Log{}}
 	p.Plugin = &Plugin{
 		Config: Config{
 			Socket: n.file("sock"), ConfDir: n.file("net.d"), BinDir: n.file("bin"), StateDir: n.file("state"),
@@ -140,29 +138,6 @@ func (p *process) records() (all []string) {
 	}
 	return all
 }
-
-// A journal is what a plugin has logged.
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(b)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-var _ io.Writer = &journal{}
-
-// count counts lines of the log.
-func (j *journal) count(words string) int { return strings.Count(j.String(), words) }
 
 // byContainer sorts calls that workers make side by side.
 func byContainer(calls []delegatetest.Call) []string {

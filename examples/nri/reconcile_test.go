@@ -63,7 +63,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 			}
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 			nodetest.Equal(t, "records", p.records(), records)
-			nodetest.Equal(t, "warnings", p.log.count("runs without its networks"), want.Unattached)
+			nodetest.Equal(t, "warnings", p.log.Count("runs without its networks"), want.Unattached)
 			p.kick()
 			p.pass(func(Pass) bool { return true })
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/net/multiplex"
@@ -40,7 +39,7 @@ func TestReconnects(t *testing.T) {
 	nodetest.Equal(t, "alive", x.Live(), []string{"a kept net1"})
 	n.stop(kept)
 	nodetest.Equal(t, "alive", x.Live(), nil)
-	nodetest.Equal(t, "lost", p.log.count("not connected"), 1)
+	nodetest.Equal(t, "lost", p.log.Count("not connected"), 1)
 }
 
 // A plugin that starts before its runtime waits for it.
@@ -192,7 +191,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	nodetest.Come(t, arrived, "it attaches")
 	ended := make(chan struct{})
 	go func() { p.stop(); close(ended) }()
-	until(t, "it has been told to end", func() bool {
+	nodetest.Until(t, "it has been told to end", func() bool {
 		p.work.mu.Lock()
 		defer p.work.mu.Unlock()
 		return p.work.ended
@@ -221,21 +220,6 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	for _, g := range goroutines() {
 		if strings.Contains(g, "(*Plugin)") || strings.Contains(g, "lifecycle") {
 			t.Errorf("left running: %s", g)
-		}
-	}
-}
-
-// until waits for cond, which another goroutine makes true.
-func until(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(60 * time.Second)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("waited too long until %s", what)
 		}
 	}
 }

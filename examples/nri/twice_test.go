@@ -41,7 +41,7 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 	n.stop(s)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-	nodetest.Equal(t, "the connection was lost", p.log.count("not connected"), 0)
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
 }
 
 // A plugin that replaces another with the same state directory waits until that has
@@ -70,7 +70,7 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	n.start(plugins())
 	p := n.plugin(plugins())
 	p.launch()
-	until(t, "it has been configured", func() bool {
+	nodetest.Until(t, "it has been configured", func() bool {
 		p.Plugin.mu.Lock()
 		defer p.Plugin.mu.Unlock()
 		return p.stage != stageConnecting

@@ -83,21 +83,6 @@ func TestKeysAboutClaimsAreChecked(t *testing.T) {
 	}
 }
 
-// A device needs room for the attributes that are found.
-func TestADeviceHasAtMost30AttributesOfItsOwn(t *testing.T) {
-	t.Parallel()
-	var all []string
-	for i := range 31 {
-		if _, err := read(t, `{"dra":{"driver":"a.b","networks":[{"network":"x","attributes":{`+strings.Join(all, ",")+`}}]}}`); err != nil {
-			t.Fatalf("%d attributes: %v", i, err)
-		}
-		all = append(all, `"a`+strings.Repeat("x", i)+`":"1"`)
-	}
-	if _, err := read(t, `{"dra":{"driver":"a.b","networks":[{"network":"x","attributes":{`+strings.Join(all, ",")+`}}]}}`); err == nil || !strings.Contains(err.Error(), "attributes") {
-		t.Errorf("31 attributes: %v", err)
-	}
-}
-
 func TestClaimsNeedAClusterAndANode(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -36,49 +35,25 @@ type node struct {
 	*Cluster
 	api  *kubetest.Server
 	dir  string
-	log  *journal
+	log  *nodetest.Log
 	stop func()
 
 	asked atomic.Int64 // calls of Plugin.Status
-}
-
-// A journal is a log that is read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
 }
 
 // newNode starts a Cluster whose view knows the pods ns/web and ns/plain. Claims of ns/web are
 // those that the caller has made. edit may change the configuration.
 func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{api: kubetest.NewServer(), dir: dir, log: &journal{}}
+	dir, err := nodetest.ShortDir(t), error(nil)
+	n := &node{api: kubetest.NewServer(), dir: dir, log: &nodetest.Log{}}
 	t.Cleanup(n.api.Close)
 	conf := DefaultConfig()
 	if conf.Kubeconfig, err = n.api.Kubeconfig(dir); err != nil {
 		t.Fatal(err)
 	}
 	conf.Node, conf.KubeletDir, conf.DRA, conf.ClaimDir = "n1", dir+"/kubelet", &DRA{Driver: driverName, AllowedTypes: []string{"bridge", "macvlan", "vlan", "x"}}, dir+"/claims"
-	if err := os.MkdirAll(dir+"/kubelet/plugins_registry", 0o750); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(dir+"/kubelet/plugins_registry", 0o750))
 	if edit != nil {
 		edit(dir, &conf)
 	}
@@ -91,9 +66,7 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 		},
 	}, slog.New(slog.NewTextHandler(n.log, nil)))
 	stop, err := n.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.stop = sync.OnceFunc(stop)
 	t.Cleanup(n.stop)
 	return n
@@ -102,17 +75,7 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 // until waits until done is true.
 func (n *node) until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("it does not happen that %s; log:\n%s", what, n.log)
-		case <-poll.C:
-		}
-	}
+	nodetest.Until(t, what, done, n.log)
 }
 
 // pod makes the pod ns/name with these claims, and waits until it is known.
@@ -170,9 +133,7 @@ func (n *node) kubelet(t *testing.T, root string) *dratest.Kubelet {
 func prepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceClaim) {
 	t.Helper()
 	all, err := k.Prepare(t.Context(), claims...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, c := range claims {
 		if err := all[string(c.UID)].Err; err != nil {
 			t.Fatalf("claim %s: %v", c.Name, err)
@@ -185,26 +146,6 @@ const (
 	inline = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}}`
 )
 
-// An administrator may forbid networks of claims after the kubelet has had some prepared. The ADD
-// fails, and the status of the claim says why.
-func TestAnADDAsksAgainWhetherAClaimIsAllowed(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	p := n.pod(t, "web", "a")
-	prepare(t, n.kubelet(t, ""), n.claim("a", driverName, p, inline))
-	n.claims.config.AllowedTypes = nil // as the next daemon has it
-	ctx, ended := n.Adding(t.Context(), p.Container, "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;K8S_POD_UID=uid-web")
-	got, err := n.claimed(ctx, p)
-	ended(err)
-	if got != nil || status.Code(err) != 7 || !strings.Contains(fmt.Sprint(err), "allowedTypes") {
-		t.Errorf("%v, %v", got, err)
-	}
-	n.until(t, "the status says why", func() bool {
-		devices := n.api.Claim("ns", "a").Status.Devices
-		return len(devices) == 1 && strings.Contains(devices[0].Conditions[0].Message, "allowedTypes")
-	})
-}
-
 func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
@@ -214,17 +155,13 @@ func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 	prepare(t, k, b, a)
 	before := len(n.api.Requests())
 	got, err := n.claimed(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var texts []string
 	for _, c := range got {
 		config := ""
 		if !c.Network.IsZero() {
 			text, err := c.Network.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			config = string(text)
 		}
 		texts = append(texts, fmt.Sprintf("%s %s %s/%s %s|%s|%s|%s", c.Claim.Name, c.Claim.Request, c.Claim.Pool, c.Claim.Device, c.Claim.Share, c.IfName, c.Definition, config))
@@ -309,21 +246,6 @@ func TestPodsWithoutClaimsDoNotFeelAnOutage(t *testing.T) {
 	}
 }
 
-// One damaged record is an error for its pod, and for no other.
-func TestADamagedRecordFailsTheADDOfItsPod(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	if err := errors.Join(os.Mkdir(n.dir+"/claims", 0o700), os.WriteFile(n.dir+"/claims/uid-web_claim", []byte("{}"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.claimed(t.Context(), n.pod(t, "web")); status.Code(err) != 5 || !strings.Contains(err.Error(), "damaged") {
-		t.Errorf("code %d: %v", status.Code(err), err)
-	}
-	if _, err := n.claimed(t.Context(), n.pod(t, "plain")); err != nil {
-		t.Error(err)
-	}
-}
-
 // The daemon starts without a kubelet, says so, and pods without claims do not notice. The
 // kubelet may come later.
 func TestTheKubeletMayComeLater(t *testing.T) {
@@ -344,9 +266,7 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	n.claims.told(t.Context(), p) // do nothing yet
 	n.claims.changed(p.UID, nil)
 	n.Swept()
-	if err := os.MkdirAll(n.dir+"/late/plugins_registry", 0o750); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(n.dir+"/late/plugins_registry", 0o750))
 	n.until(t, "claims are served", func() bool { ok, err := n.Probe(t.Context()); return ok && err == nil })
 	if got := strings.Count(n.log.String(), "ResourceClaims are not served yet"); got != 1 {
 		t.Errorf("said %d times:\n%s", got, n.log)
@@ -374,9 +294,7 @@ func TestTheKubeletFindsTheSocketOfADaemonInAContainer(t *testing.T) {
 	for _, metadata := range []bool{false, true} {
 		n := newNode(t, func(dir string, c *Config) {
 			c.Root, c.KubeletDir, c.DRA.Metadata = plugin.Root(dir), "/kubelet", metadata
-			if err := os.Mkdir(dir+"/var", 0o750); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Mkdir(dir+"/var", 0o750))
 		})
 		if metadata {
 			n.until(t, "the probe says what is missing", func() bool {

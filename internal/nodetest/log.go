@@ -1,0 +1,57 @@
+package nodetest
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Log is a log that is read while it is written.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Count returns how often the log has these words.
+func (l *Log) Count(words string) int { return strings.Count(l.String(), words) }
+
+// Until waits until done, which other goroutines make true. It ends the test, and prints the
+// log if there is one, when that does not happen.
+func Until(tb testing.TB, what string, done func() bool, log ...*Log) {
+	tb.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for !done() {
+		select {
+		case <-late.C:
+			tb.Fatalf("it does not happen that %s; log: %s", what, log)
+		case <-poll.C:
+		}
+	}
+}
+
+// ShortDir returns a directory of the test whose path is short enough for a socket.
+func ShortDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of tb is too long for a socket
+	OK(tb, err)
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
