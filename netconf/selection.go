@@ -83,9 +83,10 @@ type Selection struct {
 // It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
 // with [ErrInvalid] above a limit, where a name, address, GUID, port or rate is not
 // valid, where a string has more than 1024 bytes, where an element has both "ips" and
-// "ipam-claim-reference" or two gateways of one family, and as [CheckSelections]
-// does. The [*Error] names the element and the key, as in "[1].mac", and the
-// element's network where that is known. Names are never paths.
+// "ipam-claim-reference" or two gateways of one family, and where more than one element
+// has gateways: a container has one default route of each family. The [*Error] names
+// the element and the key, as in "[1].mac", and the element's network where that is
+// known. Names are never paths.
 func ParseSelection(s string) ([]Selection, error) { return ParseSelectionN(s, 0) }
 
 // ParseSelectionN is [ParseSelection] with at most n elements. Zero means 64.
@@ -161,7 +162,7 @@ func parseSelectionJSON(data []byte, n int) ([]Selection, error) {
 		}
 		selections = append(selections, s)
 	}
-	if err := CheckSelections(selections...); err != nil {
+	if err := checkGateways(selections); err != nil {
 		return nil, err
 	}
 	return selections, nil

@@ -14,14 +14,9 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// CheckSelections checks what must hold between the selections of one container:
-// at most one of them has a gateway in DefaultRoute. A container has one default
-// route of each family, and the last selection would win. CheckSelections fails
-// with [ErrInvalid]. The key of the [*Error] has the position of the second such
-// selection, as in "[1].default-route".
-//
-// [ParseSelection] does the same for the elements of one annotation.
-func CheckSelections(selections ...Selection) error {
+// checkGateways fails if more than one selection has a gateway in DefaultRoute. A
+// container has one default route of each family, and the last selection would win.
+func checkGateways(selections []Selection) error {
 	routed := -1 // the one with the default route
 	for i, s := range selections {
 		if len(s.DefaultRoute) == 0 {

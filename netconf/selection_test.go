@@ -168,16 +168,14 @@ func TestParseSelectionErrors(t *testing.T) {
 
 func TestOnlyOneSelectionOfAContainerHasGateways(t *testing.T) {
 	t.Parallel()
-	gateways := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
-	none, one := netconf.Selection{Name: "none", DefaultRoute: []netip.Addr{}}, netconf.Selection{Name: "one", DefaultRoute: gateways}
-	for _, good := range [][]netconf.Selection{nil, {none, none}, {one}, {none, one, none}} {
-		if err := netconf.CheckSelections(good...); err != nil {
-			t.Errorf("%v: %v", good, err)
+	const none, one, two = `{"name":"none","default-route":[]}`, `{"name":"one","default-route":["10.0.0.1"]}`, `{"name":"two","default-route":["fd00::1"]}`
+	for _, good := range []string{"", none + "," + none, one, none + "," + one + "," + none} {
+		if _, err := netconf.ParseSelection("[" + good + "]"); err != nil {
+			t.Errorf("%s: %v", good, err)
 		}
 	}
-	two := one
-	two.Name = "two"
-	wantError{kind: netconf.ErrInvalid, network: "two", key: "[2].default-route", text: "[1]"}.check(t, netconf.CheckSelections(none, one, two))
+	_, err := netconf.ParseSelection("[" + none + "," + one + "," + two + "]")
+	wantError{kind: netconf.ErrInvalid, network: "two", key: "[2].default-route", text: "[1]"}.check(t, err)
 }
 
 func TestSelectionJSON(t *testing.T) {

@@ -23,8 +23,12 @@ func (c *config) asked(annotations map[string]string) (primary *choice, selected
 		return nil, nil, err
 	}
 	if instead != nil {
-		if err := netconf.CheckSelections(append(selections, *instead)...); err != nil {
-			return nil, nil, fmt.Errorf("annotations %s and %s together: %w", nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, err)
+		routed := func(s netconf.Selection) bool { return len(s.DefaultRoute) > 0 }
+		if i := slices.IndexFunc(selections, routed); i >= 0 && routed(*instead) {
+			return nil, nil, fmt.Errorf("annotations %s and %s together: %w", nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, &netconf.Error{
+				Kind: netconf.ErrInvalid, Network: instead.Name, Key: "default-route",
+				Err: fmt.Errorf("network %q has gateways already, and only one may have them", selections[i].Name),
+			})
 		}
 		ch, err := c.allow(*instead, nad.PodDefault)
 		if err != nil {
