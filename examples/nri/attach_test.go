@@ -1,13 +1,19 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -178,4 +184,268 @@ func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	if !strings.Contains(p.log.String(), `data0`) {
 		t.Error("the log does not say which interfaces a pod has got")
 	}
+}
+
+// The answer comes before the deadline, by the margin.
+func TestAnswerComesBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct{ timeout, margin, want time.Duration }{
+		{2 * time.Second, 0, 1700 * time.Millisecond},
+		{10 * time.Second, 0, 8500 * time.Millisecond},
+		{time.Second, 0, 700 * time.Millisecond},
+		{200 * time.Millisecond, 0, -100 * time.Millisecond}, // no time at all
+		{2 * time.Second, time.Second, time.Second},
+	} {
+		conf := Config{Margin: multinet.Duration(tt.margin)}
+		if got := conf.answerBy(now, now.Add(tt.timeout)).Sub(now); got != tt.want {
+			t.Errorf("%+v: answer after %v", tt, got)
+		}
+	}
+	p := Plugin{}
+	if got := time.Until(p.answerBy(context.Background())); got > silentTimeout {
+		t.Errorf("without a deadline: %v", got)
+	}
+}
+
+// An ADD that fails is undone, and the answer has its code.
+func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", x.Plugins["b"])
+	p := n.start(x)
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `"red"`, "no free device", "code 113")
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "running", n.running(), nil)
+}
+
+// late is a margin that leaves a request three seconds, in which what nothing holds up is done.
+func late(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) }
+
+// stuck is p that does its command when the gate is open, whatever its context.
+func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command {
+			<-gate
+		}
+		return p(ctx, c)
+	}
+}
+
+// An ADD that takes too long is answered with an error before the deadline, so that
+// the pod is not started. Undoing goes on, and the record stays until it has
+// succeeded. The runtime keeps the plugin.
+func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate, open := n.gate()
+	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
+	p := n.start(x, late)
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
+		"within the runtime's timeout", "plugin_request_timeout", "nri_plugin_request_timeout", "code 11")
+	nodetest.Equal(t, "running", n.running(), nil)
+	nodetest.Equal(t, "records", p.records(), []string{"c1 planned"})
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "b c1 net2"})
+	n.mustRun(n.sandbox("c2", "blue")) // meanwhile
+	open()
+	p.stop() // which waits
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
+}
+
+// If an ADD succeeds just at its deadline, the answer and the record agree.
+func TestAnswerAndRecordAgree(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
+	}
+	p := n.plugin(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	var attached []string
+	for i := range 100 {
+		s := n.sandbox(fmt.Sprintf("c%03d", i), "blue")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if err := p.RunPodSandbox(ctx, s); err == nil {
+			attached = append(attached, s.GetId()+" added")
+		}
+		cancel()
+	}
+	p.work.running.Wait()
+	nodetest.Equal(t, "records", p.records(), attached)
+	nodetest.Equal(t, "alive", len(x.Live()), len(attached))
+	t.Logf("figures: %d of 100 attached in time", len(attached))
+}
+
+// An ADD that ends with its context is undone in the same way. One that cannot be
+// undone stays recorded, for the next pass.
+func TestFailedUndoStaysRecorded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	fail := make(chan bool, 1)
+	fail <- true
+	good := x.Plugins["a"]
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			f := <-fail
+			fail <- f
+			if f {
+				return nil, errors.New("not now")
+			}
+		}
+		return good(ctx, c)
+	}
+	x.Plugins["b"] = delegatetest.HangOn("ADD", x.Plugins["b"])
+	p := n.start(x, late)
+	if err := n.run(n.sandbox("c1", "blue,red")); err == nil {
+		t.Error("the pod is started")
+	}
+	p.work.running.Wait() // for the ADD to end, and the undo to fail
+	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Failed == 1 })
+	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
+	<-fail
+	fail <- false
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+}
+
+// Stop detaches in reverse order, in the recorded network namespace if the event has
+// none. Remove does so again. Neither fails.
+func TestStopAndRemoveDetach(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		prepare func(n *node, s *api.PodSandbox)
+		netns   bool
+	}{
+		"with its namespace":                      {func(*node, *api.PodSandbox) {}, true},
+		"without namespaces":                      {func(_ *node, s *api.PodSandbox) { s.Linux = nil }, true},
+		"without annotation":                      {func(_ *node, s *api.PodSandbox) { s.Annotations = nil }, true},
+		"without namespaces, its own gone":        {func(n *node, s *api.PodSandbox) { n.unlink(s) }, false},
+		"with its namespace, networks gone":       {func(n *node, _ *api.PodSandbox) { _ = os.RemoveAll(n.file("net.d")) }, true},
+		"with its namespace, which is another by": {func(n *node, s *api.PodSandbox) { n.replace(s) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			x := plugins()
+			p := n.start(x)
+			s := n.sandbox("c1", "blue,red")
+			path := n.file("netns", "c1")
+			n.mustRun(s)
+			tt.prepare(n, s)
+			n.stop(s)
+			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+			for _, c := range x.Calls()[2:] {
+				if (c.NetNS == path) != tt.netns || c.NetNS != path && c.NetNS != "" {
+					t.Errorf("%s in %q", c, c.NetNS)
+				}
+			}
+			n.stop(s)
+			n.remove(s)
+			n.remove(s)
+			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+			nodetest.Equal(t, "records", p.records(), nil)
+		})
+	}
+}
+
+// replace puts another namespace where that of s was.
+func (n *node) replace(s *api.PodSandbox) {
+	n.write("", "netns", "new") // beside it, so that it is not the same inode again
+	if err := os.Rename(n.file("netns", "new"), n.file("netns", s.GetId())); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// What Stop could not detach is detached by Remove, or by a sweep.
+func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	good := x.Plugins["a"]
+	fails := make(chan error, 3)
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			if err := <-fails; err != nil {
+				return nil, err
+			}
+		}
+		return good(ctx, c)
+	}
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	other := n.sandbox("c2", "blue")
+	n.mustRun(s, other)
+	fails <- errors.New("not now")
+	n.stop(s)
+	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c2 net1"}) // b was tried all the same
+	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting", "c2 added"})
+	nodetest.Equal(t, "complaints", p.log.Count("not now"), 1)
+	fails <- nil
+	n.remove(s)
+	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
+	fails <- errors.New("not now")
+	fails <- errors.New("not now")
+	fails <- nil
+	// Its namespace is still there, but the runtime has said enough.
+	if err := n.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: other}); err != nil {
+		t.Error(err)
+	}
+	n.remove(other)
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+}
+
+// A Stop whose DEL takes too long is answered in time, and the DEL goes on.
+func TestStopIsAnsweredInTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate, open := n.gate()
+	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
+	p := n.start(x, late)
+	s := n.sandbox("c1", "blue,red")
+	n.mustRun(s)
+	n.stop(s)
+	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting"})
+	open()
+	n.remove(s) // waits for the other
+	p.stop()
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
+}
+
+// A Stop that comes while the ADD is being undone waits for that.
+func TestStopWaitsForUndo(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate, open := n.gate()
+	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
+	p := n.start(x, late)
+	s := n.sandbox("c1", "blue,red")
+	if err := n.run(s); err == nil {
+		t.Error("the pod is started")
+	}
+	n.stop(s) // does not wait longer than it may
+	open()
+	p.work.running.Wait()
+	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 1) // that the pod is refused
 }

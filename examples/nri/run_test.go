@@ -3,19 +3,27 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
+	"log/syslog"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/net/multiplex"
+	"github.com/containerd/nri/pkg/stub"
 	"github.com/containerd/ttrpc"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -301,3 +309,290 @@ func TestWorkBegunAfterTheEndIsCancelled(t *testing.T) {
 		t.Errorf("context of the work: %v", err)
 	}
 }
+
+// A runtime launches plugins without PATH. CNI plugins then get the default one, to
+// find programs such as iptables.
+func TestPluginsHaveAPath(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		env, want []string
+	}{
+		{"none", []string{"A=b"}, []string{"A=b", "PATH=" + plugin.DefaultPath}},
+		{"an empty one", []string{"PATH=", "A=b"}, []string{"PATH=", "A=b", "PATH=" + plugin.DefaultPath}},
+		{"its own", []string{"PATH=/bin", "A=b"}, []string{"PATH=/bin", "A=b"}},
+	} {
+		if got := plugin.WithPath(tt.env); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A runtime that launches plugins discards their stderr. The log then goes to the
+// system's log.
+func TestLogIsNotThrownAway(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "log")
+	l, err := net.ListenPacket("unixgram", socket)
+	nodetest.OK(t, err)
+	defer l.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	nodetest.OK(t, err)
+	defer null.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	nodetest.OK(t, err)
+	defer file.Close()
+	system := func() (io.Writer, error) { return syslog.Dial("unixgram", socket, priority, "nri") }
+	none := func() (io.Writer, error) { return nil, errors.New("no system log") }
+	if w := destination(file, system); w != io.Writer(file) {
+		t.Errorf("logs to %v though there is a stderr", w)
+	}
+	if w := destination(null, none); w != io.Writer(null) {
+		t.Errorf("logs to %v, and there is only a stderr", w)
+	}
+	if _, err := io.WriteString(destination(null, system), "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1<<10)
+	k, _, err := l.ReadFrom(buf)
+	if got := string(buf[:k]); err != nil || !strings.Contains(got, "nri[") || !strings.HasSuffix(got, ": hello\n") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// impatient is a margin that leaves a request little time.
+func impatient(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 100*time.Millisecond) }
+
+// refused runs a plugin that must not start, and checks what Run says.
+func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) {
+	n.t.Helper()
+	p := n.plugin(x, append(edit, impatient, func(p *Plugin) { p.Config.StateDir = dir })...)
+	ctx, cancel := context.WithCancel(n.t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	nodetest.Says(n.t, nodetest.Come(n.t, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
+	nodetest.Equal(n.t, "calls", x.Trace(), nil)
+}
+
+// Two plugins with one state directory would detach each other's pods. The second is
+// refused, whatever its name and its runtime, and the first is not affected.
+func TestTwoOnOneStateDirectory(t *testing.T) {
+	t.Parallel()
+	n, other := newNode(t), newNode(t)
+	x := plugins()
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	n.mustRun(s)
+	dir := p.Config.StateDir
+	n.refused(plugins(), dir)
+	n.refused(plugins(), dir, func(p *Plugin) { p.Config.Index, p.Config.Name = "91", "other" })
+	other.refused(plugins(), dir) // which has no such pod
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
+	n.stop(s)
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
+}
+
+// A plugin that replaces another with the same state directory waits until that has
+// ended, and uses its records.
+func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	first := n.start(plugins())
+	s := n.sandbox("c1", "blue")
+	n.mustRun(s)
+	x := plugins()
+	next := n.plugin(x)
+	next.launch()
+	first.stop()
+	next.connected()
+	next.pass(synchronized)
+	n.stop(s)
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1"})
+	nodetest.Equal(t, "records", next.records(), nil)
+}
+
+// Waiting for the state directory ends with the context.
+func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start(plugins())
+	p := n.plugin(plugins())
+	p.launch()
+	nodetest.Until(t, "it has been configured", func() bool {
+		p.Plugin.mu.Lock()
+		defer p.Plugin.mu.Unlock()
+		return p.stage != stageConnecting
+	})
+	p.stop()
+}
+
+// Two plugins with a state directory each, on one runtime or two, do not touch each
+// other's pods, even if one loses its connection or ends.
+func TestTwoWithAStateDirectoryEach(t *testing.T) {
+	t.Parallel()
+	for _, runtimes := range []int{1, 2} {
+		t.Run([]string{"", "one runtime", "two runtimes"}[runtimes], func(t *testing.T) {
+			t.Parallel()
+			nodes := []*node{newNode(t), newNode(t)}
+			if runtimes == 1 {
+				nodes[1] = nodes[0]
+			}
+			xs, ps := []*delegatetest.Exec{plugins(), plugins()}, make([]*process, 2)
+			for i, n := range nodes {
+				ps[i] = n.start(xs[i], func(p *Plugin) {
+					p.Config.Index, p.Config.StateDir = []string{"90", "91"}[i], n.file("state", p.Config.Index+string(rune('a'+i)))
+				})
+			}
+			for i, n := range nodes[:runtimes] {
+				n.mustRun(n.sandbox("c"+string(rune('1'+i)), "blue"))
+			}
+			before := [][]string{xs[0].Live(), xs[1].Live()}
+			for i, p := range ps {
+				p.disconnect()
+				ps[1-i].kick()
+				p.connected()
+				p.pass(synchronized)
+				p.kick()
+				p.pass(func(Pass) bool { return true })
+			}
+			ps[0].stop()
+			ps[1].kick()
+			ps[1].pass(func(Pass) bool { return true })
+			for i := range xs {
+				nodetest.Equal(t, "alive", xs[i].Live(), before[i])
+				if len(xs[i].Live()) != 1 {
+					t.Errorf("alive: %q", xs[i].Live())
+				}
+			}
+		})
+	}
+}
+
+// Plugins run in the order of their indices. By default nri is late, so that it has
+// nothing to undo if another one fails.
+func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	n.start(x)
+	var calls []int
+	n.other("10", "earlier", func(*api.PodSandbox) error {
+		calls = append(calls, len(x.Calls()))
+		return errors.New("earlier is not willing")
+	})
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue")), "earlier is not willing")
+	nodetest.Equal(t, "calls before the other", calls, []int{0})
+	nodetest.Equal(t, "calls", x.Trace(), nil)
+}
+
+// A pod that is being started while the plugin connects is either in the list or an
+// event, never both and never neither.
+func TestPodIsEitherListedOrAnEvent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	block := n.BlockPluginSync()
+	s := n.sandbox("c1", "blue") // its event came too early for the plugin
+	x := plugins()
+	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	p.launch()
+	nodetest.OK(t, n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}))
+	n.list(s)
+	block.Unblock()
+	p.connected()
+	p.pass(synchronized)
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
+}
+
+// The runtime receives the text of an error unchanged, and does not call later
+// plugins. A Stop never fails, so that they are called.
+func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Plugins["a"] = delegatetest.FailOn("", 101, "no <free> \"device\"", nil)
+	n.start(x)
+	asked := 0
+	n.other("95", "later", func(*api.PodSandbox) error { asked++; return nil })
+	err := n.run(n.sandbox("c1", "blue"))
+	nodetest.Says(t, err, `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
+	nodetest.Equal(t, "asked", asked, 0)
+	n.mustRun(n.sandbox("c2", ""))
+	nodetest.Equal(t, "asked", asked, 1)
+}
+
+// If the runtime supports failure policies, a pod is not started when the plugin is
+// lost during its event. What the plugin had begun is removed when it is back.
+func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	arrived := make(chan struct{})
+	gate, open := n.gate()
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			close(arrived)
+			<-gate
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	answer := make(chan error, 1)
+	go func() { answer <- n.runOnce(s) }()
+	nodetest.Come(t, arrived, "it attaches")
+	p.disconnect()
+	nodetest.Says(t, nodetest.Come(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
+	nodetest.Equal(t, "running", n.running(), nil)
+	open()
+	p.connected()
+	for len(x.Live()) > 0 {
+		p.pass(synchronized)
+		p.kick()
+	}
+	nodetest.Equal(t, "records", p.records(), nil)
+}
+
+// If the runtime does not support failure policies, such a pod is started. So its ADD
+// goes on.
+func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	arrived := make(chan struct{}, 10)
+	gate, open := n.gate()
+	x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		arrived <- struct{}{}
+		return delegatetest.GateOn("ADD", gate, plugin)
+	}
+	p := n.plugin(x)
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, lost := context.WithCancel(context.Background())
+	answer := make(chan error, 1)
+	go func() { answer <- p.RunPodSandbox(ctx, n.sandbox("c1", "blue")) }()
+	nodetest.Come(t, arrived, "it attaches")
+	lost()
+	open()
+	if err := nodetest.Come(t, answer, "it has attached"); err != nil {
+		t.Error(err)
+	}
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
+}
+
+// other connects another plugin.
+func (n *node) other(index, name string, run func(*api.PodSandbox) error) {
+	n.t.Helper()
+	s, err := stub.New(&other{run}, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(n.file("sock")))
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, s.Start(context.Background()))
+	n.t.Cleanup(s.Stop)
+	nodetest.Come(n.t, n.synced, "the other plugin is synchronized")
+	n.BlockPluginSync().Unblock()
+}
+
+type other struct{ run func(*api.PodSandbox) error }
+
+func (o *other) RunPodSandbox(_ context.Context, s *api.PodSandbox) error { return o.run(s) }

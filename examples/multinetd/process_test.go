@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
-
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/internal/flock"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestMain(m *testing.M) {

@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/examples/internal/daemon"
-	"github.com/metacni/metacni/internal/nodetest"
-
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const secret = "hunter2hunter2"
