@@ -48,9 +48,13 @@ func TestSelectionArguments(t *testing.T) {
 		},
 		{
 			"the runtime's own", "cap",
-			[]string{`"portMappings":[{"hostPort":8080}]`, `"mac":"02:00:00:00:00:09"`, `"ipRanges":[[]]`, `"dns":{"servers":["10.0.0.1"]}`},
 			[]string{
-				`{"dns":{"servers":["10.0.0.1"]},"ipRanges":[[]],"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":8080}]} null`,
+				`"portMappings":[{"hostPort":8080}]`, `"mac":"02:00:00:00:00:09"`, `"ipRanges":[[]]`, `"dns":{"servers":["10.0.0.1"]}`,
+				`"bandwidth":{"ingressRate":1}`, `"ips":["10.0.0.5/24"]`, `"infinibandGUID":"02:00:00:00:00:00:00:01"`, `"deviceID":"0000:03:02.0"`,
+			},
+			[]string{
+				`{"bandwidth":{"ingressRate":1},"deviceID":"0000:03:02.0","dns":{"servers":["10.0.0.1"]},"infinibandGUID":"02:00:00:00:00:00:00:01",` +
+					`"ipRanges":[[]],"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":8080}]} null`,
 				`{"dns":{"servers":["10.0.0.1"]}} null`,
 				`{"dns":{"servers":["10.0.0.1"]}} null`,
 			},
@@ -81,42 +85,6 @@ func TestSelectionArguments(t *testing.T) {
 			}
 			h.clean(t)
 		})
-	}
-}
-
-// What the runtime asks for its own interface reaches no other network, even one that
-// declares every capability.
-func TestSecondaryNetworksGetNothingOfTheRuntimesInterface(t *testing.T) {
-	t.Parallel()
-	all := []string{
-		`"portMappings":[{"hostPort":8080}]`, `"bandwidth":{"ingressRate":1}`, `"ips":["10.0.0.5/24"]`, `"mac":"02:00:00:00:00:09"`, `"ipRanges":[[]]`,
-		`"infinibandGUID":"02:00:00:00:00:00:00:01"`, `"deviceID":"0000:03:02.0"`, `"CNIDeviceInfoFile":"/x"`,
-	}
-	declared := strings.Replace(capabilities, `"dns"`, `"CNIDeviceInfoFile":true,"dns"`, 1)
-	h := newHost(t, "1.0.0")
-	h.Write("net.d/cap.conf", `{"name":"cap","type":"macvlan",`+declared+`}`)
-	h.Write("net.d/a/cap.conf", `{"type":"macvlan",`+declared+`}`)
-	h.mustRun(t, "ADD", keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%s}],"defaultNetworks":["cap"]`, declared), annotated("cap", all...)), func(a *skel.CmdArgs) { podOf("a")(a); a.Args += ";IP=10.0.0.5;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1" })
-	for i, c := range h.Exec.Calls() {
-		asked := false
-		for pair := range strings.SplitSeq(c.Args, ";") {
-			key, _, _ := strings.Cut(pair, "=")
-			asked = asked || key == "IP" || key == "MAC" || key == "GATEWAY"
-		}
-		if asked != (i == 0) {
-			t.Errorf("network %d was given CNI_ARGS %s", i, c.Args)
-		}
-	}
-	got := arguments(t, h)
-	for _, given := range got[1:] { // nothing but a file of their own
-		if file, ok := strings.CutPrefix(given, `{"CNIDeviceInfoFile":"`+h.devices()+"/cni/"); !ok || !strings.HasSuffix(file, `.json"} null`) {
-			t.Errorf("a secondary network was given %s", given)
-		}
-	}
-	for _, argument := range all {
-		if !strings.Contains(got[0], argument) {
-			t.Errorf("the primary was given %s, not %s", got[0], argument)
-		}
 	}
 }
 
@@ -472,23 +440,23 @@ func TestBadDefaultNetwork(t *testing.T) {
 	h.mustRun(t, "ADD", keys(bridge, `"podDefaultNetwork":false`, defaultNetwork(" ")), podOf("a"))
 }
 
-// Which device of the node a pod may have is not for the pod to say.
+// Which device of the node a pod may have is not for the pod to say, unless a file of the
+// node declares the capability: it is the administrator's.
 func TestPodsChooseNoDevice(t *testing.T) {
 	t.Parallel()
 	selection := annotated(`[{"name":"vf","deviceID":"0000:03:02.0"}]`)
 	h := newHost(t, "1.0.0")
 	h.Write("net.d/a/vf.conf", `{"type":"macvlan",`+capabilities+`}`)
-	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, selection), podOf("a")), 7, `"vf"`, `"deviceID"`, "allowDeviceID")
-	wantTrace(t, h)
-	h.mustRun(t, "ADD", keys(bridge, selection, `"allowDeviceID":true`), podOf("a"))
-	if got := arguments(t, h); got[1] != `{"deviceID":"0000:03:02.0"} null` {
-		t.Errorf("arguments %q", got)
-	}
-
-	// A file of the node is the administrator's, who has declared the capability.
-	h = newHost(t, "1.0.0")
+	h.refuses(t, keys(bridge, selection), 7, []string{`"vf"`, `"deviceID"`, "allowDeviceID"}, podOf("a"))
 	h.Write("net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
-	h.mustRun(t, "ADD", keys(bridge, selection), podOf("a"))
+	for i, keysOf := range []string{selection, keys(`"allowDeviceID":true`, selection)} {
+		h.mustRun(t, "ADD", keys(bridge, keysOf), podOf([]string{"b", "a"}[i]))
+		if got := arguments(t, h); got[1] != `{"deviceID":"0000:03:02.0"} null` {
+			t.Errorf("arguments %q", got)
+		}
+		h.mustRun(t, "DEL", bridge, podOf("a"))
+		h.trace()
+	}
 }
 
 func (h *host) reviewer(t *testing.T, keys string) *Reviewer {
