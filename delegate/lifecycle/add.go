@@ -48,14 +48,6 @@ type Transaction struct {
 	// Report, if not nil, runs last and prints the result. If it fails, the ADD
 	// is undone.
 	Report func(ctx context.Context, added []delegate.Attached) error
-
-	// Undone, if not nil, is called when an ADD that was recorded has failed
-	// with cause and has been undone completely, before the record is removed.
-	// A caller who keeps state of its own about the attachment removes it here.
-	// The context lives for the undo timeout, even if that of the ADD has
-	// ended. If Undone fails the record stays for Del, which then runs no
-	// plugin and does not call Undone.
-	Undone func(ctx context.Context, cause error) error
 }
 
 // Plan returns a function for [Transaction.Plan] that plans as.
@@ -117,15 +109,14 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 // An addition is a Transaction that is carried out. It adds the delegates of r
 // from first on.
 type addition struct {
-	m        *Manager
-	t        Transaction
-	lock     *scratch.Lock
-	r        scratch.Record[record]
-	first    int
-	part     bool         // the record is that of an attachment which is there
-	recorded bool         // whether a plan has been recorded
-	undo     *walk        // notes what of the plan is undone
-	forget   func() error // makes the record what it was before the addition
+	m      *Manager
+	t      Transaction
+	lock   *scratch.Lock
+	r      scratch.Record[record]
+	first  int
+	part   bool         // the record is that of an attachment which is there
+	undo   *walk        // notes what of the plan is undone
+	forget func() error // makes the record what it was before the addition
 }
 
 // do carries out the first plan that can be.
@@ -150,45 +141,24 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 		return nil, err
 	}
 	for {
-		var added []delegate.Attached
-		final := false
-		err := a.check(plan, taken)
-		if err == nil {
-			added, final, err = a.try(ctx, plan)
+		added, final, err := a.try(ctx, plan, taken)
+		if err == nil || !undone(err) {
+			return added, err // what could not be undone stays in the record, for Del
 		}
-		switch {
-		case err == nil:
-			return added, nil
-		case !undone(err):
-			return nil, err // the record stays, for Del
-		case final || a.t.Next == nil || ctx.Err() != nil:
-			return nil, a.end(ctx, err)
+		plan = nil
+		if !final && a.t.Next != nil && ctx.Err() == nil {
+			var nextErr error
+			if plan, nextErr = a.t.Next(ctx, err); nextErr == nil {
+				nextErr = cause.Of(ctx)
+			}
+			if nextErr != nil {
+				plan, err = nil, nextErr
+			}
 		}
-		next, nextErr := a.t.Next(ctx, err)
-		switch {
-		case nextErr != nil:
-			return nil, a.end(ctx, nextErr)
-		case ctx.Err() != nil:
-			return nil, a.end(ctx, cause.Of(ctx))
-		case len(next) == 0:
-			return nil, a.end(ctx, err)
-		}
-		plan = next
-	}
-}
-
-// end removes the record of an addition that has failed with err and has been
-// undone completely.
-func (a *addition) end(ctx context.Context, err error) error {
-	if a.recorded && a.t.Undone != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.m.undoTimeout())
-		defer cancel()
-		if hookErr := a.t.Undone(ctx, err); hookErr != nil {
-			a.keep(nil)
-			return &delegate.UndoError{Err: err, Undo: hookErr}
+		if len(plan) == 0 {
+			return nil, also(err, a.forget())
 		}
 	}
-	return also(err, a.forget())
 }
 
 // taken returns the interface names in use: those of rs, the container's records, and
@@ -230,10 +200,13 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 	return nil
 }
 
-// try records plan and carries it out. When it fails, plan has been undone, or
+// try checks plan, records it and carries it out. When it fails, plan has been undone, or
 // errors.As finds a [*delegate.UndoError]. final says that another plan would
 // fail as well.
-func (a *addition) try(ctx context.Context, plan []delegate.Attachment) (added []delegate.Attached, final bool, err error) {
+func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
+	if err := a.check(plan, taken); err != nil {
+		return nil, false, err
+	}
 	a.r.State = scratch.Planned
 	if a.part {
 		a.r.State = scratch.Partial
@@ -246,7 +219,6 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment) (added [
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
 	}
-	a.recorded = true
 	a.undo = &walk{m: a.m, lock: a.lock, r: &a.r, part: a.part, undo: true, verdicts: make([]verdict, len(a.r.Value.Delegates))}
 	for i := range plan {
 		a.undo.verdicts[a.first+i] = goes

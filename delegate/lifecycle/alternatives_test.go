@@ -14,8 +14,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// choose plans one network of each plugin in turn, and tells what its hooks
-// are called with: "next 101", "undone 102".
+// choose plans one network of each plugin in turn, and tells what Next
+// is called with: "next 101".
 func choose(k scratch.Key, said *[]string, plugins ...string) Transaction {
 	plan := func(i int) []delegate.Attachment {
 		return []delegate.Attachment{attachment(nodetest.Network(plugins[i], plugins[i]), k.ContainerID, k.IfName)}
@@ -30,14 +30,10 @@ func choose(k scratch.Key, said *[]string, plugins ...string) Transaction {
 			}
 			return plan(chosen), nil
 		},
-		Undone: func(_ context.Context, cause error) error {
-			*said = append(*said, fmt.Sprint("undone ", status.Code(cause)))
-			return nil
-		},
 	}
 }
 
-// Next and Undone are told why, and Next is not asked if no plan can help. Which plans are
+// Next is told why, and is not asked if no plan can help. Which plans are
 // tried see TestModel.
 func TestNoPlanWorks(t *testing.T) {
 	t.Parallel()
@@ -51,19 +47,19 @@ func TestNoPlanWorks(t *testing.T) {
 			for i, p := range []string{"bridge", "macvlan", "ipvlan"} {
 				n.FailOn("ADD "+p, 101+uint(i))
 			}
-		}, 103, []string{"next 101", "next 102", "next 103", "undone 103"}, []string{
+		}, 103, []string{"next 101", "next 102", "next 103"}, []string{
 			"ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0", "ADD ipvlan eth0", "DEL ipvlan eth0",
 		}},
 		"impossible alone": {func(_ *node, t *Transaction) {
 			t.Plan = Plan(attachment(nodetest.Network("x", "bridge"), "c2", "eth0"))
 			t.Next = nil
-		}, 7, nil, nil}, // nothing was recorded, so that nothing was undone
+		}, 7, nil, nil},
 		"the record vanishes at a plugin": {func(n *node, _ *Transaction) {
 			n.On("ADD bridge", func(context.Context, delegatetest.Call) error { return os.Remove(n.recordFile(eth0)) })
-		}, 5, []string{"undone 5"}, []string{"ADD bridge eth0", "DEL bridge eth0"}},
+		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
 		"the record vanishes in Adjust": {func(n *node, t *Transaction) {
 			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
-		}, 5, []string{"undone 5"}, []string{"ADD bridge eth0", "DEL bridge eth0"}},
+		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
 		"the record cannot be written": {func(n *node, t *Transaction) {
 			plan := t.Plan
 			t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
@@ -95,53 +91,29 @@ func TestNoPlanWorks(t *testing.T) {
 	}
 }
 
-// Between two plans, and while Undone runs, the record is there and nobody
-// else gets at the container: a Del waits. Undone's context lives and ends.
-func TestHooksRunUnderTheLock(t *testing.T) {
+// Between two plans the record is there and nobody else gets at the container: a Del
+// waits.
+func TestNextRunsUnderTheLock(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.FailOn("ADD", 101)
 	var said []string
 	tr := choose(eth0, &said, "bridge", "macvlan")
-	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-	locked := func(where string) {
-		nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11)
-		if got := n.records(); len(got) != 1 {
-			t.Errorf("in %s: records %q", where, got)
-		}
-	}
-	next, undone := tr.Next, tr.Undone
+	next, asked, deleted := tr.Next, 0, make(chan error, 1)
 	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
-		locked("Next")
+		if asked++; asked == 2 { // the second time it waits longer
+			go func() { deleted <- (&Manager{Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), Removal{Key: eth0}) }()
+		}
+		hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+		nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11)
+		nodetest.Equal(t, "records", len(n.records()), 1)
+		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 		return next(ctx, failed)
 	}
-	deleted := make(chan error, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	tr.Undone = func(ctx context.Context, cause error) error {
-		cancel()
-		if _, limited := ctx.Deadline(); ctx.Err() != nil || !limited {
-			t.Errorf("context of Undone: limited %v, %v", limited, ctx.Err())
-		}
-		if live := n.Exec.Live(); len(live) > 0 {
-			t.Errorf("alive: %q", live)
-		}
-		patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
-		go func() { deleted <- patient.Del(t.Context(), Removal{Key: eth0}) }()
-		locked("Undone")
-		select {
-		case err := <-deleted:
-			t.Errorf("a Del did not wait: %v", err)
-			deleted <- err
-		default:
-		}
-		return undone(ctx, cause)
-	}
-	_, err := n.Add(ctx, eth0, tr)
+	_, err := n.Add(t.Context(), eth0, tr)
 	nodetest.Code(t, err, 101)
-	if err := <-deleted; err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "hooks", said, []string{"next 101", "next 101", "undone 101"})
+	nodetest.OK(t, <-deleted)
+	nodetest.Equal(t, "hooks", said, []string{"next 101", "next 101"})
 	n.wantTrace("ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0")
 	n.wantNothing()
 }

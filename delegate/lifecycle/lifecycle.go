@@ -12,7 +12,6 @@
 package lifecycle
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -84,10 +83,6 @@ func (m *Manager) invoker() *delegate.Invoker {
 		return m.Invoker
 	}
 	return &delegate.Invoker{}
-}
-
-func (m *Manager) undoTimeout() time.Duration {
-	return cmp.Or(m.invoker().UndoTimeout, delegate.DefaultUndoTimeout)
 }
 
 func (m *Manager) store() scratch.Store[record] {

@@ -62,8 +62,7 @@ func stringOf(ops []op) string {
 }
 
 // A fault is what goes wrong at a place: a call such as "ADD bridge", the
-// search for a plugin such as "find bridge", "plan", "next", "adjust", "report" or
-// "undone".
+// search for a plugin such as "find bridge", "plan", "next", "adjust" or "report".
 //
 // Kinds: "error" (with a code), "plain" (without), "noise" and "silence" (on
 // stdout), "hang" (until the operation's context ends, which is now), "cancel"
@@ -94,7 +93,7 @@ var (
 )
 
 func allPlaces() []string {
-	all := []string{"plan", "adjust", "report", "next", "undone"}
+	all := []string{"plan", "adjust", "report", "next"}
 	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "find"} {
 		for _, p := range pluginTypes {
 			all = append(all, verb+" "+p)
@@ -272,7 +271,7 @@ func randomOp(r *rand.Rand, k scratch.Key) op {
 func faultPlaces(verb string) []string {
 	switch verb {
 	case "add", "attach":
-		return strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next undone")
+		return strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next")
 	case "reconcile":
 		return strings.Fields("ADD ADD ADD DEL DEL DEL DEL find plan start")
 	case "del", "detach", "sweep":
@@ -300,8 +299,6 @@ func randomFault(r *rand.Rand, o op) (fault, bool) {
 		return fault{at: f.at, kind: "no list"}, true
 	case "find":
 		kinds = "crash"
-	case "undone":
-		kinds = "error plain crash"
 	case "adjust":
 		kinds += " spoil"
 	case "ADD":

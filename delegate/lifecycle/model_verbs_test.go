@@ -29,7 +29,7 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 	if cs := m.own("plan"); cs != nil {
 		return cs
 	}
-	recorded, plan := false, o.plan()
+	plan := o.plan()
 	var leftovers []piece
 	if r := m.records[k]; r != nil {
 		if leftovers = r.now().left; r.now().state == scratch.Leftover {
@@ -37,25 +37,12 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 		}
 	}
 	end := func(cs codes) codes {
-		if recorded && o.verb != "step" {
-			m.trace = append(m.trace, "undone")
-			if m.own("undone") != nil {
-				now := slices.Clone(m.records[k].now().pieces)
-				for i := len(before); i < len(now); i++ {
-					now[i].gone = now[i].plugins
-				}
-				m.noteUndoing(k, running, before, now[len(before):])
-				m.undoError = true
-				return codes{cs.code()}
-			}
-		}
 		forget()
 		return cs
 	}
 	for asked := 0; ; asked++ {
 		cs, final := possible(plan, taken), false
 		if cs == nil {
-			recorded = recorded || !m.ended
 			final, cs = m.try(k, before, plan, leftovers, running, o.bare)
 		}
 		switch {

@@ -374,11 +374,6 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 			_, err := own(ctx, "report")
 			return err
 		},
-		Undone: func(ctx context.Context, _ error) error {
-			w.trace = append(w.trace, "undone")
-			_, err := own(ctx, "undone")
-			return err
-		},
 	}
 	if o.bare {
 		tx.Adjust = nil

@@ -3,10 +3,8 @@ package plugin_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -337,63 +335,6 @@ func TestDamagedRecordSaysWhatToDo(t *testing.T) {
 	p.Del = func(context.Context, *plugin.Call) error { return fmt.Errorf("c1: %w", scratch.ErrCorrupt) }
 	if err := newNode(t).do(t, p, "DEL", ""); !errors.Is(err, scratch.ErrCorrupt) || !strings.Contains(err.Error(), `let "small forget" remove its record`) {
 		t.Errorf("%v", err)
-	}
-}
-
-// A plugin may keep state of its own beside the record, in another program's
-// format. Report writes it, and Undone removes it if the ADD fails.
-func TestPluginKeepsStateOfItsOwn(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	file := filepath.Join(n.dir, "c1.json")
-	broken := errors.New("nobody reads")
-	p := small()
-	var report error
-	p.Add = func(ctx context.Context, c *plugin.Call) error {
-		nets, err := p.Networks(ctx, c)
-		if err != nil {
-			return err
-		}
-		whole, err := c.Complete(nets[0])
-		if err != nil {
-			return err
-		}
-		return c.Add(ctx, lifecycle.Transaction{
-			Plan: lifecycle.Plan(c.Attachment(whole)),
-			Report: func(context.Context, []delegate.Attached) error {
-				text, err := json.Marshal(whole)
-				return errors.Join(err, scratch.WriteFile(file, text), report)
-			},
-			Undone: func(context.Context, error) error {
-				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-					return err
-				}
-				return nil // the ADD has failed before Report
-			},
-		})
-	}
-	if err := n.do(t, p, "ADD", two); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error(err)
-	}
-	if err := n.do(t, p, "DEL", two); err != nil {
-		t.Fatal(err)
-	}
-	report = broken
-	if err := n.do(t, p, "ADD", two); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
-	n.exec.Plugins["bridge"] = delegatetest.FailOn("ADD", 107, "no free address", delegatetest.Result(nil))
-	if err := n.do(t, p, "ADD", two); status.Code(err) != 107 {
-		t.Errorf("%v", err)
-	}
-	if records, err := filepath.Glob(filepath.Join(n.dir, "state", "*.json")); len(records) > 0 || err != nil {
-		t.Errorf("records left: %q, %v", records, err)
-	}
-	if _, err := os.Stat(file); err == nil || len(n.exec.Live()) > 0 {
-		t.Errorf("left: %v, %v", err, n.exec.Live())
 	}
 }
 
