@@ -75,7 +75,7 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 			continue
 		}
 		err = iv.undo(ctx, done, err, all) // the first has not been ended because of another
-		return Left(done), err
+		return leftOf(done), err
 	}
 	return done, nil
 }

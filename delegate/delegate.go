@@ -39,8 +39,8 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// DefaultUndoTimeout is what a zero [Invoker.UndoTimeout] means.
-const DefaultUndoTimeout = 10 * time.Second
+// defaultUndoTimeout is used if [Invoker.UndoTimeout] is zero.
+const defaultUndoTimeout = 10 * time.Second
 
 // An Invoker runs delegated plugins. The zero Invoker finds no plugins, because
 // its Path is empty.
@@ -91,7 +91,7 @@ type Invoker struct {
 
 	// UndoTimeout bounds how long undoing a failed Add takes once the context
 	// of the Add has ended. All plugins share it. While the context lives the
-	// limit is ten times as long. Zero means [DefaultUndoTimeout]. If it is
+	// limit is ten times as long. Zero means ten seconds. If it is
 	// negative, Add fails with CNI code 7.
 	UndoTimeout time.Duration
 
@@ -188,7 +188,7 @@ func (a Attached) Decode() (types.Result, error) {
 // cniVersion means the version of the result.
 //
 // PrintTo fails as Decode does. It fails with CNI code 1 when the version cannot
-// express the result, and with [ErrPrint] when w fails. The error is an
+// express the result, and with code 5 when w fails. The error is an
 // [*Error].
 func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	r, err := a.Decode()
@@ -207,7 +207,7 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	}
 	out.WriteByte('\n')
 	if _, err := w.Write(out.Bytes()); err != nil {
-		return a.fail(CommandAdd, fmt.Errorf("%w: %w", ErrPrint, err))
+		return a.fail(CommandAdd, fmt.Errorf("%w: %w", errPrint, err))
 	}
 	return nil
 }

@@ -26,11 +26,10 @@ var (
 	// ErrResult means that a plugin exited successfully without printing one
 	// result that can be decoded: CNI code 6.
 	ErrResult = errors.New("cannot decode result")
-
-	// ErrPrint means that [Attached.PrintTo] could not write the result: CNI
-	// code 5.
-	ErrPrint = errors.New("cannot print the result")
 )
+
+// errPrint means that [Attached.PrintTo] could not write the result: CNI code 5.
+var errPrint = errors.New("cannot print the result")
 
 // An Error is one failed invocation, or the reason why a network or an attachment
 // is refused before any plugin runs. If the plugin printed an error object, Err
@@ -115,7 +114,7 @@ func codeIn(err error) uint {
 		return types.ErrInvalidNetworkConfig
 	case ErrResult:
 		return types.ErrDecodingFailure
-	case ErrPrint:
+	case errPrint:
 		return types.ErrIOFailure
 	}
 	switch e := err.(type) { //nolint:errorlint // as above

@@ -56,8 +56,8 @@ func (a Attached) left() int {
 	return n
 }
 
-// Left returns those of as that have a plugin which is not in Gone, or nil.
-func Left(as []Attached) []Attached {
+// leftOf returns those of as that have a plugin which is not in Gone, or nil.
+func leftOf(as []Attached) []Attached {
 	var left []Attached
 	for _, a := range as {
 		if a.left() > 0 {

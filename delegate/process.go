@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// DefaultMaxStdout is what a zero [Process.MaxStdout] means, in bytes.
-	DefaultMaxStdout = 4 << 20
+	// defaultMaxStdout is used if [Process.MaxStdout] is zero, in bytes.
+	defaultMaxStdout = 4 << 20
 
 	// maxStderr is how much of one plugin's stderr is passed on, in bytes.
 	maxStderr = 1 << 20
@@ -48,7 +48,7 @@ type Process struct {
 	WaitDelay time.Duration
 
 	// MaxStdout is how many bytes a plugin may print. A plugin that prints
-	// more is killed. Zero means [DefaultMaxStdout].
+	// more is killed. Zero means 4 MiB.
 	MaxStdout int
 
 	// Root, if not empty, is the root directory of plugins; this process keeps
@@ -121,7 +121,7 @@ func inherited(ctx context.Context) []*os.File {
 
 func (p *Process) grace() time.Duration     { return orDefault(p.Grace, time.Second) }
 func (p *Process) waitDelay() time.Duration { return orDefault(p.WaitDelay, time.Second) }
-func (p *Process) maxStdout() int           { return orDefault(p.MaxStdout, DefaultMaxStdout) }
+func (p *Process) maxStdout() int           { return orDefault(p.MaxStdout, defaultMaxStdout) }
 
 func orDefault[T comparable](v, def T) T {
 	var zero T

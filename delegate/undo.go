@@ -74,7 +74,7 @@ type budget struct {
 
 func newBudget(limit time.Duration, rounds int) *budget {
 	if limit == 0 {
-		limit = DefaultUndoTimeout
+		limit = defaultUndoTimeout
 	}
 	return &budget{limit: limit, end: time.Now().Add(10 * limit), rounds: rounds}
 }

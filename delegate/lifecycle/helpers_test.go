@@ -58,7 +58,7 @@ func newNode(tb testing.TB) *node {
 func nodeAt(tb testing.TB, dir string) *node {
 	tb.Helper()
 	n := nodetest.New(tb, "bridge", "tuning", "macvlan", "ipvlan")
-	// A slow machine needs longer than DefaultUndoTimeout for a result of 16 MiB.
+	// A slow machine needs longer than ten seconds to undo a result of 16 MiB.
 	iv := &delegate.Invoker{Exec: n.Exec, UndoTimeout: time.Hour}
 	return &node{Manager: &Manager{Invoker: iv, Dir: dir}, Node: n, Dir: dir}
 }

@@ -212,7 +212,7 @@ func halfDone(e entry) bool { return e.Half }
 
 // left reports whether some plugin of e may have something in the container.
 func (e entry) left() bool {
-	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
+	return slices.ContainsFunc(allOf(e.Network), func(i int) bool { return !slices.Contains(e.Gone, i) })
 }
 
 // over reports whether nothing of e is to be removed any more.

@@ -683,7 +683,7 @@ func (s *story) leftovers(t *testing.T, container string) (all []string) {
 	nodetest.OK(t, err)
 	for _, r := range rs {
 		for _, a := range r.Leftovers {
-			if len(delegate.Left([]delegate.Attached{a})) > 0 {
+			if len(a.Gone) < len(a.Network.Plugins()) {
 				all = append(all, container+" "+a.IfName)
 			}
 		}
