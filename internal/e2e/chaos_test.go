@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 var chaosFor = flag.Duration("chaos.for", 5*time.Second, "how long TestNothingIsLostWhileDaemonsComeAndGo lasts")
@@ -25,11 +26,11 @@ const answerTime = 10 * time.Second
 // succeeded is detached in the end. Each daemon, whatever is in its queue,
 // answers the ADD of an unrelated container soon after it starts.
 func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
-	w := newWorld(t)
-	c := &chaos{world: w, over: make(chan struct{}), event: make(chan struct{})}
+	n := newNode(t)
+	c := &chaos{node: n, over: make(chan struct{}), event: make(chan struct{})}
 	c.turns = time.NewTicker(60 * time.Millisecond) // leaves some of two processors to others
 	defer c.turns.Stop()
-	c.unrelated = w.pod(w.thick("1.1.0", w.fake("a"), w.fake("b")))
+	c.unrelated = n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b")))
 	c.begin()
 	c.answers(time.Now())
 
@@ -49,14 +50,12 @@ func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 	c.tell()
 	workers.Wait()
 	c.settle()
-	w.figures(fmt.Sprintf("daemons killed, stopped and replaced for %v, while delegates fail and hang: %d commands, %d DELs queued, the slowest first ADD after %v",
-		*chaosFor, c.commands.Load(), c.queuedDels, c.slowest.Round(10*time.Millisecond)), c.rounds)
 }
 
-// chaos is a world of daemons that come and go, and of runtimes that call their
+// chaos is a node of daemons that come and go, and of runtimes that call their
 // shims all the time.
 type chaos struct {
-	*world
+	*node
 	d         *daemon
 	unrelated *pod
 	turns     *time.Ticker  // each tick is one command of one worker
@@ -115,7 +114,7 @@ func (c *chaos) tell() {
 
 // round ends a daemon in one of several ways and starts the next.
 func (c *chaos) round() {
-	c.t.Helper()
+	c.Helper()
 	c.rounds++
 	switch c.rounds % 4 {
 	case 2: // for two rounds the delegates have no faults
@@ -124,7 +123,7 @@ func (c *chaos) round() {
 		c.sicken()
 	}
 	before := c.commands.Load()
-	c.until("the daemon has served", func() bool { return c.commands.Load() >= before+10 || c.t.Failed() })
+	c.until("the daemon has served", func() bool { return c.commands.Load() >= before+10 || c.Failed() })
 	switch old := c.d; rand.IntN(3) {
 	case 0:
 		old.kill()
@@ -157,19 +156,19 @@ func (c *chaos) round() {
 // answers fails the test unless the daemon, started at the time then, serves an
 // unrelated container in time.
 func (c *chaos) answers(then time.Time) {
-	c.t.Helper()
+	c.Helper()
 	c.ok("ADD", c.unrelated)
 	took := time.Since(then)
 	c.slowest = max(c.slowest, took)
 	if took > answerTime {
-		c.t.Errorf("an unrelated ADD was answered %v after the daemon's start, with %d DELs in the queue", took, len(c.queued()))
+		c.Errorf("an unrelated ADD was answered %v after the daemon's start, with %d DELs in the queue", took, len(c.queued()))
 	}
 	c.ok("DEL", c.unrelated)
 }
 
 // work is a runtime that runs one command of one of its pods at a time.
 func (c *chaos) work(lives []*life) {
-	for !c.t.Failed() {
+	for !c.Failed() {
 		select {
 		case <-c.over:
 			return
@@ -232,7 +231,7 @@ func (c *chaos) expected(command string, p *life, a answer) answer {
 	switch {
 	case a.code == 0 || a.err == nil: // err is nil if SIGTERM came before the handler was set
 	case a.err.Code != 11 && (a.err.Code != 111 || command == "CHECK"):
-		c.t.Errorf("%s %s: %s", command, p.id, a.stdout)
+		c.Errorf("%s %s: %s", command, p.id, a.stdout)
 	}
 	return a
 }
@@ -244,7 +243,7 @@ func (c *chaos) intact(p *life) {
 	}
 	for _, name := range p.markers() {
 		if _, err := os.Stat(c.file("fake", "live", name)); err != nil {
-			c.t.Errorf("%s is live, but was detached: %v", p.id, err)
+			c.Errorf("%s is live, but was detached: %v", p.id, err)
 		}
 	}
 }
@@ -252,7 +251,7 @@ func (c *chaos) intact(p *life) {
 // settle lets a last daemon finish the remaining work without disturbance, and
 // fails the test if anything is lost or left.
 func (c *chaos) settle() {
-	c.t.Helper()
+	c.Helper()
 	c.d.kill()
 	c.cure()
 	c.begin()
@@ -268,7 +267,7 @@ func (c *chaos) settle() {
 	}
 	c.until("the queue is empty", func() bool { return len(c.queued()) == 0 })
 	slices.Sort(want)
-	same(c.t, "attached", want, c.live())
+	nodetest.Equal(c, "attached", c.live(), want)
 	for _, p := range c.all {
 		if p.live {
 			c.ok("CHECK", p.pod)

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // findings are the checks that each of the reference plugins, v1.9.1, fails.
@@ -30,29 +30,25 @@ var findings = []string{
 func TestConformFindsWhatReferencePluginsLack(t *testing.T) {
 	for _, name := range []string{"bridge", "macvlan", "ptp"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.needsProgram("iptables")
-			conf := object{"name": w.name(name), "type": name, "ipMasq": true, "ipam": object{"type": "host-local"}}
+			n := newNode(t)
+			n.program("iptables")
+			conf := object{"name": n.name(name), "type": name, "ipMasq": true, "ipam": object{"type": "host-local"}}
 			switch name {
 			case "bridge":
-				conf["bridge"], conf["isGateway"] = w.name("br-"), true
+				conf["bridge"], conf["isGateway"] = n.name("br-"), true
 			case "macvlan":
-				master := w.name("card")
+				master := n.name("card")
 				index, err := host.Uplink(master)
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE})
+				nodetest.OK(t, err)
+				n.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE})
 				conf["master"] = master
 			}
 			stdin, err := json.Marshal(conf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			conform(t, delegatetest.Binary{Path: built(name), Env: []string{"PATH=" + w.path}}, delegatetest.Config{
+			nodetest.OK(t, err)
+			conform(t, delegatetest.Binary{Path: built(name), Env: []string{"PATH=" + n.path}}, delegatetest.Config{
 				Stdin:     func(string) string { return string(stdin) },
 				Delegates: []string{"host-local"},
-				Fakes:     map[string]delegatetest.Plugin{"host-local": w.addresses},
+				Fakes:     map[string]delegatetest.Plugin{"host-local": n.addresses},
 				NetNS:     delegatetest.NewNetNS,
 			}, findings...)
 		})
@@ -60,56 +56,61 @@ func TestConformFindsWhatReferencePluginsLack(t *testing.T) {
 }
 
 // TestExamplesConform: the built examples pass every conformance check in real
-// namespaces. TestShimAndDaemonConform has shim and daemon.
+// namespaces.
 func TestExamplesConform(t *testing.T) {
-	const multinet = `{"type":"multinet","cniDir":%q,"confDir":%q,"delegates":[
-		{"type":"bridge"}, {"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"ipvlan"}
-	],"parallel":%t}`
-	for _, tt := range []struct {
-		name, program string
-		stdin         func(dir string) string
-		delegates     []string
-		idle          []string
+	const several = `"delegates":[{"type":"bridge"}, {"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"ipvlan"}]`
+	delegates := []string{"bridge", "macvlan", "tuning", "ipvlan"}
+	for name, tt := range map[string]struct {
+		program   string
+		conf      string // DIR is a directory of the container, NODE that of the node
+		delegates []string
+		idle      []string
+		skip      map[string]string
 	}{
-		{"multinet", "multinet", func(dir string) string {
-			return fmt.Sprintf(multinet, filepath.Join(dir, "state"), dir, false)
-		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}, nil},
-		{"multinet parallel", "multinet", func(dir string) string {
-			return fmt.Sprintf(multinet, filepath.Join(dir, "state"), dir, true)
-		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}, nil},
-		{"flannel", "flannel", func(dir string) string {
-			subnet := filepath.Join(dir, "subnet.env")
-			if err := os.WriteFile(subnet, []byte("FLANNEL_NETWORK=10.9.0.0/16\nFLANNEL_SUBNET=10.9.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600); err != nil {
-				panic(err)
-			}
-			return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnetFile":%q,"delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"), subnet)
-		}, []string{"bridge"}, nil},
-		{"fallback", "fallback", func(dir string) string {
-			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[
-				{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"bridge"}, {"type":"ipvlan"}
-			]}`, filepath.Join(dir, "state"))
-		}, []string{"macvlan", "tuning"}, []string{"bridge", "ipvlan"}},
-		{"resident", "resident", func(string) string {
-			return `{"type":"resident","addresses":["10.1.0.2/24"]}`
-		}, nil, nil},
+		"multinet":          {"multinet", `"cniDir":"DIR/state","confDir":"DIR",` + several, delegates, nil, nil},
+		"multinet parallel": {"multinet", `"cniDir":"DIR/state","confDir":"DIR","parallel":true,` + several, delegates, nil, nil},
+		"multinetd": {
+			"multinet-shim", `"daemonSocketDir":"NODE/d","delQueueDir":"NODE/queue","cniDir":"DIR/state","confDir":"DIR/state","binDir":"DIR/no/bin",` + several,
+			delegates, nil,
+			map[string]string{
+				"environment": "a daemon passes plugins only PATH and the trace context",
+				"stderr":      "the daemon logs the plugins' stderr",
+			},
+		},
+		"flannel": {"flannel", `"dataDir":"DIR/state","subnetFile":"NODE/subnet.env","delegate":{"type":"bridge"}`, []string{"bridge"}, nil, nil},
+		"fallback": {
+			"fallback", `"cniDir":"DIR/state","choices":[{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"bridge"}, {"type":"ipvlan"}]`,
+			[]string{"macvlan", "tuning"},
+			[]string{"bridge", "ipvlan"},
+			nil,
+		},
+		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			newWorld(t)
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.subnetEnv()
+			if name == "multinetd" {
+				n.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
+			}
 			conform(t, delegatetest.Binary{Path: built(tt.program)}, delegatetest.Config{
-				Stdin: tt.stdin, Delegates: tt.delegates, Idle: tt.idle, NetNS: delegatetest.NewNetNS,
+				Stdin: func(dir string) string {
+					return strings.NewReplacer("DIR", dir, "NODE", n.dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
+				},
+				Delegates: tt.delegates, Idle: tt.idle, Skip: tt.skip, NetNS: delegatetest.NewNetNS,
 			})
+			n.noTrace()
 		})
 	}
 }
 
-// addresses answers for host-local with an address of the world's first range
+// addresses answers for host-local with an address of the node's first range
 // for each container, and a gateway.
-func (w *world) addresses(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func (n *node) addresses(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 	last := byte(2)
 	if c.ContainerID != "" {
 		last = 2 + c.ContainerID[len(c.ContainerID)-1]%16
 	}
-	subnet := net.ParseIP(w.net(1) + ".0").To4()
+	subnet := net.ParseIP(n.net(1) + ".0").To4()
 	ip := func(last byte) net.IP { return net.IPv4(subnet[0], subnet[1], subnet[2], last).To4() }
 	return delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{
 		Address: net.IPNet{IP: ip(last), Mask: net.CIDRMask(24, 32)}, Gateway: ip(1),
@@ -126,7 +127,7 @@ func conform(t *testing.T, plugin delegatetest.Target, conf delegatetest.Config,
 	for _, check := range failed {
 		t.Logf("%s: %s", check, r.said[check])
 	}
-	same(t, "failed checks", findings, failed)
+	nodetest.Equal(t, "failed checks", failed, findings)
 }
 
 // A recorder notes which checks fail.

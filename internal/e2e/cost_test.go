@@ -20,10 +20,10 @@ var update = flag.Bool("update", false, "rewrite testdata")
 const repeats = 5
 
 // fakes returns configurations of n delegates.
-func (w *world) fakes(n int) (list []object) {
-	for i := range n {
+func (n *node) fakes(count int) (list []object) {
+	for i := range count {
 		id := fmt.Sprint("f", i)
-		list = append(list, w.with(w.fake(id), object{"name": id, "cniVersion": "1.1.0"}))
+		list = append(list, n.with(n.fake(id), object{"name": id, "cniVersion": "1.1.0"}))
 	}
 	return list
 }
@@ -34,22 +34,22 @@ func (w *world) fakes(n int) (list []object) {
 // which depend on the kernel. Except for the names of
 // their files, the cost must not grow with the number of other containers.
 func TestCostIsAsCommitted(t *testing.T) {
-	w := newWorld(t)
+	n := newNode(t)
 	const file = "testdata/costs.txt"
 	committed, got, opened := readFigures(t, file), figures{}, map[string][]string{}
-	nothing := w.least(w.counting(".", "bench/testdata/noop"), "VERSION", func() *pod { return w.pod(object{}) })
+	nothing := n.least(n.counting(".", "bench/testdata/noop"), "VERSION", func() *pod { return n.pod(object{}) })
 
-	multinet := w.counting("../..", "examples/multinet")
+	multinet := n.counting("../..", "examples/multinet")
 	all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}
-	one := func() *pod { return w.pod(w.multinet("1.1.0", w.fakes(1)...)) }
-	w.costs(got, opened, multinet, "multinet %s", nothing, one, all...)
-	w.costs(got, opened, multinet, "multinet %s of 8", nothing, func() *pod { return w.pod(w.multinet("1.1.0", w.fakes(8)...)) }, "ADD", "DEL")
-	w.subnetEnvOK()
-	flannel := w.counting("../..", "examples/flannel")
-	w.costs(got, opened, flannel, "flannel %s", nothing, func() *pod { return w.pod(w.flannel("1.1.0", w.fake("d"))) }, all...)
+	one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
+	n.costs(got, opened, multinet, "multinet %s", nothing, one, all...)
+	n.costs(got, opened, multinet, "multinet %s of 8", nothing, func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(8)...)) }, "ADD", "DEL")
+	n.subnetEnv()
+	flannel := n.counting("../..", "examples/flannel")
+	n.costs(got, opened, flannel, "flannel %s", nothing, func() *pod { return n.pod(n.flannel("1.1.0", n.fake("d"))) }, all...)
 	for name, program := range map[string]string{"multinet": multinet, "flannel": flannel} {
 		got.start(t, name, program)
-		got[figureKey{name, "size"}] = figure{w.size(name), 2}
+		got[figureKey{name, "size"}] = figure{n.size(name), 2}
 	}
 	if *update {
 		if err := os.WriteFile(file, []byte(committed.updated(got).String()), 0o600); err != nil {
@@ -66,10 +66,10 @@ func TestCostIsAsCommitted(t *testing.T) {
 	t.Logf("figures:\n%s", got)
 
 	for range 100 {
-		w.ok("ADD", one())
+		n.ok("ADD", one())
 	}
 	among := figures{}
-	w.costs(among, opened, multinet, "multinet %s", nothing, one, all...)
+	n.costs(among, opened, multinet, "multinet %s", nothing, one, all...)
 	for key := range got {
 		if _, ok := among[key]; !ok {
 			delete(got, key)
@@ -88,11 +88,11 @@ func TestCostIsAsCommitted(t *testing.T) {
 
 // costs measures the commands of a plugin, and adds the figures and the files opened by
 // case. The name of a case has %s for the command.
-func (w *world) costs(fs figures, opened map[string][]string, program, name string, nothing bill, pod func() *pod, commands ...string) {
-	w.t.Helper()
+func (n *node) costs(fs figures, opened map[string][]string, program, name string, nothing bill, pod func() *pod, commands ...string) {
+	n.Helper()
 	p := pod() // leaves the file of a record that is deleted, as on any node in use
-	w.traced(program, "ADD", p)
-	w.traced(program, "DEL", p)
+	n.traced(program, "ADD", p)
+	n.traced(program, "DEL", p)
 	bills := map[string]bill{}
 	for range repeats {
 		p := pod()
@@ -101,7 +101,7 @@ func (w *world) costs(fs figures, opened map[string][]string, program, name stri
 			if i > 0 && commands[i-1] == command {
 				name = "repeated " + command
 			}
-			w.merge(bills, name, w.traced(program, command, p))
+			n.merge(bills, name, n.traced(program, command, p))
 		}
 	}
 	for command, b := range bills {
@@ -113,25 +113,25 @@ func (w *world) costs(fs figures, opened map[string][]string, program, name stri
 }
 
 // least returns the least bill of a command.
-func (w *world) least(program, command string, pod func() *pod) bill {
-	w.t.Helper()
+func (n *node) least(program, command string, pod func() *pod) bill {
+	n.Helper()
 	bills := map[string]bill{}
 	for range repeats {
-		w.merge(bills, command, w.traced(program, command, pod()))
+		n.merge(bills, command, n.traced(program, command, pod()))
 	}
 	return bills[command]
 }
 
 // merge keeps the lesser of two bills. Counts of what a program does must be the same.
-func (w *world) merge(bills map[string]bill, name string, b bill) {
-	w.t.Helper()
+func (n *node) merge(bills map[string]bill, name string, b bill) {
+	n.Helper()
 	old, ok := bills[name]
 	if !ok {
 		bills[name] = b
 		return
 	}
 	if old.syncs != b.syncs || old.opens != b.opens || old.scans != b.scans || old.execs != b.execs || old.looks != b.looks || old.lists != b.lists || old.cache != b.cache {
-		w.t.Errorf("%s costs %+v, and the next time %+v", name, old, b)
+		n.Errorf("%s costs %+v, and the next time %+v", name, old, b)
 	}
 	b.memory, b.faults, b.allocs = min(old.memory, b.memory), min(old.faults, b.faults), min(old.allocs, b.allocs)
 	bills[name] = b
@@ -174,27 +174,27 @@ func (fs figures) start(t *testing.T, name, program string) {
 
 // counting builds a program that at the end of main writes the number of its allocations
 // to file 3. It returns its path.
-func (w *world) counting(module, dir string) string {
-	w.t.Helper()
+func (n *node) counting(module, dir string) string {
+	n.Helper()
 	source, err := filepath.Abs(filepath.Join(module, dir))
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	main, err := os.ReadFile(filepath.Join(source, "main.go"))
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	const before = "\nfunc main()"
 	if strings.Count(string(main), before) != 1 {
-		w.t.Fatalf("no main in %s", source)
+		n.Fatalf("no main in %s", source)
 	}
-	work := w.t.TempDir()
+	work := n.TempDir()
 	replaced, added, overlay := filepath.Join(work, "main.go"), filepath.Join(work, "counting.go"), filepath.Join(work, "overlay.json")
 	text, err := json.Marshal(object{"Replace": object{
 		filepath.Join(source, "main.go"): replaced, filepath.Join(source, "counting.go"): added,
 	}})
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	for path, text := range map[string]string{
 		replaced: strings.Replace(string(main), before, "\nfunc uncounted()", 1),
@@ -219,30 +219,30 @@ func main() {
 		overlay: string(text),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			w.t.Fatal(err)
+			n.Fatal(err)
 		}
 	}
-	return w.compile(module, dir, "-overlay", overlay)
+	return n.compile(module, dir, "-overlay", overlay)
 }
 
 // size returns the number of bytes of an example as it is released.
-func (w *world) size(name string) int {
-	w.t.Helper()
-	info, err := os.Stat(w.compile("../..", "examples/"+name, "-ldflags=-s -w"))
+func (n *node) size(name string) int {
+	n.Helper()
+	info, err := os.Stat(n.compile("../..", "examples/"+name, "-ldflags=-s -n"))
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	return int(info.Size())
 }
 
 // compile builds the program in a directory of a module and returns its path.
-func (w *world) compile(module, dir string, flags ...string) string {
-	w.t.Helper()
-	to := filepath.Join(w.t.TempDir(), filepath.Base(dir))
-	cmd := exec.CommandContext(w.t.Context(), "go", append(append([]string{"build", "-trimpath", "-buildvcs=false", "-o", to}, flags...), "./"+dir)...)
+func (n *node) compile(module, dir string, flags ...string) string {
+	n.Helper()
+	to := filepath.Join(n.TempDir(), filepath.Base(dir))
+	cmd := exec.CommandContext(n.Context(), "go", append(append([]string{"build", "-trimpath", "-buildvcs=false", "-o", to}, flags...), "./"+dir)...)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("%v: %s", err, out)
+		n.Fatalf("%v: %s", err, out)
 	}
 	return to
 }

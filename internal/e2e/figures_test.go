@@ -123,52 +123,6 @@ func (fs figures) updated(got figures) figures {
 	return next
 }
 
-func TestFiguresAreReadAsWritten(t *testing.T) {
-	t.Parallel()
-	fs := figures{{"multinet ADD of 8", "fsyncs"}: {2, 0}, {"multinet ADD of 8", "allocations"}: {812, 5}, {"flannel VERSION", "fsyncs"}: {0, 0}}
-	want := figuresHead + "flannel VERSION        fsyncs                  0\n" +
-		"multinet ADD of 8      allocations           812 +5%\n" +
-		"multinet ADD of 8      fsyncs                  2\n"
-	same(t, "text", want, fs.String())
-	got, err := parseFigures(fs.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(fs, got) {
-		t.Errorf("read %v, want %v", got, fs)
-	}
-	for _, bad := range []string{"a b\n", "a b c\n", "a b 1 +x%\n", "a b 1\na b 2\n"} {
-		if got, err := parseFigures(bad); err == nil {
-			t.Errorf("%q: %v", bad, got)
-		}
-	}
-}
-
-func TestFiguresSayWhatGrew(t *testing.T) {
-	t.Parallel()
-	of := func(what string, count, percent int) figures { return figures{{"p ADD", what}: {count, percent}} }
-	for name, tt := range map[string]struct {
-		committed, got figures
-		want           []string
-		updated        figures
-	}{
-		"equal":                {of("opens", 3, 0), of("opens", 3, 0), nil, of("opens", 3, 0)},
-		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), []string{"p ADD: opens grew from 3 to 4, by 1"}, of("opens", 4, 0)},
-		"exact, less":          {of("opens", 3, 0), of("opens", 1, 0), []string{"p ADD: opens fell from 3 to 1, by 2: accept it"}, of("opens", 1, 0)},
-		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), nil, of("faults", 200, 10)},
-		"more than that":       {of("faults", 200, 10), of("faults", 230, 5), []string{"p ADD: faults grew from 200 to 230, by 30 (15%); it may grow by 10%"}, of("faults", 230, 10)},
-		"less by more than it": {of("faults", 200, 10), of("faults", 100, 5), nil, of("faults", 100, 10)},
-		"new":                  {figures{}, of("opens", 3, 0), []string{"p ADD: opens: 3, not committed"}, of("opens", 3, 0)},
-		"gone":                 {of("opens", 3, 0), figures{}, []string{"p ADD: opens: committed, but not measured"}, figures{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			same(t, "complaints", tt.want, tt.committed.compare(tt.got))
-			same(t, "updated", tt.updated.String(), tt.committed.updated(tt.got).String())
-		})
-	}
-}
-
 // readFigures returns the committed figures.
 func readFigures(t *testing.T, path string) figures {
 	t.Helper()

@@ -13,12 +13,13 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A liveNode is a node whose runtime works like containerd: it runs the first
 // network of its configuration directory by libcni, with libcni's cache.
 type liveNode struct {
-	*world
+	*node
 	pods []*livePod
 }
 
@@ -32,12 +33,10 @@ type livePod struct {
 
 func newLiveNode(t *testing.T) *liveNode {
 	t.Helper()
-	n := &liveNode{world: newWorld(t)}
+	n := &liveNode{node: newNode(t)}
 	n.needsRules()
 	for _, dir := range []string{"cni", "cache", "multus"} {
-		if err := os.MkdirAll(n.file(dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.MkdirAll(n.file(dir), 0o700))
 	}
 	return n
 }
@@ -47,37 +46,33 @@ func (n *liveNode) primary() object {
 	return n.chain(0, n.bridge(0), n.portmap(), n.firewall())
 }
 
-// runtime returns libcni with a cache in a directory of the world.
+// runtime returns libcni with a cache in a directory of the node.
 func (n *liveNode) runtime(cache string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file(cache), nil)
 }
 
 // first returns the network that the runtime runs: the first in its directory.
 func (n *liveNode) first() *libcni.NetworkConfigList {
-	n.t.Helper()
+	n.Helper()
 	files, err := libcni.ConfFiles(n.file("cni"), []string{".conf", ".conflist"})
 	if err != nil || len(files) == 0 {
-		n.t.Fatalf("no network: %v", err)
+		n.Fatalf("no network: %v", err)
 	}
 	slices.Sort(files)
 	return n.list(files[0])
 }
 
 func (n *liveNode) list(file string) *libcni.NetworkConfigList {
-	n.t.Helper()
+	n.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	return n.parse(text)
 }
 
 func (n *liveNode) parse(text []byte) *libcni.NetworkConfigList {
-	n.t.Helper()
+	n.Helper()
 	list, err := libcni.NetworkConfFromBytes(text)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	return list
 }
 
@@ -97,19 +92,19 @@ func (p *livePod) rt() *libcni.RuntimeConf {
 // newPod returns a pod that is not attached yet. Its server answers with the
 // pod's ID.
 func (n *liveNode) newPod(networks string) *livePod {
-	n.t.Helper()
-	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 16*n.n + len(n.pods)}
+	n.Helper()
+	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 16*n.id + len(n.pods)}
 	if networks != "" {
 		p.annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": networks}
 	}
 	n.pods = append(n.pods, p)
 	err := host.Do(p.netns, func() error {
-		l, err := (&net.ListenConfig{}).Listen(n.t.Context(), "tcp", ":80")
+		l, err := (&net.ListenConfig{}).Listen(n.Context(), "tcp", ":80")
 		if err != nil {
 			return err
 		}
 		p.server = l
-		n.t.Cleanup(func() { _ = l.Close() })
+		n.Cleanup(func() { _ = l.Close() })
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -122,22 +117,20 @@ func (n *liveNode) newPod(networks string) *livePod {
 		}()
 		return nil
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	return p
 }
 
 // startPod lets the runtime start a pod.
 func (n *liveNode) startPod(networks string) *livePod {
-	n.t.Helper()
+	n.Helper()
 	p := n.newPod(networks)
-	result, err := n.runtime("cache").AddNetworkList(n.t.Context(), n.first(), p.rt())
+	result, err := n.runtime("cache").AddNetworkList(n.Context(), n.first(), p.rt())
 	if err != nil {
-		n.t.Fatalf("ADD %s: %v", p.id, err)
+		n.Fatalf("ADD %s: %v", p.id, err)
 	}
 	if p.result, err = json.Marshal(result); err != nil {
-		n.t.Fatal(err)
+		n.Fatal(err)
 	}
 	return p
 }
@@ -145,67 +138,56 @@ func (n *liveNode) startPod(networks string) *livePod {
 // stop lets the runtime stop a pod, and fails the test if anything of it is
 // left.
 func (p *livePod) stop() {
-	p.n.t.Helper()
-	if err := p.n.runtime("cache").DelNetworkList(p.n.t.Context(), p.n.first(), p.rt()); err != nil {
-		p.n.t.Fatalf("DEL %s: %v", p.id, err)
+	p.n.Helper()
+	if err := p.n.runtime("cache").DelNetworkList(p.n.Context(), p.n.first(), p.rt()); err != nil {
+		p.n.Fatalf("DEL %s: %v", p.id, err)
 	}
 	p.isGone()
 }
 
 // dies removes a pod's namespace without telling the runtime.
 func (p *livePod) dies() {
-	p.n.t.Helper()
+	p.n.Helper()
 	_ = p.server.Close() // an open socket keeps the namespace
 	p.n.vanish(p.pod)
 }
 
 // isGone fails the test if anything is left of p.
 func (p *livePod) isGone() {
-	p.n.t.Helper()
+	p.n.Helper()
 	if _, err := os.Stat(p.netns); err == nil {
-		same(p.n.t, "interfaces of "+p.id, nil, p.n.interfaces(p.pod))
+		nodetest.Equal(p.n, "interfaces of "+p.id, p.n.interfaces(p.pod), nil)
 	}
-	same(p.n.t, "rules of "+p.id, nil, p.n.rulesAbout(p.n.marks(p.id)))
+	nodetest.Equal(p.n, "rules of "+p.id, p.n.rulesAbout(p.n.marks(p.id)), nil)
 	for _, lease := range p.n.leases() {
 		if strings.Contains(lease+" ", " "+p.id+" ") {
-			p.n.t.Errorf("%s has still %s", p.id, lease)
+			p.n.Errorf("%s has still %s", p.id, lease)
 		}
 	}
 	for _, dir := range []string{"state", "cache", "multus"} {
 		for _, name := range p.n.in(dir) {
 			if strings.Contains(name, p.id) && !strings.Contains(name, "podman") {
-				p.n.t.Errorf("%s is still in %s/%s", p.id, dir, name)
+				p.n.Errorf("%s is still in %s/%s", p.id, dir, name)
 			}
 		}
 	}
 }
 
 // in lists the files in a directory of the node.
-func (n *liveNode) in(dir string) []string { return n.world.list(n.file(dir)) }
+func (n *liveNode) in(dir string) []string { return n.node.list(n.file(dir)) }
 
 // answers fails the test unless p's port answers on the host.
 func (p *livePod) answers() {
-	p.n.t.Helper()
+	p.n.Helper()
 	addr := net.JoinHostPort(p.n.net(0)+".1", fmt.Sprint(p.hostPort))
-	c, err := (&net.Dialer{Timeout: time.Minute}).DialContext(p.n.t.Context(), "tcp", addr)
+	c, err := (&net.Dialer{Timeout: time.Minute}).DialContext(p.n.Context(), "tcp", addr)
 	if err != nil {
-		p.n.t.Fatalf("%s: %v", p.id, err)
+		p.n.Fatalf("%s: %v", p.id, err)
 	}
 	defer func() { _ = c.Close() }()
 	said := make([]byte, 64)
 	k, _ := c.Read(said)
-	same(p.n.t, "who answers on the host's port", p.id, string(said[:k]))
-}
-
-// tool runs one of multinet's operator commands, which must exit with the
-// status want.
-func (n *liveNode) tool(want int, words ...string) report {
-	n.t.Helper()
-	r := n.operator(words...)
-	if r.code != want {
-		n.t.Fatalf("multinet %s: exit status %d, want %d: %s%s", strings.Join(words, " "), r.code, want, r.stdout, r.stderr)
-	}
-	return r
+	nodetest.Equal(p.n, "who answers on the host's port", string(said[:k]), p.id)
 }
 
 // places returns the flags that make multinet work on this node only.
@@ -215,25 +197,23 @@ func (n *liveNode) places() []string {
 
 // install puts multinet in front of the node's network.
 func (n *liveNode) install() {
-	n.t.Helper()
+	n.Helper()
 	n.write(object{"confDir": n.file("net.d"), "binDir": n.bin}, "more.json")
-	n.tool(0, slices.Concat([]string{"install"}, n.places(), []string{
+	n.operator(0, slices.Concat([]string{"install"}, n.places(), []string{
 		"--multus-dir", n.file("multus"), "--cni-dir", n.file("state"), "--config", n.file("more.json"),
 	})...)
 	if got := n.first().Plugins[0].Network.Type; got != "multinet" {
-		n.t.Fatalf("the first network's plugin is %s", got)
+		n.Fatalf("the first network's plugin is %s", got)
 	}
 }
 
 // records lists the container, interface and state of each of multinet's
 // records.
 func (n *liveNode) records() (list []string) {
-	n.t.Helper()
-	r := n.tool(0, "list", "-o", "json", "--dir", n.file("state"))
+	n.Helper()
+	r := n.operator(0, "list", "-o", "json", "--dir", n.file("state"))
 	var records []struct{ Container, Interface, State string }
-	if err := json.Unmarshal([]byte(r.stdout), &records); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n, json.Unmarshal([]byte(r.stdout), &records))
 	for _, r := range records {
 		list = append(list, r.Container+" "+r.Interface+" "+r.State)
 	}
@@ -243,18 +223,16 @@ func (n *liveNode) records() (list []string) {
 
 // uninstall removes multinet from the node.
 func (n *liveNode) uninstall(want int, flags ...string) report {
-	n.t.Helper()
-	return n.tool(want, slices.Concat([]string{"uninstall"}, n.places(), []string{"--dir", n.file("state")}, flags)...)
+	n.Helper()
+	return n.operator(want, slices.Concat([]string{"uninstall"}, n.places(), []string{"--dir", n.file("state")}, flags)...)
 }
 
 // check runs CHECK of multinet for p, as a runtime does.
 func (p *livePod) check() {
-	p.n.t.Helper()
+	p.n.Helper()
 	list := p.n.first()
 	var conf object
-	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil {
-		p.n.t.Fatal(err)
-	}
+	nodetest.OK(p.n, json.Unmarshal(list.Plugins[0].Bytes, &conf))
 	conf["name"], conf["cniVersion"] = list.Name, list.CNIVersion
 	q := *p.pod
 	q.conf, q.annotations = conf, nil

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // TestLiveNodeOfTheRuntime installs multinet on a node with running pods and
@@ -29,18 +31,18 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 		p.answers()
 		p.check()
 	}
-	same(t, "records", []string{
+	nodetest.Equal(t, "records", n.records(), []string{
 		first.id + " eth0 added", second.id + " eth0 added", third.id + " eth0 added",
-	}, n.records())
+	})
 	dead.isGone()
 	n.install() // a second time changes nothing, nor does adopt
-	said := n.tool(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout
+	said := n.operator(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout
 	if strings.Contains(said, "adopted") || !strings.Contains(said, "recorded") {
 		t.Errorf("adopted a second time: %s", said)
 	}
 	unnoticed := n.startPod("")
 	unnoticed.dies()
-	n.tool(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
+	n.operator(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
 	if err := os.Remove(n.file("cache", "results", "multinet-"+unnoticed.id+"-eth0")); err != nil { // the runtime removes its own entry
 		t.Error(err)
 	}
@@ -54,7 +56,7 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	first.stop()
 	fourth := n.startPod("blue")
 	fourth.answers()
-	same(t, "interfaces", []string{"eth0", "net1"}, n.interfaces(fourth.pod))
+	nodetest.Equal(t, "interfaces", n.interfaces(fourth.pod), []string{"eth0", "net1"})
 	fifth := n.startPod("blue")
 	fifth.stop()
 
@@ -63,9 +65,9 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	}
 	second.stop() // multinet is still installed
 	n.uninstall(0, "--detach")
-	same(t, "records", nil, n.records())
-	same(t, "the first network", n.chainName(0), n.first().Name)
-	same(t, "interfaces", []string{"eth0"}, n.interfaces(fourth.pod))
+	nodetest.Equal(t, "records", n.records(), nil)
+	nodetest.Equal(t, "the first network", n.first().Name, n.chainName(0))
+	nodetest.Equal(t, "interfaces", n.interfaces(fourth.pod), []string{"eth0"})
 	for _, p := range []*livePod{third, fourth} {
 		p.answers()
 		p.stop()
@@ -73,7 +75,7 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	sixth := n.startPod("")
 	sixth.answers()
 	sixth.stop()
-	same(t, "rules", nil, n.rules())
+	nodetest.Equal(t, "rules", n.rules(), nil)
 	n.nothingLeft()
 	if _, err := os.Stat(n.file(others)); err != nil {
 		t.Errorf("another program's entry: %v", err)
@@ -83,15 +85,13 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 // multus returns a pod that Multus has attached to the primary network and to a
 // second one, by libcni with a cache of its own.
 func (n *liveNode) multus() *livePod {
-	n.t.Helper()
+	n.Helper()
 	p := n.newPod("")
 	second := n.with(n.bridge(1), object{"cniVersion": "1.0.0", "name": n.name("second")})
 	state := []object{}
 	for i, conf := range []object{n.primary(), second} {
 		text, err := json.Marshal(conf)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n, err)
 		rt := p.rt()
 		if i > 0 {
 			rt.IfName, rt.CapabilityArgs = "net1", nil
@@ -102,11 +102,9 @@ func (n *liveNode) multus() *livePod {
 		} else {
 			state = append(state, object{"Conf": object{}, "ConfList": conf, "Name": conf["name"], "Bytes": text})
 		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		if _, err := n.runtime("multus").AddNetworkList(n.t.Context(), n.parse(text), rt); err != nil {
-			n.t.Fatalf("ADD %s: %v", p.id, err)
+		nodetest.OK(n, err)
+		if _, err := n.runtime("multus").AddNetworkList(n.Context(), n.parse(text), rt); err != nil {
+			n.Fatalf("ADD %s: %v", p.id, err)
 		}
 	}
 	n.write(state, "multus", p.id)
@@ -123,32 +121,28 @@ func (n *liveNode) multus() *livePod {
 func TestLiveNodeOfMultus(t *testing.T) {
 	n := newLiveNode(t)
 	n.write(n.primary(), "cni", "10-primary.conflist")
-	if err := os.MkdirAll(n.file("cache", "results"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(n.file("cache", "results"), 0o700))
 	first, second, dead := n.multus(), n.multus(), n.multus()
 	dead.dies()
 	n.install()
-	same(t, "records", []string{
+	nodetest.Equal(t, "records", n.records(), []string{
 		first.id + " eth0 added", second.id + " eth0 added",
-	}, n.records())
+	})
 	dead.isGone()
 	first.answers()
 	first.check()
-	same(t, "interfaces", []string{"eth0", "net1"}, n.interfaces(first.pod))
+	nodetest.Equal(t, "interfaces", n.interfaces(first.pod), []string{"eth0", "net1"})
 	first.stop()
 
 	n.uninstall(0, "--detach", "--multus-dir", n.file("multus"))
-	same(t, "interfaces", []string{"eth0"}, n.interfaces(second.pod))
+	nodetest.Equal(t, "interfaces", n.interfaces(second.pod), []string{"eth0"})
 	second.answers()
-	if err := n.runtime("multus").DelNetworkList(t.Context(), n.first(), second.rt()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.runtime("multus").DelNetworkList(t.Context(), n.first(), second.rt()))
 	if err := os.Remove(n.file("multus", second.id)); err != nil { // as Multus does
 		t.Error(err)
 	}
 	second.isGone() // the runtime's cache has nothing of it
-	same(t, "rules", nil, n.rules())
+	nodetest.Equal(t, "rules", n.rules(), nil)
 	n.nothingLeft()
 }
 
@@ -156,7 +150,7 @@ func TestLiveNodeOfMultus(t *testing.T) {
 // plugin has attached. It finds flannel's state in the same place as its own.
 func TestLiveNodeOfFlannel(t *testing.T) {
 	n := newLiveNode(t)
-	n.subnetEnvOK()
+	n.subnetEnv()
 	ours := n.flannel("1.0.0", object{"isDefaultGateway": true})
 	name := ours["name"]
 	delete(ours, "name")
@@ -166,9 +160,7 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 	}
 	n.write(list(n.bridge(0)), "cni", "10-flannel.conflist") // as flannel's plugin delegates
 	delegated := n.with(n.bridge(0), object{"cniVersion": "1.0.0", "name": name})
-	if err := os.MkdirAll(n.file("flannel"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(n.file("flannel"), 0o700))
 	var pods []*livePod
 	for range 2 {
 		p := n.startPod("")
@@ -191,16 +183,16 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 // not know our records, "multinet gc" removes what our plugin attached.
 func TestLiveNodeBackToFlannel(t *testing.T) {
 	n := newLiveNode(t)
-	n.subnetEnvOK()
+	n.subnetEnv()
 	running := n.pod(n.flannel("1.0.0", object{"bridge": n.name("br1-")}))
 	stopped := n.pod(running.conf)
 	n.ok("ADD", running)
 	n.ok("ADD", stopped)
 	n.vanish(stopped) // flannel's own DEL found no file and succeeded
 	gc := []string{"gc", "--dir", n.file("flannel"), "--bin-dir", n.bin}
-	n.tool(0, gc...)
-	same(t, "leases while one pod runs", 1, len(n.leases()))
+	n.operator(0, gc...)
+	nodetest.Equal(t, "leases while one pod runs", len(n.leases()), 2)
 	n.vanish(running)
-	n.tool(0, gc...)
+	n.operator(0, gc...)
 	n.nothingLeft()
 }

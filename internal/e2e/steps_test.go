@@ -32,10 +32,10 @@ func (s step) fake() string { return strings.Fields(s.what)[1] }
 // stepping makes a plugin log its steps. If at is not nil, the plugin is killed
 // there. If that is a fake's step, the fake dies with the plugin unless orphan
 // is set.
-func (w *world) stepping(p *pod, at *step, orphan bool) extra {
-	w.steps(p) // drop what an orphan has logged since
+func (n *node) stepping(p *pod, at *step, orphan bool) extra {
+	n.steps(p) // drop what an orphan has logged since
 	return func(env map[string]string, _ object) {
-		env["METACNI_STEPS"] = w.file(p.id + ".steps")
+		env["METACNI_STEPS"] = n.file(p.id + ".steps")
 		if at != nil {
 			env["METACNI_STEPS_KILL"] = strings.ReplaceAll(at.what, " C", " "+p.id)
 			env["METACNI_STEPS_NTH"] = strconv.Itoa(at.nth)
@@ -47,17 +47,21 @@ func (w *world) stepping(p *pod, at *step, orphan bool) extra {
 }
 
 // steps reads and removes the log of p's steps.
-func (w *world) steps(p *pod) (list []step) {
-	w.t.Helper()
-	text, err := os.ReadFile(w.file(p.id + ".steps"))
+func (n *node) steps(p *pod) (list []step) {
+	n.Helper()
+	text, err := os.ReadFile(n.file(p.id + ".steps"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
-	_ = os.Remove(w.file(p.id + ".steps"))
+	_ = os.Remove(n.file(p.id + ".steps"))
+	return parseSteps(strings.ReplaceAll(string(text), " "+p.id, " C"))
+}
+
+// parseSteps parses a log of steps: in each line the process and what it is about to do.
+func parseSteps(text string) (list []step) {
 	seen := make(map[string]int)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		_, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		what = strings.ReplaceAll(what, " "+p.id, " C")
 		seen[what]++
 		list = append(list, step{what, seen[what]})
 	}
@@ -66,22 +70,22 @@ func (w *world) steps(p *pod) (list []step) {
 
 // crash runs a command that is killed at a step. It fails the test unless the
 // log of steps shows that the command was killed exactly there.
-func (w *world) crash(command string, p *pod, at step, orphan bool) {
-	w.t.Helper()
-	r := w.start(command, p, w.stepping(p, &at, orphan))
+func (n *node) crash(command string, p *pod, at step, orphan bool) {
+	n.Helper()
+	r := n.start(command, p, n.stepping(p, &at, orphan))
 	_ = r.cmd.Wait()
 	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-		w.t.Fatalf("%s, to be killed at %v: %v, %s", command, at, r.cmd.ProcessState, r.stdout.text)
+		n.Fatalf("%s, to be killed at %v: %v, %s", command, at, r.cmd.ProcessState, r.stdout.text)
 	}
-	steps := w.steps(p)
+	steps := n.steps(p)
 	killed := slices.Index(steps, step{"killed", 1})
 	if killed < 0 {
-		w.t.Fatalf("%s was not killed at %v: %v", command, at, steps)
+		n.Fatalf("%s was not killed at %v: %v", command, at, steps)
 	}
 	// The plugin and a fake that it runs take steps at the same time.
 	before := slices.Index(steps[:killed], at)
 	if before < 0 {
-		w.t.Fatalf("%s was killed after %v, not %v", command, steps[:killed], at)
+		n.Fatalf("%s was killed after %v, not %v", command, steps[:killed], at)
 	}
 	for _, s := range steps[before+1:] {
 		alike := s.byFake() == at.byFake()
@@ -89,15 +93,15 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 			alike = s.byFake() && s.fake() == at.fake() // the other fakes continue
 		}
 		if s.what != "killed" && alike && (!at.byFake() || !orphan) {
-			w.t.Errorf("%s was killed at %v, and then came to %v", command, at, s)
+			n.Errorf("%s was killed at %v, and then came to %v", command, at, s)
 		}
 	}
 }
 
 // recorded reports whether p has a record, in whatever state.
-func (w *world) recorded(p *pod, state string) bool {
-	w.t.Helper()
-	return slices.ContainsFunc(w.list(w.file(state)), p.isRecord)
+func (n *node) recorded(p *pod, state string) bool {
+	n.Helper()
+	return slices.ContainsFunc(n.list(n.file(state)), p.isRecord)
 }
 
 // has fails the test unless for each of whats some step begins with it.
@@ -113,37 +117,23 @@ func has(t testing.TB, steps []step, whats ...string) {
 
 // neverBeside fails the test if two fakes worked on one container at the same
 // time.
-func (w *world) neverBeside() {
-	w.t.Helper()
-	text, err := os.ReadFile(w.file("fake", "beside"))
+func (n *node) neverBeside() {
+	n.Helper()
+	text, err := os.ReadFile(n.file("fake", "beside"))
 	if err == nil {
-		w.t.Errorf("side by side:\n%s", text)
+		n.Errorf("side by side:\n%s", text)
 	}
 }
 
 // leaked lists what the fakes have attached to p and not detached.
-func (w *world) leaked(p *pod) (list []string) {
-	w.t.Helper()
-	for _, name := range w.live() {
+func (n *node) leaked(p *pod) (list []string) {
+	n.Helper()
+	for _, name := range n.live() {
 		if strings.Contains(name, "@"+p.id+"@") {
 			list = append(list, name)
 		}
 	}
 	return list
-}
-
-// clean fails the test if anything of p is left.
-func (w *world) clean(p *pod, state string) {
-	w.t.Helper()
-	same(w.t, "attached by fakes", nil, w.leaked(p))
-	var left []string
-	for _, name := range w.list(w.file(state)) {
-		if strings.HasPrefix(name, p.id+"/") || strings.HasPrefix(name, p.id+"@") || name == p.id {
-			left = append(left, name)
-		}
-	}
-	same(w.t, "records", nil, left)
-	w.neverBeside()
 }
 
 // A subject is a meta-plugin under test. Its delegates are some of the fakes a,
@@ -159,37 +149,41 @@ func subjects() []subject {
 	return []subject{
 		{name: "multinet", state: "state", fakes: []string{"a", "b"}},
 		{name: "flannel", state: "flannel", fakes: []string{"a"}},
+		{name: "multinet parallel", state: "state", fakes: []string{"a", "b", "c"}, parallel: true},
 	}
 }
 
-// allSubjects returns the subjects and multinet with "parallel".
-func allSubjects() []subject {
-	return append(subjects(), subject{name: "multinet parallel", state: "state", fakes: []string{"a", "b", "c"}, parallel: true})
+// fakeSteps returns the steps of all fakes in one command.
+func (s subject) fakeSteps(command string) (list []string) {
+	for _, id := range s.fakes {
+		list = append(list, command+" "+id+" start", command+" "+id+" middle", command+" "+id+" end")
+	}
+	return list
 }
 
 // conf returns s's configuration. on lists the faults of the last fake.
-func (s subject) conf(w *world, on ...string) object {
-	w.t.Helper()
+func (s subject) conf(n *node, on ...string) object {
+	n.Helper()
 	if s.name == "flannel" {
-		w.subnetEnvOK()
-		return w.flannel("1.1.0", w.fake("a", on...))
+		n.subnetEnv()
+		return n.flannel("1.1.0", n.fake("a", on...))
 	}
 	if s.name == "fallback" {
-		return w.fallback("1.1.0", w.fake("a", "ADD", "fail"), w.fake("b", on...))
+		return n.fallback("1.1.0", n.fake("a", "ADD", "fail"), n.fake("b", on...))
 	}
 	var fakes []object
 	for _, id := range s.fakes {
-		fakes = append(fakes, w.fake(id))
+		fakes = append(fakes, n.fake(id))
 	}
-	fakes[len(fakes)-1] = w.fake(s.fakes[len(fakes)-1], on...)
-	conf := w.multinet("1.1.0", fakes...)
+	fakes[len(fakes)-1] = n.fake(s.fakes[len(fakes)-1], on...)
+	conf := n.multinet("1.1.0", fakes...)
 	if s.parallel {
-		w.parallel(conf, fakes...)
+		n.parallel(conf, fakes...)
 	}
 	return conf
 }
 
-// calls returns the calls of the fakes in one command, as w.trace takes them.
+// calls returns the calls of the fakes in one command, as n.trace takes them.
 func (s subject) calls(command string) (list []string) {
 	for i, id := range s.fakes {
 		ifname := "eth0"

@@ -36,30 +36,30 @@ type bill struct {
 }
 
 // traced runs a plugin, which counting has built, under ptrace(2) and returns its bill.
-func (w *world) traced(path, command string, p *pod) bill {
-	w.t.Helper()
-	dir := w.t.TempDir()
+func (n *node) traced(path, command string, p *pod) bill {
+	n.Helper()
+	dir := n.TempDir()
 	stdout := filepath.Join(dir, "stdout")
-	w.write(p.conf, "traced")
-	in, err := os.Open(w.file("traced"))
+	n.write(p.conf, "traced")
+	in, err := os.Open(n.file("traced"))
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	defer in.Close()
 	out, err := os.Create(stdout)
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	defer out.Close()
 	counts, err := os.Create(filepath.Join(dir, "counts"))
 	if err != nil {
-		w.t.Fatal(err)
+		n.Fatal(err)
 	}
 	defer counts.Close()
-	cmd := exec.CommandContext(w.t.Context(), path)
+	cmd := exec.CommandContext(n.Context(), path)
 	cmd.Env = []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
-		"CNI_PATH=" + w.bin, "PATH=" + w.path,
+		"CNI_PATH=" + n.bin, "PATH=" + n.path,
 		"GODEBUG=asyncpreemptoff=1", // the Go runtime must not signal threads that ptrace stops
 		"GOMAXPROCS=1",              // the order of goroutines, and the memory for processors, vary less
 	}
@@ -71,14 +71,14 @@ func (w *world) traced(path, command string, p *pod) bill {
 		}
 	}
 	if text, _ := os.ReadFile(stdout); err != nil || status != 0 {
-		w.t.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
+		n.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
 	}
 	text, err := os.ReadFile(counts.Name())
 	if err == nil {
 		b.allocs, err = strconv.Atoi(string(text))
 	}
 	if err != nil {
-		w.t.Fatalf("%s %s has not written the number of its allocations: %v", path, command, err)
+		n.Fatalf("%s %s has not written the number of its allocations: %v", path, command, err)
 	}
 	return b
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // TestTutorial follows "Your first meta-plugin in ten minutes" of
@@ -18,8 +20,10 @@ import (
 // files, types the commands into one shell, and compares what they print where
 // the page shows it.
 func TestTutorial(t *testing.T) {
-	w := newWorld(t)
-	w.needsProgram("bash", "ip", "nsenter", "unshare")
+	n := newNode(t)
+	for _, name := range []string{"bash", "ip", "nsenter", "unshare"} {
+		n.program(name)
+	}
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "--mount", "true").CombinedOutput(); err != nil {
 		t.Skipf("needs user namespaces: unshare: %v: %s", err, out)
 	}
@@ -43,7 +47,7 @@ func TestTutorial(t *testing.T) {
 			}
 			ran++
 		case b.lang == "text":
-			same(t, "what a command prints", steady(b.text, dir), steady(printed, dir))
+			nodetest.Equal(t, "what a command prints", steady(printed, dir), steady(b.text, dir))
 		case b.file != "":
 			if err := os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o600); err != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // object is a JSON object.
@@ -30,6 +33,18 @@ type pod struct {
 	conf              object            // network configuration with name, version and type
 	annotations       map[string]string // annotations of the Kubernetes pod
 	result            json.RawMessage   // result of ADD
+}
+
+// selects sets the annotation with which p selects networks.
+func (p *pod) selects(networks string) *pod {
+	p.annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": networks, "other": "annotation"}
+	return p
+}
+
+// with adds the keys of more to conf.
+func (n *node) with(conf, more object) object {
+	maps.Copy(conf, more)
+	return conf
 }
 
 // An answer is what a plugin returned.
@@ -78,39 +93,9 @@ func valid(pods ...*pod) extra {
 	}
 }
 
-// detaches are the ways a runtime can get a container detached.
-var detaches = []string{"DEL", "DEL without a namespace", "GC", "ADD"}
-
-// detach detaches p in one of the ways of detaches. After an ADD it calls DEL.
-func (w *world) detach(how string, p *pod) {
-	w.t.Helper()
-	switch how {
-	case "DEL without a namespace":
-		w.ok("DEL", p, withoutNetNS)
-	case "GC":
-		w.ok("GC", p, valid())
-	case "ADD":
-		w.ok("ADD", p)
-		w.ok("DEL", p)
-	default:
-		w.ok(how, p)
-	}
-}
-
-// checks runs a CHECK, which must fail in version 0.3.1: the specification has
-// CHECK from 0.4.0 on.
-func (w *world) checks(version string, p *pod) {
-	w.t.Helper()
-	if version == "0.3.1" {
-		w.fails(1, "CHECK", p, nil)
-	} else {
-		w.ok("CHECK", p)
-	}
-}
-
 // start starts the plugin that p's configuration names, as containerd does.
-func (w *world) start(command string, p *pod, extras ...extra) *running {
-	w.t.Helper()
+func (n *node) start(command string, p *pod, extras ...extra) *running {
+	n.Helper()
 	conf := maps.Clone(p.conf)
 	if p.annotations != nil {
 		conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": p.annotations}
@@ -118,7 +103,7 @@ func (w *world) start(command string, p *pod, extras ...extra) *running {
 	if p.result != nil && (command == "DEL" || command == "CHECK") && conf["cniVersion"] != "0.3.1" {
 		conf["prevResult"] = p.result
 	}
-	env := map[string]string{"CNI_COMMAND": command, "CNI_PATH": w.bin, "PATH": w.path}
+	env := map[string]string{"CNI_COMMAND": command, "CNI_PATH": n.bin, "PATH": n.path}
 	if command != "GC" && command != "STATUS" && command != "VERSION" {
 		args := []string{
 			"IgnoreUnknown=1", "K8S_POD_NAMESPACE=default", "K8S_POD_NAME=" + p.id,
@@ -132,48 +117,44 @@ func (w *world) start(command string, p *pod, extras ...extra) *running {
 		x(env, conf)
 	}
 	stdin, err := json.Marshal(conf)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	plugin := fmt.Sprint(p.conf["type"])
 	if env["METACNI_STEPS"] != "" {
 		plugin = filepath.Join(stepping, plugin)
 	}
-	return w.exec(built(plugin), env, stdin)
+	return n.exec(built(plugin), env, stdin)
 }
 
 // exec starts an executable with exactly env and stdin.
-func (w *world) exec(path string, env map[string]string, stdin []byte) *running {
-	w.t.Helper()
+func (n *node) exec(path string, env map[string]string, stdin []byte, args ...string) *running {
+	n.Helper()
 	// A plugin that runs longer hangs. It is killed, and its test fails.
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	w.t.Cleanup(cancel)
-	r := &running{cmd: exec.CommandContext(ctx, path), start: time.Now()}
+	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
+	n.Cleanup(cancel)
+	r := &running{cmd: exec.CommandContext(ctx, path, args...), start: time.Now()}
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		r.cmd.Env = append(r.cmd.Env, k+"="+env[k])
 	}
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = bytes.NewReader(stdin), &r.stdout, &r.stderr
 	r.cmd.WaitDelay = time.Second
-	if err := r.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	nodetest.OK(n, r.cmd.Start())
 	return r
 }
 
 // wait returns the plugin's answer. It fails the test unless stdout is what the
 // specification asks for: one JSON object, or nothing.
-func (w *world) wait(r *running) answer {
-	w.t.Helper()
+func (n *node) wait(r *running) answer {
+	n.Helper()
 	err := r.cmd.Wait()
 	a := answer{stdout: r.stdout.text, stderr: string(r.stderr.text), took: time.Since(r.start)}
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		a.code = failed.ExitCode()
 	} else if err != nil {
-		w.t.Fatalf("%s: %v", r.cmd.Path, err)
+		n.Fatalf("%s: %v", r.cmd.Path, err)
 	}
 	for _, word := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
 		if strings.Contains(a.stderr, word) {
-			w.t.Fatalf("%s: %s", r.cmd.Path, a.stderr)
+			n.Fatalf("%s: %s", r.cmd.Path, a.stderr)
 		}
 	}
 	if a.code == -1 {
@@ -182,14 +163,14 @@ func (w *world) wait(r *running) answer {
 	if a.code != 0 {
 		a.err = &types.Error{}
 		if err := decodeOne(a.stdout, a.err); err != nil {
-			w.t.Fatalf("exit status %d, and stdout is no error: %v: %q (stderr %q)", a.code, err, a.stdout, a.stderr)
+			n.Fatalf("exit status %d, and stdout is no error: %v: %q (stderr %q)", a.code, err, a.stdout, a.stderr)
 		}
 		if a.err.Code == 0 {
-			w.t.Errorf("an error without a code: %s", a.stdout)
+			n.Errorf("an error without a code: %s", a.stdout)
 		}
 	} else if len(bytes.TrimSpace(a.stdout)) > 0 {
 		if err := decodeOne(a.stdout, &object{}); err != nil {
-			w.t.Fatalf("stdout: %v: %q", err, a.stdout)
+			n.Fatalf("stdout: %v: %q", err, a.stdout)
 		}
 	}
 	return a
@@ -208,85 +189,85 @@ func decodeOne(data []byte, v any) error {
 }
 
 // call runs a plugin and waits until it exits.
-func (w *world) call(command string, p *pod, extras ...extra) answer {
-	w.t.Helper()
-	return w.wait(w.start(command, p, extras...))
+func (n *node) call(command string, p *pod, extras ...extra) answer {
+	n.Helper()
+	return n.wait(n.start(command, p, extras...))
 }
 
 // ok runs a plugin that must succeed. It keeps the result of an ADD in p.
-func (w *world) ok(command string, p *pod, extras ...extra) answer {
-	w.t.Helper()
-	a := w.call(command, p, extras...)
+func (n *node) ok(command string, p *pod, extras ...extra) answer {
+	n.Helper()
+	a := n.call(command, p, extras...)
 	if a.code != 0 {
-		w.t.Fatalf("%s %s: %s (stderr %q)", command, p.id, a.stdout, a.stderr)
+		n.Fatalf("%s %s: %s (stderr %q)", command, p.id, a.stdout, a.stderr)
 	}
 	if command == "ADD" {
 		p.result = a.stdout
 	} else if command != "VERSION" && len(bytes.TrimSpace(a.stdout)) > 0 {
-		w.t.Errorf("%s %s: printed %q", command, p.id, a.stdout)
+		n.Errorf("%s %s: printed %q", command, p.id, a.stdout)
 	}
 	return a
 }
 
 // done waits for a plugin that must succeed.
-func (w *world) done(r *running) {
-	w.t.Helper()
-	if a := w.wait(r); a.code != 0 {
-		w.t.Errorf("%v: %s (stderr %q)", r.cmd.Env, a.stdout, a.stderr)
+func (n *node) done(r *running) {
+	n.Helper()
+	if a := n.wait(r); a.code != 0 {
+		n.Errorf("%v: %s (stderr %q)", r.cmd.Env, a.stdout, a.stderr)
 	}
 }
 
 // fails runs a plugin that must fail with code and an error text that contains
 // each of words.
-func (w *world) fails(code uint, command string, p *pod, words []string, extras ...extra) answer {
-	w.t.Helper()
-	a := w.call(command, p, extras...)
-	w.failed(a, code, words...)
+func (n *node) fails(code uint, command string, p *pod, words []string, extras ...extra) answer {
+	n.Helper()
+	a := n.call(command, p, extras...)
+	n.failed(a, code, words...)
 	return a
 }
 
-func (w *world) failed(a answer, code uint, words ...string) {
-	w.t.Helper()
+func (n *node) failed(a answer, code uint, words ...string) {
+	n.Helper()
 	if a.err == nil {
-		w.t.Fatalf("exit status %d, want an error: %q (stderr %q)", a.code, a.stdout, a.stderr)
+		n.Fatalf("exit status %d, want an error: %q (stderr %q)", a.code, a.stdout, a.stderr)
 	}
 	if a.err.Code != code {
-		w.t.Errorf("code %d, want %d: %s", a.err.Code, code, a.stdout)
+		n.Errorf("code %d, want %d: %s", a.err.Code, code, a.stdout)
 	}
 	for _, word := range words {
 		if !strings.Contains(a.err.Msg+" "+a.err.Details, word) {
-			w.t.Errorf("the error does not say %q: %s", word, a.stdout)
+			n.Errorf("the error does not say %q: %s", word, a.stdout)
 		}
 	}
 }
 
 // newPods returns n pods, each with a configuration of its own.
-func (w *world) newPods(n int, conf func() object) []*pod {
-	w.t.Helper()
-	pods := make([]*pod, n)
+func (n *node) newPods(count int, conf func() object) []*pod {
+	n.Helper()
+	pods := make([]*pod, count)
 	for i := range pods {
-		pods[i] = w.pod(conf())
+		pods[i] = n.pod(conf())
 	}
 	return pods
 }
 
 // all starts a command for every pod at the same time.
-func (w *world) all(command string, pods []*pod, extras ...extra) []*running {
-	w.t.Helper()
+func (n *node) all(command string, pods []*pod, extras ...extra) []*running {
+	n.Helper()
 	rs := make([]*running, len(pods))
 	for i, p := range pods {
-		rs[i] = w.start(command, p, extras...)
+		rs[i] = n.start(command, p, extras...)
 	}
 	return rs
 }
 
 // allOK runs a command, which must succeed, for every pod at the same time.
-func (w *world) allOK(command string, pods []*pod, extras ...extra) {
-	w.t.Helper()
-	for i, r := range w.all(command, pods, extras...) {
-		a := w.wait(r)
+func (n *node) allOK(command string, pods []*pod, extras ...extra) {
+	n.Helper()
+	for i, r := range n.all(command, pods, extras...) {
+		a := n.wait(r)
 		if a.code != 0 {
-			w.t.Errorf("%s %s: %s %s", command, pods[i].id, a.stdout, a.stderr)
+			n.Errorf("%s %s: %s %s", command, pods[i].id, a.stdout, a.stderr)
 		}
 		if command == "ADD" {
 			pods[i].result = a.stdout
@@ -308,18 +289,70 @@ func decode(t testing.TB, p *pod, version string) *types100.Result {
 		t.Errorf("result of version %q, want %q", v.CNIVersion, version)
 	}
 	r100, err := types100.NewResultFromResult(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return r100
 }
 
-// lab runs the demo with the executables that the tests built.
-func (w *world) lab() answer {
-	w.t.Helper()
-	r := &running{cmd: exec.CommandContext(w.t.Context(), built("lab"), "-bin", w.bin)}
-	r.cmd.Env = []string{"PATH=" + w.path}
-	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	_ = r.cmd.Run()
-	return answer{code: r.cmd.ProcessState.ExitCode(), stdout: r.stdout.text, stderr: string(r.stderr.text)}
+// killed runs a command and kills its plugin, but not the plugins that it runs,
+// once one of them hangs or waits for its gate.
+func (n *node) killed(command string, p *pod) {
+	n.Helper()
+	r := n.start(command, p)
+	n.ready()
+	n.kill(r)
+}
+
+// kill kills a plugin, but not the plugins that it runs.
+func (n *node) kill(r *running) {
+	n.Helper()
+	nodetest.OK(n, r.cmd.Process.Kill())
+	_ = r.cmd.Wait() // killed
+}
+
+// waitsForLock waits until a plugin that cannot get the lock of its container
+// has opened the state directory.
+func (n *node) waitsForLock(r *running) {
+	n.Helper()
+	n.until("DEL waits for the lock", func() bool {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
+		return slices.ContainsFunc(fds, func(fd string) bool {
+			file, _ := os.Readlink(fd)
+			return strings.HasPrefix(file, n.file("state"))
+		})
+	})
+}
+
+// A report is the output of one of multinet's operator commands.
+type report struct{ stdout, stderr string }
+
+// operate runs one of multinet's operator commands on the node's state directory, without
+// a terminal. It must exit with the status code, or with any of 0 and 1 if code is -1.
+func (n *node) operate(code int, words ...string) report {
+	n.Helper()
+	return n.operator(code, append(words, "--dir", n.file("state"))...)
+}
+
+func (n *node) operator(code int, words ...string) report {
+	n.Helper()
+	r := n.exec(built("multinet"), map[string]string{"PATH": n.path}, nil, words...)
+	_ = r.cmd.Wait()
+	if got := r.cmd.ProcessState.ExitCode(); got != code && (code >= 0 || got > 1) || strings.Contains(string(r.stderr.text), "panic: ") {
+		n.Fatalf("multinet %s: exit status %d, want %d: %s%s", strings.Join(words, " "), got, code, r.stdout.text, r.stderr.text)
+	}
+	return report{string(r.stdout.text), string(r.stderr.text)}
+}
+
+// isRecord reports whether name, below a state directory, is p's record:
+// CONTAINER@NETWORK@IFNAME.json.
+func (p *pod) isRecord(name string) bool {
+	return strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json")
+}
+
+// state lists the files in the state directory.
+func (n *node) state() []string { return n.list(n.file("state")) }
+
+func (n *node) recordFile(p *pod, state string) string {
+	n.Helper()
+	names := n.list(n.file(state))
+	return n.file(state, names[slices.IndexFunc(names, p.isRecord)])
 }

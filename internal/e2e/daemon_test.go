@@ -20,21 +20,22 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// thick returns a configuration of multinet-shim that uses this world's daemon.
-func (w *world) thick(version string, delegates ...object) object {
-	return w.with(w.multinet(version, delegates...), object{
-		"type": "multinet-shim", "daemonSocketDir": w.file("d"), "delQueueDir": w.file("queue"), "delQueueWait": "0s",
+// thick returns a configuration of multinet-shim that uses this node's daemon.
+func (n *node) thick(version string, delegates ...object) object {
+	return n.with(n.multinet(version, delegates...), object{
+		"type": "multinet-shim", "daemonSocketDir": n.file("d"), "delQueueDir": n.file("queue"), "delQueueWait": "0s",
 	})
 }
 
 // socket is the path of the daemon's socket.
-func (w *world) socket() string { return w.file("d", wire.SocketName) }
+func (n *node) socket() string { return n.file("d", wire.SocketName) }
 
 // A daemon is one multinetd process.
 type daemon struct {
-	w    *world
+	n    *node
 	cmd  *exec.Cmd
 	log  journal
 	done chan struct{} // closed once it has exited
@@ -66,53 +67,51 @@ type daemonConf struct {
 }
 
 // daemon starts a daemon and waits until it is ready.
-func (w *world) daemon(conf daemonConf) *daemon {
-	w.t.Helper()
-	d := w.startDaemon(conf)
+func (n *node) daemon(conf daemonConf) *daemon {
+	n.Helper()
+	d := n.startDaemon(conf)
 	d.ready()
 	return d
 }
 
 // startDaemon starts a daemon without waiting until it is ready.
-func (w *world) startDaemon(conf daemonConf) *daemon {
-	w.t.Helper()
+func (n *node) startDaemon(conf daemonConf) *daemon {
+	n.Helper()
 	keys := object{
-		"socketDir": w.file("d"), "queueDir": w.file("queue"), "cniDir": w.file("state"),
+		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"),
 		"logFormat": "json",
 	}
 	maps.Copy(keys, conf.keys)
 	maps.DeleteFunc(keys, func(_ string, v any) bool { return v == nil })
-	w.write(keys, "daemon.json")
+	n.write(keys, "daemon.json")
 	name := "multinetd"
 	if conf.env["METACNI_STEPS"] != "" {
 		name = filepath.Join(stepping, name)
 	}
-	d := &daemon{w: w, done: make(chan struct{})}
-	d.cmd = exec.CommandContext(w.t.Context(), built(name), append([]string{"--config", w.file("daemon.json")}, conf.args...)...)
-	d.cmd.Env = []string{"PATH=" + w.path}
+	d := &daemon{n: n, done: make(chan struct{})}
+	d.cmd = exec.CommandContext(n.Context(), built(name), append([]string{"--config", n.file("daemon.json")}, conf.args...)...)
+	d.cmd.Env = []string{"PATH=" + n.path}
 	for _, k := range slices.Sorted(maps.Keys(conf.env)) {
 		d.cmd.Env = append(d.cmd.Env, k+"="+conf.env[k])
 	}
 	d.cmd.Stderr = &d.log
 	d.cmd.WaitDelay = time.Second // a plugin may hold its stderr
-	if err := d.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	nodetest.OK(n, d.cmd.Start())
 	go func() {
 		defer close(d.done)
 		_ = d.cmd.Wait() // see ProcessState
 	}()
-	w.t.Cleanup(func() {
+	n.Cleanup(func() {
 		d.kill()
 		for _, word := range []string{"panic: ", `"msg":"panic"`, "fatal error: ", "DATA RACE"} {
 			if strings.Contains(d.log.String(), word) {
-				w.t.Errorf("the daemon's log contains %q:\n%s", word, d.log.String())
+				n.Errorf("the daemon's log contains %q:\n%s", word, d.log.String())
 			}
 		}
-		if w.t.Failed() && !w.logged { // only the last daemon's log
-			w.logged = true
+		if n.Failed() && !n.logged { // only the last daemon's log
+			n.logged = true
 			log := d.log.String()
-			w.t.Logf("the daemon's log ends with:\n%s", log[max(0, len(log)-2<<10):])
+			n.Logf("the daemon's log ends with:\n%s", log[max(0, len(log)-2<<10):])
 		}
 	})
 	return d
@@ -130,10 +129,10 @@ func (d *daemon) over() bool {
 
 // ready waits until the daemon takes ADDs.
 func (d *daemon) ready() {
-	d.w.t.Helper()
-	d.w.until("the daemon is ready", func() bool {
+	d.n.Helper()
+	d.n.until("the daemon is ready", func() bool {
 		if d.over() {
-			d.w.t.Fatalf("the daemon has exited: %v\n%s", d.cmd.ProcessState, d.log.String())
+			d.n.Fatalf("the daemon has exited: %v\n%s", d.cmd.ProcessState, d.log.String())
 		}
 		return d.isReady()
 	})
@@ -142,12 +141,12 @@ func (d *daemon) ready() {
 // readyOrOver waits until the daemon takes ADDs or has exited. A daemon that is
 // killed at a step may reach it earlier than in the run without a kill.
 func (d *daemon) readyOrOver() {
-	d.w.t.Helper()
-	d.w.until("the daemon is ready, or dead", func() bool { return d.over() || d.isReady() })
+	d.n.Helper()
+	d.n.until("the daemon is ready, or dead", func() bool { return d.over() || d.isReady() })
 }
 
 func (d *daemon) isReady() bool {
-	r, err := d.w.ask(http.MethodGet, wire.PathReady, nil)
+	r, err := d.n.ask(http.MethodGet, wire.PathReady, nil)
 	return err == nil && r.status == http.StatusOK
 }
 
@@ -159,26 +158,24 @@ func (d *daemon) kill() {
 
 // signal sends the daemon a signal.
 func (d *daemon) signal(s os.Signal) {
-	d.w.t.Helper()
-	if err := d.cmd.Process.Signal(s); err != nil {
-		d.w.t.Fatal(err)
-	}
+	d.n.Helper()
+	nodetest.OK(d.n, d.cmd.Process.Signal(s))
 }
 
 // ended waits until the daemon has exited, which must be with status 0.
 func (d *daemon) ended() {
-	d.w.t.Helper()
+	d.n.Helper()
 	<-d.done
 	if code := d.cmd.ProcessState.ExitCode(); code != 0 {
-		d.w.t.Errorf("the daemon ended with %v\n%s", d.cmd.ProcessState, d.log.String())
+		d.n.Errorf("the daemon ended with %v\n%s", d.cmd.ProcessState, d.log.String())
 	}
 }
 
 // wasKilled fails the test unless the daemon died of SIGKILL.
 func (d *daemon) wasKilled() {
-	d.w.t.Helper()
+	d.n.Helper()
 	if ws, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-		d.w.t.Fatalf("the daemon, to be killed: %v\n%s", d.cmd.ProcessState, d.log.String())
+		d.n.Fatalf("the daemon, to be killed: %v\n%s", d.cmd.ProcessState, d.log.String())
 	}
 }
 
@@ -190,8 +187,18 @@ type reply struct {
 }
 
 // ask sends a request to the daemon and returns its reply.
-func (w *world) ask(method, path string, body []byte) (reply, error) {
-	return askAt(w.t.Context(), w.socket(), method, path, body)
+func (n *node) ask(method, path string, body []byte) (reply, error) {
+	return askAt(n.Context(), n.socket(), method, path, body)
+}
+
+// post sends a request to the daemon and returns its reply.
+func (n *node) post(path string, body []byte) reply {
+	n.Helper()
+	r, err := n.ask(http.MethodPost, path, body)
+	if err != nil {
+		n.Errorf("%s: %v", path, err)
+	}
+	return r
 }
 
 func askAt(ctx context.Context, socket, method, path string, body []byte) (reply, error) {
@@ -212,24 +219,28 @@ func askAt(ctx context.Context, socket, method, path string, body []byte) (reply
 }
 
 // request returns the message of a shim for p, with the keys of more added.
-func (w *world) request(command string, p *pod, more object) []byte {
-	w.t.Helper()
+func (n *node) request(command string, p *pod, more object) []byte {
+	n.Helper()
 	conf, err := json.Marshal(p.conf)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	message := object{
 		"env": object{
 			"CNI_COMMAND": command, "CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": p.ifname,
-			"CNI_PATH": w.bin, "CNI_ARGS": "",
+			"CNI_PATH": n.bin, "CNI_ARGS": "",
 		},
 		"config": conf, "apiVersion": wire.Version,
 	}
-	text, err := json.Marshal(w.with(message, more))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	text, err := json.Marshal(n.with(message, more))
+	nodetest.OK(n, err)
 	return text
+}
+
+// done fails the test unless the reply says that a command other than ADD has succeeded.
+func (r reply) done(t testing.TB) {
+	t.Helper()
+	if r.status != http.StatusOK || len(r.body) > 0 {
+		t.Errorf("status %d: %s", r.status, r.body)
+	}
 }
 
 // says fails the test unless the reply has the status, and an error object with
@@ -264,17 +275,17 @@ func (r reply) says(t testing.TB, status int, code uint, words ...string) {
 }
 
 // queued lists the DELs in the queue for the next daemon.
-func (w *world) queued() []string {
-	w.t.Helper()
-	return slices.DeleteFunc(w.list(w.file("queue")), func(name string) bool { return name == ".reader" })
+func (n *node) queued() []string {
+	n.Helper()
+	return slices.DeleteFunc(n.list(n.file("queue")), func(name string) bool { return name == ".reader" })
 }
 
 // noTrace waits until the queue is empty and no plugin runs, and fails the test
 // if anything is left of any container.
-func (w *world) noTrace() {
-	w.t.Helper()
-	w.until("the queue is empty", func() bool { return len(w.queued()) == 0 })
+func (n *node) noTrace() {
+	n.Helper()
+	n.until("the queue is empty", func() bool { return len(n.queued()) == 0 })
 	// An orphan releases its lock just before it exits.
-	w.orphansEnd()
-	w.nothingLeft()
+	n.orphansEnd()
+	n.nothingLeft()
 }

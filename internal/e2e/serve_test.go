@@ -1,0 +1,313 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// isResult fails the test unless r is an answer to ADD that the shim of Multus
+// can decode.
+func (n *node) isResult(r reply) {
+	n.Helper()
+	var answer struct{ Result *types100.Result }
+	if err := json.Unmarshal(r.body, &answer); err != nil || r.status != http.StatusOK || answer.Result == nil {
+		n.Fatalf("status %d, %v: %s", r.status, err, r.body)
+	}
+	if len(answer.Result.IPs) == 0 || answer.Result.CNIVersion != types100.ImplementedSpecVersion {
+		n.Errorf("result %s", r.body)
+	}
+	nodetest.Equal(n, "Content-Type", r.header.Get("Content-Type"), "application/json")
+}
+
+// TestDaemonServesTheShimOfMultus: the shim of Multus sends its whole
+// environment, the container's keys even if they are empty, and no version. It
+// gets answers it can read: a result in JSON, an empty body, or an error
+// object. Plugins get nothing of its environment.
+func TestDaemonServesTheShimOfMultus(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{})
+	p := n.pod(n.thick("1.0.0", n.fake("a")))
+	send := func(command string) reply {
+		t.Helper()
+		env := object{
+			"CNI_COMMAND": command, "CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": p.ifname, "CNI_PATH": n.bin,
+			"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=8f0c;K8S_POD_UID=",
+			"HOME":     "/root", "INVOCATION_ID": "0a1b", "NOTIFY_SOCKET": "/run/systemd/notify", "PATH": "/none", "LD_PRELOAD": "/none.so",
+		}
+		if command == "GC" || command == "STATUS" {
+			env["CNI_CONTAINERID"], env["CNI_NETNS"], env["CNI_IFNAME"], env["CNI_ARGS"] = "", "", "", ""
+		}
+		conf, err := json.Marshal(n.with(p.conf, object{"cni.dev/valid-attachments": []object{{"containerID": p.id, "ifname": p.ifname}}}))
+		nodetest.OK(t, err)
+		body, err := json.Marshal(object{"env": env, "config": conf})
+		nodetest.OK(t, err)
+		return n.post(wire.PathCNI, body)
+	}
+	// Its readiness request has the body "null".
+	for _, path := range []string{wire.PathReady, wire.PathHealth} {
+		nodetest.Equal(t, path, n.post(path, []byte("null")).status, http.StatusOK)
+	}
+	n.isResult(send("ADD"))
+	for _, command := range []string{"CHECK", "STATUS", "GC", "DEL", "DEL"} {
+		send(command).done(t)
+	}
+	n.noTrace()
+	for _, c := range n.calls() {
+		if c.Command == "ADD" && !strings.Contains(c.Args, "K8S_POD_NAME=web-0") {
+			t.Errorf("CNI_ARGS %q", c.Args)
+		}
+	}
+	p.conf = n.thick("1.0.0", n.fake("a", "ADD", "fail"))
+	send("ADD").says(t, http.StatusInternalServerError, 111, "no free device")
+	n.noTrace()
+}
+
+// TestDaemonAttachesOneMoreNetwork: the daemon attaches one more network to a
+// running container. It lists that network with the others, CHECK and GC
+// include it, and the DEL of the sandbox or its own detaches it.
+func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{keys: object{"binDir": n.bin}})
+	p, other := n.pod(n.thick("1.1.0", n.bridge(1), n.fake("a"))), n.pod(n.thick("1.1.0", n.fake("other")))
+	n.ok("ADD", p)
+	n.ok("ADD", other)
+	request := func(command, ifname string, conf object) reply {
+		t.Helper()
+		more := *p
+		more.conf, more.ifname = conf, ifname
+		return n.post(wire.PathAttach, n.request(command, &more, object{"interfaceAttributes": object{"mac": "02:00:00:00:77:01"}}))
+	}
+	green := n.with(n.bridge(5), object{"name": n.name("green"), "cniVersion": "1.0.0", "capabilities": object{"mac": true}})
+	fakes := n.with(n.fake("h"), object{"name": "fakes", "cniVersion": "1.1.0", "capabilities": object{"mac": true}})
+	n.isResult(request("ADD", "more0", green))
+	n.isResult(request("ADD", "more1", fakes))
+	request("ADD", "more1", fakes).says(t, http.StatusInternalServerError, 7, "more1")
+	nodetest.Equal(t, "interfaces", n.interfaces(p), []string{"eth0", "more0"})
+	nodetest.Equal(t, "MAC", n.find(p, "more0").MAC, "02:00:00:00:77:01")
+	nodetest.Equal(t, "listed", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added", "more1 added"})
+	nodetest.Equal(t, "listed", n.attachments(other), []string{"eth0 added"})
+	request("CHECK", "more0", fakes).done(t)
+	request("CHECK", "more1", fakes).done(t)
+	n.ok("CHECK", p)
+	n.ok("GC", p, valid(p, other))
+	nodetest.Equal(t, "interfaces", n.interfaces(p), []string{"eth0", "more0"})
+
+	for range 2 {
+		request("DEL", "more1", fakes).done(t)
+	}
+	nodetest.Equal(t, "listed", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added"})
+	n.isResult(request("ADD", "more1", fakes))
+	n.ok("DEL", p, withoutNetNS)
+	nodetest.Equal(t, "interfaces", n.interfaces(p), nil)
+	nodetest.Equal(t, "listed", n.attachments(p), nil)
+	n.ok("DEL", other)
+	n.noTrace()
+}
+
+// attachments lists p's attachments and their states, as the daemon reports
+// them.
+func (n *node) attachments(p *pod) (list []string) {
+	n.Helper()
+	r, err := n.ask(http.MethodGet, wire.PathAttach+"?container="+p.id, nil)
+	nodetest.OK(n, err)
+	var all []struct{ ContainerID, IfName, State string }
+	nodetest.OK(n, json.Unmarshal(r.body, &all))
+	for _, a := range all {
+		nodetest.Equal(n, "container", a.ContainerID, p.id)
+		list = append(list, a.IfName+" "+a.State)
+	}
+	return list
+}
+
+// TestMultusClientAttachesAndDetaches: real plugins attach and detach what
+// Multus's own client, multus-dynamic-networks-controller, requests. Its
+// CNI_ARGS name the pod and lack IgnoreUnknown.
+func TestMultusClientAttachesAndDetaches(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{keys: object{"binDir": n.bin}})
+	p := n.pod(n.thick("1.1.0", n.bridge(1)))
+	n.ok("ADD", p)
+	// A network definition as Kubernetes stores it, with white space.
+	definition := fmt.Sprintf(`{
+		"cniVersion": "1.0.0", "name": %q, "type": "bridge", "bridge": %q, "capabilities": {"mac": true},
+		"ipam": {"type": "host-local", "subnet": "%s.0/24"}
+	}`, n.name("green"), n.name("br5-"), n.net(5))
+	ask := func(command, attributes string) reply {
+		t.Helper()
+		// The client sends a struct: its keys are not sorted.
+		return n.post(wire.PathAttach, fmt.Appendf(nil, `{"env":{"CNI_ARGS":"K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=4f8c","CNI_COMMAND":%q,`+
+			`"CNI_CONTAINERID":%q,"CNI_IFNAME":"net1","CNI_NETNS":%q},"config":%q%s}`,
+			p.id, command, p.id, p.netns, base64.StdEncoding.EncodeToString([]byte(definition)), attributes))
+	}
+	for _, attributes := range []string{``, `,"interfaceAttributes":{"mac":"02:00:00:00:77:01","cni-args":null}`} {
+		n.isResult(ask("ADD", attributes))
+		nodetest.Equal(t, "interfaces", n.interfaces(p), []string{"eth0", "net1"})
+		n.ok("CHECK", p)
+		ask("DEL", attributes).done(t)
+		nodetest.Equal(t, "interfaces", n.interfaces(p), []string{"eth0"})
+		nodetest.Equal(t, "addresses", len(n.leases()), 1)
+	}
+	// A request that cannot be fulfilled is refused before a plugin runs.
+	ask("ADD", `,"interfaceAttributes":{"ips":["10.9.1.7/24"],"cni-args":null}`).says(t, http.StatusInternalServerError, 7, `"ips"`, n.name("green"))
+
+	n.isResult(ask("ADD", ``))
+	n.ok("DEL", p)
+	nodetest.Equal(t, "interfaces", n.interfaces(p), nil)
+	n.noTrace()
+}
+
+// TestErrorsPassThroughDaemonAndShim: for every command, a plugin's error
+// reaches the runtime through daemon and shim as it does through multinet
+// alone, with the same code and text and without any of the configuration.
+func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
+	const secret = "hunter2hunter2"
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+		t.Run(command, func(t *testing.T) {
+			n := newNode(t)
+			d := n.daemon(daemonConf{keys: object{"logLevel": "debug"}})
+			for _, code := range []uint{4, 7, 11, 50, 107, 999} {
+				failing := func() object {
+					return n.with(n.fake("a", command, "fail"), object{"code": code, "password": secret})
+				}
+				pods := []*pod{n.pod(n.multinet("1.1.0", failing())), n.pod(n.thick("1.1.0", failing()))}
+				var said [2]types.Error
+				for i, p := range pods {
+					if command != "ADD" {
+						p.result = n.call("ADD", p).stdout
+					}
+					a := n.call(command, p, valid(pods...))
+					if a.err == nil {
+						t.Fatalf("%s of %v succeeded although its plugin fails: %s", command, p.conf["type"], a.stdout)
+					}
+					if strings.Contains(string(a.stdout)+a.stderr, secret) {
+						t.Errorf("the secret was printed: %s %s", a.stdout, a.stderr)
+					}
+					said[i] = *a.err
+					said[i].Msg = strings.ReplaceAll(a.err.Msg, p.id, "C")
+				}
+				nodetest.Equal(t, fmt.Sprintf("error with code %d", code), said[1], said[0])
+				if command == "ADD" || command == "DEL" {
+					nodetest.Equal(t, "code", said[1].Code, code)
+				}
+				n.cure()
+				for _, p := range pods {
+					n.ok("DEL", p)
+				}
+				n.sicken()
+			}
+			if strings.Contains(d.log.String(), secret) {
+				t.Errorf("the secret is in the log:\n%s", d.log.String())
+			}
+			n.noTrace()
+		})
+	}
+}
+
+// TestShimPrintsResultsInEveryVersion: the shim prints the same result as
+// multinet alone, in every version of the protocol.
+func TestShimPrintsResultsInEveryVersion(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{})
+	for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		p := n.pod(nil)
+		delegate := n.with(n.fake("a"), object{"name": "a", "cniVersion": "1.0.0"})
+		var results [2]object
+		for i, conf := range []object{n.multinet(version, delegate), n.thick(version, maps.Clone(delegate))} {
+			p.conf = conf
+			n.ok("ADD", p)
+			nodetest.OK(t, json.Unmarshal(p.result, &results[i]))
+			if results[i]["cniVersion"] != version || !strings.Contains(string(p.result), "192.0.2.2/24") {
+				t.Errorf("version %s: %s", version, p.result)
+			}
+			if version < "0.3.1" {
+				p.result = nil // no CHECK, no prevResult
+			}
+			n.ok("DEL", p)
+		}
+		nodetest.Equal(t, "result of version "+version, results[1], results[0])
+	}
+	n.noTrace()
+}
+
+// TestDELWithoutTheDaemonLeavesNoRules: pods are deleted while the daemon is dead. The
+// shims execute the DELs while the namespaces exist, so that bridge finds its ipMasq
+// rules, and nothing is left for the next daemon.
+func TestDELWithoutTheDaemonLeavesNoRules(t *testing.T) {
+	n := newNode(t)
+	n.needsRules()
+	d := n.daemon(daemonConf{})
+	// Only the daemon's file says where the records are.
+	pods := n.newPods(3, func() object {
+		return n.with(n.thick("1.1.0", n.ruled(1), n.ruled(2)), object{"cniDir": nil})
+	})
+	for _, p := range pods {
+		n.ok("ADD", p)
+	}
+	if len(n.rules()) == 0 {
+		t.Fatal("no rules to leave")
+	}
+	d.kill()
+	for _, p := range pods {
+		n.ok("DEL", p)
+	}
+	nodetest.Equal(t, "queued", n.queued(), nil)
+	for _, p := range pods {
+		n.gone(p)
+	}
+	for range 2 { // the runtime repeats it
+		n.allOK("DEL", pods)
+	}
+	n.daemon(daemonConf{})
+	for _, p := range pods {
+		n.ok("ADD", p)
+		n.ok("DEL", p)
+	}
+	n.noTrace()
+	n.gone(pods[0])
+}
+
+// TestDaemonRefusesOtherUsers: the daemon refuses another user who can open the
+// socket.
+func TestDaemonRefusesOtherUsers(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{})
+	p := n.pod(n.thick("1.1.0", n.fake("a")))
+	// All directories and the socket are open to everyone, and so is the shim.
+	for dir := n.file("d"); dir != "/run"; dir = filepath.Dir(dir) {
+		nodetest.OK(t, os.Chmod(dir, 0o755))
+	}
+	nodetest.OK(t, os.Chmod(n.socket(), 0o666))
+	shim := n.copyProgram("multinet-shim", "d")
+	conf, err := json.Marshal(p.conf)
+	nodetest.OK(t, err)
+	for _, command := range []string{"ADD", "DEL"} {
+		r := &running{cmd: exec.CommandContext(t.Context(), shim), start: time.Now()}
+		r.cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=eth0", "CNI_PATH=" + n.bin}
+		r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = strings.NewReader(string(conf)), &r.stdout, &r.stderr
+		r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
+		if err := r.cmd.Start(); err != nil {
+			t.Skipf("the user namespace has only one user: %v", err)
+		}
+		n.failed(n.wait(r), 999, "user 65534 may not connect")
+	}
+	n.trace()
+	n.ok("ADD", p)
+	n.ok("DEL", p)
+	n.noTrace()
+}

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// TestManyContainersAtOnce attaches, checks and detaches 64 containers at the
+// same time, each by a process of its own, or by a shim of its own.
+func TestManyContainersAtOnce(t *testing.T) {
+	all := append(subjects(), subject{name: "multinetd", fakes: []string{"a", "b"}})
+	for _, s := range all {
+		t.Run(s.name, func(t *testing.T) {
+			const count = 64
+			n := newNode(t)
+			conf := func() object { return s.conf(n) }
+			if s.name == "multinetd" {
+				n.daemon(daemonConf{})
+				conf = func() object { return n.thick("1.1.0", n.fake("a"), n.fake("b")) }
+			}
+			pods := n.newPods(count, conf)
+			for i, command := range []string{"ADD", "CHECK", "DEL", "DEL"} {
+				n.allOK(command, pods)
+				nodetest.Equal(t, "attached after "+command, len(n.live()), []int{count, count, 0, 0}[i]*len(s.fakes))
+			}
+			n.noTrace()
+		})
+	}
+}
+
+// TestCommandsOnOneContainerTakeTurns runs two commands on one container at the
+// same time in two processes, many times. No two plugins ever run at the same
+// time, each command succeeds or says why it did nothing, and one more DEL
+// leaves nothing.
+func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
+	rounds := 100
+	if !*long {
+		rounds = 10
+	}
+	for _, s := range subjects()[:2] {
+		for _, pair := range [][2]string{{"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}, {"ADD", "GC"}, {"DEL", "GC"}, {"CHECK", "DEL"}} {
+			t.Run(s.name+"/"+pair[0]+"+"+pair[1], func(t *testing.T) {
+				n := newNode(t)
+				p := n.pod(s.conf(n))
+				for range rounds {
+					if !slices.Contains(pair[:], "ADD") {
+						n.ok("ADD", p)
+					}
+					pair[0], pair[1] = pair[1], pair[0] // the first to start has an advantage
+					var rs [2]*running
+					for i, command := range pair {
+						var list []extra
+						if command == "GC" {
+							list = append(list, valid())
+						}
+						rs[i] = n.start(command, p, list...)
+					}
+					for i, r := range rs {
+						switch a := n.wait(r); {
+						case a.code == 0:
+						case pair[i] == "ADD" && a.err.Code == 7 && pair[1-i] == "ADD":
+						case pair[i] == "CHECK" && len(n.leaked(p)) == 0: // it was detached before
+						default:
+							t.Errorf("%s beside %s: %s", pair[i], pair[1-i], a.stdout)
+						}
+					}
+					if live := n.leaked(p); len(live) != 0 && len(live) != len(s.fakes) || len(live) > 0 && !n.recorded(p, s.state) {
+						t.Errorf("attached %v, recorded %v", live, n.recorded(p, s.state))
+					}
+					n.ok("DEL", p)
+					n.nothingLeft()
+					if t.Failed() {
+						t.FailNow()
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestDELWaitsForTheADDOfItsContainer: a DEL waits for the ADD of the same
+// container that runs in another process. A DEL of another container does not.
+func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
+	n := newNode(t)
+	p := n.pod(n.multinet("1.0.0", n.fake("a", "ADD", "gate")))
+	other := n.pod(n.multinet("1.0.0", n.fake("other")))
+	add := n.start("ADD", p)
+	n.ready()
+	del := n.start("DEL", p, withoutNetNS)
+	n.waitsForLock(del)
+	n.ok("ADD", other)
+	n.ok("DEL", other)
+	n.trace("ADD a eth0", "ADD other eth0", "DEL other eth0")
+	n.open()
+	n.done(add)
+	n.done(del)
+	n.trace("ADD a eth0", "ADD other eth0", "DEL other eth0", "DEL a eth0")
+	n.nothingLeft()
+}
+
+// TestParallelAttachesAndDetachesEverything attaches containers to eight
+// bridges at the same time, or eight times to one. The record has the order of
+// the configuration, all interfaces are there, and DEL removes them, in
+// parallel or not.
+func TestParallelAttachesAndDetachesEverything(t *testing.T) {
+	const networks, pods = 8, 3
+	for name, bridge := range map[string]func(n *node, i int) object{
+		"eight bridges": func(n *node, i int) object { return n.routeless(i) },
+		"one bridge":    func(n *node, _ int) object { return n.routeless(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			want := []string{"eth0"}
+			delegates := []object{n.bridge(0)}
+			for i := 1; i < networks; i++ {
+				want = append(want, fmt.Sprintf("net%d", i))
+				delegates = append(delegates, n.with(bridge(n, i), object{"name": n.name(fmt.Sprintf("net%d-", i))}))
+			}
+			for _, parallel := range []bool{true, false} { // whether DEL is
+				ps := n.newPods(pods, func() object { return n.with(n.multinet("1.0.0", delegates...), object{"parallel": true}) })
+				// Containers that make a new bridge at the same time may give it
+				// different addresses: a limitation of bridge, and CHECK fails.
+				n.ok("ADD", ps[0])
+				n.allOK("ADD", ps[1:])
+				nodetest.Equal(t, "addresses", len(n.leases()), networks*pods)
+				records := map[string][]string{}
+				for r, err := range (&lifecycle.Manager{Dir: n.file("state")}).Records(t.Context()) {
+					nodetest.OK(t, err)
+					for _, a := range r.Attached {
+						records[r.Key.ContainerID] = append(records[r.Key.ContainerID], a.IfName)
+					}
+				}
+				for _, p := range ps {
+					nodetest.Equal(t, "interfaces", n.interfaces(p), want)
+					nodetest.Equal(t, "recorded", records[p.id], want)
+					n.answersPing(p, n.net(0)+".1")
+					if i := decode(t, p, "1.0.0").Interfaces; i[len(i)-1].Name != "eth0" {
+						t.Errorf("the result is not the first network's: %s", p.result)
+					}
+				}
+				n.allOK("CHECK", ps)
+				for _, p := range ps {
+					p.conf = n.with(maps.Clone(p.conf), object{"parallel": parallel})
+				}
+				n.allOK("DEL", ps)
+				n.gone(ps[0])
+			}
+		})
+	}
+}
