@@ -8,11 +8,13 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -291,4 +293,283 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0"})
+}
+
+// Unknown keys, numbers and nesting reach every plugin as they were written,
+// and DEL replays what ADD used.
+func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	n := parse(t, `{"cniVersion":"1.1.0","name":"blue","plugins":[
+		{"type":"first","capabilities":{"mac":true},"vendor":{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]},"html":"<&>","null":null},
+		{"type":"second"}]}`)
+	a := attach(n)
+	a.Args = "IgnoreUnknown=1;K8S_POD_NAME=p;X=a=b"
+	a.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`), "bandwidth": json.RawMessage(`{"ingressRate":12345678901234567890}`)}
+	x := fakes("second")
+	x.Plugins["first"] = printing(`{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}`)
+	iv := invoker(x)
+	done, err := iv.Add(t.Context(), a)
+	nodetest.OK(t, err)
+	nodetest.OK(t, iv.Check(t.Context(), done))
+	nodetest.OK(t, iv.Del(t.Context(), done))
+	var kept []string
+	for _, c := range x.Calls() {
+		if c.Args != a.Args {
+			t.Errorf("%s: CNI_ARGS %q", c, c.Args)
+		}
+		keys := stdin(t, c)
+		if c.String() != "ADD first eth0" && string(keys["prevResult"]) != `{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}` {
+			t.Errorf("%s: prevResult %s", c, keys["prevResult"])
+		}
+		if c.Plugin != "first" {
+			continue
+		}
+		delete(keys, "prevResult")
+		text, err := json.Marshal(keys)
+		nodetest.OK(t, err)
+		kept = append(kept, string(text))
+		for key, want := range map[string]string{
+			"vendor":        `{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]}`,
+			"html":          `"<&>"`,
+			"null":          `null`,
+			"capabilities":  `{"mac":true}`,
+			"runtimeConfig": `{"mac":"02:00:00:00:00:01"}`,
+		} {
+			if string(keys[key]) != want {
+				t.Errorf("%s: %s is %s, want %s", c, key, keys[key], want)
+			}
+		}
+	}
+	if len(kept) != 3 || kept[0] != kept[1] || kept[1] != kept[2] {
+		t.Errorf("ADD, CHECK and DEL were given\n%s", strings.Join(kept, "\n"))
+	}
+}
+
+// The environment is sorted, the same for the same input, and has none of the
+// caller's CNI_ variables.
+func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
+	t.Parallel()
+	env := []string{
+		"PATH=/bin", "CNI_COMMAND=STATUS", "CNI_IFNAME=other", "CNI_NETNS=/other", "CNI_ARGS=X=1", "CNI_CONTAINERID=other", "CNI_PATH=/other",
+		"HOME=/first", "garbage", "HOME=/root", "CNI_NETNS_OVERRIDE=1", "EMPTY=", "LIST=a=b",
+	}
+	run := func(change func(*delegate.Invoker)) []delegatetest.Call {
+		x := fakes("p")
+		iv := invoker(x)
+		iv.Env = env
+		if change != nil {
+			change(iv)
+		}
+		a := attach(network(t, "1.1.0", "blue", "p"))
+		a.Args = "A=1;B=2"
+		done, err := iv.Add(t.Context(), a)
+		nodetest.OK(t, err)
+		done.NetNS = ""
+		nodetest.OK(t, errors.Join(iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)))
+		return x.Calls()
+	}
+	calls := run(nil)
+	same := []string{"CNI_NETNS_OVERRIDE=1", "CNI_PATH=/opt/cni/bin:/usr/lib/cni", "EMPTY=", "HOME=/root", "LIST=a=b", "PATH=/bin"}
+	for i, want := range [][]string{
+		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/no-such-directory/c1"},
+		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="},
+		{"CNI_COMMAND=STATUS"},
+		{"CNI_COMMAND=GC"},
+	} {
+		if diff := cmp.Diff(slices.Concat(want, same), calls[i].Env); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", calls[i], diff)
+		}
+	}
+	for range 20 {
+		if diff := cmp.Diff(calls, run(nil)); diff != "" {
+			t.Fatalf("same input, other output:\n%s", diff)
+		}
+	}
+	none := run(func(iv *delegate.Invoker) { iv.Env = nil })
+	nodetest.Equal(t, "an Invoker without Env passes something on", none[2].Env, []string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin:/usr/lib/cni"})
+}
+
+// Any number of invokers work side by side.
+func TestInvokersShareNothing(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			x := fakes("p", "q")
+			iv := &delegate.Invoker{Exec: x, Path: []string{fmt.Sprint("/bin", i)}, Env: []string{fmt.Sprint("WHO=", i)}}
+			a := attach(network(t, "1.1.0", fmt.Sprint("n", i), "p", "q"))
+			for range 20 {
+				done, err := iv.Add(t.Context(), a)
+				if err == nil {
+					err = iv.Del(t.Context(), done)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			for _, c := range x.Calls() {
+				if env := environ(c); env["WHO"] != fmt.Sprint(i) || env["CNI_PATH"] != fmt.Sprint("/bin", i) {
+					t.Errorf("invoker %d ran %s with %q", i, c, c.Env)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// prevResult is what ADD printed, in the network's version, from 0.4.0 on.
+func TestPrevResultOfDelAndCheck(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, version, result string
+		del, check            string // "" for no prevResult, "-" for not run, "none" for ErrResult
+	}{
+		{"0.1.0", "0.1.0", `{"cniVersion":"0.1.0"}`, "", "-"},
+		{"0.2.0", "0.2.0", `{"cniVersion":"0.2.0"}`, "", "-"},
+		{"0.3.0", "0.3.0", `{"cniVersion":"0.3.0"}`, "", "-"},
+		{"0.3.1", "0.3.1", `{"cniVersion":"0.3.1"}`, "", "-"},
+		{"0.4.0", "0.4.0", `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`},
+		{"1.0.0", "1.0.0", `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"1.1.0", "1.1.0", `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`},
+		{"none", "1.1.0", ``, "", "none"},
+		{
+			"of another version", "1.0.0", `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}`,
+			`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`, `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`,
+		},
+		{"of no known version", "1.0.0", `{"cniVersion":"7.0.0"}`, "", "none"},
+		{"not convertible", "0.4.0", `{"cniVersion":"0.4.0","ips":7,"ips":8}`, "", "none"},
+		{"with a key twice", "1.0.0", `{"cniVersion":"1.0.0","x":1,"x":2}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"null", "1.0.0", `null`, "", "none"},
+		{"broken", "1.0.0", `{"cniVersion":"1.0.0"`, "", "none"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := added(attach(network(t, tt.version, "blue", "p")), tt.result)
+			if tt.result == "" {
+				a.Result = nil
+			}
+			for command, want := range map[string]string{"DEL": tt.del, "CHECK": tt.check} {
+				x := fakes("p")
+				run := map[string]func(context.Context, delegate.Attached) error{"DEL": invoker(x).Del, "CHECK": invoker(x).Check}[command]
+				got := "-"
+				if err := run(t.Context(), a); errors.Is(err, delegate.ErrResult) && status.Code(err) == 6 {
+					got = "none"
+				} else if err != nil {
+					t.Errorf("%s: %v", command, err)
+				}
+				for _, c := range x.Calls() {
+					got = string(stdin(t, c)["prevResult"])
+				}
+				if got != want {
+					t.Errorf("%s was given %s, want %s", command, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckStopsAtTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["b"] = delegatetest.FailOn("CHECK", 110, "address is gone", x.Plugins["b"])
+	iv := invoker(x)
+	old := added(attach(network(t, "0.3.1", "old", "a")), `{"cniVersion":"0.3.1"}`)
+	blue := added(attach(network(t, "1.0.0", "blue", "a", "b", "c")), `{"cniVersion":"1.0.0"}`)
+	red := added(attach(network(t, "1.0.0", "red", "c")), `{"cniVersion":"1.0.0"}`)
+	off := added(attach(parse(t, `{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
+
+	// One that is too old is passed over, and does not fail.
+	if err := iv.CheckAll(t.Context(), []delegate.Attached{old, off, red}); err != nil {
+		t.Error(err)
+	}
+	if err := iv.CheckAll(t.Context(), []delegate.Attached{blue, red}); status.Code(err) != 110 {
+		t.Errorf("err = %v", err)
+	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"})
+	if err := iv.Check(t.Context(), delegate.Attached{}); status.Code(err) != 4 {
+		t.Errorf("CHECK of nothing: %v", err)
+	}
+}
+
+func TestStatusStopsAtTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["b"] = delegatetest.FailOn("STATUS", 50, "no daemon", x.Plugins["b"])
+	iv := invoker(x)
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c")); status.Code(err) != 50 {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")); err != nil {
+		t.Errorf("a network without STATUS: %v", err)
+	}
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "a")); err != nil {
+		t.Error(err)
+	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"STATUS a", "STATUS b", "STATUS a"})
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")); !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.Status(t.Context(), netconf.Network{}); status.Code(err) != 7 {
+		t.Errorf("STATUS of nothing: %v", err)
+	}
+}
+
+// Every plugin is told, with the list under both keys.
+func TestGCTellsEveryPlugin(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["a"] = delegatetest.FailOn("GC", 101, "a is busy", x.Plugins["a"])
+	x.Plugins["c"] = delegatetest.FailOn("GC", 102, "c is busy", x.Plugins["c"])
+	iv := invoker(x)
+	valid := []types.GCAttachment{{ContainerID: "c1", IfName: "net1"}}
+	err := iv.GC(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c"), valid)
+	if text := fmt.Sprint(err); status.Code(err) != 101 || strings.Index(text, "a is busy") > strings.Index(text, "c is busy") {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.GC(t.Context(), network(t, "1.1.0", "red", "b"), nil); err != nil {
+		t.Error(err)
+	}
+	for _, conf := range []netconf.Network{
+		network(t, "1.0.0", "old", "a"),
+		parse(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"a"}]}`),
+	} {
+		if err := iv.GC(t.Context(), conf, valid); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := iv.GC(t.Context(), netconf.Network{}, valid); status.Code(err) != 7 {
+		t.Errorf("GC of nothing: %v", err)
+	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"GC a", "GC b", "GC c", "GC b"})
+	for i, want := range []string{`[{"containerID":"c1","ifname":"net1"}]`, "", "", `[]`} {
+		keys := stdin(t, x.Calls()[i])
+		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+			if want != "" && string(keys[key]) != want {
+				t.Errorf("call %d: %s is %s, want %s", i, key, keys[key], want)
+			}
+		}
+	}
+}
+
+// No command runs a plugin once its context has ended.
+func TestNothingStartsAfterTheContextHasEnded(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	x := fakes("p")
+	iv := invoker(x)
+	n := network(t, "1.1.0", "blue", "p")
+	_, add := iv.Add(ctx, attach(n))
+	for command, err := range map[string]error{
+		"ADD": add, "DEL": iv.Del(ctx, added(attach(n), "")), "CHECK": iv.Check(ctx, added(attach(n), `{"cniVersion":"1.1.0"}`)),
+		"STATUS": iv.Status(ctx, n), "GC": iv.GC(ctx, n, nil),
+	} {
+		if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	if trace := x.Trace(); trace != nil {
+		t.Errorf("ran %q", trace)
+	}
 }

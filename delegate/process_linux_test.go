@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
@@ -340,5 +343,281 @@ func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	var undo *delegate.UndoError
 	if !errors.Is(err, syscall.ENOEXEC) || errors.As(err, &undo) {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// A plugin that prints without end is stopped; so is one that then exits well.
+func TestStdoutIsCapped(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"without end":    `while :; do echo 0123456789abcdef; done`,
+		"and exits well": `trap 'exit 0' TERM PIPE; i=0; while [ $i -lt 100 ]; do echo 0123456789abcdef; i=$((i+1)); done; exit 0`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := (&delegate.Process{MaxStdout: 1000}).ExecPlugin(t.Context(), script(t, body), nil, nil)
+			if err == nil || !strings.Contains(err.Error(), "more than 1000 bytes on stdout") {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+	out, err := (&delegate.Process{MaxStdout: 5}).ExecPlugin(t.Context(), script(t, `printf 12345`), nil, nil)
+	if err != nil || string(out) != "12345" {
+		t.Errorf("exactly the limit: %q, %v", out, err)
+	}
+	big := strings.Repeat("x", 1<<20)
+	out, err = new(delegate.Process).ExecPlugin(t.Context(), "/bin/cat", []byte(big), nil)
+	if err != nil || string(out) != big {
+		t.Errorf("%d bytes of 1 MiB came back: %v", len(out), err)
+	}
+}
+
+// closer lets go of a file when a line has come.
+type closer struct {
+	lines bytes.Buffer
+	file  *os.File
+}
+
+func (c *closer) Write(b []byte) (int, error) {
+	c.lines.Write(b)
+	if bytes.Contains(c.lines.Bytes(), []byte("\n")) {
+		c.file.Close()
+	}
+	return 0, io.ErrClosedPipe // that is none of the plugin's concern
+}
+
+// Stderr is passed on while the plugin runs: this one only ends when it was.
+func TestStderrIsStreamed(t *testing.T) {
+	t.Parallel()
+	hold, release := pipe(t)
+	stderr := &closer{file: release}
+	out, err := (&delegate.Process{Stderr: stderr}).ExecPlugin(delegate.WithFiles(t.Context(), hold), script(t, `
+		echo working >&2
+		read line <&3
+		echo '{}'`), nil, nil)
+	if err != nil || string(out) != "{}\n" || stderr.lines.String() != "working\n" {
+		t.Errorf("printed %q, stderr %q: %v", out, &stderr.lines, err)
+	}
+}
+
+func TestStderrIsCapped(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	input := bytes.Repeat([]byte("0123456789abcde\n"), 1<<17) // 2 MiB
+	_, err := (&delegate.Process{Stderr: &stderr}).ExecPlugin(t.Context(), script(t, `cat >&2; echo done >&2; exit 4`), input, []string{"PATH=" + os.Getenv("PATH")})
+	if stderr.Len() != 1<<20 {
+		t.Errorf("%d bytes passed on, want 1 MiB", stderr.Len())
+	}
+	if err == nil || !strings.Contains(err.Error(), `exit status 4, without an error object on stdout; last line on stderr: "done"`) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A stderr that nobody takes is waited for no longer than WaitDelay.
+func TestBlockedStderrDoesNotBlock(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe() // nobody reads
+	defer r.Close()
+	out, err := (&delegate.Process{Stderr: w, WaitDelay: 1}).ExecPlugin(t.Context(), script(t, `echo hello >&2; echo '{}'`), nil, nil)
+	if err != nil || string(out) != "{}\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+}
+
+// What a plugin says when it fails is kept; what it was given is not.
+func TestErrorOfAProcessSaysWhatThePluginSaid(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 5000)
+	conf := `{"name":"blue","type":"p","password":"` + secret + `","long":"` + long + `","nested":{"key":"` + secret + `2"}}`
+	tests := []struct {
+		name, body string
+		code       uint
+		want       string // in the text
+	}{
+		{"error object", `echo '{"code":105,"msg":"no device","details":"8 in use"}'; exit 1`, 105, "no device"},
+		{"error object after noise", `echo loading; echo '{}'; printf '{\n  "code": 105,\n  "msg": "no device"\n}\n'; exit 1`, 105, "no device"},
+		{"error object after the configuration", `cat; echo; echo '{"code":105,"msg":"no device"}'; exit 1`, 105, "no device"},
+		{"error object without a code", `echo '{"msg":"no device"}'; exit 1`, 0, "no device"},
+		{"nothing", `exit 3`, 0, "exit status 3, without an error object on stdout"},
+		{"words on stderr", `echo first >&2; echo 'cannot open device' >&2; exit 3`, 0, `last line on stderr: "cannot open device"`},
+		{"empty object", `echo '{}'; exit 3`, 0, "exit status 3"},
+		{"signal", `kill -9 $$`, 0, "signal: killed"},
+		{"configuration on stdout", `cat; exit 3`, 0, "exit status 3"},
+		{"configuration on stderr", `cat >&2; exit 3`, 0, "exit status 3"},
+		{"words and configuration on stderr", `printf 'cannot parse ' >&2; cat >&2; exit 3`, 0, "exit status 3"},
+		{"secret on stderr", `echo "password=` + secret + ` is wrong" >&2; exit 3`, 0, `"password=(hidden) is wrong"`},
+		{"secret in a quoted line", `echo '  "password": "` + secret + `",' >&2; exit 3`, 0, "(hidden)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := new(delegate.Process).ExecPlugin(t.Context(), script(t, tt.body), []byte(conf), []string{"PATH=" + os.Getenv("PATH")})
+			if got := (&delegate.Error{Err: err}).CNICode(); got != tt.code || !strings.Contains(fmt.Sprint(err), tt.want) {
+				t.Errorf("code %d, want %d and %q: %v", got, tt.code, tt.want, err)
+			}
+			for _, text := range tree(err) {
+				if leaks(text) || strings.Contains(text, "xxxx") {
+					t.Errorf("a secret is in %q", text)
+				}
+			}
+		})
+	}
+}
+
+// roles are plugins that a shell script cannot be: this test binary plays them.
+var roles = map[string]func(){
+	// joins the process group of the test.
+	"parent's group": func() {
+		group, err := syscall.Getpgid(os.Getppid())
+		if err == nil {
+			err = syscall.Setpgid(0, group)
+		}
+		ready(err)
+	},
+	// joins the process group of its child.
+	"child's group": func() {
+		cmd := exec.Command("sleep", "3600")
+		cmd.ExtraFiles = []*os.File{os.NewFile(3, "")}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		err := cmd.Start()
+		if err == nil {
+			err = syscall.Setpgid(0, cmd.Process.Pid)
+		}
+		ready(err)
+	},
+	// runs a plugin itself, and waits for that longer than it may.
+	"meta-plugin": func() {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		ctx = delegate.WithFiles(ctx, os.NewFile(3, ""))
+		_, _ = (&delegate.Process{Grace: forever}).ExecPlugin(ctx, os.Getenv("DELEGATE"), nil, nil)
+	},
+	// runs a plugin, and has no descriptors left to do so.
+	"without descriptors": func() {
+		limit := syscall.Rlimit{Cur: 10, Max: 10}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			fmt.Println(err)
+		}
+		for err := error(nil); err == nil; {
+			_, err = syscall.Open("/dev/null", syscall.O_CLOEXEC, 0)
+		}
+		_, err := (&delegate.Process{}).ExecPlugin(context.Background(), "/bin/true", nil, nil)
+		n, parsed := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"blue","type":"true"}`))
+		iv := &delegate.Invoker{Exec: &delegate.Process{Root: "/"}, Path: []string{"/bin"}}
+		_, inRoot := iv.Add(context.Background(), attach(n))
+		fmt.Println((&delegate.Error{Err: err}).CNICode(), errors.Is(err, delegate.ErrNotRun), err)
+		fmt.Println((&delegate.Error{Err: inRoot}).CNICode(), errors.Is(inRoot, delegate.ErrPluginNotFound), inRoot, parsed)
+	},
+}
+
+func ready(err error) {
+	if os.Getenv("DEAF") != "" {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if err != nil {
+		fmt.Fprintln(os.NewFile(3, ""), "cannot play the role:", err)
+	}
+	fmt.Fprintln(os.NewFile(3, ""), "ready")
+	time.Sleep(forever)
+}
+
+func TestMain(m *testing.M) {
+	if play := roles[os.Getenv("ROLE")]; play != nil {
+		play()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// playing is a script that becomes a role.
+func playing(t *testing.T, role, environ string) string {
+	t.Helper()
+	self, err := os.Executable()
+	nodetest.OK(t, err)
+	return fmt.Sprintf("GORACE=atexit_sleep_ms=0 ROLE=%q %s exec %q", role, environ, self)
+}
+
+// A plugin that has left its process group is sent SIGTERM all the same.
+func TestPluginThatLeavesItsGroupIsAskedToEnd(t *testing.T) {
+	t.Parallel()
+	_, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, playing(t, "parent's group", ""))
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A plugin that has left its process group is killed, and what it started too.
+func TestPluginThatLeavesItsGroupIsKilled(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"parent's group", "child's group"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, playing(t, role, "DEAF=1"))
+			if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+// A meta-plugin that is killed before it has ended its own plugins leaves none:
+// what it holds, such as a lock, is free for the DEL that comes next.
+func TestPluginsOfAKilledPluginAreKilled(t *testing.T) {
+	t.Parallel()
+	deaf := script(t, `trap '' TERM; echo ready >&3; exec sleep 3600`)
+	_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, playing(t, "meta-plugin", "DELEGATE="+deaf))
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// What a plugin leaves in its group when it heeds SIGTERM is killed.
+func TestRestOfTheGroupIsKilled(t *testing.T) {
+	t.Parallel()
+	_, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `(trap '' TERM; exec sleep 3600) &
+		trap 'exit 1' TERM
+		(trap '' TERM; echo ready >&3; exec sleep 3600) &
+		while :; do wait; done`)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "exit status 1") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// Without descriptors nothing is run, and it is worth another try.
+func TestWithoutDescriptorsTryAgainLater(t *testing.T) {
+	t.Parallel()
+	out, err := new(delegate.Process).ExecPlugin(t.Context(), script(t, playing(t, "without descriptors", "")), nil, nil)
+	nodetest.OK(t, err)
+	lines := strings.Split(string(out), "\n")
+	want := fmt.Sprint(types.ErrTryAgainLater)
+	if !strings.HasPrefix(lines[0], want+" true ") || !strings.HasPrefix(lines[1], want+" false ") {
+		t.Errorf("want code %s, and a plugin that was not run but may be there:\n%s", want, out)
+	}
+}
+
+// Nothing comes from the working directory: plugins are neither looked for in
+// it nor run in it.
+func TestWorkingDirectoryDoesNotCount(t *testing.T) {
+	t.Parallel()
+	root, _ := jail(t)
+	for _, p := range []*delegate.Process{{}, {Root: root}} {
+		for _, dir := range []string{"", ".", "opt/cni/bin", "./opt/cni/bin"} {
+			nodetest.OK(t, os.WriteFile(root+"/plugin", nil, 0o755))
+			got, err := p.FindInPath("plugin", []string{dir})
+			if !errors.Is(err, delegate.ErrPluginNotFound) || !strings.Contains(err.Error(), "relative directories are skipped") {
+				t.Errorf("in %q it is at %q: %v", dir, got, err)
+			}
+		}
+	}
+	here, err := os.Getwd()
+	nodetest.OK(t, err)
+	there := script(t, "pwd")
+	relative, err := filepath.Rel(here, filepath.Dir(there))
+	nodetest.OK(t, err)
+	if got, err := new(delegate.Process).FindInPath("plugin", []string{relative}); !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("in %s it is at %q: %v", relative, got, err)
+	}
+	if out, err := new(delegate.Process).ExecPlugin(t.Context(), there, nil, nil); string(out) != "/\n" || err != nil {
+		t.Errorf("run in %q: %v", out, err)
 	}
 }
