@@ -10,7 +10,7 @@
 //   - calls resident plugins (resident.go),
 //   - takes networks from a Kubernetes cluster, and writes the status of pods (package
 //     cluster),
-//   - logs (log.go) and serves metrics (metrics.go, metricsserver.go).
+//   - logs (log.go) and serves metrics (metrics.go).
 //
 // With the argument webhook the program is an admission webhook instead (webhook.go).
 package main
