@@ -9,10 +9,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -129,20 +129,12 @@ func (v *View) liveDefinition(ctx context.Context, r nad.Ref) (known, error) {
 		return known{d.value, d.err}, nil
 	case err == nil:
 		err = errors.New("the answer is not the definition")
-	case certainlyNone(err), apierrors.IsForbidden(err) && alive:
+	case apierr.None(err), apierrors.IsForbidden(err) && alive:
 		v.definitions.waits.none.Add(1)
 		return known{}, ErrNotFound
 	}
 	v.definitions.waits.none.Add(1)
 	return known{}, because(ErrNotSynced, cause(err))
-}
-
-// certainlyNone reports whether an API server has said that there is no such object. A
-// proxy can answer 404 as well, and so does an API server that lacks the whole resource.
-func certainlyNone(err error) bool {
-	var s apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name != "" &&
-		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // within returns a context that ends after limit, or a quarter of the time that ctx has

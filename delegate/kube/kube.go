@@ -122,7 +122,7 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	}
 	v := &View{config: c, log: c.logger()}
 	v.transport = newTransport(c)
-	if err := v.transport.check(); err != nil {
+	if _, err := v.transport.session(); err != nil {
 		if errors.Is(err, rest.ErrNotInCluster) {
 			return nil, err
 		}

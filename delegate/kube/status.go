@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -82,20 +83,6 @@ type StatusConfig struct {
 	Events *Events
 }
 
-func (c StatusConfig) timeout() time.Duration {
-	if c.Timeout != 0 {
-		return c.Timeout
-	}
-	return time.Second
-}
-
-func (c StatusConfig) limiter() *rate.Limiter {
-	if c.Rate != 0 {
-		return rate.NewLimiter(rate.Limit(c.Rate), 1)
-	}
-	return rate.NewLimiter(50, 1)
-}
-
 // A StatusWriter writes the annotation k8s.v1.cni.cncf.io/network-status of pods. It is
 // level-triggered: whoever changes the records of a sandbox calls [StatusWriter.Changed]
 // or [StatusWriter.Wait], and the writer makes the annotation what the records say then.
@@ -162,7 +149,7 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](100*time.Millisecond, 30*time.Second),
 		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Second, 10*time.Minute),
-		limiter: c.limiter(),
+		limiter: rate.NewLimiter(rate.Limit(cmp.Or(c.Rate, 50)), 1),
 		turns:   make(chan struct{}, requestsAtATime),
 		ended:   make(chan struct{}),
 		pods:    map[nad.Pod]*podStatus{},
@@ -238,7 +225,7 @@ func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	}
 	result := make(chan error, 1)
 	w.change(pod, result, 0)
-	ctx, cancel := context.WithTimeoutCause(ctx, w.config.timeout(), errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(w.config.Timeout, time.Second), errSlow)
 	defer cancel()
 	var err error
 	select {

@@ -215,12 +215,6 @@ func stamp(files ...string) string {
 	return string(sum.Sum(nil))
 }
 
-// check reports why the credentials cannot be read.
-func (t *transport) check() error {
-	_, err := t.session()
-	return err
-}
-
 // close ends all connections.
 func (t *transport) close() {
 	t.mu.Lock()

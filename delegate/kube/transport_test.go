@@ -37,17 +37,17 @@ func TestCredentialsAreRegularFiles(t *testing.T) {
 			}
 			tr := newTransport(Config{Kubeconfig: path})
 			defer tr.close()
-			if err := tr.check(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			if _, err := tr.session(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 				t.Fatalf("a FIFO: %v", err)
 			}
 			nodetest.OK(t, os.Remove(path))
 			write(t, path, head+"clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: x}}]\n")
-			if err := tr.check(); err != nil {
+			if _, err := tr.session(); err != nil {
 				t.Errorf("mended: %v", err)
 			}
 			nodetest.OK(t, os.Remove(path))
 			nodetest.OK(t, syscall.Mkfifo(path, 0o600))
-			if err := tr.check(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			if _, err := tr.session(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 				t.Errorf("a FIFO, later: %v", err)
 			}
 		})

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
 
 const (
@@ -174,7 +176,7 @@ func opaque(err error) error {
 
 // pause waits as long as the API server asks for with err.
 func (s *source) pause(err error) {
-	if d := asked(err, longestPause); d > 0 {
+	if d := apierr.Delay(err, longestPause); d > 0 {
 		select {
 		case <-time.After(d):
 		case <-s.ctx.Done():

@@ -8,7 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
 
 // An outcome is what becomes of an attempt to write a status.
@@ -36,36 +37,24 @@ func judge(err error, static bool) verdict {
 	if err == nil {
 		return verdict{}
 	}
-	v := verdict{outcome: failed, err: err, delay: asked(err, longestDelay)}
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
+	v := verdict{outcome: failed, err: err, delay: apierr.Delay(err, longestDelay)}
+	var said apierrors.APIStatus
+	if !errors.As(err, &said) {
 		v.unheard = true
 		return v
 	}
-	switch code := answer.Status().Code; {
+	switch code := said.Status().Code; {
 	case code == http.StatusNotFound && !apierrors.IsUnexpectedServerError(err),
-		code == http.StatusUnprocessableEntity && isOtherUID(answer.Status()):
+		code == http.StatusUnprocessableEntity && isOtherUID(said.Status()):
 		if !static {
 			return verdict{outcome: gone}
 		}
-	case code == http.StatusUnauthorized, code == http.StatusConflict, code == http.StatusTooManyRequests:
-	case 400 <= code && code < 500:
+	case apierr.Refused(err):
 		v.outcome = refused
 	default:
-		v.unheard = true
+		v.unheard = code < 400 || code >= 500
 	}
 	return v
-}
-
-// asked returns how long an API server asks to wait with err, and up to half as long again:
-// those that it has refused at once do not come back at once. It is at most limit, and zero
-// if the server does not ask.
-func asked(err error, limit time.Duration) time.Duration {
-	seconds, ok := apierrors.SuggestsClientDelay(err)
-	if !ok || seconds <= 0 {
-		return 0
-	}
-	return min(wait.Jitter(time.Duration(seconds)*time.Second, 0.5), limit)
 }
 
 // isOtherUID reports whether a patch was refused because the object has another UID.

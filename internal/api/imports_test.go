@@ -61,7 +61,8 @@ var rules = map[string][]string{
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
-	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
+	"delegate/kube/internal/apierr":               nil,
+	"delegate/kube":                               {"delegate/kube/internal/apierr", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
 	"delegate/kube/kubetest":                      nil,
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
 
 // sweepOften calls sweepAll until ctx ends.
@@ -67,7 +68,7 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 func (d *Driver) reserved(ctx context.Context, r Ref) (*resourcev1.ResourceClaim, error) {
 	object, err := d.config.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	switch {
-	case certainlyNone(err):
+	case apierr.None(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -78,12 +79,4 @@ func (d *Driver) reserved(ctx context.Context, r Ref) (*resourcev1.ResourceClaim
 		}
 	}
 	return nil, nil
-}
-
-// certainlyNone reports whether an API server has said that there is no such object. A proxy
-// can answer 404 as well, and so does an API server that lacks the whole resource.
-func certainlyNone(err error) bool {
-	var s apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name != "" &&
-		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -3,16 +3,16 @@ package dra
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
 
 const (
@@ -158,18 +158,12 @@ func (w *writer) attempt(ctx context.Context, ref Ref) {
 	case err == nil:
 		w.backoff.Forget(ref)
 		w.refused.Forget(ref)
-	case isRefusal(err):
+	case apierr.Refused(err):
 		w.driver.log.WarnContext(ctx, "status of a claim refused", "claim", ref.String(), "error", err)
 		w.queue.AddAfter(ref, w.refused.When(ref))
-	case apierrors.IsConflict(err):
-		w.queue.AddAfter(ref, w.backoff.When(ref))
 	default:
 		w.driver.log.DebugContext(ctx, "status of a claim not written yet", "claim", ref.String(), "error", err)
-		delay := w.backoff.When(ref)
-		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-			delay = max(delay, min(time.Duration(seconds)*time.Second, 10*time.Minute))
-		}
-		w.queue.AddAfter(ref, delay)
+		w.queue.AddAfter(ref, max(w.backoff.When(ref), apierr.Delay(err, 10*time.Minute)))
 	}
 }
 
@@ -181,7 +175,7 @@ func (w *writer) note(ref Ref, err error) {
 	case err == nil:
 		delete(w.pending, ref)
 		return
-	case isRefusal(err):
+	case apierr.Refused(err):
 		w.stats.Refused++
 	default:
 		w.stats.Failed++
@@ -192,17 +186,6 @@ func (w *writer) note(ref Ref, err error) {
 // hasStatus reports whether a claim has a status of the driver.
 func hasStatus(object *resourcev1.ResourceClaim, driver string) bool {
 	return slices.ContainsFunc(object.Status.Devices, func(s resourcev1.AllocatedDeviceStatus) bool { return s.Driver == driver })
-}
-
-// isRefusal reports whether the API server will refuse a request until somebody changes
-// something.
-func isRefusal(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
-		return false
-	}
-	code := answer.Status().Code
-	return 400 <= code && code < 500 && code != http.StatusUnauthorized && code != http.StatusConflict && code != http.StatusTooManyRequests
 }
 
 // write makes the status of a claim what the records say, unless it is that already, or
@@ -241,7 +224,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	}
 	object.Status.Devices = devices
 	_, err = config.Client.ResourceV1().ResourceClaims(ref.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
-	if certainlyNone(err) {
+	if apierr.None(err) {
 		return nil
 	}
 	if err == nil {

@@ -24,6 +24,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -73,7 +74,7 @@ type Client struct {
 	mu     sync.Mutex
 	conn   *grpc.ClientConn // made by the first call
 	closed bool
-	noGet  bool // the kubelet does not answer Get
+	noGet  atomic.Bool // the kubelet does not answer Get
 	lists  lists
 }
 
@@ -131,12 +132,14 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 	if err != nil {
 		return nil, err
 	}
-	if !c.cannotGet() {
+	if !c.noGet.Load() {
 		reply, err := kubelet.Get(ctx, &api.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
 		if err == nil {
 			return reply.GetPodResources(), nil
 		}
-		c.noteGet(err)
+		if code(err) == codes.Unimplemented || code(err) == codes.Unknown && says(err, "disabled") {
+			c.noGet.Store(true) // kubelets before 1.36 may not have it, or have it switched off
+		}
 	}
 	reply, err := c.lists.join(ctx, cmp.Or(c.Timeout, defaultTimeout), func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 		return kubelet.List(ctx, &api.ListPodResourcesRequest{})
@@ -150,21 +153,4 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 		}
 	}
 	return nil, errUnknownPod
-}
-
-// cannotGet reports whether the kubelet is known not to answer Get.
-func (c *Client) cannotGet() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.noGet
-}
-
-// noteGet notes what a failed Get says about the next one: kubelets before 1.36 may not
-// have it, or have it switched off.
-func (c *Client) noteGet(err error) {
-	if code(err) == codes.Unimplemented || code(err) == codes.Unknown && says(err, "disabled") {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.noGet = true
-	}
 }
