@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -55,13 +56,13 @@ func TestTheAnswerToAStatusIsNotTheWholePod(t *testing.T) {
 	v := open(t, s, Config{})
 	awaitSync(t, v)
 	p := aPod("web")
-	s.SetPod(pod(p.UID, func(o *corev1.Pod) {
+	kubetest.Put(s, pod(p.UID, func(o *corev1.Pod) {
 		o.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<16)}
 	}))
 	m := &meter{RoundTripper: v.transport.now.next}
 	v.transport.now.next = m
 	version, err := v.NewStatusWriter(StatusConfig{}).send(t.Context(), p, p.UID, "text")
-	if after := s.Pod("blue", "web"); err != nil || version != after.ResourceVersion || after.Annotations[status.NetworkStatusAnnotation] != "text" {
+	if after := kubetest.Get[corev1.Pod](s, "blue", "web"); err != nil || version != after.ResourceVersion || after.Annotations[status.NetworkStatusAnnotation] != "text" {
 		t.Errorf("version %q, %v, of %+v", version, err, after.ObjectMeta)
 	}
 	if text, err := v.NetworkStatus(t.Context(), p); text != "text" || err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -51,12 +51,12 @@ func TestDefinitionsFollowTheCluster(t *testing.T) {
 	if got, err := v.Definition(t.Context(), first.Ref); err != nil || got != first {
 		t.Errorf("created: %+v, %v", got, err)
 	}
-	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
+	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
 	until(t, v.definitions, func() bool {
 		got, err := v.Definition(t.Context(), first.Ref)
 		return err == nil && got.Config == `{"type":"macvlan"}` && got.Resource == "" && got.UID == first.UID
 	})
-	s.DeleteDefinition("blue", "storage")
+	kubetest.Delete[kubetest.Definition](s, "blue", "storage")
 	v.config.NADWait = -1
 	until(t, v.definitions, func() bool {
 		_, err := v.Definition(t.Context(), first.Ref)
@@ -191,12 +191,12 @@ func TestADefinitionThatIsTooLargeConcernsNoOther(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			if before {
-				s.SetDefinition(large)
+				kubetest.Put(s, large)
 			}
 			v := open(t, s, Config{NADWait: -1})
 			awaitSync(t, v)
 			if !before {
-				s.SetDefinition(large)
+				kubetest.Put(s, large)
 			}
 			d := storage(s)
 			until(t, v.definitions, func() bool {

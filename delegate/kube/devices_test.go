@@ -8,7 +8,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 )
 
 // resourceSlice is one of node1's devices, with the attribute in it that is given.
@@ -37,19 +37,19 @@ func wantAttributes(t *testing.T, v *View, device string, want map[string]string
 func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetResourceSlice(resourceSlice("a", 2, "vf-0", "k8s.cni.cncf.io/resourceName", "vendor.example/vf"))
-	s.SetResourceSlice(resourceSlice("b", 2, "vf-1", "model", "x"))
-	s.SetResourceSlice(resourceSlice("c", 1, "vf-0", "old", "x"))
-	s.SetResourceSlice(resourceSlice("d", 1, "withdrawn", "old", "x"))
+	kubetest.Put(s, resourceSlice("a", 2, "vf-0", "k8s.cni.cncf.io/resourceName", "vendor.example/vf"))
+	kubetest.Put(s, resourceSlice("b", 2, "vf-1", "model", "x"))
+	kubetest.Put(s, resourceSlice("c", 1, "vf-0", "old", "x"))
+	kubetest.Put(s, resourceSlice("d", 1, "withdrawn", "old", "x"))
 	foreign := resourceSlice("g", 9, "vf-0", "of another driver", "x")
 	foreign.Spec.Driver = "gpu.example"
-	s.SetResourceSlice(foreign)
+	kubetest.Put(s, foreign)
 	pool := resourceSlice("h", 9, "vf-0", "of another pool", "x")
 	pool.Spec.Pool.Name = "node1-2"
-	s.SetResourceSlice(pool)
+	kubetest.Put(s, pool)
 	other := resourceSlice("e", 9, "vf-0", "elsewhere", "x")
 	other.Spec.NodeName = new("node2")
-	s.SetResourceSlice(other)
+	kubetest.Put(s, other)
 	v := open(t, s, Config{Node: "node1"})
 	awaitSync(t, v)
 	if n := s.Count("", "resourceslices"); n != 0 {
@@ -68,7 +68,7 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 		t.Errorf("resources: %+v", all)
 	}
 
-	s.SetResourceSlice(resourceSlice("f", 3, "vf-9", "model", "y"))
+	kubetest.Put(s, resourceSlice("f", 3, "vf-9", "model", "y"))
 	until(t, v.slices, func() bool { return v.slices.resource().Objects == 7 })
 	wantAttributes(t, v, "vf-9", map[string]string{"nic.example/model": "y"})
 	wantAttributes(t, v, "vf-0", nil) // of an older generation

@@ -9,13 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -23,9 +24,9 @@ import (
 
 // A daemon that asks a cluster for the definition of a network.
 func Example() {
-	server := kubetest.NewServer() // in place of a cluster
+	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode) // in place of a cluster
 	defer server.Close()
-	server.SetDefinition(kubetest.Definition{Namespace: "default", Name: "storage", Config: `{"type":"macvlan"}`})
+	kubetest.Put(server, kubetest.Definition{Namespace: "default", Name: "storage", Config: `{"type":"macvlan"}`})
 	dir, err := os.MkdirTemp("", "kube")
 	if err != nil {
 		fmt.Println(err)
@@ -104,9 +105,9 @@ func recorded(stateDir string) func(context.Context, nad.Pod) (kube.Status, erro
 
 // A plugin that writes the network-status of pods.
 func Example_networkStatus() {
-	server := kubetest.NewServer() // in place of a cluster
+	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode) // in place of a cluster
 	defer server.Close()
-	server.SetPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "web", UID: "u1"}})
+	kubetest.Put(server, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "web", UID: "u1"}})
 	dir, err := os.MkdirTemp("", "kube")
 	if err != nil {
 		fmt.Println(err)
@@ -136,6 +137,6 @@ func Example_networkStatus() {
 		Args:  "K8S_POD_NAMESPACE=blue;K8S_POD_NAME=web;K8S_POD_UID=u1",
 		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine","delegates":[{"name":"storage","type":"macvlan"}]}`),
 	})
-	fmt.Println(out.Status, server.Pod("blue", "web").Annotations[status.NetworkStatusAnnotation])
+	fmt.Println(out.Status, kubetest.Get[corev1.Pod](server, "blue", "web").Annotations[status.NetworkStatusAnnotation])
 	// Output: 0 [{"name":"storage","interface":"eth0","default":true}]
 }

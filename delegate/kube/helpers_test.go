@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -19,7 +20,7 @@ const config = `{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`
 
 func newServer(t *testing.T) *kubetest.Server {
 	t.Helper()
-	s := kubetest.NewServer()
+	s := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -87,7 +88,7 @@ func keyOf(r nad.Ref) types.NamespacedName { return types.NamespacedName(r) }
 func ref(namespace, name string) nad.Ref { return nad.Ref{Namespace: namespace, Name: name} }
 
 func storage(s *kubetest.Server) nad.Definition {
-	d := s.SetDefinition(kubetest.Definition{
+	d := kubetest.Put(s, kubetest.Definition{
 		Namespace: "blue", Name: "storage", Config: config,
 		Annotations: map[string]string{nad.ResourceAnnotation: "intel.com/sriov", "other": "x"},
 	})

@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -199,7 +199,7 @@ func TestTheMirrorServesUntilTheViewHasSynced(t *testing.T) {
 	}
 	bounded.Close()
 
-	changed := s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
+	changed := kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
 	s.Start()
 	awaitSync(t, second)
 	if got, err := second.Definition(t.Context(), d.Ref); err != nil || got.Version != changed.Version {

@@ -15,7 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -158,8 +160,8 @@ func TestAChangeDuringAnOutageIsSeenAfterIt(t *testing.T) {
 			v := open(t, s, Config{NADWait: -1})
 			awaitSync(t, v)
 			s.Stop()
-			s.DeleteDefinition("blue", "storage")
-			s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
+			kubetest.Delete[kubetest.Definition](s, "blue", "storage")
+			kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
 			test(s)
 			s.Start()
 			until(t, v.definitions, func() bool {
@@ -230,7 +232,7 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 			first, second := newServer(t), newServer(t)
 			old := storage(first)
 			for range 10 { // of a higher version than what the first cluster has
-				second.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
+				kubetest.Put(second, kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
 			}
 			if !initial {
 				second.Break(kubetest.Fault{NoSendInitialEvents: true})
@@ -250,7 +252,7 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 				_, still := v.definitions.store.get(keyOf(old.Ref))
 				return there && !still
 			})
-			if n := first.Watches(""); n != 0 {
+			if n := first.Watches(); n != 0 {
 				t.Errorf("%d watches of the first cluster, want none", n)
 			}
 		})
@@ -298,7 +300,7 @@ func TestAPodWithoutItsServiceAccountIsTriedAgain(t *testing.T) {
 func TestEveryGoroutineEndsWithTheView(t *testing.T) {
 	for name, fail := range outages() {
 		t.Run(name, func(t *testing.T) {
-			s := kubetest.NewServer()
+			s := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 			heal := fail(s)
 			v := open(t, s, Config{Node: "node1", Pods: true, Mirror: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

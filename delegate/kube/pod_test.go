@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -52,7 +52,7 @@ func TestWhoseThePodIs(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			if test.pod != nil {
-				s.SetPod(test.pod)
+				kubetest.Put(s, test.pod)
 			}
 			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
 			awaitSync(t, v)
@@ -77,7 +77,7 @@ func TestWhoseThePodIs(t *testing.T) {
 func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	p := s.SetPod(pod("u1", func(p *corev1.Pod) {
+	p := kubetest.Put(s, pod("u1", func(p *corev1.Pod) {
 		p.Annotations = map[string]string{nad.NetworksAnnotation: "storage", nad.SourceAnnotation: "api", "other": "x"}
 		p.Spec.HostNetwork = true
 		p.Status.Phase = corev1.PodRunning
@@ -101,7 +101,7 @@ func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
 func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", nil))
+	kubetest.Put(s, pod("u1", nil))
 	v := open(t, s, Config{Node: "node1", Pods: true, PodWait: time.Minute})
 	awaitSync(t, v)
 	got := make(chan error)
@@ -109,7 +109,7 @@ func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
 		_, err := v.Pod(t.Context(), web("u2"))
 		got <- err
 	}()
-	s.SetPod(pod("u2", nil))
+	kubetest.Put(s, pod("u2", nil))
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
@@ -137,7 +137,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 			awaitSync(t, v)
 			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
 			defer s.Break(test.fault)()
-			s.SetPod(pod("u1", nil))
+			kubetest.Put(s, pod("u1", nil))
 			got, err := v.Pod(t.Context(), web("u1"))
 			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && code(err) != 11 {
 				t.Errorf("pod %+v, error %v, want %v", got, err, test.want)
@@ -152,7 +152,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", nil))
+	kubetest.Put(s, pod("u1", nil))
 	v := open(t, s, Config{})
 	awaitSync(t, v)
 	if _, err := v.Pod(t.Context(), web("u1")); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
@@ -168,7 +168,7 @@ func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 func TestPodsAreWatchedOnceTheyAreAskedFor(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", nil))
+	kubetest.Put(s, pod("u1", nil))
 	v := open(t, s, Config{Node: "node1"})
 	awaitSync(t, v)
 	if n, all := s.Count("", "pods"), v.Resources(); n != 0 || len(all) != 1 {

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -62,15 +62,15 @@ func TestAllDefinitions(t *testing.T) {
 func TestNetworkStatusIsWhatTheAPIHas(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", func(p *corev1.Pod) { p.Annotations = map[string]string{status.NetworkStatusAnnotation: "[1]"} }))
-	before := s.Pod("blue", "web").ResourceVersion
+	kubetest.Put(s, pod("u1", func(p *corev1.Pod) { p.Annotations = map[string]string{status.NetworkStatusAnnotation: "[1]"} }))
+	before := kubetest.Get[corev1.Pod](s, "blue", "web").ResourceVersion
 	v := open(t, s, Config{})
 	for _, uid := range []string{"u1", ""} {
 		if got, err := v.NetworkStatus(t.Context(), web(uid)); err != nil || got != "[1]" {
 			t.Errorf("UID %q: %q, %v", uid, got, err)
 		}
 	}
-	if after := s.Pod("blue", "web"); after.ResourceVersion != before || after.Annotations[status.NetworkStatusAnnotation] != "[1]" {
+	if after := kubetest.Get[corev1.Pod](s, "blue", "web"); after.ResourceVersion != before || after.Annotations[status.NetworkStatusAnnotation] != "[1]" {
 		t.Errorf("changed: %+v", after)
 	}
 	for name, test := range map[string]struct {
@@ -99,7 +99,7 @@ func TestNetworkStatusIsWhatTheAPIHas(t *testing.T) {
 func TestNetworkStatusOfAStaticPod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", func(p *corev1.Pod) {
+	kubetest.Put(s, pod("u1", func(p *corev1.Pod) {
 		static("kubelet")(p)
 		p.Annotations[status.NetworkStatusAnnotation] = "[1]"
 	}))
@@ -113,7 +113,7 @@ func TestNetworkStatusOfAStaticPod(t *testing.T) {
 func TestOnPodTellsOfEachPod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetPod(pod("u1", nil))
+	kubetest.Put(s, pod("u1", nil))
 	v := open(t, s, Config{Node: "node1", Pods: true})
 	awaitSync(t, v)
 	told := make(chan Pod, 8)
@@ -121,7 +121,7 @@ func TestOnPodTellsOfEachPod(t *testing.T) {
 	if p := <-told; p.UID != "u1" || p.HostNetwork {
 		t.Errorf("%+v", p)
 	}
-	s.SetPod(pod("u1", func(p *corev1.Pod) { p.Spec.HostNetwork = true }))
+	kubetest.Put(s, pod("u1", func(p *corev1.Pod) { p.Spec.HostNetwork = true }))
 	if p := <-told; p.UID != "u1" || !p.HostNetwork {
 		t.Errorf("%+v", p)
 	}
@@ -131,7 +131,7 @@ func TestOnPodTellsOfEachPod(t *testing.T) {
 func TestOnDefinitionTellsOfEachChange(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "old", Config: `{"type":"x"}`})
+	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "old", Config: `{"type":"x"}`})
 	v := open(t, s, Config{})
 	awaitSync(t, v)
 	told := make(chan nad.Ref, 10)
@@ -143,10 +143,10 @@ func TestOnDefinitionTellsOfEachChange(t *testing.T) {
 		}
 	}
 	next("one that is known", "old")
-	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"x"}`})
+	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"x"}`})
 	next("a new one", "new")
-	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"../x"}`})
+	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"../x"}`})
 	next("one that cannot be used any more", "new")
-	s.DeleteDefinition("blue", "old")
+	kubetest.Delete[kubetest.Definition](s, "blue", "old")
 	next("one that is gone", "old")
 }

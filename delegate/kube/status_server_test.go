@@ -8,10 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -40,7 +41,7 @@ func withServer(t *testing.T, c Config, policy StatusPolicy) *served {
 
 // pod sets a pod of node n1 that has a label, an annotation and a condition.
 func (s *served) pod(name string) nad.Pod {
-	s.server.SetPod(&corev1.Pod{
+	kubetest.Put(s.server, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "blue", Name: name, UID: types.UID("uid-" + name),
 			Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
@@ -72,9 +73,9 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 	s := withServer(t, Config{}, StatusRequire)
 	for i := range 5 {
 		pod := s.pod(fmt.Sprint("p", i))
-		before := s.server.Pod("blue", pod.Name)
+		before := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name)
 		s.add(t, pod)
-		after := s.server.Pod("blue", pod.Name)
+		after := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name)
 		before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
 		before.ResourceVersion, before.ManagedFields, after.ManagedFields = after.ResourceVersion, nil, nil
 		if diff := cmp.Diff(before, after); diff != "" {
@@ -88,7 +89,7 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s.await(t, func() bool { return len(s.server.Events()) == 5 })
+	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
 	for _, count := range []struct {
 		verb, resource string
 		want           int
@@ -109,7 +110,7 @@ func TestAnotherPodOfTheSameNameKeepsItsStatus(t *testing.T) {
 	old.UID = "uid-of-the-one-before"
 	s.add(t, old)
 	s.add(t, aPod("gone"))
-	if text, ok := s.server.Pod("blue", "a").Annotations[status.NetworkStatusAnnotation]; ok {
+	if text, ok := kubetest.Get[corev1.Pod](s.server, "blue", "a").Annotations[status.NetworkStatusAnnotation]; ok {
 		t.Errorf("the other pod has %s", text)
 	}
 	nodetest.Equal(t, "statistics", s.Stats(), StatusStats{Gone: 2})
@@ -121,10 +122,10 @@ func TestAStatusThatSomebodyElseHasChangedIsRepairedOutOfTheView(t *testing.T) {
 	awaitSync(t, s.view)
 	pod := s.pod("a")
 	s.add(t, pod)
-	other := s.server.Pod("blue", "a")
+	other := kubetest.Get[corev1.Pod](s.server, "blue", "a")
 	other.Annotations[status.NetworkStatusAnnotation] = "[]"
-	s.server.SetPod(other)
-	s.await(t, func() bool { return len(s.server.Events()) == 2 })
+	kubetest.Put(s.server, other)
+	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 2 })
 	if n := s.Stats().Overwritten; n != 1 {
 		t.Errorf("%d times overwritten, want 1", n)
 	}
@@ -152,7 +153,7 @@ func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
 	again.Container = "c-again"
 	s.set(again.Container, aStatus("again"))
 	s.Changed(again)
-	s.server.DeletePod("blue", pods[6].Name)
+	kubetest.Delete[corev1.Pod](s.server, "blue", pods[6].Name)
 	s.server.Start()
 
 	want := map[string]string{}
@@ -165,7 +166,7 @@ func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
 		got := map[string]string{}
 		for _, pod := range pods {
 			got[pod.Name] = ""
-			if o := s.server.Pod("blue", pod.Name); o != nil {
+			if o := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name); o != nil {
 				got[pod.Name] = o.Annotations[status.NetworkStatusAnnotation]
 			}
 		}
@@ -185,8 +186,8 @@ func TestTheServerAcceptsEveryEvent(t *testing.T) {
 	node := s.view.NewEvents(nad.Pod{})
 	running(t, node.Run)
 	node.program(statusNotWritten, "PatchStatus", "text")
-	s.await(t, func() bool { return len(s.server.Events()) == 5 })
-	for _, e := range s.server.Events() {
+	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
+	for _, e := range kubetest.List[eventsv1.Event](s.server) {
 		if want := e.Reason == string(addedInterface); (e.Type == corev1.EventTypeNormal) != want {
 			t.Errorf("%s is %s", e.Reason, e.Type)
 		}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -26,12 +26,12 @@ func tainted(s *kubetest.Server, taints ...string) {
 		key, value, _ := strings.Cut(key, "=")
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)})
 	}
-	s.SetNode(n)
+	kubetest.Put(s, n)
 }
 
 // taints are those of the node node1.
 func taints(s *kubetest.Server) (all []string) {
-	for _, t := range s.Node("node1").Spec.Taints {
+	for _, t := range kubetest.Get[corev1.Node](s, "", "node1").Spec.Taints {
 		all = append(all, t.ToString())
 	}
 	return all
@@ -57,8 +57,8 @@ func TestOnlyTheTaintsWithTheKeyAreRemoved(t *testing.T) {
 			v := open(t, s, Config{Node: "node1"})
 			nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
 			nodetest.Equal(t, "taints", taints(s), tt.after)
-			if n := s.Count("patch", "nodes"); n != tt.patches || s.Node("node1").Labels["a"] != "b" {
-				t.Errorf("%d patches, %v", n, s.Node("node1"))
+			if n := s.Count("patch", "nodes"); n != tt.patches || kubetest.Get[corev1.Node](s, "", "node1").Labels["a"] != "b" {
+				t.Errorf("%d patches, %v", n, kubetest.Get[corev1.Node](s, "", "node1"))
 			}
 		})
 	}
@@ -80,7 +80,7 @@ func TestTaintsThatOthersChangeMeanwhileStay(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			tainted(s, notReady+":NoSchedule", "a:NoSchedule")
-			read := s.Node("node1")
+			read := kubetest.Get[corev1.Node](s, "", "node1")
 			read.Kind = "Node"
 			text, err := json.Marshal(read)
 			nodetest.OK(t, err)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 

@@ -6,17 +6,19 @@ import (
 	"strings"
 	"testing"
 
+	eventsv1 "k8s.io/api/events/v1"
+
 	"github.com/metacni/metacni/internal/nodetest"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/internal/kubetest"
 )
 
 // ask has a pod attached by the network of this name, with more keys of the runtime.
 func (tn *town) ask(t *testing.T, pod, network, keys string) {
 	t.Helper()
 	a := tn.pod(t, pod)
-	tn.edit(t, pod, "blue")
+	tn.edit(pod, "blue")
 	a.StdinData = []byte(strings.Replace(conf(annotated("blue")+keys), `"multi"`, `"`+network+`"`, 1))
 	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
 }
@@ -24,7 +26,7 @@ func (tn *town) ask(t *testing.T, pod, network, keys string) {
 // forbidden reports whether an Event, after the first ones, says that a pod cannot have a
 // network of another namespace.
 func (tn *town) forbidden(pod string, after int) bool {
-	for _, e := range tn.api.Events()[after:] {
+	for _, e := range kubetest.List[eventsv1.Event](tn.api)[after:] {
 		if e.Regarding.Name == pod && e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, "namespaceIsolation") {
 			return true
 		}
@@ -42,16 +44,16 @@ func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 	tn.ask(t, "two", "other", `,"namespaceIsolation":false`)
 	edit := func(when, selection string, may ...string) {
 		t.Helper()
-		before := len(tn.api.Events())
+		before := len(kubetest.List[eventsv1.Event](tn.api))
 		for _, pod := range []string{"one", "two"} {
-			tn.edit(t, pod, "blue,"+selection)
+			tn.edit(pod, "blue,"+selection)
 			if slices.Contains(may, pod) {
 				tn.until(t, when+": "+pod+" has it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 2 })
-				tn.edit(t, pod, "blue")
+				tn.edit(pod, "blue")
 				tn.until(t, when+": "+pod+" does not have it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 1 })
 			} else {
 				tn.until(t, when+": "+pod+" may not have it", func() bool { return tn.forbidden(pod, before) })
-				tn.edit(t, pod, "blue")
+				tn.edit(pod, "blue")
 			}
 		}
 	}
@@ -83,9 +85,9 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	const keys = `,"multusConfigFile":"auto","cniConfigDir":"$DIR/net.d","name":"` + publish.Network + `","network":{"namespaceIsolation":true}`
 	nodetest.OK(t, os.Mkdir(tn.dir+"/net.d", 0o700))
 	nodetest.OK(t, os.WriteFile(tn.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600))
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
 	tn = tn.again(t, strings.ReplaceAll(keys, "$DIR", tn.dir)).start(t)
-	tn.edit(t, "one", "blue,other/green")
+	tn.edit("one", "blue,other/green")
 	tn.until(t, "the pod may not have it", func() bool { return tn.forbidden("one", 0) })
 	a := tn.configs.of(tn.conf.stateDir, publish.Network)
 	if a.cniPath != "/opt/other/bin" {

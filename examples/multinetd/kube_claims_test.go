@@ -20,7 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -39,7 +39,7 @@ func newTownWithClaims(t testing.TB, keys string) *town {
 // withKubelet makes the node and the directories of its kubelet.
 func (tn *town) withKubelet(t testing.TB) *town {
 	t.Helper()
-	tn.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	kubetest.Put(tn.api, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	nodetest.OK(t, os.MkdirAll(tn.dir+"/kubelet/plugins_registry", 0o750))
 	return tn
 }
@@ -68,7 +68,7 @@ func (tn *town) claimOf(t testing.TB, driver, name string, a *skel.CmdArgs, para
 	t.Helper()
 	of := nad.PodOf(a.Args)
 	share := types.UID("share-" + name)
-	claim := tn.api.SetClaim(&resourcev1.ResourceClaim{
+	claim := kubetest.Put(tn.api, &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Status: resourcev1.ResourceClaimStatus{
 			ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: of.Name, UID: types.UID(of.UID)}},
@@ -80,9 +80,9 @@ func (tn *town) claimOf(t testing.TB, driver, name string, a *skel.CmdArgs, para
 			}},
 		},
 	})
-	p := tn.api.Pod("ns", of.Name)
+	p := kubetest.Get[corev1.Pod](tn.api, "ns", of.Name)
 	p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
-	tn.api.SetPod(p)
+	kubetest.Put(tn.api, p)
 	return claim
 }
 
@@ -106,7 +106,7 @@ func prepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceCla
 // condition is what the status of the claim says of its device, such as
 // "True NetworkInterfaceReady net1 [10.9.1.2/24]". It is empty if there is no status.
 func (tn *town) condition(name string) string {
-	c := tn.api.Claim("ns", name)
+	c := kubetest.Get[resourcev1.ResourceClaim](tn.api, "ns", name)
 	if c == nil || len(c.Status.Devices) != 1 {
 		return ""
 	}
@@ -163,7 +163,7 @@ func TestClaimIsAttachedByTheADDOfItsPod(t *testing.T) {
 func TestStatusOfAClaimSaysWhyADDHasFailed(t *testing.T) {
 	t.Parallel()
 	tn := newTownWithClaims(t, "").start(t)
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
 	k := tn.kubelet(t)
 	a := tn.pod(t, "one")
 	c := tn.claim(t, "storage", a, parameters("net7", "full"))
@@ -415,7 +415,7 @@ func kubetestFault(verb string) kubetest.Fault { return kubetest.Fault{Verb: ver
 // "storage{master=eth1 plugin=macvlan}", and "storage!{}" for one that only one claim can have.
 func (tn *town) offered() string {
 	var all []string
-	for _, s := range tn.api.ResourceSlices() {
+	for _, s := range kubetest.List[resourcev1.ResourceSlice](tn.api) {
 		if s.Spec.Driver != driverName || s.Spec.NodeName == nil || *s.Spec.NodeName != "n1" {
 			return fmt.Sprintf("a slice of %+v", s.Spec)
 		}
@@ -450,14 +450,14 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 	nodetest.OK(t, os.Mkdir(tn.dir+"/nets", 0o700))
 	nodetest.OK(t, os.WriteFile(tn.dir+"/nets/file.conf", []byte(`{"cniVersion":"1.1.0","name":"file","type":"bridge"}`), 0o600))
 	tn.fake.Plugins["full"] = delegatetest.FailOn("STATUS", 50, "no cable", delegatetest.Result(nil))
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.1.0","type":"full"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.1.0","type":"full"}`})
 	tn.start(t)
 	const now = "blue{plugin=macvlan speed=fast} file{plugin=bridge}"
 	tn.until(t, "what is ready is published", func() bool { return tn.offered() == now })
 	if !slices.ContainsFunc(tn.fake.Calls(), func(c delegatetest.Call) bool { return c.Command == "STATUS" && c.Plugin == "full" }) {
 		t.Errorf("STATUS was not asked for: %q", tn.fake.Trace())
 	}
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "later", Config: `{"cniVersion":"1.1.0","type":"macvlan","master":"eth1"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "later", Config: `{"cniVersion":"1.1.0","type":"macvlan","master":"eth1"}`})
 	tn.until(t, "the definition that is new is published", func() bool {
 		return tn.offered() == now+" later!{master=eth1 plugin=macvlan}"
 	})

@@ -13,23 +13,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 )
 
 // A daemon that knows 110 pods and 1000 definitions needs at most 20 MB of memory for data.
 func TestMemoryInALargeCluster(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewServer()
+	api := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	t.Cleanup(api.Close)
 	for i := range 1000 {
-		api.SetDefinition(kubetest.Definition{
+		kubetest.Put(api, kubetest.Definition{
 			Namespace: fmt.Sprintf("ns%d", i%50), Name: fmt.Sprintf("net%d", i),
 			Config: fmt.Sprintf(`{"cniVersion":"1.0.0","plugins":[{"type":"macvlan","master":"eth%d","ipam":{"type":"host-local","ranges":[[{"subnet":"10.%d.%d.0/24"}]]}}]}`, i%8, i/250, i%250),
 		})
 	}
 	for i := range 110 {
-		api.SetPod(&corev1.Pod{
+		kubetest.Put(api, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod%d", i), Annotations: map[string]string{"filler": strings.Repeat("x", 8<<10)}},
 			Spec:       corev1.PodSpec{NodeName: "n1"},
 		})

@@ -15,16 +15,13 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -39,8 +36,8 @@ const following = `,"reconcile":true,"nodeName":"n1"`
 func newFollowing(t testing.TB, keys string) *town {
 	t.Helper()
 	tn := newTown(t, following+keys)
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
 	return tn
 }
 
@@ -56,15 +53,12 @@ func (tn *town) again(t testing.TB, keys string) *town {
 }
 
 // edit changes what a pod selects, and nothing else.
-func (tn *town) edit(t testing.TB, name, selection string) {
-	t.Helper()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{nad.NetworksAnnotation: selection}}})
-	nodetest.OK(t, err)
-	client, err := kubernetes.NewForConfig(tn.api.Config())
-	nodetest.OK(t, err)
-	tn.until(t, "the API answers", func() bool { // on a busy machine a handshake may take too long
-		_, err = client.CoreV1().Pods("ns").Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err == nil
+func (tn *town) edit(name, selection string) {
+	kubetest.Edit(tn.api, "ns", name, func(p *corev1.Pod) {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		p.Annotations[nad.NetworksAnnotation] = selection
 	})
 }
 
@@ -72,7 +66,7 @@ func (tn *town) edit(t testing.TB, name, selection string) {
 func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
 	t.Helper()
 	a := tn.pod(t, name)
-	tn.edit(t, name, selection)
+	tn.edit(name, selection)
 	a.StdinData = []byte(conf(annotated(selection)))
 	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
 	return a
@@ -163,7 +157,7 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 		{"", nil},
 	} {
 		before := tn.api.Count("patch", "pods/status")
-		tn.edit(t, "one", tt.selection)
+		tn.edit("one", tt.selection)
 		tn.wantNetworks(t, "one", tt.want...)
 		if n := tn.api.Count("patch", "pods/status") - before; n != 1 {
 			t.Errorf("%q: the status is written %d times", tt.selection, n)
@@ -184,7 +178,7 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 		}
 	}
 	var notes []string
-	for _, e := range tn.api.Events() {
+	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
 		notes = append(notes, e.Reason+": "+e.Note)
 	}
 	for _, want := range []string{
@@ -207,7 +201,7 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	tn := newFollowing(t, `,"nadWait":"10ms"`).start(t)
 	tn.add(t, "one", "blue")
-	tn.edit(t, "one", "blue,full@x,gone@y,green")
+	tn.edit("one", "blue,full@x,gone@y,green")
 	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
 	differing := func() float64 { return tn.metric(t, "multinetd_pods_differing") }
 	tn.until(t, "the pod differs", func() bool { return differing() == 1 })
@@ -215,11 +209,11 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 		return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD full")
 	}
 	tn.until(t, "it is tried again", func() bool { return tries() > 1 })
-	tn.edit(t, "one", "blue,green,nowhere/blue")
+	tn.edit("one", "blue,green,nowhere/blue")
 	tn.until(t, "there are three Events", func() bool { return slices.Equal(failures(tn), []string{"full", "gone", "nowhere"}) })
-	tn.edit(t, "one", "blue,green")
+	tn.edit("one", "blue,green")
 	tn.until(t, "the pod does not differ", func() bool { return differing() == 0 })
-	for _, e := range tn.api.Events() {
+	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
 		if strings.Contains(e.Note, "\n") || strings.Contains(e.Note, "ATTACH") {
 			t.Errorf("%s: %s", e.Reason, e.Note)
 		}
@@ -235,7 +229,7 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 // failures are the networks with an Event that they cannot be attached, in order.
 func failures(tn *town) []string {
 	var all []string
-	for _, e := range tn.api.Events() {
+	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
 		for _, name := range []string{"full", "gone", "nowhere"} {
 			if e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, name) {
 				all = append(all, name)
@@ -254,7 +248,7 @@ func TestFailureToDetachIsTold(t *testing.T) {
 	tn.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", tn.fake.Plugins["macvlan"])
 	tn.start(t)
 	tn.add(t, "one", "blue")
-	tn.edit(t, "one", "green")
+	tn.edit("one", "green")
 	tn.until(t, "there is an Event", func() bool {
 		return slices.ContainsFunc(tn.reasons(), func(r string) bool { return r == "Pod one FailedRemovingInterface" })
 	})
@@ -268,12 +262,12 @@ func TestAnnotationThatCannotBeParsedChangesNothing(t *testing.T) {
 	tn := newFollowing(t, "").start(t)
 	tn.add(t, "one", "blue")
 	seen := len(tn.fake.Calls())
-	tn.edit(t, "one", "[{")
+	tn.edit("one", "[{")
 	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod one InvalidNetwork") })
 	if n := len(tn.fake.Calls()) - seen; n > 0 {
 		t.Errorf("%d calls of plugins", n)
 	}
-	tn.edit(t, "one", "green")
+	tn.edit("one", "green")
 	tn.wantNetworks(t, "one", "net1 ns/green")
 }
 
@@ -297,16 +291,16 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	tn.add(t, "failed", "blue")
 	tn.add(t, "running", "blue")
 	tn.pod(t, "stranger")
-	p := tn.api.Pod("ns", "failed")
+	p := kubetest.Get[corev1.Pod](tn.api, "ns", "failed")
 	p.Status.Phase = corev1.PodFailed
-	tn.api.SetPod(p)
+	kubetest.Put(tn.api, p)
 	seen := len(tn.fake.Calls())
 	for _, name := range []string{"failed", "stranger", "adopted"} {
-		tn.edit(t, name, "green")
+		tn.edit(name, "green")
 	}
-	tn.edit(t, "adopted", "")
+	tn.edit("adopted", "")
 	tn.until(t, "it is logged", func() bool { return strings.Contains(tn.logged.String(), "does not say which networks") })
-	tn.edit(t, "running", "") // the last: the others had their turn
+	tn.edit("running", "") // the last: the others had their turn
 	tn.wantNetworks(t, "running")
 	if got := tn.fake.Trace()[seen:]; len(got) != 1 {
 		t.Errorf("calls %q", got)
@@ -326,7 +320,7 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 		keys := map[bool]string{true: `,"onChange":"replace"`}[replace]
 		tn := newFollowing(t, keys).start(t)
 		tn.add(t, "one", before)
-		tn.edit(t, "one", after)
+		tn.edit("one", after)
 		want, calls := "Pod one NetworksIgnored", 2
 		if replace {
 			want, calls = "Pod one RemovedInterface", 4
@@ -347,20 +341,20 @@ func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	tn.api.SetDefinition(kubetest.Definition{
+	kubetest.Put(tn.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
 	})
 	tn.start(t)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a", "b"))
 	tn.add(t, "one", "vf")
-	tn.edit(t, "one", "vf,vf,vf")
+	tn.edit("one", "vf,vf,vf")
 	tn.wantNetworks(t, "one", "net1 ns/vf", "net2 ns/vf")
 	if text := string(tn.fake.Calls()[2].Stdin); !strings.Contains(text, `"deviceID":"b"`) {
 		t.Errorf("the plugin was given %s", text)
 	}
 	tn.until(t, "there is an Event", func() bool {
-		return slices.ContainsFunc(tn.api.Events(), func(e eventsv1.Event) bool {
+		return slices.ContainsFunc(kubetest.List[eventsv1.Event](tn.api), func(e eventsv1.Event) bool {
 			return e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, vf)
 		})
 	})
@@ -378,7 +372,7 @@ func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 	b.ContainerID = "c-new"
 	b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
 	want(t, "ADD", tn.command(t, "ADD", &b, annotated("blue")), 0, "")
-	tn.edit(t, "one", "blue,green")
+	tn.edit("one", "blue,green")
 	tn.until(t, "the new one has both", func() bool { return len(tn.recorded(t, "c-new")) == 2 })
 	if got := tn.recorded(t, "c-one"); len(got) != 1 {
 		t.Errorf("the old one has %q", got)
@@ -397,7 +391,7 @@ func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tn.edit(t, "one", "")
+	tn.edit("one", "")
 	tn.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
 	if n := strings.Count(tn.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
 		t.Errorf("logged %d times", n)
@@ -410,7 +404,7 @@ func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	tn := newFollowing(t, "").start(t)
 	a := tn.add(t, "one", "blue")
 	tn = tn.again(t, "").start(t) // in which no pass follows from the ADD
-	tn.edit(t, "one", "blue,green")
+	tn.edit("one", "blue,green")
 	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
 	net1 := tn.args(`{"name":"blue","type":"macvlan"}`)
 	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
@@ -436,10 +430,10 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	tn.start(t)
 	one := tn.add(t, "one", "")
 	tn.add(t, "two", "")
-	tn.edit(t, "one", "blue")
+	tn.edit("one", "blue")
 	nodetest.Come(t, hangs, "the ADD of the plugin")
 	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
-	tn.edit(t, "two", "blue")
+	tn.edit("two", "blue")
 	nodetest.Come(t, hangs, "the ADD of the plugin")
 	nodetest.OK(t, tn.stop())
 	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
@@ -460,12 +454,12 @@ func TestPodThatEndsDuringAPassGetsNothingMore(t *testing.T) {
 	tn.start(t)
 	tn.add(t, "one", "")
 	tn.add(t, "two", "")
-	tn.edit(t, "one", "blue,green")
+	tn.edit("one", "blue,green")
 	nodetest.Come(t, attaching, "the ADD of the plugin")
-	p := tn.api.Pod("ns", "one")
+	p := kubetest.Get[corev1.Pod](tn.api, "ns", "one")
 	p.Status.Phase = corev1.PodSucceeded
-	tn.api.SetPod(p)
-	tn.edit(t, "two", "green") // the daemon sees this later
+	kubetest.Put(tn.api, p)
+	tn.edit("two", "green") // the daemon sees this later
 	tn.wantNetworks(t, "two", "net1 ns/green")
 	finish()
 	tn.wantNetworks(t, "one", "net1 ns/blue")
@@ -541,11 +535,11 @@ func (s *story) event(t *testing.T) {
 	switch n := s.random.IntN(20); {
 	case n < 1:
 		s.tell("%s has an annotation that cannot be parsed", p.name)
-		s.edit(t, p.name, "[{")
+		s.edit(p.name, "[{")
 	case n < 8:
 		p.selected = selections[s.random.IntN(len(selections))]
 		s.tell("%s selects %q", p.name, p.selected)
-		s.edit(t, p.name, p.selected)
+		s.edit(p.name, p.selected)
 	case n < 13 && !p.added:
 		stale := selections[s.random.IntN(len(selections))] // the runtime knows another one
 		err := s.command(t, "ADD", p.args, annotated(stale))
@@ -581,7 +575,7 @@ func (s *story) end(t *testing.T) {
 	s.sick.Store(false)
 	for _, p := range s.pods {
 		if p.added {
-			s.edit(t, p.name, p.selected+" ") // so that nobody has to wait for the next try
+			s.edit(p.name, p.selected+" ") // so that nobody has to wait for the next try
 		}
 	}
 	for _, p := range s.pods {

@@ -14,15 +14,17 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -49,7 +51,7 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tn := newTown(t, `,"nadWait":"10ms"`+tt.keys).start(t)
-			tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+			kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
 			tn.until(t, "all definitions are known", func() bool {
 				_, text := tn.get(t, "/metrics")
 				return series(t, text)[`multinetd_view_objects{resource="network-attachment-definitions"}`] == 4
@@ -65,7 +67,7 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 			heal()
 			nodetest.OK(t, tn.stop()) // Events are written then
 			nodetest.Equal(t, "Events", tn.reasons(), tt.events)
-			for _, e := range tn.api.Events() {
+			for _, e := range kubetest.List[eventsv1.Event](tn.api) {
 				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
 					t.Errorf("%s: %s", e.Reason, e.Note)
 				}
@@ -133,7 +135,7 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 	tn := newTown(t, `,"metricsAddress":"127.0.0.1:0","events":"off"`).start(t)
 	a := tn.pod(t, "one")
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
-	uid := string(tn.api.Pod("ns", "one").UID)
+	uid := string(kubetest.Get[corev1.Pod](tn.api, "ns", "one").UID)
 	ask := func(namespace, name, uid string) (int, string) {
 		return tn.get(t, "/network-status?"+url.Values{"namespace": {namespace}, "name": {name}, "uid": {uid}}.Encode())
 	}
@@ -276,7 +278,7 @@ func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newTown(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	tn.api.SetDefinition(kubetest.Definition{
+	kubetest.Put(tn.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
 	})
@@ -375,7 +377,7 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 	}}})
 	a := tn.pod(t, "claims")
 	want(t, "before the ResourceSlice has come", tn.command(t, "ADD", a, annotated("vf")), 11, `the resource is not known of "nic.example/n1/vf-7"`)
-	tn.api.SetResourceSlice(slice)
+	kubetest.Put(tn.api, slice)
 	tn.until(t, "the daemon knows the ResourceSlice", func() bool {
 		_, text := tn.get(t, "/metrics")
 		return series(t, text)[`multinetd_view_objects{resource="resourceslices"}`] == 1

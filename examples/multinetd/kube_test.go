@@ -12,9 +12,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -30,14 +32,14 @@ type town struct {
 // newTown makes a daemon with more keys, in a cluster.
 func newTown(t testing.TB, keys string) *town {
 	t.Helper()
-	api := kubetest.NewServer()
+	api := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	t.Cleanup(api.Close)
 	for _, d := range []kubetest.Definition{
 		{Namespace: "ns", Name: "blue", Config: `{"cniVersion":"1.0.0","type":"macvlan","capabilities":{"mac":true}}`},
 		{Namespace: "ns", Name: "broken", Config: `{"type":"../../macvlan"}`},
 		{Namespace: "other", Name: "red", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`},
 	} {
-		api.SetDefinition(d)
+		kubetest.Put(api, d)
 	}
 	return newTownIn(t, nodetest.ShortDir(t), api, keys)
 }
@@ -71,7 +73,7 @@ func (tn *town) until(t testing.TB, what string, done func() bool) {
 // pod makes the pod ns/name and returns the arguments of commands for its container.
 func (tn *town) pod(t testing.TB, name string) *skel.CmdArgs {
 	t.Helper()
-	p := tn.api.SetPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}})
+	p := kubetest.Put(tn.api, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}})
 	a := tn.args("")
 	a.ContainerID = "c-" + name
 	a.Args = fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s", name, a.ContainerID, p.UID)
@@ -105,7 +107,7 @@ func want(t *testing.T, what string, err error, code uint, text string) {
 
 // status returns the annotation network-status that the API server has.
 func (tn *town) status(name string) string {
-	p := tn.api.Pod("ns", name)
+	p := kubetest.Get[corev1.Pod](tn.api, "ns", name)
 	if p == nil {
 		return ""
 	}
@@ -131,7 +133,7 @@ func (tn *town) wantWrites(t *testing.T, want map[string]int) {
 // reasons are those of the Events on objects, such as "Pod one AddedInterface", in order.
 func (tn *town) reasons() []string {
 	var all []string
-	for _, e := range tn.api.Events() {
+	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
 		all = append(all, e.Regarding.Kind+" "+e.Regarding.Name+" "+e.Reason)
 	}
 	return all
@@ -150,9 +152,9 @@ func TestRequestsOfAPodAreCounted(t *testing.T) {
 		t.Errorf("status %s", got)
 	}
 	want := map[string]int{"patch pods/status": 1, "create events": 1}
-	tn.until(t, "the Event is written", func() bool { return len(tn.api.Events()) == 1 })
+	tn.until(t, "the Event is written", func() bool { return len(kubetest.List[eventsv1.Event](tn.api)) == 1 })
 	tn.wantWrites(t, want)
-	e := tn.api.Events()[0]
+	e := kubetest.List[eventsv1.Event](tn.api)[0]
 	if e.Reason != "AddedInterface" || e.Note != "Add eth0 [10.9.0.2] from multi, net1 [10.9.1.2] from ns/blue" || string(e.Regarding.UID) == "" {
 		t.Errorf("Event %s about %+v: %s", e.Reason, e.Regarding, e.Note)
 	}
@@ -203,12 +205,12 @@ const fromAPI = `,"annotations":"api","nodeName":"n1","podWait":"50ms"`
 
 // selecting changes the pod ns/name so that it selects networks.
 func (tn *town) selecting(name, selection string, edits ...func(*corev1.Pod)) {
-	p := tn.api.Pod("ns", name)
+	p := kubetest.Get[corev1.Pod](tn.api, "ns", name)
 	p.Annotations = map[string]string{nad.NetworksAnnotation: selection}
 	for _, edit := range edits {
 		edit(p)
 	}
-	tn.api.SetPod(p)
+	kubetest.Put(tn.api, p)
 }
 
 // known waits until the daemon knows the pods.
@@ -227,8 +229,8 @@ func TestAnnotationsOfTheAPI(t *testing.T) {
 	tn := newTown(t, fromAPI+`,"events":"off"`).start(t)
 	one, recreated, gone, static := tn.pod(t, "one"), tn.pod(t, "recreated"), tn.pod(t, "gone"), tn.pod(t, "static")
 	tn.selecting("one", "blue")
-	tn.api.DeletePod("ns", "gone")
-	tn.api.DeletePod("ns", "recreated")
+	kubetest.Delete[corev1.Pod](tn.api, "ns", "gone")
+	kubetest.Delete[corev1.Pod](tn.api, "ns", "recreated")
 	tn.pod(t, "recreated")
 	tn.selecting("static", "blue", func(p *corev1.Pod) {
 		p.Annotations["kubernetes.io/config.mirror"], p.Annotations["kubernetes.io/config.source"] = "hash", "file"
@@ -267,7 +269,7 @@ func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
 	tn.selecting("four", "blue")
 	tn.start(t)
 	tn.known(t, 4)
-	tn.until(t, "there is an Event", func() bool { return len(tn.api.Events()) > 0 })
+	tn.until(t, "there is an Event", func() bool { return len(kubetest.List[eventsv1.Event](tn.api)) > 0 })
 	nodetest.OK(t, tn.stop())
 	if got := strings.Join(tn.reasons(), ", "); got != "Pod one NetworksIgnored" {
 		t.Errorf("Events: %s", got)
@@ -302,13 +304,15 @@ const startupTaint = "multinetd.metacni.io/not-ready"
 func newNode(t *testing.T, keys string) *town {
 	t.Helper()
 	tn := newTown(t, `,"events":"off","nodeName":"n1","multusConfigFile":"auto","cniConfigDir":"$DIR","cniCacheDir":"$DIR/cni","multusStateDir":"$DIR/multus"`+keys)
-	tn.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+	kubetest.Put(tn.api, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 		{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule}, {Key: "other", Effect: corev1.TaintEffectNoExecute},
 	}}})
 	return tn
 }
 
-func (tn *town) taints() []corev1.Taint { return tn.api.Node("n1").Spec.Taints }
+func (tn *town) taints() []corev1.Taint {
+	return kubetest.Get[corev1.Node](tn.api, "", "n1").Spec.Taints
+}
 
 // The taint of a new node stays until the daemon has published its network. Then it goes,
 // once, and the others stay.
@@ -333,9 +337,9 @@ func TestStartupTaintIsRemovedWhenTheNetworkIsPublished(t *testing.T) {
 	if got := tn.taints()[0].Key; got != "other" {
 		t.Errorf("the taint %s is left", got)
 	}
-	again := tn.api.Node("n1")
+	again := kubetest.Get[corev1.Node](tn.api, "", "n1")
 	again.Spec.Taints = append(again.Spec.Taints, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule})
-	tn.api.SetNode(again)
+	kubetest.Put(tn.api, again)
 	nodetest.OK(t, tn.stop())
 	if n := tn.api.Count("patch", "nodes"); n != 2 || len(tn.taints()) != 2 {
 		t.Errorf("%d patches, taints %v: want one after the one that was refused", n, tn.taints())

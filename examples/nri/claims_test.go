@@ -18,13 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -47,9 +48,9 @@ func newCluster(t *testing.T) *cluster {
 // clusterOf returns the cluster of a node.
 func clusterOf(t *testing.T, n *node) *cluster {
 	t.Helper()
-	c := &cluster{node: n, server: kubetest.NewServer()}
+	c := &cluster{node: n, server: kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)}
 	t.Cleanup(c.server.Close)
-	c.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	kubetest.Put(c.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	if _, err := c.server.Kubeconfig(c.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func (c *cluster) claim(name, podUID string, parameters ...string) *resourcev1.R
 			},
 		})
 	}
-	return c.server.SetClaim(o)
+	return kubetest.Put(c.server, o)
 }
 
 // prepare has the kubelet prepare a claim.
@@ -144,7 +145,7 @@ func (c *cluster) unprepare(o *resourcev1.ResourceClaim) error {
 // status returns the status of the first device of a claim: the interface, the addresses, and
 // the condition with its message.
 func (c *cluster) status(o *resourcev1.ResourceClaim) string {
-	now := c.server.Claim(o.Namespace, o.Name)
+	now := kubetest.Get[resourcev1.ResourceClaim](c.server, o.Namespace, o.Name)
 	if now == nil || len(now.Status.Devices) == 0 {
 		return ""
 	}
@@ -199,7 +200,7 @@ func (c *cluster) pod(id, uid, networks string) *api.PodSandbox {
 
 // definition makes a NetworkAttachmentDefinition in the pods' namespace.
 func (c *cluster) definition(name, config string) {
-	c.server.SetDefinition(kubetest.Definition{Namespace: "shop", Name: name, Config: config})
+	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: name, Config: config})
 }
 
 // addressed is a fake that gives an address.
@@ -220,7 +221,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	x := plugins()
 	x.Plugins["c"] = addressed()
 	p := c.startWith(x)
-	c.server.SetDefinition(kubetest.Definition{Namespace: "shop", Name: "storage", UID: "nad-1", Config: `{"type":"c"}`})
+	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", UID: "nad-1", Config: `{"type":"c"}`})
 	storage := c.prepared("s1", "uid-1", defined("storage", ""), inline("b", `,"ifName":"net1"`))
 	data := c.prepared("s2", "uid-1", inline("b", `,"ifName":"data0"`))
 	other := c.prepared("s3", "uid-2", inline("b", ""))
@@ -357,7 +358,7 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 				tt.definition.Name = "storage"
 			}
 			tt.definition.Namespace = "shop"
-			c.server.SetDefinition(tt.definition)
+			kubetest.Put(c.server, tt.definition)
 			if tt.away {
 				c.server.Break(kubetest.Fault{Resource: "network-attachment-definitions", Status: 503})
 			}
@@ -384,7 +385,7 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	x := plugins()
 	c.definition("storage", `{"type":"a"}`)
-	c.server.SetDefinition(kubetest.Definition{Namespace: "kube-system", Name: "x", Config: `{"type":"a"}`})
+	kubetest.Put(c.server, kubetest.Definition{Namespace: "kube-system", Name: "x", Config: `{"type":"a"}`})
 	p := c.startWith(x)
 	c.prepared("old1", "uid-1", inline("b", ""))
 	c.prepared("old2", "uid-2", defined("kube-system/x", ""))
@@ -504,7 +505,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.write(`{"cniVersion":"1.1.0","name":"up","type":"up","master":"eth1"}`, "net.d", "up.conf")
-	c.server.SetDefinition(kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`})
+	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`})
 	x := plugins()
 	ready := make(chan error, 1)
 	x.Plugins["up"] = func(context.Context, delegatetest.Call) ([]byte, error) {
@@ -525,7 +526,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	p.launch()
 	p.connected()
 	published := func() (all []string) {
-		for _, s := range c.server.ResourceSlices() {
+		for _, s := range kubetest.List[resourcev1.ResourceSlice](c.server) {
 			for _, d := range s.Spec.Devices {
 				text := d.Name
 				for _, key := range []resourcev1.QualifiedName{"plugin", "master", "speed"} {

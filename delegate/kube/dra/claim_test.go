@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -102,7 +103,7 @@ func wrongClaims() map[string]struct {
 		"with a list for parameters":           {parameters(`[]`), "cannot decode"},
 		"with an unknown key":                  {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
 		"with another kind":                    {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
-		"with 10 KiB and a byte":               {parameters(padded(maxParameters + 1)), "10 KiB"},
+		"with more than 10 KiB":                {parameters(own(`,"definition":"` + strings.Repeat("x", maxParameters) + `"`)), "10 KiB"},
 		"with a config without type":           {parameters(cni(`,"config":{"name":"n"}`)), "type"},
 		"with the plugin itself":               {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
 		"with a type that claims may not have": {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"host-device"}`)), `"host-device" is not one of allowedTypes`},
@@ -222,7 +223,7 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 		c.Status.ReservedFor[0].UID = "pod-other"
 		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClass(cni(`,"config":` + bridge))}
 	})
-	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(class))
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, class))
 	for _, allowed := range [][]string{nil, {"macvlan"}} {
 		n.config.AllowedTypes = allowed
 		n.restart(t)

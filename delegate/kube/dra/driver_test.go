@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -26,7 +26,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	before := n.server.Count("", "")
 	for range 2 { // the kubelet asks again after a restart
 		devices, failures := prepareClaims(t, k, a, b)
@@ -80,7 +80,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, nil)
-			mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 			forbid(&n.config)
 			n.restart(t)
 			claims, err := n.config.Claims("pod-web")
@@ -103,7 +103,7 @@ func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
 			n := newNode(t, func(c *Config) {
 				c.Policy, c.Rules = nad.Policy{Isolation: true}, nad.Rules{Own: []string{"multinet"}}
 			})
-			bad, good := n.server.SetClaim(newClaim("bad", row.edit)), n.server.SetClaim(newClaim("good", nil))
+			bad, good := kubetest.Put(n.server, newClaim("bad", row.edit)), kubetest.Put(n.server, newClaim("good", nil))
 			devices, failures := prepareClaims(t, n.kubelet(t), bad, good)
 			if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], row.want) {
 				t.Errorf("got %v and %q, want %q", devices, failures, row.want)
@@ -119,13 +119,13 @@ func TestTheHelperRefusesClaimsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	old := a.DeepCopy()
 	old.UID = "earlier"
 	for want, c := range map[string]*resourcev1.ResourceClaim{
 		"got replaced":  old,
 		"blue/none":     newClaim("none", nil),
-		"not allocated": n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
+		"not allocated": kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
 	} {
 		if _, failures := prepareClaims(t, k, c); !strings.Contains(failures[c.Name], want) {
 			t.Errorf("got %v, want %q", failures, want)
@@ -143,8 +143,8 @@ func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
-	b := n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) {
+	a := kubetest.Put(n.server, newClaim("a", nil))
+	b := kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) {
 		c.Status.Allocation.Devices.Results[0] = allocatedTo("net", "storage", "share-a")
 	}))
 	mustPrepare(t, k, a)
@@ -160,11 +160,11 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, k, a)
 	n.attach(t, "pod-web")
 	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
-	a = n.server.SetClaim(a)
+	a = kubetest.Put(n.server, a)
 	if _, failures := prepareClaims(t, k, a); !strings.Contains(failures["a"], "still attached") {
 		t.Errorf("got %v", failures)
 	}
@@ -186,7 +186,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, k, a)
 	n.attach(t, "pod-web")
 	n.fail(errors.New("the plugin fails"))
@@ -197,7 +197,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 		t.Errorf("%v, %v", claims, err)
 	}
 	n.fail(nil)
-	n.server.DeleteClaim("blue", "a")
+	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
 	before := n.server.Count("", "")
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
@@ -214,7 +214,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, k, a)
 	damage := func() {
 		t.Helper()
@@ -224,7 +224,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 		}
 	}
 	damage()
-	mustPrepare(t, k, n.server.SetClaim(newClaim("b", nil)))
+	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
 	mustPrepare(t, k, a)
 	if claims, err := n.config.Claims("pod-web"); len(claims) != 2 || err != nil {
 		t.Errorf("%v, %v", claims, err)
@@ -250,7 +250,7 @@ func TestNothingIsPreparedThatCannotBeRecorded(t *testing.T) {
 		c.Store.Dir = filepath.Join(file, "claims")
 	})
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	if _, failures := prepareClaims(t, k, a); !strings.HasPrefix(failures["a"], "claim blue/a: ") {
 		t.Errorf("got %v", failures)
 	}
@@ -267,16 +267,20 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 		forgets  bool
 		fails    bool
 	}{
-		"a claim that is used":                   {edit: func(*node, *resourcev1.ResourceClaim) {}},
-		"a claim that has gone":                  {edit: func(n *node, c *resourcev1.ResourceClaim) { n.server.DeleteClaim(c.Namespace, c.Name) }, forgets: true},
-		"a claim that has gone, and is attached": {edit: func(n *node, c *resourcev1.ResourceClaim) { n.server.DeleteClaim(c.Namespace, c.Name) }, attached: true},
+		"a claim that is used": {edit: func(*node, *resourcev1.ResourceClaim) {}},
+		"a claim that has gone": {edit: func(n *node, c *resourcev1.ResourceClaim) {
+			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
+		}, forgets: true},
+		"a claim that has gone, and is attached": {edit: func(n *node, c *resourcev1.ResourceClaim) {
+			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
+		}, attached: true},
 		"a claim that has been replaced": {edit: func(n *node, c *resourcev1.ResourceClaim) {
 			c.UID = "other"
-			n.server.SetClaim(c)
+			kubetest.Put(n.server, c)
 		}, forgets: true},
 		"a claim of another pod": {edit: func(n *node, c *resourcev1.ResourceClaim) {
 			c.Status.ReservedFor[0].UID = "other"
-			n.server.SetClaim(c)
+			kubetest.Put(n.server, c)
 		}, forgets: true},
 		"an API that is away": {edit: func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: 500}) }, fails: true},
 		// An API server without the whole resource, or a proxy, answers 404 as well.
@@ -285,7 +289,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, nil)
-			c := n.server.SetClaim(newClaim("a", nil))
+			c := kubetest.Put(n.server, newClaim("a", nil))
 			mustPrepare(t, n.kubelet(t), c)
 			if row.attached {
 				n.attach(t, "pod-web")
@@ -309,9 +313,9 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, n.kubelet(t), a, b)
-	n.server.DeleteClaim("blue", "a")
+	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
 	n.config.sweepInterval = time.Millisecond
 	n.restart(t)
 	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
@@ -323,7 +327,7 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 func TestContainersSeeTheirNetworks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, func(c *Config) { c.CDIDir = t.TempDir() })
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	devices, failures := prepareClaims(t, n.kubelet(t), a)
 	if len(failures) > 0 || len(devices["a"][0].GetCdiDeviceIds()) != 1 {
 		t.Fatalf("%v, %v", devices, failures)
@@ -393,12 +397,12 @@ func TestTheDriverSharesTheCredentialsOfAView(t *testing.T) {
 	n.config.Client = set
 	n.restart(t)
 	k := n.kubelet(t)
-	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
+	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
 	n.server.SetToken("second")
 	if _, err := n.server.Kubeconfig(dir); err != nil {
 		t.Fatal(err)
 	}
-	mustPrepare(t, k, n.server.SetClaim(newClaim("b", nil)))
+	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))
 	for _, r := range n.server.Requests() {

@@ -6,10 +6,11 @@ import (
 	"os"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -17,7 +18,7 @@ import (
 // A daemon runs a driver beside its View. In the ADD of a pod it asks for the networks of the
 // pod's claims.
 func Example() {
-	server := kubetest.NewServer() // in place of the API server of a cluster
+	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode) // in place of the API server of a cluster
 	defer server.Close()
 	dir, err := os.MkdirTemp("", "dra")
 	if err != nil {

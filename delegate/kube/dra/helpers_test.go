@@ -16,11 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -90,10 +92,13 @@ type node struct {
 // newNode starts a driver. edit may change its configuration.
 func newNode(t *testing.T, edit func(*Config)) *node {
 	t.Helper()
-	server := kubetest.NewServer()
+	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	t.Cleanup(server.Close)
 	n := &node{server: server}
-	client := server.Config()
+	kubeconfig, err := server.Kubeconfig(t.TempDir())
+	nodetest.OK(t, err)
+	client, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	nodetest.OK(t, err)
 	client.ContentType, client.AcceptContentTypes, client.QPS = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf, -1
 	set, err := kubernetes.NewForConfig(client)
 	nodetest.OK(t, err)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -294,7 +295,7 @@ func TestAPublicationThatFailsIsTriedAgain(t *testing.T) {
 // published returns the devices in all slices of the node.
 func (n *node) published() map[string]resourcev1.Device {
 	devices := map[string]resourcev1.Device{}
-	for _, s := range n.server.ResourceSlices() {
+	for _, s := range kubetest.List[resourcev1.ResourceSlice](n.server) {
 		if s.Spec.Driver == driverName && s.Spec.Pool.Name == "node1" && s.Spec.NodeName != nil && *s.Spec.NodeName == "node1" {
 			for _, d := range s.Spec.Devices {
 				devices[d.Name] = d
@@ -307,7 +308,7 @@ func (n *node) published() map[string]resourcev1.Device {
 func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	kubetest.Put(n.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	storage := Offer{Network: "storage", Attributes: map[string]string{"plugin": "bridge", "master": "eth1", "example.com/zone": "a"}}.device(netconf.Network{})
 	vlan := Offer{Network: "vlan", Exclusive: true}.device(netconf.Network{})
 	var many []resourcev1.Device

@@ -22,6 +22,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -48,7 +49,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, nil)
-			a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+			a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 			mustPrepare(t, n.kubelet(t), a)
 			nodetest.OK(t, n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}))
 			remove := map[string][]string{
@@ -98,7 +99,7 @@ func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
 		t.Error(err)
 	}
 	n.Stop()
-	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 	if err := next.Err(); err != nil {
 		t.Error(err)
 	}
@@ -117,7 +118,7 @@ func TestAHelperThatFailsIsReplaced(t *testing.T) {
 		defer n.serving.Unlock()
 		return n.service.helper != first
 	})
-	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 }
 
 // The kubelet says whether it takes the driver, and the log repeats it.
@@ -161,7 +162,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 	if want := "/node/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
 		t.Errorf("endpoint %s, want %s", k.Endpoint, want)
 	}
-	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
+	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
 	n.restart(t) // in place of a socket that is still there
 	n.Stop()
 	if left, _ := filepath.Glob(root + "/plugins/*/*.sock"); len(left) > 0 {
@@ -205,14 +206,14 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	if _, err := os.Stat(n.config.plugin()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory is made for no kubelet: %v", err)
 	}
-	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	kubetest.Put(n.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	n.Attached("pod-web", nil)
 	none := n.config.KubeletDir
 	n.config.KubeletDir = late
 	nodetest.OK(t, errors.Join(n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Symlink(late, none), os.Mkdir(n.config.registry(), 0o750)))
 	poll(t, "the driver serves", func() bool { return n.Err() == nil })
-	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
-	n.await(t, "published", func() bool { return len(n.server.ResourceSlices()) == 1 })
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	n.await(t, "published", func() bool { return len(kubetest.List[resourcev1.ResourceSlice](n.server)) == 1 })
 	n.Stop()
 	if got := strings.Count(log.String(), "not served yet"); got != 1 || strings.Contains(log.String(), "ERROR") {
 		t.Errorf("said %d times:\n%s", got, &log)
@@ -235,7 +236,7 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 		defer func() { _ = k.Close() }()
 		kubelets[uid] = k
 	}
-	c := n.server.SetClaim(newClaim("a", nil))
+	c := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
 	writing := filepath.Join(n.config.Store.Dir, ".tmp-1") // by the first driver
 	nodetest.OK(t, os.WriteFile(writing, nil, 0o600))
@@ -279,7 +280,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			t.Helper()
 			c = c.DeepCopy()
 			c.Status.ReservedFor[0].UID = "pod-next" // so that the driver looks for attachments
-			if _, failures := prepareClaims(t, n.kubelet(t), n.server.SetClaim(c)); failures["a"] == "" {
+			if _, failures := prepareClaims(t, n.kubelet(t), kubetest.Put(n.server, c)); failures["a"] == "" {
 				t.Error("prepared while it stops")
 			}
 		},
@@ -297,7 +298,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			n := newNode(t, func(c *Config) {
 				c.Records = func(ctx context.Context, _ string) ([]Record, error) { return nil, slow(ctx) }
 			})
-			a := n.server.SetClaim(newClaim("a", nil))
+			a := kubetest.Put(n.server, newClaim("a", nil))
 			mustPrepare(t, n.kubelet(t), a)
 			answered := make(chan struct{})
 			go func() {
@@ -347,7 +348,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 	for name, release := range map[string]func(c *resourcev1.ResourceClaim) error{
 		"a": func(c *resourcev1.ResourceClaim) error { return unprepareClaim(t, k, c) },
 		"b": func(c *resourcev1.ResourceClaim) error {
-			n.server.DeleteClaim(c.Namespace, c.Name)
+			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
 			n.detach(string(c.UID))
 			return n.sweepAll(t.Context())
 		},
@@ -355,11 +356,11 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 			n.detach(string(c.UID))
 			c = c.DeepCopy()
 			c.Status.ReservedFor[0].UID = "pod-next"
-			mustPrepare(t, k, n.server.SetClaim(c))
+			mustPrepare(t, k, kubetest.Put(n.server, c))
 			return unprepareClaim(t, k, c)
 		},
 	} {
-		c := n.server.SetClaim(newClaim(name, nil))
+		c := kubetest.Put(n.server, newClaim(name, nil))
 		mustPrepare(t, k, c)
 		n.attach(t, "pod-web")
 		n.await(t, "written", n.ready(name, "True"))
@@ -380,7 +381,7 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	for _, prepared := range []bool{true, false, true} {
 		var all sync.WaitGroup
 		for range 8 {
@@ -415,7 +416,7 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, k, a)
 	blocker := filepath.Join(n.config.Store.Dir, "pod-web_claim-b")
 	if err := os.Mkdir(blocker, 0o700); err != nil { // no file can take this name

@@ -1,7 +1,9 @@
 package dra
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -31,7 +33,7 @@ var ignoreTimes = cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
 // ready reports whether the first device of a claim has the condition Ready with that status.
 func (n *node) ready(name string, status metav1.ConditionStatus) func() bool {
 	return func() bool {
-		c := n.server.Claim("blue", name)
+		c := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", name)
 		return c != nil && len(c.Status.Devices) > 0 && len(c.Status.Devices[0].Conditions) > 0 && c.Status.Devices[0].Conditions[0].Status == status
 	}
 }
@@ -40,7 +42,7 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	foreign := resourcev1.AllocatedDeviceStatus{Driver: "gpu.example.com", Pool: "p", Device: "d"}
-	a := n.server.SetClaim(newClaim("a", func(c *resourcev1.ResourceClaim) {
+	a := kubetest.Put(n.server, newClaim("a", func(c *resourcev1.ResourceClaim) {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
 			resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "gpu.example.com", Pool: "p", Device: "d"})
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{foreign}
@@ -50,7 +52,9 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 		t.Errorf("%d updates before the ADD", got)
 	}
 	n.Attached("pod-web", errors.New("bridge: no address left"))
-	devices := func() []resourcev1.AllocatedDeviceStatus { return n.server.Claim("blue", "a").Status.Devices }
+	devices := func() []resourcev1.AllocatedDeviceStatus {
+		return kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Status.Devices
+	}
 	check := func(what string, want resourcev1.AllocatedDeviceStatus) {
 		t.Helper()
 		if diff := cmp.Diff([]resourcev1.AllocatedDeviceStatus{foreign, want}, devices(), ignoreTimes); diff != "" {
@@ -93,31 +97,39 @@ func TestClaimsGetAStatusWhateverTheirParametersLookLike(t *testing.T) {
 	for form, config := range forms() {
 		i++
 		name := fmt.Sprintf("net%d", i)
-		parameters := cni(`,"ifName":"` + name + `","config":` + config)
-		mustPrepare(t, k, n.server.SetClaim(newClaim(name, func(c *resourcev1.ResourceClaim) {
+		parameters := compact(t, cni(`,"ifName":"`+name+`","config":`+config)) // as the server has it
+		mustPrepare(t, k, kubetest.Put(n.server, newClaim(name, func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(parameters)}
 		})))
 		n.attach(t, "pod-web")
 		n.await(t, form, n.ready(name, "True"))
-		if got := string(n.server.Claim("blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw); got != parameters {
+		if got := string(kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw); got != parameters {
 			t.Errorf("%s: %q has become %q", form, parameters, got)
 		}
 	}
 }
 
+// compact returns JSON without blanks.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	nodetest.OK(t, json.Compact(&b, []byte(text)))
+	return b.String()
+}
+
 func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, n.kubelet(t), a)
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("a", "True"))
-	before := n.server.Claim("blue", "a")
+	before := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a")
 	n.restart(t)
 	mustPrepare(t, n.kubelet(t), b)
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))
-	nodetest.Equal(t, "Claim", n.server.Claim("blue", "a"), before)
+	nodetest.Equal(t, "Claim", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a"), before)
 	if got := n.server.Count("update", ""); got != 2 {
 		t.Errorf("%d updates of two claims", got)
 	}
@@ -126,7 +138,7 @@ func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 func TestAStatusIsWrittenAfterARestart(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, n.kubelet(t), a)
 	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 503})
 	n.attach(t, "pod-web")
@@ -150,7 +162,7 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, nil)
-			mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 			verb := fault.Verb
 			if verb == "" {
 				verb = "update"
@@ -172,16 +184,16 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 func TestAConflictIsNoFailure(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	a := n.server.SetClaim(newClaim("a", nil))
+	a := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, n.kubelet(t), a)
 	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 409})
 	n.attach(t, "pod-web")
 	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
 	a.Labels = map[string]string{"changed": "meanwhile"}
-	n.server.SetClaim(a)
+	kubetest.Put(n.server, a)
 	heal()
 	n.await(t, "written", n.ready("a", "True"))
-	if got := n.server.Claim("blue", "a").Labels["changed"]; got != "meanwhile" {
+	if got := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Labels["changed"]; got != "meanwhile" {
 		t.Errorf("the label is %q", got)
 	}
 }
@@ -190,10 +202,10 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, k, a, b)
-	n.server.DeleteClaim("blue", "a")
-	n.server.SetClaim(newClaim("a", func(c *resourcev1.ResourceClaim) { c.UID = "next" }))
+	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
+	kubetest.Put(n.server, newClaim("a", func(c *resourcev1.ResourceClaim) { c.UID = "next" }))
 	n.attach(t, "pod-web")
 	n.await(t, "the other is written", n.ready("b", "True"))
 	nodetest.OK(t, unprepareClaim(t, k, b))
@@ -206,7 +218,7 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 		_, known := n.writer.failures[Ref{"claim-b", "blue", "b", "pod-web"}]
 		return !known
 	})
-	if got := n.server.Count("update", ""); got != updates || n.server.Claim("blue", "a").Status.Devices != nil {
+	if got := n.server.Count("update", ""); got != updates || kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Status.Devices != nil {
 		t.Errorf("%d updates after %d", got, updates)
 	}
 }
@@ -216,7 +228,7 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, n.kubelet(t), a, b)
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("a", "True"))
@@ -226,14 +238,14 @@ func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
 		c.Status.Allocation.Devices.Results[0].Pool = "node2"
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: driverName, Pool: "node2", Device: "storage", Conditions: []metav1.Condition{condition("True", reasonReady, "")}}}
 	})
-	n.server.SetClaim(later)
+	kubetest.Put(n.server, later)
 	for _, c := range []*resourcev1.ResourceClaim{a, b} {
 		n.detach(string(c.UID))
 	}
 	n.Attached("pod-web", nil)
 	n.await(t, "the other is written", n.ready("b", "False"))
 	n.counts(t, func(s Stats) bool { return s.Pending == 0 })
-	nodetest.Equal(t, "Claim", n.server.Claim("blue", "a").Status.Devices, later.Status.Devices, ignoreTimes)
+	nodetest.Equal(t, "Claim", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Status.Devices, later.Status.Devices, ignoreTimes)
 }
 
 func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
@@ -319,7 +331,7 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 	n.Stop() // the writer begins with what is prepared
 	started := make(chan struct{})
 	var once sync.Once
@@ -361,8 +373,8 @@ func TestRefreshFollowsWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	k := n.kubelet(t)
-	a := n.server.SetClaim(newClaim("a", nil))
-	b := n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "pod-b" }))
+	a := kubetest.Put(n.server, newClaim("a", nil))
+	b := kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "pod-b" }))
 	mustPrepare(t, k, a, b)
 	n.attach(t, "pod-web")
 	n.Attached("pod-b", errors.New("no free device"))
@@ -372,7 +384,7 @@ func TestRefreshFollowsWhatHasChanged(t *testing.T) {
 	n.detach(string(a.UID))
 	n.Refresh()
 	n.await(t, "refreshed", n.ready("a", "False"))
-	if text := n.server.Claim("blue", "b").Status.Devices[0].Conditions[0].Message; text != "no free device" {
+	if text := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "b").Status.Devices[0].Conditions[0].Message; text != "no free device" {
 		t.Errorf("the text is now %q", text)
 	}
 }

@@ -18,12 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -46,7 +47,7 @@ type node struct {
 func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 	t.Helper()
 	dir, err := nodetest.ShortDir(t), error(nil)
-	n := &node{api: kubetest.NewServer(), dir: dir, log: &nodetest.Log{}}
+	n := &node{api: kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode), dir: dir, log: &nodetest.Log{}}
 	t.Cleanup(n.api.Close)
 	conf := DefaultConfig()
 	if conf.Kubeconfig, err = n.api.Kubeconfig(dir); err != nil {
@@ -85,7 +86,7 @@ func (n *node) pod(t *testing.T, name string, claims ...string) nad.Pod {
 	for _, c := range claims {
 		o.Spec.ResourceClaims = append(o.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c, ResourceClaimName: &c})
 	}
-	n.api.SetPod(o)
+	kubetest.Put(n.api, o)
 	p := nad.Pod{Namespace: "ns", Name: name, UID: "uid-" + name, Container: "c-" + name}
 	n.until(t, "the pod is known", func() bool { _, known := n.view.KnownPod(p); return known })
 	return p
@@ -114,7 +115,7 @@ func (n *node) claim(name, driver string, p nad.Pod, parameters ...string) *reso
 		}
 		c.Status.Allocation = &resourcev1.AllocationResult{Devices: *devices}
 	}
-	return n.api.SetClaim(c)
+	return kubetest.Put(n.api, c)
 }
 
 // kubelet registers the driver, as the kubelet does.
@@ -278,13 +279,13 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 func TestNetworksAreOfferedWhenTheDaemonIsReady(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, func(_ string, c *Config) { c.DRA.Networks = []dra.Offer{{Network: "storage"}} })
-	n.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	kubetest.Put(n.api, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	n.kubelet(t, "")
 	if got := n.asked.Load(); got != 0 {
 		t.Errorf("asked %d times before", got)
 	}
 	n.Ready()
-	n.until(t, "the network is offered", func() bool { return n.asked.Load() > 0 && len(n.api.ResourceSlices()) == 1 })
+	n.until(t, "the network is offered", func() bool { return n.asked.Load() > 0 && len(kubetest.List[resourcev1.ResourceSlice](n.api)) == 1 })
 }
 
 // With a root directory the kubelet hears the path of the node, and the socket is below the

@@ -17,12 +17,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/internal/kubetest"
 )
 
 func main() {
-	s := kubetest.NewServer()
+	s := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	defer s.Close()
 	if _, err := s.Kubeconfig(os.Args[1]); err != nil {
 		panic(err)
@@ -45,10 +46,10 @@ func answer(s *kubetest.Server, line string) string {
 	name, config, _ := strings.Cut(rest, " ")
 	switch word {
 	case "definition":
-		s.SetDefinition(kubetest.Definition{Namespace: "bench", Name: name, Config: config})
+		kubetest.Put(s, kubetest.Definition{Namespace: "bench", Name: name, Config: config})
 		return "ok"
 	case "pod":
-		p := s.SetPod(&corev1.Pod{
+		p := kubetest.Put(s, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "bench", Name: name,
 				Annotations: map[string]string{"k8s.v1.cni.cncf.io/networks": "no-op"},

@@ -1,21 +1,19 @@
 package kubetest
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // A Fault describes requests and how they fail. Several ways can be combined: Delay and
 // Status make a late error. The zero Fault changes nothing.
 //
-// Faults meet requests when these arrive. An open watch is a request that has been
-// answered: only Silent, and BlackHole for everything, affect it. Use
-// [Server.CutWatches] to make clients start their watches again.
+// Faults meet requests when these arrive. An open watch is a request that has been answered:
+// only Silent and BlackHole affect it. Use [Server.CutWatches] to make clients start their
+// watches again.
 type Fault struct {
 	Verb     string // as in Request; empty: all
 	Resource string // as in Request, such as pods or pods/status; empty: all
@@ -27,9 +25,7 @@ type Fault struct {
 	// Delay is how long the server waits before it does anything else.
 	Delay time.Duration
 
-	// BlackHole holds requests until the fault is healed. Without Verb, Resource and Times it is for
-	// everything: the server accepts connections and neither reads nor writes, on new
-	// and on existing connections.
+	// BlackHole holds requests until the fault is healed, and makes open watches silent.
 	BlackHole bool
 
 	// Cut closes the connection without an answer. See Stop for a server that refuses
@@ -58,14 +54,9 @@ type Fault struct {
 
 func (f Fault) matches(r Request) bool { return r.matches(f.Verb, f.Resource) }
 
-// total reports whether the fault concerns connections, not requests.
-func (f Fault) total() bool {
-	return f.BlackHole && f.Verb == "" && f.Resource == "" && f.Times == 0
-}
-
 // answers reports whether the fault concerns the answers to requests.
 func (f Fault) answers() bool {
-	return !f.total() && (f.Delay > 0 || f.BlackHole || f.Cut || f.Status != 0 || f.Body != "")
+	return f.Delay > 0 || f.BlackHole || f.Cut || f.Status != 0 || f.Body != ""
 }
 
 // A fault is a Fault at work.
@@ -98,28 +89,15 @@ func (s *Server) Break(f Fault) (heal func()) {
 func (s *Server) CutWatches(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watches = slices.DeleteFunc(s.watches, func(w *watcher) bool {
-		if !(Fault{Resource: resource}).matches(w.request) {
-			return false
-		}
-		close(w.cut)
-		return true
-	})
+	s.watches = slices.DeleteFunc(s.watches, func(w *watcher) bool { return w.matches("", resource) })
 	s.change()
 }
 
-// Watches returns the number of open watches of the resource, of every resource if it is
-// empty.
-func (s *Server) Watches(resource string) int {
+// Watches returns the number of open watches.
+func (s *Server) Watches() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
-	for _, w := range s.watches {
-		if (Fault{Resource: resource}).matches(w.request) {
-			n++
-		}
-	}
-	return n
+	return len(s.watches)
 }
 
 // Compact makes all resource versions that clients know too old to start a watch: they
@@ -132,33 +110,32 @@ func (s *Server) Compact() {
 }
 
 // fails lets the request meet its faults, and reports whether one has answered it.
-func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
-	for _, f := range h.s.take(r) {
-		healed := false
-		if f.Delay > 0 {
-			t := time.NewTimer(f.Delay)
-			healed = h.wait(q, t.C, f.healed)
-			t.Stop()
+func (s *Server) fails(w http.ResponseWriter, c call) bool {
+	for _, f := range s.take(c.Request) {
+		late := make(<-chan time.Time) // never, in a black hole
+		if !f.BlackHole {
+			late = time.After(f.Delay)
 		}
-		if f.BlackHole {
-			healed = h.wait(q, nil, f.healed)
+		if f.BlackHole || f.Delay > 0 {
+			select {
+			case <-late:
+			case <-f.healed:
+				continue
+			case <-c.http.Context().Done(): // the client has left, or the server stops
+				panic(http.ErrAbortHandler)
+			}
 		}
 		switch {
-		case healed:
 		case f.Cut:
 			panic(http.ErrAbortHandler)
 		case f.Body != "":
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(max(f.Status, http.StatusOK))
-			_, _ = w.Write([]byte(f.Body))
+			write(w, max(f.Status, http.StatusOK), json.RawMessage(f.Body))
 			return true
 		case f.Status != 0:
-			err := apierrors.NewGenericServerResponse(f.Status, r.Verb, h.group(r), r.Name, "a fault of the test",
-				int(f.RetryAfter/time.Second), true)
-			if f.RetryAfter > 0 {
-				w.Header().Set("Retry-After", strconv.Itoa(int(f.RetryAfter/time.Second)))
-			}
-			fail(w, err)
+			failed := failf(f.Status, "a fault of the test")
+			failed.causes = []cause{{Reason: "UnexpectedServerResponse", Message: failed.message}}
+			failed.retryAfter = int(f.RetryAfter / time.Second)
+			c.fail(w, failed)
 			return true
 		}
 	}
@@ -183,28 +160,7 @@ func (s *Server) take(r Request) []fault {
 	return met
 }
 
-// wait waits for c or healed, and reports whether it was healed. It ends the request if
-// its client leaves or the server stops.
-func (h handler) wait(q *http.Request, c <-chan time.Time, healed <-chan struct{}) bool {
-	select {
-	case <-c:
-		return false
-	case <-healed:
-		return true
-	case <-q.Context().Done():
-		panic(http.ErrAbortHandler)
-	case <-h.down:
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// broken reports whether the request meets a fault of that kind.
+// broken reports whether the request meets a fault of that kind. Called with mu held.
 func (s *Server) broken(r Request, kind func(Fault) bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.brokenLocked(r, kind)
-}
-
-func (s *Server) brokenLocked(r Request, kind func(Fault) bool) bool {
 	return slices.ContainsFunc(s.faults, func(f *fault) bool { return kind(f.Fault) && f.matches(r) })
 }

@@ -7,7 +7,7 @@ import (
 
 // reserve keeps others from taking the port: it binds a socket and does not listen.
 // Connections are refused. A listener with SO_REUSEADDR, such as Go's, can still bind the
-// port by its number. It returns nil if it fails.
+// port by its number. It does nothing if it fails.
 func reserve(addr net.TCPAddr) (release func()) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -16,7 +16,7 @@ func reserve(addr net.TCPAddr) (release func()) {
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil
+		return func() {}
 	}
 	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 	if err == nil {
@@ -24,7 +24,7 @@ func reserve(addr net.TCPAddr) (release func()) {
 	}
 	if err != nil {
 		_ = syscall.Close(fd)
-		return nil
+		return func() {}
 	}
 	return func() { _ = syscall.Close(fd) }
 }

@@ -1,0 +1,229 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// A pod is a type that is named like a kind, and whose JSON is like that of the kind.
+type pod = Pod
+
+type Pod struct {
+	Metadata metadata `json:"metadata"`
+	Spec     struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
+}
+
+// newPod returns the pod p of the node n1, with an annotation.
+func newPod(a string) *Pod {
+	p := &Pod{Metadata: metadata{Namespace: "default", Name: "p", Annotations: map[string]string{"a": a}}}
+	p.Spec.NodeName = "n1"
+	return p
+}
+
+// start starts a server whose form of protobuf is a word before JSON.
+func start(t *testing.T) *Server {
+	t.Helper()
+	s := NewServer(func(body []byte, _ *int, _ any) (any, *int, error) {
+		text, ok := strings.CutPrefix(string(body), "protobuf ")
+		if !ok {
+			return nil, nil, errors.New("not protobuf")
+		}
+		return tree([]byte(text)), nil, nil
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *Server) endpoint(token string) endpoint {
+	s.SetToken(token)
+	return endpoint{s.url, token, s.ca}
+}
+
+// try makes a request for the pod p, and returns the HTTP status and the body.
+func (c *client) try(ctx context.Context) (int, string, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+pods+"/p", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := c.http.Do(q)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+func TestRequestsAreRecorded(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	Put(s, newPod("1"))
+	c := s.endpoint("").client(t)
+	c.annotate(pods+"/p/status", "b")
+	c.send(t.Context(), "GET", "/version", "", "").Body.Close()
+	nodetest.Equal(t, "requests", s.Requests(), []Request{
+		{Verb: "patch", Resource: "pods/status", Namespace: "default", Name: "p", UserAgent: "Go-http-client/1.1", Body: `{"metadata":{"annotations":{"a":"b"}}}`},
+		{Resource: "/version", UserAgent: "Go-http-client/1.1"},
+	})
+	nodetest.Equal(t, "patches", s.Count("patch", "pods/status"), 1)
+	nodetest.Equal(t, "requests for pods", s.Count("", "pods"), 0)
+}
+
+func TestObjectsOfTheTest(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	first := Put(s, newPod("1"))
+	w := s.endpoint("").client(t).watch(pods, "resourceVersion="+first.Metadata.ResourceVersion)
+	Edit(s, "default", "p", func(p *Pod) { p.Metadata.Annotations["a"] = "2" })
+	nodetest.Equal(t, "UID", Get[Pod](s, "default", "p").Metadata.UID, first.Metadata.UID)
+	other := newPod("3")
+	other.Metadata.UID = "other"
+	Put(s, other)
+	w.expect("MODIFIED 2", "MODIFIED 2", "DELETED 2", "ADDED 3")
+	nodetest.Equal(t, "UIDs", []string{List[Pod](s)[0].Metadata.UID, Get[Pod](s, "default", "p").Metadata.UID}, []string{"other", "other"})
+	Delete[Pod](s, "default", "p")
+	nodetest.Equal(t, "pods", List[Pod](s), nil)
+
+	d := Put(s, Definition{Namespace: "default", Name: "net", Config: "{}", Annotations: map[string]string{"a": "1"}})
+	nodetest.Equal(t, "definition", *Get[Definition](s, "default", "net"), d)
+}
+
+func TestABodyMayBeProtobuf(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.endpoint("").client(t)
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	c.want(201, "", "POST", pods, protobuf, `protobuf {"metadata":{"generateName":"p-"}}`)
+	c.want(400, "BadRequest", "POST", pods, protobuf, `{"metadata":{"generateName":"p-"}}`)
+	c.want(415, "UnsupportedMediaType", "POST", pods, "text/plain", `{}`)
+	nodetest.Equal(t, "pods", len(List[Pod](s)), 1)
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		fault Fault
+		code  int // 0: no answer
+		says  string
+	}{
+		"a status":           {Fault{Status: 403}, 403, `"reason":"Forbidden"`},
+		"a time to wait":     {Fault{Status: 429, RetryAfter: time.Hour}, 429, `"retryAfterSeconds":3600`},
+		"rubbish":            {Fault{Body: "<html>"}, 200, "<html>"},
+		"a connection cut":   {Fault{Cut: true}, 0, ""},
+		"for other requests": {Fault{Cut: true, Resource: "nodes"}, 200, `"name":"p"`},
+		"that has been":      {Fault{Cut: true, Verb: "watch", Times: 1}, 200, `"name":"p"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			Put(s, newPod("1"))
+			c := s.endpoint("").client(t)
+			heal := s.Break(tt.fault)
+			code, text, err := c.try(t.Context())
+			if code != tt.code || !strings.Contains(text, tt.says) || (err != nil) != (tt.code == 0) {
+				t.Errorf("%d %s, %v", code, text, err)
+			}
+			heal()
+			heal()
+			if code, _, err := c.try(t.Context()); code != 200 || err != nil {
+				t.Errorf("healed: %d, %v", code, err)
+			}
+		})
+	}
+}
+
+func TestRequestsMeetTheirFaultsInOrder(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	Put(s, newPod("1"))
+	c := s.endpoint("").client(t)
+	s.Break(Fault{Status: 403, Times: 1})
+	s.Break(Fault{Status: 500, Times: 1})
+	for _, want := range []int{403, 500, 200} {
+		code, _, _ := c.try(t.Context())
+		nodetest.Equal(t, "HTTP status", code, want)
+	}
+}
+
+// The requests that a fault holds are served when it is healed, and end with the server.
+func TestHeldRequests(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]Fault{
+		"a black hole":             {BlackHole: true},
+		"a black hole for one use": {BlackHole: true, Verb: "get", Resource: "pods"},
+		"a late error":             {Delay: time.Hour, Status: 500},
+	} {
+		for end, want := range map[string]int{"healed": 200, "closed": 0} {
+			t.Run(name+" "+end, func(t *testing.T) {
+				t.Parallel()
+				s := start(t)
+				Put(s, newPod("1"))
+				heal := s.Break(fault)
+				c, ended := s.endpoint("").client(t), make(chan int, 1)
+				go func() {
+					code, _, _ := c.try(t.Context())
+					ended <- code
+				}()
+				nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }))
+				select {
+				case code := <-ended:
+					t.Errorf("answered with %d", code)
+				default:
+				}
+				if end == "healed" {
+					heal()
+				} else {
+					s.Close()
+				}
+				nodetest.Equal(t, "HTTP status", nodetest.Come(t, ended, "the end of the request"), want)
+			})
+		}
+	}
+}
+
+func TestFaultsOfWatches(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	p := Put(s, newPod("1"))
+	c := s.endpoint("").client(t)
+	heal := s.Break(Fault{Silent: true, Resource: "pods"})
+	w := c.watch(pods, "resourceVersion="+p.Metadata.ResourceVersion)
+	Put(s, newPod("2"))
+	heal()
+	w.expect("MODIFIED 2") // what it has missed
+	nodetest.Equal(t, "watches", s.Watches(), 1)
+	s.CutWatches("pods")
+	w.expect("")
+	nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Watches() == 0 }))
+	s.Compact()
+	c.watch(pods, "resourceVersion="+p.Metadata.ResourceVersion).expect("ERROR")
+	s.Break(Fault{NoSendInitialEvents: true})
+	c.want(422, "sendInitialEvents", "GET", pods+"?watch=true&"+initial, "", "")
+}
+
+func TestAStoppedServerRefusesConnectionsAndKeepsItsObjects(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	Put(s, newPod("1"))
+	c := s.endpoint("").client(t)
+	s.Stop()
+	s.Stop()
+	if _, _, err := c.try(t.Context()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Error(err)
+	}
+	s.Start()
+	s.Start()
+	if code, _, err := c.try(t.Context()); code != 200 || err != nil {
+		t.Error(code, err)
+	}
+}

@@ -1,0 +1,172 @@
+package kubetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// A kind is a kind of objects that the server has.
+type kind struct {
+	name     string
+	group    string   // with the version
+	resource string   // the name in paths
+	fields   []string // of the spec, for selectors
+}
+
+func kinds() []kind {
+	return []kind{
+		{"Pod", "v1", "pods", []string{"nodeName"}},
+		{"Node", "v1", "nodes", nil},
+		{"Event", "events.k8s.io/v1", "events", nil},
+		{"ResourceClaim", "resource.k8s.io/v1", "resourceclaims", nil},
+		{"ResourceSlice", "resource.k8s.io/v1", "resourceslices", []string{"nodeName", "driver"}},
+		{definitionKind, "k8s.cni.cncf.io/v1", "network-attachment-definitions", nil},
+	}
+}
+
+const definitionKind = "NetworkAttachmentDefinition"
+
+// An object is an object in the store, which replaces objects and never changes them.
+type object struct {
+	meta  metadata
+	other map[string]json.RawMessage // the other keys, with their bytes as they came
+}
+
+// metadata are the keys of metadata that the server keeps.
+type metadata struct {
+	Name                       string            `json:"name,omitempty"`
+	GenerateName               string            `json:"generateName,omitempty"`
+	Namespace                  string            `json:"namespace,omitempty"`
+	UID                        string            `json:"uid,omitempty"`
+	ResourceVersion            string            `json:"resourceVersion,omitempty"`
+	Generation                 int64             `json:"generation,omitempty"`
+	CreationTimestamp          string            `json:"creationTimestamp,omitempty"`
+	DeletionTimestamp          string            `json:"deletionTimestamp,omitempty"`
+	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`
+	Labels                     map[string]string `json:"labels,omitempty"`
+	Annotations                map[string]string `json:"annotations,omitempty"`
+	OwnerReferences            json.RawMessage   `json:"ownerReferences,omitempty"`
+	Finalizers                 json.RawMessage   `json:"finalizers,omitempty"`
+}
+
+func newObject(kind, group string, meta metadata) *object {
+	return &object{meta, map[string]json.RawMessage{"kind": mustMarshal(kind), "apiVersion": mustMarshal(group)}}
+}
+
+// UnmarshalJSON reads an object.
+func (o *object) UnmarshalJSON(text []byte) error {
+	*o = object{}
+	if err := json.Unmarshal(text, &o.other); err != nil {
+		return err
+	}
+	meta := o.other["metadata"]
+	delete(o.other, "metadata")
+	if meta == nil {
+		return nil
+	}
+	return json.Unmarshal(meta, &o.meta)
+}
+
+// MarshalJSON writes the object.
+func (o *object) MarshalJSON() ([]byte, error) {
+	all := make(map[string]any, len(o.other)+1)
+	for key, value := range o.other {
+		all[key] = value
+	}
+	all["metadata"] = o.meta
+	return json.Marshal(all)
+}
+
+// text returns the JSON of the object.
+func (o *object) text() []byte { return mustMarshal(o) }
+
+// with returns a copy with other metadata.
+func (o *object) with(edit func(*metadata)) *object {
+	c := &object{o.meta, maps.Clone(o.other)}
+	edit(&c.meta)
+	return c
+}
+
+// same reports whether two objects mean the same.
+func (o *object) same(other *object) bool {
+	return reflect.DeepEqual(tree(o.text()), tree(other.text()))
+}
+
+// field returns the field of the object for a selector. Only some can be asked for.
+func (o *object) field(k kind, name string) (value string, ok bool) {
+	switch name {
+	case "metadata.name":
+		return o.meta.Name, true
+	case "metadata.namespace":
+		return o.meta.Namespace, true
+	}
+	field := strings.TrimPrefix(name, "spec.")
+	if !slices.Contains(k.fields, field) {
+		return "", false
+	}
+	var spec map[string]any
+	_ = json.Unmarshal(o.other["spec"], &spec) // without a spec there is no value
+	value, _ = spec[field].(string)
+	return value, true
+}
+
+// tree returns JSON as maps and slices, with numbers as they are written.
+func tree(text []byte) (v any) { //nolint:ireturn // any JSON value
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	_ = d.Decode(&v)
+	return v
+}
+
+// mustMarshal returns the JSON of what comes from JSON, or from a test.
+func mustMarshal(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("kubetest: " + err.Error())
+	}
+	return text
+}
+
+// mustRead reads JSON of the kind of T.
+func mustRead[T any](text []byte) (v T) {
+	if err := json.Unmarshal(text, &v); err != nil {
+		panic("kubetest: " + err.Error())
+	}
+	return v
+}
+
+// A Definition is a NetworkAttachmentDefinition.
+type Definition struct {
+	Namespace, Name string
+	UID             string
+	Version         string // the resource version
+	Annotations     map[string]string
+	Config          string // spec.config; empty: the object has no spec
+}
+
+// MarshalJSON returns the object in the API.
+func (d Definition) MarshalJSON() ([]byte, error) {
+	o := object{meta: metadata{
+		Namespace: d.Namespace, Name: d.Name, UID: d.UID, ResourceVersion: d.Version, Annotations: d.Annotations,
+	}}
+	if d.Config != "" {
+		o.other = map[string]json.RawMessage{"spec": mustMarshal(map[string]string{"config": d.Config})}
+	}
+	return o.MarshalJSON()
+}
+
+// UnmarshalJSON reads the object in the API.
+func (d *Definition) UnmarshalJSON(text []byte) error {
+	var o struct {
+		Metadata metadata
+		Spec     struct{ Config string }
+	}
+	err := json.Unmarshal(text, &o)
+	m := o.Metadata
+	*d = Definition{m.Namespace, m.Name, m.UID, m.ResourceVersion, m.Annotations, o.Spec.Config}
+	return err
+}
