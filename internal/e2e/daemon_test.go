@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,32 +36,13 @@ func (n *node) socket() string { return n.file("d", wire.SocketName) }
 type daemon struct {
 	n    *node
 	cmd  *exec.Cmd
-	log  journal
+	log  head
 	done chan struct{} // closed once it has exited
-}
-
-// A journal is a log that can be read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text head
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return string(j.text.text)
 }
 
 // A daemonConf says how a daemon is started.
 type daemonConf struct {
 	keys object            // added to its file; a nil value removes a key
-	args []string          // further arguments
 	env  map[string]string // added to PATH
 }
 
@@ -89,7 +69,7 @@ func (n *node) startDaemon(conf daemonConf) *daemon {
 		name = filepath.Join(stepping, name)
 	}
 	d := &daemon{n: n, done: make(chan struct{})}
-	d.cmd = exec.CommandContext(n.Context(), built(name), append([]string{"--config", n.file("daemon.json")}, conf.args...)...)
+	d.cmd = exec.CommandContext(n.Context(), built(name), "--config", n.file("daemon.json"))
 	d.cmd.Env = []string{"PATH=" + n.path}
 	for _, k := range slices.Sorted(maps.Keys(conf.env)) {
 		d.cmd.Env = append(d.cmd.Env, k+"="+conf.env[k])

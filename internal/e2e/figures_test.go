@@ -1,15 +1,18 @@
 package e2e
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A figureKey is a case, such as "multinet ADD of 8", and what is counted, such as "fsyncs".
@@ -30,35 +33,20 @@ const figuresHead = `# What commands of the examples cost, in counts, with one d
 #
 `
 
-// parseFigures parses the text of String.
-func parseFigures(text string) (figures, error) {
+var figureLine = regexp.MustCompile(`(?m)^([^#\n]+?) +(\S+) +(\d+)(?: \+(\d+)%)?$`)
+
+// readFigures returns the committed figures, in the form of String.
+func readFigures(t *testing.T, path string) figures {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	nodetest.OK(t, err)
 	fs := figures{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		var f figure
-		words, percent, found := strings.Cut(line, "+")
-		fields, err := strings.Fields(words), error(nil)
-		if found {
-			f.percent, err = strconv.Atoi(strings.TrimSuffix(percent, "%"))
-		}
-		if err != nil || len(fields) < 3 {
-			return nil, fmt.Errorf("line %d: %q", n, line)
-		}
-		last := len(fields) - 1
-		if f.count, err = strconv.Atoi(fields[last]); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
-		}
-		key := figureKey{strings.Join(fields[:last-1], " "), fields[last-1]}
-		if _, ok := fs[key]; ok {
-			return nil, fmt.Errorf("line %d: %v is there twice", n, key)
-		}
-		fs[key] = f
+	for _, m := range figureLine.FindAllStringSubmatch(string(text), -1) {
+		count, _ := strconv.Atoi(m[3])
+		percent, _ := strconv.Atoi(m[4]) // 0 if there is none
+		fs[figureKey{m[1], m[2]}] = figure{count, percent}
 	}
-	return fs, lines.Err()
+	return fs
 }
 
 // String returns the figures as sorted lines.
@@ -123,16 +111,26 @@ func (fs figures) updated(got figures) figures {
 	return next
 }
 
-// readFigures returns the committed figures.
-func readFigures(t *testing.T, path string) figures {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
+func TestFiguresSayWhatGrew(t *testing.T) {
+	t.Parallel()
+	of := func(what string, count, percent int) figures { return figures{{"p ADD", what}: {count, percent}} }
+	for name, tt := range map[string]struct {
+		committed, got, updated figures
+		want                    string
+	}{
+		"equal":                {of("opens", 3, 0), of("opens", 3, 0), of("opens", 3, 0), ""},
+		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), of("opens", 4, 0), "p ADD: opens grew from 3 to 4, by 1"},
+		"exact, less":          {of("opens", 3, 0), of("opens", 1, 0), of("opens", 1, 0), "p ADD: opens fell from 3 to 1, by 2: accept it"},
+		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), of("faults", 200, 10), ""},
+		"more than that":       {of("faults", 200, 10), of("faults", 230, 5), of("faults", 230, 10), "p ADD: faults grew from 200 to 230, by 30 (15%); it may grow by 10%"},
+		"less by more than it": {of("faults", 200, 10), of("faults", 100, 5), of("faults", 100, 10), ""},
+		"new":                  {figures{}, of("opens", 3, 0), of("opens", 3, 0), "p ADD: opens: 3, not committed"},
+		"gone":                 {of("opens", 3, 0), figures{}, figures{}, "p ADD: opens: committed, but not measured"},
+	} {
+		nodetest.Equal(t, name, strings.Join(tt.committed.compare(tt.got), "\n"), tt.want)
+		nodetest.Equal(t, name+", updated", tt.committed.updated(tt.got).String(), tt.updated.String())
+		path := filepath.Join(t.TempDir(), "figures")
+		nodetest.OK(t, os.WriteFile(path, []byte(tt.updated.String()), 0o600))
+		nodetest.Equal(t, name+", read", readFigures(t, path).String(), tt.updated.String())
 	}
-	fs, err := parseFigures(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	return fs
 }

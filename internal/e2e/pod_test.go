@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,10 +64,22 @@ type running struct {
 	stdout, stderr head
 }
 
-// A head keeps the first megabyte of a plugin's output.
-type head struct{ text []byte }
+// A head keeps the first megabyte of a program's output. It can be read while it is
+// written.
+type head struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (h *head) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return string(h.text)
+}
 
 func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.text = append(h.text, p[:min(len(p), 1<<20-len(h.text))]...)
 	return len(p), nil
 }
