@@ -56,18 +56,12 @@ func TestAdoptedIsAttached(t *testing.T) {
 		t.Errorf("ran %q", n.trace()[calls:])
 	}
 
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
 	if prev := nodetest.Stdin(t, n.Last("CHECK bridge"))["prevResult"]; prev == nil {
 		t.Error("CHECK without the result of ADD")
 	}
-	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
-		t.Error(err)
-	}
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}); err != nil {
-		t.Error(err)
-	}
+	n.attach()
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}))
 	n.wantRecords("c1/eth0 added")
 	_, err := n.Add(t.Context(), eth0, pair(eth0))
 	if !errors.Is(err, ErrAdded) {
@@ -110,9 +104,7 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 			n.adopt(a, true)
 			more := hotplug(eth0)
 			more.Plan = inNetNS(more.Plan, netns)
-			if _, err := n.Attach(t.Context(), eth0, more); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAttach(eth0, more)
 			later := time.Now().Add(time.Second)
 			nodetest.OK(t, os.Chtimes(a.Sources[0], later, later))
 			if err := n.Check(t.Context(), eth0); err != nil {
@@ -150,9 +142,7 @@ func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 		{"one of its interfaces recorded", func(n *node, _ *Adoption) {
 			k := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
 			n.Helper()
-			if _, err := n.Add(n.Context(), k, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "net0"))}); err != nil {
-				n.Fatal(err)
-			}
+			n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "net0"))})
 		}, nil},
 		{"source gone", func(n *node, a *Adoption) { unlink(n.TB, a.Sources[0]) }, nil},
 		{"damaged record", func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
@@ -189,9 +179,7 @@ func TestAdoptedOfAContainerThatIsGone(t *testing.T) {
 		}
 		n.adopt(a, true)
 		n.wantRecords("c1/eth0 deleting")
-		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}))
 		n.wantNothing()
 		n.adopt(a, false)
 	}
@@ -207,9 +195,7 @@ func TestAdoptedWithoutResults(t *testing.T) {
 	}
 	n.adopt(a, true)
 	n.wantRecords("c1/eth0 added")
-	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
-		t.Error(err)
-	}
+	n.attach()
 	n.wantRecords("c1/eth0 added")
 	n.del(eth0)
 	n.wantNothing()
@@ -252,9 +238,7 @@ func TestReleasedIsNotDeleted(t *testing.T) {
 	var kept []Record
 	keep := func(_ context.Context, r Record) error { kept = append(kept, r); return nil }
 	for range 2 {
-		if err := n.Release(t.Context(), eth0, keep); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.Release(t.Context(), eth0, keep))
 	}
 	if len(kept) != 1 || len(kept[0].Attached) != 1 || kept[0].Attached[0].IfName != "eth0" || kept[0].Attached[0].Result == nil {
 		t.Errorf("kept %+v", kept)
@@ -265,9 +249,7 @@ func TestReleasedIsNotDeleted(t *testing.T) {
 	if files := n.files(); len(files) > 0 || exists(a.Sources[0]) {
 		t.Errorf("left %q", files)
 	}
-	if err := n.invoker().DelAll(t.Context(), kept[0].Attached); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.invoker().DelAll(t.Context(), kept[0].Attached))
 	n.wantNothing()
 }
 

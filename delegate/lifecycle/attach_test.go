@@ -16,9 +16,7 @@ import (
 
 func (n *node) attach() {
 	n.Helper()
-	if _, err := n.Attach(n.Context(), eth0, hotplug(eth0)); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAttach(eth0, hotplug(eth0))
 }
 
 // What was attached later is checked, and deleted with the rest.
@@ -63,9 +61,7 @@ func TestAttachAddsToTheRecord(t *testing.T) {
 func TestDetachRemovesEveryNetworkOfAnInterface(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if _, err := n.Add(t.Context(), eth0, hotplug(eth0)); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, hotplug(eth0))
 	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
 	n.wantRecords("c1/eth0 added")
 	n.attach()

@@ -138,9 +138,7 @@ func TestDelWithoutALock(t *testing.T) {
 			}
 		})
 	}
-	if err := newNode(t).answer(Removal{Key: eth0}, nil); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, newNode(t).answer(Removal{Key: eth0}, nil))
 }
 
 // After our network was renamed a DEL finds the record by the container and the
@@ -213,9 +211,7 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 func (n *node) addNamed(k scratch.Key) {
 	n.Helper()
 	tr := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), k.ContainerID, "x-"+k.Network))}
-	if _, err := n.Add(n.Context(), k, tr); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAdd(k, tr)
 }
 
 // A DEL that is older than the attachment removes nothing, and whether it is older is
@@ -285,9 +281,7 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 		a, calls := n.foreign(eth0, newNetNS(t)), 0
 		ran := len(n.trace())
 		for range 2 {
-			if err := n.Del(t.Context(), elsewhere(a, &calls)); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
 			if got := n.trace()[ran:]; !slices.Equal(got, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}) {
 				t.Errorf("ran %q", got)
 			}
@@ -310,9 +304,7 @@ func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {
 	n.wantRecords("c1/eth0 deleting")
 	n.Exec.Plugins = plugins()
 	ran := len(n.trace())
-	if err := n.Del(t.Context(), elsewhere(a, &calls)); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
 	if got := n.trace()[ran:]; !slices.Equal(got, []string{"DEL bridge eth0"}) || calls != 2 {
 		t.Errorf("ran %q, asked %d times", got, calls)
 	}
@@ -338,9 +330,7 @@ func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 			}
 			ran := len(n.trace())
 			n.Stale = func(recorded time.Time) (bool, error) { return recorded.After(queued), nil }
-			if err := n.Del(t.Context(), elsewhere(a, &calls)); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
 			if got := n.trace()[ran:]; (len(got) == 0) != later {
 				t.Errorf("%s, attached later: %v: ran %q", name, later, got)
 			}

@@ -19,9 +19,7 @@ func (n *node) addWith(k scratch.Key, networkName, result string) {
 	n.printing("bridge", result)
 	n.printing("tuning", result)
 	tr := Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
-	if _, err := n.Add(n.Context(), k, tr); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAdd(k, tr)
 }
 
 func ipsOf(addresses ...string) string {
@@ -202,9 +200,7 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 	n.add(eth0)
 	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
 	hot := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
-	if _, err := n.Attach(t.Context(), eth0, hot); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAttach(eth0, hot)
 	tries := 0
 	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error {
 		if tries++; tries == 2 {

@@ -67,9 +67,7 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n, dir := newNode(t), t.TempDir()
-			if _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAdd(eth0, withFiles(pair(eth0), dir))
 			nodetest.OK(t, tt.do(n, dir))
 			if diff := cmp.Diff(strings.Join(tt.left, " "), strings.Join(files(t, dir), " ")); diff != "" {
 				t.Error(diff)
@@ -123,9 +121,7 @@ func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	n, dir := newNode(t), t.TempDir()
-	if _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, withFiles(pair(eth0), dir))
 	file := filepath.Join(dir, "net0")
 	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
 	n.del(eth0)
@@ -147,9 +143,7 @@ func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	n, dir := newNode(t), t.TempDir()
-	if _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, withFiles(pair(eth0), dir))
 	file := filepath.Join(dir, "net0")
 	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
 	// A record with another name is written anew, and something has the name for that.
@@ -213,9 +207,7 @@ func TestFilesAreThoseOfTheNode(t *testing.T) {
 		a.Files = []string{"/var-run/files/eth0"}
 		return []delegate.Attachment{a}, os.WriteFile(file, nil, 0o600)
 	}
-	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, tr)
 	n.del(eth0)
 	if exists(file) {
 		t.Error("the file is still there")
@@ -290,14 +282,10 @@ func TestDeepestAttachmentIsDetached(t *testing.T) {
 	a := attachment(net, "c1", "eth0")
 	a.Origin, a.CapabilityArgs = raw(deepest), map[string]raw{"x": raw(deepest)}
 	n.printing("bridge", withResult(deep(bounds.Depth-1)))
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	n.wantRecords("c1/eth0 added")
 	other := nodeAt(t, n.Dir)
-	if err := other.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, other.Check(t.Context(), eth0))
 	other.del(eth0)
 	other.wantTrace("CHECK bridge eth0", "DEL bridge eth0")
 	n.wantRecords()

@@ -99,9 +99,7 @@ func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
 			both := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Parse(tt.recorded), "c1", "net0"))}
 			only := Transaction{Plan: Plan(attachment(nodetest.Parse(tt.recorded), "c2", "eth0"))}
 			for k, tr := range map[scratch.Key]Transaction{eth0: both, key("c2", "eth0"): only} {
-				if _, err := n.Add(t.Context(), k, tr); err != nil {
-					t.Fatal(err)
-				}
+				n.mustAdd(k, tr)
 			}
 			for range 2 {
 				nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}))
@@ -263,9 +261,7 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 		outGC()
 		return []delegate.Attachment{attachment(nodetest.Network("gold", "tuning"), "c2", "hot1")}, nil
 	}}
-	if _, err := n.Attach(t.Context(), c2, late); err != nil {
-		t.Error(err)
-	}
+	n.mustAttach(c2, late)
 	all.Wait()
 	trace := n.Exec.Trace()
 	for _, told := range []string{"GC bridge", "GC tuning", "GC macvlan", "GC ipvlan"} {
@@ -306,9 +302,7 @@ func TestGCTellsNetworksOfOneNameTheSame(t *testing.T) {
 	for _, c := range []string{"c1", "c2", "c3"} { // of which a slice grows to four
 		k := key(c, "eth0")
 		ks = append(ks, k)
-		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), c, "eth0"))}); err != nil {
-			t.Fatal(err)
-		}
+		n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), c, "eth0"))})
 	}
 	nets := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("blue", "macvlan"), nodetest.Network("blue", "ipvlan")}
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(ks...), Networks: nets}))
@@ -448,9 +442,7 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 		for i, conf := range confs {
 			as = append(as, attachment(nodetest.Parse(conf), k.ContainerID, k.IfName+string(rune('a'+i))))
 		}
-		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(as...)}); err != nil {
-			t.Fatal(err)
-		}
+		n.mustAdd(k, Transaction{Plan: Plan(as...)})
 	}
 	c2 := key("c2", "eth0")
 	add(eth0, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":1}`, `{"cniVersion":"1.1.0","name":"n","type":"macvlan"}`)

@@ -70,7 +70,20 @@ func plugins() map[string]delegatetest.Plugin {
 
 func (n *node) add(k scratch.Key) {
 	n.Helper()
-	_, err := n.Add(n.Context(), k, pair(k))
+	n.mustAdd(k, pair(k))
+}
+
+// mustAdd is Add, which must succeed.
+func (n *node) mustAdd(k scratch.Key, t Transaction) {
+	n.Helper()
+	_, err := n.Add(n.Context(), k, t)
+	nodetest.OK(n, err)
+}
+
+// mustAttach is Attach, which must succeed.
+func (n *node) mustAttach(k scratch.Key, t Transaction) {
+	n.Helper()
+	_, err := n.Attach(n.Context(), k, t)
 	nodetest.OK(n, err)
 }
 

@@ -28,17 +28,11 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	nodetest.Code(t, err, 101)
 	n.wantRecords("c1/eth0 partial")
 
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
 	other := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "hot1"))}
-	if _, err := n.Attach(t.Context(), eth0, other); err != nil {
-		t.Error(err)
-	}
+	n.mustAttach(eth0, other)
 	n.wantRecords("c1/eth0 partial")
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
 	n.wantTrace(append(n.trace()[:len(n.trace())-4],
 		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot1")...)
 
@@ -48,15 +42,11 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	}
 	nodetest.Says(t, err, "hot0", "in use", "DEL network") // and why it is
 	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 102)
-	if err := n.Detach(t.Context(), eth0, "hot1"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot1"))
 	n.wantRecords("c1/eth0 partial")
 
 	n.Exec.Plugins = plugins() // it is mended
-	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
-		t.Error(err)
-	}
+	n.attach()
 	n.wantRecords("c1/eth0 added")
 	n.del(eth0)
 	n.wantNothing()
@@ -153,9 +143,7 @@ func TestLeftoversAreKeptIfTheyCannotBeNoted(t *testing.T) {
 	tr := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
 		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, errors.Join(os.Remove(record+".copy"), os.Remove(full))
 	}}
-	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, tr)
 	n.clear(2)
 }
 
@@ -237,9 +225,7 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 			netns := newNetNS(t)
 			plan := pair(eth0)
 			plan.Plan = inNetNS(plan.Plan, netns)
-			if _, err := n.Add(t.Context(), eth0, plan); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAdd(eth0, plan)
 			if !tt.there {
 				unlink(t, netns)
 			}
@@ -270,9 +256,7 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 				t.Error("GC said nothing")
 			}
 			n.Exec.Plugins["tuning"] = tuning // it is mended
-			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}))
 			n.wantNothing()
 		})
 	}
@@ -316,8 +300,7 @@ func TestGCOfAPartOfALeftoverSparesTheInterfaceOfAnother(t *testing.T) {
 	nodetest.Code(t, err, 101)
 	n.Exec.Plugins = plugins()
 	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
-	_, err = n.Add(t.Context(), other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "eth0"))})
-	nodetest.OK(t, err)
+	n.mustAdd(other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "eth0"))})
 	before := len(n.trace())
 	nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 999)
 	for _, call := range n.trace()[before:] {
@@ -337,8 +320,7 @@ func TestLeftoverIsRemovedBesideTheOwnerOfWhatWasUndone(t *testing.T) {
 	n.failedAdd(eth0, netns)
 	n.Exec.Plugins = plugins()
 	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
-	_, err := n.Add(t.Context(), other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "net0"))})
-	nodetest.OK(t, err)
+	n.mustAdd(other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "net0"))})
 	n.del(eth0)
 	n.wantRecords("c1/net0 added")
 }

@@ -39,9 +39,7 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 			write(t, outside+"/c1")
 			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 			a.NetNS = tt.atAdd
-			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 			if tt.change != nil {
 				tt.change(t, n.Root+"/run/netns/c1", "")
 			}

@@ -25,9 +25,7 @@ func TestDelAndCheckReplayAdd(t *testing.T) {
 		CapabilityArgs: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":8080.0}]`), "undeclared": json.RawMessage(`1`)},
 	}
 	write(t, a.NetNS)
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	nodetest.OK(t, n.Check(t.Context(), eth0))
 	n.del(eth0)
 	add := n.Last("ADD")
@@ -93,9 +91,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 			write(t, in(path))
 			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 			a.NetNS = in(tt.atAdd)
-			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 			if tt.change != nil {
 				tt.change(t, in(path), in(other))
 			}
@@ -141,9 +137,7 @@ func TestNetNSGone(t *testing.T) {
 			write(t, in(path))
 			as := []delegate.Attachment{attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")}
 			as[0].NetNS, as[1].NetNS = in(tt.first), in(tt.second)
-			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(as...)}); err != nil {
-				t.Fatal(err)
-			}
+			n.mustAdd(eth0, Transaction{Plan: Plan(as...)})
 			if tt.change != nil {
 				tt.change(t, in(path), in(other))
 			}
@@ -206,9 +200,7 @@ func TestNetNSOfAnUndoneLeftover(t *testing.T) {
 	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a), Report: func(context.Context, []delegate.Attached) error { return errors.New("no") }})
 	nodetest.Code(t, err, 999)
 	n.Exec.Plugins = plugins()
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	if got := n.Last("DEL").NetNS; got != ns {
 		t.Errorf("netns %q", got)
 	}

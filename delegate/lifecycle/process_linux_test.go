@@ -165,9 +165,7 @@ func TestOrphanIsKilled(t *testing.T) {
 			t.Helper()
 			wantAlive()
 			m := hasty(n)
-			if err := m.Del(t.Context(), Removal{Key: eth0}); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, m.Del(t.Context(), Removal{Key: eth0}))
 		},
 		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
 			t.Helper()
@@ -243,9 +241,7 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 				}
 				return nil
 			})
-			if err := then(t.Context(), hasty(n)); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, then(t.Context(), hasty(n)))
 		})
 	}
 }

@@ -213,9 +213,7 @@ func TestReconcileLeavesWhatIsNotTheCallers(t *testing.T) {
 	origin := raw(`{"Network":"cluster"}`)
 	mine := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
 	mine.Origin = origin
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(mine, attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"))}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(mine, attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"))})
 	n.attach()
 	n.reconcile(keep("macvlan"))
 	n.wantAttachments("green hot0", "macvlan net1")
@@ -233,9 +231,7 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 	nodetest.OK(t, os.WriteFile(ns, nil, 0o600))
 	a := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
 	a.NetNS = ns
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	n.reconcile(keep("ipvlan"))
 	n.reconcile(keep())
 	for _, c := range n.Exec.Calls() {
@@ -503,9 +499,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 			if strings.Count(err.Error(), ErrSuperseded.Error()) > 1 {
 				t.Errorf("says it twice: %v", err)
 			}
-			if err := <-removed; err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, <-removed)
 			if got := n.trace(); slices.Contains(got, "ADD tuning net2") || slices.Contains(got, "ADD tuning net1") {
 				t.Errorf("went on: %q", got)
 			}

@@ -54,9 +54,7 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 		t.Error("no record")
 		return nil
 	})
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(as...)}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(as...)})
 	if !seen {
 		t.Error("the plugin was not run")
 	}
@@ -260,13 +258,9 @@ func planned(origin string, as ...delegate.Attachment) Transaction {
 func withOrigins(n *node) {
 	n.Helper()
 	blue, red := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net0")
-	if _, err := n.Add(n.Context(), eth0, planned(blueOrigin, blue, red)); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAdd(eth0, planned(blueOrigin, blue, red))
 	green := attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")
-	if _, err := n.Attach(n.Context(), eth0, planned(greenOrigin, green)); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAttach(eth0, planned(greenOrigin, green))
 }
 
 // origins are the recorded ones, by interface, as another process reads them.
@@ -307,9 +301,7 @@ func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 	}
 	n.wantOrigins(all)
 	n = nodeAt(t, n.Dir) // where DEL ipvlan succeeds
-	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
 	delete(all, "hot0")
 	n.wantOrigins(all)
 	n.FailOn("DEL bridge", 100)
@@ -341,13 +333,9 @@ func TestPluginsNeverSeeTheOrigin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	withOrigins(n)
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
 	for _, valid := range [][]types.GCAttachment{validFor(eth0), noneValid} { // GC, then DEL
-		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid}); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: valid}))
 	}
 	verbs := map[string]bool{}
 	for _, c := range n.Exec.Calls() {
@@ -503,9 +491,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 		if _, err := n.Add(t.Context(), k, pair(k)); err != nil && !errors.Is(err, ErrAdded) {
 			t.Error(err)
 		}
-		if err := n.Check(t.Context(), k); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.Check(t.Context(), k))
 		n.del(k)
 	}
 	if got, err := os.ReadFile(n.recordFile(eth0)); err != nil || string(got) != file {

@@ -105,13 +105,9 @@ func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 		n.wantStatus(nil, both...)
 		return nil
 	})
-	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
-		t.Fatal(err)
-	}
+	n.attach()
 	n.wantStatus(nil, slices.Concat(both, []status.Network{{Name: "green", Interface: "hot0"}})...)
-	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
 	n.wantStatus(nil, both...)
 	n.FailOn("DEL bridge", 100)
 	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
@@ -140,9 +136,7 @@ func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.printing("macvlan", strings.ReplaceAll(full, "eth0", "net1"))
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "net1"))}); err != nil {
-		t.Fatal(err)
-	}
+	n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "net1"))})
 	for _, s := range n.recorded(nil) {
 		if s.Default {
 			t.Errorf("%+v", s)
@@ -191,9 +185,7 @@ func TestStatusTriesToWrite(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	for range 2 {
-		if err := n.Status(t.Context(), nil); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.Status(t.Context(), nil))
 	}
 	if left := files(t, n.Dir); len(left) > 0 {
 		t.Errorf("left %q", left)
@@ -201,9 +193,7 @@ func TestStatusTriesToWrite(t *testing.T) {
 	n.add(eth0)
 	before := n.files()
 	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600))
-	if err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}))
 	if d := cmp.Diff(before, n.files()); d != "" {
 		t.Errorf("files (-before +after):\n%s", d)
 	}

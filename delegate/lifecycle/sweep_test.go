@@ -63,9 +63,7 @@ func (n *node) addIn(k scratch.Key, netns string) {
 	n.Helper()
 	plan := pair(k)
 	plan.Plan = inNetNS(plan.Plan, netns)
-	if _, err := n.Add(n.Context(), k, plan); err != nil {
-		n.Fatal(err)
-	}
+	n.mustAdd(k, plan)
 }
 
 // A sweep removes what nobody will ask for any more, and leaves alone what is
@@ -129,9 +127,7 @@ func TestSweepRemovesLocksOfTheDead(t *testing.T) {
 	if got := n.files(); !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
 	}
-	if err := l.Unlock(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, l.Unlock())
 	newSweeper(n).sweep(Sweep{})
 	if got := n.files(); !slices.Equal(got, want[:2]) {
 		t.Errorf("files %q, want %q", got, want[:2])
@@ -226,9 +222,7 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	s := newSweeper(n)
 	s.sweep(Sweep{Waiting: 1})
 	out()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, <-done)
 	s.sweep(Sweep{})
 	n.wantRecords("c1/eth0 added")
 	s.wantTold()
@@ -307,9 +301,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 		{"as it is configured now", now(ipam("host-local")), Sweep{Removed: 1}},
 		{"as another container has it", func(s *sweeping) {
 			plan := Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.TB))}
-			if _, err := s.n.Add(s.n.Context(), key("c2", "eth0"), plan); err != nil {
-				s.n.Fatal(err)
-			}
+			s.n.mustAdd(key("c2", "eth0"), plan)
 		}, Sweep{Removed: 1}},
 		{"not mended", now(ipam("host-lcl")), Sweep{Failed: 1}},
 		{"another network", now(nodetest.Network("red", "ipvlan")), Sweep{Failed: 1}},

@@ -41,9 +41,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	if err := <-errs; !errors.Is(err, ErrSuperseded) {
 		t.Errorf("ADD: %v", err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, <-done)
 	n.wantNothing()
 	if len(n.adds) > 0 {
 		t.Errorf("%d ADDs are still known", len(n.adds))
