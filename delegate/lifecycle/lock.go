@@ -131,7 +131,7 @@ func unlockDir(dir *durable.Dir) {
 
 func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, defaultLockTimeout) }
 
-// defaultLockTimeout is what a zero [Manager.LockTimeout] means.
+// defaultLockTimeout is used if [Manager.LockTimeout] is zero.
 const defaultLockTimeout = 10 * time.Second
 
 // orphanTimeout is how long a killed orphan may take to release the lock.

@@ -81,13 +81,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			dir := t.TempDir()
-			in := func(p string) string {
-				if p == none {
-					return none
-				}
-				return filepath.Join(dir, p)
-			}
+			in := pathsIn(t.TempDir())
 			write(t, in(path))
 			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 			a.NetNS = in(tt.atAdd)
@@ -127,13 +121,7 @@ func TestNetNSGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			dir := t.TempDir()
-			in := func(p string) string {
-				if p == none {
-					return none
-				}
-				return filepath.Join(dir, p)
-			}
+			in := pathsIn(t.TempDir())
 			write(t, in(path))
 			as := []delegate.Attachment{attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")}
 			as[0].NetNS, as[1].NetNS = in(tt.first), in(tt.second)
@@ -152,6 +140,16 @@ func TestNetNSGone(t *testing.T) {
 	}
 	if (Record{}).NetNSGone() {
 		t.Error("what has no attachments has no namespace to lose")
+	}
+}
+
+// pathsIn returns a function that puts a path in dir. An empty path stays empty.
+func pathsIn(dir string) func(path string) string {
+	return func(path string) string {
+		if path == "" {
+			return ""
+		}
+		return filepath.Join(dir, path)
 	}
 }
 
