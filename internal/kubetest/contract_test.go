@@ -281,20 +281,20 @@ func TestContractOfAStatusPatch(t *testing.T) {
 func TestContractOfLists(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		name, path, query string // NAME is the test's
+		name, path, query string // NAME is the test's, VERSION that of its last pod
 		want              []string
 	}{
 		{"by node", allPods, "fieldSelector=spec.nodeName%3DNAME", []string{"NAME", "NAME-2"}},
 		{"by node in another namespace", "/api/v1/namespaces/kube-system/pods", "fieldSelector=spec.nodeName%3DNAME", nil},
-		{"by node from the cache", allPods, "resourceVersion=0&resourceVersionMatch=NotOlderThan&fieldSelector=spec.nodeName%3DNAME", []string{"NAME", "NAME-2"}},
+		{"by node from the cache", allPods, "resourceVersion=VERSION&resourceVersionMatch=NotOlderThan&fieldSelector=spec.nodeName%3DNAME", []string{"NAME", "NAME-2"}},
 		{"by name and node", allPods, "fieldSelector=metadata.name%3DNAME,spec.nodeName%3DNAME", []string{"NAME"}},
 		{"of all definitions by name", "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "fieldSelector=metadata.name%3DNAME,metadata.namespace%3Ddefault", []string{"NAME"}},
 	} {
 		contract(t, row.name, func(c *client) {
 			c.pod(c.name)
-			c.pod(c.name + "-2")
+			last := c.pod(c.name + "-2")
 			c.definition(c.name)
-			list := c.get(row.path + "?" + c.named(row.query))
+			list := c.get(row.path + "?" + strings.ReplaceAll(c.named(row.query), "VERSION", last.meta.ResourceVersion))
 			var got, want []string
 			for _, o := range mustRead[[]*object](list.other["items"]) {
 				got = append(got, o.meta.Name)
