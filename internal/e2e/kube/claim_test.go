@@ -1,13 +1,18 @@
 package kube
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/examples/lab/host"
 )
@@ -308,4 +313,434 @@ func TestOnlyTheStatusNeedsTheRightOfTheDriver(t *testing.T) {
 	if len(n.gate.made(http.MethodPatch+" /apis/resource.k8s.io")) > 0 {
 		t.Error("a claim is patched: the API server refuses that for some forms of parameters")
 	}
+}
+
+// A status is written whatever the parameters look like, and the plugin gets each value as it is
+// written in the claim, apart from blanks.
+func TestEveryFormOfParametersReachesThePluginAndGetsAStatus(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	text, err := json.Marshal(n.watched(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The values of the test come before those of the network.
+	config := func(values string) string { return "{" + values + "," + string(text[1:]) }
+	quoted := func(config string) string {
+		text, err := json.Marshal(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","config":` + string(text) + "}"
+	}
+	const group = "cni.networking.x-k8s.io"
+	for name, tt := range map[string]struct{ values, parameters string }{
+		"canonical":      {`"a":1,"b":2`, ""},
+		"unsorted":       {`"z":{"b":2,"a":1},"a":[{"d":1,"c":2}]`, ""},
+		"point":          {`"a":1.0`, ""},
+		"exponent":       {`"a":1e3`, ""},
+		"digits":         {`"a":12345678901234567890`, ""},
+		"blanks":         {"\"a\" : 1 ,\n\t\"b\" : [ 1 , 2 ]", ""},
+		"other-spelling": {`"b":1.50,"a":"\u003c\/\u00e9"`, "CNIConfig cni.dra.networking.x-k8s.io"},
+		"mixed-spelling": {`"b":1.50,"a":null`, "CNIConfig " + group},
+		"as-a-string":    {"\"b\" : 1.0,\n\t\"a\":12345678901234567890", "string"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := config(tt.values)
+			parameters := cniConfig("CNI", group, want)
+			switch kind, group, spelled := strings.Cut(tt.parameters, " "); {
+			case spelled:
+				parameters = cniConfig(kind, group, want)
+			case kind == "string":
+				parameters = quoted(want)
+			}
+			s, c := n.one(name, parameters)
+			n.ok("ADD", s)
+			n.wantAttached(c, s, "eth0", "net1")
+			got := values(t, n.read(n.file("given", "ADD-"+s.id+"-net1")))
+			for key, value := range values(t, []byte(want)) {
+				if diff := cmp.Diff(value, got[key]); diff != "" {
+					t.Errorf("%s: the plugin gets another value (-want +got):\n%s", key, diff)
+				}
+			}
+			n.ok("DEL", s)
+			n.unprepare(c)
+			n.wantReleased(resourceClaims{c}, s)
+		})
+	}
+}
+
+// values returns the values of an object as they are written, without blanks.
+func values(t *testing.T, text []byte) map[string]string {
+	t.Helper()
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(text, &keys); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for key, value := range keys {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, value); err != nil {
+			t.Fatal(err)
+		}
+		all[key] = compact.String()
+	}
+	return all
+}
+
+// Parameters that mean nothing are refused when the kubelet prepares the claim, with a reason,
+// and before any plugin runs.
+func TestParametersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	for name, tt := range map[string]struct {
+		parameters []string
+		want       string
+	}{
+		"none":                      {nil, "no config"},
+		"two":                       {[]string{own("blue"), own("green")}, "2 configs"},
+		"an empty object":           {[]string{`{}`}, `kind`},
+		"another kind":              {[]string{`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Other","definition":"blue"}`}, "kind"},
+		"another version":           {[]string{`{"apiVersion":"dra.metacni.io/v2","kind":"Network","definition":"blue"}`}, "v2"},
+		"a kind that is a number":   {[]string{`{"apiVersion":"dra.metacni.io/v1alpha1","kind":1}`}, "not a string"},
+		"an unknown key":            {[]string{strings.Replace(own("blue"), "{", `{"more":1,`, 1)}, "more"},
+		"a key twice":               {[]string{strings.Replace(own("blue"), "{", `{"kind":"Network",`, 1)}, "kind"},
+		"neither name nor config":   {[]string{`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network"}`}, "definition"},
+		"a name and a config":       {[]string{strings.Replace(own("blue"), "{", `{"config":"{}",`, 1)}, "config"},
+		"a name that is null":       {[]string{`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","definition":null}`}, "not a string"},
+		"a name that is none":       {[]string{own("../../x/y")}, "definition"},
+		"an interface that is none": {[]string{strings.Replace(own("blue"), "{", `{"ifName":"a/b",`, 1)}, "ifName"},
+		"a string in place of an object": {
+			[]string{cniConfig("CNI", "cni.networking.x-k8s.io", `"{}"`)}, "not an object",
+		},
+		"an object in place of a string": {
+			[]string{`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","config":{}}`}, "not a string",
+		},
+		"a network without a type": {[]string{cniConfig("CNI", "cni.networking.x-k8s.io", `{"cniVersion":"1.1.0","name":"x"}`)}, "config"},
+		"a network that is multinet's": {
+			[]string{cniConfig("CNI", "cni.networking.x-k8s.io", `{"cniVersion":"1.1.0","name":"x","type":"multinet"}`)}, "multinet",
+		},
+		"a type that is a path": {
+			[]string{cniConfig("CNI", "cni.networking.x-k8s.io", `{"cniVersion":"1.1.0","name":"x","type":"../bridge"}`)}, "a path",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			name := strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), "'", "")
+			s := n.claiming(name, "", name)
+			c := n.claims(name, tt.parameters, []string{"shared"}, s.pod)
+			if err := n.tryPrepare(c); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+			same(t, "prepared", nil, n.prepared(c))
+		})
+	}
+	n.wantReleased(nil)
+	same(t, "plugins run", nil, glob(t, n.file("given/*")))
+}
+
+// What is no object, or has more than 10 KiB, the API server refuses. What has exactly 10 KiB
+// is attached.
+func TestParametersAtTheLimitOfTheServer(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	sized := func(size int) string {
+		network := n.watched(4)
+		network["pad"] = ""
+		network["pad"] = strings.Repeat("x", size-len(n.inline(network)))
+		return n.inline(network)
+	}
+	for name, parameters := range map[string]string{
+		"a string": `"x"`, "a number": `1`, "a list": `[]`, "null": `null`, "too long": sized(resourcev1.OpaqueParametersMaxLength + 1),
+	} {
+		claim := n.scheduler.Claim(n.namespace, "refused", n.class(), []string{"r"}, parameters)
+		if _, err := n.scheduler.Create(t.Context(), claim); err == nil {
+			t.Errorf("the API server accepts %s", name)
+		}
+	}
+	s, c := n.one("longest", sized(resourcev1.OpaqueParametersMaxLength))
+	n.ok("ADD", s)
+	n.wantAttached(c, s, "eth0", "net1")
+	n.ok("DEL", s)
+	n.unprepare(c)
+	n.wantReleased(resourceClaims{c}, s)
+}
+
+// A claim that cannot be had is refused, and harms no other one of the same request.
+func TestClaimsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	first, second := n.claiming("first", "", "has"), n.claiming("second", "", "wants")
+	has, many := n.claim("has", own("green"), "single", first.pod), n.claim("many", own("blue"), "shared", first.pod, second.pod)
+	if err := n.tryPrepare(has, many); err == nil || !strings.Contains(err.Error(), "reserved for 2 pods") {
+		t.Errorf("a claim for two pods: %v", err)
+	}
+	same(t, "prepared", nil, n.prepared(many))
+	if len(n.prepared(has)) != 1 {
+		t.Error("the good claim of a request with a bad one is not prepared")
+	}
+	wants := n.claim("wants", own("blue"), "single", second.pod)
+	if err := n.tryPrepare(wants); err == nil || !strings.Contains(err.Error(), n.namespace+"/has") {
+		t.Errorf("a device of another claim: %v", err)
+	}
+	unknown := wants.DeepCopy()
+	unknown.UID = "00000000-0000-4000-8000-000000000000"
+	if err := n.tryPrepare(unknown); err == nil || !strings.Contains(err.Error(), "got replaced") {
+		t.Errorf("a wrong UID: %v", err)
+	}
+	absent := wants.DeepCopy()
+	absent.Name = "absent"
+	if err := n.tryPrepare(absent); err == nil {
+		t.Error("a claim that does not exist is prepared")
+	}
+	n.unprepare(unknown, absent) // nobody has them
+	n.ok("ADD", first)
+	n.wantAttached(has, first, "eth0", "net1")
+	n.ok("DEL", first)
+	n.unprepare(has)
+	n.prepare(wants)
+	n.ok("ADD", second)
+	n.wantAttached(wants, second, "eth0", "net1")
+	n.ok("DEL", second)
+	n.unprepare(wants)
+	n.wantReleased(resourceClaims{has, many, wants, unknown}, first, second)
+}
+
+// Without a configuration of its own a claim has that of its DeviceClass. Several of a class are
+// refused as several of a claim are.
+func TestTheConfigurationOfAClassIsTheDefault(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	for name, tt := range map[string]struct {
+		class, claim []string
+		bridge       int // 0 means refused
+	}{
+		"of-the-class":     {[]string{own("green")}, nil, 2},
+		"of-the-claim":     {[]string{own("green")}, []string{own("blue")}, 1},
+		"two-of-the-class": {[]string{own("green"), own("blue")}, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			class := n.namespace + "-" + name
+			if err := n.scheduler.Class(t.Context(), class, tt.class...); err != nil {
+				t.Fatal(err)
+			}
+			s := n.claiming(name, "", name)
+			c := n.allocate(n.scheduler.Claim(n.namespace, name, class, []string{"r"}, tt.claim...), []string{"shared"}, s.pod)
+			if tt.bridge == 0 {
+				if err := n.tryPrepare(c); err == nil || !strings.Contains(err.Error(), "2 configs") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			n.prepare(c)
+			n.ok("ADD", s)
+			n.wantAttached(c, s, "eth0", "net1")
+			if ips := n.devices(c)[0].NetworkData.IPs; !strings.HasPrefix(ips[0], fmt.Sprintf("10.%d.%d.", n.number, tt.bridge)) {
+				t.Errorf("%q is not of bridge %d", ips, tt.bridge)
+			}
+			n.ok("DEL", s)
+			n.unprepare(c)
+			n.wantReleased(resourceClaims{c}, s)
+		})
+	}
+}
+
+// delete deletes a claim.
+func (n *driverNode) delete(c *resourcev1.ResourceClaim) {
+	n.t.Helper()
+	if err := n.scheduler.Client.ResourceV1().ResourceClaims(c.Namespace).Delete(n.t.Context(), c.Name, metav1.DeleteOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A daemon that is killed in any window has its successor go on: the pod is attached, its
+// status is written, and nothing is left in the end.
+func TestKilledInEveryWindowOfAClaim(t *testing.T) {
+	t.Parallel()
+	for name, window := range map[string]func(n *driverNode, s *sandbox, c resourceClaims) *sandbox{
+		"between prepare and ADD": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			n.restart()
+			n.ok("ADD", s)
+			n.wantAttached(c[0], s, "eth0", "net1")
+			n.ok("DEL", s)
+			return nil
+		},
+		"during ADD": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			let := n.set("hold-ADD")
+			var add error
+			var adding sync.WaitGroup
+			adding.Go(func() { add = n.cni("ADD", s) })
+			ended := n.held("ADD")
+			n.kill()
+			if adding.Wait(); add == nil {
+				n.t.Error("the ADD succeeds")
+			}
+			let()
+			ended() // a bridge that is killed may leave one that its next ADD cannot use
+			n.ready()
+			n.register()
+			n.ok("DEL", s)
+			n.wantNothing(s)
+			next := n.sandbox(s.pod) // as the kubelet does
+			n.ok("ADD", next)
+			n.wantAttached(c[0], next, "eth0", "net1")
+			n.ok("DEL", next)
+			return next
+		},
+		"between ADD and status": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			n.gate.breakIt(fault{method: http.MethodPut, swallow: true})
+			n.ok("ADD", s)
+			eventually(n.t, func() bool { return n.statusRequests() > 0 })
+			n.kill()
+			n.gate.heal()
+			n.ready()
+			n.register()
+			n.wantAttached(c[0], s, "eth0", "net1")
+			n.ok("DEL", s)
+			return nil
+		},
+		"between ADD and DEL": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			n.ok("ADD", s)
+			n.wantAttached(c[0], s, "eth0", "net1")
+			n.restart()
+			n.wantAttached(c[0], s, "eth0", "net1")
+			n.ok("CHECK", s)
+			n.ok("DEL", s)
+			return nil
+		},
+		"between ADD and unprepare, without DEL": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			n.ok("ADD", s)
+			n.restart()
+			n.unprepare(c...)
+			same(n.t, "interfaces", []string{"eth0"}, n.interfaces(s))
+			n.ok("DEL", s)
+			return nil
+		},
+		"during unprepare": func(n *driverNode, s *sandbox, c resourceClaims) *sandbox {
+			n.ok("ADD", s)
+			let := n.set("hold-DEL")
+			var release error
+			var releasing sync.WaitGroup
+			releasing.Go(func() { release = n.kubelet.Unprepare(n.t.Context(), c...) })
+			n.held("DEL")
+			n.kill()
+			if releasing.Wait(); release == nil {
+				n.t.Error("unprepare succeeds")
+			}
+			let()
+			n.ready()
+			n.register()
+			n.unprepare(c...)
+			same(n.t, "interfaces", []string{"eth0"}, n.interfaces(s))
+			n.ok("DEL", s)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newDriver(t, nil)
+			s, c := n.one("one", n.inline(n.watched(4)))
+			all := []*sandbox{s}
+			if next := window(n, s, resourceClaims{c}); next != nil {
+				all = append(all, next)
+			}
+			n.unprepare(c)
+			n.wantReleased(resourceClaims{c}, all...)
+		})
+	}
+}
+
+// While the API server is away, in any way, only prepare fails: the kubelet reads the claim
+// with it. A pod whose claims are prepared is attached and removed, also by another daemon, and
+// its status is written afterwards.
+func TestAnOutageDelaysOnlyPrepareAndTheStatus(t *testing.T) {
+	t.Parallel()
+	for name, o := range outages(t) {
+		switch name {
+		case "connections are refused", "no request is answered", "the API server has no database":
+		default:
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newDriver(t, impatient())
+			eventually(t, func() bool { return len(glob(t, n.file("nads", n.namespace, "blue.conf*"))) == 1 })
+			gone, goneClaim := n.one("gone", own("blue"))
+			n.ok("ADD", gone)
+			n.wantAttached(goneClaim, gone, "eth0", "net1")
+			kept, keptClaim := n.one("kept", own("blue"))
+			late := n.claiming("late", "", "late")
+			lateClaim := n.claim("late", own("blue"), "shared", late.pod)
+
+			o.begin(n.node)
+			if err := n.tryPrepareFor(impatience, lateClaim); err == nil {
+				t.Error("prepare succeeds without the API server")
+			}
+			n.ok("DEL", gone)
+			n.unprepare(goneClaim)
+			n.ok("ADD", kept)
+			n.ok("CHECK", kept)
+			n.kill()
+			n.start()
+			n.until("/readyz")
+			n.register()
+			n.ok("CHECK", kept)
+			second := n.sandbox(kept.pod)
+			n.ok("ADD", second)
+			o.end(n.node)
+			n.wantAttached(keptClaim, second, "eth0", "net1")
+			eventually(t, func() bool { return n.tryPrepare(lateClaim) == nil })
+			n.ok("ADD", late)
+			n.wantAttached(lateClaim, late, "eth0", "net1")
+			for _, s := range []*sandbox{kept, second, late} {
+				n.ok("DEL", s)
+			}
+			n.unprepare(keptClaim, lateClaim)
+			n.wantReleased(resourceClaims{goneClaim, keptClaim, lateClaim}, gone, kept, second, late)
+		})
+	}
+}
+
+// A claim that is deleted and created again under its name, between prepare and ADD, is not the
+// one that was prepared. The pod gets what was prepared for it, and the new claim no status.
+func TestAClaimThatIsReplacedAfterPrepare(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	s, c := n.one("one", own("blue"))
+	n.delete(c)
+	other := n.claiming("other", "", "one")
+	replaced := n.claim("one", own("green"), "shared", other.pod)
+	if err := n.tryPrepare(c); err == nil || !strings.Contains(err.Error(), "got replaced") {
+		t.Errorf("prepare of the old claim: %v", err)
+	}
+	n.ok("ADD", s)
+	same(t, "interfaces", []string{"eth0", "net1"}, n.interfaces(s))
+	n.prepare(replaced)
+	n.ok("ADD", other)
+	n.wantAttached(replaced, other, "eth0", "net1")
+	n.ok("DEL", s)
+	n.unprepare(c)
+	n.ok("CHECK", other)
+	if !n.attachedBy(replaced, other) {
+		t.Errorf("the status of the new claim has changed: %+v", n.devices(replaced))
+	}
+	n.delete(replaced) // before the pod's end
+	n.ok("DEL", other)
+	n.unprepare(replaced)
+	n.wantReleased(resourceClaims{c, replaced}, s, other)
+}
+
+// The daemon serves a kubelet that starts again, and claims that an earlier one has had prepared.
+func TestAKubeletMayRegisterTheDriverAgain(t *testing.T) {
+	t.Parallel()
+	n := newDriver(t, nil)
+	s, c := n.one("one", own("blue"))
+	n.register()
+	n.prepare(c)
+	n.ok("ADD", s)
+	n.wantAttached(c, s, "eth0", "net1")
+	n.register()
+	n.unprepare(c)
+	same(t, "interfaces", []string{"eth0"}, n.interfaces(s))
+	n.ok("DEL", s)
+	n.wantReleased(resourceClaims{c}, s)
 }
