@@ -2,12 +2,13 @@ package kubetest
 
 import (
 	"net"
+	"sync"
 	"syscall"
 )
 
 // reserve keeps others from taking the port: it binds a socket and does not listen.
 // Connections are refused. A listener with SO_REUSEADDR, such as Go's, can still bind the
-// port by its number. It does nothing if it fails.
+// port by its number. It does nothing if it fails. release may be called again.
 func reserve(addr net.TCPAddr) (release func()) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -26,5 +27,5 @@ func reserve(addr net.TCPAddr) (release func()) {
 		_ = syscall.Close(fd)
 		return func() {}
 	}
-	return func() { _ = syscall.Close(fd) }
+	return sync.OnceFunc(func() { _ = syscall.Close(fd) })
 }
