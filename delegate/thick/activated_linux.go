@@ -17,10 +17,15 @@ import (
 // firstFD is the first file descriptor that a service manager passes.
 const firstFD = 3
 
+// activated returns the socket that the service manager has passed, with its lock, or
+// nil if there is none.
 func activated(ctx context.Context, env []string) (net.Listener, error) {
 	l, err := passed(env)
-	if err != nil || l == nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("socket activation: %w", err)
+	}
+	if l == nil {
+		return nil, nil
 	}
 	path := l.Addr().String()
 	if !filepath.IsAbs(path) {
@@ -28,7 +33,7 @@ func activated(ctx context.Context, env []string) (net.Listener, error) {
 	}
 	lock, err := lockFile(ctx, path+".lock")
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, fmt.Errorf("socket activation: %w", errors.Join(err, l.Close()))
 	}
 	return &lockedListener{l, sync.OnceFunc(func() { unlockFile(lock) })}, nil
 }

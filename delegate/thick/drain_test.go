@@ -210,6 +210,15 @@ func TestSilentConnectionsAreServedUntilTheirTimeIsOver(t *testing.T) {
 	})
 }
 
+// A handingOver is a listener whose handOver is do.
+type handingOver struct {
+	*inMemory
+
+	do func(context.Context) error
+}
+
+func (l handingOver) handOver(ctx context.Context) error { return l.do(ctx) }
+
 // The successor has the socket only once nothing is in flight, and what
 // connects until then is served.
 func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
@@ -220,7 +229,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 		r := &rig{t: t, Server: local(&Server{Commands: f.commands()}), l: newInMemory(), done: make(chan struct{})}
 		r.Client = clientOf(r.l.dial)
 		var wg sync.WaitGroup
-		r.HandOver = func(ctx context.Context) error {
+		handOver := func(ctx context.Context) error {
 			if s := r.Stats(); s != (Stats{}) {
 				t.Errorf("in flight: %+v", s)
 			}
@@ -246,7 +255,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 			})
 			return errors.New("nobody came")
 		}
-		r.run(r.l)
+		r.run(handingOver{r.l, handOver})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -261,16 +270,16 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	})
 }
 
-// A listener whose HandOver does not end Accept is closed.
+// A listener whose handOver does not end Accept is closed.
 func TestHandOverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, Server: local(bare()), l: newInMemory(), done: make(chan struct{})}
-		r.HandOver = func(ctx context.Context) error {
+		handOver := func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		r.run(r.l)
+		r.run(handingOver{r.l, handOver})
 		synctest.Wait()
 		start := time.Now()
 		r.stop()

@@ -28,7 +28,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	l, err := thick.Listen(ctx, filepath.Join(dir, "multus.sock"))
+	l, err := thick.Listen(ctx, os.Environ(), filepath.Join(dir, "multus.sock"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -42,7 +42,6 @@ func Example() {
 				return types.NewError(11, a.IfName+" is busy", "")
 			},
 		},
-		HandOver: l.HandOver, // the next daemon takes the socket without a gap
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Serve(ctx, l) }()

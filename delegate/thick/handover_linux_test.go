@@ -142,15 +142,15 @@ func announced(t *testing.T, socket string) {
 }
 
 // listenLater starts a Listen, which has to wait.
-func listenLater(ctx context.Context, socket string) (result func() (*Listener, error)) {
-	var l *Listener
+func listenLater(ctx context.Context, socket string) (result func() (*listener, error)) {
+	var l *listener
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l, err = Listen(ctx, socket)
+		l, err = listen(ctx, socket)
 	}()
-	return func() (*Listener, error) { <-done; return l, err }
+	return func() (*listener, error) { <-done; return l, err }
 }
 
 // All that connected before the next one took over is served by the old one,
@@ -160,7 +160,7 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 	for _, awaited := range []bool{true, false} {
 		socket := socketDir(t) + "/s"
 		l := listenOn(t, socket)
-		var next func() (*Listener, error)
+		var next func() (*listener, error)
 		if awaited {
 			next = listenLater(t.Context(), socket)
 			announced(t, socket)
@@ -172,8 +172,8 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 			defer c.Close()
 			early = append(early, c)
 		}
-		nodetest.OK(t, l.HandOver(t.Context()))
-		nodetest.OK(t, l.HandOver(t.Context()))
+		nodetest.OK(t, l.handOver(t.Context()))
+		nodetest.OK(t, l.handOver(t.Context()))
 		if awaited {
 			l2, err := next()
 			nodetest.OK(t, err)
@@ -233,7 +233,7 @@ func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
-	nodetest.OK(t, l.HandOver(t.Context()))
+	nodetest.OK(t, l.handOver(t.Context()))
 	lock, err := tryLockFile(socket + ".lock")
 	if lock == nil {
 		t.Fatal(err)
@@ -261,24 +261,16 @@ func TestListenEndsWithItsContext(t *testing.T) {
 	announced(t, socket)
 	second := listenLater(ctx, socket) // in the line behind it
 	cancel(cause)
-	for _, next := range []func() (*Listener, error){first, second} {
+	for _, next := range []func() (*listener, error){first, second} {
 		if l, err := next(); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
 			t.Errorf("%v, %v", l, err)
 		}
 	}
 	go func() { _ = serveEcho(l) }()
 	nodetest.OK(t, echo(socket))
-	nodetest.OK(t, l.HandOver(t.Context()))
+	nodetest.OK(t, l.handOver(t.Context()))
 	nodetest.OK(t, l.Close())
 	nodetest.OK(t, listenOn(t, socket).Close())
-}
-
-func TestServeRefusesAListenerWithoutHandOver(t *testing.T) {
-	t.Parallel()
-	l := listenOn(t, socketDir(t)+"/s")
-	if err := bare().Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
-		t.Error(err)
-	}
 }
 
 // A newcomer that does not come to take over does not keep the old one for
@@ -292,7 +284,7 @@ func TestHandOverEndsWithItsContext(t *testing.T) {
 	defer unlockFile(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.HandOver(ctx); !errors.Is(err, context.Canceled) {
+	if err := l.handOver(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -322,7 +314,7 @@ func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 	defer unlockFile(waits)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	nodetest.OK(t, l.HandOver(ctx))
+	nodetest.OK(t, l.handOver(ctx))
 }
 
 // Nothing that a daemon has open gets to the plugins it runs: not the socket,
@@ -372,7 +364,7 @@ func TestNothingIsInherited(t *testing.T) {
 func playListen(t *testing.T, socket string) {
 	t.Helper()
 	from := inheritable(t, nil) // who runs the tests
-	l, err := Listen(t.Context(), socket)
+	l, err := listen(t.Context(), socket)
 	nodetest.OK(t, err)
 	fmt.Println("listens", inheritable(t, from))
 	go func() { _ = serveEcho(l) }()
@@ -385,7 +377,7 @@ func playListen(t *testing.T, socket string) {
 		case "fds":
 			fmt.Println("fds", inheritable(t, from))
 		case "over":
-			fmt.Println("over", l.HandOver(t.Context()))
+			fmt.Println("over", l.handOver(t.Context()))
 		case "close":
 			fmt.Println("closed", l.Close())
 		}

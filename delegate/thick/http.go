@@ -17,6 +17,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
+// pathInfo is the page that says what the daemon can do: api (versions of the messages),
+// cniVersions, features, version.
+const pathInfo = "/info"
+
 type callerKey struct{}
 
 // A caller is the peer of a connection.
@@ -45,7 +49,7 @@ func (sv *service) caller(c net.Conn) caller {
 }
 
 // ownPaths are the paths that a server does not leave to Other.
-var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo} //nolint:gochecknoglobals // never written
+var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, pathInfo} //nolint:gochecknoglobals // never written
 
 // ServeHTTP serves one request: a command, a page of Other, or one of its own.
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +114,7 @@ func (sv *service) page(r *http.Request) reply {
 			return refusal(http.StatusNotFound, "this daemon does not list attachments")
 		}
 		return allowed(r, sv.list, http.MethodGet, http.MethodPost)
-	case wire.PathInfo:
+	case pathInfo:
 		return allowed(r, sv.info, http.MethodGet, http.MethodHead)
 	}
 	return sv.probe(r)

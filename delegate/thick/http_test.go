@@ -70,7 +70,7 @@ func TestMethodsOfEachPath(t *testing.T) {
 		}
 	}
 	for path, allow := range map[string]string{
-		wire.PathCNI: "POST", wire.PathAttach: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", wire.PathInfo: "GET, HEAD",
+		wire.PathCNI: "POST", wire.PathAttach: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", pathInfo: "GET, HEAD",
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
@@ -367,10 +367,10 @@ func TestInfo(t *testing.T) {
 	a := post(t, &Server{
 		Commands: (&fake{}).commands(), Attach: func(*wire.Attributes) Commands { return Commands{} }, Queue: t.TempDir(), Version: "multinetd v1",
 		Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
-	}, "GET", wire.PathInfo, "")
+	}, "GET", pathInfo, "")
 	a.wantOK(t)
 	sameJSON(t, fixture(t, "answer-info.json"), a.body)
-	a = post(t, bare(), "GET", wire.PathInfo, "")
+	a = post(t, bare(), "GET", pathInfo, "")
 	if !strings.Contains(a.body, `"features":[]`) {
 		t.Error(a.body)
 	}
@@ -438,7 +438,7 @@ func TestProbesServeNoCommand(t *testing.T) {
 		{http.MethodGet, wire.PathReady + "?verbose", "", http.StatusServiceUnavailable, `{"name":"queue","ok":true}`},
 		{http.MethodPost, wire.PathCNI, string(encoded(request("ADD", "c1"))), http.StatusNotFound, wire.PathCNI},
 		{http.MethodPost, wire.PathAttach, string(encoded(request("ADD", "c1"))), http.StatusNotFound, wire.PathAttach},
-		{http.MethodGet, wire.PathInfo, "", http.StatusNotFound, wire.PathInfo},
+		{http.MethodGet, pathInfo, "", http.StatusNotFound, pathInfo},
 		{http.MethodGet, "/metrics", "", http.StatusNotFound, "/metrics"},
 	} {
 		w := httptest.NewRecorder()

@@ -229,7 +229,7 @@ func TestStrangers(t *testing.T) {
 					}
 				})
 				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.observe, Other: other}, tt.peer)
-				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
+				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, pathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
 					if tt.ok == (a.status == http.StatusForbidden) {
@@ -293,7 +293,7 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 		}
 		r.do(request("GC", "")).wantOK(t)
 		r.do(request("STATUS", "")).wantOK(t)
-		for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo} {
+		for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo} {
 			r.get(path).wantOK(t)
 		}
 		if d := time.Since(start); d != 0 {
@@ -314,7 +314,7 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 // asks for.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo, wire.PathAttach, "/metrics"} {
+	for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo, wire.PathAttach, "/metrics"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,7 @@ type listener struct {
 	closed bool
 }
 
-func listen(ctx context.Context, socket string) (*Listener, error) {
+func listen(ctx context.Context, socket string) (*listener, error) {
 	if socket == "" || socket[0] == '@' {
 		return nil, errors.New("not a path")
 	}
@@ -55,7 +55,7 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 		unlockFile(lock)
 		return nil, err
 	}
-	return &Listener{l, l.handOver}, nil
+	return l, nil
 }
 
 // bind listens on temp, sets its mode and renames it to the socket. The lock is
@@ -152,6 +152,9 @@ func (l *listener) Accept() (net.Conn, error) {
 
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.socket, Net: "unix"} }
 
+// handOver lets the next daemon have the socket. If another daemon waits in listen,
+// handOver returns when that has taken over. If none waits, or if ctx ends first, which
+// is an error, further connections are refused.
 func (l *listener) handOver(ctx context.Context) error {
 	l.mu.Lock()
 	l.release()

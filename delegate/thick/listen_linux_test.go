@@ -29,12 +29,12 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
-func listenOn(t *testing.T, socket string) *Listener {
+func listenOn(t *testing.T, socket string) *listener {
 	t.Helper()
-	l, err := Listen(t.Context(), socket)
+	l, err := Listen(t.Context(), nil, socket)
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	return l
+	return l.(*listener)
 }
 
 // mode returns the kind and the permissions of what is at path.
@@ -103,7 +103,7 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 			nodetest.OK(t, os.Mkdir(dir, 0o700))
 			nodetest.OK(t, tt.make(t, dir))
 			before := mode(t, dir)
-			l, err := Listen(t.Context(), dir+"/s")
+			l, err := Listen(t.Context(), nil, dir+"/s")
 			if l != nil || err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("%v, %v; want %s", l, err, tt.want)
 			}
@@ -175,7 +175,7 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 			socket := socketDir(t) + "/s"
 			nodetest.OK(t, make(socket+name))
 			before := mode(t, socket+name)
-			l, err := Listen(t.Context(), socket)
+			l, err := Listen(t.Context(), nil, socket)
 			if l != nil || err == nil || !strings.Contains(err.Error(), socket+name+" exists and is not a socket") {
 				t.Errorf("%s: %v, %v", what, l, err)
 			}
@@ -198,7 +198,7 @@ func TestLockMustBeAFile(t *testing.T) {
 		} {
 			socket := socketDir(t) + "/s"
 			nodetest.OK(t, make(socket+name))
-			if l, err := Listen(t.Context(), socket); l != nil || err == nil || !strings.Contains(err.Error(), socket+name) {
+			if l, err := Listen(t.Context(), nil, socket); l != nil || err == nil || !strings.Contains(err.Error(), socket+name) {
 				t.Errorf("%s %s: %v, %v", name, what, l, err)
 			}
 		}
@@ -216,7 +216,7 @@ func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 		"":                                   "not a path",
 		"@abstract":                          "not a path",
 	} {
-		if l, err := Listen(t.Context(), path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
+		if l, err := Listen(t.Context(), nil, path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", path, l, err)
 		}
 	}
@@ -234,7 +234,7 @@ func playActivated(t *testing.T, arg string) {
 	t.Helper()
 	env := strings.Fields(strings.ReplaceAll(arg, "PID!", strconv.Itoa(os.Getpid())))
 	from := inheritable(t, []int{firstFD}) // who runs the tests
-	l, err := Activated(t.Context(), env)
+	l, err := activated(t.Context(), env)
 	if l == nil {
 		fmt.Println("none", err)
 		return
@@ -427,7 +427,6 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	socket := socketDir(t) + "/s"
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
 	l := listenOn(t, socket)
-	s.HandOver = l.HandOver
 	r.run(l)
 	return r, socket
 }
@@ -521,7 +520,7 @@ func TestRestartsLoseNoRequest(t *testing.T) {
 		r.stop = stop
 		go func() {
 			defer close(r.done)
-			l, err := Listen(ctx, socket)
+			l, err := Listen(ctx, nil, socket)
 			if err != nil {
 				r.err = err
 				return
@@ -531,7 +530,6 @@ func TestRestartsLoseNoRequest(t *testing.T) {
 			default:
 				close(first)
 			}
-			r.HandOver = l.HandOver
 			r.err = r.Serve(ctx, l)
 		}()
 		return r

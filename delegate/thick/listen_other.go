@@ -8,6 +8,6 @@ import (
 	"net"
 )
 
-func listen(context.Context, string) (*Listener, error) { return nil, errors.ErrUnsupported }
+func listen(context.Context, string) (net.Listener, error) { return nil, errors.ErrUnsupported }
 
 func activated(context.Context, []string) (net.Listener, error) { return nil, errors.ErrUnsupported }

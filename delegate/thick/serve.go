@@ -30,21 +30,19 @@ const (
 // nothing more. It answers all other requests with code 11 (STATUS with 50) and
 // does nothing for them.
 //
-// When nothing is in flight any more, Serve calls HandOver. Serve goes on until
-// Accept fails, so that it answers the requests of everybody who has connected
-// by then.
+// When nothing is in flight any more, Serve lets the next daemon have the socket if l
+// is the listener that [Listen] returned, and closes l otherwise. It waits up to five
+// seconds for a daemon that is taking the socket over. Serve answers the requests of
+// everybody who has connected by then.
 //
-// Serve fails at once when Commands has no Add or no Del, when l is a [*Listener]
-// and HandOver is nil, when Override is not a JSON object, and when it has been
-// called before. A command that ignores the end of its context delays Serve for up
-// to twice UndoTimeout; then Serve returns an error and leaves the command running.
+// Serve fails at once when Commands has no Add or no Del, when Override is not a JSON
+// object, and when it has been called before. A command that ignores the end of its
+// context delays Serve for up to twice UndoTimeout; then Serve returns an error and
+// leaves the command running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer func() { _ = l.Close() }() // again, perhaps
 	sv := s.service()
-	_, ours := l.(*Listener)
 	switch {
-	case ours && s.HandOver == nil:
-		return errors.New("thick: Serve: HandOver is not set, which would lose requests: set it to the listener's method HandOver")
 	case s.Commands.Add == nil || s.Commands.Del == nil:
 		return errors.New("thick: Serve: Commands has no Add or no Del")
 	case sv.invalid != nil:
@@ -124,16 +122,22 @@ func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, bu
 	return nil
 }
 
-// handOver hands l over, closes it, and returns once all connections that it
-// accepted are being served.
+// A handOverer is a listener that can leave its socket to the next daemon. Accept
+// returns all connections that were made before handOver has returned, and then fails.
+type handOverer interface {
+	handOver(ctx context.Context) error
+}
+
+// handOver hands l over if it can be, closes it, and returns once all connections
+// that it accepted are being served.
 func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
-	if sv.HandOver != nil {
+	if own, ok := l.(handOverer); ok {
 		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
 		defer cancel()
-		if err := sv.HandOver(limited); err != nil {
+		if err := own.handOver(limited); err != nil {
 			sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
 		}
-		// In case Accept does not fail although HandOver has returned.
+		// In case Accept does not fail although handOver has returned.
 		defer time.AfterFunc(handOverTimeout, func() { _ = l.Close() }).Stop()
 	} else {
 		_ = l.Close()

@@ -97,13 +97,6 @@ type Server struct {
 	// Empty means no queue.
 	Queue string
 
-	// HandOver, when not nil, is called once when the server has drained. It
-	// lets the next daemon take the socket before this one closes it: set it to
-	// the method HandOver of a [Listener], which Serve refuses without. It has
-	// five seconds, and its error is only logged. When it is nil, Serve closes
-	// its listener at once.
-	HandOver func(context.Context) error
-
 	// Ready, when not nil, returns why no ADD can be served, and nil when one
 	// can. [Server.CheckReady] calls it, and so do [wire.PathReady] and each
 	// STATUS, which fails with that error and code 50. It has two seconds.
@@ -149,7 +142,7 @@ type Server struct {
 	DrainTimeout time.Duration
 	UndoTimeout  time.Duration
 
-	// Version is the version of the daemon, which [wire.PathInfo] tells.
+	// Version is the version of the daemon, which the page /info tells.
 	Version string
 
 	// Logger receives what no client can be told. Nil discards it.

@@ -96,16 +96,7 @@ func installShim(self func() (string, error), dir string) error {
 // listen returns the socket that the service manager has opened. If there is none,
 // it opens one in socketDir, once the previous daemon has released it.
 func (d *service) listen(ctx context.Context, environ []string) (net.Listener, error) {
-	activated, err := thick.Activated(ctx, environ)
-	if activated != nil || err != nil {
-		return activated, err
-	}
-	l, err := thick.Listen(ctx, filepath.Join(d.conf.SocketDir, wire.SocketName))
-	if err != nil {
-		return nil, err
-	}
-	d.server.HandOver = l.HandOver
-	return l, nil
+	return thick.Listen(ctx, environ, filepath.Join(d.conf.SocketDir, wire.SocketName))
 }
 
 // notifyTimeout is how long a service manager may be too busy to read.

@@ -82,7 +82,7 @@ func (d *service) startResidents(ctx context.Context) (stop func(), err error) {
 		return func() {}, nil
 	}
 	if socket := d.conf.resident.Socket; socket != "" {
-		l, err := thick.Listen(ctx, socket)
+		l, err := thick.Listen(ctx, nil, socket)
 		if err != nil {
 			return nil, fmt.Errorf("resident plugins: %w", err)
 		}

@@ -29,7 +29,7 @@ func (k *call) result(r *response) (types.Result, error) {
 	var answer wire.Response
 	if err := json.Unmarshal(r.body, &answer); err != nil {
 		if syntax := (*json.SyntaxError)(nil); r.unframed && errors.As(err, &syntax) && syntax.Offset >= int64(len(r.body)) {
-			return nil, k.fail(fmt.Errorf("%w: %w", ErrLost, io.ErrUnexpectedEOF))
+			return nil, k.fail(fmt.Errorf("%w: %w", errLost, io.ErrUnexpectedEOF))
 		}
 		return nil, k.fail(errResult)
 	}

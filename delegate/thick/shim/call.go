@@ -75,7 +75,7 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 			return nil, k.fail(cause.Of(ctx))
 		}
 		conn, err := dial(k.socket)
-		if k.absence == leaves && errors.Is(err, ErrAway) {
+		if k.absence == leaves && errors.Is(err, errAway) {
 			var left bool
 			if conn, left, err = k.leave(ctx, untilQueued, err); left {
 				return nil, err
@@ -106,7 +106,7 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 
 // repeatable reports whether the command may be sent again after err.
 func (k *call) repeatable(err error) bool {
-	return errors.Is(err, ErrAway) || errors.Is(err, errBusy) || errors.Is(err, ErrLost) && k.command != "ADD"
+	return errors.Is(err, errAway) || errors.Is(err, errBusy) || errors.Is(err, errLost) && k.command != "ADD"
 }
 
 // leave has a DEL done without the daemon, which is away: by Away, or by the next daemon,
@@ -129,7 +129,7 @@ func (k *call) leave(ctx, untilQueued context.Context, away error) (conn *net.Un
 		return nil, true, undone
 	}
 	for pause := firstPause; rest(untilQueued, pause, -1); pause = min(2*pause, maxPause) {
-		if conn, err = dial(k.socket); !errors.Is(err, ErrAway) {
+		if conn, err = dial(k.socket); !errors.Is(err, errAway) {
 			return conn, false, err
 		}
 	}
@@ -145,7 +145,7 @@ func (k *call) leave(ctx, untilQueued context.Context, away error) (conn *net.Un
 	err = queue.In(k.client.Queue).Put(ctx, k.request, func() (bool, error) {
 		var err error
 		conn, err = dial(k.socket)
-		if errors.Is(err, ErrAway) {
+		if errors.Is(err, errAway) {
 			return false, nil
 		}
 		return err == nil, err

@@ -211,9 +211,8 @@ func (p *plugin) commands() thick.Commands {
 // serve runs a server until the end of the test.
 func serve(t *testing.T, s *thick.Server, socket string) {
 	t.Helper()
-	l, err := thick.Listen(t.Context(), socket)
+	l, err := thick.Listen(t.Context(), nil, socket)
 	nodetest.OK(t, err)
-	s.HandOver = l.HandOver
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()

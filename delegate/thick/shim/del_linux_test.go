@@ -235,7 +235,7 @@ func TestAwayDoesADelInTheDaemonsPlace(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		code uint
-	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {ErrLost, 11}} {
+	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {errLost, 11}} {
 		dir := newQueue(t)
 		asked := 0
 		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
@@ -357,7 +357,7 @@ func TestFullBacklogIsNotAway(t *testing.T) {
 		c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 		_, err := c.Do(t.Context(), command, args())
 		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
-		if errors.Is(err, ErrAway) {
+		if errors.Is(err, errAway) {
 			t.Error(err)
 		}
 	}

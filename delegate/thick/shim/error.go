@@ -9,12 +9,12 @@ import (
 )
 
 var (
-	// ErrAway means that no daemon listens: nothing was sent. Its CNI code is 11.
-	ErrAway = fault.New(types.ErrTryAgainLater, "the daemon is not running")
+	// errAway means that no daemon listens: nothing was sent. Its CNI code is 11.
+	errAway = fault.New(types.ErrTryAgainLater, "the daemon is not running")
 
-	// ErrLost means that the daemon went away before it answered: the command
+	// errLost means that the daemon went away before it answered: the command
 	// may have been done, or a part of it. Its CNI code is 11.
-	ErrLost = fault.New(types.ErrTryAgainLater, "the daemon went away before it answered")
+	errLost = fault.New(types.ErrTryAgainLater, "the daemon went away before it answered")
 
 	errBusy      = fault.New(types.ErrTryAgainLater, "the daemon accepts no connection at the moment")
 	errSocket    = fault.New(types.ErrIOFailure, "the socket cannot be used")

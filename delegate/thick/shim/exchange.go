@@ -13,7 +13,7 @@ import (
 	"github.com/metacni/metacni/internal/cause"
 )
 
-// dial connects to the daemon. The error is ErrAway if no daemon listens, and
+// dial connects to the daemon. The error is errAway if no daemon listens, and
 // errBusy if the daemon does not accept at the moment.
 func dial(socket string) (*net.UnixConn, error) {
 	// Connecting to a unix socket never waits, so it needs no context, and
@@ -29,7 +29,7 @@ func dial(socket string) (*net.UnixConn, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("%w: %w", ErrAway, why)
+		return nil, fmt.Errorf("%w: %w", errAway, why)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
 		return nil, fmt.Errorf("%w: %w", errBusy, why)
 	}
@@ -40,7 +40,7 @@ func dial(socket string) (*net.UnixConn, error) {
 // exchange tells the daemon by closing the writing half of conn, and waits for the
 // answer for up to undo; then late is true.
 //
-// The error is ErrLost, errMalformed, or why ctx ended.
+// The error is errLost, errMalformed, or why ctx ended.
 func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Duration) (r *response, late bool, err error) {
 	defer func() { _ = conn.Close() }() // nothing can be lost any more
 	stop := context.AfterFunc(ctx, func() {
@@ -63,5 +63,5 @@ func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Du
 	case errors.Is(err, errMalformed):
 		return nil, late, err
 	}
-	return nil, late, fmt.Errorf("%w: %w", ErrLost, cmp.Or(unsent, err))
+	return nil, late, fmt.Errorf("%w: %w", errLost, cmp.Or(unsent, err))
 }

@@ -121,14 +121,14 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // For STATUS, 50 takes the place of 11, 6 and 5. After an ADD that failed the
 // attachment may exist in part, as with any plugin, and needs a DEL.
 //
-// If the daemon is away ([ErrAway]),
+// If no daemon listens, it is away:
 //   - ADD, CHECK and GC wait for it;
 //   - DEL is left to Away, or waits for QueueWait and is then queued. Then nil
 //     means that Away has done it, or that it survives a loss of power;
 //   - STATUS fails.
 //
 // If the daemon is busy, all commands except STATUS wait. If the daemon goes away
-// before it answers, an ADD fails with [ErrLost], and the others are sent again.
+// before it answers, an ADD fails, and the others are sent again.
 //
 // When ctx or the Timeout ends, the daemon is told to cancel the command, and Do
 // waits up to UndoTimeout for its answer. The error is then that of the daemon or

@@ -56,7 +56,7 @@ func TestWaitForADaemonThatIsAway(t *testing.T) {
 				}}
 				_, err := c.Attach(t.Context(), command, args(), nil)
 				wantError(t, err, 11)
-				if !errors.Is(err, ErrAway) || time.Since(start) != c.Wait {
+				if !errors.Is(err, errAway) || time.Since(start) != c.Wait {
 					t.Errorf("%s: %v after %v", command, err, time.Since(start))
 				}
 				if len(queued(t, dir)) > 0 {
@@ -75,7 +75,7 @@ func TestWaitIsWithinTheTimeout(t *testing.T) {
 		start := time.Now()
 		_, err := (&Client{Socket: socket, Timeout: 5 * time.Second}).Do(t.Context(), "ADD", args())
 		wantError(t, err, 11)
-		if time.Since(start) != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrAway) {
+		if time.Since(start) != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errAway) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 	})
@@ -235,7 +235,7 @@ func TestAddIsNotSentAgainToADaemonThatWasLost(t *testing.T) {
 		d := newDaemon(t, replies("HTTP/1.0 200 OK\r\n\r\n"+testResult[:i]))
 		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args())
 		wantError(t, err, 11)
-		if !errors.Is(err, ErrLost) {
+		if !errors.Is(err, errLost) {
 			t.Errorf("cut at %d: %v", i, err)
 		}
 	}

@@ -23,7 +23,6 @@ const (
 	PathAttach = "/delegate" // POST: a command for one more network of a running container; GET: the list of attachments
 	PathHealth = "/healthz"  // whether the daemon runs
 	PathReady  = "/readyz"   // whether it would serve an ADD
-	PathInfo   = "/info"     // GET: what the daemon can do: api (versions of the messages), cniVersions, features, version
 )
 
 // Version is the version of these messages, which each [Request] carries.
