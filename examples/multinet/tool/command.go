@@ -13,7 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// A command is what the first word of a command line says.
+// A command is one of those of multinet.
 type command struct {
 	name, args, about string
 	words             []int // how many arguments it may have
@@ -32,6 +32,15 @@ func commands() []command {
 		{"install", "[--watch]", "copy the program and publish its network", []int{0}, (*tool).install},
 		{"uninstall", "[--detach|--leave] [--binary]", "remove what is published", []int{0}, (*tool).uninstall},
 	}
+}
+
+// find returns the command of a name, or nil.
+func find(name string) *command {
+	all := commands()
+	if i := slices.IndexFunc(all, func(c command) bool { return c.name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
 }
 
 // usage returns the usage of all commands.
@@ -91,15 +100,15 @@ func (t *tool) run(ctx context.Context, args []string) error {
 		_, err := fmt.Fprintln(t.out, "multinet", plugin.Version())
 		return err
 	}
-	i := slices.IndexFunc(commands(), func(c command) bool { return c.name == args[0] })
-	if i < 0 {
+	at := slices.IndexFunc(args, func(word string) bool { return find(word) != nil })
+	if at < 0 || at > 0 && !strings.HasPrefix(args[0], "-") {
 		return misused(fmt.Errorf("there is no command %q", args[0]))
 	}
-	c := commands()[i]
+	c := find(args[at])
 	flags := flag.NewFlagSet("multinet "+c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	do := c.flags(t, flags)
-	words, err := parse(flags, args[1:])
+	words, err := parse(flags, slices.Delete(slices.Clone(args), at, at+1))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(t.out, "usage: multinet %s\n%s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
