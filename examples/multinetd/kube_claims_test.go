@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -301,6 +302,34 @@ func TestUnprepareRemovesWhatIsLeftOfAllSandboxes(t *testing.T) {
 		t.Errorf("attached: %q, want %q", got, left)
 	}
 	tn.until(t, "the other claim stays", func() bool { return tn.condition("other") == ready })
+}
+
+// A claim is not released while a DEL removes its network: the plugin is called once.
+func TestUnprepareWaitsForADELThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	k := tn.kubelet(t)
+	a := tn.pod(t, "one")
+	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, k, c)
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	begun, end := make(chan struct{}), make(chan struct{})
+	macvlan := tn.fake.Plugins["macvlan"]
+	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			close(begun)
+			<-end
+		}
+		return macvlan(ctx, c)
+	}
+	deleted, released := make(chan error, 1), make(chan error, 1)
+	go func() { deleted <- tn.command(t, "DEL", a, annotated("")) }()
+	nodetest.Come(t, begun, "the DEL of the plugin")
+	go func() { released <- k.Unprepare(t.Context(), c) }()
+	close(end)
+	want(t, "DEL", nodetest.Come(t, deleted, "the DEL"), 0, "")
+	want(t, "Unprepare", nodetest.Come(t, released, "Unprepare"), 0, "")
+	tn.clean(t)
 }
 
 // A sweep that removes a container says so in the status of its claims, although nobody has
