@@ -8,7 +8,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
@@ -80,10 +79,6 @@ func (o *output) result() (types.Result, error) {
 		return nil, invalid(errEmpty)
 	}
 	r, err := create.CreateFromBytes(text)
-	if err != nil {
-		return nil, invalid(err)
-	}
-	r, err = r.GetAsVersion(types100.ImplementedSpecVersion)
 	if err != nil {
 		return nil, invalid(err)
 	}
