@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -43,7 +42,8 @@ var (
 
 	errUnheard     = errors.New("the client did not receive the answer")
 	errNotDequeued = errors.New("detached, but the queued DEL cannot be removed")
-	errResult      = fault.New(types.ErrDecodingFailure, "the plugin's result is invalid") // of an ADD, which must be undone
+	errPanic       = fault.New(types.ErrInternal, "the plugin panicked, see the log of the daemon") // only the log has the value
+	errResult      = fault.New(types.ErrDecodingFailure, "the plugin's result is invalid")          // of an ADD, which must be undone
 	errTooLong     = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
 	errEmpty       = errors.New("it is empty")
 )
@@ -78,34 +78,13 @@ func coded(httpStatus int, code uint, format string, args ...any) error {
 	return &answered{httpStatus, types.NewError(code, fmt.Sprintf(format, args...), "")}
 }
 
-// A panicError is a panic of the plugin. Its text does not tell the value, which
-// may quote anything; the log has it.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (*panicError) Error() string { return "the plugin panicked, see the log of the daemon" }
-func (*panicError) CNICode() uint { return types.ErrInternal }
-
-// guard calls f and returns its error, or a [*panicError] if it panics.
-func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{p, debug.Stack()}
-		}
-	}()
-	return f()
-}
-
 // invalid returns the error of an ADD whose result is invalid because of err.
 func invalid(err error) error { return fmt.Errorf("%w: %w", errResult, err) }
 
 // own reports whether err was made by this package because of what the plugin
 // did.
 func own(err error) bool {
-	var p *panicError
-	return errors.As(err, &p) || errors.Is(err, errResult) || errors.Is(err, errNotDequeued)
+	return errors.Is(err, errPanic) || errors.Is(err, errResult) || errors.Is(err, errNotDequeued)
 }
 
 // unknown reports whether an ADD that ended with err may have left something that

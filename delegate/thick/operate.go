@@ -53,7 +53,7 @@ func (sv *service) operate(client context.Context, op *operation) error {
 
 	end, err := sv.flight.begin(op.command, op.cancel)
 	if err != nil {
-		return op.stop(http.StatusServiceUnavailable, err, nil)
+		return op.stop(err, nil)
 	}
 	defer end()
 	return sv.inTurn(ctx, client, op)
@@ -66,7 +66,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 	l := sv.limiter(op)
 	if l != nil {
 		if !l.admit() {
-			return op.stop(http.StatusServiceUnavailable, errFull, nil)
+			return op.stop(errFull, nil)
 		}
 		defer l.leave()
 	}
@@ -80,21 +80,21 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 		})
 		defer turn.Leave()
 		if err := turn.Wait(waitCtx); err != nil {
-			return op.unbegun(err)
+			return op.stop(err, nil)
 		}
 	}
 	if l != nil {
 		if err := l.wait(waitCtx, l.lineUp(0)); err != nil {
-			return op.unbegun(err)
+			return op.stop(err, nil)
 		}
 		defer l.release()
 	}
 	if ctx.Err() != nil {
-		return op.unbegun(context.Cause(ctx))
+		return op.stop(context.Cause(ctx), nil)
 	}
 	op.queued = time.Since(op.start)
 	if err := sv.mayAdd(&op.order); err != nil {
-		return op.stop(http.StatusServiceUnavailable, err, nil)
+		return op.stop(err, nil)
 	}
 	if op.replayed {
 		if done, err := sv.stale(&op.order, time.Time{}); done || err != nil {
@@ -137,10 +137,8 @@ func (sv *service) perform(ctx, client context.Context, op *operation) error {
 	switch why := context.Cause(ctx); {
 	case errors.Is(err, errUnheard):
 		err = &answered{statusGone, fmt.Errorf("%s: %w", op, err)}
-	case errors.Is(why, errGone):
-		err = op.stop(statusGone, why, err)
 	case why != nil:
-		err = op.stop(http.StatusInternalServerError, why, err)
+		err = op.stop(why, err)
 	case own(err):
 		err = fmt.Errorf("%s: %w", op, err)
 	}
@@ -164,8 +162,16 @@ func (op *operation) hand(client context.Context, body []byte) error {
 }
 
 // stop returns the error of an operation that was ended, or not begun, because of
-// why. err is the error of the command, or nil.
-func (op *operation) stop(httpStatus int, why, err error) error {
+// why. err is the error of the command, or nil if nothing was begun. The HTTP status is
+// 503 if the client may send the request again, which is pointless after a DEL.
+func (op *operation) stop(why, err error) error {
+	code := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(why, errGone):
+		code = statusGone
+	case err != nil, errors.Is(why, errSuperseded):
+		code = http.StatusInternalServerError
+	}
 	switch {
 	case err == nil:
 		err = fmt.Errorf("%s: %w", op, why)
@@ -177,21 +183,7 @@ func (op *operation) stop(httpStatus int, why, err error) error {
 	if op.command == cmdStatus {
 		err = status.NotReady(err)
 	}
-	return &answered{httpStatus, err}
-}
-
-// unbegun returns the error of op, which has done nothing, because of why. Its
-// HTTP status is 503 if the client may send the request again, which is pointless
-// after a DEL.
-func (op *operation) unbegun(why error) error {
-	code := http.StatusServiceUnavailable
-	switch {
-	case errors.Is(why, errSuperseded):
-		code = http.StatusInternalServerError
-	case errors.Is(why, errGone):
-		code = statusGone
-	}
-	return op.stop(code, why, nil)
+	return &answered{code, err}
 }
 
 // call calls the plugin for op. body is the message that answers an ADD.

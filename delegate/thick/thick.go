@@ -38,6 +38,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -289,11 +290,13 @@ func (s *Server) log(ctx context.Context, level slog.Level, msg string, attrs ..
 	s.logger().LogAttrs(ctx, level, msg, attrs...)
 }
 
-// guarded calls f and returns its error. It logs a panic of f and returns it as an error.
-func (s *Server) guarded(ctx context.Context, what string, f func(context.Context) error) error {
-	err := guard(func() error { return f(ctx) })
-	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard wraps nothing
-		s.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
-	}
-	return err
+// guarded calls f and returns its error, or errPanic after a panic, which it logs.
+func (s *Server) guarded(ctx context.Context, what string, f func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p), slog.String("stack", string(debug.Stack())))
+			err = errPanic
+		}
+	}()
+	return f(ctx)
 }
