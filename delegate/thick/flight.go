@@ -56,16 +56,10 @@ func (s *waitSet[K]) wait(d time.Duration) bool {
 	}
 	empty := s.empty
 	s.mu.Unlock()
-	return within(d, empty)
-}
-
-// within waits until done is closed, but not longer than d. It reports whether
-// done is closed.
-func within(d time.Duration, done <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-done:
+	case <-empty:
 		return true
 	case <-t.C:
 		return false
@@ -82,8 +76,8 @@ const (
 	closed                // nothing is accepted
 )
 
-// A flight has the accepted operations, from their arrival to their answer. The zero
-// value is that of an idle server.
+// A flight has the accepted operations, from their arrival to their answer, and the replay
+// of the queue. The zero value is that of an idle server.
 type flight struct {
 	ops waitSet[*flown]
 

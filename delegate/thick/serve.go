@@ -75,13 +75,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	replayed := make(chan struct{})
-	if s.Queue == "" {
-		close(replayed)
-	} else {
+	if s.Queue != "" {
 		begin := sv.relist(ctx) // an ADD that is accepted must know what is queued
+		// In flight as well, because it may begin one more DEL just before it is told to stop.
+		replaying := &flown{func(error) { stop() }}
+		sv.flight.ops.enter(replaying)
 		go func() {
-			defer close(replayed)
+			defer sv.flight.ops.leave(replaying)
 			sv.replay(replayCtx, begin)
 		}()
 	}
@@ -98,17 +98,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = fmt.Errorf("serve: %w", acceptErr)
 	}
 	stop()
-	return errors.Join(err, sv.drain(base, l, h, &busy, accepted, replayed))
+	return errors.Join(err, sv.drain(base, l, h, &busy, accepted))
 }
 
 // drain finishes what was begun and then ends the service of l by h.
-func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, busy *waitSet[net.Conn], accepted, replayed <-chan struct{}) error {
+func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, busy *waitSet[net.Conn], accepted <-chan struct{}) error {
 	sv.flight.advance(draining)
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
-	// The replay may have begun one more DEL just before it was told to stop.
-	if ended && !within(sv.undoTimeout(), replayed) {
-		ended = sv.flight.settle(0, sv.undoTimeout()) && within(time.Second, replayed)
-	}
 	sv.handOver(ctx, l, accepted)
 	// Not Shutdown: it would close connections that have not sent a request yet.
 	if !busy.wait(sv.undoTimeout()) && ended {
