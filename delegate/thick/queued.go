@@ -1,7 +1,6 @@
 package thick
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -16,8 +15,8 @@ func (sv *service) mayAdd(o *order) error {
 	if o.command != cmdAdd || o.entry == "" || sv.Queue == "" {
 		return nil
 	}
-	if err := sv.readable(); err != nil {
-		return err
+	if err := sv.backlog.failed(); errors.Is(err, queue.ErrOther) {
+		return unreadable(err) // after any other error Has tells whether the DEL is queued
 	}
 	queued, err := queue.In(sv.Queue).Has(o.entry)
 	if err != nil {
@@ -59,27 +58,10 @@ func (sv *service) dequeue(o *order) error {
 	return nil
 }
 
-// readable returns why the queue cannot be read, or nil if it can. While it cannot,
-// nobody knows which attachments must not be added.
-func (sv *service) readable() error {
-	if sv.Queue == "" {
-		return nil
-	}
-	other := sv.backlog.failed()
-	if !errors.Is(other, queue.ErrOther) {
-		other = nil // an ADD looks itself for a DEL of its attachment
-	}
-	if err := cmp.Or(other, queue.In(sv.Queue).Readable()); err != nil {
-		return unreadable(err)
-	}
-	return nil
-}
-
 // usable returns why the DELs in the queue are not done, or why shims cannot write to it.
 func (sv *service) usable() error {
-	err := sv.readable()
-	if err != nil || sv.Queue == "" {
-		return err
+	if sv.Queue == "" {
+		return nil
 	}
 	if err := sv.backlog.failed(); err != nil {
 		return unreadable(err)

@@ -243,12 +243,6 @@ func (q Queue) Remove(name string) error {
 	return q.fail("remove", name, err)
 }
 
-// Readable returns why the queue cannot be read. A missing directory is readable.
-func (q Queue) Readable() error {
-	_, err := q.Has(markName)
-	return err
-}
-
 // Writable returns why no DEL can be written to the queue. It tries, and makes the
 // directory if it is missing.
 func (q Queue) Writable() error {
