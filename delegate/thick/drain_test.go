@@ -134,7 +134,7 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 				t.Errorf("%d served in %v, want %d", served, limit, want)
 			}
 			<-r.done
-			if n := len(f.said()) / 2; n > want+2 {
+			if n := len(f.taken()) / 2; n > want+2 {
 				t.Errorf("%d were begun", n)
 			}
 		})
@@ -226,8 +226,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := &rig{t: t, Server: local(&Server{Commands: f.commands()}), l: newInMemory(), done: make(chan struct{})}
-		r.Client = clientOf(r.l.dial)
+		r := newRig(t, local(&Server{Commands: f.commands()}))
 		var wg sync.WaitGroup
 		handOver := func(ctx context.Context) error {
 			if s := r.Stats(); s != (Stats{}) {
@@ -274,7 +273,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 func TestHandOverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, Server: local(bare()), l: newInMemory(), done: make(chan struct{})}
+		r := newRig(t, local(bare()))
 		handOver := func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()

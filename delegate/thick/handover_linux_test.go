@@ -23,15 +23,6 @@ import (
 // roleVar tells this test's executable, run once more, to play a part.
 const roleVar = "METACNI_THICK_ROLE"
 
-// socketDir returns a directory for sockets, whose paths must be short.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // T.TempDir's is too long
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // An actor is a process that plays a part.
 type actor struct {
 	*exec.Cmd
@@ -64,14 +55,20 @@ func start(t *testing.T, role, arg string, change func(*exec.Cmd)) *actor {
 	return a
 }
 
-// says waits for the actor's next line.
-func (a *actor) says(t *testing.T) string {
+// says waits for the actor's next line, which must be want.
+func (a *actor) says(t *testing.T, want string) {
 	t.Helper()
 	text, err := a.out.ReadString('\n')
-	if err != nil {
-		t.Fatalf("the other process says %q, %v", text, err)
-	}
-	return strings.TrimSuffix(text, "\n")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "what the other process says", text, want+"\n")
+}
+
+// does gives the actor an order and waits for its answer, which must be want.
+func (a *actor) does(t *testing.T, order, want string) {
+	t.Helper()
+	_, err := fmt.Fprintln(a.in, order)
+	nodetest.OK(t, err)
+	a.says(t, want)
 }
 
 // TestRole is not a test: it plays the parts.
@@ -158,7 +155,7 @@ func listenLater(ctx context.Context, socket string) (result func() (*listener, 
 func TestHandOverServesTheBacklog(t *testing.T) {
 	t.Parallel()
 	for _, awaited := range []bool{true, false} {
-		socket := socketDir(t) + "/s"
+		socket := nodetest.ShortDir(t) + "/s"
 		l := listenOn(t, socket)
 		var next func() (*listener, error)
 		if awaited {
@@ -206,7 +203,7 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 // the name to whoever waits.
 func TestCloseLeavesTheNextDaemonsSocket(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	next := listenLater(t.Context(), socket)
 	announced(t, socket)
@@ -231,7 +228,7 @@ func TestCloseLeavesTheNextDaemonsSocket(t *testing.T) {
 // lock then, and listens by another name at first.
 func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	nodetest.OK(t, l.handOver(t.Context()))
 	lock, err := tryLockFile(socket + ".lock")
@@ -253,7 +250,7 @@ func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
 // Whoever waits does so until its context ends, and is not in the way then.
 func TestListenEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	cause := errors.New("told to stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -277,7 +274,7 @@ func TestListenEndsWithItsContext(t *testing.T) {
 // ever.
 func TestHandOverEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	f, err := tryLockFile(socket + ".next")
 	nodetest.OK(t, err)
@@ -300,7 +297,7 @@ func TestHandOverEndsWithItsContext(t *testing.T) {
 // successor.
 func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	defer l.Close()
 	successor, err := net.Listen("unix", socket+"2")
@@ -321,40 +318,23 @@ func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 // which would go on accepting, nor a connection, nor the locks.
 func TestNothingIsInherited(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	a := start(t, "listen", socket, nil)
-	if said := a.says(t); said != "listens []" {
-		t.Fatal(said)
-	}
+	a.says(t, "listens []")
 	c, err := net.Dial("unix", socket)
 	nodetest.OK(t, err)
 	defer c.Close()
 	nodetest.OK(t, ask(c))
-	if _, err := fmt.Fprintln(a.in, "fds"); err != nil {
-		t.Fatal(err)
-	}
-	if said := a.says(t); said != "fds []" {
-		t.Error(said)
-	}
+	a.does(t, "fds", "fds []")
 	// The same after the end, when Accept goes another way.
 	next := listenLater(t.Context(), socket)
 	announced(t, socket)
 	early, err := net.Dial("unix", socket)
 	nodetest.OK(t, err)
 	defer early.Close()
-	if _, err := fmt.Fprintln(a.in, "over"); err != nil {
-		t.Fatal(err)
-	}
-	if said := a.says(t); said != "over <nil>" {
-		t.Error(said)
-	}
+	a.does(t, "over", "over <nil>")
 	nodetest.OK(t, ask(early))
-	if _, err := fmt.Fprintln(a.in, "fds"); err != nil {
-		t.Fatal(err)
-	}
-	if said := a.says(t); said != "fds []" {
-		t.Error(said)
-	}
+	a.does(t, "fds", "fds []")
 	l, err := next()
 	nodetest.OK(t, err)
 	nodetest.OK(t, l.Close())
@@ -388,11 +368,9 @@ func playListen(t *testing.T, socket string) {
 // socket, nor the one that waits for it.
 func TestKilledDaemonBlocksNobody(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	first := start(t, "listen", socket, nil)
-	if said := first.says(t); said != "listens []" {
-		t.Fatal(said)
-	}
+	first.says(t, "listens []")
 	second := start(t, "listen", socket, nil)
 	announced(t, socket)
 	nodetest.OK(t, second.Process.Kill())

@@ -240,7 +240,7 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 				}
 				sameJSON(t, tt.want, a.body)
 			}
-			nodetest.Equal(t, "calls", f.said(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
+			nodetest.Equal(t, "calls", f.taken(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
 		})
 	}
 }
@@ -381,8 +381,7 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := &rig{t: t, Server: local(&Server{Commands: f.commands()}), l: newInMemory(), done: make(chan struct{})}
-		r.Client = clientOf(r.l.dial)
+		r := newRig(t, local(&Server{Commands: f.commands()}))
 		ready := func(want string) {
 			t.Helper()
 			err := r.CheckReady(t.Context())

@@ -49,7 +49,7 @@ func mode(t *testing.T, path string) fs.FileMode {
 // it is not touched when it is there.
 func TestDirectoryOfTheSocketIsMadeAndNotEmptied(t *testing.T) {
 	t.Parallel()
-	base := socketDir(t)
+	base := nodetest.ShortDir(t)
 	socket := base + "/a/b/s"
 	nodetest.OK(t, listenOn(t, socket).Close())
 	for _, dir := range []string{base + "/a", base + "/a/b"} {
@@ -99,7 +99,7 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(socketDir(t), "dir")
+			dir := filepath.Join(nodetest.ShortDir(t), "dir")
 			nodetest.OK(t, os.Mkdir(dir, 0o700))
 			nodetest.OK(t, tt.make(t, dir))
 			before := mode(t, dir)
@@ -121,7 +121,7 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 // its mode.
 func TestSocketIsPrivateFromTheStart(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, socket)
 	if m := mode(t, socket); m != fs.ModeSocket|0o600 {
 		t.Errorf("mode %v", m)
@@ -147,7 +147,7 @@ func TestSocketIsPrivateFromTheStart(t *testing.T) {
 // What a daemon that died has left is replaced.
 func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	for _, path := range []string{socket, socket + "~"} {
 		old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		nodetest.OK(t, err)
@@ -172,7 +172,7 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 			"link":      func(p string) error { return os.Symlink("/dev/null", p) },
 			"pipe":      func(p string) error { return unix.Mkfifo(p, 0o600) },
 		} {
-			socket := socketDir(t) + "/s"
+			socket := nodetest.ShortDir(t) + "/s"
 			nodetest.OK(t, make(socket+name))
 			before := mode(t, socket+name)
 			l, err := Listen(t.Context(), nil, socket)
@@ -196,7 +196,7 @@ func TestLockMustBeAFile(t *testing.T) {
 			"directory": func(p string) error { return os.Mkdir(p, 0o700) },
 			"link":      func(p string) error { return os.Symlink("/dev/null", p) },
 		} {
-			socket := socketDir(t) + "/s"
+			socket := nodetest.ShortDir(t) + "/s"
 			nodetest.OK(t, make(socket+name))
 			if l, err := Listen(t.Context(), nil, socket); l != nil || err == nil || !strings.Contains(err.Error(), socket+name) {
 				t.Errorf("%s %s: %v, %v", name, what, l, err)
@@ -207,7 +207,7 @@ func TestLockMustBeAFile(t *testing.T) {
 
 func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 	t.Parallel()
-	dir := socketDir(t)
+	dir := nodetest.ShortDir(t)
 	fits := dir + "/" + strings.Repeat("x", 106-len(dir)-1)
 	nodetest.OK(t, listenOn(t, fits).Close())
 	for path, want := range map[string]string{
@@ -280,7 +280,7 @@ func file(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 // is served by the next one, with what came in between.
 func TestActivated(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	nodetest.OK(t, err)
 	defer manager.Close()
@@ -294,9 +294,7 @@ func TestActivated(t *testing.T) {
 			fmt.Sprint("peer ", os.Geteuid(), " true"),
 			"closed",
 		} {
-			if said := a.says(t); said != want {
-				t.Errorf("%q, want %q", said, want)
-			}
+			a.says(t, want)
 		}
 		nodetest.OK(t, early.Close())
 		if _, err := os.Lstat(socket); err != nil {
@@ -309,14 +307,12 @@ func TestActivated(t *testing.T) {
 // other, and neither takes the socket from the service manager.
 func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	nodetest.OK(t, err)
 	defer manager.Close()
 	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
-	if said := a.says(t); said != "serves "+socket+" []" {
-		t.Fatal(said)
-	}
+	a.says(t, "serves "+socket+" []")
 	if lock, err := tryLockFile(socket + ".lock"); lock != nil || err != nil {
 		t.Fatalf("the lock is free: %v", err)
 	}
@@ -334,7 +330,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 
 	// The other way round: a daemon that has made the socket, and whose socket has been
 	// replaced, still has the lock.
-	other := socketDir(t) + "/s"
+	other := nodetest.ShortDir(t) + "/s"
 	l := listenOn(t, other)
 	nodetest.OK(t, os.Remove(other))
 	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
@@ -342,9 +338,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	defer second.Close()
 	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
 	nodetest.OK(t, l.Close())
-	if said := next.says(t); said != "serves "+other+" []" {
-		t.Error(said)
-	}
+	next.says(t, "serves "+other+" []")
 	if m := mode(t, other); m.Type() != fs.ModeSocket {
 		t.Errorf("removed: %v", m)
 	}
@@ -353,7 +347,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 // What is not for this process is none, and what it cannot use is an error.
 func TestActivatedNot(t *testing.T) {
 	t.Parallel()
-	dir := socketDir(t)
+	dir := nodetest.ShortDir(t)
 	listening, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/l", Net: "unix"})
 	nodetest.OK(t, err)
 	defer listening.Close()
@@ -401,9 +395,7 @@ func TestActivatedNot(t *testing.T) {
 			if tt.want != "<nil>" {
 				want = "none socket activation: " + tt.want
 			}
-			if said := activate(t, tt.env, tt.file).says(t); said != want {
-				t.Errorf("%q, want %q", said, want)
-			}
+			activate(t, tt.env, tt.file).says(t, want)
 		})
 	}
 }
@@ -424,7 +416,7 @@ func unixClient(socket string) *http.Client {
 // serveUnix starts s on a unix socket of its own.
 func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	t.Helper()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
 	l := listenOn(t, socket)
 	r.run(l)
@@ -505,7 +497,7 @@ func TestStrangersOnASocket(t *testing.T) {
 // answer, each DEL succeeds, and an ADD that does not has done nothing.
 func TestRestartsLoseNoRequest(t *testing.T) {
 	t.Parallel()
-	socket := socketDir(t) + "/s"
+	socket := nodetest.ShortDir(t) + "/s"
 	var adds, dels atomic.Int64
 	handler := func() *fake {
 		return &fake{

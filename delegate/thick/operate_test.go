@@ -71,12 +71,12 @@ func TestTrace(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen events
+		var seen notes[Event]
 		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe, MaxInFlight: 1})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.note, MaxInFlight: 1})
 		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
 		start := time.Now()
 		first := r.begin(m)
@@ -156,7 +156,7 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 
 func (f *fake) want(t *testing.T, lines ...string) {
 	t.Helper()
-	nodetest.Equal(t, "calls", f.said(), lines)
+	nodetest.Equal(t, "calls", f.taken(), lines)
 }
 
 // idle checks that nothing is held any more.
@@ -214,7 +214,7 @@ func TestInvalidResultIsUndone(t *testing.T) {
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
+		var book nodetest.Log
 		var args skel.CmdArgs
 		f := &fake{
 			add: func(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
@@ -227,7 +227,7 @@ func TestUndoFails(t *testing.T) {
 				return untilEnd(ctx, a) // and so the undo has an end
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands(), Logger: book.logger(), UndoTimeout: time.Second})
+		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), UndoTimeout: time.Second})
 		start := time.Now()
 		a := r.do(request("ADD", "c1"))
 		a.want(t, 500, 6, "it is empty; undo: ")
@@ -277,14 +277,14 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
-		var seen events
+		var book nodetest.Log
+		var seen notes[Event]
 		boom := func(context.Context, *skel.CmdArgs) error { panic("hunter2") }
 		f := &fake{
 			add:   func(context.Context, *skel.CmdArgs) (types.Result, error) { panic("hunter2") },
 			check: boom, gc: boom, status: boom,
 		}
-		r := serve(t, &Server{Commands: f.commands(), Logger: book.logger(), Observer: seen.observe, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
+		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), Observer: seen.note, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
 		for _, verb := range []string{"ADD", "CHECK", "GC", "STATUS"} {
 			a := r.do(request(verb, "c1"))
 			a.want(t, 500, 999, "panicked")
@@ -315,9 +315,9 @@ func TestClientThatGoesEndsItsOperation(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var seen events
+				var seen notes[Event]
 				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe})
+				r := serve(t, &Server{Commands: f.commands(), Observer: seen.note})
 				ctx, cancel := context.WithCancel(t.Context())
 				wait := r.beginUntil(ctx, request(verb, "c1"))
 				synctest.Wait()
@@ -348,7 +348,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		added, undone := make(gate), make(gate)
-		var seen events
+		var seen notes[Event]
 		undos := 0
 		f := &fake{
 			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { <-added; return someResult(), nil },
@@ -363,7 +363,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 				return nil
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.note})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -523,7 +523,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		if d := time.Since(start); d != 4*time.Second {
 			t.Errorf("took %v", d)
 		}
-		got := slices.DeleteFunc(f.said(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
+		got := slices.DeleteFunc(f.taken(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
 		nodetest.Equal(t, "calls", got, []string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"})
 		r.idle()
 	})
@@ -562,7 +562,7 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 		r.do(request("DEL", "c2")).wantOK(t)
 		other().want(t, 500, 11, "cancelled by DEL")
 		after().wantOK(t)
-		calls := f.said()
+		calls := f.taken()
 		for id, want := range map[string][]string{
 			"c1": {"ADD c1", "end ADD c1", "DEL c1", "end DEL c1", "DEL c1", "end DEL c1", "CHECK c1"},
 			"c2": {"ADD c2", "end ADD c2", "DEL c2", "end DEL c2"},

@@ -92,7 +92,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
+		var book nodetest.Log
 		var tries []time.Duration
 		start := time.Now()
 		var works atomic.Bool
@@ -104,7 +104,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 			return types.NewError(101, "stuck", "")
 		}}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		verbose := func() string {
@@ -175,7 +175,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r.do(request("ADD", "c1")).wantOK(t)
 		r.stop()
 		<-r.done
-		f.said()
+		f.taken()
 		serve(t, &Server{Commands: f.commands(), Queue: dir})
 		time.Sleep(time.Hour)
 		f.want(t)
@@ -239,12 +239,12 @@ func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
 func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
-		var seen events
+		var book nodetest.Log
+		var seen notes[Event]
 		dir := queued(t)
 		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger(), Observer: seen.observe})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book), Observer: seen.note})
 		time.Sleep(time.Hour)
 		f.want(t)
 		all := seen.taken()
@@ -335,17 +335,17 @@ func TestQueuedDelCancelsNothing(t *testing.T) {
 func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
+		var book nodetest.Log
 		dir := queued(t, "c1", "c2")
 		names, err := filepath.Glob(dir + "/*.json")
 		nodetest.OK(t, err)
 		nodetest.OK(t, os.WriteFile(names[0], []byte("{"), 0o600))
 		enqueue(t, dir, request("ADD", "c3"))
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		if calls := f.said(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
+		if calls := f.taken(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
 			t.Errorf("calls %q", calls)
 		}
 		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "cannot be queued") {
@@ -445,7 +445,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
-		var seen events
+		var seen notes[Event]
 		f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
 			if !strings.Contains(string(a.StdinData), `"binDir":"/host"`) {
 				t.Errorf("without the override: %s", a.StdinData)
@@ -463,7 +463,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 		}}
 		r := serve(t, &Server{
 			Commands: f.commands(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, MaxQueued: 4, Override: []byte(`{"binDir":"/host"}`),
-			Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute},
+			Observer: seen.note, Timeouts: Timeouts{Del: time.Minute},
 		})
 		synctest.Wait()
 		var live []func() answer
@@ -506,9 +506,9 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen events
+		var seen notes[Event]
 		dir := queued(t, ids("hung", 40)...)
-		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute}})
+		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.note, Timeouts: Timeouts{Del: time.Minute}})
 		time.Sleep(41*time.Minute + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
@@ -530,47 +530,37 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	})
 }
 
-// Serve returns only after the queue is written: a DEL that was done is no
+// A daemon that is told to stop does the DELs that it has begun and leaves the rest for
+// the next. Serve returns only after the queue is written: a DEL that was done is no
 // longer in it.
-func TestServeWaitsUntilTheQueueIsWritten(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, "c1")
-		slow := func(ev Event) { // between the DEL and the removal of its file
-			if ev.Replayed {
-				time.Sleep(time.Second)
-			}
-		}
-		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir, Observer: slow})
-		synctest.Wait()
-		start := time.Now()
-		r.stop()
-		r.ended(time.Second, start)
-		if n := left(t, dir); n != 0 {
-			t.Errorf("%d left", n)
-		}
-	})
-}
-
-// A daemon that is told to stop does what it has begun, and leaves the rest for
-// the next.
 func TestStoppedWithAQueue(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, "c1", "c2", "c3")
-		f := &fake{del: func(ctx context.Context, _ *skel.CmdArgs) error {
+	second := func(Event) { time.Sleep(time.Second) }
+	for name, tt := range map[string]struct {
+		ids      []string
+		del      func(context.Context, *skel.CmdArgs) error
+		observer func(Event)
+		left     int
+	}{
+		"while DELs run": {[]string{"c1", "c2", "c3"}, func(ctx context.Context, _ *skel.CmdArgs) error {
 			time.Sleep(time.Second)
 			return context.Cause(ctx) // it is not cancelled
-		}}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
-		synctest.Wait()
-		start := time.Now()
-		r.stop()
-		r.ended(time.Second, start)
-		if n := left(t, dir); n != 1 {
-			t.Errorf("%d left", n)
-		}
-	})
+		}, nil, 1},
+		"between a DEL and its end": {[]string{"c1"}, nil, second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir := queued(t, tt.ids...)
+				r := serve(t, &Server{Commands: (&fake{del: tt.del}).commands(), Queue: dir, MaxInFlight: 4, Observer: tt.observer})
+				synctest.Wait()
+				start := time.Now()
+				r.stop()
+				r.ended(time.Second, start)
+				nodetest.Equal(t, "DELs left", left(t, dir), tt.left)
+			})
+		})
+	}
 }
 
 // A queue that cannot be read keeps the daemon from being ready, and says why,
@@ -603,12 +593,12 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var book logBook
+		var book nodetest.Log
 		dir := queued(t)
 		first := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
 		synctest.Wait()
 		f := &fake{}
-		second := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
+		second := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		second.do(request("ADD", "c2")).want(t, 503, 11, "another daemon reads this directory")

@@ -24,8 +24,29 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// A fake is a plugin of functions; what is nil succeeds. It writes down what is
-// called, and what has ended.
+// Notes collect values from any number of goroutines.
+type notes[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+func (n *notes[T]) note(v T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, v)
+}
+
+// taken returns the values and forgets them.
+func (n *notes[T]) taken() []T {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.all
+	n.all = nil
+	return all
+}
+
+// A fake is a plugin of functions; a function that is nil succeeds. It notes which
+// commands are called, and which have ended.
 type fake struct {
 	add    func(context.Context, *skel.CmdArgs) (types.Result, error)
 	check  func(context.Context, *skel.CmdArgs) error
@@ -33,39 +54,23 @@ type fake struct {
 	gc     func(context.Context, *skel.CmdArgs) error
 	status func(context.Context, *skel.CmdArgs) error
 
-	mu    sync.Mutex
-	lines []string
-}
-
-func (f *fake) say(line string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lines = append(f.lines, line)
-}
-
-// said returns what was called, and forgets it.
-func (f *fake) said() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	lines := f.lines
-	f.lines = nil
-	return lines
+	notes[string]
 }
 
 func (f *fake) call(ctx context.Context, verb string, a *skel.CmdArgs, do func(context.Context, *skel.CmdArgs) error) error {
 	what := strings.TrimSpace(verb + " " + a.ContainerID)
-	f.say(what)
+	f.note(what)
 	if do == nil {
 		return nil
 	}
-	defer f.say("end " + what)
+	defer f.note("end " + what)
 	return do(ctx, a)
 }
 
 func (f *fake) Add(ctx context.Context, a *skel.CmdArgs) (r types.Result, err error) {
 	r = &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}
 	if f.add == nil {
-		f.say("ADD " + a.ContainerID)
+		f.note("ADD " + a.ContainerID)
 		return r, nil
 	}
 	err = f.call(ctx, "ADD", a, func(ctx context.Context, a *skel.CmdArgs) error {
@@ -186,9 +191,16 @@ func serve(t *testing.T, s *Server) *rig {
 // serveAs is serve for clients that peer identifies.
 func serveAs(t *testing.T, s *Server, peer func(net.Conn) (int, bool)) *rig {
 	t.Helper()
-	r := &rig{t: t, Server: as(s, peer), l: newInMemory(), done: make(chan struct{})}
+	r := newRig(t, as(s, peer))
 	r.run(r.l)
-	r.Client = clientOf(func(ctx context.Context) (net.Conn, error) { return r.l.dial(ctx) })
+	return r
+}
+
+// newRig returns a rig whose server has not been started.
+func newRig(t *testing.T, s *Server) *rig {
+	t.Helper()
+	r := &rig{t: t, Server: s, l: newInMemory(), done: make(chan struct{})}
+	r.Client = clientOf(r.l.dial)
 	return r
 }
 
@@ -364,45 +376,7 @@ func (a answer) wantOK(t *testing.T) {
 	}
 }
 
-// events collects what an Observer is told.
-type events struct {
-	mu  sync.Mutex
-	all []Event
-}
-
-func (e *events) observe(ev Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.all = append(e.all, ev)
-}
-
-func (e *events) taken() []Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := e.all
-	e.all = nil
-	return all
-}
-
-// A logBook is what a Logger wrote.
-type logBook struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *logBook) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logBook) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func (b *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+func logTo(l *nodetest.Log) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // heard is the operation of o for a client that gets the answer.
 func heard(o order) *operation {

@@ -229,7 +229,7 @@ func serve(t *testing.T, s *thick.Server, socket string) {
 func TestWithServer(t *testing.T) {
 	t.Parallel()
 	out := new(strings.Builder)
-	c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: newQueue(t), QueueWait: -1, Stdout: out}
+	c := &Client{Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: newQueue(t), QueueWait: -1, Stdout: out}
 	gone := args()
 	gone.ContainerID = "gone"
 	nodetest.OK(t, c.Execute(t.Context(), "DEL", gone))
@@ -251,7 +251,7 @@ func TestWithServer(t *testing.T) {
 	}
 	_, err := c.Attach(t.Context(), "ADD", args(), nil)
 	wantError(t, err, 999) // it does not plug
-	until(t, func() bool { return len(queued(t, c.Queue)) == 0 })
+	nodetest.Until(t, "the queue is empty", func() bool { return len(queued(t, c.Queue)) == 0 })
 	var got []string
 	detached := 0
 	for _, did := range p.trace() {
@@ -276,7 +276,7 @@ func TestWithServerStop(t *testing.T) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}
-	socket := filepath.Join(tempDir(t), "s")
+	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	serve(t, &thick.Server{Commands: p.commands()}, socket)
 	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args())
 	wantError(t, err, 11)

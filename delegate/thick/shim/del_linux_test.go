@@ -25,7 +25,7 @@ import (
 // whether there never was one or it dies with the DEL in its hands.
 func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 	t.Parallel()
-	sockets := map[string]string{"away": filepath.Join(tempDir(t), "s")}
+	sockets := map[string]string{"away": filepath.Join(nodetest.ShortDir(t), "s")}
 	for at, text := range cuts {
 		sockets[at] = serveOnce(t, text)
 	}
@@ -52,8 +52,8 @@ func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 // A DEL is not left in a directory that no daemon reads: it fails, and says why.
 func TestDelIsQueuedOnlyWhereADaemonReads(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"missing": filepath.Join(tempDir(t), "q"), "unmarked": tempDir(t)} {
-		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1}
+	for name, dir := range map[string]string{"missing": filepath.Join(nodetest.ShortDir(t), "q"), "unmarked": nodetest.ShortDir(t)} {
+		c := &Client{Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: dir, QueueWait: -1}
 		err := c.Execute(t.Context(), "DEL", args())
 		wantError(t, err, 11)
 		if !strings.Contains(err.Error(), "no daemon reads this directory") || !strings.Contains(err.Error(), dir) {
@@ -70,7 +70,7 @@ func TestDelIsQueuedOnlyWhereADaemonReads(t *testing.T) {
 // is neither done nor queued, and fails.
 func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 	t.Parallel()
-	dir, socket := newQueue(t), filepath.Join(tempDir(t), "s")
+	dir, socket := newQueue(t), filepath.Join(nodetest.ShortDir(t), "s")
 	done := make(chan error, 1)
 	go func() {
 		done <- (&Client{Socket: socket, Queue: dir, QueueWait: time.Minute}).Execute(t.Context(), "DEL", args())
@@ -120,7 +120,7 @@ func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 // serveOnce is a daemon that answers one request with text, and is away then.
 func serveOnce(t *testing.T, text string) (socket string) {
 	t.Helper()
-	socket = filepath.Join(tempDir(t), "s")
+	socket = filepath.Join(nodetest.ShortDir(t), "s")
 	l := listen(t, socket)
 	go func() {
 		conn, err := l.AcceptUnix()
@@ -138,7 +138,7 @@ func serveOnce(t *testing.T, text string) (socket string) {
 // later.
 func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(tempDir(t), "s")
+	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	full := newQueue(t)
 	c := &Client{Socket: socket, Queue: full, QueueWait: -1}
 	for i := range queue.Cap {
@@ -150,7 +150,7 @@ func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	a.ContainerID = "one-more"
 	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
 
-	file := filepath.Join(tempDir(t), "q")
+	file := filepath.Join(nodetest.ShortDir(t), "q")
 	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
 	wantError(t, (&Client{Socket: socket, Queue: file, QueueWait: -1}).Execute(t.Context(), "DEL", args()), 5)
 	wantError(t, (&Client{Socket: socket}).Execute(t.Context(), "DEL", args()), 11) // there is none
@@ -204,7 +204,7 @@ func TestDaemonThatComesBeforeTheDelIsQueuedDoesIt(t *testing.T) {
 // is about to be written down but for the lock, which a daemon has that replays.
 func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	t.Helper()
-	socket, dir = filepath.Join(tempDir(t), "s"), newQueue(t)
+	socket, dir = filepath.Join(nodetest.ShortDir(t), "s"), newQueue(t)
 	f, err := os.Open(dir)
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
@@ -212,7 +212,7 @@ func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	done = make(chan error, 1)
 	c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 	go func() { done <- c.Execute(t.Context(), "DEL", args()) }()
-	until(t, func() bool { return opened(dir) == 2 })
+	nodetest.Until(t, "both have opened the queue", func() bool { return opened(dir) == 2 })
 	return socket, dir, done
 }
 
@@ -238,7 +238,7 @@ func TestAwayDoesADelInTheDaemonsPlace(t *testing.T) {
 	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {errLost, 11}} {
 		dir := newQueue(t)
 		asked := 0
-		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
+		c := &Client{Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
 			asked++
 			nodetest.Equal(t, "got", a, args())
 			return true, tt.err
@@ -273,7 +273,7 @@ func TestDelThatAwayCannotDoIsQueued(t *testing.T) {
 	why := types.NewError(107, "a resident plugin is needed", "")
 	asked := 0
 	c := &Client{
-		Socket: filepath.Join(tempDir(t), "s"), Queue: newQueueOf(t, `{"cniDir":"/daemon"}`), QueueWait: 10 * time.Millisecond,
+		Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: newQueueOf(t, `{"cniDir":"/daemon"}`), QueueWait: 10 * time.Millisecond,
 		Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
 			asked++
 			if !strings.Contains(string(a.StdinData), `"cniDir":"/daemon"`) {
@@ -309,7 +309,7 @@ func TestDelThatAwayCannotDoIsQueued(t *testing.T) {
 	if all := queued(t, c.Queue); len(all) != 1 || !all[0].Recorded.IsZero() || all[0].Unrecorded.Before(before) {
 		t.Errorf("without a record: queued %+v", all)
 	}
-	c.Queue = filepath.Join(tempDir(t), "unread")
+	c.Queue = filepath.Join(nodetest.ShortDir(t), "unread")
 	wantError(t, c.Execute(t.Context(), "DEL", args()), 11)
 	c.Queue = ""
 	wantError(t, c.Execute(t.Context(), "DEL", args()), 107)
@@ -320,7 +320,7 @@ func TestDelThatAwayCannotDoIsQueued(t *testing.T) {
 func TestAwayIsNotAskedWithoutTheDaemonsConfiguration(t *testing.T) {
 	t.Parallel()
 	c := &Client{
-		Socket: filepath.Join(tempDir(t), "s"), Queue: newQueueOf(t, ""), QueueWait: -1,
+		Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: newQueueOf(t, ""), QueueWait: -1,
 		Away: func(context.Context, *skel.CmdArgs) (bool, error) {
 			t.Error("asked")
 			return true, nil
@@ -350,7 +350,7 @@ func TestErrorOfADaemonsDelIsNotQueued(t *testing.T) {
 // waited for.
 func TestFullBacklogIsNotAway(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(tempDir(t), "s")
+	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	fill(t, socket)
 	dir := newQueue(t)
 	for _, command := range commands {

@@ -31,15 +31,6 @@ const (
 	testResult = `{"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}]}}`
 )
 
-// tempDir is a directory whose path leaves room for a socket's name.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // t.TempDir is too long for a socket
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 func listen(t testing.TB, socket string) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
@@ -66,7 +57,7 @@ func (d *daemon) count() int {
 // newDaemon has serve serve the n-th connection, from 0.
 func newDaemon(t testing.TB, serve func(n int, conn *net.UnixConn)) *daemon {
 	t.Helper()
-	d := &daemon{socket: filepath.Join(tempDir(t), "s")}
+	d := &daemon{socket: filepath.Join(nodetest.ShortDir(t), "s")}
 	d.l = listen(t, d.socket)
 	go func() {
 		for {
@@ -115,7 +106,7 @@ func replies(texts ...string) func(int, *net.UnixConn) {
 // newHTTP serves with net/http, as Multus's daemon and package thick do.
 func newHTTP(t testing.TB, h http.HandlerFunc) (socket string) {
 	t.Helper()
-	socket = filepath.Join(tempDir(t), "s")
+	socket = filepath.Join(nodetest.ShortDir(t), "s")
 	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
 	l := listen(t, socket)
@@ -185,7 +176,7 @@ func newQueue(t testing.TB) (dir string) {
 // newQueueOf returns the directory of a queue of a daemon with the Override.
 func newQueueOf(t testing.TB, override string) (dir string) {
 	t.Helper()
-	dir = filepath.Join(tempDir(t), "q")
+	dir = filepath.Join(nodetest.ShortDir(t), "q")
 	daemon := &queue.Reader{Queue: queue.In(dir), Override: json.RawMessage(override)}
 	defer daemon.Close()
 	if _, odd, err := daemon.List(t.Context()); odd != nil || err != nil {
@@ -214,22 +205,6 @@ func glob(t *testing.T, dir string) []string {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	nodetest.OK(t, err)
 	return names
-}
-
-// until waits for cond to hold.
-func until(t *testing.T, cond func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal("it never came")
-		}
-	}
 }
 
 // funcs are the commands of a main with the client c.

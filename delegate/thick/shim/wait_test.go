@@ -17,17 +17,18 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // ADD, CHECK and GC wait for a daemon that is away for as long as Wait
 // says, and then answer 11. STATUS and DEL do not wait. Attach always does.
 func TestWaitForADaemonThatIsAway(t *testing.T) {
 	t.Parallel()
-	stale := filepath.Join(tempDir(t), "s")
+	stale := filepath.Join(nodetest.ShortDir(t), "s")
 	l := listen(t, stale)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
-	for _, socket := range []string{filepath.Join(tempDir(t), "s"), stale} {
+	for _, socket := range []string{filepath.Join(nodetest.ShortDir(t), "s"), stale} {
 		for _, command := range commands {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
@@ -70,7 +71,7 @@ func TestWaitForADaemonThatIsAway(t *testing.T) {
 // The total limit, and the end of the context, end the wait for a daemon.
 func TestWaitIsWithinTheTimeout(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(tempDir(t), "s")
+	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := (&Client{Socket: socket, Timeout: 5 * time.Second}).Do(t.Context(), "ADD", args())
@@ -120,7 +121,7 @@ func TestDaemonThatComesInTimeServesTheCommandOnce(t *testing.T) {
 	for _, command := range []string{"ADD", "CHECK", "GC"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
-			socket := filepath.Join(tempDir(t), "s")
+			socket := filepath.Join(nodetest.ShortDir(t), "s")
 			var served atomic.Int32
 			time.AfterFunc(60*time.Millisecond, func() { // in the first pauses, or before
 				l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
