@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/big"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -344,7 +345,7 @@ func atLeast(v, since string) bool {
 	return ok && err == nil
 }
 
-// sameJSON reports whether a and b hold the same values, with the same digits.
+// sameJSON reports whether a and b hold the same values, to the last digit.
 func sameJSON(a, b []byte) bool {
 	var values [2]any
 	for i, text := range [][]byte{a, b} {
@@ -353,6 +354,26 @@ func sameJSON(a, b []byte) bool {
 		if d.Decode(&values[i]) != nil {
 			return false
 		}
+		values[i] = numbers(values[i])
 	}
 	return reflect.DeepEqual(values[0], values[1])
+}
+
+// numbers replaces each number by a string that equal numbers share.
+func numbers(v any) any { //nolint:ireturn // any JSON value
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = numbers(v[k])
+		}
+	case json.Number:
+		if r, ok := new(big.Rat).SetString(v.String()); ok {
+			return r.String()
+		}
+	}
+	return v
 }

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -36,14 +37,22 @@ func Version() string {
 // before its package clause: Go then does not start to look for changes of the
 // CPU limit, which takes a thread.
 func Main(p Plugin) {
-	ctx, stop := context.Background(), func() {}
+	ctx := context.Background()
 	if os.Getenv("CNI_COMMAND") != "VERSION" {
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
+		ctx = untilSignal(ctx)
 	}
-	err := p.Run(ctx, OfProcess())
-	stop()
-	if err != nil {
+	if p.Run(ctx, OfProcess()) != nil {
 		os.Exit(1)
 	}
+}
+
+// untilSignal returns a context that ends with ctx, or at the first signal that asks the
+// process to stop. The signals are caught until the process exits.
+func untilSignal(ctx context.Context) context.Context {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, end := context.WithCancelCause(ctx)
+	go func() { end(fmt.Errorf("%s signal received", <-asked)) }()
+	return ctx
 }

@@ -62,7 +62,7 @@
 //
 // The data of an error is the error object of CNI.
 //
-// A message to the host has up to 8 MiB. The host
+// A message to the host has up to 8 MiB, and 32 KiB before the registration. The host
 // disconnects a resident whose messages are longer or not JSON objects, and one that
 // does not read its messages.
 //

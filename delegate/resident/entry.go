@@ -30,7 +30,7 @@ type entry struct {
 func (h *Host) connect(ctx context.Context, c candidate) *entry {
 	ctx = context.WithoutCancel(ctx)
 	e := &entry{
-		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxFromPlugin), ended: make(chan struct{}),
+		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxHello), ended: make(chan struct{}),
 	}
 	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
 		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },

@@ -81,15 +81,19 @@ func TestMessagesThatWaitAreLimited(t *testing.T) {
 	})
 }
 
-// Nothing of a message is kept beyond the limit.
+// Nothing of a message is kept beyond the limit, and a process that is not registered
+// has a low one.
 func TestLongMessagesAreNotRead(t *testing.T) {
 	t.Parallel()
-	e, its, _ := connected(&Host{})
-	n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*maxFromPlugin)))
-	if err == nil || n > maxFromPlugin || !errors.Is(e.why(), errLong) {
-		t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
+	for _, limit := range []int{maxHello, maxFromPlugin} {
+		e, its, _ := connected(&Host{})
+		e.limit.Store(int64(limit))
+		n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*limit)))
+		if err == nil || n > int64(limit) || !errors.Is(e.why(), errLong) {
+			t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
+		}
+		end(e, its)
 	}
-	end(e, its)
 }
 
 // The codes of errors survive, whatever their size. An error of the protocol is no

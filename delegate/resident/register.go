@@ -12,16 +12,22 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
+// maxPending is how many connections may be registering at the same time. Others wait
+// to be accepted.
+const maxPending = 32
+
 // A candidate is a connection that may become a resident.
 type candidate struct {
 	Status  // of a launched resident with the index and name that it must have
 	conn    net.Conn
-	settled func(error) // called once: with nil when it serves, otherwise with the reason
-	bury    func()      // ends its process; may be nil
+	pending chan struct{} // holds a value while c registers; may be nil
+	settled func(error)   // called once: with nil when it serves, otherwise with the reason
+	bury    func()        // ends its process; may be nil
 }
 
 // accept registers the processes that connect, until ctx ends.
 func (h *Host) accept(ctx context.Context) {
+	pending := make(chan struct{}, maxPending)
 	for {
 		conn, err := h.Listener.Accept()
 		if err != nil {
@@ -38,7 +44,8 @@ func (h *Host) accept(ctx context.Context) {
 		if !ok {
 			uid = -1
 		}
-		c := candidate{Status: Status{UID: uid}, conn: conn, settled: func(error) {}}
+		c := candidate{Status: Status{UID: uid}, conn: conn, pending: pending, settled: func(error) {}}
+		pending <- struct{}{}
 		h.tasks.Go(func() { h.attend(ctx, c) })
 	}
 }
@@ -59,6 +66,9 @@ func (h *Host) attend(ctx context.Context, c candidate) {
 		c.settled(nil)
 	} else {
 		h.reject(context.WithoutCancel(ctx), e, err)
+	}
+	if c.pending != nil {
+		<-c.pending
 	}
 	<-e.done
 	h.changed()
@@ -111,6 +121,7 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 		return refused("it was launched as %s and registers as %.100q", e, said.String())
 	}
 	e.Info = said.Info
+	e.limit.Store(maxFromPlugin)
 	return h.claim(e)
 }
 

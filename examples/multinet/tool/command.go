@@ -13,7 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// A command is one of those of multinet.
+// A command is the first word of a command line, and what it does.
 type command struct {
 	name, args, about string
 	words             []int // how many arguments it may have
@@ -100,15 +100,14 @@ func (t *tool) run(ctx context.Context, args []string) error {
 		_, err := fmt.Fprintln(t.out, "multinet", plugin.Version())
 		return err
 	}
-	at := slices.IndexFunc(args, func(word string) bool { return find(word) != nil })
-	if at < 0 || at > 0 && !strings.HasPrefix(args[0], "-") {
+	c := find(args[0])
+	if c == nil {
 		return misused(fmt.Errorf("there is no command %q", args[0]))
 	}
-	c := find(args[at])
 	flags := flag.NewFlagSet("multinet "+c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	do := c.flags(t, flags)
-	words, err := parse(flags, slices.Delete(slices.Clone(args), at, at+1))
+	words, err := parse(flags, args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(t.out, "usage: multinet %s\n%s\n", strings.TrimSpace(c.name+" "+c.args), c.about)

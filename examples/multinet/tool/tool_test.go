@@ -116,7 +116,7 @@ func reading() [][]string {
 		{"show", "c1"},
 		{"show", "c1", "-o", "json"},
 		{"status", "c1"},
-		{"-o", "table", "status", "c1"},
+		{"status", "c1", "-o", "table"},
 		{"gc", "--dry-run"},
 		{"damaged"},
 	}
