@@ -43,26 +43,27 @@ func TestBench(t *testing.T) {
 		t.Skip("needs root, or a kernel that gives user namespaces to ordinary users")
 	}
 	dir, logs := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", dir)
 	out, err := os.Create(filepath.Join(logs, "out"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	err = run(t.Context(), "", []string{"-rounds", "1", "-pods", "3", "-records", "10", "-dir", dir}, out, out)
+	err = run(t.Context(), "", []string{"-quick"}, out, out)
 	text, _ := os.ReadFile(out.Name())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	const cell, ratio = ` +[0-9.]+ \|`, ` +[0-9.]+ \([0-9.]+\) \|`
+	const cell, ratio = ` [0-9.]+ +\|`, ` [0-9.]+ \([0-9.]+\) +\|`
 	for _, want := range []string{
 		`Linux .*go1.*medians of 1 rounds\.`,
-		`\| multinet +\|` + ratio + cell,
+		`\| none +\| +\| VERSION +\|` + cell + ratio + ratio + ratio,
 		`\| noop +\| 8 +\| ADD +\|` + cell + ratio + ratio + ratio,
 		`\| bridge +\| 1 +\| DEL +\|` + cell + ratio + ratio + ratio,
 		`\| resident +\| 8 +\| DEL +\|` + cell + ratio + ratio + ratio,
-		`\| none +\|` + strings.Repeat(cell, 4) + ` +0.00 \|`,
-		`\| wait +\|` + strings.Repeat(cell, 5),
-		`\| +10 \|` + strings.Repeat(cell, 4),
+		`\| none +\|` + strings.Repeat(cell, 4),
+		`\| wait +\|` + strings.Repeat(cell, 4),
+		`\| 10 +\|` + strings.Repeat(cell, 4),
 	} {
 		if !regexp.MustCompile("(?m)" + want + "$").Match(text) {
 			t.Errorf("no %s in\n%s", want, text)
@@ -75,7 +76,7 @@ func TestBench(t *testing.T) {
 
 func TestFlagsThatCannotBe(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"-rounds", "0"}, {"-pods", "0"}, {"-peer", "multus"}, {"-peer", "../multus=/m"}, {"more"}} {
+	for _, args := range [][]string{{"-rounds", "1"}, {"-peer", "multus"}, {"-peer", "../multus=/m"}, {"more"}} {
 		if o, err := parse(args, io.Discard); err == nil {
 			t.Errorf("%q: %+v", args, o)
 		}
@@ -94,12 +95,30 @@ func TestTable(t *testing.T) {
 	want := `
 ## Title
 
-| program  |   ms |    of floor |
-| ---      |  --: |         --: |
+| program  | ms   | of floor    |
+| ---      | --:  | --:         |
 | a        | 2.00 | 20.0 (2.00) |
-| longer µ | 0.00 |         123 |
+| longer µ | 0.00 | 123         |
 `
 	if diff := cmp.Diff(want, got.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestFailureIsSaid: what a program prints when it fails reaches the user.
+func TestFailureIsSaid(t *testing.T) {
+	t.Parallel()
+	work := t.TempDir()
+	r := &rig{work: work, stderr: os.Stderr}
+	if err := os.Mkdir(r.file("bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(r.file("bin", "broken"), []byte("#!/bin/sh\necho no free device\nexit 1\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{"broken": "no free device", "missing": "no such file"} {
+		if _, err := r.run(t.Context(), call{program: program, command: "ADD", stdin: os.DevNull}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", program, err)
+		}
 	}
 }

@@ -28,7 +28,7 @@ func (o *options) peer(s string) error {
 	return err
 }
 
-// build puts the programs into work/bin as they are released, and copies of the peers.
+// build puts the programs into work/bin as they are released, and links to the peers.
 func build(ctx context.Context, work string, peers map[string]string) error {
 	found, err := command(ctx, "", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni")
 	if err != nil {
@@ -51,15 +51,7 @@ func build(ctx context.Context, work string, peers map[string]string) error {
 		}
 	}
 	for name, path := range peers {
-		to := filepath.Join(work, "bin", name)
-		if _, err := os.Lstat(to); err == nil {
-			return fmt.Errorf("-peer %s: this program has a program of that name", name)
-		}
-		program, err := os.ReadFile(path)
-		if err == nil {
-			err = os.WriteFile(to, program, 0o755) //nolint:gosec // programs are executable
-		}
-		if err != nil {
+		if err := os.Symlink(path, filepath.Join(work, "bin", name)); err != nil {
 			return fmt.Errorf("-peer %s: %w", name, err)
 		}
 	}

@@ -24,13 +24,18 @@ type contender struct {
 	conf          func(kind string, n int) object
 }
 
-// compare lets contenders attach and detach each kind of delegates in turn, and prints the
-// times.
-func (r *rig) compare(ctx context.Context, w io.Writer, title string, contenders []contender, kinds []string, newPod func() (pod, error)) error {
-	t := table{text: 3, head: []string{"delegates", "N", "command"}}
+// contest returns an empty table with a column for each contender.
+func contest(contenders []contender) *table {
+	t := &table{text: 3, head: []string{"delegates", "N", "command"}}
 	for _, c := range contenders {
 		t.head = append(t.head, c.name)
 	}
+	return t
+}
+
+// compare lets contenders attach and detach each kind of delegates in turn, and adds the
+// times to t.
+func (r *rig) compare(ctx context.Context, t *table, contenders []contender, kinds []string, newPod func() (pod, error)) error {
 	order := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range kinds {
 		for _, n := range []int{1, 8} {
@@ -67,7 +72,7 @@ func (r *rig) compare(ctx context.Context, w io.Writer, title string, contenders
 			}
 		}
 	}
-	return t.print(w, title)
+	return nil
 }
 
 // thin compares meta-plugins that are executed.
@@ -90,7 +95,7 @@ func (r *rig) thin(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t := table{text: 1, head: []string{"program", "VERSION, ms", "size, MB"}}
+	t := contest(contenders)
 	version := make([][]float64, len(contenders))
 	for range r.rounds {
 		for i, c := range contenders {
@@ -101,15 +106,9 @@ func (r *rig) thin(ctx context.Context, w io.Writer) error {
 			version[i] = append(version[i], ms)
 		}
 	}
-	for i, cell := range compared(version) {
-		size, err := r.size(contenders[i].program)
-		if err != nil {
-			return err
-		}
-		t.row(contenders[i].name, cell, size)
-	}
-	if err := t.print(w, "## Programs\n\nIn parentheses: ratio to floor in the same round."); err != nil {
+	t.row(append([]string{"none", "", "VERSION"}, compared(version)...)...)
+	if err := r.compare(ctx, t, contenders, []string{noop, bridge}, r.pod); err != nil {
 		return err
 	}
-	return r.compare(ctx, w, "## ADD and DEL, ms\n\nIn parentheses: ratio to floor in the same round.", contenders, []string{noop, bridge}, r.pod)
+	return t.print(w, "## Meta-plugins, ms\n\nIn parentheses: ratio to floor in the same round.")
 }

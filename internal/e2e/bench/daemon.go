@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,27 +56,22 @@ func (r *rig) daemons(ctx context.Context, w io.Writer) (err error) {
 		running = append(running, d)
 		contenders = append(contenders, contender{"daemon, " + policy, "multinet-shim", func(kind string, n int) object { return d.shim(r.delegates(kind, n)) }})
 	}
+	t := contest(contenders)
 	member := func() (pod, error) { return r.member(a) }
-	if err := r.compare(ctx, w, "## Shim and daemon, ms\n\nnone: without Kubernetes; async, wait: in a cluster, by \"statusPolicy\". "+
-		"In parentheses: ratio to multinet in the same round.", contenders, []string{noop, bridge, resident}, member); err != nil {
+	if err := r.compare(ctx, t, contenders, []string{noop, bridge, resident}, member); err != nil {
 		return err
 	}
-	before, err := a.requests()
-	if err != nil {
+	if err := t.print(w, "## Shim and daemon, ms\n\nnone: without Kubernetes; async, wait: in a cluster, by \"statusPolicy\". "+
+		"In parentheses: ratio to multinet in the same round."); err != nil {
 		return err
 	}
-	t := table{text: 1, head: []string{"Kubernetes", "ADD, median, ms", "all, s", "peak, MB", "at rest, private, MB", "requests per pod"}}
+	t = &table{text: 1, head: []string{"Kubernetes", "ADD, median, ms", "all, s", "peak, MB", "at rest, private, MB"}}
 	for _, d := range running {
 		row, err := r.crowd(ctx, a, d)
 		if err != nil {
 			return err
 		}
-		after, err := a.requests()
-		if err != nil {
-			return err
-		}
-		t.row(append(row, figure(float64(after-before)/float64(r.pods)))...)
-		before = after
+		t.row(row...)
 	}
 	return t.print(w, fmt.Sprintf("## %d pods at once\n\nTwo networks that do nothing for each pod.", r.pods))
 }
@@ -95,10 +89,8 @@ func (r *rig) crowd(ctx context.Context, a *api, d *daemon) (row []string, err e
 			return nil, err
 		}
 	}
-	row = []string{d.policy}
-	for _, command := range []string{"ADD", "DEL"} {
+	each := func(command string) ([]float64, error) {
 		took, errs := make([]float64, len(pods)), make([]error, len(pods))
-		start := time.Now()
 		var running sync.WaitGroup
 		for i, p := range pods {
 			running.Go(func() {
@@ -106,24 +98,27 @@ func (r *rig) crowd(ctx context.Context, a *api, d *daemon) (row []string, err e
 			})
 		}
 		running.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
-		}
-		if command == "ADD" {
-			row = append(row, figure(median(took)), figure(time.Since(start).Seconds()))
-			for _, line := range []string{"VmHWM", "RssAnon"} {
-				memory, err := d.memory(line)
-				if err != nil {
-					return nil, err
-				}
-				row = append(row, memory)
-				if err := pause(ctx, rest); err != nil { // also for the requests after the ADDs
-					return nil, err
-				}
-			}
-		}
+		return took, errors.Join(errs...)
 	}
-	return row, nil
+	start := time.Now()
+	took, err := each("ADD")
+	all := time.Since(start)
+	if err == nil {
+		err = pause(ctx, rest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	peak, err := d.memory("VmHWM")
+	if err != nil {
+		return nil, err
+	}
+	private, err := d.memory("RssAnon")
+	if err != nil {
+		return nil, err
+	}
+	_, err = each("DEL")
+	return []string{d.policy, figure(median(took)), figure(all.Seconds()), peak, private}, err
 }
 
 // startDaemon starts a daemon in a directory of its own.
@@ -189,7 +184,7 @@ func (d *daemon) memory(line string) (string, error) {
 	}
 	_, after, _ := strings.Cut(string(text), line+":")
 	kilobytes, err := strconv.ParseFloat(strings.Fields(after + " none")[0], 64)
-	return mb(kilobytes * 1024), err
+	return figure(kilobytes * 1024 / 1e6), err
 }
 
 // An api is the process of a Kubernetes API server, ../kube/testdata/api.
@@ -234,21 +229,6 @@ func (a *api) ask(words ...string) (string, error) {
 	}
 	text, err := a.answers.ReadString('\n')
 	return strings.TrimSuffix(text, "\n"), err
-}
-
-// requests returns the number of requests so far, without watches.
-func (a *api) requests() (sum int, err error) {
-	text, err := a.ask("requests")
-	if err != nil {
-		return 0, err
-	}
-	count := map[string]int{}
-	err = json.Unmarshal([]byte(text), &count)
-	maps.DeleteFunc(count, func(request string, _ int) bool { return strings.HasPrefix(request, "watch ") })
-	for _, n := range slices.Collect(maps.Values(count)) {
-		sum += n
-	}
-	return sum, err
 }
 
 func (a *api) stop() error { return errors.Join(a.in.Close(), a.cmd.Wait()) }

@@ -18,8 +18,8 @@
 // multinet-shim and multinetd do the same without Kubernetes and in a cluster, whose API
 // server is a process of its own (../kube/testdata/api).
 //
-// Records and leases are kept below the directory of -dir, which should be on a disk: in
-// memory an fsync costs nothing.
+// Records and leases are kept in the directory for temporary files ($TMPDIR), which should be
+// on a disk: in memory an fsync costs nothing.
 package main
 
 import (
@@ -44,13 +44,12 @@ import (
 // stageEnv is empty or, on the private host, the working directory.
 const stageEnv = "METACNI_BENCH_STAGE"
 
-// options are the flags.
+// options say what to measure.
 type options struct {
 	rounds  int
-	pods    int // at once
-	records int
+	pods    int               // that a node starts at once
+	records int               // of other containers
 	peers   map[string]string // paths by name
-	dir     string
 }
 
 //nolint:forbidigo // only main touches the process
@@ -62,9 +61,7 @@ func main() {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}
-	if inner := (*exec.ExitError)(nil); !errors.As(err, &inner) { // otherwise it has printed its error
-		fmt.Fprintln(os.Stderr, "bench:", err)
-	}
+	fmt.Fprintln(os.Stderr, "bench:", err)
 	os.Exit(1)
 }
 
@@ -80,7 +77,7 @@ func run(ctx context.Context, work string, args []string, out, stderr *os.File) 
 		}
 		return measure(ctx, &rig{options: o, work: work, stderr: stderr}, out)
 	}
-	if work, err = os.MkdirTemp(o.dir, "metacni-bench-"); err != nil {
+	if work, err = os.MkdirTemp("", "metacni-bench-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
@@ -93,23 +90,27 @@ func run(ctx context.Context, work string, args []string, out, stderr *os.File) 
 	cmd.Stdout, cmd.Stderr = out, stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	return cmd.Run()
+	err = cmd.Run()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return errors.New("a measurement has failed, see above")
+	}
+	return err
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{peers: map[string]string{}}
+	o := options{rounds: 31, pods: 110, records: 10_000, peers: map[string]string{}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 31, "`number` of rounds to measure")
-	fs.IntVar(&o.pods, "pods", 110, "`number` of pods that a node starts at once")
-	fs.IntVar(&o.records, "records", 10_000, "`number` of records of other containers")
+	quick := fs.Bool("quick", false, "only try everything once, among few pods and records")
 	fs.Func("peer", "another meta-plugin that is configured as Multus is, `NAME=PATH`; may be repeated", o.peer)
-	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default: the directory for temporary files)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.rounds < 1 || o.pods < 1 || o.records < 1 {
-		return o, errors.New("-rounds, -pods and -records must be at least 1, and there are no arguments")
+	if fs.NArg() > 0 {
+		return o, errors.New("there are no arguments")
+	}
+	if *quick {
+		o.rounds, o.pods, o.records = 1, 3, 10
 	}
 	return o, nil
 }

@@ -4,13 +4,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -107,42 +108,24 @@ type call struct {
 
 // run runs a program, which must succeed, and returns its time in milliseconds.
 func (r *rig) run(ctx context.Context, c call) (float64, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, context.Cause(ctx)
-	}
 	stdin, err := os.Open(c.stdin)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = stdin.Close() }()
-	stdout, err := os.CreateTemp(r.work, "out-")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _, _ = stdout.Close(), os.Remove(stdout.Name()) }()
-	attr := &os.ProcAttr{Dir: "/", Env: r.environ(c), Files: []*os.File{stdin, stdout, r.stderr}}
-	path := r.file("bin", c.program)
-
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, r.file("bin", c.program), c.args...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", r.environ(c), stdin, &out, r.stderr
 	start := time.Now()
-	p, err := os.StartProcess(path, append([]string{path}, c.args...), attr)
-	if err != nil {
-		return 0, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
-	state, err := p.Wait()
+	err = cmd.Run()
 	took := time.Since(start)
-
-	if stop(); ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	if err != nil {
-		return 0, err
+	if err != nil || c.command == "ADD" && !bytes.Contains(out.Bytes(), []byte(`"cniVersion"`)) {
+		return 0, fmt.Errorf("%s %s: %w: %s", c.program, c.command, cmp.Or(err, errors.New("no result")), out.Bytes())
 	}
-	out, err := io.ReadAll(io.NewSectionReader(stdout, 0, 1<<20))
-	if err == nil && (!state.Success() || c.command == "ADD" && !bytes.Contains(out, []byte(`"cniVersion"`))) {
-		err = fmt.Errorf("%s %s: %s: %s", c.program, c.command, state, out)
-	}
-	return ms(took), err
+	return float64(took) / float64(time.Millisecond), nil
 }
 
 func (r *rig) environ(c call) []string {
@@ -158,5 +141,3 @@ func (r *rig) environ(c call) []string {
 	}
 	return env
 }
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

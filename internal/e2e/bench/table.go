@@ -3,20 +3,21 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
 // A table prints as Markdown that is also readable as plain text. The first columns are
-// text; the others are figures, aligned to the right.
+// text; the others are figures.
 type table struct {
 	text int
 	head []string
@@ -27,27 +28,14 @@ func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
 // print prints title, an empty line, and t.
 func (t *table) print(w io.Writer, title string) error {
+	out := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	fmt.Fprintf(out, "\n%s\n\n", title)
 	rule := slices.Repeat([]string{"---"}, t.text)
 	rule = append(rule, slices.Repeat([]string{"--:"}, len(t.head)-t.text)...)
-	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s\n\n", title)
 	for _, row := range append([][]string{t.head, rule}, t.rows...) {
-		for i, cell := range row {
-			width := 0
-			for _, other := range append([][]string{t.head, rule}, t.rows...) {
-				width = max(width, utf8.RuneCountInString(other[i]))
-			}
-			pad := strings.Repeat(" ", width-utf8.RuneCountInString(cell))
-			if i < t.text {
-				b.WriteString("| " + cell + pad + " ")
-			} else {
-				b.WriteString("| " + pad + cell + " ")
-			}
-		}
-		b.WriteString("|\n")
+		fmt.Fprintf(out, "| %s\t|\n", strings.Join(row, "\t| "))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return out.Flush()
 }
 
 // compared returns a cell for each list of values: the median and, from the second on, the
@@ -81,41 +69,25 @@ func figure(f float64) string {
 	return fmt.Sprintf("%.2f", f)
 }
 
-// mb formats bytes as millions of bytes.
-func mb(bytes float64) string { return figure(bytes / 1e6) }
-
-// size returns the size of a program.
-func (r *rig) size(program string) (string, error) {
-	info, err := os.Stat(r.file("bin", program))
-	if err != nil {
-		return "", err
-	}
-	return mb(float64(info.Size())), nil
-}
-
 // machine describes the machine in one line.
 func (r *rig) machine() (string, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return "", err
 	}
-	var took []float64
-	for range 11 {
-		f, err := os.CreateTemp(r.work, "fsync-")
-		if err != nil {
-			return "", err
-		}
+	f, err := os.Create(r.file("fsync"))
+	if err != nil {
+		return "", err
+	}
+	const syncs = 100
+	start := time.Now()
+	for range syncs {
 		_, err = f.Write(make([]byte, 4096))
-		start := time.Now()
-		if err == nil {
-			err = f.Sync()
-		}
-		took = append(took, ms(time.Since(start)))
-		_, _ = f.Close(), os.Remove(f.Name())
-		if err != nil {
-			return "", err
+		if err = errors.Join(err, f.Sync()); err != nil {
+			break
 		}
 	}
+	took := time.Since(start).Seconds() * 1000 / syncs
 	return fmt.Sprintf("%d CPUs, Linux %s, %s; an fsync takes %s ms; medians of %d rounds.",
-		runtime.NumCPU(), unix.ByteSliceToString(uts.Release[:]), runtime.Version(), figure(median(took)), r.rounds), nil
+		runtime.NumCPU(), unix.ByteSliceToString(uts.Release[:]), runtime.Version(), figure(took), r.rounds), errors.Join(err, f.Close())
 }

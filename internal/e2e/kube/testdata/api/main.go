@@ -4,12 +4,10 @@
 //
 //	definition NAME CONFIG  adds a NetworkAttachmentDefinition to the namespace bench
 //	pod NAME                adds a pod to that namespace and the node n1; the answer is its UID
-//	requests                the number of requests so far, by verb and resource, as JSON
 package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -57,16 +55,6 @@ func answer(s *kubetest.Server, line string) string {
 			Spec: corev1.PodSpec{NodeName: "n1"},
 		})
 		return string(p.UID)
-	case "requests":
-		count := map[string]int{}
-		for _, r := range s.Requests() {
-			count[r.Verb+" "+r.Resource]++
-		}
-		text, err := json.Marshal(count)
-		if err != nil {
-			panic(err)
-		}
-		return string(text)
 	}
 	panic("unknown: " + line)
 }
