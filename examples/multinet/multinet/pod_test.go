@@ -478,6 +478,101 @@ func same(t *testing.T, add, review error) {
 	}
 }
 
+// What the review of a definition says is what the ADD of a pod that selects it says.
+func TestReviewOfADefinitionIsThatOfAnADD(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		keys, config string
+		code         uint
+	}{
+		"a plugin":                        {"", `{"type":"macvlan"}`, 0},
+		"a list":                          {"", `{"cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`, 0},
+		"nothing, for a file of the node": {"", ``, 0},
+		"blanks":                          {"", " \n", 0},
+		"nothing, with isolation":         {`"namespaceIsolation":true,`, ``, 7},
+		"blanks, with isolation":          {`"namespaceIsolation":true,`, " \n", 7},
+		"not JSON":                        {"", `{`, 6},
+		"not an object":                   {"", `[]`, 6},
+		"a key twice":                     {"", `{"type":"macvlan","type":"bridge"}`, 6},
+		"no type":                         {"", `{"name":"x"}`, 7},
+		"no plugins":                      {"", `{"plugins":[]}`, 7},
+		"a plugin and a list":             {"", `{"type":"macvlan","plugins":[{"type":"tuning"}]}`, 7},
+		"a Type and a list":               {"", `{"Type":"macvlan","plugins":[{"type":"tuning"}]}`, 7},
+		"a type that is a path":           {"", `{"type":"../macvlan"}`, 7},
+		"an IPAM type that is a path":     {"", `{"type":"macvlan","ipam":{"type":"/bin/sh"}}`, 7},
+		"multinet itself":                 {"", `{"type":"multinet"}`, 7},
+		"the shim of multinet":            {"", `{"plugins":[{"type":"macvlan"},{"type":"multinet-shim"}]}`, 7},
+		"not a version":                   {"", `{"cniVersion":"new","type":"macvlan"}`, 7},
+		"args that are no object":         {"", `{"type":"macvlan","args":[]}`, 7},
+		"an allowed type":                 {`"allowedTypes":{"nad":["macvlan"]},`, `{"type":"macvlan"}`, 0},
+		"another type":                    {`"allowedTypes":{"nad":["macvlan"]},`, `{"type":"tuning"}`, 7},
+		"an allowed type, for all":        {`"allowedTypes":["macvlan","bridge"],`, `{"type":"tuning"}`, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.Write("net.d/a/other.conf", tt.config)
+			add := h.run(t, "ADD", tt.keys+keys(bridge, annotated("other")), podOf("a"))
+			review := h.reviewer(t, tt.keys+bridge).Definition(nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "other"}, Config: tt.config})
+			if status.Code(review) != tt.code {
+				t.Errorf("code %d, want %d", status.Code(review), tt.code)
+			}
+			same(t, add, review)
+		})
+	}
+}
+
+// What the review of a pod says is what its ADD says. Whether the networks exist is not
+// known to it.
+func TestReviewOfAPodIsThatOfAnADD(t *testing.T) {
+	t.Parallel()
+	const isolated = `"namespaceIsolation":true,`
+	for name, tt := range map[string]struct {
+		keys, networks, primary string
+		code                    uint
+	}{
+		"nothing":                        {"", "", "", 0},
+		"blanks":                         {"", " ", " ", 0},
+		"a list":                         {"", "blue, b/blue@data", "", 0},
+		"JSON":                           {"", `[{"name":"blue"},{"name":"blue","namespace":"b"}]`, "", 0},
+		"broken JSON":                    {"", `[{"name":"blue"`, "", 6},
+		"not a name":                     {"", "Blue", "", 7},
+		"a path":                         {"", "a/../blue", "", 7},
+		"a mask in place of an address":  {"", `[{"name":"blue","ips":["x"]}]`, "", 7},
+		"two default routes":             {"", `[{"name":"blue","default-route":["10.0.0.1"]},{"name":"blue","default-route":["10.0.0.2"]}]`, "", 7},
+		"an interface name twice":        {"", "blue@x,b/blue@x", "", 7},
+		"the name of the primary":        {"", "blue@eth0", "", 7},
+		"not an interface name":          {"", "blue@averyveryverylongname", "", 7},
+		"another namespace":              {isolated, "b/blue", "", 7},
+		"a global namespace":             {isolated, "default/blue", "", 0},
+		"another one":                    {isolated + `"globalNamespaces":"b",`, "b/blue", "", 0},
+		"its primary":                    {"", "", "a/blue", 0},
+		"its primary of multusNamespace": {isolated, "", "blue", 7},
+		"its primary of a global one":    {isolated, "", "default/blue", 0},
+		"its primary of another":         {isolated, "", "b/blue", 7},
+		"no choice of the primary":       {`"podDefaultNetwork":false,`, "", "blue", 7},
+		"two primaries":                  {"", "", "a/blue,b/blue", 7},
+		"its primary under its name":     {"", "", "a/blue@eth0", 0},
+		"its primary under another":      {"", "", "a/blue@eth1", 7},
+		"one default route with it":      {"", `[{"name":"blue","default-route":["10.0.0.1"]}]`, `[{"name":"blue","namespace":"a","default-route":["10.0.0.2"]}]`, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := written(t)
+			annotations := map[string]string{nad.NetworksAnnotation: tt.networks, nad.DefaultNetworkAnnotation: tt.primary, "other": "["}
+			both := strings.TrimSuffix(annotated(tt.networks), "}}") + `,` + strings.SplitN(defaultNetwork(tt.primary), `{"io.kubernetes.cri.pod-annotations":{`, 2)[1]
+			add := h.run(t, "ADD", tt.keys+keys(bridge, both), podOf("a"), func(a *skel.CmdArgs) { a.IfName = "eth0" })
+			review := h.reviewer(t, tt.keys+bridge).Pod("a", annotations)
+			if status.Code(review) != tt.code {
+				t.Errorf("code %d, want %d: %v", status.Code(review), tt.code, review)
+			}
+			if status.Code(add) != tt.code {
+				t.Errorf("ADD: code %d, want %d: %v", status.Code(add), tt.code, add)
+			}
+		})
+	}
+}
+
 // A definition in multusNamespace may be for the configuration, which may have other types,
 // and files.
 func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
