@@ -134,7 +134,7 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 				t.Errorf("%d served in %v, want %d", served, limit, want)
 			}
 			<-r.done
-			if n := len(f.taken()) / 2; n > want+2 {
+			if n := len(f.Taken()) / 2; n > want+2 {
 				t.Errorf("%d were begun", n)
 			}
 		})

@@ -240,7 +240,7 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 				}
 				sameJSON(t, tt.want, a.body)
 			}
-			nodetest.Equal(t, "calls", f.taken(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
+			nodetest.Equal(t, "calls", f.Taken(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
 		})
 	}
 }

@@ -221,14 +221,14 @@ func TestStrangers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var seen notes[Event]
+				var seen nodetest.Notes[Event]
 				f := &fake{}
 				other := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 					if !tt.ok {
 						t.Error("a stranger got through")
 					}
 				})
-				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.note, Other: other}, tt.peer)
+				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.Note, Other: other}, tt.peer)
 				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, pathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
@@ -239,10 +239,10 @@ func TestStrangers(t *testing.T) {
 						a.want(t, 403, 999, "may not connect")
 					}
 				}
-				if calls := f.taken(); tt.ok != (len(calls) == 1) {
+				if calls := f.Taken(); tt.ok != (len(calls) == 1) {
 					t.Errorf("calls %q", calls)
 				}
-				all := seen.taken()
+				all := seen.Taken()
 				if tt.ok {
 					return
 				}
@@ -386,9 +386,9 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Observer: seen.note})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Observer: seen.Note})
 		first := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -414,7 +414,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		r.idle()
 		f.want(t, "end ADD c1")
 		got := map[int]int{}
-		for _, ev := range seen.taken() {
+		for _, ev := range seen.Taken() {
 			got[ev.Status]++
 		}
 		nodetest.Equal(t, "got", got, map[int]int{200: 1, 503: 3, 499: 1})

@@ -71,12 +71,12 @@ func TestTrace(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.note, MaxInFlight: 1})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note, MaxInFlight: 1})
 		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
 		start := time.Now()
 		first := r.begin(m)
@@ -93,7 +93,7 @@ func TestObserver(t *testing.T) {
 		r.get(wire.PathCNI)   // not for an operation
 		r.get(wire.PathReady) // nor this
 		synctest.Wait()
-		all := seen.taken()
+		all := seen.Taken()
 		want := []Event{
 			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAME=web-0", Start: start, Duration: time.Second, Status: 200},
 			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c2", IfName: "eth0", Start: start, Queued: time.Second, Duration: 2 * time.Second, Status: 200},
@@ -156,7 +156,7 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 
 func (f *fake) want(t *testing.T, lines ...string) {
 	t.Helper()
-	nodetest.Equal(t, "calls", f.taken(), lines)
+	nodetest.Equal(t, "calls", f.Taken(), lines)
 }
 
 // idle checks that nothing is held any more.
@@ -278,13 +278,13 @@ func TestPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var book nodetest.Log
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		boom := func(context.Context, *skel.CmdArgs) error { panic("hunter2") }
 		f := &fake{
 			add:   func(context.Context, *skel.CmdArgs) (types.Result, error) { panic("hunter2") },
 			check: boom, gc: boom, status: boom,
 		}
-		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), Observer: seen.note, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
+		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), Observer: seen.Note, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
 		for _, verb := range []string{"ADD", "CHECK", "GC", "STATUS"} {
 			a := r.do(request(verb, "c1"))
 			a.want(t, 500, 999, "panicked")
@@ -302,7 +302,7 @@ func TestPanic(t *testing.T) {
 		r.do(request("DEL", "c1")).want(t, 500, 999, "panicked")
 		r.do(request("ADD", "c1")).want(t, 500, 999, "undo: ")
 		r.idle()
-		if n := len(seen.taken()); n != 7 {
+		if n := len(seen.Taken()); n != 7 {
 			t.Errorf("%d events", n)
 		}
 	})
@@ -315,9 +315,9 @@ func TestClientThatGoesEndsItsOperation(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var seen notes[Event]
+				var seen nodetest.Notes[Event]
 				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Commands: f.commands(), Observer: seen.note})
+				r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note})
 				ctx, cancel := context.WithCancel(t.Context())
 				wait := r.beginUntil(ctx, request(verb, "c1"))
 				synctest.Wait()
@@ -333,7 +333,7 @@ func TestClientThatGoesEndsItsOperation(t *testing.T) {
 					what = verb
 				}
 				f.want(t, what, "end "+what)
-				all := seen.taken()
+				all := seen.Taken()
 				if len(all) != 1 || all[0].Status != 499 || !errors.Is(all[0].Err, errGone) || all[0].Command != verb {
 					t.Errorf("events %+v", all)
 				}
@@ -348,7 +348,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		added, undone := make(gate), make(gate)
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		undos := 0
 		f := &fake{
 			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { <-added; return someResult(), nil },
@@ -363,7 +363,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 				return nil
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.note})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -379,7 +379,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 		del().wantOK(t)
 		f.want(t, "end DEL c1", "DEL c1", "end DEL c1")
 		r.idle()
-		all := seen.taken() // in either order: the ADD lets go of its container first
+		all := seen.Taken() // in either order: the ADD lets go of its container first
 		if len(all) != 2 || !slices.ContainsFunc(all, func(e Event) bool { return e.Command == "ADD" && e.Status == 499 }) {
 			t.Errorf("events %+v", all)
 		}
@@ -523,7 +523,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		if d := time.Since(start); d != 4*time.Second {
 			t.Errorf("took %v", d)
 		}
-		got := slices.DeleteFunc(f.taken(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
+		got := slices.DeleteFunc(f.Taken(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
 		nodetest.Equal(t, "calls", got, []string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"})
 		r.idle()
 	})
@@ -562,7 +562,7 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 		r.do(request("DEL", "c2")).wantOK(t)
 		other().want(t, 500, 11, "cancelled by DEL")
 		after().wantOK(t)
-		calls := f.taken()
+		calls := f.Taken()
 		for id, want := range map[string][]string{
 			"c1": {"ADD c1", "end ADD c1", "DEL c1", "end DEL c1", "DEL c1", "end DEL c1", "CHECK c1"},
 			"c2": {"ADD c2", "end ADD c2", "DEL c2", "end DEL c2"},

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -175,7 +174,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r.do(request("ADD", "c1")).wantOK(t)
 		r.stop()
 		<-r.done
-		f.taken()
+		f.Taken()
 		serve(t, &Server{Commands: f.commands(), Queue: dir})
 		time.Sleep(time.Hour)
 		f.want(t)
@@ -240,14 +239,14 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var book nodetest.Log
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		dir := queued(t)
 		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book), Observer: seen.note})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book), Observer: seen.Note})
 		time.Sleep(time.Hour)
 		f.want(t)
-		all := seen.taken()
+		all := seen.Taken()
 		if len(all) != 1 || all[0].Status != 400 || all[0].ContainerID != "c1" || !all[0].Replayed {
 			t.Errorf("%+v", all)
 		}
@@ -345,7 +344,7 @@ func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		if calls := f.taken(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
+		if calls := f.Taken(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
 			t.Errorf("calls %q", calls)
 		}
 		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "cannot be queued") {
@@ -411,14 +410,7 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 func TestQueuedDelsBeginInTheirOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var got []string
-		f := &fake{del: func(_ context.Context, a *skel.CmdArgs) error {
-			mu.Lock()
-			defer mu.Unlock()
-			got = append(got, a.ContainerID)
-			return nil
-		}}
+		f := &fake{}
 		dir := queued(t, ids("c", 100)...)
 		reader := &queue.Reader{Queue: queue.In(dir)}
 		names, _, err := reader.List(t.Context())
@@ -428,13 +420,11 @@ func TestQueuedDelsBeginInTheirOrder(t *testing.T) {
 		for _, name := range names {
 			m, err := queue.In(dir).Read(name)
 			nodetest.OK(t, err)
-			want = append(want, m.Env["CNI_CONTAINERID"])
+			want = append(want, "DEL "+m.Env["CNI_CONTAINERID"])
 		}
 		serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 2})
 		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		nodetest.Equal(t, "DELs", got, want)
+		f.want(t, want...)
 	})
 }
 
@@ -445,7 +435,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
 			if !strings.Contains(string(a.StdinData), `"binDir":"/host"`) {
 				t.Errorf("without the override: %s", a.StdinData)
@@ -463,7 +453,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 		}}
 		r := serve(t, &Server{
 			Commands: f.commands(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, MaxQueued: 4, Override: []byte(`{"binDir":"/host"}`),
-			Observer: seen.note, Timeouts: Timeouts{Del: time.Minute},
+			Observer: seen.Note, Timeouts: Timeouts{Del: time.Minute},
 		})
 		synctest.Wait()
 		var live []func() answer
@@ -487,7 +477,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			t.Errorf("%d at once", most.Load())
 		}
 		tried := map[string]bool{}
-		for _, e := range seen.taken() {
+		for _, e := range seen.Taken() {
 			if e.Replayed {
 				tried[e.ContainerID] = true
 				if e.UID != -1 || e.Command != "DEL" || e.Status != 500 {
@@ -506,18 +496,18 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen notes[Event]
+		var seen nodetest.Notes[Event]
 		dir := queued(t, ids("hung", 40)...)
-		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.note, Timeouts: Timeouts{Del: time.Minute}})
+		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.Note, Timeouts: Timeouts{Del: time.Minute}})
 		time.Sleep(41*time.Minute + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
-		seen.taken()
+		seen.Taken()
 		r.do(request("ADD", "new-and-wanted")).want(t, 503, 11, "is still queued")
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		var done []string
-		for _, e := range seen.taken() {
+		for _, e := range seen.Taken() {
 			if e.Replayed && e.Err == nil {
 				done = append(done, e.ContainerID)
 			}

@@ -24,27 +24,6 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// Notes collect values from any number of goroutines.
-type notes[T any] struct {
-	mu  sync.Mutex
-	all []T
-}
-
-func (n *notes[T]) note(v T) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.all = append(n.all, v)
-}
-
-// taken returns the values and forgets them.
-func (n *notes[T]) taken() []T {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := n.all
-	n.all = nil
-	return all
-}
-
 // A fake is a plugin of functions; a function that is nil succeeds. It notes which
 // commands are called, and which have ended.
 type fake struct {
@@ -54,23 +33,23 @@ type fake struct {
 	gc     func(context.Context, *skel.CmdArgs) error
 	status func(context.Context, *skel.CmdArgs) error
 
-	notes[string]
+	nodetest.Notes[string]
 }
 
 func (f *fake) call(ctx context.Context, verb string, a *skel.CmdArgs, do func(context.Context, *skel.CmdArgs) error) error {
 	what := strings.TrimSpace(verb + " " + a.ContainerID)
-	f.note(what)
+	f.Note(what)
 	if do == nil {
 		return nil
 	}
-	defer f.note("end " + what)
+	defer f.Note("end " + what)
 	return do(ctx, a)
 }
 
 func (f *fake) Add(ctx context.Context, a *skel.CmdArgs) (r types.Result, err error) {
 	r = &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}
 	if f.add == nil {
-		f.note("ADD " + a.ContainerID)
+		f.Note("ADD " + a.ContainerID)
 		return r, nil
 	}
 	err = f.call(ctx, "ADD", a, func(ctx context.Context, a *skel.CmdArgs) error {

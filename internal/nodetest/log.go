@@ -30,6 +30,28 @@ func (l *Log) String() string {
 // Count returns how often the log has these words.
 func (l *Log) Count(words string) int { return strings.Count(l.String(), words) }
 
+// Notes collect values from any number of goroutines.
+type Notes[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+// Note adds a value.
+func (n *Notes[T]) Note(v T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, v)
+}
+
+// Taken returns the values and forgets them.
+func (n *Notes[T]) Taken() []T {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.all
+	n.all = nil
+	return all
+}
+
 // Until waits until done, which other goroutines make true. It ends the test, and prints the
 // log if there is one, when that does not happen.
 func Until(tb testing.TB, what string, done func() bool, log ...*Log) {

@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -138,13 +137,10 @@ func TestProcessIsAskedToStop(t *testing.T) {
 // Nobody reads the result, so the shim has the attachment undone.
 func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	var got []string
+	var got nodetest.Notes[string]
 	socket := newHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		command := commandOf(r)
-		mu.Lock()
-		got = append(got, command)
-		mu.Unlock()
+		got.Note(command)
 		if command == "ADD" {
 			_, _ = io.WriteString(w, testResult)
 		}
@@ -158,30 +154,18 @@ func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 		t.Error("exit status 0")
 	}
 	_ = w.Close()
-	mu.Lock()
-	defer mu.Unlock()
-	nodetest.Equal(t, "got", got, []string{"ADD", "DEL"})
+	nodetest.Equal(t, "got", got.Taken(), []string{"ADD", "DEL"})
 }
 
 // A plugin writes down what it did.
 type plugin struct {
 	add func(context.Context) error
-
-	mu  sync.Mutex // protects did
-	did []string
+	did nodetest.Notes[string]
 }
 
 func (p *plugin) note(command string, a *skel.CmdArgs) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.did = append(p.did, strings.TrimSpace(command+" "+a.ContainerID))
+	p.did.Note(strings.TrimSpace(command + " " + a.ContainerID))
 	return nil
-}
-
-func (p *plugin) trace() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.did
 }
 
 func (p *plugin) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
@@ -254,7 +238,7 @@ func TestWithServer(t *testing.T) {
 	nodetest.Until(t, "the queue is empty", func() bool { return len(queued(t, c.Queue)) == 0 })
 	var got []string
 	detached := 0
-	for _, did := range p.trace() {
+	for _, did := range p.did.Taken() {
 		if did == "DEL gone" { // beside the others
 			detached++
 			continue
@@ -284,5 +268,5 @@ func TestWithServerStop(t *testing.T) {
 	if !errors.As(err, &said) {
 		t.Errorf("%v: not the server's", err)
 	}
-	nodetest.Equal(t, "got", p.trace(), []string{"ADD c1"})
+	nodetest.Equal(t, "got", p.did.Taken(), []string{"ADD c1"})
 }

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,16 +43,10 @@ func listen(t testing.TB, socket string) *net.UnixListener {
 type daemon struct {
 	socket string
 	l      *net.UnixListener
-
-	mu sync.Mutex // protects n
-	n  int        // connections so far
+	n      atomic.Int64 // connections so far
 }
 
-func (d *daemon) count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.n
-}
+func (d *daemon) count() int { return int(d.n.Load()) }
 
 // newDaemon has serve serve the n-th connection, from 0.
 func newDaemon(t testing.TB, serve func(n int, conn *net.UnixConn)) *daemon {
@@ -65,10 +59,7 @@ func newDaemon(t testing.TB, serve func(n int, conn *net.UnixConn)) *daemon {
 			if err != nil {
 				return
 			}
-			d.mu.Lock()
-			n := d.n
-			d.n++
-			d.mu.Unlock()
+			n := int(d.n.Add(1)) - 1
 			go func() {
 				defer conn.Close()
 				serve(n, conn)
