@@ -24,6 +24,7 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 // object is a JSON object.
@@ -59,12 +60,7 @@ type node struct {
 // daemon's file.
 func newNode(t *testing.T, s *server.Server, keys object) *node {
 	t.Helper()
-	if noHost != "" {
-		if os.Getenv(requireEnv) == "require" {
-			t.Fatal(noHost)
-		}
-		t.Skip(noHost)
-	}
+	hosttest.Need(t)
 	n := &node{Server: s, t: t, number: int(nodes.Add(1)), namespace: s.Namespace(t)}
 	n.name, n.dir = "node-of-"+n.namespace, fmt.Sprintf("/run/node%d", n.number) // short, for a socket
 	for _, dir := range []string{"net.d", "leases", "next"} {
@@ -81,7 +77,7 @@ func newNode(t *testing.T, s *server.Server, keys object) *node {
 	n.gate = newGate(t, s)
 	n.newToken()
 	n.keys = object{
-		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": os.Getenv(binEnv),
+		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": hosttest.Programs(),
 		"nadDir": n.file("nads"), "kubeconfig": n.file("kubeconfig"), "nodeName": n.name, "logFormat": "json",
 	}
 	maps.Copy(n.keys, keys)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 // A sandbox is what the runtime has of a pod.
@@ -70,7 +70,7 @@ func (n *node) cni(command string, s *sandbox, valid ...*sandbox) error {
 		maps.Copy(annotations, s.pod.Annotations)
 		conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": annotations}
 	}
-	env := []string{"CNI_COMMAND=" + command, "CNI_PATH=" + os.Getenv(binEnv)}
+	env := []string{"CNI_COMMAND=" + command, "CNI_PATH=" + hosttest.Programs()}
 	switch command {
 	case "STATUS":
 	case "GC":
@@ -264,4 +264,4 @@ func same[T any](t testing.TB, what string, want, got T) {
 	}
 }
 
-func bin(name string) string { return filepath.Join(os.Getenv(binEnv), name) }
+func bin(name string) string { return filepath.Join(hosttest.Programs(), name) }

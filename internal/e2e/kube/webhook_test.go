@@ -25,6 +25,7 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 // A webhookWorld is a server with the component webhook, and the program that serves it
@@ -41,11 +42,8 @@ type webhookWorld struct {
 
 func newWebhookWorld(t *testing.T) *webhookWorld {
 	t.Helper()
-	needPrograms(t)
-	if noHost != "" {
-		t.Skip(noHost)
-	}
-	w := &webhookWorld{Server: newServer(t), dir: t.TempDir(), program: filepath.Join(os.Getenv(binEnv), "multinetd")}
+	hosttest.Need(t)
+	w := &webhookWorld{Server: newServer(t), dir: t.TempDir(), program: filepath.Join(hosttest.Programs(), "multinetd")}
 	w.Deploy(t)
 	w.DeployWith(t, "webhook")
 	core := w.Core(t, w.Admin())

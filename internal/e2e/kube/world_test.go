@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/hosttest"
 )
 
 const (
@@ -45,11 +46,8 @@ func newServer(t testing.TB) *server.Server {
 // required.
 func needPrograms(t testing.TB) {
 	t.Helper()
-	if noPrograms != "" {
-		if os.Getenv(requireEnv) == "require" {
-			t.Fatal(noPrograms)
-		}
-		t.Skip(noPrograms)
+	if os.Getenv(programsEnv) == "" {
+		hosttest.Need(t)
 	}
 }
 
