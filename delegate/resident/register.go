@@ -149,8 +149,11 @@ func (h *Host) step(ctx context.Context, e *entry, method string, params, result
 	ctx, cancel := context.WithTimeoutCause(ctx, h.registerTimeout(), errLate)
 	defer cancel()
 	err := e.call(ctx, method, params, result)
-	if err != nil && errors.Is(context.Cause(ctx), errLate) {
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errLate):
 		return fmt.Errorf("%w (%v)", errTimeout, h.registerTimeout())
+	case errors.Is(err, errGone) && e.closed(): // the message was not sent
+		return e.why()
 	}
 	return err
 }

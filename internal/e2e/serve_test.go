@@ -219,6 +219,24 @@ func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
 	}
 }
 
+// TestDaemonServesANewerShim: a shim of a later version sends keys that the daemon does
+// not know.
+func TestDaemonServesANewerShim(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{})
+	p := n.pod(n.thick("1.1.0", n.fake("a")))
+	more := object{"apiVersion": 2, "priority": "high", "fds": []int{3}, "interfaceAttributes": object{"ips": nil, "vf": 7}}
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		r := n.post(wire.PathCNI, n.request(command, p, more))
+		if command == "ADD" {
+			n.isResult(r)
+		} else if r.status != http.StatusOK || len(r.body) > 0 {
+			t.Errorf("%s: status %d: %s", command, r.status, r.body)
+		}
+	}
+	n.noTrace()
+}
+
 // TestShimPrintsResultsInEveryVersion: the shim prints the same result as
 // multinet alone, in every version of the protocol.
 func TestShimPrintsResultsInEveryVersion(t *testing.T) {

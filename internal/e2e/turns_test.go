@@ -153,3 +153,45 @@ func TestParallelAttachesAndDetachesEverything(t *testing.T) {
 		})
 	}
 }
+
+// TestParallelADDEndsTheOthersWhenOneFails: one network fails while those beside it work
+// or hang. The one that hangs is killed, even if it ignores SIGTERM, and the error is about
+// the one that failed.
+func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
+	for _, fault := range []string{"hang", "deaf"} {
+		t.Run(fault, func(t *testing.T) {
+			n := newNode(t)
+			fakes := []object{n.fake("a"), n.fake("b", "ADD", "fail"), n.fake("c", "ADD", fault)}
+			p := n.pod(n.multinet("1.1.0", fakes...))
+			n.parallel(p.conf, fakes...)
+			n.fails(111, "ADD", p, []string{"net1"})
+			n.nothingLeft()
+			n.noPlugins()
+		})
+	}
+}
+
+// TestDaemonAttachesNetworksInParallel: the daemon attaches and detaches the networks of
+// several containers at the same time, and undoes those whose networks do not all work.
+func TestDaemonAttachesNetworksInParallel(t *testing.T) {
+	n := newNode(t)
+	n.daemon(daemonConf{})
+	pods := func(on ...string) []*pod {
+		return n.newPods(4, func() object {
+			fakes := []object{n.fake("a"), n.fake("b"), n.fake("c", on...), n.fake("d")}
+			conf := n.thick("1.1.0", fakes...)
+			n.parallel(conf, fakes...)
+			return conf
+		})
+	}
+	whole, broken := pods(), pods("ADD", "fail")
+	begun := n.all("ADD", broken)
+	n.allOK("ADD", whole)
+	for _, r := range begun {
+		n.failed(n.wait(r), 111, "net2")
+	}
+	nodetest.Equal(t, "attached", len(n.live()), 16)
+	n.allOK("CHECK", whole)
+	n.allOK("DEL", whole)
+	n.noTrace()
+}
