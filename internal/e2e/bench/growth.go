@@ -7,10 +7,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
 )
 
 // recorded is the network in the records, of usual length.
@@ -22,6 +30,9 @@ const recorded = `{"type":"noop","name":"net-0","bridge":"br0","isGateway":true,
 func (r *rig) grown(ctx context.Context, w io.Writer) error {
 	t := table{head: []string{"records", "ADD, ms", "DEL, ms", "list, ms", "GC, ms"}}
 	for _, n := range []int{0, r.records} {
+		if err := r.record(ctx, n); err != nil {
+			return err
+		}
 		row, err := r.among(ctx, n)
 		if err != nil {
 			return err
@@ -31,14 +42,11 @@ func (r *rig) grown(ctx context.Context, w io.Writer) error {
 	return t.print(w, "## Among records of other containers\n\nmultinet with one delegate that does nothing. GC lists all records as valid.")
 }
 
-// among makes n records, and measures among them.
+// among measures among n records.
 func (r *rig) among(ctx context.Context, n int) ([]string, error) {
 	conf := object{"delegates": []any{json.RawMessage(recorded)}, "cniDir": r.file("many")}
 	stdin, err := r.conf("many", conf)
 	if err != nil {
-		return nil, err
-	}
-	if err := r.record(ctx, n, stdin); err != nil {
 		return nil, err
 	}
 	valid := make([]object, n)
@@ -83,19 +91,31 @@ func (r *rig) among(ctx context.Context, n int) ([]string, error) {
 
 func recordedID(i int) string { return fmt.Sprintf("%064x", i+1) }
 
-// record attaches n containers, which share a network namespace.
-func (r *rig) record(ctx context.Context, n int, stdin string) error {
-	p, err := r.pod()
+// record makes n records with the library.
+func (r *rig) record(ctx context.Context, n int) error {
+	network, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net-0","plugins":[` + recorded + `]}`))
 	if err != nil {
 		return err
 	}
+	result := delegatetest.Result(&types100.Result{
+		CNIVersion: "1.1.0",
+		Interfaces: []*types100.Interface{{Name: "br0", Mac: "02:00:00:00:00:01"}, {Name: "eth0", Mac: "02:00:00:00:00:03", Sandbox: "/run/netns/pod"}},
+		IPs:        []*types100.IPConfig{{Interface: types100.Int(1), Address: net.IPNet{IP: net.IPv4(10, 0, 0, 2).To4(), Mask: net.CIDRMask(16, 32)}}},
+	})
+	m := &lifecycle.Manager{Dir: r.file("many"), Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"noop": result}}}}
 	for i := range n {
-		p.id = recordedID(i)
-		p.args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-" + strconv.Itoa(i)
-		if _, err := r.run(ctx, call{program: "multinet", command: "ADD", pod: p, stdin: stdin}); err != nil {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		a := delegate.Attachment{
+			Network: network, ContainerID: recordedID(i), NetNS: "/run/netns/cni-" + strconv.Itoa(i), IfName: "eth0",
+			Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-" + strconv.Itoa(i),
+		}
+		key := scratch.Key{Network: "bench", ContainerID: a.ContainerID, IfName: a.IfName}
+		if _, err := m.Add(ctx, key, lifecycle.Transaction{Plan: lifecycle.Plan(a)}); err != nil {
 			return err
 		}
 	}
 	unix.Sync() // otherwise the fsync of the first ADD would write all of them
-	return r.sweep()
+	return nil
 }
