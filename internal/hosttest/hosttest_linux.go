@@ -15,16 +15,13 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
 const (
-	stageEnv   = "METACNI_E2E_STAGE"   // "", "probe", "host" or "tests"
+	stageEnv   = "METACNI_E2E_STAGE"   // "", "probe" or "tests"
 	tempEnv    = "METACNI_E2E_TEMP"    // a directory for the programs, removed after the tests
 	missingEnv = "METACNI_E2E_MISSING" // why the tests cannot run
 )
@@ -36,22 +33,14 @@ type Host struct {
 	Needs func(context.Context) error
 	// Build builds the programs that the tests run into a directory; see [Programs].
 	Build func(ctx context.Context, dir string) error
-	// Setup makes new namespaces a host. If nil, it is [host.Setup].
-	Setup func() error
 	// Tests runs the tests. If nil, it is m.Run.
 	Tests func() int
-	// PIDs gives the host process IDs of its own. What the tests start ends with them, and
-	// its first process removes orphans.
-	PIDs bool
 }
 
 // Main runs the tests and returns the exit status of the process. Call it from TestMain.
 func (h Host) Main(m *testing.M) int {
 	runtime.LockOSThread() // see host.Command
 	flag.Parse()
-	if h.Setup == nil {
-		h.Setup = host.Setup
-	}
 	if h.Tests == nil {
 		h.Tests = m.Run
 	}
@@ -66,16 +55,11 @@ func (h Host) Main(m *testing.M) int {
 func (h Host) run(ctx context.Context) (int, error) {
 	switch os.Getenv(stageEnv) {
 	case "probe":
-		return 0, h.Setup()
-	case "host":
-		if err := h.Setup(); err != nil {
+		return 0, host.Setup()
+	case "tests":
+		if err := host.Setup(); err != nil {
 			return 1, err
 		}
-		if !h.PIDs {
-			return h.tests()
-		}
-		return reap(attached(exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...), "tests"))
-	case "tests":
 		return h.tests()
 	}
 	if flag.Lookup("test.list").Value.String() != "" {
@@ -98,8 +82,9 @@ func (h Host) run(ctx context.Context) (int, error) {
 	if err := h.Build(ctx, Programs()); err != nil {
 		return 1, err
 	}
-	cmd := attached(h.Command(ctx), "host")
-	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
+	cmd := command(ctx)
+	cmd.Env = append(os.Environ(), stageEnv+"=tests", "TMPDIR="+temp)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		return max(failed.ExitCode(), 1), nil
@@ -114,7 +99,7 @@ func (h Host) missing(ctx context.Context) string {
 			return err.Error()
 		}
 	}
-	probe := h.Command(ctx)
+	probe := command(ctx)
 	probe.Env = append(os.Environ(), stageEnv+"=probe")
 	if out, err := probe.CombinedOutput(); err != nil {
 		return fmt.Sprintf("needs root, or a kernel that gives user namespaces to ordinary users: %s (%v)", strings.TrimSpace(string(out)), err)
@@ -135,42 +120,10 @@ func (h Host) tests() (int, error) {
 	return h.Tests(), nil
 }
 
-// Command returns a command that runs this program with the same arguments in the
+// command returns a command that runs this program with the same arguments in the
 // namespaces of a new private host.
-func (h Host) Command(ctx context.Context) *exec.Cmd {
-	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
-	if h.PIDs {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID
-	}
-	return cmd
-}
-
-// attached returns cmd with the standard files of this process and a stage.
-func attached(cmd *exec.Cmd, stage string) *exec.Cmd {
-	cmd.Env = append(os.Environ(), stageEnv+"="+stage)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	return cmd
-}
-
-// reap starts cmd and removes the orphans of others until cmd ends. It returns the exit
-// status of cmd.
-func reap(cmd *exec.Cmd) (int, error) {
-	if err := cmd.Start(); err != nil {
-		return 1, err
-	}
-	for {
-		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, 0, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return 1, err
-		case pid == cmd.Process.Pid && status.Exited():
-			return status.ExitStatus(), nil
-		case pid == cmd.Process.Pid && status.Signaled():
-			return 1, fmt.Errorf("the tests were ended by a signal: %v", status.Signal())
-		}
-	}
+func command(ctx context.Context) *exec.Cmd {
+	return host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
 }
 
 // Programs returns the directory of the programs that [Host.Build] has built.
