@@ -134,10 +134,11 @@ type podStatus struct {
 	waiting   []chan error // to be told what becomes of the next attempt
 
 	// What was written last.
-	text    string // "" if it is not what the API server has
-	version string // the pod's resourceVersion then; "" if nothing was written
-	written time.Time
-	created time.Time // of the sandbox
+	text      string // "" if it is not what the API server has
+	version   string // the pod's resourceVersion then; "" if nothing was written
+	written   time.Time
+	created   time.Time // of the sandbox
+	contested bool      // somebody else has written too, and an Event has said so
 }
 
 // NewStatusWriter returns a StatusWriter for the cluster of v. If v watches pods, the

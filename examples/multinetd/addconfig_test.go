@@ -94,3 +94,26 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 		t.Errorf("CNI_PATH %q", a.cniPath)
 	}
 }
+
+// A network for which nothing was asked has the daemon's own configuration, not that of
+// another network.
+func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
+	t.Parallel()
+	var c addConfigs
+	if a := c.of("/a", "blue"); a.conf != nil {
+		t.Errorf("without any: %s", a.conf)
+	}
+	c.note("/a", addConfig{conf: []byte("own")})
+	for _, conf := range []string{"red 1", "blue 1", "red 2"} {
+		network, _, _ := strings.Cut(conf, " ")
+		c.note("/a", addConfig{network: network, conf: []byte(conf)})
+	}
+	for network, want := range map[string]string{"blue": "blue 1", "red": "red 2", "green": "own"} {
+		if a := c.of("/a", network); string(a.conf) != want {
+			t.Errorf("%s: %s, want %s", network, a.conf, want)
+		}
+	}
+	if a := c.all()["/a"]; string(a.conf) != "red 2" {
+		t.Errorf("the last is %s", a.conf)
+	}
+}

@@ -359,7 +359,7 @@ const startTime = time.Second
 // false if ctx has ended before.
 func (d *service) waitReady(ctx context.Context, notify func(state string)) bool {
 	begun := time.Now()
-	told := ""
+	told, logged := "", map[string]bool{}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := d.server.CheckReady(ctx)
 		if err == nil || errors.Is(err, errNotPublished) {
@@ -367,7 +367,10 @@ func (d *service) waitReady(ctx context.Context, notify func(state string)) bool
 		}
 		if why := err.Error(); time.Since(begun) >= startTime && why != told && ctx.Err() == nil {
 			told = why
-			d.log.LogAttrs(ctx, slog.LevelWarn, "not ready", slog.String("error", why))
+			if !logged[why] { // reasons may alternate
+				logged[why] = true
+				d.log.LogAttrs(ctx, slog.LevelWarn, "not ready", slog.String("error", why))
+			}
 			notify("STATUS=" + why)
 		}
 		if !daemon.Pause(ctx, pause) {

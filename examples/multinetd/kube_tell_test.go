@@ -183,10 +183,10 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	want(t, "ADD", tn.command(t, "ADD", one, annotated("blue")), 0, "")
 	want(t, "ADD", tn.command(t, "ADD", two, annotated("green")), 7, "")
 	var all map[string]float64
-	tn.until(t, "the Events are written", func() bool {
+	tn.until(t, "the Events and the status are written", func() bool {
 		_, text := tn.get(t, "/metrics")
 		all = series(t, text)
-		return all[`multinetd_events_total{outcome="sent"}`] == 2
+		return all[`multinetd_events_total{outcome="sent"}`] == 2 && all[`multinetd_status_writes_total{outcome="written"}`] == 1 && all[`multinetd_status_pending`] == 0
 	})
 	for name, value := range map[string]float64{
 		`multinetd_view_synced{resource="network-attachment-definitions"}`:  1,

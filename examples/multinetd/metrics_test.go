@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -9,7 +10,10 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
@@ -140,15 +144,67 @@ func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	}
 }
 
-// Each step of an HTTP exchange over TCP, where anybody may connect, has a limit.
+// The connection of a client that stops in the middle of a request, or never reads,
+// is closed.
 func TestMetricsClientsThatStopAreClosed(t *testing.T) {
 	t.Parallel()
-	s := metricsServer(nil, slog.New(slog.DiscardHandler))
-	for what, limit := range map[string]int64{
-		"request": int64(s.ReadTimeout), "answer": int64(s.WriteTimeout), "pause": int64(s.IdleTimeout), "header": int64(s.MaxHeaderBytes),
+	const get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+	for _, tt := range []struct {
+		name, said string
+		reads      bool // what is answered
+	}{
+		{"says nothing", "", true},
+		{"stops in a header", "GET /metrics HTTP/1.1\r\nHost:", true},
+		{"stops in a body", "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n1", true},
+		{"stops after an exchange", get, true},
+		{"never reads", get, false},
+		{"asks for ever and never reads", strings.Repeat(get, 10_000), false},
 	} {
-		if limit <= 0 {
-			t.Errorf("the %s has no limit", what)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+				l.conn <- far
+				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 1<<16)) })
+				s := metricsServer(page, slog.New(slog.DiscardHandler))
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(l) }()
+				var said sync.WaitGroup
+				said.Go(func() { _, _ = io.WriteString(near, tt.said) }) // until it is closed
+				if !tt.reads {
+					time.Sleep(metricsWriteTimeout + time.Second)
+				}
+				if n, err := io.Copy(io.Discard, near); err != nil || n != 0 && !tt.reads {
+					t.Errorf("not closed: read %d bytes, %v", n, err)
+				}
+				said.Wait()
+				_ = s.Close()
+				<-served
+			})
+		})
 	}
 }
+
+// A oneConn is a listener of one connection.
+type oneConn struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }

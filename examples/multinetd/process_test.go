@@ -187,7 +187,7 @@ func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 }
 
 // A daemon whose readiness file is removed drains and ends with status 1, for its
-// process manager to start it again.
+// service manager to start it again.
 func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

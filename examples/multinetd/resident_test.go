@@ -179,9 +179,9 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	next.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0")
 	r.clean(t)
-	if log := next.logged.String(); !strings.Contains(log, `"msg":"record cannot be read","container":"c9"`) {
-		t.Errorf("log:\n%s", log)
-	}
+	nodetest.Until(t, "the sweep tells of the damaged record", func() bool {
+		return strings.Contains(next.logged.String(), `"msg":"record cannot be read","container":"c9"`)
+	}, next.logged)
 }
 
 // The daemon fails before it serves when residents cannot register or be launched.

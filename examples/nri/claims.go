@@ -194,10 +194,11 @@ func (c *claims) describe(ctx context.Context, podUID string) {
 // records is [dra.Config.Records]. A pod has stopped before the kubelet releases its claims, so
 // that there is something to detach only if that has failed, or if its event was lost.
 func (c *claims) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
+	late := time.Now().Add(detachedTimeout) // for all of them
 	records, err := daemon.OfPod(ctx, podUID, c.conf.StateDir)
 	for _, r := range records {
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
-			ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
+			ctx, cancel := context.WithDeadline(ctx, late)
 			defer cancel()
 			return c.life.Detach(ctx, r.Key, ifname)
 		}})

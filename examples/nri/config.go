@@ -105,9 +105,9 @@ func (c Config) complete() (Config, error) {
 	c.Sweep = cmp.Or(c.Sweep, multinet.Duration(time.Minute))
 	errs := []error{api.CheckPluginIndex(c.Index), api.CheckPluginName(c.Name)}
 	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir))
-	for key, d := range map[string]multinet.Duration{"margin": c.Margin, "sweep": c.Sweep} {
+	for i, d := range []multinet.Duration{c.Margin, c.Sweep} {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s %v is negative", key, time.Duration(d)))
+			errs = append(errs, fmt.Errorf("%s %v is negative", []string{"margin", "sweep"}[i], time.Duration(d)))
 		}
 	}
 	var err error

@@ -50,6 +50,7 @@ type Server struct {
 	ca       []byte     // PEM
 	addr     net.TCPAddr
 	http     *httptest.Server // nil while the server is stopped
+	end      func()           // ends the requests of http
 	release  func()           // gives up the port of a stopped server
 	changed  chan struct{}    // closed and replaced after each change
 	token    string
@@ -95,6 +96,9 @@ func (s *Server) Start() {
 	s.http.Listener = l
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.http.EnableHTTP2 = true
+	ctx, end := context.WithCancel(context.Background())
+	s.http.Config.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.end = end
 	s.http.StartTLS()
 	if s.url == "" {
 		s.url = s.http.URL
@@ -109,13 +113,14 @@ func (s *Server) Start() {
 // Objects, requests and faults are kept.
 func (s *Server) Stop() {
 	s.mu.Lock()
-	running := s.http
+	running, end := s.http, s.end
 	s.http = nil
 	s.mu.Unlock()
 	if running == nil {
 		return
 	}
-	running.CloseClientConnections() // which also ends the requests
+	running.CloseClientConnections()
+	end() // of requests on connections that came meanwhile
 	running.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()

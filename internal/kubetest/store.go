@@ -129,11 +129,14 @@ func List[T any](s *Server) []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []T
+	listed := map[key]bool{}
 	for _, c := range s.history {
 		if c.resource != kindOf[T]().resource || c.old != nil {
 			continue
 		}
-		if o := s.objects[key{c.resource, c.new.meta.Namespace, c.new.meta.Name}]; o != nil && o.meta.UID == c.new.meta.UID {
+		k := key{c.resource, c.new.meta.Namespace, c.new.meta.Name}
+		if o := s.objects[k]; o != nil && o.meta.UID == c.new.meta.UID && !listed[k] {
+			listed[k] = true
 			all = append(all, mustRead[T](o.text()))
 		}
 	}

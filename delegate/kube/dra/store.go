@@ -30,7 +30,7 @@ type Store struct {
 const maxRecord = 1 << 20
 
 // recordVersion is the version of the format.
-const recordVersion = 1
+const recordVersion = 2
 
 // A record is the JSON in a file.
 type record struct {

@@ -82,8 +82,10 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 	a, b := stored("a", "pod1"), stored("b", "pod2")
 	whole, err := encode(a)
 	nodetest.OK(t, err)
-	text := `{"version":2,"claim":{}}`
-	future := []byte(checksum([]byte(text)) + "\n" + text)
+	of := func(version string) []byte {
+		text := `{"version":` + version + `,"claim":{}}`
+		return []byte(checksum([]byte(text)) + "\n" + text)
+	}
 	other, err := encode(b)
 	nodetest.OK(t, err)
 	type damage = func(t *testing.T, path string)
@@ -95,7 +97,8 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 	}
 	cases := map[string]damage{
 		"empty":               write(nil),
-		"a later version":     write(future),
+		"a later version":     write(of("3")),
+		"an earlier version":  write(of("1")),
 		"that of another one": write(other),
 		"too large":           write(make([]byte, maxRecord+1)),
 		"a directory": func(t *testing.T, path string) {

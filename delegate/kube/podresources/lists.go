@@ -3,26 +3,33 @@ package podresources
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
-	"time"
 
-	"golang.org/x/sync/singleflight"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// lists asks the kubelet for all pods, one request at a time. All who wait for the next request
-// share its answer. The zero lists is ready for use.
+// lists asks the kubelet for all pods, one request at a time. The zero lists is ready for
+// use.
 type lists struct {
-	requests singleflight.Group // by number
-	turn     chan struct{}      // has an element while a request has begun
-	running  sync.WaitGroup
+	mu      sync.Mutex
+	next    *batch // has not begun: may be joined
+	current *batch
+	running bool // goroutine run
+	closed  bool
+	done    sync.WaitGroup
+}
 
-	mu     sync.Mutex
-	begun  int   // requests: the next one has this number
-	why    error // of the last try, which is repeated
-	cancel context.CancelFunc
-	closed bool
+// A batch is a request with all who wait for its answer. Nobody joins it once it has
+// begun: the answer may be older than the pod of the one who joins.
+type batch struct {
+	do      func()
+	cancel  context.CancelFunc
+	waiting int   // guarded by lists.mu
+	why     error // of the last try, which is repeated; guarded by lists.mu
+
+	answered chan struct{}
+	reply    *api.ListPodResourcesResponse
+	err      error
 }
 
 var errUnanswered = errors.New("the kubelet has not answered")
@@ -30,74 +37,105 @@ var errUnanswered = errors.New("the kubelet has not answered")
 // An asker asks the kubelet once.
 type asker func(context.Context) (*api.ListPodResourcesResponse, error)
 
-// join returns the answer to a request that begins after the call of join: an earlier one may
-// have an answer that is older than the pod. The request is repeated while the kubelet is not
-// there or rejects it, for about limit. If ctx ends first, the error is that of the last try, if
-// there is one. The answer is shared: do not change it.
-func (l *lists) join(ctx context.Context, limit time.Duration, ask asker) (*api.ListPodResourcesResponse, error) {
-	l.mu.Lock()
-	if l.turn == nil {
-		l.turn = make(chan struct{}, 1)
+// join returns the answer to a request that begins after the call of join. The request is
+// repeated while the kubelet is not there or rejects it, and cancelled when nobody waits for
+// it any more. If ctx ends first, the error is that of the last try, if there is one. The
+// answer is shared: do not change it.
+func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesResponse, error) {
+	b, err := l.enter(ctx, ask)
+	if err != nil {
+		return nil, err
 	}
-	answer := l.requests.DoChan(strconv.Itoa(l.begun), func() (any, error) {
-		// The request does not end with the one who happened to be first.
-		return l.request(context.WithoutCancel(ctx), limit, ask)
-	})
-	l.mu.Unlock()
 	select {
-	case r := <-answer:
-		reply, _ := r.Val.(*api.ListPodResourcesResponse)
-		return reply, r.Err
+	case <-b.answered:
+		return b.reply, b.err
 	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.why != nil {
-			return nil, l.why
+		if why := l.leave(b); why != nil {
+			return nil, why
 		}
 		return nil, errUnanswered
 	}
 }
 
-// request asks until there is an answer, or an error that will not pass.
-func (l *lists) request(ctx context.Context, limit time.Duration, ask asker) (*api.ListPodResourcesResponse, error) {
-	l.turn <- struct{}{}
-	defer func() { <-l.turn }()
-	ctx, cancel := context.WithTimeout(ctx, limit+maxWait) // those who wait see the end of their own time
-	defer cancel()
-	if !l.begin(cancel) {
+// enter enters the batch that has not begun, a new one if there is none.
+func (l *lists) enter(ctx context.Context, ask asker) (*batch, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return nil, errClosed
 	}
-	defer l.running.Done()
-	for wait := minWait; ; wait = min(2*wait, maxWait) {
-		reply, err := ask(ctx)
-		l.mu.Lock()
-		l.why = err
-		l.mu.Unlock()
-		if err == nil || !passing(err) || pause(ctx, wait) != nil {
-			return reply, err
+	if l.next == nil {
+		// The request does not end with the one who happened to be first.
+		asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		b := &batch{cancel: cancel, answered: make(chan struct{})}
+		b.do = func() { b.reply, b.err = l.repeat(asking, b, ask) }
+		l.next = b
+	}
+	if !l.running {
+		l.running = true
+		l.done.Go(l.run)
+	}
+	l.next.waiting++
+	return l.next, nil
+}
+
+// leave is for those who have entered b and wait no longer. It returns the error of the
+// last try.
+func (l *lists) leave(b *batch) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.waiting--; b.waiting == 0 {
+		b.cancel()
+		if l.next == b {
+			l.next = nil
 		}
+	}
+	return b.why
+}
+
+// run asks, batch after batch, until nobody waits.
+func (l *lists) run() {
+	for b := l.begin(); b != nil; b = l.begin() {
+		b.do()
+		b.cancel()
+		close(b.answered)
 	}
 }
 
-// begin notes that a request begins: nobody joins it any more. It reports false after close.
-func (l *lists) begin(cancel context.CancelFunc) bool {
+// begin makes the next batch the current one and returns it. Without one, run ends.
+func (l *lists) begin() *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.begun++
-	l.cancel, l.why = cancel, nil
-	if !l.closed {
-		l.running.Add(1)
+	l.current, l.next = l.next, nil
+	l.running = l.current != nil
+	return l.current
+}
+
+// repeat asks until there is an answer, or an error that will not pass.
+func (l *lists) repeat(ctx context.Context, b *batch, ask asker) (*api.ListPodResourcesResponse, error) {
+	for wait := minWait; ; wait = min(2*wait, maxWait) {
+		reply, err := ask(ctx)
+		if err == nil || !passing(err) {
+			return reply, err
+		}
+		l.mu.Lock()
+		b.why = err
+		l.mu.Unlock()
+		if pause(ctx, wait) != nil {
+			return nil, err
+		}
 	}
-	return !l.closed
 }
 
 // close cancels all requests and waits for their end.
 func (l *lists) close() {
 	l.mu.Lock()
 	l.closed = true
-	if l.cancel != nil {
-		l.cancel()
+	for _, b := range []*batch{l.current, l.next} {
+		if b != nil {
+			b.cancel()
+		}
 	}
 	l.mu.Unlock()
-	l.running.Wait()
+	l.done.Wait()
 }

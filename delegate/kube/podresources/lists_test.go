@@ -51,50 +51,76 @@ func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 
 func join(t *testing.T, l *lists, ask asker) {
 	t.Helper()
-	if reply, err := l.join(t.Context(), time.Minute, ask); reply == nil || err != nil {
+	if reply, err := l.join(t.Context(), ask); reply == nil || err != nil {
 		t.Error(reply, err)
 	}
 }
 
-// A request that nobody waits for any more ends at its own time, and the next one begins.
-func TestARequestThatHangsIsNotWaitedForForEver(t *testing.T) {
+func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var l lists
-		hang := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+		var ended atomic.Int32
+		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 			<-ctx.Done()
+			ended.Add(1)
 			return nil, ctx.Err()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		if _, err := l.join(ctx, time.Minute, hang); !errors.Is(err, errUnanswered) {
-			t.Error(err)
+		ctx1, cancel1 := context.WithCancel(t.Context())
+		ctx2, cancel2 := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for _, ctx := range []context.Context{ctx1, ctx1, ctx2} {
+			all.Go(func() {
+				if _, err := l.join(ctx, ask); !errors.Is(err, errUnanswered) {
+					t.Error(err)
+				}
+			})
+			synctest.Wait() // the first is in a request, the others in the next
 		}
-		start := time.Now()
+		cancel1()
+		synctest.Wait()
+		if n := ended.Load(); n != 1 {
+			t.Errorf("%d requests have ended, want the first: somebody waits for the second", n)
+		}
+		cancel2()
+		synctest.Wait()
+		if n := ended.Load(); n != 2 {
+			t.Errorf("%d requests have ended, want 2", n)
+		}
+		all.Wait()
+		// A request that nobody waits for any more is not joined.
 		join(t, &l, func(context.Context) (*api.ListPodResourcesResponse, error) {
 			return &api.ListPodResourcesResponse{}, nil
 		})
-		if waited := time.Since(start); waited > time.Minute+maxWait {
-			t.Errorf("waited for %v", waited)
-		}
-		var last sync.WaitGroup
-		for range 2 { // one has begun, the other has not
-			last.Go(func() {
-				if _, err := l.join(t.Context(), time.Hour, hang); err == nil {
-					t.Error("no error")
-				}
-			})
-			synctest.Wait()
-		}
-		start = time.Now()
 		l.close()
-		last.Wait()
-		if waited := time.Since(start); waited > 0 {
-			t.Errorf("closed after %v", waited)
-		}
-		if _, err := l.join(t.Context(), time.Hour, hang); !errors.Is(err, errClosed) {
+		if _, err := l.join(t.Context(), ask); !errors.Is(err, errClosed) {
 			t.Error(err)
 		}
+	})
+}
+
+func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l lists
+		answer := make(chan struct{})
+		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+			<-answer
+			return &api.ListPodResourcesResponse{}, ctx.Err()
+		}
+		var all sync.WaitGroup
+		all.Go(func() { join(t, &l, ask) })
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := l.join(ctx, ask); !errors.Is(err, errUnanswered) {
+			t.Error(err)
+		}
+		all.Go(func() { join(t, &l, ask) })
+		synctest.Wait()
+		close(answer)
+		all.Wait()
+		l.close()
 	})
 }
 
@@ -105,7 +131,7 @@ func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 		asked := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := l.join(ctx, time.Minute, func(context.Context) (*api.ListPodResourcesResponse, error) {
+		_, err := l.join(ctx, func(context.Context) (*api.ListPodResourcesResponse, error) {
 			asked++
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		})

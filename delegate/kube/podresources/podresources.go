@@ -141,7 +141,7 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 			c.noGet.Store(true) // kubelets before 1.36 may not have it, or have it switched off
 		}
 	}
-	reply, err := c.lists.join(ctx, cmp.Or(c.Timeout, defaultTimeout), func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+	reply, err := c.lists.join(ctx, func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 		return kubelet.List(ctx, &api.ListPodResourcesRequest{})
 	})
 	if err != nil {
