@@ -14,6 +14,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 )
 
@@ -50,7 +51,8 @@ type Config struct {
 	Mirror string
 
 	// UserAgent is the name of the program: the User-Agent of all requests, and the
-	// controller that reports Events. Empty means "metacni".
+	// controller that reports Events. It has the form of a Kubernetes qualified name,
+	// such as "example.com/daemon". Empty means "metacni".
 	UserAgent string
 
 	// Logger reports watches that have been down for 30 s, and their return, and a
@@ -74,6 +76,8 @@ func (c Config) check() error {
 		return fmt.Errorf("mirror: %q is not an absolute path", c.Mirror)
 	case c.MaxViewAge < 0:
 		return fmt.Errorf("maxViewAge: %v is negative", c.MaxViewAge)
+	case validation.IsQualifiedName(c.userAgent()) != nil:
+		return fmt.Errorf("userAgent: %q is not a qualified name, as the controller of an Event has to be", c.UserAgent)
 	}
 	return nil
 }
@@ -113,7 +117,8 @@ type View struct {
 // never fails because of it: a kubeconfig that does not exist yet, cannot be read, or has
 // no valid credentials is tried again for as long as the View is open. Open fails for a
 // Config that can never work: without Kubeconfig outside of a cluster, Pods without
-// Node, a Mirror that is not an absolute path, or a negative MaxViewAge.
+// Node, a Mirror that is not an absolute path, a negative MaxViewAge, or a UserAgent that
+// is not a qualified name.
 //
 // The View ends with ctx, or with [View.Close].
 func Open(ctx context.Context, c Config) (*View, error) {

@@ -271,6 +271,7 @@ func TestAConfigThatCanNeverWorkIsRefused(t *testing.T) {
 		"pods of no node":                    {Kubeconfig: "/none", Pods: true},
 		"a mirror at a relative path":        {Kubeconfig: "/none", Mirror: "mirror"},
 		"a negative age":                     {Kubeconfig: "/none", MaxViewAge: -1},
+		"no controller of Events":            {Kubeconfig: "/none", UserAgent: "x/1.0 (linux/amd64)"},
 	} {
 		if v, err := Open(t.Context(), c); err == nil {
 			v.Close()
