@@ -96,7 +96,7 @@ func (s *Server) Start() {
 	s.http.Listener = l
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.http.EnableHTTP2 = true
-	ctx, end := context.WithCancel(context.Background())
+	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it
 	s.http.Config.BaseContext = func(net.Listener) context.Context { return ctx }
 	s.end = end
 	s.http.StartTLS()
