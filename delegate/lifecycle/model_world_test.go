@@ -545,7 +545,7 @@ func (w *world) files() (wrong string) {
 	return wrong
 }
 
-// sweep is what a Sweeper does about one attachment.
+// sweep removes one attachment as a Sweeper does.
 func (w *world) sweep(ctx context.Context, k scratch.Key) error {
 	_, err := (&Sweeper{Manager: w.m}).remove(ctx, k, errand{})
 	return err

@@ -43,7 +43,7 @@ func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	return all, err
 }
 
-// detach removes what is there because of the claim from all sandboxes of its pod, last first.
+// detach removes the attachments of the claim from all sandboxes of its pod, last first.
 func (c Config) detach(ctx context.Context, r Ref) error {
 	records, err := c.Records(ctx, r.Pod)
 	errs := []error{err}

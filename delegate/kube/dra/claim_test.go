@@ -241,8 +241,8 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 	}
 }
 
-// The records say what is attached because of a claim: the status is that of the newest sandbox,
-// and what is detached is that of all.
+// The records name the attachments of a claim: the newest sandbox decides about the status, and
+// a release detaches those of all sandboxes.
 func TestRecordsSayWhatIsAttachedBecauseOfAClaim(t *testing.T) {
 	t.Parallel()
 	ref := Ref{UID: "c1", Namespace: "blue", Name: "storage", Pod: "p1"}

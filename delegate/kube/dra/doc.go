@@ -26,7 +26,7 @@
 // # The files
 //
 // parameters.go and claim.go say what a claim wants, without an API. store.go keeps it, and
-// attached.go finds what is attached because of it. driver.go, configured by config.go, answers
+// attached.go finds and detaches the attachments of a claim. driver.go, configured by config.go, answers
 // the kubelet, whose sockets are in serve.go. device_status.go computes the status of a claim,
 // and write.go writes it. sweep.go forgets claims that nobody has released. offer.go makes
 // devices of networks, and offering.go publishes them.

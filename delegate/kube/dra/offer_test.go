@@ -110,7 +110,7 @@ func TestOffersThatNoAPIServerTakesAreRefused(t *testing.T) {
 	}
 }
 
-// A market has networks that are offered, and what was published.
+// A market has the networks on offer and the slices that were published.
 type market struct {
 	*offers
 

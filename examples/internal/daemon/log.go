@@ -72,11 +72,9 @@ func (x *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	p.Stderr = &written
 	result, err := p.ExecPlugin(ctx, path, stdin, environ)
 	if text, cut := written.end(); len(text) > 0 {
-		attrs := []any{slog.String("plugin", filepath.Base(path))}
-		for _, v := range [][2]string{{"CNI_COMMAND", "command"}, {"CNI_CONTAINERID", "container"}, {"CNI_IFNAME", "ifname"}} {
-			attrs = append(attrs, slog.String(v[1], Variable(environ, v[0])))
-		}
-		logStderr(ctx, x.Log.With(attrs...), delegate.NewHider(stdin), string(text), cut)
+		attrs := Named("plugin", filepath.Base(path), "command", Variable(environ, "CNI_COMMAND"),
+			"container", Variable(environ, "CNI_CONTAINERID"), "ifname", Variable(environ, "CNI_IFNAME"))
+		logStderr(ctx, slog.New(x.Log.Handler().WithAttrs(attrs)), delegate.NewHider(stdin), string(text), cut)
 	}
 	return result, err
 }
