@@ -29,9 +29,7 @@ func (r *rig) ended(after time.Duration, since time.Time) {
 	if r.err != nil {
 		r.t.Error(r.err)
 	}
-	if s := r.Stats(); s != (Stats{}) {
-		r.t.Errorf("left: %+v", s)
-	}
+	r.wantNoLoad()
 }
 
 // When the time to drain is over, a DEL comes too late as well: nothing would end
@@ -229,9 +227,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 		r := newRig(t, local(&Server{Commands: f.commands()}))
 		var wg sync.WaitGroup
 		handOver := func(ctx context.Context) error {
-			if s := r.Stats(); s != (Stats{}) {
-				t.Errorf("in flight: %+v", s)
-			}
+			r.wantNoLoad()
 			if _, ok := ctx.Deadline(); !ok || ctx.Err() != nil {
 				t.Error("no time of its own")
 			}

@@ -274,13 +274,13 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 			defer running.Add(-1)
 			return someResult(), g.wait(ctx)
 		}}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: inFlight, MaxQueued: queued})
+		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: inFlight}, queued))
 		var waits []func() answer
 		for i := range flood {
 			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
 			synctest.Wait() // so that they come in order
 		}
-		if s := r.Stats(); s.Add != (Load{inFlight, queued}) || s.Del != (Load{}) {
+		if s := r.Loads(); s["add"] != (Load{inFlight, queued}) || s["del"] != (Load{}) {
 			t.Errorf("%+v", s)
 		}
 		for i, wait := range waits[inFlight+queued:] {
@@ -342,12 +342,12 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		g := make(gate)
 		block := func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
 		f := &fake{del: block, gc: block, status: block}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 2, MaxQueued: 1})
+		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: 2}, 1))
 		dels := []func() answer{r.begin(request("DEL", "c1")), r.begin(request("GC", ""))}
 		synctest.Wait()
 		dels = append(dels, r.begin(request("DEL", "c2")))
 		synctest.Wait()
-		if s := r.Stats(); s.Del != (Load{2, 1}) {
+		if s := r.Loads(); s["del"] != (Load{2, 1}) {
 			t.Errorf("%+v", s)
 		}
 		r.do(request("GC", "")).want(t, 503, 11, "too many")

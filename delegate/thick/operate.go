@@ -40,7 +40,7 @@ type operation struct {
 // operate executes op and returns its error, which has not been sent to the client. The
 // context client ends when the client has gone.
 func (sv *service) operate(client context.Context, op *operation) error {
-	limit := sv.Timeouts.of(op.command)
+	limit := op.command.timeout()
 	if op.patience > 0 && op.patience < limit.Milliseconds() {
 		limit = time.Duration(op.patience) * time.Millisecond
 	}
@@ -70,7 +70,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 		}
 		defer l.leave()
 	}
-	waitCtx, cancel := context.WithTimeoutCause(ctx, sv.queueTimeout(), errLate)
+	waitCtx, cancel := context.WithTimeoutCause(ctx, waitTimeout, errLate)
 	defer cancel()
 	if op.ofContainer() {
 		turn := sv.containers.LineUp(op.args.ContainerID, claim{&op.order, op.cancel}, func(earlier claim) {

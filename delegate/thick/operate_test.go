@@ -163,9 +163,7 @@ func (f *fake) want(t *testing.T, lines ...string) {
 func (r *rig) idle() {
 	r.t.Helper()
 	synctest.Wait()
-	if s := r.Stats(); s != (Stats{}) {
-		r.t.Errorf("left: %+v", s)
-	}
+	r.wantNoLoad()
 	sv := r.service()
 	if n := sv.containers.Len(); n != 0 {
 		r.t.Errorf("%d containers are held", n)
@@ -407,29 +405,26 @@ func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		verb  string
-		set   Timeouts
 		asked int64
 		want  time.Duration
 		code  uint
 	}{
-		"ADD":             {"ADD", Timeouts{}, 0, 110 * time.Second, 11},
-		"CHECK":           {"CHECK", Timeouts{}, 0, 60 * time.Second, 11},
-		"DEL":             {"DEL", Timeouts{}, 0, 110 * time.Second, 11},
-		"GC":              {"GC", Timeouts{}, 0, 110 * time.Second, 11},
-		"STATUS":          {"STATUS", Timeouts{}, 0, 2 * time.Second, 50},
-		"set":             {"ADD", Timeouts{Add: time.Hour}, 0, time.Hour, 11},
-		"asked for less":  {"ADD", Timeouts{}, 1500, 1500 * time.Millisecond, 11},
-		"asked for more":  {"DEL", Timeouts{Del: time.Second}, 1e15, time.Second, 11},
-		"asked for most":  {"DEL", Timeouts{Del: time.Second}, 1<<63 - 1, time.Second, 11},
-		"asked for odd":   {"DEL", Timeouts{Del: time.Second}, -5, time.Second, 11},
-		"STATUS set":      {"STATUS", Timeouts{Status: 5 * time.Second}, 0, 5 * time.Second, 50},
-		"STATUS for less": {"STATUS", Timeouts{}, 500, 500 * time.Millisecond, 50},
+		"ADD":             {"ADD", 0, 110 * time.Second, 11},
+		"CHECK":           {"CHECK", 0, 60 * time.Second, 11},
+		"DEL":             {"DEL", 0, 110 * time.Second, 11},
+		"GC":              {"GC", 0, 110 * time.Second, 11},
+		"STATUS":          {"STATUS", 0, 2 * time.Second, 50},
+		"asked for less":  {"ADD", 1500, 1500 * time.Millisecond, 11},
+		"asked for more":  {"DEL", 1e15, 110 * time.Second, 11},
+		"asked for most":  {"DEL", 1<<63 - 1, 110 * time.Second, 11},
+		"asked for odd":   {"DEL", -5, 110 * time.Second, 11},
+		"STATUS for less": {"STATUS", 500, 500 * time.Millisecond, 50},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Commands: f.commands(), Timeouts: tt.set})
+				r := serve(t, &Server{Commands: f.commands()})
 				m := request(tt.verb, "c1")
 				m.DeadlineMs = tt.asked
 				start := time.Now()
@@ -476,11 +471,13 @@ func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "timed out"},
 		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},
 	} {
-		s := &Server{Ready: tt.ready, Timeouts: Timeouts{Status: time.Second}, Commands: (&fake{status: func(context.Context, *skel.CmdArgs) error {
+		m := request("STATUS", "")
+		m.DeadlineMs = 1000
+		s := &Server{Ready: tt.ready, Commands: (&fake{status: func(context.Context, *skel.CmdArgs) error {
 			t.Error("the handler was asked")
 			return nil
 		}}).commands()}
-		post(t, s, "POST", wire.PathCNI, string(encoded(request("STATUS", "")))).want(t, 500, tt.code, tt.says)
+		post(t, s, "POST", wire.PathCNI, string(encoded(m))).want(t, 500, tt.code, tt.says)
 	}
 }
 
@@ -540,7 +537,7 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 			return nil, types.NewError(101, "killed", "")
 		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
 		// All the ADDs that may be are there already: a DEL needs none of their places.
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, MaxQueued: 3})
+		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: 1}, 3))
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		queued := r.begin(request("CHECK", "c1"))
@@ -596,7 +593,7 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: addUntilEnd, check: untilEnd}
-		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }, Timeouts: Timeouts{Check: time.Second}})
+		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }})
 		more := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
@@ -605,7 +602,9 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 			synctest.Wait()
 			return func() answer { return <-c }
 		}
-		check := r.begin(request("CHECK", "c1")) // runs on, until its time is up
+		short := request("CHECK", "c1")
+		short.DeadlineMs = 1000
+		check := r.begin(short) // runs on, until its time is up
 		synctest.Wait()
 		one, two := more("ADD", "net1"), more("ADD", "net2")
 		detached := more("DEL", "net1")
@@ -642,7 +641,7 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
 		return someResult(), busy(ctx, a)
 	}}
-	s := &Server{Commands: f.commands(), MaxInFlight: 3, MaxQueued: n}
+	s := &Server{Commands: f.commands(), MaxInFlight: 3}
 	sv := s.service()
 	var wg sync.WaitGroup
 	for i := range n {
@@ -672,7 +671,8 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := s.Stats(); st != (Stats{}) || sv.containers.Len() != 0 || len(sv.flight.ops.all()) != 0 {
-		t.Errorf("left: %+v", st)
+	(&rig{t: t, Server: s}).wantNoLoad()
+	if sv.containers.Len() != 0 || len(sv.flight.ops.all()) != 0 {
+		t.Error("something is left")
 	}
 }

@@ -200,6 +200,25 @@ func (r *rig) run(l net.Listener) {
 	})
 }
 
+// limited returns s, in which so many requests may wait for their turn.
+func limited(s *Server, waiting int) *Server {
+	sv := s.service()
+	for _, l := range []*limiter{sv.add, sv.del, sv.status} {
+		l.places = l.size + waiting
+	}
+	return s
+}
+
+// wantNoLoad checks that no operation runs or waits.
+func (r *rig) wantNoLoad() {
+	r.t.Helper()
+	for lane, load := range r.Loads() {
+		if load != (Load{}) {
+			r.t.Errorf("%s: left: %+v", lane, load)
+		}
+	}
+}
+
 func clientOf(dial func(context.Context) (net.Conn, error)) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -5,7 +5,8 @@
 // [github.com/metacni/metacni/delegate/thick/wire].
 //
 // A thin plugin ends with its command; a daemon goes on. A [Server] therefore
-//   - bounds each operation by a deadline,
+//   - bounds each operation by a deadline: 110 seconds after the arrival of the request, 60
+//     for CHECK, 2 for STATUS, or less if the shim asks for less,
 //   - cancels an operation when its shim has gone,
 //   - lets a DEL cancel an ADD of the same container that is still running,
 //   - runs one operation of a container at a time, and a limited number at once,
@@ -123,18 +124,10 @@ type Server struct {
 
 	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
 	// how many DELs and GCs, without the DELs of the Queue. Zero means twice the
-	// number of processors, but at least 4.
+	// number of processors, but at least 4. For each of the two 256 more requests
+	// may wait for their turn, for 30 seconds. A request beyond these limits is
+	// answered with code 11, and nothing was done for it.
 	MaxInFlight int
-
-	// MaxQueued limits, for each of the two, how many more requests may wait for
-	// their turn, and QueueTimeout how long they may wait. A request beyond
-	// these limits is answered with code 11, and nothing was done for it. Zero
-	// means 256 requests and 30 seconds.
-	MaxQueued    int
-	QueueTimeout time.Duration
-
-	// Timeouts limits each operation, including the time it waits.
-	Timeouts Timeouts
 
 	// DrainTimeout is how long accepted operations may go on after the context
 	// of Serve has ended. Then they are cancelled and have UndoTimeout to undo
@@ -157,11 +150,6 @@ type Server struct {
 	once sync.Once
 	own  *service // made by once
 }
-
-// Timeouts are the time limits of operations by command, counted from the arrival
-// of the request. Zero means 110 seconds for Add, Del and GC, 60 for Check and 2
-// for Status. A client may ask for less.
-type Timeouts struct{ Add, Check, Del, GC, Status time.Duration }
 
 // An Attachment is an element of the list that [Server.Attachments] returns.
 type Attachment struct {
@@ -189,26 +177,35 @@ type Event struct {
 	Err         error         // the error of the answer, and that of an undo that no client is told of
 }
 
-// Stats counts operations at one moment.
-type Stats struct {
-	Add    Load // ADD and CHECK, those of Attach included
-	Del    Load // DEL and GC, with the DELs of the Queue
-	Status Load
-}
-
-// Stats returns how many operations run and wait at the moment.
-func (s *Server) Stats() Stats {
+// Loads returns how many operations run and wait at the moment: "add" is ADD and CHECK,
+// those of Attach included, "del" is DEL and GC with the DELs of the Queue, and "status"
+// is STATUS.
+func (s *Server) Loads() map[string]Load {
 	sv := s.service()
 	del := sv.del.load()
 	del.InFlight += sv.replays.load().InFlight
-	return Stats{Add: sv.add.load(), Del: del, Status: sv.status.load()}
+	return map[string]Load{"add": sv.add.load(), "del": del, "status": sv.status.load()}
 }
 
 // Limits that cannot be configured.
 const (
-	statusInFlight = 4               // STATUS commands at once
-	probeTimeout   = 2 * time.Second // of Server.Ready and Server.Probe
+	statusInFlight = 4                // STATUS commands at once
+	maxWaiting     = 256              // requests that wait for their turn
+	waitTimeout    = 30 * time.Second // of a request that waits for its turn
+	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
 )
+
+// timeout returns the limit of an operation with the command c, counted from the arrival of
+// the request.
+func (c command) timeout() time.Duration {
+	switch c {
+	case cmdCheck:
+		return 60 * time.Second
+	case cmdStatus:
+		return 2 * time.Second
+	}
+	return 110 * time.Second
+}
 
 // A service is a Server with its defaults and its state.
 type service struct {
@@ -241,11 +238,7 @@ func (s *Server) service() *service {
 		if running <= 0 {
 			running = max(4, 2*runtime.GOMAXPROCS(0))
 		}
-		waiting := s.MaxQueued
-		if waiting <= 0 {
-			waiting = 256
-		}
-		sv.add, sv.del, sv.status = newLimiter(running, waiting), newLimiter(running, waiting), newLimiter(statusInFlight, waiting)
+		sv.add, sv.del, sv.status = newLimiter(running, maxWaiting), newLimiter(running, maxWaiting), newLimiter(statusInFlight, maxWaiting)
 		sv.replays = newLimiter(max(1, running/2), 0)
 		sv.backlog.wake = make(chan struct{}, 1)
 		s.own = sv
@@ -253,24 +246,8 @@ func (s *Server) service() *service {
 	return s.own
 }
 
-func (s *Server) queueTimeout() time.Duration { return or(s.QueueTimeout, 30*time.Second) }
 func (s *Server) drainTimeout() time.Duration { return or(s.DrainTimeout, 25*time.Second) }
 func (s *Server) undoTimeout() time.Duration  { return or(s.UndoTimeout, 10*time.Second) }
-
-func (t Timeouts) of(c command) time.Duration {
-	switch c {
-	case cmdAdd:
-		return or(t.Add, 110*time.Second)
-	case cmdCheck:
-		return or(t.Check, 60*time.Second)
-	case cmdDel:
-		return or(t.Del, 110*time.Second)
-	case cmdGC:
-		return or(t.GC, 110*time.Second)
-	default:
-		return or(t.Status, 2*time.Second)
-	}
-}
 
 func or(d, otherwise time.Duration) time.Duration {
 	if d > 0 {

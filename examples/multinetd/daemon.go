@@ -81,7 +81,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		Version: version,
 		Logger:  log,
 	}
-	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
+	d.metrics = newMetrics(conf.MultusMetrics, d.server.Loads)
 	d.metrics.leftovers(func() int { return len(d.leftovers(context.WithoutCancel(ctx))) })
 	if d.manager != nil {
 		d.metrics.follow(d.manager.State)

@@ -49,7 +49,7 @@ func TestLifeOfAContainer(t *testing.T) {
 
 	hot := w.args(`{"name":"green","type":"macvlan","capabilities":{"ips":true}}`)
 	hot.IfName = "hot0"
-	r, err := w.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{IPs: []string{"10.9.1.7/24"}})
+	r, err := w.client.Do(t.Context(), "ADD", hot, &wire.Attributes{IPs: []string{"10.9.1.7/24"}})
 	if err != nil || !strings.Contains(fmt.Sprint(r), "10.9.1.2") {
 		t.Fatalf("plugged %v: %v", r, err)
 	}
@@ -57,7 +57,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
 		t.Errorf("the plugin was given %s", got)
 	}
-	if _, err := w.client.Attach(t.Context(), "CHECK", hot, nil); err != nil {
+	if _, err := w.client.Do(t.Context(), "CHECK", hot, &wire.Attributes{}); err != nil {
 		t.Error(err)
 	}
 	w.mustRun(t, "CHECK", bridge)

@@ -387,7 +387,7 @@ func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 	hot := tn.args(`{"name":"hot","type":"macvlan"}`)
 	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
 	for _, command := range []string{"ADD", "CHECK"} {
-		if _, err := tn.client.Attach(t.Context(), command, hot, &wire.Attributes{}); err != nil {
+		if _, err := tn.client.Do(t.Context(), command, hot, &wire.Attributes{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -408,7 +408,7 @@ func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
 	net1 := tn.args(`{"name":"blue","type":"macvlan"}`)
 	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
-	if _, err := tn.client.Attach(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
+	if _, err := tn.client.Do(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
 	tn.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })

@@ -91,11 +91,11 @@ func TestStatusForSelectedPods(t *testing.T) {
 	// A network that comes later is shown, and so is that it has gone.
 	hot := tn.args(`{"name":"green","type":"macvlan"}`)
 	hot.ContainerID, hot.IfName, hot.Args = one.ContainerID, "hot0", ""
-	if _, err := tn.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
+	if _, err := tn.client.Do(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
 	tn.until(t, "the status has it", func() bool { return strings.Contains(tn.status("one"), "green") })
-	if _, err := tn.client.Attach(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
+	if _, err := tn.client.Do(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
 	tn.until(t, "the status lacks it", func() bool { return tn.status("one") != "" && !strings.Contains(tn.status("one"), "green") })

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -94,7 +95,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 		}
 	}
 	hot := w.args(`{"name":"x","type":"` + secret + `,"`)
-	_, _ = w.client.Attach(t.Context(), "ADD", hot, nil)
+	_, _ = w.client.Do(t.Context(), "ADD", hot, &wire.Attributes{})
 	nodetest.OK(t, w.stop())
 	if text := w.logged.String(); strings.Contains(text, secret) {
 		t.Errorf("the log has a secret:\n%s", text)

@@ -63,8 +63,8 @@ func newRegistry() (*prometheus.Registry, promauto.Factory) {
 	return r, promauto.With(r)
 }
 
-// newMetrics returns the metrics of a daemon whose server has these stats.
-func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
+// newMetrics returns the metrics of a daemon whose server has these loads.
+func newMetrics(multusNames bool, loads func() map[string]thick.Load) *metrics {
 	m := &metrics{}
 	m.registry, m.factory = newRegistry()
 	m.requests = m.counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method")
@@ -77,14 +77,10 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	m.left = m.factory.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
 	}, []string{"state"})
-	for lane, of := range map[string]func(thick.Stats) thick.Load{
-		"add":    func(s thick.Stats) thick.Load { return s.Add },
-		"del":    func(s thick.Stats) thick.Load { return s.Del },
-		"status": func(s thick.Stats) thick.Load { return s.Status },
-	} {
+	for _, lane := range []string{"add", "del", "status"} {
 		labels := prometheus.Labels{"lane": lane}
-		m.gauge("multinetd_operations_in_flight", "Running operations.", labels, func() float64 { return float64(of(stats()).InFlight) })
-		m.gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", labels, func() float64 { return float64(of(stats()).Queued) })
+		m.gauge("multinetd_operations_in_flight", "Running operations.", labels, func() float64 { return float64(loads()[lane].InFlight) })
+		m.gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", labels, func() float64 { return float64(loads()[lane].Queued) })
 	}
 	if multusNames {
 		m.multus = m.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")

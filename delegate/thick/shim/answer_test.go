@@ -83,9 +83,9 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 			tt.args.StdinData = stdin
 			var err error
 			if tt.path == wire.PathCNI {
-				_, err = c.Do(t.Context(), tt.command, &tt.args)
+				_, err = c.Do(t.Context(), tt.command, &tt.args, nil)
 			} else {
-				_, err = c.Attach(t.Context(), tt.command, &tt.args, tt.with)
+				_, err = c.Do(t.Context(), tt.command, &tt.args, tt.with)
 			}
 			nodetest.OK(t, err)
 			s := <-got
@@ -180,13 +180,13 @@ func TestRefusedBeforeSending(t *testing.T) {
 	d := newDaemon(t, replies(okEmpty))
 	c := &Client{Socket: d.socket, Queue: newQueue(t)}
 	for _, command := range []string{"", "VERSION", "add", "FETCH"} {
-		_, err := c.Do(t.Context(), command, args())
+		_, err := c.Do(t.Context(), command, args(), nil)
 		wantError(t, err, 4)
-		_, err = c.Attach(t.Context(), command, args(), nil)
+		_, err = c.Do(t.Context(), command, args(), &wire.Attributes{})
 		wantError(t, err, 4)
 	}
 	for _, command := range []string{"GC", "STATUS"} {
-		_, err := c.Attach(t.Context(), command, args(), nil)
+		_, err := c.Do(t.Context(), command, args(), &wire.Attributes{})
 		wantError(t, err, 4)
 	}
 	wantError(t, (&Client{Socket: d.socket}).Execute(t.Context(), "ADD", args()), 999) // no Stdout
@@ -196,7 +196,7 @@ func TestRefusedBeforeSending(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, command := range commands {
-		_, err := c.Do(ended, command, args())
+		_, err := c.Do(ended, command, args(), nil)
 		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
 	}
 	if n := d.count(); n != 0 {
@@ -204,7 +204,7 @@ func TestRefusedBeforeSending(t *testing.T) {
 	}
 	large := args()
 	large.StdinData = []byte(`{"name":"` + strings.Repeat("x", wire.MaxBody) + `"}`)
-	_, err := c.Do(t.Context(), "ADD", large)
+	_, err := c.Do(t.Context(), "ADD", large, nil)
 	wantError(t, err, 6)
 }
 
@@ -244,7 +244,7 @@ func TestAnswersOfDaemons(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t, replies(recorded(t, tt.file)))
 			c := &Client{Socket: d.socket, Wait: -1}
-			result, err := c.Do(t.Context(), tt.command, args())
+			result, err := c.Do(t.Context(), tt.command, args(), nil)
 			if (result != nil) != (tt.code == 0 && tt.command == "ADD") {
 				t.Errorf("result %v", result)
 			}
@@ -457,7 +457,7 @@ func TestResultOfTheDaemon(t *testing.T) {
 		`null`: 6,
 	} {
 		d := newDaemon(t, replies(answer("200 OK", `{"result":`+result+`}`)))
-		r, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args())
+		r, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args(), nil)
 		if code != 0 {
 			wantError(t, err, code)
 		} else if err != nil || r == nil {
@@ -489,7 +489,7 @@ func TestErrorsQuoteNoConfiguration(t *testing.T) {
 			d := newDaemon(t, replies(answer(head, body)))
 			a := args()
 			a.StdinData = conf
-			_, err := (&Client{Socket: d.socket, Wait: -1}).Do(t.Context(), "CHECK", a)
+			_, err := (&Client{Socket: d.socket, Wait: -1}).Do(t.Context(), "CHECK", a, nil)
 			text := fmt.Sprintf("%v %+v", err, status.Error(err))
 			for _, secret := range []string{"secret-1", "115 101 99 114 101 116", string(encoded[1:20])} {
 				if err == nil || strings.Contains(text, secret) {
@@ -518,7 +518,7 @@ func FuzzRefusal(f *testing.F) {
 		a := args()
 		a.StdinData = []byte(conf)
 		for _, command := range []string{"ADD", "STATUS"} {
-			k := (&Client{}).call(wire.PathCNI, command, a)
+			k := (&Client{}).call(command, a, nil)
 			err := k.outcome(k.refusal(&response{status: code, body: append(body, conf...)}))
 			if c := status.Code(err); c == 0 || err.Error() == "" {
 				t.Errorf("code %d, %v", c, err)

@@ -43,14 +43,18 @@ const (
 	fails                 // at once, also if the daemon is busy
 )
 
-func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
+func (c *Client) call(command string, a *skel.CmdArgs, with *wire.Attributes) *call {
+	path := wire.PathCNI
+	if with != nil {
+		path = wire.PathAttach
+	}
 	return &call{
 		client:  c,
 		command: command,
 		args:    a,
 		socket:  c.socket(path, a),
 		path:    path,
-		request: wire.Request{Env: c.environment(command, a), Config: a.StdinData, APIVersion: wire.Version},
+		request: wire.Request{Env: c.environment(command, a), Config: a.StdinData, Attributes: with, APIVersion: wire.Version},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -233,7 +234,7 @@ func TestWithServer(t *testing.T) {
 	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
 		t.Error(err)
 	}
-	_, err := c.Attach(t.Context(), "ADD", args(), nil)
+	_, err := c.Do(t.Context(), "ADD", args(), &wire.Attributes{})
 	wantError(t, err, 999) // it does not plug
 	nodetest.Until(t, "the queue is empty", func() bool { return len(queued(t, c.Queue)) == 0 })
 	var got []string
@@ -262,7 +263,7 @@ func TestWithServerStop(t *testing.T) {
 	}}
 	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	serve(t, &thick.Server{Commands: p.commands()}, socket)
-	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args())
+	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args(), nil)
 	wantError(t, err, 11)
 	var said *types.Error
 	if !errors.As(err, &said) {

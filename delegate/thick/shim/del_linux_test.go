@@ -355,7 +355,7 @@ func TestFullBacklogIsNotAway(t *testing.T) {
 	dir := newQueue(t)
 	for _, command := range commands {
 		c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
-		_, err := c.Do(t.Context(), command, args())
+		_, err := c.Do(t.Context(), command, args(), nil)
 		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
 		if errors.Is(err, errAway) {
 			t.Error(err)

@@ -99,13 +99,19 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 	if command == "ADD" {
 		return status.Error(c.add(ctx, a))
 	}
-	_, err := c.Do(ctx, command, a)
+	_, err := c.Do(ctx, command, a, nil)
 	return status.Error(err)
 }
 
 // Do sends one command to the daemon: ADD, CHECK, DEL, GC or STATUS. It returns
 // the result of an ADD in the version that the daemon chose, and nil for other
 // commands. It prints nothing; see [Client.Execute].
+//
+// With attributes that are not nil, Do has the daemon attach one more network to a
+// running container (ADD), check it (CHECK) or detach it (DEL). Then the configuration in
+// a is the one of the network, and the interface is the one it gets; daemons take an empty
+// name for eth0. A daemon that does not attach networks to running containers answers with
+// code 999.
 //
 // An error that the daemon answers is returned unchanged, as a [*types.Error]. An
 // error of Away is returned unchanged too. All others say which command failed, and
@@ -122,7 +128,8 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // attachment may exist in part, as with any plugin, and needs a DEL.
 //
 // If no daemon listens, it is away:
-//   - ADD, CHECK and GC wait for it;
+//   - ADD, CHECK and GC wait for it, and a DEL of one more network does, because its
+//     caller is no runtime and can ask again;
 //   - DEL is left to Away, or waits for QueueWait and is then queued. Then nil
 //     means that Away has done it, or that it survives a loss of power;
 //   - STATUS fails.
@@ -134,34 +141,16 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // waits up to UndoTimeout for its answer. The error is then that of the daemon or
 // the reason why ctx ended, even if a result arrives. A DEL returns nil only if
 // the daemon has answered that it is done.
-func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs) (types.Result, error) {
-	k := c.call(wire.PathCNI, command, a)
-	switch command {
-	case "ADD", "CHECK", "GC":
-	case "DEL":
-		k.absence = leaves
-	case "STATUS":
+func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs, with *wire.Attributes) (types.Result, error) {
+	k := c.call(command, a, with)
+	switch more := with != nil; {
+	case command == "ADD", command == "CHECK", command == "GC" && !more:
+	case command == "DEL":
+		if !more {
+			k.absence = leaves
+		}
+	case command == "STATUS" && !more:
 		k.absence = fails
-	default:
-		return nil, k.fail(fmt.Errorf("%w %q", errCommand, command))
-	}
-	return k.do(ctx)
-}
-
-// Attach has the daemon attach one more network to a running container (ADD),
-// check it (CHECK) or detach it (DEL). The configuration in a is that of the
-// network, and the interface is the one it gets; daemons take an empty name for
-// eth0. with says what else is asked of the interface, and may be nil.
-//
-// It behaves like [Client.Do] with one difference: a DEL waits for a daemon that
-// is away, as the other commands do. It is not left to Away or to the Queue,
-// because its caller is no runtime and can ask again. A daemon that does not
-// attach networks to running containers answers with code 999.
-func (c *Client) Attach(ctx context.Context, command string, a *skel.CmdArgs, with *wire.Attributes) (types.Result, error) {
-	k := c.call(wire.PathAttach, command, a)
-	k.request.Attributes = with
-	switch command {
-	case "ADD", "CHECK", "DEL":
 	default:
 		return nil, k.fail(fmt.Errorf("%w %q", errCommand, command))
 	}
@@ -170,7 +159,7 @@ func (c *Client) Attach(ctx context.Context, command string, a *skel.CmdArgs, wi
 
 // add executes ADD and prints its result.
 func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
-	k := c.call(wire.PathCNI, "ADD", a) // for its errors
+	k := c.call("ADD", a, nil) // for its errors
 	version, err := create.DecodeVersion(a.StdinData)
 	if err != nil {
 		return k.fail(errConfig)
@@ -180,7 +169,7 @@ func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 	}
 	within, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	result, err := c.Do(within, "ADD", a)
+	result, err := c.Do(within, "ADD", a, nil)
 	if err != nil {
 		return err
 	}
@@ -192,7 +181,7 @@ func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 		within, cancel = context.WithTimeout(context.WithoutCancel(ctx), c.undoTimeout())
 		defer cancel()
 	}
-	if _, undo := c.Do(within, "DEL", a); undo != nil {
+	if _, undo := c.Do(within, "DEL", a, nil); undo != nil {
 		err = fmt.Errorf("%w; then DEL: %w", err, undo)
 	}
 	return k.fail(err)

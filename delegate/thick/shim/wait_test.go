@@ -55,7 +55,7 @@ func TestWaitForADaemonThatIsAway(t *testing.T) {
 					t.Error("a command of nobody's runtime was done in the daemon's place")
 					return true, nil
 				}}
-				_, err := c.Attach(t.Context(), command, args(), nil)
+				_, err := c.Do(t.Context(), command, args(), &wire.Attributes{})
 				wantError(t, err, 11)
 				if !errors.Is(err, errAway) || time.Since(start) != c.Wait {
 					t.Errorf("%s: %v after %v", command, err, time.Since(start))
@@ -74,7 +74,7 @@ func TestWaitIsWithinTheTimeout(t *testing.T) {
 	socket := filepath.Join(nodetest.ShortDir(t), "s")
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := (&Client{Socket: socket, Timeout: 5 * time.Second}).Do(t.Context(), "ADD", args())
+		_, err := (&Client{Socket: socket, Timeout: 5 * time.Second}).Do(t.Context(), "ADD", args(), nil)
 		wantError(t, err, 11)
 		if time.Since(start) != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errAway) {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -84,7 +84,7 @@ func TestWaitIsWithinTheTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err := (&Client{Socket: socket}).Do(ctx, "GC", args())
+		_, err := (&Client{Socket: socket}).Do(ctx, "GC", args(), nil)
 		wantError(t, err, 11)
 		if time.Since(start) != 7*time.Second || !errors.Is(err, ctx.Err()) {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -234,7 +234,7 @@ func TestAddIsNotSentAgainToADaemonThatWasLost(t *testing.T) {
 	// A result without a length ends with the connection, however that ended.
 	for i := range testResult {
 		d := newDaemon(t, replies("HTTP/1.0 200 OK\r\n\r\n"+testResult[:i]))
-		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args())
+		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args(), nil)
 		wantError(t, err, 11)
 		if !errors.Is(err, errLost) {
 			t.Errorf("cut at %d: %v", i, err)
@@ -252,7 +252,7 @@ func TestDaemonDoesNotReadAll(t *testing.T) {
 			_, _ = io.ReadFull(conn, make([]byte, 10))
 			_, _ = io.WriteString(conn, text)
 		})
-		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", a)
+		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", a, nil)
 		wantError(t, err, code)
 		if d.count() != 1 {
 			t.Errorf("sent %d times", d.count())
@@ -329,7 +329,7 @@ func TestEndIsToldToTheDaemon(t *testing.T) {
 				a := args()
 				a.StdinData = []byte(`{"name":"net","x":"` + body + `"}`)
 				dir := newQueue(t)
-				_, err := (&Client{Socket: socket, UndoTimeout: time.Minute, Queue: dir}).Do(ctx, command, a)
+				_, err := (&Client{Socket: socket, UndoTimeout: time.Minute, Queue: dir}).Do(ctx, command, a, nil)
 				wantError(t, err, 107)
 				if len(queued(t, dir)) > 0 {
 					t.Error("queued")
@@ -381,7 +381,7 @@ func endWithoutAnAnswer(t *testing.T, command string, dies, byTimeout bool, time
 	if byTimeout {
 		c.Timeout, want = timeout, context.DeadlineExceeded
 	}
-	_, err := c.Do(ctx, command, args())
+	_, err := c.Do(ctx, command, args(), nil)
 	n := d.count()
 	if n == 0 && byTimeout && timeout < time.Minute {
 		return 0
@@ -408,7 +408,7 @@ func TestEndBeforeTheResult(t *testing.T) {
 			_, _ = io.Copy(io.Discard, conn)
 			_, _ = io.WriteString(conn, okAdd)
 		})
-		r, err := (&Client{Socket: d.socket, UndoTimeout: time.Minute}).Do(ctx, command, args())
+		r, err := (&Client{Socket: d.socket, UndoTimeout: time.Minute}).Do(ctx, command, args(), nil)
 		if command != "ADD" {
 			if err != nil {
 				t.Errorf("%s: %v", command, err)
@@ -433,7 +433,7 @@ func TestEndWhileWriting(t *testing.T) {
 	})
 	a := args()
 	a.StdinData = []byte(`{"name":"net","x":"` + strings.Repeat("x", 2<<20) + `"}`)
-	_, err := (&Client{Socket: d.socket, UndoTimeout: time.Hour, Timeout: time.Hour}).Do(ctx, "ADD", a)
+	_, err := (&Client{Socket: d.socket, UndoTimeout: time.Hour, Timeout: time.Hour}).Do(ctx, "ADD", a, nil)
 	wantError(t, err, 11)
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -452,7 +452,7 @@ func TestEndWhileWaiting(t *testing.T) {
 		}
 		replies(busy)(n, conn)
 	})
-	_, err := (&Client{Socket: d.socket}).Do(ctx, "DEL", args())
+	_, err := (&Client{Socket: d.socket}).Do(ctx, "DEL", args(), nil)
 	wantError(t, err, 11)
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, reason) {
 		t.Error(err)
