@@ -182,13 +182,13 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 }
 
 // asks reports whether a pod selects networks or has claims, also if the claims cannot be used.
-func (p *Plugin) asks(s *api.PodSandbox) (bool, error) {
+func (p *Plugin) asks(ctx context.Context, s *api.PodSandbox) (bool, error) {
 	_, conf := p.manager()
 	selected, err := selections(s, conf.MaxSelections)
 	if err != nil {
 		return false, err
 	}
-	claims, err := p.claimed().of(s.GetUid())
+	claims, err := p.claimed().of(ctx, s.GetUid())
 	return err != nil || len(selected)+len(claims) > 0, err
 }
 

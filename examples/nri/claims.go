@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/metacni/metacni/delegate"
@@ -45,7 +44,6 @@ type claims struct {
 	rules nad.Rules // for networks of users
 
 	view   *kube.View
-	config dra.Config
 	driver *dra.Driver
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -77,12 +75,8 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	if c.view, err = kube.Open(ctx, kube.Config{Kubeconfig: conf.Kubeconfig, UserAgent: "metacni-nri", Logger: log}); err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfigAndClient(c.view.REST())
-	if err != nil {
-		return nil, err
-	}
-	c.config = dra.Config{
-		Name: conf.DRA.Driver, Node: conf.NodeName, Client: client,
+	config := dra.Config{
+		Name: conf.DRA.Driver, Node: conf.NodeName, View: c.view,
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
 		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Records: c.records, KubeletDir: conf.KubeletDir,
@@ -90,15 +84,14 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 		Logger: log,
 	}
 	if conf.DRA.Metadata {
-		c.config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
+		config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
 	}
-	if c.driver, err = dra.Start(ctx, c.config); err != nil {
+	if c.driver, err = dra.Start(ctx, config); err != nil {
 		return nil, err
 	}
 	if err := c.driver.Err(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	c.view.OnDefinition(c.driver.DefinitionChanged)
 	c.wg.Go(func() { c.driver.Offer(ctx) })
 	return c, nil
 }
@@ -110,9 +103,7 @@ func (c *claims) close() {
 	}
 	c.cancel()
 	c.wg.Wait()
-	if c.driver != nil {
-		c.driver.Stop()
-	}
+	c.driver.Stop()
 	if c.view != nil {
 		c.view.Close()
 	}
@@ -120,17 +111,17 @@ func (c *claims) close() {
 
 // of returns the claims of a pod, and fails if it may not have one of them. The kubelet has them
 // prepared before it has the runtime start the pod.
-func (c *claims) of(podUID string) ([]dra.Claim, error) {
+func (c *claims) of(ctx context.Context, podUID string) ([]dra.Claim, error) {
 	if c == nil {
 		return nil, nil
 	}
-	return c.config.Claims(podUID)
+	return c.driver.Claims(ctx, nad.Pod{UID: podUID})
 }
 
 // wanted returns an attachment for each network of a pod's claims. pod has what they have in
 // common. They have an IfName if the claim has one.
 func (c *claims) wanted(ctx context.Context, podUID string, pod delegate.Attachment) ([]delegate.Attachment, error) {
-	all, err := c.of(podUID)
+	all, err := c.of(ctx, podUID)
 	if err != nil {
 		return nil, err
 	}

@@ -210,7 +210,7 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 		p.claimed().told(s.GetUid(), errHost)
 		return nil
 	}
-	asks, err := p.asks(s)
+	asks, err := p.asks(ctx, s)
 	switch {
 	case err != nil:
 	case !asks:

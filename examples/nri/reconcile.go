@@ -110,7 +110,7 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	p.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(pods)) {
 		known := pods[id]
-		if _, ok := recorded[id]; !ok && p.lacking(known) {
+		if _, ok := recorded[id]; !ok && p.lacking(ctx, known) {
 			if conf.AttachRunning || known.state == owed {
 				attach = append(attach, job{id, podIn(known.sandbox), namespace(known.sandbox), true})
 				continue
@@ -184,11 +184,11 @@ func (p *Plugin) judge(r lifecycle.Record) *job {
 
 // lacking reports whether a pod without a record is listed by the runtime and runs without
 // the networks that it selects or has claims for.
-func (p *Plugin) lacking(known pod) bool {
+func (p *Plugin) lacking(ctx context.Context, known pod) bool {
 	if known.state == starting || hostNetwork(known.sandbox) {
 		return false
 	}
-	if asks, _ := p.asks(known.sandbox); !asks { // an ADD tells what is wrong
+	if asks, _ := p.asks(ctx, known.sandbox); !asks { // an ADD tells what is wrong
 		return false
 	}
 	_, err := os.Stat(namespace(known.sandbox)) // it is removed when a pod stops

@@ -209,13 +209,9 @@ func (n Network) check(namespace string, config Config) error {
 	return err
 }
 
-// Claims returns the claims that are prepared for a pod, in the order of their UIDs. The ADD of
-// the pod attaches it to their networks. It needs no Driver, only the Store, and the Policy,
-// Rules and AllowedTypes.
-//
-// It fails as [Store.Pod] does, and with CNI code 7 if one of the claims could not be prepared
-// now: what pods may have can change between the request of the kubelet and the ADD.
-func (c Config) Claims(podUID string) ([]Claim, error) {
+// claims returns the claims that are prepared for a pod, in the order of their UIDs. It fails if
+// one of them could not be prepared now.
+func (c Config) claims(podUID string) ([]Claim, error) {
 	claims, err := c.Store.Pod(podUID)
 	if err != nil {
 		return nil, err

@@ -227,16 +227,16 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 	for _, allowed := range [][]string{nil, {"macvlan"}} {
 		n.config.AllowedTypes = allowed
 		n.restart(t)
-		if claims, err := n.config.Claims("pod-web"); !errors.Is(err, errClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
+		if claims, err := n.config.claims("pod-web"); !errors.Is(err, errClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
 			t.Errorf("allowed %q: %v, %v", allowed, claims, err)
 		}
-		if claims, err := n.config.Claims("pod-other"); err != nil || len(claims) != 1 {
+		if claims, err := n.config.claims("pod-other"); err != nil || len(claims) != 1 {
 			t.Errorf("that of the class: %v, %v", claims, err)
 		}
 	}
 	n.config.AllowedTypes = []string{"bridge", "host-local"}
 	n.restart(t)
-	if claims, err := n.config.Claims("pod-web"); err != nil || len(claims) != 1 {
+	if claims, err := n.config.claims("pod-web"); err != nil || len(claims) != 1 {
 		t.Errorf("allowed again: %v, %v", claims, err)
 	}
 }

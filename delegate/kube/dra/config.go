@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -28,8 +29,10 @@ type Config struct {
 	// Node is the name of the node, and of the pool of its devices.
 	Node string
 
-	// Client is for the claims and ResourceSlices. It should send protobuf: see
-	// [Driver.Attached].
+	// View is the cluster: it has a client for the claims and ResourceSlices, and tells of
+	// definitions that change. Without it Client is such a client, which should send protobuf:
+	// see [Driver.Attached].
+	View   *kube.View
 	Client kubernetes.Interface
 
 	// Store keeps the claims that are prepared. No other driver may have the same one.

@@ -7,7 +7,7 @@
 //     scheduler places pods by them.
 //  2. Before the kubelet creates the pod, it asks the driver to prepare its claims. The driver
 //     checks and records what they want, under the pod's UID, and nothing else.
-//  3. In the ADD of the pod the plugin asks for the networks of its claims ([Config.Claims]) and
+//  3. In the ADD of the pod the plugin asks for the networks of its claims ([Driver.Claims]) and
 //     attaches them together with all others of the pod: one transaction, undone together,
 //     with the runtime's time limit. No NRI is needed.
 //  4. [Driver.UpdateMetadata] and [Driver.Attached] tell the containers and the API server what
@@ -26,8 +26,8 @@
 // # The files
 //
 // parameters.go and claim.go say what a claim wants, without an API. store.go keeps it, and
-// attached.go finds and detaches the attachments of a claim. driver.go, configured by config.go, answers
-// the kubelet, whose sockets are in serve.go. device_status.go computes the status of a claim,
+// attached.go finds and detaches the attachments of a claim. claims.go has them for the ADD of a
+// pod. driver.go, configured by config.go, answers the kubelet, whose sockets are in serve.go. device_status.go computes the status of a claim,
 // and write.go writes it. sweep.go forgets claims that nobody has released. offer.go makes
 // devices of networks, and offering.go publishes them.
 package dra

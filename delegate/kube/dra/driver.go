@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 )
@@ -19,7 +20,8 @@ import (
 const writeTime = 10 * time.Minute
 
 // A Driver is a DRA driver whose devices are networks. The kubelet calls it before it creates
-// a pod, and after the pod has ended. Goroutines may share a Driver.
+// a pod, and after the pod has ended. The methods of a nil Driver do nothing. Goroutines may
+// share a Driver.
 type Driver struct {
 	config Config
 	log    *slog.Logger
@@ -45,6 +47,12 @@ type Driver struct {
 // trying, as it does for sockets that are lost later. It fails for a Config that can never work.
 // The Driver ends with ctx, or with [Driver.Stop].
 func Start(ctx context.Context, c Config) (*Driver, error) {
+	if c.View != nil {
+		var err error
+		if c.Client, err = kubernetes.NewForConfigAndClient(c.View.REST()); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -66,6 +74,9 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	d.wg.Go(func() { d.keepServing(ctx, failed) })
 	d.wg.Go(func() { d.writer.run(ctx) })
 	d.wg.Go(func() { d.sweepOften(ctx) })
+	if c.View != nil {
+		c.View.OnDefinition(d.offers.changed)
+	}
 	return d, nil
 }
 
@@ -73,6 +84,9 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 // contexts end. The kubelet does not unprepare anything for that: claims stay prepared for the
 // next Driver with the same Store. Stop may be called again.
 func (d *Driver) Stop() {
+	if d == nil {
+		return
+	}
 	d.cancel()
 	d.wg.Wait()
 	d.service.helper.Stop()

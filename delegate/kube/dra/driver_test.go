@@ -38,7 +38,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 			t.Errorf("the kubelet is told %v", d)
 		}
 	}
-	claims, err := n.config.Claims("pod-web")
+	claims, err := n.config.claims("pod-web")
 	if err != nil || len(claims) != 2 || string(claims[0].Networks[0].Opaque) != string(a.Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw) {
 		t.Fatalf("%+v, %v", claims, err)
 	}
@@ -46,7 +46,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 		t.Errorf("%d requests, want those of the kubelet's helper, %d", got, want)
 	}
 	n.restart(t)
-	if again, err := n.config.Claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
+	if again, err := n.config.claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
 		t.Errorf("after a restart: %s, %v", cmp.Diff(claims, again), err)
 	}
 	k = n.kubelet(t)
@@ -54,7 +54,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
 	}
-	left, err := n.config.Claims("pod-web")
+	left, err := n.config.claims("pod-web")
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
@@ -83,7 +83,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 			forbid(&n.config)
 			n.restart(t)
-			claims, err := n.config.Claims("pod-web")
+			claims, err := n.config.claims("pod-web")
 			if name == "nothing of this claim" {
 				if len(claims) != 1 || err != nil {
 					t.Errorf("%v, %v", claims, err)
@@ -176,7 +176,7 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	n.detach(string(a.UID))
 	mustPrepare(t, k, a)
 	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
-		if claims, err := n.config.Claims(pod); len(claims) != want || err != nil {
+		if claims, err := n.config.claims(pod); len(claims) != want || err != nil {
 			t.Errorf("%s has %v, %v", pod, claims, err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err == nil || !strings.Contains(err.Error(), "claim blue/a: the plugin fails") {
 		t.Errorf("got %v", err)
 	}
-	if claims, err := n.config.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := n.config.claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	n.fail(nil)
@@ -202,7 +202,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
 	}
-	if claims, err := n.config.Claims("pod-web"); len(claims) != 0 || err != nil {
+	if claims, err := n.config.claims("pod-web"); len(claims) != 0 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	if got := n.server.Count("", "") - before; got != 0 {
@@ -219,14 +219,14 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	damage := func() {
 		t.Helper()
 		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
-		if _, err := n.config.Claims("pod-web"); !errors.Is(err, errDamaged) || n.sweepAll(t.Context()) == nil {
+		if _, err := n.config.claims("pod-web"); !errors.Is(err, errDamaged) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
 	}
 	damage()
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
 	mustPrepare(t, k, a)
-	if claims, err := n.config.Claims("pod-web"); len(claims) != 2 || err != nil {
+	if claims, err := n.config.claims("pod-web"); len(claims) != 2 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	n.attach(t, "pod-web")
@@ -237,7 +237,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
 		t.Errorf("detached: %v", n.detached)
 	}
-	if claims, err := n.config.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := n.config.claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 }
@@ -303,7 +303,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 			if row.forgets {
 				want = 0
 			}
-			if claims, err := n.config.Claims("pod-web"); len(claims) != want || err != nil {
+			if claims, err := n.config.claims("pod-web"); len(claims) != want || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
 		})
@@ -319,7 +319,7 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	n.config.sweepInterval = time.Millisecond
 	n.restart(t)
 	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
-		claims, err := n.config.Claims("pod-web")
+		claims, err := n.config.claims("pod-web")
 		return len(claims) == 1 && claims[0].Name == "b" && err == nil
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate/kube"
@@ -40,13 +39,8 @@ func Example() {
 		return
 	}
 	defer view.Close()
-	client, err := kubernetes.NewForConfigAndClient(view.REST())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	config := dra.Config{
-		Name: "net.example.com", Node: "node1", Client: client,
+	driver, err := dra.Start(ctx, dra.Config{
+		Name: "net.example.com", Node: "node1", View: view,
 		Store:  dra.Store{Dir: dir + "/claims"},
 		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
 		// What the records of the plugin say:
@@ -56,8 +50,7 @@ func Example() {
 			return netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`))
 		},
 		KubeletDir: dir,
-	}
-	driver, err := dra.Start(ctx, config)
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -67,7 +60,7 @@ func Example() {
 
 	// In the ADD of a pod, whose UID is in CNI_ARGS:
 	const podUID = "0d3f8a2e-1111-4222-8333-444455556666"
-	claims, err := config.Claims(podUID)
+	claims, err := driver.Claims(ctx, nad.Pod{UID: podUID})
 	if err != nil {
 		fmt.Println(err)
 		return

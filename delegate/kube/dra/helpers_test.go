@@ -188,7 +188,7 @@ func (n *node) fail(err error) {
 // attach does what the ADD of a pod does.
 func (n *node) attach(t *testing.T, pod string) {
 	t.Helper()
-	claims, err := n.config.Claims(pod)
+	claims, err := n.config.claims(pod)
 	if err != nil || len(claims) == 0 {
 		t.Fatalf("%d claims of %s, %v", len(claims), pod, err)
 	}

@@ -17,7 +17,7 @@ import (
 //
 // A failure is worth an Event, but no reason to fail the ADD.
 func (d *Driver) UpdateMetadata(ctx context.Context, podUID string) error {
-	if d.config.CDIDir == "" {
+	if d == nil || d.config.CDIDir == "" {
 		return nil
 	}
 	claims, err := d.config.Store.Pod(podUID)

@@ -54,9 +54,7 @@ func newOffers(c Config) *offers {
 // published stays until it is known whether all definitions exist, and after the end.
 func (d *Driver) Offer(ctx context.Context) { d.offers.run(ctx, d.publish) }
 
-// DefinitionChanged has [Driver.Offer] look at the networks again if r is one of them.
-func (d *Driver) DefinitionChanged(r nad.Ref) { d.offers.changed(r) }
-
+// changed has [Driver.Offer] look at the networks again if the definition r is one of them.
 func (o *offers) changed(r nad.Ref) {
 	named := func(n Offer) bool {
 		ref, ok := n.definition()

@@ -136,6 +136,9 @@ func (s *service) look(broken error) error {
 // Err returns why the kubelet does not reach the Driver, or nil. The Driver makes lost sockets
 // again within seconds, unless another process has taken their place.
 func (d *Driver) Err() error {
+	if d == nil {
+		return nil
+	}
 	d.serving.Lock()
 	defer d.serving.Unlock()
 	return d.service.err

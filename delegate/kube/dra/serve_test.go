@@ -249,13 +249,13 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 		t.Errorf("what another driver is writing: %v", err)
 	}
 	n.Stop()
-	if claims, err := d.config.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := d.config.claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
 	if err := unprepareClaim(t, kubelets["pod-2"], c); err != nil {
 		t.Error(err)
 	}
-	if claims, err := d.config.Claims("pod-web"); len(claims) != 0 || err != nil {
+	if claims, err := d.config.claims("pod-web"); len(claims) != 0 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
 	for _, uid := range []string{"../x", "a b"} {

@@ -31,6 +31,9 @@ const (
 // tried again, after a pause that grows to 30 s, for as long as the claim is prepared; one
 // that is refused, such as for want of a right, after up to 10 minutes.
 func (d *Driver) Attached(podUID string, err error) {
+	if d == nil {
+		return
+	}
 	claims, e := d.config.Store.Pod(podUID)
 	if e != nil {
 		d.log.Warn("status of claims not complete", "pod", podUID, "error", e)
@@ -48,6 +51,9 @@ func (d *Driver) Attached(podUID string, err error) {
 // say: what pods are attached to may have changed, as by a sweep of the plugin's records. It
 // does not block. The texts of failed attempts stay.
 func (d *Driver) Refresh() {
+	if d == nil {
+		return
+	}
 	claims, _, err := d.config.Store.All() // the damaged ones have no status to write
 	if err != nil {
 		d.log.Warn("status of claims not refreshed", "error", err)

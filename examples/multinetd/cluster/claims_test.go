@@ -92,30 +92,27 @@ func (n *node) pod(t *testing.T, name string, claims ...string) nad.Pod {
 	return p
 }
 
-// claim makes a claim for the pod p, which a driver has allocated. Without a driver it is not
-// allocated.
-func (n *node) claim(name, driver string, p nad.Pod, parameters ...string) *resourcev1.ResourceClaim {
-	c := &resourcev1.ResourceClaim{
+// claim makes a claim for the pod p, which the driver has allocated. It has a request for each of
+// parameters.
+func (n *node) claim(name string, p nad.Pod, parameters ...string) *resourcev1.ResourceClaim {
+	var devices resourcev1.DeviceAllocationResult
+	for i, text := range parameters {
+		request, share := fmt.Sprint("net", i), types.UID(fmt.Sprint(name, i))
+		devices.Results = append(devices.Results, resourcev1.DeviceRequestAllocationResult{Request: request, Driver: driverName, Pool: "n1", Device: "storage", ShareID: &share})
+		devices.Config = append(devices.Config, resourcev1.DeviceAllocationConfiguration{
+			Source: resourcev1.AllocationConfigSourceClaim, Requests: []string{request},
+			DeviceConfiguration: resourcev1.DeviceConfiguration{
+				Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: driverName, Parameters: runtime.RawExtension{Raw: []byte(text)}},
+			},
+		})
+	}
+	return kubetest.Put(n.api, &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Status: resourcev1.ResourceClaimStatus{
 			ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: p.Name, UID: types.UID(p.UID)}},
+			Allocation:  &resourcev1.AllocationResult{Devices: devices},
 		},
-	}
-	if driver != "" {
-		devices := &resourcev1.DeviceAllocationResult{}
-		for i, text := range append(parameters, "{}")[:max(1, len(parameters))] {
-			request, share := fmt.Sprint("net", i), types.UID(fmt.Sprint(name, i))
-			devices.Results = append(devices.Results, resourcev1.DeviceRequestAllocationResult{Request: request, Driver: driver, Pool: "n1", Device: "storage", ShareID: &share})
-			devices.Config = append(devices.Config, resourcev1.DeviceAllocationConfiguration{
-				Source: resourcev1.AllocationConfigSourceClaim, Requests: []string{request},
-				DeviceConfiguration: resourcev1.DeviceConfiguration{
-					Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(text)}},
-				},
-			})
-		}
-		c.Status.Allocation = &resourcev1.AllocationResult{Devices: *devices}
-	}
-	return kubetest.Put(n.api, c)
+	})
 }
 
 // kubelet registers the driver, as the kubelet does.
@@ -152,7 +149,7 @@ func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 	n := newNode(t, nil)
 	k := n.kubelet(t, "")
 	p := n.pod(t, "web", "b", "a")
-	b, a := n.claim("b", driverName, p, named), n.claim("a", driverName, p, inline, strings.Replace(named, "net7", "net8", 1))
+	b, a := n.claim("b", p, named), n.claim("a", p, inline, strings.Replace(named, "net7", "net8", 1))
 	prepare(t, k, b, a)
 	before := len(n.api.Requests())
 	got, err := n.claimed(t.Context(), p)
@@ -183,70 +180,6 @@ func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 	}
 }
 
-// A claim of the pod that is not prepared fails the ADD if it certainly is for this driver.
-func TestAClaimThatIsNotPreparedFailsTheADDOnlyIfItIsOurs(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		make  func(n *node, p nad.Pod)
-		fault *kubetest.Fault
-		code  uint
-		gets  int
-		logs  bool
-	}{
-		{name: "ours", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, code: 11, gets: 1},
-		{name: "another driver's", make: func(n *node, p nad.Pod) { n.claim("x", "gpu.example.com", p) }, gets: 1},
-		{name: "not allocated", make: func(n *node, p nad.Pod) { n.claim("x", "", p) }, gets: 1},
-		{name: "gone", make: func(*node, nad.Pod) {}, gets: 1},
-		{name: "ours, and the API has an error", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{Status: 500}, gets: 1, logs: true},
-		{name: "ours, and it is forbidden", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{Status: 403}, gets: 1, logs: true},
-		{name: "ours, and the API does not answer", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{BlackHole: true}, gets: 1, logs: true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, nil)
-			p := n.pod(t, "web", "x")
-			tt.make(n, p)
-			if tt.fault != nil {
-				tt.fault.Verb, tt.fault.Resource = "get", "resourceclaims"
-				defer n.api.Break(*tt.fault)()
-			}
-			got, err := n.claimed(t.Context(), p)
-			if status.Code(err) != tt.code || len(got) > 0 {
-				t.Errorf("%d networks, code %d, want %d: %v", len(got), status.Code(err), tt.code, err)
-			}
-			if tt.code != 0 && !strings.Contains(fmt.Sprint(err), "claim ns/x: not prepared") {
-				t.Error(err)
-			}
-			if got := n.api.Count("get", "resourceclaims"); got != tt.gets {
-				t.Errorf("%d requests, want %d", got, tt.gets)
-			}
-			if logged := strings.Contains(n.log.String(), "claim=ns/x"); logged != tt.logs {
-				t.Errorf("logged: %v:\n%s", logged, n.log)
-			}
-		})
-	}
-}
-
-// Neither a pod without claims nor one that the view does not have waits for anything, nor
-// causes a request: the API server does not answer at all.
-func TestPodsWithoutClaimsDoNotFeelAnOutage(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	p := n.pod(t, "plain")
-	defer n.api.Break(kubetest.Fault{BlackHole: true})()
-	ended, end := context.WithCancel(t.Context())
-	end() // whoever waits or asks fails
-	for _, p := range []nad.Pod{p, {Namespace: "ns", Name: "new", UID: "new"}, {Namespace: "ns", Name: "plain", UID: "other"}} {
-		if got, err := n.claimed(ended, p); len(got) > 0 || err != nil {
-			t.Errorf("%v: %v, %v", p, got, err)
-		}
-	}
-	if n := n.api.Count("get", "resourceclaims"); n > 0 {
-		t.Errorf("%d requests", n)
-	}
-}
-
 // The daemon starts without a kubelet, says so, and pods without claims do not notice. The
 // kubelet may come later.
 func TestTheKubeletMayComeLater(t *testing.T) {
@@ -260,12 +193,12 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	if _, err := n.claimed(t.Context(), n.pod(t, "plain")); err != nil {
 		t.Error(err)
 	}
-	n.claim("x", driverName, p)
+	n.claim("x", p, named)
 	if _, err := n.claimed(t.Context(), p); status.Code(err) != 11 || !strings.Contains(err.Error(), "plugins_registry") {
 		t.Errorf("code %d: %v", status.Code(err), err)
 	}
-	n.claims.told(t.Context(), p) // do nothing yet
-	n.claims.changed(p.UID, nil)
+	n.tellContainers(t.Context(), p) // does nothing yet
+	n.driver.Attached(p.UID, nil)
 	n.Swept()
 	nodetest.OK(t, os.MkdirAll(n.dir+"/late/plugins_registry", 0o750))
 	n.until(t, "claims are served", func() bool { ok, err := n.Probe(t.Context()); return ok && err == nil })
@@ -309,7 +242,7 @@ func TestTheKubeletFindsTheSocketOfADaemonInAContainer(t *testing.T) {
 			t.Errorf("endpoint %s, want %s", k.Endpoint, want)
 		}
 		p := n.pod(t, "web", "x")
-		prepare(t, k, n.claim("x", driverName, p, named))
+		prepare(t, k, n.claim("x", p, named))
 		n.stop()
 		if left, _ := filepath.Glob(n.dir + "/kubelet/*/*.sock"); len(left) > 0 {
 			t.Errorf("left: %q", left)

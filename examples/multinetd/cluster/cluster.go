@@ -33,6 +33,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
@@ -58,7 +59,7 @@ type Cluster struct {
 	writer   *kube.StatusWriter
 	events   *kube.Events
 	kubelet  *podresources.Client
-	claims   *claims // nil unless Config.DRA
+	driver   *dra.Driver // nil unless Config.DRA
 	started  time.Time
 	mirrored bool // the mirror had definitions at the start
 }

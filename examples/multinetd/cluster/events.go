@@ -56,7 +56,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 		}
 		c.tellFailed(p, a, err)
 		if a.claims {
-			c.claims.changed(p.UID, err)
+			c.driver.Attached(p.UID, err)
 		}
 	}
 }

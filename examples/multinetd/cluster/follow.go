@@ -53,7 +53,7 @@ func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 	allow := c.follow.deleting(container)
 	return func() {
 		allow()
-		c.claims.changed(nad.PodOf(cniArgs).UID, nil)
+		c.driver.Attached(nad.PodOf(cniArgs).UID, nil)
 	}
 }
 

@@ -45,7 +45,9 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	count(ch, "status_overwritten_total", "Statuses that somebody else has changed.", w.Overwritten)
 	gauge(ch, "status_pending", "Pods whose status is not known to be written.", float64(w.Pending))
 	gauge(ch, "status_lag_seconds", "Time for which the oldest of the pending statuses waits.", w.Lag.Seconds())
-	c.claims.collect(ch)
+	if c.driver != nil {
+		c.collectClaims(ch)
+	}
 	if c.follow != nil {
 		gauge(ch, "pods_differing", "Pods that are not attached to exactly what they select.", float64(c.follow.differing()))
 		c.follow.changes.Collect(ch)
@@ -56,13 +58,10 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collect sends the metrics about ResourceClaims.
-func (s *claims) collect(ch chan<- prometheus.Metric) {
-	if s == nil {
-		return
-	}
-	stats := s.driver.Stats()
-	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(s.driver.Err() == nil))
+// collectClaims sends the metrics about ResourceClaims.
+func (c *Cluster) collectClaims(ch chan<- prometheus.Metric) {
+	stats := c.driver.Stats()
+	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(c.driver.Err() == nil))
 	gauge(ch, "claims_prepared", "ResourceClaims that are prepared.", float64(stats.Prepared))
 	gauge(ch, "claim_status_pending", "ResourceClaims whose status is not known to be written.", float64(stats.Pending))
 	for outcome, n := range map[string]uint64{"written": stats.Written, "refused": stats.Refused, "failed": stats.Failed} {

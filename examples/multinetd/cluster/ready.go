@@ -52,7 +52,7 @@ func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 	case closed:
 		return false, errors.New("the view of the cluster is not open yet")
 	case synced:
-		return true, c.claims.probe()
+		return true, c.claimsServed()
 	default:
 		return state == outage, fmt.Errorf("not synced with the Kubernetes API: %s", strings.Join(missing, ", "))
 	}

@@ -23,10 +23,10 @@ import (
 // and waits for that as the key statusPolicy says.
 func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error {
 	p.Container = k.ContainerID
-	if err := c.claims.held(p, added); err != nil {
+	if err := c.driver.Held(p, added); err != nil {
 		return err
 	}
-	c.claims.told(ctx, p)
+	c.tellContainers(ctx, p)
 	if a := addOf(ctx); a != nil {
 		a.record, a.added = k, added
 	}

@@ -115,7 +115,7 @@ func (n *claimNode) records(_ context.Context, podUID string) ([]dra.Record, err
 // add does what the ADD of a pod does with the claims that are prepared for it.
 func (n *claimNode) add(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	claims, err := n.config.Claims(string(pod.UID))
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: string(pod.UID)})
 	if err != nil || len(claims) == 0 {
 		t.Fatalf("%d claims, %v", len(claims), err)
 	}

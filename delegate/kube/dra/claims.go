@@ -1,0 +1,106 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// askTimeout limits how long an ADD waits for the API server's word about claims that are not
+// prepared.
+const askTimeout = time.Second
+
+// Claims returns the claims that are prepared for the pod p, in the order of their UIDs. The ADD
+// of the pod attaches it to their networks. Of p it uses the UID, and the namespace for names.
+//
+// It fails as [Store.Pod] does, and with CNI code 7 if one of the claims could not be prepared
+// now: what pods may have can change between the request of the kubelet and the ADD.
+//
+// names are the claims that the pod certainly has, if somebody knows them. The kubelet has had
+// them prepared before the ADD; a record of that may be lost nevertheless. So Claims asks the API
+// server about those that are not prepared, once, and fails with [ErrNotPrepared] if one of them
+// is allocated to the driver. If the API server does not answer, what is prepared decides: pods
+// without claims, and with those of other drivers, start during an outage, at the usual speed.
+func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Claim, error) {
+	if d == nil {
+		return nil, nil
+	}
+	prepared, err := d.config.claims(p.UID)
+	if err != nil {
+		return nil, err
+	}
+	asked, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), askTimeout)
+	defer cancel()
+	for _, name := range names {
+		if slices.ContainsFunc(prepared, func(c Claim) bool { return c.Name == name }) {
+			continue
+		}
+		ref := Ref{Namespace: p.Namespace, Name: name, Pod: p.UID}
+		switch ours, err := d.allocated(asked, ref); {
+		case err != nil:
+			d.log.WarnContext(ctx, "claim of a pod is unknown, it is taken for that of another driver", "pod", p.String(), "claim", ref.String(), "error", err)
+		case ours:
+			return nil, ref.notPrepared(d.Err())
+		}
+	}
+	return prepared, nil
+}
+
+// allocated reports whether the claim of that name has devices of the driver.
+func (d *Driver) allocated(ctx context.Context, r Ref) (bool, error) {
+	claim, err := d.config.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		if apierr.None(err) {
+			err = nil
+		}
+		return false, err
+	}
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(a resourcev1.DeviceRequestAllocationResult) bool { return a.Driver == d.config.Name }), nil
+}
+
+// notPrepared is the error for a claim that is not prepared, perhaps because of err.
+func (r Ref) notPrepared(err error) error {
+	if err == nil {
+		return r.failure(ErrNotPrepared)
+	}
+	return r.failure(fmt.Errorf("%w: %w", ErrNotPrepared, err))
+}
+
+// Held fails with [ErrNotPrepared] if one of the claims that the pod p has been attached to was
+// released since [Driver.Claims] has returned it: the release has not seen what was attached
+// later, and others may get the device. Call it at the end of the ADD, which is then undone.
+func (d *Driver) Held(p nad.Pod, added []delegate.Attached) error {
+	if d == nil {
+		return nil
+	}
+	var prepared []Claim
+	for _, a := range added {
+		claim := nad.ParseOrigin(a.Origin).Claim
+		if claim.UID == "" {
+			continue
+		}
+		if prepared == nil {
+			var err error
+			if prepared, err = d.config.Store.Pod(p.UID); err != nil {
+				return err
+			}
+		}
+		if !slices.ContainsFunc(prepared, func(c Claim) bool { return c.UID == claim.UID }) {
+			ref := Ref{UID: claim.UID, Namespace: p.Namespace, Name: claim.Name, Pod: p.UID}
+			return ref.notPrepared(errors.New("the kubelet has released it during the ADD"))
+		}
+	}
+	return nil
+}
