@@ -54,7 +54,8 @@ type Node struct {
 	// that there is none.
 	CacheDir string
 
-	// MultusDir is Multus's cniDir, by default /var/lib/cni/multus. Empty means
+	// MultusDir is the cniDir of Multus 3.7 or later, by default
+	// /var/lib/cni/multus. Empty means
 	// that there is none.
 	MultusDir string
 }
@@ -71,12 +72,6 @@ type Node struct {
 // record is five minutes old or its namespace is gone.
 func (n Node) Attachments() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
-		for _, list := range []iter.Seq2[lifecycle.Adoption, error]{n.multus(), n.libcni()} {
-			for a, err := range list {
-				if !yield(a, err) {
-					return
-				}
-			}
-		}
+		_ = n.multus(yield) && n.libcni(yield)
 	}
 }

@@ -27,14 +27,14 @@ func failed(path string, err error) error {
 	if errors.As(err, &coded) {
 		code = coded.CNICode()
 	}
-	return fault.With(code, fault.Of("", path, err))
+	return fault.With(code, fault.Of("", path, inroot.Cause(err)))
 }
 
 // A file is a file that has been read.
 type file struct {
 	path    string // in the root
 	data    []byte
-	changed time.Time // zero where the file could not be read
+	changed time.Time // zero where that is not known
 }
 
 // files lists the regular files of dir in root whose names are wanted, in the
@@ -44,15 +44,16 @@ type file struct {
 func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, error] {
 	return func(yield func(file, error) bool) {
 		d, err := openDir(root, dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
 		var names []string
 		if err == nil {
 			defer d.Close()
 			names, err = d.Names()
 		}
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				yield(file{}, failed(dir, inroot.Cause(err)))
-			}
+			yield(file{}, failed(dir, err))
 			return
 		}
 		for _, name := range names {
@@ -75,7 +76,7 @@ func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, erro
 func readFile(root, path string) (file, error) {
 	d, err := openDir(root, filepath.Dir(path))
 	if err != nil {
-		return file{}, failed(path, inroot.Cause(err))
+		return file{}, failed(path, err)
 	}
 	defer d.Close()
 	return readAt(d, path)
@@ -92,23 +93,20 @@ func openDir(root, dir string) (d *durable.Dir, err error) {
 
 // readAt reads the file at path, which is in d.
 func readAt(d *durable.Dir, path string) (file, error) {
-	f := file{path: path}
 	name := filepath.Base(path)
 	info, err := d.Stat(name)
 	if err == nil && info.IsDir {
 		err = fs.ErrNotExist
 	}
+	var data []byte
 	if err == nil {
-		f.data, _, err = d.ReadFile(name, maxSize)
+		data, _, err = d.ReadFile(name, maxSize)
 	}
-	if err == nil {
-		f.changed = info.Changed
-		if len(f.data) == 0 {
-			err = errEmpty
-		}
+	if err == nil && len(data) == 0 {
+		err = errEmpty
 	}
 	if err != nil {
-		err = failed(path, inroot.Cause(err))
+		return file{path: path, changed: info.Changed}, failed(path, err)
 	}
-	return f, err
+	return file{path, data, info.Changed}, nil
 }

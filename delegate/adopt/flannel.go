@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,9 +63,7 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 	if err == nil && conf.Name() != f.Network {
 		err = fmt.Errorf("of network %q: %w", conf.Name(), fs.ErrNotExist)
 	}
-	if bytes.Equal(at.Result, []byte("null")) {
-		at.Result = nil
-	}
+	at.Result = notNull(at.Result)
 	at.Network, at.Added = conf, at.Result != nil
 	if err == nil {
 		err = checkResult(at)
@@ -89,7 +86,7 @@ func (f Flannel) Stale(valid []types.GCAttachment) iter.Seq2[lifecycle.Adoption,
 			return utils.ValidateContainerID(name) == nil && !slices.ContainsFunc(valid, func(v types.GCAttachment) bool { return v.ContainerID == name })
 		}
 		for recorded, err := range files(f.Root, f.Dir, stale) {
-			if !recorded.changed.IsZero() && time.Since(recorded.changed) < settling {
+			if time.Since(recorded.changed) < settling {
 				continue
 			}
 			a, err := f.attachment(recorded, err, delegate.Attached{Attachment: delegate.Attachment{ContainerID: filepath.Base(recorded.path), IfName: "eth0"}})

@@ -23,33 +23,8 @@ import (
 // directories. When it returns nil, the entries survive a loss of power.
 func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 	return func(_ context.Context, r lifecycle.Record) error {
-		i := own(r)
-		if i < 0 {
-			return nil // nothing is left
-		}
-		e, err := entryOf(r.Attached[i])
-		if err != nil {
-			return err
-		}
-		data, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		for _, dir := range dirs {
-			if err := os.MkdirAll(cache(dir), 0o700); err != nil {
-				return err
-			}
-			if err := scratch.WriteFile(filepath.Join(cache(dir), e.file()), data); err != nil {
-				return err
-			}
-			if r.Key.Network == e.NetworkName {
-				continue
-			}
-			if err := forget(dir, r.Key); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err := giveBack(r, dirs, dirs)
+		return err
 	}
 }
 
@@ -59,27 +34,13 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 // Multus's network, not the one that is left; it removes the entry of the
 // meta-plugin's own network.
 func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifecycle.Record) error {
-	cached := GiveBack(dir)
-	return func(ctx context.Context, r lifecycle.Record) error {
-		i := own(r)
-		if i < 0 {
-			return nil // nothing is left
-		}
-		for _, dir := range runtime { // first, because dir may be one of them
-			if err := forget(dir, r.Key); err != nil {
-				return err
-			}
-		}
-		if err := cached(ctx, r); err != nil {
-			return err
-		}
-		network := r.Attached[i].Network
-		config, err := network.MarshalJSON()
-		if err != nil {
+	return func(_ context.Context, r lifecycle.Record) error {
+		e, err := giveBack(r, slices.Concat(runtime, []string{dir}), []string{dir})
+		if e == nil || err != nil {
 			return err
 		}
 		data, err := json.Marshal([]any{map[string]any{
-			"Conf": struct{}{}, "ConfList": json.RawMessage(config), "Name": network.Name(), "Bytes": config,
+			"Conf": struct{}{}, "ConfList": json.RawMessage(e.Config), "Name": e.NetworkName, "Bytes": e.Config,
 		}})
 		if err != nil {
 			return err
@@ -88,18 +49,33 @@ func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifec
 	}
 }
 
-// forget removes libcni's entry of the attachment k from its cache in dir.
-func forget(dir string, k scratch.Key) error {
-	e := entry{NetworkName: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
-	if err := os.Remove(filepath.Join(cache(dir), e.file())); !errors.Is(err, fs.ErrNotExist) {
-		return err
+// giveBack removes libcni's entry of the attachment r from the caches old, and writes an entry
+// of what is left of r to the caches kept. It returns that entry, or nil if nothing is left.
+func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
+	i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
+	if i < 0 {
+		return nil, nil //nolint:nilnil // there is no entry
 	}
-	return nil
-}
-
-// own is the index of the attachment that is the record's own, or -1.
-func own(r lifecycle.Record) int {
-	return slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
+	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
+	for _, dir := range old { // first, because both entries may have one name
+		if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	e, err := entryOf(r.Attached[i])
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(e)
+	for _, dir := range kept {
+		if err == nil {
+			err = os.MkdirAll(cache(dir), 0o700)
+		}
+		if err == nil {
+			err = scratch.WriteFile(filepath.Join(cache(dir), e.file()), data)
+		}
+	}
+	return e, err
 }
 
 // entryOf is what libcni would cache of a.

@@ -2,11 +2,11 @@ package adopt
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,28 +46,22 @@ func (e *entry) file() string {
 // cache is the directory of the entries of a cache directory.
 func cache(dir string) string { return filepath.Join(dir, "results") }
 
-// libcni lists the attachments to the networks Primary in libcni's cache.
-func (n Node) libcni() iter.Seq2[lifecycle.Adoption, error] {
-	return func(yield func(lifecycle.Adoption, error) bool) {
-		if n.CacheDir == "" {
-			return
-		}
-		mayBe := func(file string) bool {
-			return slices.ContainsFunc(n.Primary, func(name string) bool { return strings.HasPrefix(file, name+"-") })
-		}
-		for e, err := range n.entries(cache(n.CacheDir), mayBe) {
-			var a lifecycle.Adoption
-			if err == nil {
-				a, err = n.primary(e)
-			}
-			if errors.Is(err, errNotPrimary) {
-				continue
-			}
-			if !yield(a, err) {
-				return
-			}
+// libcni lists the attachments to the networks Primary in libcni's cache. It reports whether
+// to go on.
+func (n Node) libcni(yield func(lifecycle.Adoption, error) bool) bool {
+	if n.CacheDir == "" {
+		return true
+	}
+	mayBe := func(file string) bool {
+		return slices.ContainsFunc(n.Primary, func(name string) bool { return strings.HasPrefix(file, name+"-") })
+	}
+	for f, err := range files(n.Root, cache(n.CacheDir), mayBe) {
+		a, err := n.primary(f, err)
+		if !errors.Is(err, errNotPrimary) && !yield(a, err) {
+			return false
 		}
 	}
+	return true
 }
 
 // Attachment returns what [Node.Attachments] has of one interface of a container in
@@ -80,15 +74,7 @@ func (n Node) Attachment(containerID, ifName string) (lifecycle.Adoption, error)
 		if n.CacheDir == "" || filepath.Base(path) != name {
 			continue
 		}
-		f, err := readFile(n.Root, path)
-		var e *entry
-		if err == nil {
-			e, err = readEntry(f)
-		}
-		var a lifecycle.Adoption
-		if err == nil {
-			a, err = n.primary(e)
-		}
+		a, err := n.primary(readFile(n.Root, path))
 		if err == nil && (a.Key.ContainerID != containerID || a.Key.IfName != ifName) {
 			err = errNotPrimary // a dash is at another place
 		}
@@ -101,39 +87,37 @@ func (n Node) Attachment(containerID, ifName string) (lifecycle.Adoption, error)
 
 var errNotPrimary = errors.New("an attachment to another network")
 
-// primary returns the adoption of e. It fails with errNotPrimary if e is not of a
-// network that ours has replaced.
-func (n Node) primary(e *entry) (lifecycle.Adoption, error) {
-	if !slices.Contains(n.Primary, e.NetworkName) {
-		return lifecycle.Adoption{}, errNotPrimary
+// primary returns the adoption of an entry in the file f, or err if that could not be read.
+// It fails with errNotPrimary if the entry is not of a network that ours has replaced.
+func (n Node) primary(f file, err error) (lifecycle.Adoption, error) {
+	e, err := readEntry(f, err)
+	if err == nil && !slices.Contains(n.Primary, e.NetworkName) {
+		err = errNotPrimary
 	}
-	attached, err := e.attached()
-	switch {
-	case err != nil:
+	var attached delegate.Attached
+	if err == nil {
+		attached, err = e.attached()
+	}
+	if err == nil && has(attached.Network, func(typ string) bool { return slices.Contains(n.Own, typ) }) {
+		err = errNotPrimary
+	}
+	if err != nil {
 		return lifecycle.Adoption{}, err
-	case n.own(attached.Network):
-		return lifecycle.Adoption{}, errNotPrimary
 	}
 	return adoption(n.Root, scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path), nil
 }
 
-// entries lists the entries in dir, those of files whose name is wanted.
-func (n Node) entries(dir string, wanted func(file string) bool) iter.Seq2[*entry, error] {
-	return func(yield func(*entry, error) bool) {
-		for f, err := range files(n.Root, dir, wanted) {
-			var e *entry
-			if err == nil {
-				e, err = readEntry(f)
-			}
-			if !yield(e, err) {
-				return
-			}
-		}
-	}
+// has reports whether a plugin of n has such a type.
+func has(n netconf.Network, such func(typ string) bool) bool {
+	return slices.ContainsFunc(n.Plugins(), func(p netconf.Plugin) bool { return such(p.Type()) })
 }
 
-// readEntry reads the entry f, without its configuration.
-func readEntry(f file) (*entry, error) {
+// readEntry reads the entry in the file f, without its configuration. It fails with err if
+// that is not nil.
+func readEntry(f file, err error) (*entry, error) {
+	if err != nil {
+		return nil, err
+	}
 	e := &entry{path: f.path}
 	if err := json.Unmarshal(f.data, e); err != nil {
 		return nil, failed(f.path, fmt.Errorf("incomplete, or not an entry of libcni's cache: %w", err))
@@ -144,16 +128,19 @@ func readEntry(f file) (*entry, error) {
 	case e.file() != filepath.Base(f.path):
 		return nil, failed(f.path, errors.New("the file name does not match the network, container and interface in it"))
 	}
-	if err := utils.ValidateContainerID(e.ContainerID); err != nil {
+	if err := cmp.Or(utils.ValidateContainerID(e.ContainerID), utils.ValidateInterfaceName(e.IfName)); err != nil {
 		return nil, failed(f.path, err)
 	}
-	if err := utils.ValidateInterfaceName(e.IfName); err != nil {
-		return nil, failed(f.path, err)
-	}
-	if bytes.Equal(e.Result, []byte("null")) {
-		e.Result = nil
-	}
+	e.Result = notNull(e.Result)
 	return e, nil
+}
+
+// notNull returns result, or nil for the JSON null: there is no result.
+func notNull(result json.RawMessage) json.RawMessage {
+	if bytes.Equal(result, []byte("null")) {
+		return nil
+	}
+	return result
 }
 
 // attached is the attachment that e is of.
@@ -195,9 +182,4 @@ func checkResult(a delegate.Attached) error {
 		return e.Err // it was no ADD that failed
 	}
 	return err
-}
-
-// own reports whether network has a meta-plugin with records of its own.
-func (n Node) own(network netconf.Network) bool {
-	return slices.ContainsFunc(network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(n.Own, p.Type()) })
 }

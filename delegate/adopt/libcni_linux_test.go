@@ -17,7 +17,6 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 // runtime is what a runtime attaches c1 with.
@@ -117,66 +116,6 @@ func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) 
 // text is an entry as libcni would write it, each part as given.
 func text(kind, container, config, result string) string {
 	return fmt.Sprintf(`{"kind":%q,"containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`, kind, container, b64(config), unseen, result)
-}
-
-// A file that cannot be used is reported by its name, with the reason, and hides
-// no other.
-func TestBadEntriesAreSkippedAndReported(t *testing.T) {
-	t.Parallel()
-	const result = `{"cniVersion":"1.0.0","ips":[]}`
-	good := text("cniCacheV1", "c1", cbr, result)
-	for _, tt := range []struct {
-		name, file, text string
-		want             string // in the reason
-	}{
-		{"empty", "cbr-c1-eth0", "", "empty"},
-		{"torn", "cbr-c1-eth0", good[:len(good)/2], "incomplete"},
-		{"not JSON", "cbr-c1-eth0", "\x00\x01", "incomplete"},
-		{"a list", "cbr-c1-eth0", "[]", "incomplete"},
-		{"null", "cbr-c1-eth0", "null", `of kind ""`},
-		{"another type", "cbr-c1-eth0", `{"kind":5}`, "incomplete"},
-		{"no base64", "cbr-c1-eth0", `{"kind":"cniCacheV1","config":"%"}`, "incomplete"},
-		{"a result alone, as before libcni 0.8", "cbr-c1-eth0", result, `of kind ""`},
-		{"another version", "cbr-c1-eth0", text("cniCacheV2", "c1", cbr, result), `of kind "cniCacheV2"`},
-		{"too large", "cbr-c1-eth0", good + strings.Repeat(" ", 1<<20), "too large"},
-		{"another's name", "cbr-c2-eth0", good, "the file name does not match"},
-		{"a container that is none", "cbr--c1-eth0", text("cniCacheV1", "-c1", cbr, result), "-c1"},
-		{"a container that is a path", "cbr-..-eth0", text("cniCacheV1", "..", cbr, result), ".."},
-		{"no container", "cbr--eth0", text("cniCacheV1", "", cbr, result), "containerID"},
-		{"no interface", "cbr-c1-", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"networkName":"cbr"}`, b64(cbr)), "interface"},
-		{"no configuration", "cbr-c1-eth0", text("cniCacheV1", "c1", "", result), "JSON"},
-		{"no plugins", "cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr"}`, result), "plugins"},
-		{"a configuration with a key twice", "cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr","name":"cbr","type":"bridge"}`, result), "twice"},
-		{"of another network inside", "cbr-c1-eth0", text("cniCacheV1", "c1", strings.ReplaceAll(cbr, "cbr", "x"), result), `network "x"`},
-		{"a result that is none", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `"x"`), "result"},
-		{"a result with null in it", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `{"cniVersion":"1.0.0","interfaces":[null]}`), "cannot decode result"},
-		{"a result of a version to come", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `{"cniVersion":"9.0.0"}`), "9.0.0"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			path := w.Write("cni/results/"+tt.file, tt.text)
-			w.Write("cni/results/cbr-z9-eth0", text("cniCacheV1", "z9", cbr, "null"))
-			got := w.take(w.node.Attachments())
-			if len(got) != 2 || got[1] != "adopted multi/z9/eth0 cbr:eth0" {
-				t.Fatalf("%q", got)
-			}
-			if !strings.HasPrefix(got[0], "skipped: $DIR/cni/results/"+tt.file+": ") || !strings.Contains(got[0], tt.want) {
-				t.Errorf("%q, want %q", got[0], tt.want)
-			}
-			if left, err := os.ReadFile(path); err != nil || string(left) != tt.text {
-				t.Errorf("the file is changed: %v", err)
-			}
-			for _, err := range w.node.Attachments() {
-				if err == nil {
-					continue
-				}
-				if code := status.Code(err); code != 5 && code != 6 && code != 7 {
-					t.Errorf("code %d: %v", code, err)
-				}
-			}
-		})
-	}
 }
 
 // What is no file is neither waited for nor followed.

@@ -19,14 +19,14 @@ func addressesIn(root, path string) (all []string, err error) {
 			}
 			for _, link := range links {
 				all = append(all, link.HardwareAddr.String())
-			}
-			ips, err := net.InterfaceAddrs()
-			if err != nil {
-				return err
-			}
-			for _, ip := range ips {
-				if n, ok := ip.(*net.IPNet); ok {
-					all = withIP(all, n)
+				ips, err := link.Addrs()
+				if err != nil {
+					return err
+				}
+				for _, ip := range ips {
+					if n, ok := ip.(*net.IPNet); ok {
+						all = withIP(all, n)
+					}
 				}
 			}
 			return nil
