@@ -89,8 +89,7 @@ type outcomeView struct {
 
 // adopted prints the outcomes, and fails if an attachment was skipped.
 func (t *tool) adopted(done []publish.Outcome) error {
-	all := []outcomeView{}
-	var rows [][]string
+	out := newOutput("CONTAINER INTERFACE NETWORKS OUTCOME WHY")
 	skipped := 0
 	for _, o := range done {
 		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: networks(o), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
@@ -102,10 +101,9 @@ func (t *tool) adopted(done []publish.Outcome) error {
 		} else if o.Adoption.Gone {
 			why = "its container is gone"
 		}
-		all = append(all, v)
-		rows = append(rows, []string{v.Container, v.Interface, strings.Join(v.Networks, ","), v.Outcome, why})
+		out.add(v, v.Container, v.Interface, strings.Join(v.Networks, ","), v.Outcome, why)
 	}
-	err := t.print(all, "CONTAINER INTERFACE NETWORKS OUTCOME WHY", rows)
+	err := t.print(out)
 	if skipped > 0 {
 		err = errors.Join(err, fmt.Errorf("%d could not be taken over", skipped))
 	}

@@ -34,15 +34,6 @@ func commands() []command {
 	}
 }
 
-// find returns the command of a name, or nil.
-func find(name string) *command {
-	all := commands()
-	if i := slices.IndexFunc(all, func(c command) bool { return c.name == name }); i >= 0 {
-		return &all[i]
-	}
-	return nil
-}
-
 // usage returns the usage of all commands.
 func usage() string {
 	var text strings.Builder
@@ -100,10 +91,12 @@ func (t *tool) run(ctx context.Context, args []string) error {
 		_, err := fmt.Fprintln(t.out, "multinet", plugin.Version())
 		return err
 	}
-	c := find(args[0])
-	if c == nil {
+	all := commands()
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
 		return misused(fmt.Errorf("there is no command %q", args[0]))
 	}
+	c := all[i]
 	flags := flag.NewFlagSet("multinet "+c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	do := c.flags(t, flags)

@@ -1,7 +1,7 @@
 package tool
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,11 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/textproto"
 	"net/url"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,14 +40,21 @@ func (t *tool) diff(ctx context.Context, container, socketDir string) error {
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", pod, err)
 	}
-	pairs := compare(entries(recorded), entries(current))
-	if err := t.printPairs(pairs); err != nil {
-		return err
+	out := newOutput("")
+	differs := false
+	for _, p := range compare(entries(recorded), entries(current)) {
+		out.list = append(out.list, p)
+		p.write(&out.text)
+		differs = differs || p.Difference != ""
 	}
-	if slices.ContainsFunc(pairs, func(p pairView) bool { return p.Difference != "" }) {
-		return errDiffers
+	if len(out.list) == 0 {
+		out.text.WriteString("nothing is recorded, and the pod has no entries\n")
 	}
-	return nil
+	err = t.print(out)
+	if err == nil && differs {
+		err = errDiffers
+	}
+	return err
 }
 
 // A pairView is an entry of the network-status in the records, and the one in the pod's
@@ -125,31 +129,19 @@ func canonical(entry json.RawMessage) string {
 	return string(text)
 }
 
-// differences are in words what a pair says.
-func differences() map[string]string {
-	return map[string]string{
+// write writes p for people: both entries below each other where they differ.
+func (p pairView) write(to io.Writer) {
+	words := map[string]string{
 		"": "equal", "changed": "the entries differ", "missing": "the pod has no such entry",
 		"unexpected": "only the pod has this entry", "moved": "the pod has this entry before the one above",
 	}
-}
-
-// printPairs prints the entries of both sides below each other where they differ.
-func (t *tool) printPairs(pairs []pairView) error {
-	if t.form == "json" {
-		return t.print(append([]pairView{}, pairs...), "", nil)
+	fmt.Fprintf(to, "%s: %s\n", cmp.Or(p.Interface, "(no interface)"), words[p.Difference])
+	if p.Difference != "" && p.Recorded != nil {
+		fmt.Fprintf(to, "  recorded  %s\n", canonical(p.Recorded))
 	}
-	var text strings.Builder
-	for _, p := range pairs {
-		fmt.Fprintf(&text, "%s: %s\n", cmp.Or(p.Interface, "(no interface)"), differences()[p.Difference])
-		if p.Difference != "" && p.Recorded != nil {
-			fmt.Fprintf(&text, "  recorded  %s\n", canonical(p.Recorded))
-		}
-		if p.Difference != "" && p.Pod != nil {
-			fmt.Fprintf(&text, "  pod       %s\n", canonical(p.Pod))
-		}
+	if p.Difference != "" && p.Pod != nil {
+		fmt.Fprintf(to, "  pod       %s\n", canonical(p.Pod))
 	}
-	_, err := io.WriteString(t.out, cmp.Or(text.String(), "nothing is recorded, and the pod has no entries\n"))
-	return err
 }
 
 // daemonTimeout limits how long a daemon may take for its answer. It may have to ask the
@@ -193,25 +185,21 @@ func refusal(body []byte) string {
 func get(socket, path string) (status int, body []byte, err error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
-		var call *os.SyscallError // without the path
-		if errors.As(err, &call) {
-			err = call
-		}
-		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, err)
+		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, errors.Unwrap(err)) // without the path
 	}
 	defer func() { _ = conn.Close() }() // nothing can be lost any more
 	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
 	_, unsent := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
-	r := textproto.NewReader(bufio.NewReader(io.LimitReader(conn, wire.MaxBody)))
-	line, _ := r.ReadLine()
-	header, malformed := r.ReadMIMEHeader()
-	body, err = io.ReadAll(r.R)
-	switch n, _ := fmt.Sscanf(line, "HTTP/1.%d %d", new(int), &status); {
+	answer, err := io.ReadAll(io.LimitReader(conn, wire.MaxBody))
+	head, body, whole := bytes.Cut(answer, []byte("\r\n\r\n"))
+	_, after, framed := strings.Cut(string(head), "\r\nContent-Length: ")
+	length, _, _ := strings.Cut(after, "\r\n")
+	switch n, _ := fmt.Sscanf(string(head), "HTTP/1.%d %d", new(int), &status); {
 	case unsent != nil || err != nil:
 		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, errors.Join(unsent, err))
-	case n < 2 || malformed != nil:
+	case n < 2 || !whole:
 		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
-	case header.Get("Content-Length") != "" && header.Get("Content-Length") != strconv.Itoa(len(body)):
+	case framed && length != strconv.Itoa(len(body)):
 		return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
 	}
 	return status, body, nil

@@ -27,15 +27,9 @@ func (t *tool) forget(flags *flag.FlagSet) runner {
 }
 
 func (t *tool) forgetRecords(ctx context.Context, words []string, yes bool) error {
-	wanted := func(k scratch.Key) bool {
-		return k.ContainerID == words[0] && (len(words) == 1 || k.Network == words[1] && k.IfName == words[2])
-	}
-	found, err := t.records(ctx, wanted)
+	found, err := t.named(ctx, words)
 	if err != nil {
 		return err
-	}
-	if len(found) == 0 {
-		return t.unknown(ctx, words)
 	}
 	if !yes {
 		if err := t.agree(found); err != nil {
@@ -51,41 +45,48 @@ func (t *tool) forgetRecords(ctx context.Context, words []string, yes bool) erro
 		return err
 	}
 	defer func() { _ = l.Unlock() }() // it ends with this process at the latest
-	if now, err := t.records(ctx, wanted); err != nil || !slices.EqualFunc(now, found, finding.same) {
+	if now, err := t.named(ctx, words); err != nil || !slices.EqualFunc(now, found, finding.same) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
-	gone := []keyView{}
-	var rows [][]string
+	out := newOutput("FORGOTTEN NETWORK INTERFACE STATE")
 	var errs []error
 	for _, f := range found {
-		if err := store.Forget(l, f.key); err != nil {
+		if err := store.Forget(l, f.Key); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for _, source := range f.sources { // otherwise it would be taken over again
+		for _, source := range f.Sources { // otherwise it would be taken over again
 			if err := os.Remove(source); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}
-		gone = append(gone, viewKey(f.key))
-		rows = append(rows, []string{f.key.ContainerID, f.key.Network, f.key.IfName, f.state})
+		out.add(viewKey(f.Key), f.Key.ContainerID, f.Key.Network, f.Key.IfName, f.state())
 	}
-	return errors.Join(append(errs, t.print(gone, "FORGOTTEN NETWORK INTERFACE STATE", rows))...)
+	return errors.Join(append(errs, t.print(out))...)
 }
 
-// unknown returns the error that there is no record of words. It lists the records
-// that the container has.
-func (t *tool) unknown(ctx context.Context, words []string) error {
-	others, err := t.records(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
-	text := strings.Join(words, " ")
-	if len(others) > 0 {
-		var names []string
-		for _, f := range others {
-			names = append(names, f.key.Network+" "+f.key.IfName)
+// named returns the records of a container, or the one with a network and an interface. If
+// there is none, it fails and lists the records that the container has.
+func (t *tool) named(ctx context.Context, words []string) (found []finding, err error) {
+	all, err := t.find(ctx)
+	var others []string
+	for _, f := range all {
+		switch k := f.Key; {
+		case k.ContainerID != words[0]:
+		case len(words) == 1 || k.Network == words[1] && k.IfName == words[2]:
+			found = append(found, f)
+		default:
+			others = append(others, k.Network+" "+k.IfName)
 		}
-		text += ": the container's records are of " + strings.Join(names, ", ")
 	}
-	return errors.Join(fmt.Errorf("%s: %w", text, errNoRecord), err)
+	if err != nil || found != nil {
+		return found, err
+	}
+	text := strings.Join(words, " ")
+	if others != nil {
+		text += ": the container's records are of " + strings.Join(others, ", ")
+	}
+	return nil, fmt.Errorf("%s: %w", text, errNoRecord)
 }
 
 // agree asks whether to forget what was found.
@@ -94,7 +95,7 @@ func (t *tool) agree(found []finding) error {
 		return fmt.Errorf("%w: there is no terminal to ask on, use --yes", errNotForgotten)
 	}
 	for _, f := range found {
-		fmt.Fprintf(t.ask, "%s: %s\n", f.key, f.state)
+		fmt.Fprintf(t.ask, "%s: %s\n", f.Key, f.state())
 	}
 	fmt.Fprintf(t.ask, "What is attached stays attached. Later DEL and GC will not clean it up. Forget? [y/N] ")
 	line := make([]byte, 80)

@@ -30,49 +30,80 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// An installer is the command install or uninstall.
-type installer struct {
+// A site is what install and uninstall have in common: where the program is installed and its
+// network published, and messages.
+type site struct {
 	*tool
-	flags *flag.FlagSet
 
-	confDir, output, binDir, typ                              string
-	name, cniDir, config, primary, hostConfDir, readinessFile string
-	mode                                                      fs.FileMode
-	annotations, watch                                        bool
+	confDir, output, binDir, typ, name string
 
-	saying  sync.Mutex // held while a line is written
-	orphans bool       // containers that are gone have been taken over
-
-	node          adopt.Node // where other programs keep their records
-	root          string     // root directory for the plugins that sweeps run
-	sweepInterval time.Duration
+	saying sync.Mutex // held while a line is written
+	stamp  bool       // lines begin with the time
 }
 
-// installer adds the flags that install and uninstall have.
-func (t *tool) installer(flags *flag.FlagSet) *installer {
-	i := &installer{tool: t, flags: flags}
-	flags.StringVar(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
-	flags.StringVar(&i.output, "output", publish.Output, "`name` of the published file, without extension")
-	flags.StringVar(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
-	flags.StringVar(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
-	return i
+// site adds the flags that install and uninstall have in common, except --name.
+func (t *tool) site(flags *flag.FlagSet) *site {
+	s := &site{tool: t}
+	flags.StringVar(&s.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
+	flags.StringVar(&s.output, "output", publish.Output, "`name` of the published file, without extension")
+	flags.StringVar(&s.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
+	flags.StringVar(&s.typ, "type", "multinet", "type of the plugin: the `name` of the program")
+	return s
 }
 
 // resolve makes directories absolute, and checks the output.
-func (i *installer) resolve() error {
-	errs := []error{plainName("output", i.output)}
-	for _, dir := range []*string{&i.confDir, &i.binDir, &i.readinessFile} {
-		if *dir != "" {
+func (s *site) resolve(more ...*string) error {
+	errs := []error{plainName("output", s.output)}
+	for _, path := range append(more, &s.confDir, &s.binDir) {
+		if *path != "" {
 			var err error
-			*dir, err = filepath.Abs(*dir)
+			*path, err = filepath.Abs(*path)
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// say writes one line to stderr. Several goroutines may call it.
+func (s *site) say(format string, args ...any) {
+	who := "multinet: "
+	if s.stamp {
+		who = time.Now().UTC().Format(time.RFC3339) + " " + who
+	}
+	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
+	s.saying.Lock()
+	defer s.saying.Unlock()
+	_, _ = io.WriteString(s.ask, line) // there is nowhere to report a failure
+}
+
+// plainName fails if name is not a plain file name.
+func plainName(what, name string) error {
+	if !publish.PlainName(name) {
+		return fmt.Errorf("%s %q is not the name of a file", what, name)
+	}
+	return nil
+}
+
+// An installer is the command install.
+type installer struct {
+	*site
+
+	flags                                               *flag.FlagSet
+	cniDir, config, primary, hostConfDir, readinessFile string
+	mode                                                fs.FileMode
+	annotations, watch                                  bool
+
+	node          adopt.Node // where other programs keep their records
+	root          string     // root directory for the plugins that sweeps run
+	sweepInterval time.Duration
+
+	conf     []byte // the plugin to publish
+	stateDir string // of its records
+	orphans  bool   // containers that are gone have been taken over
+}
+
 func (t *tool) install(flags *flag.FlagSet) runner {
-	i := t.installer(flags)
+	i := &installer{site: t.site(flags), flags: flags}
 	flags.StringVar(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
 	flags.StringVar(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
 	flags.StringVar(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
@@ -95,35 +126,22 @@ func (t *tool) install(flags *flag.FlagSet) runner {
 // publish copies the program and publishes its network. With --watch it goes on until
 // ctx ends or a signal comes.
 func (i *installer) publish(ctx context.Context, _ []string) error {
-	if err := i.resolve(); err != nil {
+	i.stamp = i.watch
+	if err := i.resolve(&i.readinessFile); err != nil {
 		return err
 	}
-	template, err := i.template()
+	m, err := i.publisher()
 	if err != nil {
 		return err
 	}
-	switch {
-	case i.hostConfDir != "" && !filepath.IsAbs(i.hostConfDir):
-		return fmt.Errorf("--host-conf-dir %s: not an absolute path", i.hostConfDir)
-	case i.primary != "" && !publish.PlainName(i.primary):
-		return fmt.Errorf("--cluster-network %s: not the name of a file in --conf-dir", i.primary)
-	case i.primary == i.output+filepath.Ext(i.primary):
-		return fmt.Errorf("--cluster-network %s: this is the file to publish", i.primary)
-	}
-	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
-	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
 	if err := existing("cache-dir", i.node.CacheDir, multinet.DefaultCacheDir); err != nil {
 		return err
 	}
 	if i.binDir != "" {
 		// Before publishing, because the network needs the program.
-		if err := i.copyProgram(filepath.Join(i.binDir, template.Type())); err != nil {
+		if err := i.copyProgram(filepath.Join(i.binDir, m.Template.Type())); err != nil {
 			return err
 		}
-	}
-	adopter, err := i.adopter(m)
-	if err != nil {
-		return err
 	}
 	if err := i.runnable(m); err != nil {
 		if !i.watch {
@@ -131,22 +149,28 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 		}
 		i.say("%v", err) // it may come later
 	}
-	sweeper, err := i.sweeper(ctx, template)
+	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: i.tellAdopted}
+	sweeper, err := i.sweeper(ctx)
 	if err != nil {
 		return err
 	}
-	if !i.watch {
-		adopter.Pass(ctx)
-		if err := m.Publish(); err != nil {
-			return err
-		}
-		i.tell(m.State())
-		adopter.Pass(ctx) // containers that were being added
-		if i.orphans {
-			_, err = sweeper.Sweep(ctx)
-		}
+	if i.watch {
+		return i.follow(ctx, adopter, sweeper)
+	}
+	adopter.Pass(ctx)
+	if err := m.Publish(); err != nil {
 		return err
 	}
+	i.tell(m.State())
+	adopter.Pass(ctx) // containers that were being added
+	if i.orphans {
+		_, err = sweeper.Sweep(ctx)
+	}
+	return err
+}
+
+// follow follows the cluster network, and sweeps, until ctx ends or a signal comes.
+func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweeper *lifecycle.Sweeper) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -157,6 +181,90 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // ends with ctx
 	}
 	return adopter.Follow(ctx, i.tell)
+}
+
+// publisher returns the Manager that publishes the network.
+func (i *installer) publisher() (*autoconf.Manager, error) {
+	template, err := i.template()
+	switch {
+	case err != nil:
+		return nil, err
+	case i.hostConfDir != "" && !filepath.IsAbs(i.hostConfDir):
+		return nil, fmt.Errorf("--host-conf-dir %s: not an absolute path", i.hostConfDir)
+	case i.primary != "" && !publish.PlainName(i.primary):
+		return nil, fmt.Errorf("--cluster-network %s: not the name of a file in --conf-dir", i.primary)
+	case i.primary == i.output+filepath.Ext(i.primary):
+		return nil, fmt.Errorf("--cluster-network %s: this is the file to publish", i.primary)
+	}
+	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
+	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
+	return m, nil
+}
+
+// template returns the plugin to publish, and notes it. It fails as an ADD does if a key is not
+// valid, and if the program does not read a key.
+func (i *installer) template() (p netconf.Plugin, err error) {
+	data := []byte("{}")
+	if i.config != "" {
+		if data, err = netconf.ReadFile(os.DirFS(filepath.Dir(i.config)), filepath.Base(i.config)); err != nil {
+			return p, err
+		}
+		defer func() {
+			if err != nil {
+				err = fmt.Errorf("%s: %w", i.config, err)
+			}
+		}()
+	}
+	p, err = netconf.ParsePlugin(data)
+	if err == nil {
+		p, err = p.Edit(i.edits()...)
+	}
+	if err == nil {
+		i.conf, err = json.Marshal(p)
+	}
+	if err == nil {
+		i.stateDir, err = multinet.StateDir("", i.conf)
+	}
+	return p, cmp.Or(err, plainName("type", p.Type()), known(p))
+}
+
+// edits returns what flags set in the file in --config. Flags that are given win over the file,
+// which wins over the flags' defaults.
+func (i *installer) edits() (edits []netconf.Edit) {
+	set := map[string]bool{}
+	i.flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	for _, key := range []struct{ flag, name, value string }{
+		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir}, {"cache-dir", "cniCacheDir", i.node.CacheDir},
+	} {
+		switch {
+		case set[key.flag]:
+			edits = append(edits, netconf.Set(key.name, key.value))
+		case key.value != "" && key.flag != "cache-dir":
+			edits = append(edits, netconf.Default(key.name, key.value))
+		}
+	}
+	if i.annotations {
+		edits = append(edits, publish.Annotations())
+	}
+	return edits
+}
+
+// known fails if p has a key that the program does not read.
+func known(p netconf.Plugin) error {
+	var keys map[string]json.RawMessage
+	if err := p.Decode(&keys); err != nil {
+		return err
+	}
+	all := append(multinet.Keys(), "capabilities", "args")
+	if p.Type() == "multinet-shim" {
+		all = append(all, "daemonSocketDir", "delQueueDir", "delQueueWait", "delPolicy", "queuePolicy")
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, key) }) {
+			return fmt.Errorf("there is no key %q", key)
+		}
+	}
+	return nil
 }
 
 // runnable fails if a plugin of the cluster network is not in the directories of plugins: no
@@ -180,125 +288,42 @@ func (i *installer) runnable(m *autoconf.Manager) error {
 	return nil
 }
 
-// known fails if p has a key that the program does not read.
-func known(p netconf.Plugin) error {
-	var keys map[string]json.RawMessage
-	if err := p.Decode(&keys); err != nil {
-		return err
-	}
-	all := append(multinet.Keys(), "capabilities", "args")
-	if p.Type() == "multinet-shim" {
-		all = append(all, "daemonSocketDir", "delQueueDir", "delQueueWait", "delPolicy", "queuePolicy")
-	}
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if !slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, key) }) {
-			return fmt.Errorf("there is no key %q", key)
-		}
-	}
-	return nil
-}
-
-// template returns the plugin to publish. Flags that are given win over the file in
-// --config, which wins over the flags' defaults.
-func (i *installer) template() (netconf.Plugin, error) {
-	data := []byte("{}")
-	if i.config != "" {
-		var err error
-		if data, err = netconf.ReadFile(os.DirFS(filepath.Dir(i.config)), filepath.Base(i.config)); err != nil {
-			return netconf.Plugin{}, err
-		}
-	}
-	set := map[string]bool{}
-	i.flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
-	var edits []netconf.Edit
-	for _, key := range []struct{ flag, name, value string }{
-		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir},
-	} {
-		switch {
-		case set[key.flag]:
-			edits = append(edits, netconf.Set(key.name, key.value))
-		case key.value != "":
-			edits = append(edits, netconf.Default(key.name, key.value))
-		}
-	}
-	if set["cache-dir"] {
-		edits = append(edits, netconf.Set("cniCacheDir", i.node.CacheDir))
-	}
-	if i.annotations {
-		edits = append(edits, publish.Annotations())
-	}
-	p, err := i.parseTemplate(data, edits)
-	if err != nil && i.config != "" {
-		err = fmt.Errorf("%s: %w", i.config, err)
-	}
-	return p, err
-}
-
-// parseTemplate returns the plugin in data with the edits. It fails as an ADD does if a key is
-// not valid, and if the program does not read a key.
-func (i *installer) parseTemplate(data []byte, edits []netconf.Edit) (netconf.Plugin, error) {
-	p, err := netconf.ParsePlugin(data)
-	if err != nil {
-		return p, err
-	}
-	if p, err = p.Edit(edits...); err != nil {
-		return p, err
-	}
-	if data, err = json.Marshal(p); err != nil {
-		return p, err
-	}
-	if _, err = multinet.StateDir("", data); err != nil {
-		return p, err
-	}
-	return p, cmp.Or(plainName("type", p.Type()), known(p))
-}
-
-// plainName fails if name is not a plain file name.
-func plainName(what, name string) error {
-	if !publish.PlainName(name) {
-		return fmt.Errorf("%s %q is not the name of a file", what, name)
-	}
-	return nil
-}
-
 // tell writes the state of publishing to stderr.
 func (i *installer) tell(s autoconf.State) {
-	var line strings.Builder
+	var words []string
 	switch {
 	case s.Published != "":
-		fmt.Fprintf(&line, "%q is published in front of %q", s.Published, s.Primary)
+		words = append(words, fmt.Sprintf("%q is published in front of %q", s.Published, s.Primary))
 	case s.Degraded != nil:
-		line.WriteString("what has been published stays")
+		words = append(words, "what has been published stays")
 	}
 	if s.Degraded != nil {
-		fmt.Fprintf(&line, "; %v", s.Degraded)
+		words = append(words, s.Degraded.Error())
 	}
 	for _, skipped := range s.Skipped {
-		fmt.Fprintf(&line, "; skipped: %v", skipped)
+		words = append(words, "skipped: "+skipped.Error())
 	}
-	i.say("%s", &line)
+	i.say("%s", strings.Join(words, "; "))
 }
 
-// say writes one line to stderr. With --watch it begins with the time. Several
-// goroutines may call it.
-func (i *installer) say(format string, args ...any) {
-	who := "multinet: "
-	if i.watch {
-		who = time.Now().UTC().Format(time.RFC3339) + " " + who
+// tellAdopted writes to stderr that a container has been taken over, or why not.
+func (i *installer) tellAdopted(o publish.Outcome) {
+	if o.Verdict == publish.Skipped {
+		i.say("not taken over: %v", o.Err)
+		return
 	}
-	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
-	i.saying.Lock()
-	defer i.saying.Unlock()
-	_, _ = io.WriteString(i.ask, line) // there is nowhere to report a failure
+	more := ""
+	if o.Adoption.Gone {
+		i.orphans = true
+		more = ", to be detached: its container is gone"
+	}
+	k := o.Adoption.Key
+	i.say("%s %s (%s) is taken over%s", k.ContainerID, k.IfName, strings.Join(networks(o), ", "), more)
 }
 
 // sweeper returns a Sweeper for the records of the published plugin. It reports to
 // stderr.
-func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lifecycle.Sweeper, error) {
-	conf, err := json.Marshal(published)
-	if err != nil {
-		return nil, err
-	}
+func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
 	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 10 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
 		if swept.Err == nil {
 			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
@@ -309,28 +334,7 @@ func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lif
 	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)
-	return s, multinet.PrepareSweep(ctx, s, process, multinet.Cluster{}, conf, i.binDir)
-}
-
-// adopter returns an Adopter for the network that m publishes in front of. It reports
-// to stderr.
-func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
-	data, err := json.Marshal(m.Template)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := multinet.StateDir("", data)
-	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o publish.Outcome) {
-		switch k := o.Adoption.Key; {
-		case o.Verdict == publish.Skipped:
-			i.say("not taken over: %v", o.Err)
-		case o.Adoption.Gone:
-			i.orphans = true
-			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
-		default:
-			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
-		}
-	}}, err
+	return s, multinet.PrepareSweep(ctx, s, process, multinet.Cluster{}, i.conf, i.binDir)
 }
 
 // copyProgram copies this program to target.

@@ -6,8 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -33,81 +33,77 @@ func (t *tool) onRecords(flags *flag.FlagSet, do runner) runner {
 	}
 }
 
-var errNoRecord = errors.New("there is no record of it")
-
-// of calls do with each record of a container; see each.
-func (t *tool) of(ctx context.Context, container string, do func(lifecycle.Record) error) error {
-	found := false
-	err := t.each(ctx, func(r lifecycle.Record) error {
-		if r.Key.ContainerID != container {
-			return nil
-		}
-		found = true
-		return do(r)
-	})
-	if !found {
-		return errors.Join(fmt.Errorf("container %q: %w", container, errNoRecord), err)
-	}
-	return err
-}
-
-// each calls do with each record, even if others are damaged or do has failed.
-func (t *tool) each(ctx context.Context, do func(lifecycle.Record) error) error {
-	var errs []error
-	for r, err := range t.life.Records(ctx) {
-		if err == nil {
-			err = do(r)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// A finding is what is known of a record.
+// A finding is a record, or the key of one that cannot be read, and why.
 type finding struct {
-	key     scratch.Key
-	state   string
-	updated time.Time // zero where it is damaged
-	why     string    // why it cannot be read, if it is damaged
-	sources []string  // files it was adopted from
+	lifecycle.Record
+
+	damage error
+}
+
+// state returns the state as operators see it.
+func (f finding) state() string {
+	if f.damage != nil {
+		return "damaged"
+	}
+	return state(f.Record)
 }
 
 // same reports whether the record has not changed since was.
 func (f finding) same(was finding) bool {
-	return f.key == was.key && f.state == was.state && f.updated.Equal(was.updated) && f.why == was.why
+	return f.Key == was.Key && f.state() == was.state() && f.Updated.Equal(was.Updated) && fmt.Sprint(f.damage) == fmt.Sprint(was.damage)
 }
 
-// records returns the records, damaged ones included, whose keys wanted accepts.
-func (t *tool) records(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
-	var found []finding
+// find returns all records, damaged ones included. The error is about other failures.
+func (t *tool) find(ctx context.Context) (found []finding, err error) {
 	var errs []error
 	for r, err := range t.life.Records(ctx) {
-		switch {
-		case err != nil && !errors.Is(err, scratch.ErrCorrupt):
+		if err == nil || errors.Is(err, scratch.ErrCorrupt) {
+			found = append(found, finding{r, err})
+		} else {
 			errs = append(errs, err)
-		case !wanted(r.Key):
-		case err != nil:
-			found = append(found, finding{key: r.Key, state: "damaged", why: err.Error()})
-		default:
-			found = append(found, finding{key: r.Key, state: state(r), updated: r.Updated, sources: r.Sources})
 		}
 	}
 	return found, errors.Join(errs...)
+}
+
+// records returns the records that wanted accepts, even if others cannot be read: the error
+// is about these.
+func (t *tool) records(ctx context.Context, wanted func(lifecycle.Record) bool) (all []lifecycle.Record, err error) {
+	found, err := t.find(ctx)
+	errs := []error{err}
+	for _, f := range found {
+		if f.damage == nil && wanted(f.Record) {
+			all = append(all, f.Record)
+		}
+		errs = append(errs, f.damage)
+	}
+	return all, errors.Join(errs...)
+}
+
+var errNoRecord = errors.New("there is no record of it")
+
+// of returns the records of a container, as records does. Without any it fails with
+// errNoRecord.
+func (t *tool) of(ctx context.Context, container string) ([]lifecycle.Record, error) {
+	all, err := t.records(ctx, func(r lifecycle.Record) bool { return r.Key.ContainerID == container })
+	if all == nil {
+		err = errors.Join(fmt.Errorf("container %q: %w", container, errNoRecord), err)
+	}
+	return all, err
 }
 
 // container returns the ID of the container with records that is word or begins with
 // word, which errors shorten to 12 characters. It returns word if there is none.
 func (t *tool) container(ctx context.Context, word string) (string, error) {
 	const shown = 12
-	found, _ := t.records(ctx, func(k scratch.Key) bool { // the command reports errors
-		return k.ContainerID == word || len(word) >= shown && strings.HasPrefix(k.ContainerID, word)
-	})
+	found, _ := t.find(ctx) // the command reports errors
 	whole := word
 	for _, f := range found {
-		switch id := f.key.ContainerID; {
+		switch id := f.Key.ContainerID; {
 		case id == word:
 			return word, nil
-		case whole != word && whole != id:
+		case len(word) < shown || !strings.HasPrefix(id, word) || id == whole:
+		case whole != word:
 			return "", fmt.Errorf("%q begins the IDs of more than one container", word)
 		default:
 			whole = id
@@ -119,15 +115,12 @@ func (t *tool) container(ctx context.Context, word string) (string, error) {
 // damaged prints the records that cannot be read. It does not fail if there are some.
 func (t *tool) damaged(flags *flag.FlagSet) runner {
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
-		found, err := t.records(ctx, func(scratch.Key) bool { return true })
-		all := []damagedView{}
-		var rows [][]string
+		found, err := t.find(ctx)
+		found = slices.DeleteFunc(found, func(f finding) bool { return f.damage == nil })
+		out := newOutput("CONTAINER NETWORK INTERFACE WHY")
 		for _, f := range found {
-			if f.why != "" {
-				all = append(all, damagedView{viewKey(f.key), f.why})
-				rows = append(rows, []string{f.key.ContainerID, f.key.Network, f.key.IfName, f.why})
-			}
+			out.add(damagedView{viewKey(f.Key), f.damage.Error()}, f.Key.ContainerID, f.Key.Network, f.Key.IfName, f.damage.Error())
 		}
-		return errors.Join(t.print(all, "CONTAINER NETWORK INTERFACE WHY", rows), err)
+		return errors.Join(t.print(out), err)
 	})
 }

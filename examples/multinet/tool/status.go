@@ -30,13 +30,13 @@ func (t *tool) status(flags *flag.FlagSet) runner {
 		if errors.Is(err, errNoRecord) {
 			return err
 		}
-		var all []status.Network
-		err = errors.Join(json.Unmarshal([]byte(text), &all), err)
-		var rows [][]string
-		for _, n := range all {
-			rows = append(rows, []string{n.Name, n.Interface, strings.Join(n.IPs, ","), n.MAC, strconv.FormatBool(n.Default)})
+		out := newOutput("NETWORK INTERFACE ADDRESSES MAC DEFAULT")
+		for _, entry := range entries(text) {
+			var n status.Network
+			err = errors.Join(err, json.Unmarshal(entry, &n))
+			out.add(entry, n.Name, n.Interface, strings.Join(n.IPs, ","), n.MAC, strconv.FormatBool(n.Default))
 		}
 		t.form = cmp.Or(t.form, "json")
-		return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
+		return errors.Join(t.print(out), err)
 	})
 }

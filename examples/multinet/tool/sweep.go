@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -48,30 +49,27 @@ func (t *tool) gc(flags *flag.FlagSet) runner {
 
 // sweep detaches stale attachments once, with the configuration conf of multinet.
 func (t *tool) sweep(ctx context.Context, conf []byte) error {
-	all := []sweptView{}
-	var rows [][]string
+	out := newOutput("CONTAINER INTERFACE NETWORK OUTCOME WHY")
 	s := &lifecycle.Sweeper{Batch: math.MaxInt, Unseen: true, Tell: func(swept lifecycle.Swept) {
 		v := sweptView{keyView: viewKey(swept.Key), Removed: swept.Err == nil}
 		outcome := "removed"
 		if swept.Err != nil {
 			outcome, v.Error = "failed", swept.Err.Error()
 		}
-		all = append(all, v)
-		rows = append(rows, []string{v.Container, v.Interface, v.Network, outcome, v.Error})
+		out.add(v, v.Container, v.Interface, v.Network, outcome, v.Error)
 	}}
 	if err := multinet.PrepareSweep(ctx, s, t.process, multinet.Cluster{}, conf, ""); err != nil {
 		return err
 	}
 	swept, err := s.Sweep(ctx)
-	if printErr := t.print(all, "CONTAINER INTERFACE NETWORK OUTCOME WHY", rows); err == nil {
-		err = printErr
+	if err = cmp.Or(err, t.print(out)); err != nil {
+		return err
 	}
-	switch left := swept.Failed + swept.Unreadable; {
-	case err != nil:
-	case left > 0:
-		err = fmt.Errorf("%d of %d could not be removed", left, left+swept.Removed)
-	case swept.Waiting > 0:
+	if left := swept.Failed + swept.Unreadable; left > 0 {
+		return fmt.Errorf("%d of %d could not be removed", left, left+swept.Removed)
+	}
+	if swept.Waiting > 0 {
 		fmt.Fprintf(t.ask, "multinet: %d left alone: an operation on the container is running\n", swept.Waiting)
 	}
-	return err
+	return nil
 }

@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -49,22 +50,44 @@ func existing(name, dir, usual string) error {
 	return nil
 }
 
-// print prints rows as a table with a heading, or all as JSON.
-func (t *tool) print(all any, heading string, rows [][]string) error {
+// An output is what a command prints: a list for programs, and the same as text for people.
+type output struct {
+	list []any
+	text strings.Builder // tabs separate the cells of a table
+}
+
+// newOutput returns an output without elements. Text begins with the heading of a table, if
+// that is not empty.
+func newOutput(heading string) *output {
+	o := &output{list: []any{}}
+	if heading != "" {
+		o.row(strings.Fields(heading))
+	}
+	return o
+}
+
+// add adds an element, which is a row of the table.
+func (o *output) add(element any, cells ...string) {
+	o.list = append(o.list, element)
+	o.row(cells)
+}
+
+func (o *output) row(cells []string) {
+	for i, cell := range cells {
+		cells[i] = cmp.Or(cell, "-")
+	}
+	fmt.Fprintln(&o.text, strings.Join(cells, "\t"))
+}
+
+// print prints o in the form of the flag -o.
+func (t *tool) print(o *output) error {
 	if t.form == "json" {
 		e := json.NewEncoder(t.out)
 		e.SetEscapeHTML(false)
 		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return e.Encode(o.list)
 	}
 	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{strings.Fields(heading)}, rows...) {
-		for i, cell := range row {
-			if cell == "" {
-				row[i] = "-"
-			}
-		}
-		fmt.Fprintln(table, strings.Join(row, "\t"))
-	}
+	fmt.Fprint(table, o.text.String())
 	return table.Flush()
 }

@@ -328,7 +328,11 @@ func (h *host) attach(t *testing.T, args string, origin json.RawMessage) {
 	for i, plugin := range []string{"bridge", "macvlan"} {
 		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q,"password":%q}`, []string{"multi", "storage"}[i], plugin, secret))
 		nodetest.OK(t, err)
-		plan = append(plan, delegate.Attachment{Network: n, ContainerID: "c1", IfName: []string{"eth0", "net1"}[i], Args: args})
+		info := h.Path("devinfo/" + plugin)
+		plan = append(plan, delegate.Attachment{
+			Network: n, ContainerID: "c1", IfName: []string{"eth0", "net1"}[i], Args: args,
+			CapabilityArgs: map[string]json.RawMessage{"CNIDeviceInfoFile": json.RawMessage(strconv.Quote(info))}, Files: []string{info},
+		})
 	}
 	if origin != nil {
 		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.Cluster}.JSON(), origin
@@ -368,7 +372,8 @@ func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
 		h.attach(t, podArgs, tt.origin.JSON())
 		h.wantTool(t, []string{"list"}, "CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 "+tt.list)
 		h.wantTool(t, []string{"show", "c1"}, "pod team-a/web-0, UID u-1", "origin cluster", tt.show)
-		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.network+`"`)
+		h.Write("devinfo/macvlan", `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.1"}}`)
+		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.network+`"`, `"device-info": { "type": "pci"`)
 		for _, words := range [][]string{{"list"}, {"show", "c1"}} {
 			text := h.wantTool(t, append(words, "-o", "json"), `"pod": { "namespace": "team-a", "name": "web-0", "uid": "u-1" }`)
 			var all []recordView

@@ -24,14 +24,15 @@ import (
 
 // An uninstaller is the command uninstall.
 type uninstaller struct {
-	*installer
-	dir                   string
+	*site
+
+	dir, multusDir        string
 	detach, leave, binary bool
 	cacheDirs             []string
 }
 
 func (t *tool) uninstall(flags *flag.FlagSet) runner {
-	u := &uninstaller{installer: t.installer(flags)}
+	u := &uninstaller{site: t.site(flags)}
 	flags.BoolVar(&u.binary, "binary", false, "also remove the program")
 	flags.StringVar(&u.dir, "dir", "", "state `directory` of the plugin (default: that of the published network)")
 	flags.StringVar(&u.name, "name", "", "`name` of the network (default: that of the published network)")
@@ -41,7 +42,7 @@ func (t *tool) uninstall(flags *flag.FlagSet) runner {
 		u.cacheDirs = append(u.cacheDirs, dir)
 		return nil
 	})
-	flags.StringVar(&u.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
+	flags.StringVar(&u.multusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
 	return u.remove
 }
 
@@ -53,7 +54,7 @@ func (u *uninstaller) check() error {
 	if u.detach && (u.leave || u.binDir == "") {
 		errs = append(errs, errors.New("--detach goes neither with --leave nor without plugins in --bin-dir"))
 	}
-	for i, dir := range append([]string{u.node.MultusDir}, u.cacheDirs...) {
+	for i, dir := range append([]string{u.multusDir}, u.cacheDirs...) {
 		name, usual := "cache-dir", multinet.DefaultCacheDir
 		if i == 0 {
 			name, usual = "multus-dir", multinet.DefaultMultusDir
@@ -165,8 +166,8 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 		dirs = []string{multinet.DefaultCacheDir}
 	}
 	keep := adopt.GiveBack(dirs...)
-	if u.node.MultusDir != "" {
-		keep = adopt.GiveBackToMultus(u.node.MultusDir, dirs...)
+	if u.multusDir != "" {
+		keep = adopt.GiveBackToMultus(u.multusDir, dirs...)
 	}
 	tried := make(map[scratch.Key]bool)
 	var left []lifecycle.Record
@@ -192,14 +193,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 // attachedTo returns the records of the network name, and the errors of records that
 // cannot be read.
 func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]lifecycle.Record, error) {
-	var all []lifecycle.Record
-	err := (&tool{life: life}).each(ctx, func(r lifecycle.Record) error {
-		if r.Key.Network == name {
-			all = append(all, r)
-		}
-		return nil
-	})
-	return all, err
+	return (&tool{life: life}).records(ctx, func(r lifecycle.Record) bool { return r.Key.Network == name })
 }
 
 // count says how many containers of rs are attached, and of how many that are gone
@@ -213,15 +207,15 @@ func count(rs []lifecycle.Record) string {
 			there[r.Key.ContainerID] = true
 		}
 	}
-	are := func(n int) string {
-		if n == 1 {
-			return "1 container is"
+	are := func(containers map[string]bool, what string) string {
+		if len(containers) == 1 {
+			return "1 container is " + what
 		}
-		return fmt.Sprintf("%d containers are", n)
+		return fmt.Sprintf("%d containers are %s", len(containers), what)
 	}
-	text := are(len(there)) + " still attached"
+	text := are(there, "still attached")
 	if len(left) > 0 {
-		text += ", " + are(len(left)) + " gone but not completely detached (see multinet gc)"
+		text += ", " + are(left, "gone but not completely detached (see multinet gc)")
 	}
 	return text
 }

@@ -109,50 +109,41 @@ func (t *tool) list(flags *flag.FlagSet) runner {
 	})
 }
 
-// listRecords prints the attachments of the records that want accepts.
-func (t *tool) listRecords(ctx context.Context, want func(lifecycle.Record) bool) error {
-	all := []recordView{}
-	var rows [][]string
-	err := t.each(ctx, func(r lifecycle.Record) error {
-		if !want(r) {
-			return nil
-		}
+// listRecords prints the attachments of the records that wanted accepts.
+func (t *tool) listRecords(ctx context.Context, wanted func(lifecycle.Record) bool) error {
+	all, err := t.records(ctx, wanted)
+	out := newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD")
+	for _, r := range all {
 		v := view(r)
-		all = append(all, v)
+		out.list = append(out.list, v)
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
-			rows = append(rows, []string{
+			out.row([]string{
 				v.Container, v.Pod.String(), a.Interface, a.Network, o.Definition.String(), string(o.Use),
 				a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface,
 			})
 		}
-		return nil
-	})
-	return errors.Join(t.print(all, "CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD", rows), err)
+	}
+	return errors.Join(t.print(out), err)
 }
 
 // show prints the records of a container, with the results.
 func (t *tool) show(flags *flag.FlagSet) runner {
 	return t.onRecords(flags, func(ctx context.Context, words []string) error {
-		all := []recordView{}
-		var text strings.Builder
-		err := t.of(ctx, words[0], func(r lifecycle.Record) error {
+		all, err := t.of(ctx, words[0])
+		if all == nil {
+			return err
+		}
+		out := newOutput("")
+		for _, r := range all {
 			v := view(r)
 			for i, a := range r.Attached {
 				v.Attachments[i].Result = a.Result
 			}
-			v.write(&text)
-			all = append(all, v)
-			return nil
-		})
-		switch {
-		case errors.Is(err, errNoRecord):
-			return err
-		case t.form == "json":
-			return errors.Join(t.print(all, "", nil), err)
+			out.list = append(out.list, v)
+			v.write(&out.text)
 		}
-		_, werr := io.WriteString(t.out, text.String())
-		return errors.Join(werr, err)
+		return errors.Join(t.print(out), err)
 	})
 }
 
@@ -195,11 +186,14 @@ func describe(o nad.Origin) string {
 }
 
 // annotation returns the annotation of a container, and its pod. The pod has a UID only if
-// that is the UID in the API: of a static pod the API has a mirror with another one.
+// that is the UID in the API: of a static pod the API has a mirror with another one. It fails
+// if a record cannot be read; then the annotation is that of the others.
 func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
+	records, err := t.of(ctx, container)
 	var all []status.Network
-	err = t.of(ctx, container, func(r lifecycle.Record) error {
+	for _, r := range records {
 		networks := multinet.NetworkStatus(r)
+		err = errors.Join(err, device.Describe(t.life.Root, networks, r.Attached...))
 		all = append(all, networks...)
 		if !pod.Valid() {
 			pod = multinet.PodOf(r)
@@ -207,8 +201,7 @@ func (t *tool) annotation(ctx context.Context, container string) (text string, p
 		if multinet.OfStaticPod(r) {
 			pod.UID = ""
 		}
-		return device.Describe(t.life.Root, networks, r.Attached...)
-	})
+	}
 	text, _ = status.Annotation(all)
 	return text, pod, err
 }
