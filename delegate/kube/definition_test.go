@@ -91,7 +91,7 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 			s := newServer(t)
 			v := open(t, s, Config{NADWait: -1})
 			awaitSync(t, v)
-			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+			defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 			for _, f := range test.faults {
 				defer s.Break(f)()
 			}
@@ -232,7 +232,7 @@ func TestAViewThatIsTooOldSaysSo(t *testing.T) {
 	if _, err := v.Definition(t.Context(), d.Ref); err != nil {
 		t.Fatal(err)
 	}
-	defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+	defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 	v.definitions.store.mu.Lock()
 	v.definitions.store.last = time.Now().Add(-2 * time.Hour)
 	v.definitions.store.mu.Unlock()

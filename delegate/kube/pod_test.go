@@ -135,7 +135,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 			s := newServer(t)
 			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
 			awaitSync(t, v)
-			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+			defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 			defer s.Break(test.fault)()
 			kubetest.Put(s, pod("u1", nil))
 			got, err := v.Pod(t.Context(), web("u1"))

@@ -29,8 +29,8 @@ const untaintTimeout = 10 * time.Second
 // end, until ctx ends: RemoveTaint then fails with the last error, which is also
 // context.Cause(ctx). The log says once what fails. Without Config.Node it fails at once.
 //
-// The other taints stay, also those that others add, change or remove at the same time: the
-// patch names each taint in full, and the server refuses it if the taints have moved.
+// The other taints stay as they are: the patch holds for the version of the node that was read,
+// and is made again if somebody has changed the node meanwhile.
 func (v *View) RemoveTaint(ctx context.Context, key string) error {
 	if v.config.Node == "" {
 		return errors.New("the name of the node is needed to remove its taint")
@@ -61,28 +61,24 @@ func (v *View) RemoveTaint(ctx context.Context, key string) error {
 func (v *View) removeTaint(ctx context.Context, key string) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, untaintTimeout)
 	defer cancel()
-	// As JSON, because the patch must have the taints as the server writes them, with keys
-	// that this program does not know.
+	// As JSON: the patch must have the other taints as the server writes them, with keys that
+	// this program does not know.
 	data, err := v.core.do(ctx, http.MethodGet, v.node).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("get: %w", cause(err))
 	}
-	patch, err := withoutTaint(data, key)
-	if err != nil || len(patch) == 0 {
-		return 0, err
-	}
-	body, err := json.Marshal(patch)
-	if err != nil { // impossible
+	patch, removed, err := withoutTaint(data, key)
+	if err != nil || removed == 0 {
 		return 0, err
 	}
 	err = v.core.do(ctx, http.MethodPatch, func(q *rest.Request) {
 		v.node(q)
-		q.SetHeader("Content-Type", string(types.JSONPatchType)).Body(body)
+		q.SetHeader("Content-Type", string(types.MergePatchType)).Body(patch)
 	}).Error()
 	if err != nil {
 		return 0, fmt.Errorf("patch: %w", cause(err))
 	}
-	return len(patch) / 2, nil
+	return removed, nil
 }
 
 // node makes q a request for the node, which is answered in JSON.
@@ -90,33 +86,27 @@ func (v *View) node(q *rest.Request) {
 	q.Resource("nodes").Name(v.config.Node).SetHeader("Accept", runtime.ContentTypeJSON)
 }
 
-// An operation is one of a JSON patch (RFC 6902).
-type operation struct {
-	Op    string          `json:"op"`
-	Path  string          `json:"path"`
-	Value json.RawMessage `json:"value,omitempty"`
-}
-
-// withoutTaint returns the operations that remove the taints with a key from a node: first
-// the last one, so that the places of the others hold.
-func withoutTaint(node []byte, key string) ([]operation, error) {
+// withoutTaint returns the merge patch that removes the taints with a key from a version of a
+// node, and how many these are.
+func withoutTaint(node []byte, key string) (patch []byte, removed int, err error) {
 	var object struct {
-		Kind string `json:"kind"`
+		Kind     string `json:"kind,omitempty"`
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
 		Spec struct {
 			Taints []json.RawMessage `json:"taints"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(node, &object); err != nil || object.Kind != "Node" {
-		return nil, errors.New("the answer is not a node")
+	if err := json.Unmarshal(node, &object); err != nil || object.Kind != "Node" || object.Metadata.ResourceVersion == "" {
+		return nil, 0, errors.New("the answer is not a node")
 	}
-	var patch []operation
-	for i, raw := range slices.Backward(object.Spec.Taints) {
+	all := len(object.Spec.Taints)
+	object.Kind = ""
+	object.Spec.Taints = slices.DeleteFunc(object.Spec.Taints, func(raw json.RawMessage) bool {
 		var taint corev1.Taint
-		if err := json.Unmarshal(raw, &taint); err != nil || taint.Key != key {
-			continue
-		}
-		path := fmt.Sprintf("/spec/taints/%d", i)
-		patch = append(patch, operation{"test", path, raw}, operation{"remove", path, nil})
-	}
-	return patch, nil
+		return json.Unmarshal(raw, &taint) == nil && taint.Key == key
+	})
+	patch, err = json.Marshal(object)
+	return patch, all - len(object.Spec.Taints), err
 }

@@ -1,9 +1,11 @@
 package kubetest
 
 import (
-	"encoding/json"
+	"cmp"
+	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -12,40 +14,35 @@ import (
 // Status make a late error. The zero Fault changes nothing.
 //
 // Faults meet requests when these arrive. An open watch is a request that has been answered:
-// only Silent and BlackHole affect it. Use [Server.CutWatches] to make clients start their
-// watches again.
+// only BlackHole affects it. Use [Server.CutWatches] to make clients start their watches again.
 type Fault struct {
 	Verb     string // as in Request; empty: all
 	Resource string // as in Request, such as pods or pods/status; empty: all
 
 	// Times is the number of requests that fail; 0: all until the fault is healed. It
-	// does not apply to Silent and NoSendInitialEvents.
+	// does not apply to NoSendInitialEvents.
 	Times int
 
 	// Delay is how long the server waits before it does anything else.
 	Delay time.Duration
 
-	// BlackHole holds requests until the fault is healed, and makes open watches silent.
+	// BlackHole holds requests until the fault is healed. Until then, open watches get neither
+	// events nor bookmarks.
 	BlackHole bool
 
 	// Cut closes the connection without an answer. See Stop for a server that refuses
 	// connections.
 	Cut bool
 
-	// Status is an HTTP status such as 401, 403, 429 or 500. The answer is a Status
-	// object with the reason that belongs to it.
+	// Status is an HTTP status such as 401, 403, 429 or 500.
 	Status int
 
 	// RetryAfter is sent with Status, rounded down to seconds.
 	RetryAfter time.Duration
 
-	// Body is answered instead of an object, as application/json, with Status or 200:
-	// for answers that are not those of an API server.
+	// Body is answered as application/json, with Status or 200: for answers that are not
+	// those of an API server. Empty means a few words.
 	Body string
-
-	// Silent watches are open, and the server sends neither events nor bookmarks. It
-	// sends them when the fault is healed.
-	Silent bool
 
 	// NoSendInitialEvents answers 422 to watches with sendInitialEvents, as servers
 	// do whose feature gate WatchList is off.
@@ -128,14 +125,13 @@ func (s *Server) fails(w http.ResponseWriter, c call) bool {
 		switch {
 		case f.Cut:
 			panic(http.ErrAbortHandler)
-		case f.Body != "":
-			write(w, max(f.Status, http.StatusOK), json.RawMessage(f.Body))
-			return true
-		case f.Status != 0:
-			failed := failf(f.Status, "a fault of the test")
-			failed.causes = []cause{{Reason: "UnexpectedServerResponse", Message: failed.message}}
-			failed.retryAfter = int(f.RetryAfter / time.Second)
-			c.fail(w, failed)
+		case f.Status != 0 || f.Body != "":
+			if f.RetryAfter > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(int(f.RetryAfter/time.Second)))
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(cmp.Or(f.Status, http.StatusOK))
+			_, _ = io.WriteString(w, cmp.Or(f.Body, "a fault of the test"))
 			return true
 		}
 	}

@@ -14,12 +14,12 @@
 // The server answers requests as kube-apiserver does, and one contract test is for both:
 //
 //   - get, list, watch, create, update, patch and delete; status is a subresource
-//   - merge patches, and JSON patches that test and remove
+//   - merge patches
 //   - selectors of the fields name, namespace, node and driver
 //   - watches with sendInitialEvents, a bookmark at their end, and 410 for a
 //     resource version that is too old
 //   - 409 for an outdated resourceVersion and for a name that exists, 404, and 422 for another
-//     UID, for annotations of more than 256 KiB and for incomplete events
+//     UID and for annotations of more than 256 KiB
 //
 // It has no discovery, no admission, no defaults, and no authentication but [Server.SetToken].
 // It reads JSON and protobuf, and answers in JSON whatever the client accepts, also with the
@@ -28,6 +28,7 @@ package kubetest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"encoding/pem"
 	"log/slog"
@@ -51,7 +52,6 @@ type Server struct {
 	addr     net.TCPAddr
 	http     *httptest.Server // nil while the server is stopped
 	end      func()           // ends the requests of http
-	release  func()           // gives up the port of a stopped server
 	changed  chan struct{}    // closed and replaced after each change
 	token    string
 	requests []Request
@@ -66,13 +66,17 @@ type Server struct {
 // The server uses decode for bodies in protobuf. It is the method Decode of a decoder such as
 // scheme.Codecs.UniversalDeserializer() of client-go.
 func NewServer[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Kind, error)) *Server {
+	// Linux has all addresses of 127.0.0.0/8. With one of its own, a server that is stopped
+	// finds its port free when it starts again.
+	own := make([]byte, 2)
+	_, _ = rand.Read(own) // never fails
 	s := &Server{
 		decode: func(protobuf []byte) (any, error) {
 			var none Object
 			o, _, err := decode(protobuf, nil, none)
 			return o, err
 		},
-		addr: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, release: func() {}, changed: make(chan struct{}), store: newStore(),
+		addr: net.TCPAddr{IP: net.IPv4(127, 1, own[0], own[1])}, changed: make(chan struct{}), store: newStore(),
 	}
 	s.Start()
 	return s
@@ -87,7 +91,6 @@ func (s *Server) Start() {
 		return
 	}
 	l, err := net.ListenTCP("tcp", &s.addr)
-	s.release()
 	if err != nil {
 		panic("kubetest: " + err.Error())
 	}
@@ -122,18 +125,13 @@ func (s *Server) Stop() {
 	running.CloseClientConnections()
 	end() // of requests on connections that came meanwhile
 	running.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.release = reserve(s.addr)
 }
 
 // Close stops the server for good.
-func (s *Server) Close() {
-	s.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.release()
-}
+func (s *Server) Close() { s.Stop() }
+
+// certified is a name in the certificate of each server, which has not the address.
+const certified = "example.com"
 
 // Kubeconfig writes a configuration for clients to the file kubeconfig in dir, with the server's
 // CA and its token (see [Server.SetToken]), and returns the path. A file that exists is
@@ -143,7 +141,7 @@ func (s *Server) Kubeconfig(dir string) (string, error) {
 	s.mu.Lock()
 	text, err := json.Marshal(named{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",
-		"clusters": []named{{"name": "test", "cluster": named{"server": s.url, "certificate-authority-data": s.ca}}},
+		"clusters": []named{{"name": "test", "cluster": named{"server": s.url, "tls-server-name": certified, "certificate-authority-data": s.ca}}},
 		"users":    []named{{"name": "test", "user": named{"token": s.token}}},
 		"contexts": []named{{"name": "test", "context": named{"cluster": "test", "user": "test"}}},
 	})

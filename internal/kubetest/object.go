@@ -1,10 +1,8 @@
 package kubetest
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 )
@@ -32,6 +30,7 @@ const definitionKind = "NetworkAttachmentDefinition"
 
 // An object is an object in the store, which replaces objects and never changes them.
 type object struct {
+	born  int64 // the version with which it was created
 	meta  metadata
 	other map[string]json.RawMessage // the other keys, with their bytes as they came
 }
@@ -54,7 +53,7 @@ type metadata struct {
 }
 
 func newObject(kind, group string, meta metadata) *object {
-	return &object{meta, map[string]json.RawMessage{"kind": mustMarshal(kind), "apiVersion": mustMarshal(group)}}
+	return &object{meta: meta, other: map[string]json.RawMessage{"kind": mustMarshal(kind), "apiVersion": mustMarshal(group)}}
 }
 
 // UnmarshalJSON reads an object.
@@ -86,14 +85,9 @@ func (o *object) text() []byte { return mustMarshal(o) }
 
 // with returns a copy with other metadata.
 func (o *object) with(edit func(*metadata)) *object {
-	c := &object{o.meta, maps.Clone(o.other)}
+	c := &object{o.born, o.meta, maps.Clone(o.other)}
 	edit(&c.meta)
 	return c
-}
-
-// same reports whether two objects mean the same.
-func (o *object) same(other *object) bool {
-	return reflect.DeepEqual(tree(o.text()), tree(other.text()))
 }
 
 // field returns the field of the object for a selector. Only some can be asked for.
@@ -112,14 +106,6 @@ func (o *object) field(k kind, name string) (value string, ok bool) {
 	_ = json.Unmarshal(o.other["spec"], &spec) // without a spec there is no value
 	value, _ = spec[field].(string)
 	return value, true
-}
-
-// tree returns JSON as maps and slices, with numbers as they are written.
-func tree(text []byte) (v any) { //nolint:ireturn // any JSON value
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	_ = d.Decode(&v)
-	return v
 }
 
 // mustMarshal returns the JSON of what comes from JSON, or from a test.

@@ -1,7 +1,7 @@
 package kubetest
 
 import (
-	"cmp"
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -50,7 +49,7 @@ func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
 		answer, f = s.one(c)
 	}
 	if f != nil {
-		c.fail(w, f)
+		write(w, f.code, c.failed(f))
 		return
 	}
 	if strings.Contains(q.Header.Get("Accept"), "as=PartialObjectMetadata;g=meta.k8s.io;v=v1") {
@@ -131,7 +130,7 @@ func (s *Server) one(c call) (*object, *failure) {
 	if f := admit(c, o, old); f != nil {
 		return nil, f
 	}
-	if o.same(old) {
+	if bytes.Equal(o.text(), old.text()) {
 		return old, nil
 	}
 	s.put(c.kind, o)
@@ -171,46 +170,11 @@ func (s *Server) create(c call, o *object) (*object, *failure) {
 		o.meta.Name = o.meta.GenerateName + strings.ToLower(rand.Text()[:5])
 	}
 	delete(o.other, "status")
-	if c.kind.name == "Event" {
-		if causes := incomplete(o); len(causes) > 0 {
-			return nil, invalid(causes...)
-		}
-	}
 	if s.objects[key{c.kind.resource, c.Namespace, o.meta.Name}] != nil {
-		f := failf(http.StatusConflict, "%s %q already exists", c.kind.resource, o.meta.Name)
-		f.reason = "AlreadyExists"
-		return nil, f
+		return nil, conflict("AlreadyExists", fmt.Sprintf("%s %q already exists", c.kind.resource, o.meta.Name))
 	}
 	s.put(c.kind, o)
 	return o, nil
-}
-
-// incomplete says what is wrong with an Event. The real server names the fields as the core
-// group does: the note is its message.
-func incomplete(o *object) []cause {
-	event := mustRead[struct {
-		EventTime, ReportingController, ReportingInstance, Action, Reason, Note, Type string
-	}](o.text())
-	var causes []cause
-	if event.Type != "Normal" && event.Type != "Warning" {
-		causes = append(causes, wrong("type", "has invalid value: "+event.Type))
-	}
-	for _, f := range []struct {
-		name, value string
-		least, most int
-	}{
-		{"eventTime", event.EventTime, 1, 30},
-		{"reportingController", event.ReportingController, 1, 317}, // of a qualified name
-		{"reportingInstance", event.ReportingInstance, 1, 128},
-		{"action", event.Action, 1, 128},
-		{"reason", event.Reason, 1, 128},
-		{"message", event.Note, 0, 1024},
-	} {
-		if len(f.value) < f.least || len(f.value) > f.most {
-			causes = append(causes, wrong(f.name, fmt.Sprintf("must have %d to %d bytes", f.least, f.most)))
-		}
-	}
-	return causes
 }
 
 // listed returns the list of the matching objects.
@@ -228,17 +192,16 @@ func (s *Server) listed(c call) (*object, *failure) {
 
 // A failure is an answer that is a Status object.
 type failure struct {
-	code       int
-	reason     string // empty: that of the code
-	message    string
-	causes     []cause
-	retryAfter int
+	code    int
+	reason  string // empty: clients know it by the code
+	message string
+	causes  []cause
 }
 
+// A cause says what is wrong with a field of an object.
 type cause struct {
-	Reason  string `json:"reason"`
+	Field   string `json:"field"`
 	Message string `json:"message"`
-	Field   string `json:"field,omitempty"`
 }
 
 func failf(code int, format string, args ...any) *failure {
@@ -250,18 +213,13 @@ func invalid(causes ...cause) *failure {
 	return &failure{code: http.StatusUnprocessableEntity, message: fmt.Sprintf("invalid: %v", causes), causes: causes}
 }
 
-func wrong(field, message string) cause { return cause{"FieldValueInvalid", message, field} }
+// conflict is a failure whose reason does not follow from its code.
+func conflict(reason, message string) *failure {
+	return &failure{code: http.StatusConflict, reason: reason, message: message}
+}
 
 func unsupported(mediaType string) *failure {
 	return failf(http.StatusUnsupportedMediaType, "the body of the request was in an unknown format: %s", mediaType)
-}
-
-// reasons are those of the Status object, by the code.
-func reasons() map[int]string {
-	return map[int]string{
-		400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
-		415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable",
-	}
 }
 
 // failed returns the Status object that answers the call.
@@ -269,29 +227,17 @@ func (c call) failed(f *failure) *object {
 	group, _, _ := strings.Cut(c.kind.group, "/")
 	o := newObject("Status", "v1", metadata{})
 	for key, value := range map[string]any{
-		"status": "Failure", "message": f.message, "reason": cmp.Or(f.reason, reasons()[f.code]), "code": f.code,
-		"details": map[string]any{"name": c.Name, "group": group, "kind": c.kind.resource, "causes": f.causes, "retryAfterSeconds": f.retryAfter},
+		"status": "Failure", "message": f.message, "reason": f.reason, "code": f.code,
+		"details": map[string]any{"name": c.Name, "group": group, "kind": c.kind.resource, "causes": f.causes},
 	} {
 		o.other[key] = mustMarshal(value)
 	}
 	return o
 }
 
-// fail answers with a failure.
-func (c call) fail(w http.ResponseWriter, f *failure) {
-	if f.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
-	}
-	write(w, f.code, c.failed(f))
-}
-
-// write answers with JSON, or with the text of a fault.
-func write(w http.ResponseWriter, code int, v any) {
-	text, ok := v.(json.RawMessage)
-	if !ok {
-		text = mustMarshal(v)
-	}
+// write answers with an object.
+func write(w http.ResponseWriter, code int, o *object) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(text)
+	_, _ = w.Write(o.text())
 }

@@ -43,13 +43,14 @@ func (s *store) put(k kind, o *object) {
 		s.remove(k, at)
 		old = nil
 	}
+	s.version++
+	o.born = s.version
 	if old != nil {
-		o.meta.UID, o.meta.CreationTimestamp = old.meta.UID, old.meta.CreationTimestamp
+		o.born, o.meta.UID, o.meta.CreationTimestamp = old.born, old.meta.UID, old.meta.CreationTimestamp
 	}
 	o.meta.UID = cmp.Or(o.meta.UID, rand.Text())
 	o.meta.CreationTimestamp = cmp.Or(o.meta.CreationTimestamp, now())
 	o.other["kind"], o.other["apiVersion"] = mustMarshal(k.name), mustMarshal(k.group)
-	s.version++
 	o.meta.ResourceVersion = strconv.FormatInt(s.version, 10)
 	s.objects[at] = o
 	s.history = append(s.history, change{s.version, k.resource, old, o})
@@ -73,7 +74,7 @@ func (s *store) remove(k kind, at key) {
 	s.history = append(s.history, change{version: s.version, resource: k.resource, old: old})
 }
 
-// list returns the matching objects, sorted by namespace and name.
+// list returns the matching objects, in the order of their creation.
 func (s *store) list(resource string, match func(*object) bool) []*object {
 	var found []*object
 	for at, o := range s.objects {
@@ -81,9 +82,7 @@ func (s *store) list(resource string, match func(*object) bool) []*object {
 			found = append(found, o)
 		}
 	}
-	slices.SortFunc(found, func(a, b *object) int {
-		return cmp.Or(cmp.Compare(a.meta.Namespace, b.meta.Namespace), cmp.Compare(a.meta.Name, b.meta.Name))
-	})
+	slices.SortFunc(found, func(a, b *object) int { return cmp.Compare(a.born, b.born) })
 	return found
 }
 
@@ -129,16 +128,8 @@ func List[T any](s *Server) []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []T
-	listed := map[key]bool{}
-	for _, c := range s.history {
-		if c.resource != kindOf[T]().resource || c.old != nil {
-			continue
-		}
-		k := key{c.resource, c.new.meta.Namespace, c.new.meta.Name}
-		if o := s.objects[k]; o != nil && o.meta.UID == c.new.meta.UID && !listed[k] {
-			listed[k] = true
-			all = append(all, mustRead[T](o.text()))
-		}
+	for _, o := range s.list(kindOf[T]().resource, func(*object) bool { return true }) {
+		all = append(all, mustRead[T](o.text()))
 	}
 	return all
 }

@@ -77,22 +77,18 @@ func (s *Server) watch(out http.ResponseWriter, c call) *failure {
 	case f != nil:
 		return f
 	case initial && s.broken(c.Request, func(f Fault) bool { return f.NoSendInitialEvents }):
-		return invalid(wrong("sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"))
-	case initial && query.Get("resourceVersionMatch") != "NotOlderThan":
-		return invalid(wrong("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))
+		return invalid(cause{"sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"})
 	}
 	w := &watcher{call: c, match: match, next: len(s.history), out: out}
 	version, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64) // 0 if there is none
 	switch {
-	case initial || version == 0:
+	case initial:
 		for _, o := range s.list(c.kind.resource, match) {
 			w.first = append(w.first, event{"ADDED", o})
 		}
-		if initial && query.Get("allowWatchBookmarks") == "true" {
-			w.first = append(w.first, event{"BOOKMARK", newObject(c.kind.name, c.kind.group, metadata{
-				ResourceVersion: fmt.Sprint(s.version), Annotations: map[string]string{"k8s.io/initial-events-end": "true"},
-			})})
-		}
+		w.first = append(w.first, event{"BOOKMARK", newObject(c.kind.name, c.kind.group, metadata{
+			ResourceVersion: fmt.Sprint(s.version), Annotations: map[string]string{"k8s.io/initial-events-end": "true"},
+		})})
 	case version < s.forgotten:
 		w.send(event{"ERROR", c.failed(failf(http.StatusGone, "too old resource version: %d (%d)", version, s.forgotten))})
 		return nil
@@ -117,7 +113,7 @@ func (s *Server) step(w *watcher) bool {
 		panic(http.ErrAbortHandler) // cut
 	}
 	var events []event
-	if !s.broken(w.Request, func(f Fault) bool { return f.Silent || f.BlackHole }) {
+	if !s.broken(w.Request, func(f Fault) bool { return f.BlackHole }) {
 		events, w.first = w.first, nil
 		for ; w.next < len(s.history); w.next++ {
 			if e, ok := s.history[w.next].event(w.kind, w.match); ok {
