@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -25,31 +24,21 @@ type Known struct {
 	Added bool
 }
 
-// attachments lists what is attached. The list is nil when the host does not
-// know.
-func (h *Host) attachments(ctx context.Context) ([]delegate.Attached, error) {
+// known lists the attachments of types.
+func (h *Host) known(ctx context.Context, types []string) ([]Known, error) {
+	known := []Known{}
 	if h.Attachments == nil {
-		return nil, nil
+		return known, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.registerTimeout())
 	defer cancel()
 	as, err := h.Attachments(ctx)
-	if err == nil && as == nil {
-		as = []delegate.Attached{}
-	}
-	return as, err
-}
-
-// known lists the attachments of i's types.
-func (h *Host) known(ctx context.Context, i Info) ([]Known, error) {
-	as, err := h.attachments(ctx)
 	if err != nil {
 		return nil, err
 	}
-	known := []Known{}
 	for _, a := range as {
 		for n, p := range a.Network.Plugins() {
-			if !slices.Contains(i.Types, p.Type()) || slices.Contains(a.Gone, n) {
+			if !slices.Contains(types, p.Type()) || slices.Contains(a.Gone, n) {
 				continue
 			}
 			conf, err := a.Network.Request(n, netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})

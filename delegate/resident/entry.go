@@ -14,36 +14,35 @@ import (
 // An entry is the host's side of one connection: of a process that registers, and then
 // of a resident.
 type entry struct {
-	Status // when it connected; its State does not change, see state
+	Status // when it connected, without Info unless launched; for later see stage and gone
 	*link
-	client *jrpc2.Client
-	ended  chan struct{} // closed when its connection and process have ended
-	late   atomic.Int32  // timeouts in a row
+	client  *jrpc2.Client
+	settled func(error)   // called once: with nil when it serves, otherwise with the reason
+	bury    func()        // ends its process; nil if the host has not launched it
+	ended   chan struct{} // closed when its connection and process have ended
+	late    atomic.Int32  // timeouts in a row
 
 	// Protected by table.mu.
-	state   State // Joining or Ready
-	leaving bool  // it gets no further calls
-	calls   int   // that are not answered
+	stage stage
+	calls int // that are not answered
 }
 
-// connect makes the entry of a connection. The end of ctx has no effect.
-func (h *Host) connect(ctx context.Context, c candidate) *entry {
-	ctx = context.WithoutCancel(ctx)
-	e := &entry{
-		Status: c.as(Joining, nil), state: Joining, link: newLink(ctx, c.conn, maxHello), ended: make(chan struct{}),
+// A stage is a part of the life of a connection.
+type stage int
+
+const (
+	joining stage = iota
+	ready
+	leaving // it gets no further calls
+)
+
+// gone returns the status of e, whose connection is closed.
+func (e *entry) gone() Status {
+	why := e.why()
+	if errors.Is(why, errStopped) {
+		why = nil
 	}
-	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
-		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },
-		OnNotify: func(r *jrpc2.Request) {
-			if r.Method() == methodLeave {
-				h.retire(e)
-			}
-		},
-		OnCancel: func(client *jrpc2.Client, r *jrpc2.Response) {
-			_ = client.Notify(ctx, methodCancel, []string{r.ID()}) // fails if the connection is lost
-		},
-	})
-	return e
+	return e.as(Gone, why)
 }
 
 // call calls the resident, and decodes the answer into result unless that is nil. When
@@ -65,12 +64,12 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case answer == nil && !errors.As(err, &foul) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-		return notRun(errGone) // the message was not sent
+		return notRun(fmt.Errorf("%w: %w", errGone, e.why())) // the message was not sent
 	case e.closed():
-		if errors.Is(e.why(), ErrLost) {
+		if errors.Is(e.why(), errLost) {
 			return e.why()
 		}
-		return fmt.Errorf("%w: %w", ErrLost, e.why())
+		return fmt.Errorf("%w: %w", errLost, e.why())
 	}
 	return types.NewError(types.ErrInternal, fmt.Sprintf("invalid answer: %.200s", err), "")
 }
@@ -85,5 +84,5 @@ func (e *entry) watch(ctx context.Context, interval time.Duration) {
 		}
 		cancel()
 	}
-	e.fail(fmt.Errorf("%w: pings are not answered", ErrLost))
+	e.fail(fmt.Errorf("%w: pings are not answered", errLost))
 }

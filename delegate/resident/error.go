@@ -12,18 +12,13 @@ import (
 	"github.com/metacni/metacni/internal/fault"
 )
 
+// ErrRefused means that a resident may not register. The error around it gives the
+// reason.
+var ErrRefused = errors.New("refused")
+
 var (
-	// ErrLost means that the connection ended before the answer arrived. The
-	// command may have been executed: code 11.
-	ErrLost = fault.New(types.ErrTryAgainLater, "connection lost")
-
-	// ErrStopped means that the host has been stopped: code 11.
-	ErrStopped = fault.New(types.ErrTryAgainLater, "the host has stopped")
-
-	// ErrRefused means that a resident may not register. The error around it
-	// gives the reason.
-	ErrRefused = errors.New("refused")
-
+	errLost    = fault.New(types.ErrTryAgainLater, "connection lost") // the call may have been executed
+	errStopped = fault.New(types.ErrTryAgainLater, "the host has stopped")
 	errGone    = fault.New(types.ErrTryAgainLater, "not connected")
 	errTimeout = fault.New(types.ErrTryAgainLater, "no answer in time")
 	errSkipped = errors.New("skipped")

@@ -104,7 +104,10 @@ func (h *Host) call(ctx context.Context, c *command) ([]byte, error) {
 	for {
 		e, err := h.await(waiting, c.Type, patience)
 		if err != nil {
-			return nil, fault.Of("resident plugin", c.Type, notRun(h.advise(c.Type, err)))
+			if e == nil && h.StateDir != "" && !h.notes().released(c.Type) {
+				err = fmt.Errorf("%w (start it; or, to run an executable of this type instead, remove %s)", err, filepath.Join(h.StateDir, c.Type))
+			}
+			return nil, fault.Of("resident plugin", c.Type, notRun(err))
 		}
 		out, err := h.ask(ctx, e, c)
 		if patience == 0 || !errors.Is(err, errGone) {
@@ -119,7 +122,7 @@ func (h *Host) ask(ctx context.Context, e *entry, c *command) ([]byte, error) {
 	defer cancel()
 	var out []byte
 	err := e.call(ctx, methodCommand, c, &out)
-	h.answered(e)
+	h.edit(e, func() { e.calls-- })
 	var said *types.Error
 	switch {
 	case err == nil || errors.As(err, &said):

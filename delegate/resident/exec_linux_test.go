@@ -224,22 +224,6 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	}
 }
 
-func TestExecRunsManyCallsAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	n.serve(simple("10", "p"))
-	errs := make(chan error)
-	for i := range 200 {
-		go func() {
-			_, err := n.exec(t.Context(), "p", "ADD", fmt.Sprint("c", i))
-			errs <- err
-		}()
-	}
-	for range 200 {
-		nodetest.OK(t, nodetest.Come(t, errs, "an answer"))
-	}
-}
-
 func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
@@ -283,22 +267,6 @@ func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
 		}
 	}
 	nodetest.Equal(t, "got", n.states(), []string{"10-p ready"})
-}
-
-// An error of a plugin does not count as a missing answer.
-func TestErrorsAreAnswers(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	n.serve(newPlugin("10", "d", &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"a": delegatetest.Result(nil), "b": delegatetest.FailOn("ADD", 107, "no device", delegatetest.Result(nil)), "c": delegatetest.Result(nil),
-	}}, "a", "b", "c"))
-	x := fakes("below")
-	_, err := n.invoker(x).Add(t.Context(), attach("c1", "below", "a", "b", "c"))
-	nodetest.Code(t, err, 107)
-	if live := x.Live(); len(live) > 0 {
-		t.Errorf("alive: %q", live)
-	}
-	nodetest.Equal(t, "got", n.states(), []string{"10-d ready"})
 }
 
 // An invalid answer makes an ADD fail, which is undone. Other calls are not

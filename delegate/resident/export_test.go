@@ -11,9 +11,15 @@ import (
 // in a bubble of synctest there are pipes and no sockets.
 func (h *Host) Attend(ctx context.Context, conn net.Conn) {
 	h.tasks.Go(func() {
-		h.attend(ctx, candidate{Status: Status{UID: os.Geteuid()}, conn: conn, settled: func(error) {}})
+		h.attend(ctx, &entry{Status: Status{UID: os.Geteuid()}, settled: func(error) {}}, conn)
 	})
 }
+
+// Causes of errors that only the tests tell apart.
+var (
+	ErrLost    = errLost
+	ErrStopped = errStopped
+)
 
 // SetPingInterval sets after how long a silence a resident is pinged.
 func (h *Host) SetPingInterval(d time.Duration) { h.pingInterval = d }

@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,15 @@ func (i Info) check() error {
 	return nil
 }
 
+// named returns the index and the name in a file name.
+func named(base string) (Info, error) {
+	index, name, _ := strings.Cut(base, "-")
+	if isIndex(index) && isName(name) {
+		return Info{Index: index, Name: name}, nil
+	}
+	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", errSkipped)
+}
+
 func isIndex(s string) bool {
 	return len(s) == 2 && strings.Trim(s, "0123456789") == ""
 }
@@ -87,7 +97,7 @@ type Status struct {
 	UID   int       // of the process of a resident that has connected to Listener; otherwise -1
 	PID   int       // of a launched process; otherwise 0
 	Since time.Time // of the state; Ready keeps the time of Joining
-	Err   error     // why it is gone, refused or skipped
+	Err   error     // why it is gone, refused or skipped; nil if it is gone because of Stop
 }
 
 // as returns s in another state from now on.
@@ -99,4 +109,10 @@ func (s Status) as(state State, err error) Status {
 // same reports whether s and o are the same resident, or the same file of Dir.
 func (s Status) same(o Status) bool {
 	return s.String() == o.String() && (s.Name != "" || s.Path == o.Path)
+}
+
+// without returns s without some of its types.
+func (s Status) without(some func(typ string) bool) Status {
+	s.Types = slices.DeleteFunc(slices.Clone(s.Types), some)
+	return s
 }

@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,8 +18,11 @@ import (
 	"github.com/metacni/metacni/internal/proctree"
 )
 
+// maxRelaunch is the longest pause before a resident is launched again.
+const maxRelaunch = time.Minute
+
 // scan returns the files of Dir to launch, in order, and observes the others.
-func (h *Host) scan() ([]file, error) {
+func (h *Host) scan() ([]Status, error) {
 	if h.Dir == "" {
 		return nil, nil
 	}
@@ -34,13 +37,13 @@ func (h *Host) scan() ([]file, error) {
 	if err != nil {
 		return nil, fault.Of("launch", h.Dir, err)
 	}
-	var files []file
+	var files []Status
 	for _, e := range entries {
 		info, err := named(e.Name())
-		f := file{filepath.Join(h.Dir, e.Name()), info}
+		f := Status{Info: info, Path: filepath.Join(h.Dir, e.Name()), UID: -1}
 		if err == nil {
 			var opened *os.File
-			opened, err = f.open()
+			opened, err = openTrusted(f.Path)
 			_ = opened.Close() // each launch opens it again
 		}
 		if err != nil {
@@ -54,13 +57,122 @@ func (h *Host) scan() ([]file, error) {
 	return files, nil
 }
 
-// open opens an executable of Dir. It fails when the executable must not be launched.
-func (f file) open() (*os.File, error) {
-	fd, err := unix.Open(f.path, unix.O_PATH|unix.O_CLOEXEC, 0)
+// supervise launches a resident, again each time it ends. It calls settled when the
+// resident has registered or failed to.
+func (h *Host) supervise(ctx context.Context, f Status, settled func()) {
+	first := orDefault(h.relaunch, time.Second)
+	for wait := first; ; wait = min(2*wait, maxRelaunch) {
+		e := &entry{Status: f, settled: func(err error) {
+			if err == nil {
+				wait = first
+			} else {
+				h.note(f.failed(err))
+			}
+			settled()
+		}}
+		if conn, err := h.start(e); err == nil {
+			h.attend(ctx, e, conn)
+		} else {
+			err = fault.Of("launch", f.String(), err)
+			h.observe(f.failed(err))
+			e.settled(err)
+		}
+		if first < 0 || !pause(ctx.Done(), wait) {
+			return
+		}
+	}
+}
+
+// failed returns the status of a file that does not serve.
+func (s Status) failed(err error) Status {
+	if errors.Is(err, errSkipped) {
+		return s.as(Skipped, err)
+	}
+	return s.as(Refused, err)
+}
+
+// start runs the executable of e with one end of a connection. It runs
+// the file that it has checked, even if the path is replaced meanwhile. The
+// resident inherits the descriptor of the file, which the interpreter of a script
+// needs. The process leads its own process group.
+func (h *Host) start(e *entry) (net.Conn, error) {
+	if err := trustedDir(h.Dir); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSkipped, err)
+	}
+	executable, err := openTrusted(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = executable.Close() }()
+	conn, its, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = its.Close() }()
+	pidfd := -1
+	cmd := &exec.Cmd{
+		Path: "/proc/self/fd/4", Args: []string{e.Path}, Dir: "/",
+		Env:        []string{"CNI_RELAY_INDEX=" + e.Index, "CNI_RELAY_NAME=" + e.Name, "CNI_RELAY_SOCKET=3"},
+		ExtraFiles: []*os.File{its, executable},
+		Stdout:     h.Stderr, Stderr: h.Stderr,
+		WaitDelay:   time.Second,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, PidFD: &pidfd},
+	}
+	if err := cmd.Start(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	pid, exited := cmd.Process.Pid, make(chan struct{})
+	h.tasks.Go(func() {
+		for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		}
+		close(exited)
+		_ = conn.Close() // its children may hold the other end
+	})
+	e.PID, e.bury = pid, func() {
+		// It is not reaped yet, so that its PID is still its own.
+		below := proctree.Below(pid) // their parents may exit first
+		_ = unix.Kill(-pid, unix.SIGTERM)
+		late := time.NewTimer(orDefault(h.grace, 2*time.Second))
+		defer late.Stop()
+		select {
+		case <-exited:
+		case <-late.C:
+		case <-h.hurry:
+		}
+		proctree.Kill(pid, pidfd)
+		below.Kill()
+		_ = unix.Kill(-pid, unix.SIGKILL) // processes whose parents have exited
+		<-exited
+		_ = unix.Close(pidfd)
+		_ = cmd.Wait() // its exit status does not matter
+	}
+	return conn, nil
+}
+
+// socketpair returns a connection and its other end, which other children do not inherit.
+func socketpair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, its := os.NewFile(uintptr(fds[0]), "resident"), os.NewFile(uintptr(fds[1]), "resident")
+	defer func() { _ = ours.Close() }()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = its.Close()
+	}
+	return conn, its, err
+}
+
+// openTrusted opens an executable. It fails with errSkipped if the executable must not
+// be launched.
+func openTrusted(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errSkipped, err)
 	}
-	opened := os.NewFile(uintptr(fd), f.path) //nolint:gosec // a descriptor
+	opened := os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor
 	info, err := opened.Stat()
 	switch {
 	case err != nil:
@@ -82,16 +194,13 @@ func (f file) open() (*os.File, error) {
 // files into a directory.
 func trustedDir(path string) error {
 	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
+	if err == nil && !info.IsDir() {
+		err = unix.ENOTDIR
 	}
-	if err := trusted(info); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if err == nil {
+		err = trusted(info)
 	}
-	return nil
+	return fault.Of("", path, err)
 }
 
 // trusted fails when other users than root and the one of this process may have
@@ -107,84 +216,4 @@ func trusted(info fs.FileInfo) error {
 		return fmt.Errorf("other users may write to it: its mode is %#o", info.Mode().Perm())
 	}
 	return nil
-}
-
-// A process is that of a launched resident. It leads its own process group.
-type process struct {
-	pid    int
-	exited chan struct{} // closed when the leader has exited, before it is reaped
-	end    func()        // ends the process, and returns when it is reaped; may be called twice
-}
-
-// start runs the executable of a resident with one end of a connection. It runs
-// the file that it has checked, even if the path is replaced meanwhile. The
-// resident inherits the descriptor of the file, which the interpreter of a script
-// needs.
-func (h *Host) start(f file) (*process, net.Conn, error) {
-	if err := trustedDir(h.Dir); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", errSkipped, err)
-	}
-	executable, err := f.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = executable.Close() }()
-	ours, its, err := socketpair()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = its.Close() }()
-	conn, err := net.FileConn(ours)
-	_ = ours.Close()
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd := &exec.Cmd{
-		Path: "/proc/self/fd/4", Args: []string{f.path}, Dir: "/",
-		Env:        []string{"CNI_RELAY_INDEX=" + f.info.Index, "CNI_RELAY_NAME=" + f.info.Name, "CNI_RELAY_SOCKET=3"},
-		ExtraFiles: []*os.File{its, executable},
-		Stdout:     h.Stderr, Stderr: h.Stderr,
-		WaitDelay:   time.Second,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
-	}
-	pidfd := -1
-	cmd.SysProcAttr.PidFD = &pidfd
-	if err := cmd.Start(); err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	p := &process{pid: cmd.Process.Pid, exited: make(chan struct{})}
-	h.tasks.Go(func() {
-		defer close(p.exited)
-		for errors.Is(unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
-		}
-	})
-	p.end = sync.OnceFunc(func() {
-		// It is not reaped yet, so that its PID is still its own.
-		below := proctree.Below(p.pid) // their parents may exit first
-		_ = unix.Kill(-p.pid, unix.SIGTERM)
-		late := time.NewTimer(orDefault(h.grace, 2*time.Second))
-		defer late.Stop()
-		select {
-		case <-p.exited:
-		case <-late.C:
-		case <-h.hurry:
-		}
-		proctree.Kill(p.pid, pidfd)
-		below.Kill()
-		_ = unix.Kill(-p.pid, unix.SIGKILL) // processes whose parents have exited
-		<-p.exited
-		_ = unix.Close(pidfd)
-		_ = cmd.Wait() // its exit status does not matter
-	})
-	return p, conn, nil
-}
-
-// socketpair returns two connected sockets that other children do not inherit.
-func socketpair() (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "resident"), os.NewFile(uintptr(fds[1]), "resident"), nil
 }

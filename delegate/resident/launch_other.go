@@ -3,24 +3,19 @@
 package resident
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/metacni/metacni/internal/fault"
 )
 
-func (h *Host) scan() ([]file, error) {
+// scan fails if there is a directory of residents to launch.
+func (h *Host) scan() ([]Status, error) {
 	if h.Dir == "" {
 		return nil, nil
 	}
 	return nil, fault.Of("launch", h.Dir, fmt.Errorf("launching residents needs Linux: %w", errors.ErrUnsupported))
 }
 
-type process struct {
-	pid    int
-	exited chan struct{}
-	end    func()
-}
-
-func (h *Host) start(file) (*process, net.Conn, error) { return nil, nil, errors.ErrUnsupported }
+func (*Host) supervise(context.Context, Status, func()) {} // scan returns nothing to launch

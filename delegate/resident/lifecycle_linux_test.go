@@ -25,7 +25,6 @@ type daemon struct {
 func newDaemon(n *node, below *delegatetest.Exec, dir string) *daemon {
 	d := &daemon{Manager: &lifecycle.Manager{Invoker: n.invoker(below), Dir: dir}, host: n.Host}
 	n.Attachments = d.attachments
-	n.Requests = d.request
 	return d
 }
 
@@ -51,16 +50,6 @@ func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err 
 		all = append(all, r.Attached...)
 	}
 	return all, nil
-}
-
-// request handles a request of a resident.
-func (d *daemon) request(ctx context.Context, _ resident.Info, u resident.Request) error {
-	if u.Detach {
-		return d.Detach(ctx, key(u.ContainerID), u.IfName)
-	}
-	a := delegate.Attachment{Network: u.Network, ContainerID: u.ContainerID, NetNS: "/run/netns/" + u.ContainerID, IfName: u.IfName, Args: u.Args, CapabilityArgs: u.CapabilityArgs}
-	_, err := d.Attach(ctx, key(u.ContainerID), lifecycle.Transaction{Plan: lifecycle.Plan(a)})
-	return err
 }
 
 // records lists the recorded containers, as "c1 added".
@@ -153,86 +142,6 @@ func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	n.serve(newPlugin("20", "b", x), 2)
 	nodetest.OK(t, d.add(t.Context(), attach("c1", "a", "b")))
 	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 added"})
-}
-
-// When the types of a resident are not reserved, a DEL succeeds after DelTries
-// although no plugin was found. The record is kept.
-func TestRecordOfAnOrphanIsKept(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.Orphan = -1
-	d := newDaemon(n, nil, t.TempDir())
-	d.DelTries = 2
-	n.start()
-	x := fakes("a")
-	a := n.serve(newPlugin("10", "a", x))
-	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
-	a.stop()
-	n.await("10-a gone", 1)
-	nodetest.Code(t, d.del(t.Context(), "c1"), 7)
-	nodetest.OK(t, d.del(t.Context(), "c1"))
-	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 deleting"})
-	n.serve(newPlugin("10", "a", x), 2)
-	nodetest.OK(t, d.del(t.Context(), "c1"))
-	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
-		t.Errorf("alive: %q, recorded: %q", live, records)
-	}
-}
-
-// Until the resident is back its DELs fail.
-func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
-	t.Parallel()
-	dir, x := t.TempDir(), fakes("a")
-	n := newNode(t)
-	d := newDaemon(n, nil, dir)
-	n.start()
-	n.serve(newPlugin("10", "a", x))
-	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
-	nodetest.OK(t, n.Stop(t.Context()))
-
-	n = newNode(t)
-	d = newDaemon(n, fakes("a"), dir) // an executable of the type must not run
-	n.Reserve = []string{"a"}
-	n.start()
-	nodetest.Code(t, d.del(t.Context(), "c1"), 11)
-	back := newPlugin("10", "a", x)
-	known := told(back)
-	n.serve(back)
-	if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || !k[0].Added || k[0].ContainerID != "c1" {
-		t.Errorf("told %+v", k)
-	}
-	nodetest.OK(t, d.del(t.Context(), "c1"))
-	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
-		t.Errorf("alive: %q, recorded: %q", live, records)
-	}
-}
-
-// Networks that a resident attaches are recorded, and removed with the
-// container.
-func TestRequestsGoThroughTheRecords(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	d := newDaemon(n, nil, t.TempDir())
-	n.start()
-	x := fakes("a", "b")
-	a := n.serve(newPlugin("10", "a", x))
-	n.serve(newPlugin("20", "b", x))
-	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
-	green := nodetest.Network("green", "b")
-	attach := func(id, ifName string) error {
-		return a.Request(t.Context(), resident.Request{ContainerID: id, IfName: ifName, Network: green})
-	}
-	nodetest.OK(t, attach("c1", "net0"))
-	nodetest.Code(t, attach("c1", "net0"), 7) // the name is in use
-	nodetest.Code(t, attach("c9", "net0"), 7) // there is no such container
-	nodetest.OK(t, attach("c1", "net1"))
-	nodetest.OK(t, a.Request(t.Context(), resident.Request{Detach: true, ContainerID: "c1", IfName: "net1"}))
-	want := []string{"ADD a eth0", "ADD b net0", "ADD b net1", "DEL b net1"}
-	nodetest.Equal(t, "got", x.Trace(), want)
-	nodetest.OK(t, d.del(t.Context(), "c1"))
-	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
-		t.Errorf("alive: %q, recorded: %q", live, records)
-	}
 }
 
 func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {

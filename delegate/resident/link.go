@@ -65,7 +65,7 @@ func (l *link) closed() bool { return isClosed(l.done) }
 
 // Close closes the connection.
 func (l *link) Close() error {
-	l.fail(ErrLost)
+	l.fail(errLost)
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (l *link) Recv() ([]byte, error) {
 		err = errors.New("a message is not a JSON object")
 	}
 	if err != nil {
-		l.fail(fmt.Errorf("%w: %w", ErrLost, err))
+		l.fail(fmt.Errorf("%w: %w", errLost, err))
 		return nil, err
 	}
 	return msg, nil
@@ -95,7 +95,7 @@ func (l *link) Send(msg []byte) error {
 	case l.out <- msg:
 		return nil
 	default:
-		l.fail(fmt.Errorf("%w: %w", ErrLost, errSlow))
+		l.fail(fmt.Errorf("%w: %w", errLost, errSlow))
 		return errSlow
 	}
 }
@@ -107,7 +107,7 @@ func (l *link) write() {
 		case msg := <-l.out:
 			_ = l.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // when it fails, so does Send
 			if err := l.lines.Send(msg); err != nil {
-				l.fail(fmt.Errorf("%w: %w", ErrLost, err))
+				l.fail(fmt.Errorf("%w: %w", errLost, err))
 			}
 		case <-l.done:
 			return

@@ -22,8 +22,8 @@ import (
 // connected returns the host's side of a pipe, and the other end of the pipe.
 func connected(h *Host) (e *entry, its net.Conn, in *bufio.Reader) {
 	ours, its := net.Pipe()
-	e = h.connect(context.Background(), candidate{conn: ours})
-	e.state = Ready
+	e = &entry{stage: ready}
+	h.connect(context.Background(), e, ours)
 	return e, its, bufio.NewReader(its)
 }
 
@@ -52,7 +52,7 @@ func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
 		if took := time.Since(start); took != 3*time.Second {
 			t.Errorf("after %v", took)
 		}
-		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, ErrLost) {
+		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errLost) {
 			t.Errorf("err = %v", err)
 		}
 		if took := time.Since(start); took != writeTimeout {

@@ -83,3 +83,7 @@ func said(err error) *types.Error {
 	}
 	return nil
 }
+
+func unknownCall(r *jrpc2.Request) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", r.Method()), "")
+}

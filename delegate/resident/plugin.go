@@ -1,24 +1,19 @@
 package resident
 
 import (
+	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"os"
-	"strconv"
-	"strings"
-	"sync"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/turns"
 )
-
-// welcomeTimeout is how long a host may take to ask a process to register.
-const welcomeTimeout = 30 * time.Second
 
 // A Plugin is the plugin's side: it registers with a [Host] and serves its calls.
 // It serves one host at a time. The fields must not change once it is in use; the
@@ -50,91 +45,7 @@ type Plugin struct {
 	Logger *slog.Logger
 
 	turns   turns.Turns[struct{}]
-	mu      sync.Mutex // protects session
-	session *session   // the current one, or nil
-}
-
-// Serve registers p over conn and serves calls until the connection is lost or
-// ctx ends. When ctx ends, Serve waits for running commands up to DrainTimeout. It
-// closes conn.
-//
-// It returns nil when ctx has ended. Otherwise the error is [ErrRefused] when the host
-// refuses p, or [ErrLost] when the connection is lost or the host does not ask p to
-// register within 30 seconds.
-func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
-	if err := p.info().check(); err != nil {
-		return errors.Join(fault.Of("serve", p.info().String(), err), conn.Close())
-	}
-	s := p.newSession(ctx, conn)
-	p.setSession(s)
-	defer p.setSession(nil)
-	welcome := time.AfterFunc(welcomeTimeout, func() {
-		if !s.asked.Load() {
-			s.fail(fmt.Errorf("%w: it does not ask the plugin to register", ErrLost))
-		}
-	})
-	defer welcome.Stop()
-	select {
-	case <-s.done:
-		return fault.Of("serve", p.info().String(), s.why())
-	case <-ctx.Done():
-	}
-	if err := s.server.Notify(context.WithoutCancel(ctx), methodLeave, nil); err != nil || pause(s.done, orDefault(p.DrainTimeout, 5*time.Second)) {
-		s.fail(errLeft)
-	}
-	return nil
-}
-
-// Run connects to the socket of the host and serves. When the connection is lost
-// or p is refused, it reconnects after a pause, which grows from 100 milliseconds
-// to 10 seconds. Run returns nil when ctx ends.
-func (p *Plugin) Run(ctx context.Context, socket string) error {
-	const first, longest = 100 * time.Millisecond, 10 * time.Second
-	for wait := first; ; wait = min(2*wait, longest) {
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-		if err == nil {
-			if err = p.Serve(ctx, conn); !errors.Is(err, ErrRefused) {
-				wait = first
-			}
-		}
-		p.logger().LogAttrs(ctx, slog.LevelDebug, "disconnected", slog.Duration("pause", wait), slog.Any("err", err))
-		if !pause(ctx.Done(), wait) {
-			return nil
-		}
-	}
-}
-
-// Inherited returns the connection of a launched process, and the index and the
-// name that its Plugin must have. It reads CNI_RELAY_SOCKET, the number of the
-// descriptor, CNI_RELAY_INDEX and CNI_RELAY_NAME. The connection is nil when
-// CNI_RELAY_SOCKET is not set. Call Inherited once.
-func Inherited(environ []string) (conn net.Conn, index, name string, err error) {
-	env := make(map[string]string)
-	for _, kv := range environ {
-		if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "CNI_RELAY_") {
-			env[k] = v
-		}
-	}
-	socket, ok := env["CNI_RELAY_SOCKET"]
-	if !ok {
-		return nil, "", "", nil
-	}
-	failed := func(err error) (net.Conn, string, string, error) {
-		return nil, "", "", fault.Of("serve", "CNI_RELAY_SOCKET", err)
-	}
-	fd, err := strconv.Atoi(socket)
-	if err != nil || fd < 3 {
-		return failed(fmt.Errorf("%.40q is not the number of a descriptor", socket))
-	}
-	f := os.NewFile(uintptr(fd), "resident")
-	if f == nil {
-		return failed(os.ErrInvalid)
-	}
-	defer func() { _ = f.Close() }() // children do not inherit the copy that FileConn makes
-	if conn, err = net.FileConn(f); err != nil {
-		return failed(err)
-	}
-	return conn, env["CNI_RELAY_INDEX"], env["CNI_RELAY_NAME"], nil
+	session atomic.Pointer[session] // the current one, or nil
 }
 
 func (p *Plugin) info() Info {
@@ -148,8 +59,27 @@ func (p *Plugin) logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-func (p *Plugin) setSession(s *session) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.session = s
+// run runs a command.
+func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
+	if !slices.Contains(p.Types, c.Type) {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "resident plugin "+p.info().String()+" does not serve this type", "")
+	}
+	if id := c.Env["CNI_CONTAINERID"]; id != "" {
+		turn := p.turns.LineUp(id, struct{}{}, nil)
+		defer turn.Leave()
+		if err := turn.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var stdout bytes.Buffer
+	process := p.Process
+	process.Env = slices.Clone(process.Env)
+	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
+		process.Env = append(process.Env, k+"="+c.Env[k])
+	}
+	process.Stdin, process.Stdout = bytes.NewReader(c.Config), &stdout
+	if err := p.Plugin.Run(ctx, process); err != nil {
+		return nil, err
+	}
+	return stdout.Bytes(), nil
 }

@@ -170,8 +170,11 @@ func (q *requests) handle(_ context.Context, from resident.Info, r resident.Requ
 		op = "detach"
 	}
 	q.got = append(q.got, strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", from, op, r.ContainerID, r.IfName, r.Network.Name())))
-	if r.ContainerID == "full" {
+	switch r.ContainerID {
+	case "full":
 		return fmt.Errorf("attaching: %w", types.NewError(107, "no device", ""))
+	case "panic":
+		panic("no such container")
 	}
 	return nil
 }
@@ -181,7 +184,8 @@ func detach(id string) resident.Request {
 }
 
 // Each request is answered on its own, with the code of its failure. An invalid
-// one never reaches the handler.
+// one never reaches the handler. One that is too long is not sent. A panic fails its
+// request alone.
 func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
 	t.Parallel()
 	n, q := newNode(t), &requests{}
@@ -189,6 +193,8 @@ func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
 	n.start()
 	p := n.serve(simple("10", "a"))
 	blue := nodetest.Network("blue", "x")
+	long := detach("c1")
+	long.Args = strings.Repeat("x", 8<<20)
 	for _, tt := range []struct {
 		resident.Request
 		code uint
@@ -196,6 +202,8 @@ func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
 	}{
 		{resident.Request{ContainerID: "c1", IfName: "net1", Network: blue}, 0, ""},
 		{resident.Request{ContainerID: "full", Network: blue}, 107, "attaching: no device"},
+		{resident.Request{ContainerID: "panic", Network: blue}, types.ErrInternal, "the host panicked: no such container"},
+		{long, types.ErrInternal, "is longer than 4194304"},
 		{resident.Request{Detach: true, ContainerID: "c1", IfName: "net2"}, 0, ""},
 		{resident.Request{Detach: true, ContainerID: "../c1", IfName: "net2"}, 4, `"../c1"`},
 		{resident.Request{Detach: true, ContainerID: "c1"}, 4, "interface"},
@@ -208,7 +216,7 @@ func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
 			t.Errorf("%v, want %q", err, tt.text)
 		}
 	}
-	nodetest.Equal(t, "handled", q.got, []string{"10-a attach c1 net1 blue", "10-a attach full  blue", "10-a detach c1 net2"})
+	nodetest.Equal(t, "handled", q.got, []string{"10-a attach c1 net1 blue", "10-a attach full  blue", "10-a attach panic  blue", "10-a detach c1 net2"})
 }
 
 // A command may request something that calls plugins of its own resident.
@@ -273,21 +281,6 @@ func TestRequestsThatCannotBeHandledFail(t *testing.T) {
 	nodetest.OK(t, n.Stop(t.Context()))
 }
 
-// A request that is too long is not sent, and the next one is handled.
-func TestRequestThatIsTooLongIsNotSent(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.Requests = (&requests{}).handle
-	n.start()
-	p := n.serve(simple("10", "a"))
-	long := detach("c1")
-	long.Args = strings.Repeat("x", 8<<20)
-	if err := p.Request(t.Context(), long); err == nil || !strings.Contains(err.Error(), "is longer than 4194304") {
-		t.Errorf("err = %v", err)
-	}
-	nodetest.OK(t, p.Request(t.Context(), detach("c1")))
-}
-
 // Synchronize cannot request anything: the host would wait for Synchronize.
 func TestRequestDuringSynchronizeFails(t *testing.T) {
 	t.Parallel()
@@ -302,24 +295,4 @@ func TestRequestDuringSynchronizeFails(t *testing.T) {
 		return nil
 	}
 	nodetest.OK(t, n.serve(p).Request(t.Context(), detach("c1")))
-}
-
-// A panic in Requests fails that request. The host and its other calls go on.
-func TestPanicInRequestsFailsTheRequest(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.Requests = func(_ context.Context, _ resident.Info, r resident.Request) error {
-		if r.ContainerID == "c1" {
-			panic("no such container")
-		}
-		return nil
-	}
-	n.start()
-	p := n.serve(simple("10", "a"))
-	err := p.Request(t.Context(), detach("c1"))
-	nodetest.Code(t, err, types.ErrInternal)
-	if err == nil || !strings.Contains(err.Error(), "the host panicked: no such container") {
-		t.Errorf("err = %v", err)
-	}
-	nodetest.OK(t, p.Request(t.Context(), detach("c2")))
 }

@@ -8,6 +8,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/creachadair/jrpc2"
+
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/peer"
 )
@@ -15,15 +18,6 @@ import (
 // maxPending is how many connections may be registering at the same time. Others wait
 // to be accepted.
 const maxPending = 32
-
-// A candidate is a connection that may become a resident.
-type candidate struct {
-	Status  // of a launched resident with the index and name that it must have
-	conn    net.Conn
-	pending chan struct{} // holds a value while c registers; may be nil
-	settled func(error)   // called once: with nil when it serves, otherwise with the reason
-	bury    func()        // ends its process; may be nil
-}
 
 // accept registers the processes that connect, until ctx ends.
 func (h *Host) accept(ctx context.Context) {
@@ -40,44 +34,41 @@ func (h *Host) accept(ctx context.Context) {
 			}
 			continue
 		}
-		uid, ok := peer.UID(conn)
-		if !ok {
-			uid = -1
-		}
-		c := candidate{Status: Status{UID: uid}, conn: conn, pending: pending, settled: func(error) {}}
+		uid, _ := peer.UID(conn)
 		pending <- struct{}{}
-		h.tasks.Go(func() { h.attend(ctx, c) })
+		h.tasks.Go(func() { h.attend(ctx, &entry{Status: Status{UID: uid}, settled: func(error) { <-pending }}, conn) })
 	}
 }
 
-// attend registers c, and returns when the connection and the process of c have
+// attend registers e, and returns when the connection and the process of e have
 // ended.
-func (h *Host) attend(ctx context.Context, c candidate) {
-	e := h.connect(ctx, c)
+func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn) {
+	h.connect(ctx, e, conn)
 	defer close(e.ended)
 	err := h.admit(ctx, e)
+	ctx = context.WithoutCancel(ctx)
 	if err == nil {
-		err = h.join(context.WithoutCancel(ctx), e)
+		err = h.join(ctx, e)
 	}
 	if err == nil {
 		s := e.Status
 		s.State = Ready
 		h.observe(s)
-		c.settled(nil)
+		e.settled(nil)
 	} else {
-		h.reject(context.WithoutCancel(ctx), e, err)
-	}
-	if c.pending != nil {
-		<-c.pending
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		_ = e.call(ctx, methodRefused, refusal{err.Error()}, nil) // it may not listen
+		cancel()
+		e.fail(err)
 	}
 	<-e.done
 	h.changed()
 	_ = e.client.Close() // waits for the handlers of requests
-	if c.bury != nil {
-		c.bury()
+	if e.bury != nil {
+		e.bury()
 	}
 	if err == nil {
-		h.observe(e.as(Gone, e.why()))
+		h.observe(e.gone())
 		return
 	}
 	which := e.String()
@@ -86,15 +77,24 @@ func (h *Host) attend(ctx context.Context, c candidate) {
 	}
 	err = fault.Of("register", which, err)
 	h.observe(e.as(Refused, err))
-	c.settled(err)
+	e.settled(err)
 }
 
-// reject tells e why it is refused, and disconnects it.
-func (h *Host) reject(ctx context.Context, e *entry, why error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	_ = e.call(ctx, methodRefused, refusal{why.Error()}, nil) // it may not listen
-	e.fail(why)
+// connect begins to exchange messages with e. The end of ctx has no effect.
+func (h *Host) connect(ctx context.Context, e *entry, conn net.Conn) {
+	ctx = context.WithoutCancel(ctx)
+	e.Status, e.link, e.ended = e.as(Joining, nil), newLink(ctx, conn, maxHello), make(chan struct{})
+	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
+		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },
+		OnNotify: func(r *jrpc2.Request) {
+			if r.Method() == methodLeave {
+				h.edit(e, func() { e.stage = leaving })
+			}
+		},
+		OnCancel: func(client *jrpc2.Client, r *jrpc2.Response) {
+			_ = client.Notify(ctx, methodCancel, []string{r.ID()}) // fails if the connection is lost
+		},
+	})
 }
 
 // admit asks e who it is and enters it in the table.
@@ -106,7 +106,7 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 	case e.UID != 0 && e.UID != os.Geteuid():
 		return refused("processes of user %d may not register", e.UID)
 	}
-	defer context.AfterFunc(ctx, func() { e.fail(ErrStopped) })()
+	defer context.AfterFunc(ctx, func() { e.fail(errStopped) })()
 	var said hello
 	if err := h.step(ctx, e, methodRegister, greeting{protocol, h.Requests != nil}, &said); err != nil {
 		return fmt.Errorf("asking who it is: %w", err)
@@ -128,14 +128,17 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 // join tells e what is attached, and then lets it serve.
 func (h *Host) join(ctx context.Context, e *entry) error {
 	h.tasks.Go(func() { e.watch(ctx, orDefault(h.pingInterval, 10*time.Second)) })
-	known, err := h.known(ctx, e.Info)
+	known, err := h.known(ctx, e.Types)
 	if err != nil {
 		return fmt.Errorf("listing the attachments: %w", err)
 	}
 	if err := h.step(ctx, e, methodSynchronize, synchronization{known}, nil); err != nil {
 		return fmt.Errorf("telling it the attachments: %w", err)
 	}
-	if err := h.remember(e.Info); err != nil {
+	if h.Orphan >= 0 {
+		err = h.notes().keep(e.Types)
+	}
+	if err != nil {
 		return fmt.Errorf("noting its types: %w", err)
 	}
 	if !h.serve(e) {
@@ -149,11 +152,34 @@ func (h *Host) step(ctx context.Context, e *entry, method string, params, result
 	ctx, cancel := context.WithTimeoutCause(ctx, h.registerTimeout(), errLate)
 	defer cancel()
 	err := e.call(ctx, method, params, result)
-	switch {
-	case err != nil && errors.Is(context.Cause(ctx), errLate):
+	if err != nil && errors.Is(context.Cause(ctx), errLate) {
 		return fmt.Errorf("%w (%v)", errTimeout, h.registerTimeout())
-	case errors.Is(err, errGone) && e.closed(): // the message was not sent
-		return e.why()
 	}
 	return err
+}
+
+// answer handles a request of e. A panic becomes an error: it ends neither the host
+// nor other calls.
+func (h *Host) answer(ctx context.Context, e *entry, call *jrpc2.Request) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = types.NewError(types.ErrInternal, fmt.Sprintf("the host panicked: %v", v), "")
+		}
+	}()
+	switch {
+	case call.Method() != methodRequest:
+		return unknownCall(call)
+	case !h.serves(e):
+		return errGone
+	case h.Requests == nil:
+		return errors.ErrUnsupported
+	}
+	var r Request
+	if err := call.UnmarshalParams(&r); err != nil {
+		return types.NewError(types.ErrDecodingFailure, "invalid request: "+err.Error(), "")
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
+	return h.Requests(ctx, e.Info, r)
 }

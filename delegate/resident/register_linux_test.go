@@ -162,53 +162,24 @@ func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	n.await("10-a ready", 1)
 }
 
-// The first one is not affected.
-func TestSecondResidentOfANameIsRefused(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	n.serve(simple("10", "a"))
-	second := n.connect(newPlugin("10", "a", fakes("other"), "other"))
-	err := nodetest.Come(t, second.err, "the refusal")
-	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "a resident 10-a is connected already") {
-		t.Errorf("err = %v", err)
-	}
-	n.serve(newPlugin("20", "a", fakes("third"), "third")) // the index is part of the name
-	_, err = n.exec(t.Context(), "a", "ADD", "c1")
-	nodetest.OK(t, err)
-}
-
-// The reason names both residents.
-func TestSecondResidentOfATypeIsRefused(t *testing.T) {
+// The reason names what they would share. The first one is not affected.
+func TestSecondResidentOfANameOrATypeIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
-	err := nodetest.Come(t, n.connect(newPlugin("05", "b", fakes("y"), "y")).err, "the refusal")
-	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), `05-b claims type "y", which 10-a serves`) {
-		t.Errorf("err = %v", err)
-	}
-	nodetest.Equal(t, "got", n.states(), []string{"10-a ready"})
-}
-
-func TestOneOfManyResidentsThatClaimATypeGetsIt(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.ReturnTimeout = patience
-	n.start()
-	var all []*served
-	for i := range 10 {
-		all = append(all, n.connect(newPlugin("10", fmt.Sprint("d", i), fakes("x"), "x")))
-	}
-	refused := make(chan error)
-	for _, r := range all {
-		go func() { refused <- <-r.err }()
-	}
-	for range 9 {
-		if err := nodetest.Come(t, refused, "a refusal"); !errors.Is(err, resident.ErrRefused) {
-			t.Errorf("err = %v", err)
+	for reason, second := range map[string]*resident.Plugin{
+		"a resident 10-a is connected already":    newPlugin("10", "a", fakes("other"), "other"),
+		`05-b claims type "y", which 10-a serves`: newPlugin("05", "b", fakes("y"), "y"),
+	} {
+		err := nodetest.Come(t, n.connect(second).err, "the refusal")
+		if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("err = %v, want %q", err, reason)
 		}
 	}
+	n.serve(newPlugin("20", "a", fakes("third"), "third")) // the index is part of the name
 	_, err := n.exec(t.Context(), "x", "ADD", "c1")
 	nodetest.OK(t, err)
+	nodetest.Equal(t, "got", n.states(), []string{"10-a ready", "20-a ready"})
 }
 
 // A process that breaks the protocol is disconnected, before it is ready and after. Its

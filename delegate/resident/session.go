@@ -1,15 +1,12 @@
 package resident
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -24,7 +21,6 @@ type session struct {
 	server   *jrpc2.Server
 	asked    atomic.Bool // to register
 	requests atomic.Bool // the host takes requests
-	told     atomic.Bool // Synchronize has returned
 }
 
 // newSession begins to serve calls over conn. The contexts of commands have the values
@@ -74,7 +70,7 @@ func (s *session) handle(ctx context.Context, r *jrpc2.Request) (answer any, err
 		}
 	case methodPing:
 	default:
-		err = types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", r.Method()), "")
+		err = unknownCall(r)
 	}
 	return answer, failure(err)
 }
@@ -93,7 +89,6 @@ func (s *session) synchronize(ctx context.Context, r *jrpc2.Request) error {
 	if err == nil && s.plugin.Synchronize != nil {
 		err = s.plugin.Synchronize(ctx, m.Known)
 	}
-	s.told.Store(err == nil)
 	return err
 }
 
@@ -107,29 +102,4 @@ func (s *session) command(ctx context.Context, r *jrpc2.Request) (stdout []byte,
 		return nil, types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", len(stdout), maxOutput), "")
 	}
 	return stdout, err
-}
-
-// run runs a command.
-func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
-	if !slices.Contains(p.Types, c.Type) {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "resident plugin "+p.info().String()+" does not serve this type", "")
-	}
-	if id := c.Env["CNI_CONTAINERID"]; id != "" {
-		turn := p.turns.LineUp(id, struct{}{}, nil)
-		defer turn.Leave()
-		if err := turn.Wait(ctx); err != nil {
-			return nil, err
-		}
-	}
-	var stdout bytes.Buffer
-	process := p.Process
-	process.Env = slices.Clone(process.Env)
-	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
-		process.Env = append(process.Env, k+"="+c.Env[k])
-	}
-	process.Stdin, process.Stdout = bytes.NewReader(c.Config), &stdout
-	if err := p.Plugin.Run(ctx, process); err != nil {
-		return nil, err
-	}
-	return stdout.Bytes(), nil
 }

@@ -1,12 +1,10 @@
 package resident
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -26,9 +24,9 @@ type table struct {
 	mu      sync.Mutex // protects what follows
 	phase   phase
 	started time.Time
-	live    []*entry      // have claimed their types; see connected
-	away    []Status      // residents that have left, and files of Dir that do not serve
-	change  chan struct{} // closed at the next change; nil while nobody waits
+	live    []*entry  // have claimed their types; see connected
+	away    []Status  // residents that have left, and files of Dir that do not serve
+	change  sync.Cond // signals a change to await; its L is set there
 }
 
 // connected returns the residents that are connected, and enters the others in away.
@@ -38,8 +36,8 @@ func (t *table) connected() []*entry {
 		if !e.closed() {
 			return false
 		}
-		if e.state == Ready { // otherwise those it would have replaced are still in away
-			s := e.as(Gone, e.why())
+		if e.stage != joining { // otherwise those it would have replaced are still in away
+			s := e.gone()
 			s.UID, s.PID = -1, 0
 			t.miss(s)
 		}
@@ -64,7 +62,7 @@ func (t *table) claim(e *entry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.phase != running {
-		return ErrStopped
+		return errStopped
 	}
 	for _, other := range t.connected() {
 		if other.String() == e.String() {
@@ -90,40 +88,27 @@ func (t *table) serve(e *entry) bool {
 	}
 	t.away = slices.DeleteFunc(t.away, func(a Status) bool { return a.same(e.Status) })
 	for i := range t.away {
-		a := &t.away[i]
-		a.Types = slices.DeleteFunc(slices.Clone(a.Types), func(typ string) bool { return slices.Contains(e.Types, typ) })
+		t.away[i] = t.away[i].without(func(typ string) bool { return slices.Contains(e.Types, typ) })
 	}
-	e.state = Ready
-	t.signal()
+	e.stage = ready
+	t.change.Broadcast()
 	return true
 }
 
-// serves reports whether e is ready.
+// serves reports whether e has joined.
 func (t *table) serves(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return e.state == Ready
+	return e.stage != joining
 }
 
-// retire makes no further calls to e, and disconnects it when those that run have
-// been answered.
-func (t *table) retire(e *entry) {
+// edit changes the stage or the calls of e, and disconnects e when it is leaving and all
+// calls have been answered.
+func (t *table) edit(e *entry, change func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e.leaving = true
-	t.dismiss(e)
-}
-
-// answered enters that a call of e, see await, has returned.
-func (t *table) answered(e *entry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e.calls--
-	t.dismiss(e)
-}
-
-func (t *table) dismiss(e *entry) {
-	if e.leaving && e.calls == 0 {
+	change()
+	if e.stage == leaving && e.calls == 0 {
 		e.fail(errLeft)
 	}
 }
@@ -151,62 +136,43 @@ func (t *table) note(s Status) {
 func (t *table) changed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.signal()
+	t.change.Broadcast()
 }
 
-// signal is changed while the lock is held.
-func (t *table) signal() {
-	if t.change != nil {
-		close(t.change)
-		t.change = nil
-	}
-}
-
-// sleep releases the lock and waits for a change. It reports false when over is
-// closed first. The lock is held before and after.
-func (t *table) sleep(over <-chan struct{}) bool {
-	if t.change == nil {
-		t.change = make(chan struct{})
-	}
-	change := t.change
-	t.mu.Unlock()
-	defer t.mu.Lock()
-	select {
-	case <-change:
-		return true
-	case <-over:
-		return false
-	}
-}
-
-// await waits until a resident serves a type, and returns it for one call; see
-// answered. A patient call also waits for one that is not connected, unless it has
-// been gone for as long as patience.
+// await waits until a resident serves a type, and returns it with one call more. A patient call also waits for one that is not connected, unless it has
+// been gone for as long as patience. When await fails, it returns the resident that
+// is about to serve the type or still to leave, if there is one.
 func (t *table) await(ctx context.Context, typ string, patience time.Duration) (*entry, error) {
+	defer context.AfterFunc(ctx, t.changed)()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.change.L == nil {
+		t.change.L = &t.mu
+	}
 	patient := patience > 0 && (t.serving(typ) != nil || time.Since(t.missedSince(typ)) < patience)
 	for {
 		e := t.serving(typ)
 		switch {
-		case e == nil || e.leaving:
+		case e == nil || e.stage == leaving:
 			if !patient || t.phase == stopped {
-				return nil, errGone
+				return e, errGone
 			}
-		case e.state == Ready:
+		case e.stage == ready:
 			e.calls++
 			return e, nil
 		}
-		if !t.sleep(ctx.Done()) {
-			err := errGone
-			if e != nil {
-				err = fmt.Errorf("%w yet: %s registers or leaves", errGone, e)
-			}
-			if !errors.Is(context.Cause(ctx), errLate) { // the deadline is the caller's
-				err = fmt.Errorf("%w: %w", err, ended(ctx))
-			}
-			return nil, err
+		if ctx.Err() == nil {
+			t.change.Wait()
+			continue
 		}
+		err := errGone
+		if e != nil {
+			err = fmt.Errorf("%w yet: %s registers or leaves", errGone, e)
+		}
+		if !errors.Is(context.Cause(ctx), errLate) { // the deadline is the caller's
+			err = fmt.Errorf("%w: %w", err, ended(ctx))
+		}
+		return e, err
 	}
 }
 
@@ -219,36 +185,4 @@ func (t *table) missedSince(typ string) time.Time {
 		}
 	}
 	return since
-}
-
-// owns reports whether only residents serve a type.
-func (h *Host) owns(typ string) bool {
-	return slices.Contains(h.Reserve, typ) ||
-		slices.ContainsFunc(h.Plugins(), func(s Status) bool { return slices.Contains(s.Types, typ) })
-}
-
-// Plugins lists the residents in order: those that are connected, those that have
-// gone and whose types are reserved, and the files of Dir that do not serve. A
-// refused connection is not in the list; see [Host.Observer].
-func (h *Host) Plugins() (all []Status) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, e := range h.connected() {
-		s := e.Status
-		s.State = e.state
-		all = append(all, s)
-	}
-	if h.phase != stopped {
-		h.giveUp()
-	}
-	for _, a := range h.away {
-		if a.State == Gone && h.phase != stopped {
-			a.Types = slices.DeleteFunc(slices.Clone(a.Types), h.released)
-		}
-		if (a.State != Gone || len(a.Types) > 0) && !slices.ContainsFunc(all, a.same) {
-			all = append(all, a)
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Status) int { return cmp.Or(a.before(b.Info), strings.Compare(a.Path, b.Path)) })
-	return all
 }

@@ -141,7 +141,7 @@ func (d *service) request(ctx context.Context, from resident.Info, r resident.Re
 // logResident logs a change of a resident.
 func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 	level := slog.LevelInfo
-	if s.Err != nil && !errors.Is(s.Err, resident.ErrStopped) {
+	if s.Err != nil {
 		level = slog.LevelWarn
 	}
 	source := "external"

@@ -1,0 +1,88 @@
+package resident
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metacni/metacni/internal/fault"
+)
+
+// errBefore is why a resident is gone that was there before Start.
+var errBefore = errors.New("it has not connected since the host was started")
+
+// recall reserves the types that residents have served before Start, unless it is
+// certain that no attachment uses them.
+func (h *Host) recall(ctx context.Context) error {
+	noted, err := h.notes().list()
+	if err != nil {
+		return fault.Of("start", h.StateDir, err)
+	}
+	needed, err := h.known(ctx, noted)
+	certain := err == nil && h.Attachments != nil
+	reserved := slices.DeleteFunc(noted, func(typ string) bool {
+		used := slices.ContainsFunc(needed, func(k Known) bool { return k.Type == typ })
+		if !used && certain {
+			h.notes().remove(typ)
+		}
+		return !used && certain
+	})
+	if len(reserved) > 0 {
+		h.note(Status{Info: Info{Types: reserved}, UID: -1}.as(Gone, errBefore))
+	}
+	return nil
+}
+
+// owns reports whether only residents serve a type.
+func (h *Host) owns(typ string) bool {
+	return slices.Contains(h.Reserve, typ) ||
+		slices.ContainsFunc(h.Plugins(), func(s Status) bool { return slices.Contains(s.Types, typ) })
+}
+
+// Plugins lists the residents in order: those that are connected, those that have
+// gone and whose types are reserved, and the files of Dir that do not serve. The types
+// that residents have served before Start are those of one without a name. A refused
+// connection is not in the list; see [Host.Observer].
+func (h *Host) Plugins() (all []Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.connected() {
+		s := e.Status
+		if e.stage != joining {
+			s.State = Ready
+		}
+		all = append(all, s)
+	}
+	if h.phase != stopped {
+		h.giveUp()
+	}
+	for _, a := range h.away {
+		if a.State == Gone && h.phase != stopped {
+			a = a.without(h.notes().released)
+		}
+		if (a.State != Gone || len(a.Types) > 0) && !slices.ContainsFunc(all, a.same) {
+			all = append(all, a)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Status) int { return cmp.Or(a.before(b.Info), strings.Compare(a.Path, b.Path)) })
+	return all
+}
+
+// giveUp forgets the residents that have been gone for Orphan, and their notes.
+// The lock is held.
+func (h *Host) giveUp() {
+	h.away = slices.DeleteFunc(h.away, func(a Status) bool {
+		if h.Orphan == 0 || a.State != Gone || time.Since(a.Since) < h.Orphan {
+			return false
+		}
+		for _, typ := range a.Types {
+			if !slices.ContainsFunc(h.live, func(e *entry) bool { return slices.Contains(e.Types, typ) }) {
+				h.notes().remove(typ) // otherwise the next Start reserves it again
+			}
+		}
+		return true
+	})
+}

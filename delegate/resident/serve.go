@@ -1,0 +1,146 @@
+package resident
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/fault"
+)
+
+// welcomeTimeout is how long a host may take to ask a process to register.
+const welcomeTimeout = 30 * time.Second
+
+// Serve registers p over conn and serves calls until the connection is lost or
+// ctx ends. When ctx ends, Serve waits for running commands up to DrainTimeout. It
+// closes conn.
+//
+// It returns nil when ctx has ended. Otherwise the error is [ErrRefused] when the host
+// refuses p. It has code 11 when the connection is lost or the host does not ask p to
+// register within 30 seconds.
+func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
+	if err := p.info().check(); err != nil {
+		return errors.Join(fault.Of("serve", p.info().String(), err), conn.Close())
+	}
+	s := p.newSession(ctx, conn)
+	p.session.Store(s)
+	defer p.session.Store(nil)
+	welcome := time.AfterFunc(welcomeTimeout, func() {
+		if !s.asked.Load() {
+			s.fail(fmt.Errorf("%w: it does not ask the plugin to register", errLost))
+		}
+	})
+	defer welcome.Stop()
+	select {
+	case <-s.done:
+		return fault.Of("serve", p.info().String(), s.why())
+	case <-ctx.Done():
+	}
+	if err := s.server.Notify(context.WithoutCancel(ctx), methodLeave, nil); err != nil || pause(s.done, orDefault(p.DrainTimeout, 5*time.Second)) {
+		s.fail(errLeft)
+	}
+	return nil
+}
+
+// Run connects to the socket of the host and serves. When the connection is lost
+// or p is refused, it reconnects after a pause, which grows from 100 milliseconds
+// to 10 seconds. Run returns nil when ctx ends.
+func (p *Plugin) Run(ctx context.Context, socket string) error {
+	const first, longest = 100 * time.Millisecond, 10 * time.Second
+	for wait := first; ; wait = min(2*wait, longest) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err == nil {
+			if err = p.Serve(ctx, conn); !errors.Is(err, ErrRefused) {
+				wait = first
+			}
+		}
+		p.logger().LogAttrs(ctx, slog.LevelDebug, "disconnected", slog.Duration("pause", wait), slog.Any("err", err))
+		if !pause(ctx.Done(), wait) {
+			return nil
+		}
+	}
+}
+
+// Inherited returns the connection of a launched process, and the index and the
+// name that its Plugin must have. It reads CNI_RELAY_SOCKET, the number of the
+// descriptor, CNI_RELAY_INDEX and CNI_RELAY_NAME. The connection is nil when
+// CNI_RELAY_SOCKET is not set. Call Inherited once.
+func Inherited(environ []string) (conn net.Conn, index, name string, err error) {
+	env := make(map[string]string)
+	for _, kv := range environ {
+		if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "CNI_RELAY_") {
+			env[k] = v
+		}
+	}
+	socket, ok := env["CNI_RELAY_SOCKET"]
+	if !ok {
+		return nil, "", "", nil
+	}
+	failed := func(err error) (net.Conn, string, string, error) {
+		return nil, "", "", fault.Of("serve", "CNI_RELAY_SOCKET", err)
+	}
+	fd, err := strconv.Atoi(socket)
+	if err != nil || fd < 3 {
+		return failed(fmt.Errorf("%.40q is not the number of a descriptor", socket))
+	}
+	f := os.NewFile(uintptr(fd), "resident")
+	defer func() { _ = f.Close() }() // children do not inherit the copy that FileConn makes
+	if conn, err = net.FileConn(f); err != nil {
+		return failed(err)
+	}
+	return conn, env["CNI_RELAY_INDEX"], env["CNI_RELAY_NAME"], nil
+}
+
+// Request asks the host for a change and returns when it is done. An error of
+// the host is a [*types.Error].
+//
+// A command may call Request. But the host runs one operation of a container at
+// a time: a command must not wait for a request for its own container.
+//
+// It fails with code 11 when p is not connected, or Synchronize has not returned
+// yet, and with [errors.ErrUnsupported] when the host takes no requests. The end of
+// ctx does not stop the host. When Request fails because the connection is lost or ctx
+// has ended, the host may have done the change.
+func (p *Plugin) Request(ctx context.Context, r Request) error {
+	err := p.session.Load().request(ctx, r)
+	var said *types.Error
+	if errors.As(err, &said) {
+		return err
+	}
+	return fault.Of("request", p.info().String(), err)
+}
+
+func (s *session) request(ctx context.Context, r Request) error {
+	switch {
+	case s == nil:
+		return errGone
+	case !s.requests.Load():
+		return errors.ErrUnsupported
+	}
+	data, err := json.Marshal(r)
+	if err == nil && len(data) > maxOutput {
+		err = fmt.Errorf("a request of %d bytes is longer than %d", len(data), maxOutput)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.server.Callback(ctx, methodRequest, json.RawMessage(data))
+	switch {
+	case err == nil:
+		return nil
+	case said(err) != nil:
+		return said(err)
+	case ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return fmt.Errorf("%w: %w", errLost, err)
+}
