@@ -371,8 +371,8 @@ func TestDeeplyNestedInputIsRefused(t *testing.T) {
 		"Parse of a list": {3, list, func(text string) error { _, err := netconf.Parse([]byte(text)); return err }},
 		"Parse":           {1, lone, func(text string) error { _, err := netconf.Parse([]byte(text)); return err }},
 		"ParsePlugin":     {1, lone, func(text string) error { _, err := netconf.ParsePlugin([]byte(text)); return err }},
-		"LoadFileFS": {1, lone, func(text string) error {
-			_, err := netconf.LoadFileFS(fstest.MapFS{"n.conf": {Data: []byte(text)}}, "n.conf")
+		"LoadFile": {1, lone, func(text string) error {
+			_, err := netconf.LoadFile(fstest.MapFS{"n.conf": {Data: []byte(text)}}, "n.conf")
 			return withoutPlace(err)
 		}},
 		"LoadChain": {1, `{"type":"a","x":%s}`, func(text string) error {

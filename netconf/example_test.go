@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing/fstest"
 
 	"github.com/metacni/metacni/netconf"
@@ -77,18 +75,8 @@ func ExampleLoad() {
 }
 
 func ExampleLoadFile() {
-	dir, err := os.MkdirTemp("", "netconf")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "red.conf")
-	if err := os.WriteFile(file, []byte(`{"name": "red", "type": "macvlan"}`), 0o600); err != nil {
-		fmt.Println(err)
-		return
-	}
-	n, err := netconf.LoadFile(file)
+	dir := fstest.MapFS{"red.conf": {Data: []byte(`{"name": "red", "type": "macvlan"}`)}} // or os.DirFS("/etc/cni/net.d")
+	n, err := netconf.LoadFile(dir, "red.conf")
 	fmt.Println(n.Name(), n.Plugins()[0].Type(), err)
 	// Output: red macvlan <nil>
 }
@@ -100,7 +88,7 @@ func ExampleFiles() {
 		"05-half.conflist": {Data: []byte(`{"name": "half", "plug`)},
 		"10-blue.conf":     {Data: []byte(`{"name": "blue", "type": "bridge"}`)},
 	}
-	for f, err := range netconf.Files(dir, nil) {
+	for f, err := range netconf.Files(dir) {
 		switch {
 		case err != nil:
 			fmt.Println("cannot be used:", f.Name)

@@ -21,34 +21,33 @@ type File struct {
 // which container runtimes take them, that of their names. The primary network is
 // the first that a meta-plugin can use:
 //
-//	for f, err := range netconf.Files(fsys, nil) {
+//	for f, err := range netconf.Files(fsys) {
 //		if err == nil && !ours(f.Network) {
 //			return f.Network, nil
 //		}
 //	}
 //
-// Files yields those that consider wants. A nil consider wants the files that
-// runtimes read: those ending in .conf, .conflist and .json, but no temporary file
-// (".tmp-" in the name) and no backup ("_bak" at the end). Files reads a file as
-// [Load] does, and only when the iteration comes to it.
+// The files that runtimes read are those ending in .conf, .conflist and .json. Files leaves
+// out temporary files (".tmp-" in the name). It reads a file as [Load] does, and only when the
+// iteration comes to it.
 //
 // A file that cannot be used is yielded with an error, which names the file, and
 // no Network. The error is one of [LoadFile] or [Network.Runnable]. An error with
 // the zero File means that fsys cannot be listed.
-func Files(fsys fs.FS, consider func(fs.DirEntry) bool) iter.Seq2[File, error] {
-	if consider == nil {
-		consider = runtimeReads
-	}
+func Files(fsys fs.FS) iter.Seq2[File, error] {
 	return func(yield func(File, error) bool) {
-		names, err := listDir(fsys, ".", consider)
+		names, err := listDir(fsys, ".", isConfig)
 		if err != nil {
 			yield(File{}, err)
 			return
 		}
 		for _, name := range names {
-			n, err := loadFile(fsys, name, nil)
+			if strings.Contains(name, ".tmp-") {
+				continue
+			}
+			n, err := LoadFile(fsys, name)
 			if err == nil {
-				err = amend(n.Runnable(), func(e *Error) { e.File = name })
+				err = inFile(name, n.Runnable())
 			}
 			if err != nil {
 				n = Network{}
@@ -58,13 +57,6 @@ func Files(fsys fs.FS, consider func(fs.DirEntry) bool) iter.Seq2[File, error] {
 			}
 		}
 	}
-}
-
-// runtimeReads reports whether a container runtime reads a file at the top of its
-// directory.
-func runtimeReads(entry fs.DirEntry) bool {
-	name := entry.Name()
-	return isConfig(entry) && !strings.Contains(name, ".tmp-") && !strings.HasSuffix(name, "_bak")
 }
 
 // isConfig reports whether a file has the extension of a network configuration.

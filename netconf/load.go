@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -41,18 +39,16 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	}
 	var missed unfound
 	for _, file := range files {
-		n, err := loadFile(fsys, file, func(n Network) bool {
-			if n.Name() != name && called(file, name) {
-				missed.misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
+		n, list, err := readNetwork(fsys, file)
+		if err == nil && n.Name() == name {
+			if n, err = n.complete(fsys, file, list); err == nil {
+				return n, nil
 			}
-			return n.Name() == name
-		})
+		}
 		if err != nil {
 			missed.add(err, name)
-			continue
-		}
-		if !n.IsZero() {
-			return n, nil
+		} else if called(file, name) {
+			missed.misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
 		}
 	}
 	notFound := &Error{Kind: ErrNotFound, Network: name}
@@ -65,38 +61,23 @@ func Load(fsys fs.FS, name string) (Network, error) {
 // called reports whether file, without its extension, is the network's name.
 func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(file)) == name }
 
-// LoadFile reads the network configuration at path, of either form and with any
-// file name extension, and appends the plugins of a list's sub-directory as
+// LoadFile reads the network configuration of a file at the top of fsys, of either form
+// and with any file name extension, and appends the plugins of a list's sub-directory as
 // [Load] does.
 //
 // A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
 // cannot be read is an [*Error] without a Kind, of CNI code 5. Anything else than a
 // regular file of at most 1 MiB, or a link to one, is [ErrInvalid] and is not
 // opened. Other errors are those of [Parse]. Every error names the file.
-func LoadFile(path string) (Network, error) {
-	dir, file := filepath.Split(path)
-	if file == "" || file == "." || !fs.ValidPath(file) {
-		return Network{}, &Error{Kind: ErrInvalid, File: path, Err: errors.New("not the name of a file")}
+func LoadFile(fsys fs.FS, file string) (Network, error) {
+	if file == "." || path.Base(file) != file {
+		return Network{}, errNotFile(file)
 	}
-	if dir == "" {
-		dir = "."
+	n, list, err := readNetwork(fsys, file)
+	if err != nil {
+		return Network{}, err
 	}
-	n, err := loadFile(os.DirFS(dir), file, nil)
-	return n, amend(err, func(e *Error) {
-		if e.File == file {
-			e.File = path
-			return
-		}
-		e.File = filepath.Join(dir, e.File)
-	})
-}
-
-// LoadFileFS is [LoadFile] for a file at the top of fsys.
-func LoadFileFS(fsys fs.FS, file string) (Network, error) {
-	if fsys == nil || file == "." || path.Base(file) != file || !fs.ValidPath(file) {
-		return Network{}, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
-	}
-	return loadFile(fsys, file, nil)
+	return n.complete(fsys, file, list)
 }
 
 // LoadChain returns the network called name whose plugins are those of the files
@@ -120,24 +101,21 @@ func LoadChain(fsys fs.FS, name string) (Network, error) {
 	return newNetwork(object{"name": encodeString(name)}, plugins)
 }
 
-// loadFile reads a file at the top of fsys and the sub-directory of its network. It
-// returns the zero Network for a network that is not wanted; nil wants any.
-func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {
-	inFile := func(err error) error { return amend(err, func(e *Error) { e.File = file }) }
+// readNetwork reads a file at the top of fsys, and reports whether it has the form of a
+// list.
+func readNetwork(fsys fs.FS, file string) (n Network, list bool, err error) {
 	data, err := ReadFile(fsys, file)
 	if err != nil {
-		return Network{}, err
+		return Network{}, false, err
 	}
-	if err := checkBounds(data, bounds.Network); err != nil {
-		return Network{}, inFile(err)
+	if err = checkBounds(data, bounds.Network); err == nil {
+		n, list, err = parse(data)
 	}
-	n, list, err := parse(data)
-	if err != nil {
-		return Network{}, inFile(err)
-	}
-	if wanted != nil && !wanted(n) {
-		return Network{}, nil
-	}
+	return n, list, inFile(file, err)
+}
+
+// complete appends the plugins of the sub-directory to n, which file has defined.
+func (n Network) complete(fsys fs.FS, file string, list bool) (Network, error) {
 	if list && n.Name() != "" && !n.list.onlyInlined {
 		more, err := subdirectory(fsys, n.Name())
 		if err != nil {
@@ -146,7 +124,7 @@ func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, erro
 		n.plugins = slices.Concat(n.plugins, more)
 	}
 	if len(n.plugins) == 0 {
-		return Network{}, inFile(n.fail(ErrInvalid, "plugins", errors.New("no plugins, here or in the sub-directory")))
+		return Network{}, inFile(file, n.fail(ErrInvalid, "plugins", errors.New("no plugins, here or in the sub-directory")))
 	}
 	return n, nil
 }
@@ -172,7 +150,7 @@ func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
 			err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
 		}
 		if err != nil {
-			return nil, amend(err, func(e *Error) { e.File = file })
+			return nil, inFile(file, err)
 		}
 		plugins = append(plugins, p)
 	}
@@ -204,7 +182,7 @@ func listDir(fsys fs.FS, dir string, wanted func(fs.DirEntry) bool) ([]string, e
 // cannot be read is an [*Error] without a Kind.
 func ReadFile(fsys fs.FS, file string) ([]byte, error) {
 	if fsys == nil || !fs.ValidPath(file) {
-		return nil, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
+		return nil, errNotFile(file)
 	}
 	data, err := bounds.ReadFS(fsys, file, bounds.Network)
 	if unfit := (*bounds.UnfitError)(nil); errors.As(err, &unfit) {
@@ -214,6 +192,16 @@ func ReadFile(fsys fs.FS, file string) ([]byte, error) {
 		return nil, fileError(file, err)
 	}
 	return data, nil
+}
+
+// errNotFile is the error about a file that cannot exist.
+func errNotFile(file string) error {
+	return &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
+}
+
+// inFile returns err, an *Error or nil, as an error about file.
+func inFile(file string, err error) error {
+	return amend(err, func(e *Error) { e.File = file })
 }
 
 // fileError makes an *Error of what a file system returned.

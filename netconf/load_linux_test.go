@@ -33,8 +33,8 @@ func TestLoadDoesNotWaitForFiles(t *testing.T) {
 	must(os.WriteFile(at("10-blue.conf"), []byte(`{"name":"blue","type":"x"}`), 0o600))
 
 	for _, name := range []string{"00-fifo.conf", "01-link.conflist", "02-zero.json", "03-s.conf", "04-dir.conf", "dir"} {
-		_, err := netconf.LoadFile(at(name))
-		wantError{kind: netconf.ErrInvalid, file: at(name), text: "not a regular file"}.check(t, err)
+		_, err := netconf.LoadFile(os.DirFS(dir), name)
+		wantError{kind: netconf.ErrInvalid, file: name, text: "not a regular file"}.check(t, err)
 	}
 	if n, err := netconf.Load(os.DirFS(dir), "blue"); err != nil || n.Name() != "blue" {
 		t.Errorf("beside them: %q, %v", n.Name(), err)

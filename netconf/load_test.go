@@ -216,79 +216,49 @@ func TestLoadUnreadable(t *testing.T) {
 
 func TestLoadFile(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	nodetest.OK(t, os.CopyFS(dir, files(confDir)))
+	fsys := files(confDir)
 	for file, want := range map[string]string{
 		"10-red.conf":       "macvlan",
 		"40-chain.conflist": "first second third",
 		"41-only.conflist":  "alone",
 		"43-lone.conf":      "x",
 	} {
-		n, err := netconf.LoadFile(filepath.Join(dir, file))
-		if err != nil || typesOf(n) != want {
-			t.Errorf("%s is of %q, %v; want %q", file, typesOf(n), err, want)
-		}
-	}
-	at := func(file string) string { return filepath.Join(dir, file) }
-	tests := []struct {
-		path string
-		want wantError
-	}{
-		{at("absent.conf"), wantError{kind: netconf.ErrNotFound, file: at("absent.conf")}},
-		{at("05-bad.conf"), wantError{kind: netconf.ErrDecode, file: at("05-bad.conf"), text: "line 1, column 22"}},
-		{at("06-bad.conflist"), wantError{kind: netconf.ErrInvalid, file: at("06-bad.conflist"), network: "blue", key: "plugins"}},
-		{at("07-sub.conflist"), wantError{kind: netconf.ErrInvalid, file: at("broken/10.conf"), network: "broken", key: "type"}},
-		{at("44-none.conflist"), wantError{kind: netconf.ErrInvalid, file: at("44-none.conflist"), network: "none", key: "plugins"}},
-		{at("chain"), wantError{kind: netconf.ErrInvalid, file: at("chain"), text: "not a regular file"}},
-		{at("chain") + "/", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/"}},
-		{at("chain") + "/..", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/.."}},
-		{"", wantError{kind: netconf.ErrInvalid}},
-		{"no-such-file-here", wantError{kind: netconf.ErrNotFound, file: "no-such-file-here"}},
-	}
-	for _, tt := range tests {
-		n, err := netconf.LoadFile(tt.path)
-		if !n.IsZero() {
-			t.Errorf("%s: a network was returned with the error", tt.path)
-		}
-		tt.want.check(t, err)
-		if errors.Is(err, fs.ErrNotExist) != (tt.want.kind == netconf.ErrNotFound) {
-			t.Errorf("%s: fs.ErrNotExist is %v", tt.path, errors.Is(err, fs.ErrNotExist))
-		}
-	}
-}
-
-func TestLoadFileFS(t *testing.T) {
-	t.Parallel()
-	fsys := files(confDir)
-	for file, want := range map[string]string{"10-red.conf": "macvlan", "40-chain.conflist": "first second third"} {
-		n, err := netconf.LoadFileFS(fsys, file)
+		n, err := netconf.LoadFile(fsys, file)
 		if err != nil || typesOf(n) != want {
 			t.Errorf("%s is of %q, %v; want %q", file, typesOf(n), err, want)
 		}
 	}
 	for file, want := range map[string]wantError{
-		"absent.conf":   {kind: netconf.ErrNotFound, file: "absent.conf"},
-		"05-bad.conf":   {kind: netconf.ErrDecode, file: "05-bad.conf"},
-		"chain/10.conf": {kind: netconf.ErrInvalid, file: "chain/10.conf"},
-		"../x.conf":     {kind: netconf.ErrInvalid, file: "../x.conf"},
-		".":             {kind: netconf.ErrInvalid, file: "."},
-		"":              {kind: netconf.ErrInvalid},
+		"absent.conf":      {kind: netconf.ErrNotFound, file: "absent.conf"},
+		"05-bad.conf":      {kind: netconf.ErrDecode, file: "05-bad.conf", text: "line 1, column 22"},
+		"06-bad.conflist":  {kind: netconf.ErrInvalid, file: "06-bad.conflist", network: "blue", key: "plugins"},
+		"07-sub.conflist":  {kind: netconf.ErrInvalid, file: "broken/10.conf", network: "broken", key: "type"},
+		"44-none.conflist": {kind: netconf.ErrInvalid, file: "44-none.conflist", network: "none", key: "plugins"},
+		"chain":            {kind: netconf.ErrInvalid, file: "chain", text: "not a regular file"},
+		"chain/10.conf":    {kind: netconf.ErrInvalid, file: "chain/10.conf"},
+		"../x.conf":        {kind: netconf.ErrInvalid, file: "../x.conf"},
+		".":                {kind: netconf.ErrInvalid, file: "."},
+		"..":               {kind: netconf.ErrInvalid, file: ".."},
+		"":                 {kind: netconf.ErrInvalid},
 	} {
-		n, err := netconf.LoadFileFS(fsys, file)
+		n, err := netconf.LoadFile(fsys, file)
 		want.check(t, err)
 		if !n.IsZero() {
 			t.Errorf("%q: a network was returned with the error", file)
 		}
+		if errors.Is(err, fs.ErrNotExist) != (want.kind == netconf.ErrNotFound) {
+			t.Errorf("%q: fs.ErrNotExist is %v", file, errors.Is(err, fs.ErrNotExist))
+		}
 	}
-	_, err := netconf.LoadFileFS(nil, "x.conf")
+	_, err := netconf.LoadFile(nil, "x.conf")
 	wantError{kind: netconf.ErrInvalid, file: "x.conf"}.check(t, err)
 }
 
 // found lists what Files finds, up to the file called last: "FILE NETWORK", or
 // "FILE !" and the key that is wrong.
-func found(fsys fs.FS, consider func(fs.DirEntry) bool, last string) []string {
+func found(fsys fs.FS, last string) []string {
 	var all []string
-	for f, err := range netconf.Files(fsys, consider) {
+	for f, err := range netconf.Files(fsys) {
 		s := f.Name + " " + f.Network.Name()
 		if e := (*netconf.Error)(nil); errors.As(err, &e) {
 			s += "!" + e.Key
@@ -308,16 +278,13 @@ func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
 	t.Parallel()
 	fsys := files(confDir)
 	want := []string{"05-bad.conf !", "06-bad.conflist !plugins", "07-sub.conflist !type", "10-red.conf red"}
-	nodetest.Equal(t, "got", found(fsys, nil, "10-red.conf"), want)
+	nodetest.Equal(t, "got", found(fsys, "10-red.conf"), want)
 	const good = `{"name":"x","type":"a"}`
 	fsys = files(map[string]string{
 		"10-a.yaml": good, "10-b.CONF": good, "10-c": good, "10-d.conf_bak": good, "10-e.tmp-x.conf": good, "10-f.conf/x": "",
 		"20-a.json": good, ".a.conf": good, "Z.conflist": `{"name":"z"}`, "z/1.conf": `{"type":"a"}`,
 	})
-	nodetest.Equal(t, "got", found(fsys, nil, ""), []string{".a.conf x", "20-a.json x", "Z.conflist z"})
-	considered := func(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), "10-") }
-	want = []string{"10-a.yaml x", "10-b.CONF x", "10-c x", "10-d.conf_bak x", "10-e.tmp-x.conf x", "10-f.conf !"}
-	nodetest.Equal(t, "got", found(fsys, considered, ""), want)
+	nodetest.Equal(t, "got", found(fsys, ""), []string{".a.conf x", "20-a.json x", "Z.conflist z"})
 }
 
 // What Files yields without an error can be run by a runtime.
@@ -337,11 +304,11 @@ func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
 		`{"name":"x","type":"a","name":"y"}`:                       "name",
 		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
 	} {
-		got := found(files(map[string]string{"1.conf": text}), nil, "")
+		got := found(files(map[string]string{"1.conf": text}), "")
 		nodetest.Equal(t, fmt.Sprintf("%.50q", text), got, []string{"1.conf !" + key})
 	}
 	for _, text := range []string{`{"name":"x","type":"a"}`, `{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`} {
-		nodetest.Equal(t, text, found(files(map[string]string{"1.conf": text}), nil, ""), []string{"1.conf x"})
+		nodetest.Equal(t, text, found(files(map[string]string{"1.conf": text}), ""), []string{"1.conf x"})
 	}
 }
 
@@ -349,7 +316,7 @@ func TestFilesOfADirectoryThatCannotBeListed(t *testing.T) {
 	t.Parallel()
 	for name, fsys := range map[string]fs.FS{"none": nil, "absent": subdirectory(t, "absent")} {
 		n := 0
-		for f, err := range netconf.Files(fsys, nil) {
+		for f, err := range netconf.Files(fsys) {
 			if n++; err == nil || f.Name != "" {
 				t.Errorf("%s: %+v, %v", name, f, err)
 			}
@@ -400,14 +367,14 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 				t.Errorf("beside it: %q, %v", typesOf(n), err)
 			}
 			want := []string{"01-odd.conf !", "02-odd.conflist !", "03-odd.json !"}
-			nodetest.Equal(t, "got", found(fsys, nil, "03-odd.json"), want)
+			nodetest.Equal(t, "got", found(fsys, "03-odd.json"), want)
 			_, err := netconf.Load(fsys, "odd")
 			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
 			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
 			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
 			_, err = netconf.ReadFile(fsys, "01-odd.conf")
 			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
-			_, err = netconf.LoadFileFS(fsys, "01-odd.conf")
+			_, err = netconf.LoadFile(fsys, "01-odd.conf")
 			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
 		})
 	}

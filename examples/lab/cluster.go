@@ -63,7 +63,7 @@ func newCluster(bin string, std stdio) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := netconf.LoadFile(filepath.Join(dir, "lab.conf"))
+	conf, err := netconf.LoadFile(os.DirFS(dir), "lab.conf")
 	if err != nil {
 		return nil, err
 	}

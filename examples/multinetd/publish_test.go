@@ -141,7 +141,7 @@ func (w *world) put(t *testing.T, name, text string) {
 // request is what a runtime has of the published network for the shim.
 func (w *world) request(t *testing.T) string {
 	t.Helper()
-	n, err := netconf.LoadFile(filepath.Join(w.conf.publish.Dir, "00-multinet.conflist"))
+	n, err := netconf.LoadFile(os.DirFS(w.conf.publish.Dir), "00-multinet.conflist")
 	nodetest.OK(t, err)
 	request, err := n.Request(0, netconf.Request{})
 	nodetest.OK(t, err)

@@ -218,7 +218,7 @@ func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	n.forget(gone)
 	n.write("{", "state", "bad@nri@eth0.json")
 	n.write(`{"version":1}`, "state", "none@nri@eth0.json")
-	foreign, err := netconf.LoadFile(n.file("net.d", "blue.conf"))
+	foreign, err := netconf.LoadFile(os.DirFS(n.file("net.d")), "blue.conf")
 	nodetest.OK(t, err)
 	life := lifecycle.Manager{Dir: n.file("state"), Invoker: &delegate.Invoker{Exec: plugins()}}
 	_, err = life.Add(t.Context(), scratch.Key{Network: "multi", ContainerID: "foreign", IfName: "eth0"}, lifecycle.Transaction{

@@ -3,6 +3,8 @@ package flock
 
 import (
 	"context"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/metacni/metacni/internal/cause"
@@ -37,4 +39,18 @@ func Wait(ctx context.Context, limit time.Duration, try func() (bool, error)) er
 		done, err = try()
 	}
 	return err
+}
+
+// TryFile is [Try] for an exclusive lock on f. Unless it takes the lock, it closes
+// f. An error is an [*fs.PathError].
+func TryFile(f *os.File) (bool, error) {
+	held, err := Try(int(f.Fd()), true)
+	if held {
+		return true, nil
+	}
+	_ = f.Close() // nothing was written
+	if err != nil {
+		err = &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
+	}
+	return false, err
 }

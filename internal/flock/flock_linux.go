@@ -1,11 +1,6 @@
 package flock
 
-import (
-	"io/fs"
-	"os"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // Try locks the open file fd without waiting. It reports false when another
 // descriptor of the file, one that is not a copy of fd, has a lock in the way.
@@ -28,20 +23,6 @@ func Try(fd int, exclusive bool) (bool, error) {
 			return false, err
 		}
 	}
-}
-
-// TryFile is [Try] for an exclusive lock on f. Unless it takes the lock, it closes
-// f. An error is an [*fs.PathError].
-func TryFile(f *os.File) (bool, error) {
-	held, err := Try(int(f.Fd()), true)
-	if held {
-		return true, nil
-	}
-	_ = f.Close() // nothing was written
-	if err != nil {
-		err = &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
-	}
-	return false, err
 }
 
 // Unlock releases the lock on fd, and with it the lock of every copy of fd.

@@ -21,6 +21,7 @@ package autoconf
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,6 +33,13 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
+)
+
+// The durations and the mode of a [Manager] that says nothing else.
+const (
+	defaultGrace    = 10 * time.Second
+	defaultDebounce = 100 * time.Millisecond
+	defaultMode     = 0o600
 )
 
 // A Manager publishes one file. Its fields are its configuration. It never writes
@@ -87,8 +95,8 @@ type Manager struct {
 	Template netconf.Plugin
 
 	// OwnTypes are the types of our plugins, besides that of Template. A
-	// network that has a plugin of such a type at any depth, or that names
-	// Output, is never the primary network.
+	// network that has a plugin of such a type at any depth, or that refers to a
+	// file with the name of the published one, is never the primary network.
 	OwnTypes []string
 
 	// ClusterNetworkDir, if not empty, is the path at which the plugin finds
@@ -133,9 +141,56 @@ type Manager struct {
 	resync time.Duration // for tests: how often to look
 	hook   durable.Hook  // for tests: called before each step of publishing
 
-	mu    sync.Mutex // protects what follows
-	busy  bool
+	working sync.Mutex // held by the method that works
+
+	mu    sync.Mutex // protects state
 	state State
+}
+
+// A State is what a [Manager] has found and done.
+type State struct {
+	// Primary is the name of the primary network's file, and Network the name
+	// of the published network. Both are empty while the Manager has published
+	// nothing.
+	Primary, Network string
+
+	// Published is the path of the published file, in Root. It is empty while
+	// the Manager has published nothing, and while the file on disk is not what
+	// the Manager has published.
+	Published string
+
+	// Skipped has an error for each file that cannot be used, of those in
+	// front of the primary network's file, or of all if there is no primary
+	// network.
+	Skipped []error
+
+	// Degraded is what is wrong, nil if nothing is; see the errors of this
+	// package. Where the file that was published before can stay, it does.
+	Degraded error
+
+	// Written counts how often the file was written, and Restored how often
+	// because others had changed or removed it.
+	Written, Restored int
+}
+
+// State returns the last state. It is the zero State before the first look.
+func (m *Manager) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.state
+	s.Skipped = slices.Clone(s.Skipped)
+	return s
+}
+
+// setState stores s, and reports it if it is new.
+func (m *Manager) setState(s State) {
+	m.mu.Lock()
+	same := fmt.Sprintf("%q", m.state) == fmt.Sprintf("%q", s)
+	m.state = s
+	m.mu.Unlock()
+	if !same && m.Observer != nil {
+		m.Observer(m.State())
+	}
 }
 
 // validate fails with [ErrInvalid] unless the fields can be used.
@@ -143,30 +198,27 @@ func (m *Manager) validate() error {
 	wrong := func(field, why string) error {
 		return fail("use", "", because{ErrInvalid, errors.New(field + ": " + why)})
 	}
-	for _, path := range []struct {
-		field, value string
-		needed       bool
-	}{
-		{"Root", m.Root, false},
-		{"Dir", m.Dir, true},
-		{"Output", m.Output, true},
-		{"ClusterNetworkDir", m.ClusterNetworkDir, false},
-		{"Ready", m.Ready, false},
-		{"Lock", m.Lock, false},
+	for _, path := range []struct{ field, value string }{
+		{"Root", m.root()},
+		{"Dir", m.Dir},
+		{"Output", m.Output},
+		{"ClusterNetworkDir", cmp.Or(m.ClusterNetworkDir, "/")},
+		{"Ready", cmp.Or(m.Ready, "/")},
+		{"Lock", cmp.Or(m.Lock, "/")},
 	} {
-		if (path.needed || path.value != "") && !filepath.IsAbs(path.value) {
+		if !filepath.IsAbs(path.value) {
 			return wrong(path.field, "not an absolute path")
 		}
 	}
-	_, name := m.outputName()
+	out := m.output()
 	switch {
-	case strings.Trim(name, ".") == "" || strings.ContainsRune(name, filepath.Separator):
+	case strings.Trim(strings.TrimSuffix(out.name, extension), ".") == "":
 		return wrong("Output", "not the name of a file")
 	case m.Primary != "" && (filepath.Base(m.Primary) != m.Primary || !fs.ValidPath(m.Primary)):
 		return wrong("Primary", "not the name of a file")
-	case m.Primary != "" && !m.finder(m.own()).considers(m.Primary):
+	case m.Primary == out.name && m.finder(out).beside:
 		return wrong("Primary", "is Output")
-	case m.Lock != "" && (m.sameDir(filepath.Dir(m.Lock), m.Dir) || m.sameDir(filepath.Dir(m.Lock), filepath.Dir(m.Output))):
+	case m.Lock != "" && (m.sameDir(filepath.Dir(m.Lock), m.Dir) || m.sameDir(filepath.Dir(m.Lock), out.dir)):
 		return wrong("Lock", "in a directory of configurations")
 	case m.Mode&^fs.ModePerm != 0:
 		return wrong("Mode", "more than permissions")
@@ -176,65 +228,31 @@ func (m *Manager) validate() error {
 	// What is wrong with Template is wrong with any network.
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"any","type":"any"}`))
 	if err == nil {
-		_, err = m.document(candidate{File: netconf.File{Name: "any", Network: n}})
+		_, err = newDocument(m.Template, netconf.File{Network: n}, "")
 	}
-	if err != nil {
-		var b because // what is around it is about the network "any"
-		if errors.As(err, &b) {
-			err = b.why
-		}
-		return fail("publish", m.Output, because{ErrInvalid, err})
-	}
-	return nil
+	return fail("publish", m.Output, err)
 }
 
-// outputName returns the directory of Output, and its name without extension.
-func (m *Manager) outputName() (dir, name string) {
-	dir, name = filepath.Split(m.Output)
+// output returns where to publish.
+func (m *Manager) output() output {
+	dir, name := filepath.Split(filepath.Clean(m.Output))
 	if isConfig(name) {
 		name = strings.TrimSuffix(name, filepath.Ext(name))
 	}
-	return filepath.Clean(dir), name
+	name += extension
+	return output{
+		root: m.Root, dir: filepath.Clean(dir), name: name, mode: cmp.Or(m.Mode, defaultMode), hook: m.hook,
+		own: own{file: name, types: append(slices.Clone(m.OwnTypes), m.Template.Type())},
+	}
 }
 
-// output returns where to publish, and what is ours, as far as the disk tells
-// now.
-func (m *Manager) output() output {
-	dir, name := m.outputName()
-	return output{root: m.Root, dir: dir, name: name, mode: cmp.Or(m.Mode, defaultMode), own: m.own(), hook: m.hook}
+// finder returns what finds the primary network.
+func (m *Manager) finder(out output) finder {
+	return finder{fixed: m.Primary, accept: m.Accept, own: out.own, beside: m.sameDir(out.dir, m.Dir)}
 }
 
-func (m *Manager) own() own {
-	dir, name := m.outputName()
-	o := own{types: append(slices.Clone(m.OwnTypes), m.Template.Type())}
-	dirs := []string{dir}
-	if real, err := resolve(m.Root, dir); err == nil {
-		dirs = append(dirs, real)
-	}
-	if m.sameDir(dir, m.Dir) {
-		o.name = name
-		if m.ClusterNetworkDir != "" {
-			dirs = append(dirs, m.ClusterNetworkDir)
-		}
-	}
-	for _, ext := range []string{former, extension} {
-		for _, d := range dirs {
-			o.paths = append(o.paths, filepath.Join(d, name+ext))
-		}
-	}
-	return o
-}
-
-// resolve returns path without links, as a process with the root directory root
-// has it.
-func resolve(root, path string) (string, error) {
-	root = cmp.Or(root, "/")
-	real, err := inroot.Resolve(root, path)
-	if err == nil {
-		real, err = filepath.Rel(root, real)
-	}
-	return filepath.Join("/", real), err
-}
+// root returns the root directory of the node.
+func (m *Manager) root() string { return cmp.Or(m.Root, "/") }
 
 // stat says what is at path in Root.
 func (m *Manager) stat(path string) (info fs.FileInfo, err error) {
@@ -256,12 +274,4 @@ func (m *Manager) sameDir(a, b string) bool {
 	ai, aerr := m.stat(a)
 	bi, berr := m.stat(b)
 	return aerr == nil && berr == nil && os.SameFile(ai, bi)
-}
-
-func (m *Manager) finder(o own) finder {
-	return finder{fixed: m.Primary, accept: m.Accept, own: o}
-}
-
-func (m *Manager) policy(out output) policy {
-	return policy{grace: cmp.Or(m.Grace, defaultGrace), name: out.name, mode: out.mode, own: out.own}
 }

@@ -69,26 +69,6 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A network that names the published file is not the primary one, whether it
-// spells the directory as a link or as what that leads to.
-func TestNetworkThatNamesTheOutputIsOwn(t *testing.T) {
-	t.Parallel()
-	for _, spelled := range []string{"link", "real"} {
-		up, err := filepath.EvalSymlinks(t.TempDir())
-		nodetest.OK(t, err)
-		nodetest.OK(t, os.Mkdir(filepath.Join(up, "real"), 0o700))
-		nodetest.OK(t, os.Symlink("real", filepath.Join(up, "link")))
-		dir := filepath.Join(up, "link")
-		loop := `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"multus","clusterNetwork":"` + filepath.Join(up, spelled, "00-multinet.conflist") + `"}]}`
-		put(t, dir, "05-loop.conflist", loop, "10-a.conflist", calico)
-		m := &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Template: template}
-		nodetest.OK(t, m.Publish())
-		if s := m.State(); s.Primary != "10-a.conflist" || len(s.Skipped) != 1 || !errors.Is(s.Skipped[0], errOwn) {
-			t.Errorf("%s: %+v", spelled, s)
-		}
-	}
-}
-
 // The published file is never the primary network by another name: it would hold
 // itself, once more each time.
 func TestPublishedFileByAnotherNameIsOwn(t *testing.T) {
@@ -154,17 +134,5 @@ func TestLinksAreFollowedInRoot(t *testing.T) {
 	nodetest.OK(t, os.Remove(filepath.Join(root, "opt/ready")))
 	if err := m.Publish(); !errors.Is(err, ErrNotReady) {
 		t.Error(err)
-	}
-}
-
-// A network that names the published file as the node does is our own.
-func TestOutputInRootIsOwn(t *testing.T) {
-	t.Parallel()
-	for _, dir := range []string{"/etc/cni/net.d", "/data/net.d"} {
-		root, m := node(t)
-		put(t, root, "opt/link.conflist", `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"multus","clusterNetwork":"`+dir+`/00-multinet.conflist"}]}`)
-		if f, err := m.Find(); f.Name != "20-other.conflist" || err != nil {
-			t.Errorf("%s: found %s, %v", dir, f.Name, err)
-		}
 	}
 }

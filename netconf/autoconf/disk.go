@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"math/rand/v2"
+	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,24 +16,14 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// defaultMode is [Manager.Mode] when that is zero.
-const defaultMode = 0o600
-
-// sizeLimit is the size in bytes over which a file is not read.
-const sizeLimit = bounds.Network
-
-// The published file is a list, which every runtime reads. Earlier versions of this
-// package, and other programs, have published a lone plugin in the former form.
-const (
-	extension = ".conflist"
-	former    = ".conf"
-)
+// extension is that of the published file: it holds a list, which every runtime reads.
+const extension = ".conflist"
 
 // An output is where a document is published.
 type output struct {
 	root string // in which dir is
 	dir  string
-	name string // without extension
+	name string // with its extension
 	mode fs.FileMode
 	own  own
 	hook durable.Hook // for tests
@@ -39,65 +31,27 @@ type output struct {
 
 // A disk is what was found in the directory of the published file.
 type disk struct {
-	forms  map[string]form // by extension; those that are there
-	first  string          // a file that runtimes take before ours, by name
-	noDir  bool            // the directory is missing
-	others []string        // names of temporary files that were left behind
-	err    error           // why the directory cannot be read
-}
-
-// A form is one of the files.
-type form struct {
-	regular bool
-	mode    fs.FileMode
-	data    []byte
-	err     error // why it cannot be read
-}
-
-// is reports whether f is the document d.
-func (f form) is(d document, mode fs.FileMode) bool {
-	return f.regular && f.err == nil && f.mode == mode && bytes.Equal(f.data, d.data)
+	content   []byte   // of the file, if it is a regular one of the right mode
+	ours      bool     // the file is ours to remove
+	unusable  error    // why the file cannot be read, or is no file
+	first     string   // a file that runtimes take before ours, by name
+	leftovers []string // names of temporary files
+	err       error    // why the directory cannot be read
 }
 
 // holds reports whether d is published.
-func (k disk) holds(d document, mode fs.FileMode) bool {
-	f, ok := k.forms[extension]
-	return ok && f.is(d, mode)
-}
+func (k disk) holds(d document) bool { return !d.isZero() && bytes.Equal(k.content, d.data) }
 
-// stale reports whether the former form is there and ours to remove.
-func (k disk) stale(o own) bool { return k.forms[former].removable(o) }
-
-// removable reports whether f is ours to remove.
-func (f form) removable(o own) bool { return f.regular && f.err == nil && o.owns(f.data) }
-
-// before returns the name of a file that runtimes take before the published
-// one, if there is one.
-func (k disk) before(name string, o own) string {
-	if k.first != "" && k.first < name+extension {
-		return k.first
-	}
-	if f, ok := k.forms[former]; ok && !f.removable(o) {
-		return name + former
-	}
-	return ""
-}
-
-// ours reports whether there is something for remove to remove.
-func (k disk) ours(o own) bool {
-	for _, f := range k.forms {
-		if f.removable(o) {
-			return true
-		}
-	}
-	return false
-}
-
-func (o output) file(ext string) string { return filepath.Join(o.dir, o.name+ext) }
+func (o output) file() string { return filepath.Join(o.dir, o.name) }
 
 // temporary begins the names of files that are being written. No runtime reads
 // a file so called, and no other program's begin so.
-func (o output) temporary() string { return "." + o.name + ".tmp-" }
+func (o output) temporary() string { return "." + strings.TrimSuffix(o.name, extension) + ".tmp-" }
+
+// isConfig reports whether runtimes read a file of that name.
+func isConfig(name string) bool {
+	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
+}
 
 // open opens the directory.
 func (o output) open() (d *durable.Dir, err error) {
@@ -109,8 +63,7 @@ func (o output) open() (d *durable.Dir, err error) {
 }
 
 // look reads what there is.
-func (o output) look() disk {
-	k := disk{forms: map[string]form{}}
+func (o output) look() (k disk) {
 	d, err := o.open()
 	var names []string
 	if err == nil {
@@ -118,18 +71,15 @@ func (o output) look() disk {
 		names, err = d.Names() // sorted
 	}
 	if err != nil {
-		return disk{noDir: errors.Is(err, fs.ErrNotExist), err: fail("read", o.dir, err)}
+		return disk{err: fail("read", o.dir, err)}
 	}
 	for _, name := range names {
-		ext := filepath.Ext(name)
 		switch {
 		case strings.HasPrefix(name, o.temporary()):
-			k.others = append(k.others, name)
-		case name == o.name+former || name == o.name+extension:
-			if f := read(d, name); !errors.Is(f.err, fs.ErrNotExist) {
-				k.forms[ext] = f
-			}
-		case k.first == "" && isConfig(name) && name < o.name+extension:
+			k.leftovers = append(k.leftovers, name)
+		case name == o.name:
+			k.content, k.ours, k.unusable = o.read(d)
+		case k.first == "" && isConfig(name) && name < o.name:
 			if info, err := d.Stat(name); err == nil && !info.IsDir {
 				k.first = name
 			}
@@ -138,55 +88,48 @@ func (o output) look() disk {
 	return k
 }
 
-func read(d *durable.Dir, name string) form {
-	info, err := d.Stat(name)
+// read reads the published file, or what has its name.
+func (o output) read(d *durable.Dir) (content []byte, ours bool, err error) {
+	info, err := d.Stat(o.name)
+	if err == nil && !info.IsFile {
+		err = errNotRegular
+	}
+	if err == nil {
+		content, _, err = d.ReadFile(o.name, bounds.Network)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil // it was removed meanwhile
+	}
 	if err != nil {
-		return form{err: err}
+		return nil, false, err
 	}
-	f := form{regular: info.IsFile, mode: fs.FileMode(info.Mode).Perm()}
-	if f.regular {
-		f.data, _, f.err = d.ReadFile(name, sizeLimit)
+	ours = o.own.owns(content)
+	if fs.FileMode(info.Mode).Perm() != o.mode {
+		content = nil
 	}
-	return f
+	return content, ours, nil
 }
 
-// publish makes the file what doc says, and removes its former form if that is
-// ours. A reader of the directory sees the old file or the new, at any
-// moment, and so does whoever comes after a loss of power.
+// publish makes the file what doc says. A reader of the directory sees the old file or
+// the new, at any moment, and so does whoever comes after a loss of power.
 func (o output) publish(doc document, k disk) error {
 	d, err := o.open()
 	if err != nil {
-		return fail("publish", o.file(extension), err)
+		return fail("publish", o.file(), err)
 	}
 	defer d.Close()
-	for _, name := range k.others {
-		_ = d.Remove(name) // a file that a crash has left behind, and that harms nobody
+	for _, name := range k.leftovers {
+		_ = d.Remove(name) // a crash has left it behind, and it harms nobody
 	}
-	if !k.holds(doc, o.mode) {
-		// The temporary file is in the same directory: containerd does not notice a
-		// file that is renamed from another one.
-		temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
-		if err := d.Replace(temp, o.name+extension, doc.data, uint32(o.mode)); err != nil {
-			return fail("publish", o.file(extension), err)
-		}
-	}
-	// Only now: there has to be one of them at any moment.
-	if k.stale(o.own) {
-		return fail("remove", o.file(former), o.unlink(d, o.name+former))
-	}
-	return nil
+	// The temporary file is in the same directory: containerd does not notice a
+	// file that is renamed from another one.
+	temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
+	return fail("publish", o.file(), d.Replace(temp, o.name, doc.data, uint32(o.mode)))
 }
 
-func (o output) unlink(d *durable.Dir, name string) error {
-	if err := d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return d.Sync()
-}
-
-// remove removes what is ours: both forms, and temporary files.
+// remove removes what is ours: the file, and temporary files.
 func (o output) remove(k disk) error {
-	if k.noDir {
+	if errors.Is(k.err, fs.ErrNotExist) {
 		return nil
 	}
 	if k.err != nil {
@@ -197,21 +140,18 @@ func (o output) remove(k disk) error {
 		return fail("remove", o.dir, err)
 	}
 	defer d.Close()
-	var errs []error
-	for _, name := range k.others {
-		errs = append(errs, fail("remove", filepath.Join(o.dir, name), o.unlink(d, name)))
+	errs := []error{fail("remove", o.file(), k.unusable)}
+	names := k.leftovers
+	if k.ours {
+		names = append(names, o.name)
 	}
-	// First the one that runtimes take second.
-	for _, ext := range []string{extension, former} {
-		f, ok := k.forms[ext]
-		switch {
-		case !ok:
-		case f.err != nil:
-			errs = append(errs, fail("remove", o.file(ext), f.err))
-		case !f.regular:
-			errs = append(errs, fail("remove", o.file(ext), errNotRegular))
-		case f.removable(o.own):
-			errs = append(errs, fail("remove", o.file(ext), o.unlink(d, o.name+ext)))
+	for _, name := range names {
+		err := d.Remove(name)
+		if err == nil {
+			err = d.Sync()
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fail("remove", filepath.Join(o.dir, name), err))
 		}
 	}
 	return errors.Join(errs...)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
@@ -56,7 +55,6 @@ var (
 	errOwn        = fault.New(types.ErrInvalidNetworkConfig, "has our own plugin, or refers to the published file")
 	errRefused    = fault.New(types.ErrInvalidNetworkConfig, "refused")
 	errNotRegular = errors.New("not a regular file")
-	errTooLarge   = bounds.Above(sizeLimit)
 )
 
 // fail returns err as the failure of an operation on the file at path, if any; nil stays

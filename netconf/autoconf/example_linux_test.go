@@ -49,7 +49,7 @@ func ExampleManager_Publish() {
 	}
 	fmt.Print(filepath.Base(s.Published), " ", string(data))
 	// Output:
-	// skipped: read "05-broken.conflist": cannot decode configuration: line 1, column 29: unexpected end of JSON input
+	// skipped: cannot decode configuration: file "05-broken.conflist": line 1, column 29: unexpected end of JSON input
 	// in front of 10-blue.conflist
 	// 00-multinet.conflist {"cniVersion":"1.0.0","name":"multinet","plugins":[{"capabilities":{"mac":true},"cniDir":"/var/lib/cni/multinet","delegates":[{"cniVersion":"1.0.0","name":"blue","plugins":[{"capabilities":{"mac":true},"type":"bridge"}]}],"type":"multinet"}]}
 }

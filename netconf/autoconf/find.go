@@ -5,22 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"path"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/netconf"
 )
-
-// A candidate is the network to publish a configuration in front of.
-type candidate struct {
-	netconf.File
-
-	// path is where the plugin finds the file, or empty when the network is to
-	// be embedded; see [Manager.ClusterNetworkDir].
-	path string
-}
 
 // A skippedFile is one that a runtime would read and that cannot be the primary
 // network.
@@ -35,46 +26,55 @@ type finder struct {
 	fixed  string // the only file to look at, if not empty
 	accept func(netconf.File) bool
 	own    own
+	beside bool // the published file is in the directory
 }
 
 // own is what a finder must not find.
 type own struct {
-	name  string   // of the published file, without extension; empty if it is elsewhere
-	paths []string // those of the published file, to recognise what refers to it
+	file  string   // name of the published file
 	types []string // of our plugins
 }
 
 // found is what a finder found.
 type found struct {
-	primary candidate     // without a name if there is none
+	primary netconf.File  // without a name if there is none
 	skipped []skippedFile // the files before it that cannot be used
 	err     error         // the directory cannot be listed
 }
 
 // find looks through the files at the top of fsys in the order of runtimes.
-func (f finder) find(fsys fs.FS) found {
-	var all found
-	consider := func(entry fs.DirEntry) bool {
-		return f.considers(entry.Name()) && (!entry.IsDir() || f.fixed != "")
-	}
-	if _, err := fs.Stat(fsys, f.fixed); f.fixed != "" && errors.Is(err, fs.ErrNotExist) {
-		return found{skipped: []skippedFile{{f.fixed, fail("read", f.fixed, fs.ErrNotExist)}}}
-	}
-	for file, err := range netconf.Files(fsys, consider) {
+func (f finder) find(fsys fs.FS) (all found) {
+	for file, err := range f.files(fsys) {
 		if file.Name == "" {
 			return found{err: err}
 		}
-		err = bare(err, file.Name)
-		if err == nil {
-			err = f.refuse(file)
+		if f.beside && file.Name == f.own.file {
+			continue // whatever it holds
 		}
 		if err == nil {
-			all.primary.File = file
+			err = fail("read", file.Name, f.refuse(file))
+		}
+		if err == nil {
+			all.primary = file
 			break
 		}
-		all.skipped = append(all.skipped, skippedFile{file.Name, fail("read", file.Name, err)})
+		all.skipped = append(all.skipped, skippedFile{file.Name, err})
 	}
 	return all
+}
+
+// files yields the files to look through.
+func (f finder) files(fsys fs.FS) iter.Seq2[netconf.File, error] {
+	if f.fixed == "" {
+		return netconf.Files(fsys)
+	}
+	return func(yield func(netconf.File, error) bool) {
+		n, err := netconf.LoadFile(fsys, f.fixed)
+		if err == nil {
+			err = n.Runnable()
+		}
+		yield(netconf.File{Name: f.fixed, Network: n}, err)
+	}
 }
 
 // refuse says why a network that can be run is not the primary one.
@@ -88,41 +88,28 @@ func (f finder) refuse(file netconf.File) error {
 	return nil
 }
 
-// considers reports whether a file of that name can be the primary network.
-func (f finder) considers(name string) bool {
-	if f.own.name != "" && strings.TrimSuffix(name, path.Ext(name)) == f.own.name && isConfig(name) {
-		return false
+// broken returns why a file cannot be used, or the first such file if name is empty. A
+// network that is refused is not broken.
+func (f found) broken(name string) error {
+	for _, skipped := range f.skipped {
+		if (name == "" || skipped.name == name) && !errors.Is(skipped.err, errRefused) {
+			return skipped.err
+		}
 	}
-	if f.fixed != "" {
-		return name == f.fixed
+	return nil
+}
+
+// errs returns why files were skipped.
+func (f found) errs() (errs []error) {
+	for _, skipped := range f.skipped {
+		errs = append(errs, skipped.err)
 	}
-	return isConfig(name) && !isTemporary(name)
+	return errs
 }
 
-// isConfig reports whether runtimes read a file of that name.
-func isConfig(name string) bool {
-	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
-}
-
-// isTemporary reports whether a file of that name is being written or is a backup.
-func isTemporary(name string) bool {
-	return strings.Contains(name, ".tmp-") || strings.HasSuffix(name, "_bak")
-}
-
-// bare returns an error of netconf without the name of the file, which the error
-// around it has. It keeps the name of a file in the sub-directory.
-func bare(err error, name string) error {
-	var e *netconf.Error
-	if err == nil || !errors.As(err, &e) || e.File != name {
-		return err
-	}
-	c := *e
-	c.File = ""
-	return &c
-}
-
-// in reports whether n has a plugin of ours, at any depth, or refers to the
-// published file. With such a primary network, the two would call each other
+// in reports whether n has a plugin of ours, at any depth, or refers to a file with the
+// name of the published one: its directory has several paths, of which this process need
+// not know all. With such a primary network, the two would call each other
 // without end.
 func (o own) in(n netconf.Network) bool {
 	data, _ := n.MarshalJSON() // cannot fail
@@ -145,7 +132,7 @@ func (o own) inValue(value any) bool {
 	case []any:
 		return slices.ContainsFunc(v, o.inValue)
 	case string:
-		return slices.Contains(o.paths, filepath.Clean(v))
+		return filepath.Base(v) == o.file
 	}
 	return false
 }
@@ -160,23 +147,4 @@ func (o own) owns(data []byte) bool {
 		return errors.Is(err, netconf.ErrDecode)
 	}
 	return o.in(n)
-}
-
-// Find returns the file that Publish would take for the primary network now. It
-// changes nothing, and does not need the readiness file to exist. It fails with
-// [ErrNoPrimary] and why each file was passed over, and with [ErrInvalid] as
-// [Manager.Run] does.
-func (m *Manager) Find() (netconf.File, error) {
-	if err := m.validate(); err != nil {
-		return netconf.File{}, err
-	}
-	f := m.finder(m.own()).find(m.files())
-	if f.primary.Name != "" {
-		return f.primary.File, nil
-	}
-	errs := []error{ErrNoPrimary, fail("find", m.Dir, f.err)}
-	for _, skipped := range f.skipped {
-		errs = append(errs, skipped.err)
-	}
-	return netconf.File{}, fail("find", m.Dir, errors.Join(errs...))
 }

@@ -9,52 +9,68 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// render makes the network of template in front of p, as [Manager.Template] says.
-// It fails with [ErrInvalid].
-func render(template netconf.Plugin, p candidate) (netconf.Network, error) {
-	n, err := networkOf(template, p)
-	if err != nil {
-		return netconf.Network{}, fail("render", p.Name, because{ErrInvalid, err})
-	}
-	return n, nil
+// A document is a file to publish.
+type document struct {
+	data    []byte
+	network string
+	primary string // the file it was made for
 }
 
-func networkOf(template netconf.Plugin, p candidate) (netconf.Network, error) {
-	if template.Type() == "" {
-		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "type", Err: errors.New("missing in the template")}
+func (d document) isZero() bool { return d.data == nil }
+
+// newDocument returns the document of template in front of p, as [Manager.Template] says, in
+// the form in which every runtime reads it, a list. Without a path p is embedded; otherwise
+// path is where the plugin finds it. newDocument fails with [ErrInvalid], also when a runtime
+// could not use the document.
+func newDocument(template netconf.Plugin, p netconf.File, path string) (document, error) {
+	n, err := render(template, p.Network, path)
+	if err != nil {
+		return document{}, because{ErrInvalid, err}
 	}
-	chosen, err := supported(p.Network.CNIVersion())
+	data, _ := n.MarshalJSON() // cannot fail
+	data = append(data, '\n')
+	back, err := netconf.Parse(data)
+	if err == nil {
+		err = back.Runnable()
+	}
+	if err != nil {
+		return document{}, because{ErrInvalid, err}
+	}
+	return document{data: data, network: n.Name(), primary: p.Name}, nil
+}
+
+// render makes the network of template in front of primary.
+func render(template netconf.Plugin, primary netconf.Network, path string) (netconf.Network, error) {
+	if template.Type() == "" {
+		return netconf.Network{}, invalid("type", "missing in the template")
+	}
+	limits := []string{primary.CNIVersion()}
+	if template.Has("cniVersion") || template.Has("cniVersions") {
+		// The version a lone plugin stands for is that of a network of it.
+		limits = append(limits, netconf.Single(template).CNIVersion())
+	}
+	chosen, err := supported(limits)
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	if template.Has("cniVersion") || template.Has("cniVersions") {
-		// The version a lone plugin stands for is that of a network of it.
-		limit, err := supported(netconf.Single(template).CNIVersion())
-		if err != nil {
-			return netconf.Network{}, err
-		}
-		if above, _ := version.GreaterThan(chosen, limit); above {
-			chosen = limit
-		}
-	}
 	var capabilities []netconf.Edit
-	for _, c := range p.Network.Capabilities() {
+	for _, c := range primary.Capabilities() {
 		if c != "" {
 			capabilities = append(capabilities, netconf.Default(c, true))
 		}
 	}
-	if !utf8.ValidString(p.path) {
-		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "clusterNetwork", Err: errors.New("a path that JSON cannot hold")}
-	}
-	primary := netconf.Set("delegates", []netconf.Network{p.Network})
-	if p.path != "" {
-		primary = netconf.Set("clusterNetwork", p.path)
+	front := netconf.Set("delegates", []netconf.Network{primary})
+	if path != "" {
+		if !utf8.ValidString(path) {
+			return netconf.Network{}, invalid("clusterNetwork", "a path that JSON cannot hold")
+		}
+		front = netconf.Set("clusterNetwork", path)
 	}
 	plugin, err := template.Edit(
 		netconf.Forbid("delegates", "clusterNetwork"),
 		netconf.In("capabilities", capabilities...),
-		primary,
-		netconf.Default("name", p.Network.Name()),
+		front,
+		netconf.Default("name", primary.Name()),
 		netconf.Remove("cniVersions"),
 		netconf.Set("cniVersion", chosen),
 	)
@@ -66,50 +82,27 @@ func networkOf(template netconf.Plugin, p candidate) (netconf.Network, error) {
 }
 
 // supported returns the highest version of the protocol that is implemented
-// and not above v.
-func supported(v string) (string, error) {
-	best := ""
+// and not above one of the limits.
+func supported(limits []string) (best string, err error) {
 	for _, known := range version.All.SupportedVersions() {
-		ok, err := version.GreaterThanOrEqualTo(v, known)
-		if err != nil {
-			return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("not a version")}
+		above := false
+		for _, limit := range limits {
+			less, err := version.GreaterThan(known, limit)
+			if err != nil {
+				return "", invalid("cniVersion", "not a version")
+			}
+			above = above || less
 		}
-		if ok {
+		if !above {
 			best = known
 		}
 	}
 	if best == "" {
-		return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("below all that are implemented")}
+		return "", invalid("cniVersion", "below all that are implemented")
 	}
 	return best, nil
 }
 
-// A document is a file to publish.
-type document struct {
-	data    []byte
-	network string
-	primary string // the file it was made for
-}
-
-func (d document) isZero() bool { return d.data == nil }
-
-// write gives n the form in which every runtime reads it, a list. It fails when a runtime
-// could not use it.
-func write(n netconf.Network) (document, error) {
-	data, _ := n.MarshalJSON() // cannot fail
-	doc := document{network: n.Name(), data: append(data, '\n')}
-	back, err := netconf.Parse(doc.data)
-	if err == nil { // libcni cannot read a number that is larger than any that Go has
-		_, err = netconf.Decode[map[string]any](doc.data)
-	}
-	if err == nil {
-		_, err = back.Request(0, netconf.Request{})
-	}
-	if err == nil && len(doc.data) > sizeLimit {
-		err = errTooLarge
-	}
-	if err != nil {
-		return document{}, because{ErrInvalid, err}
-	}
-	return doc, nil
+func invalid(key, why string) error {
+	return &netconf.Error{Kind: netconf.ErrInvalid, Key: key, Err: errors.New(why)}
 }

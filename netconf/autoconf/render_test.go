@@ -1,6 +1,7 @@
 package autoconf
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
@@ -16,35 +18,19 @@ import (
 // template is the plugin object of tests.
 var template = plugin(`{"type":"multinet","name":"meta","cniDir":"/var/lib/cni/multinet","big":12345678901234567890.10}`)
 
-func plugin(s string) netconf.Plugin {
-	p, err := netconf.ParsePlugin([]byte(s))
-	if err != nil {
-		panic(err)
-	}
-	return p
+func plugin(s string) netconf.Plugin { return must(netconf.ParsePlugin([]byte(s))) }
+
+func primary(s string) netconf.File {
+	return netconf.File{Name: "10-p.conflist", Network: must(netconf.Parse([]byte(s)))}
 }
 
-func primary(s string) candidate {
-	n, err := netconf.Parse([]byte(s))
-	if err != nil {
-		panic(err)
-	}
-	return candidate{File: netconf.File{Name: "10-p.conflist", Network: n}}
-}
-
-// rendered returns what is published, as text.
-func rendered(t *testing.T, template netconf.Plugin, p candidate) string {
+// published is what is published.
+func published(t *testing.T, template netconf.Plugin, p netconf.File, path string) document {
 	t.Helper()
-	n, err := render(template, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := write(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc, err := newDocument(template, p, path)
+	nodetest.OK(t, err)
 	oracle(t, doc)
-	return strings.TrimSuffix(string(doc.data), "\n")
+	return doc
 }
 
 // oracle has libcni read what is published, as runtimes do.
@@ -55,35 +41,41 @@ func oracle(t *testing.T, doc document) {
 	}
 }
 
-// What is published is a list, and every key of the template survives.
+// What is published is a list, and every key of the template survives. The name is the
+// template's, or the primary network's of now.
 func TestRender(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name string
-		p    candidate
-		want string
+	const ours = `"cniDir":"/var/lib/cni/multinet"`
+	lossless := string(must(primary(calico).Network.MarshalJSON()))
+	for name, tt := range map[string]struct {
+		template netconf.Plugin
+		primary  string
+		path     string
+		network  string
+		want     string
 	}{
-		{
-			"list", primary(calico),
-			`{"cniVersion":"1.0.0","name":"meta","plugins":[{"big":12345678901234567890.10,"capabilities":{"portMappings":true},"cniDir":"/var/lib/cni/multinet","delegates":[` + calico + `],"type":"multinet"}]}`,
+		"list": {
+			template, calico, "", "meta",
+			`{"cniVersion":"1.0.0","name":"meta","plugins":[{"big":12345678901234567890.10,"capabilities":{"portMappings":true},` + ours + `,"delegates":[` + lossless + `],"type":"multinet"}]}`,
 		},
-		{
-			"lone plugin", primary(flannel),
-			`{"cniVersion":"0.3.1","name":"meta","plugins":[{"big":12345678901234567890.10,"cniDir":"/var/lib/cni/multinet","delegates":[{"cniVersion":"0.3.1","name":"flannel","plugins":[{"cniVersion":"0.3.1","name":"flannel","type":"flannel"}]}],"type":"multinet"}]}`,
+		"lone plugin": {
+			template, flannel, "", "meta",
+			`{"cniVersion":"0.3.1","name":"meta","plugins":[{"big":12345678901234567890.10,` + ours + `,"delegates":[{"cniVersion":"0.3.1","name":"flannel","plugins":[{"cniVersion":"0.3.1","name":"flannel","type":"flannel"}]}],"type":"multinet"}]}`,
 		},
-		{
-			"by path",
-			candidate{File: primary(calico).File, path: "/etc/cni/net.d/x"},
-			`{"cniVersion":"1.0.0","name":"meta","plugins":[{"big":12345678901234567890.10,"capabilities":{"portMappings":true},"clusterNetwork":"/etc/cni/net.d/x","cniDir":"/var/lib/cni/multinet","type":"multinet"}]}`,
+		"by path": {
+			template, calico, "/etc/cni/net.d/x", "meta",
+			`{"cniVersion":"1.0.0","name":"meta","plugins":[{"big":12345678901234567890.10,"capabilities":{"portMappings":true},"clusterNetwork":"/etc/cni/net.d/x",` + ours + `,"type":"multinet"}]}`,
 		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got := rendered(t, template, tt.p)
-			want := strings.ReplaceAll(tt.want, calico, string(must(tt.p.Network.MarshalJSON())))
-			nodetest.Equal(t, "got", got, want)
-		})
+		"without a name": {
+			plugin(`{"type":"multinet"}`), calico, "/x", "calico",
+			`{"cniVersion":"1.0.0","name":"calico","plugins":[{"capabilities":{"portMappings":true},"clusterNetwork":"/x","type":"multinet"}]}`,
+		},
+	} {
+		doc := published(t, tt.template, primary(tt.primary), tt.path)
+		nodetest.Equal(t, name, string(doc.data), tt.want+"\n")
+		if doc.network != tt.network || doc.primary != "10-p.conflist" {
+			t.Errorf("%s: network %s in front of %s", name, doc.network, doc.primary)
+		}
 	}
 }
 
@@ -114,7 +106,7 @@ func TestRenderVersion(t *testing.T) {
 	for _, tt := range tests {
 		p := primary(`{` + tt.primary + `"name":"x","type":"a"}`)
 		before := string(must(p.Network.MarshalJSON()))
-		data := rendered(t, plugin(`{"type":"multinet"`+tt.template+`}`), p)
+		data := string(published(t, plugin(`{"type":"multinet"`+tt.template+`}`), p, "").data)
 		n := must(netconf.Parse([]byte(data)))
 		if n.CNIVersion() != tt.want {
 			t.Errorf("%s%s: version %s, want %s", tt.primary, tt.template, n.CNIVersion(), tt.want)
@@ -137,71 +129,40 @@ func TestRenderCapabilities(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := primary(`{"cniVersion":"1.0.0","name":"x","plugins":[` + tt.primary + `]}`)
-		n, err := render(plugin(`{"type":"multinet"`+tt.template+`}`), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n, err := render(plugin(`{"type":"multinet"`+tt.template+`}`), p.Network, "")
+		nodetest.OK(t, err)
 		if got, _ := n.Plugins()[0].Get("capabilities"); string(got) != tt.want {
 			t.Errorf("%s: %s, want %s", tt.primary, got, tt.want)
 		}
 	}
 }
 
-// The name is the template's, or the primary network's of now.
-func TestRenderName(t *testing.T) {
-	t.Parallel()
-	for template, want := range map[string]string{`{"type":"multinet"}`: "calico", `{"type":"multinet","name":"meta"}`: "meta"} {
-		n, err := render(plugin(template), primary(calico))
-		if err != nil || n.Name() != want {
-			t.Errorf("%s: name %q, %v; want %q", template, n.Name(), err, want)
-		}
-	}
-}
-
+// What cannot be run is not published.
 func TestRenderRefuses(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		template, key string
-		code          uint
+	for template, want := range map[string]struct {
+		key  string
+		code uint
 	}{
-		{`{}`, "type", 7},
-		{`{"type":"multinet","delegates":[]}`, "delegates", 7},
-		{`{"type":"multinet","clusterNetwork":"x"}`, "clusterNetwork", 7},
-		{`{"type":"multinet","capabilities":[]}`, "capabilities", 6},
-		{`{"type":"multinet","cniVersion":"banana"}`, "cniVersion", 7},
+		`{}`:                                        {"type", 7},
+		`{"type":"../x"}`:                           {"plugins[0].type", 7},
+		`{"type":"multinet","name":"../x"}`:         {"name", 7},
+		`{"type":"multinet","delegates":[]}`:        {"delegates", 7},
+		`{"type":"multinet","clusterNetwork":"x"}`:  {"clusterNetwork", 7},
+		`{"type":"multinet","capabilities":[]}`:     {"capabilities", 6},
+		`{"type":"multinet","cniVersion":"banana"}`: {"cniVersion", 7},
+		`{"type":"multinet","cniVersion":"0.0.9"}`:  {"cniVersion", 7},
+		`{"type":"multinet","k":1e9999}`:            {"plugins[0].k", 6},
+		`{"type":"multinet","k":"` + strings.Repeat("x", bounds.Network) + `"}`: {"", 7},
 	} {
-		_, err := render(plugin(tt.template), primary(calico))
+		doc, err := newDocument(plugin(template), primary(calico), "")
 		var cause *netconf.Error
-		if !errors.Is(err, ErrInvalid) || !errors.As(err, &cause) || cause.Key != tt.key || status.Code(err) != tt.code {
-			t.Errorf("%s: %v, code %d", tt.template, err, status.Code(err))
+		if !errors.Is(err, ErrInvalid) || !errors.As(err, &cause) || cause.Key != want.key || status.Code(err) != want.code || !doc.isZero() {
+			t.Errorf("%.50s: %v, code %d", template, err, status.Code(err))
 		}
 	}
-}
-
-func TestRenderPath(t *testing.T) {
-	t.Parallel()
-	p := primary(calico)
-	p.path = "/etc/cni/net.d/\xff.conf"
-	if _, err := render(template, p); !errors.Is(err, ErrInvalid) {
+	if _, err := newDocument(template, primary(calico), "/etc/cni/net.d/\xff.conf"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a path that would be another: %v", err)
-	}
-}
-
-// What is published can be run.
-func TestWriteVerifies(t *testing.T) {
-	t.Parallel()
-	bad := map[string]netconf.Network{
-		"zero":           {},
-		"no name":        netconf.Single(plugin(`{"type":"a"}`)),
-		"no type":        netconf.Single(plugin(`{"name":"x"}`)),
-		"name is a path": netconf.Single(plugin(`{"name":"../x","type":"a"}`)),
-		"number":         netconf.Single(plugin(`{"name":"x","type":"a","k":1e9999}`)),
-		"too large":      netconf.Single(plugin(`{"name":"x","type":"a","k":"` + strings.Repeat("x", sizeLimit) + `"}`)),
-	}
-	for name, n := range bad {
-		if doc, err := write(n); err == nil || !errors.Is(err, ErrInvalid) || doc.data != nil {
-			t.Errorf("%s: %v, %s", name, err, doc.data)
-		}
 	}
 }
 
@@ -213,27 +174,22 @@ func FuzzRender(f *testing.F) {
 		f.Add([]byte(s), `{"type":"multinet","name":"m","cniVersion":"0.4.0"}`, "/p")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, text, path string) {
-		found := finder{own: our()}.find(tree("10-p.conf", string(data)))
+		found := finder{own: our(), beside: true}.find(tree("10-p.conf", string(data)))
 		ours, err := netconf.ParsePlugin([]byte(text))
 		if found.primary.Name == "" || err != nil {
 			return
 		}
 		p := found.primary
-		p.path = path
-		n, err := render(ours, p)
+		doc, err := newDocument(ours, p, path)
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) {
 				t.Fatal(err)
 			}
 			return
 		}
-		doc, err := write(n)
-		if err != nil {
-			return
-		}
 		oracle(t, doc)
 		back, err := netconf.Parse(doc.data)
-		if err != nil || back.Name() != n.Name() {
+		if err != nil || back.Name() != doc.network {
 			t.Fatalf("%v: %s", err, doc.data)
 		}
 		if path == "" {
@@ -243,8 +199,7 @@ func FuzzRender(f *testing.F) {
 				t.Fatalf("%v: %s does not hold %s", err, doc.data, data)
 			}
 		}
-		again, _ := render(ours, p)
-		if !again.Equal(n) {
+		if again, _ := newDocument(ours, p, path); !bytes.Equal(again.data, doc.data) {
 			t.Fatal("another result for the same")
 		}
 	})

@@ -4,24 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"runtime"
 	"time"
 
-	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/inroot"
+	"github.com/metacni/metacni/netconf"
 )
 
-// The durations of a [Manager].
 const (
-	defaultGrace    = 10 * time.Second
-	defaultDebounce = 100 * time.Millisecond
-	defaultResync   = 30 * time.Second
-
-	// indirectInterval is how often Run looks at what links lead to.
-	indirectInterval = 5 * time.Second
+	// defaultResync is how often Run looks without being told of anything.
+	defaultResync = 5 * time.Second
 
 	// pollInterval is how often Run looks for what it cannot be told of: the end of
 	// another's lock, and everything where nothing can be watched.
@@ -35,7 +29,7 @@ const (
 //   - [ErrLocked] when another method works on m,
 //   - [ErrReadinessLost] when the readiness file existed and was removed, even
 //     if it has been made again since,
-//   - [errors.ErrUnsupported] where it cannot publish.
+//   - [errors.ErrUnsupported] on other systems than Linux.
 //
 // It reports every other problem in [State.Degraded], and waits for its end:
 //
@@ -54,203 +48,182 @@ const (
 //   - Another Manager has the Lock: Run waits and takes over from it.
 //   - Directories cannot be watched or do not exist: Run looks every second.
 //
-// Run looks when something changes in Dir, next to Output, or about Ready. What links
-// and sub-directories of Dir lead to it looks at every 5 s, and at everything every 30 s.
+// Run looks when something changes in Dir, next to Output, or about Ready, and every 5 s
+// at everything, so also at what links and sub-directories of Dir lead to.
 //
 // The published file stays when Run returns: without it, pods would silently get
 // other networks than they ask for. [Manager.Uninstall] removes it.
 //
 // Run starts one goroutine, which ends before Run does.
 func (m *Manager) Run(ctx context.Context) error {
-	if err := m.begin(); err != nil {
-		return err
-	}
-	defer m.end()
 	src := newWatcher()
 	defer src.Close()
 	return m.run(ctx, src)
 }
 
-// begin marks m as at work.
-func (m *Manager) begin() error {
-	if err := m.validate(); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.busy {
-		return fail("use", m.Output, ErrLocked)
-	}
-	m.busy = true
-	return nil
-}
-
-func (m *Manager) end() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.busy = false
-}
-
 // run is Run with src to tell it what happens.
 func (m *Manager) run(ctx context.Context, src source) error {
-	var held *os.File // the lock
-	defer func() { release(held) }()
-	var mem memory
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-src.Happened():
-			timer.Reset(cmp.Or(m.Debounce, defaultDebounce))
+	return m.alone(func() error {
+		var held *os.File // the lock
+		defer func() { release(held) }()
+		state := machine{grace: cmp.Or(m.Grace, defaultGrace)}
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		for {
 			select {
 			case <-ctx.Done():
 				return nil
+			case <-src.Happened():
+				timer.Reset(cmp.Or(m.Debounce, defaultDebounce))
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-timer.C:
+				}
 			case <-timer.C:
 			}
-		case <-timer.C:
+			wait, err := m.turn(src, &held, &state)
+			if err != nil {
+				return fail("run", m.Dir, err)
+			}
+			timer.Reset(wait)
 		}
-		wait, err := m.turn(src, &held, &mem)
-		if err != nil {
-			return fail("run", m.Dir, err)
-		}
-		timer.Reset(wait)
+	})
+}
+
+// alone calls work while no other method of m works.
+func (m *Manager) alone(work func() error) error {
+	if runtime.GOOS != "linux" {
+		return fail("use", m.Output, errors.ErrUnsupported)
 	}
+	if err := m.validate(); err != nil {
+		return err
+	}
+	if !m.working.TryLock() {
+		return fail("use", m.Output, ErrLocked)
+	}
+	defer m.working.Unlock()
+	return work()
+}
+
+// locked calls work while no other method of m, and no other manager, works.
+func (m *Manager) locked(work func() error) error {
+	return m.alone(func() error {
+		var held *os.File
+		if err := m.lock(&held); err != nil {
+			return err
+		}
+		defer release(held)
+		return work()
+	})
+}
+
+// lock has held be the Lock, if one is needed.
+func (m *Manager) lock(held **os.File) (err error) {
+	if m.Lock != "" && *held == nil {
+		*held, err = lock(m.Root, m.Lock, "publishes "+m.Output)
+	}
+	return fail("lock", m.Lock, err)
 }
 
 // turn looks once and acts. It returns how long to wait for the next event.
-func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, error) {
+func (m *Manager) turn(src source, held **os.File, state *machine) (time.Duration, error) {
 	if err := m.lock(held); err != nil {
 		m.setState(State{Degraded: err})
-		return pollInterval, unsupported(err)
+		return pollInterval, nil
 	}
 	// First the watch, so that nothing happens between the look and the wait
 	// without being noticed.
-	places, missing, indirect := m.places()
-	watchErr := src.Watch(places)
-	s := m.pass(mem, m.policy(m.output()), time.Now(), src.Lost(), watchErr)
-	wait := defaultResync
-	switch {
-	case missing || watchErr != nil:
-		wait = pollInterval
-	case indirect:
-		wait = indirectInterval
+	places, missing := m.places()
+	lost, watchErr := src.Watch(places)
+	s := m.pass(state, time.Now(), lost, watchErr)
+	wait := cmp.Or(m.resync, defaultResync)
+	if missing || watchErr != nil {
+		wait = min(wait, pollInterval)
 	}
-	wait = cmp.Or(m.resync, wait)
 	if s.wait != 0 {
 		wait = min(wait, s.wait)
 	}
 	return wait, s.end
 }
 
-// lock has held be the Lock, if one is needed, or fails: with [ErrLocked] when
-// someone else has it.
-func (m *Manager) lock(held **os.File) error {
-	if m.Lock == "" || *held != nil {
-		return nil
-	}
-	path, err := inroot.Resolve(m.Root, m.Lock)
-	if err == nil {
-		*held, err = lock(path)
-	}
-	if err == nil && *held == nil {
-		err = ErrLocked
-		if who, readErr := os.ReadFile(path); readErr == nil && len(who) > 0 {
-			err = because{ErrLocked, errors.New(strings.TrimSpace(string(who)))}
+// places returns what to watch, and whether a directory does not exist.
+func (m *Manager) places() (w watched, missing bool) {
+	w = watched{dirs: map[string]bool{}}
+	add := func(dir string, all bool) (real string) {
+		real, err := inroot.Resolve(m.root(), dir)
+		if info, statErr := os.Stat(real); err != nil || statErr != nil || !info.IsDir() {
+			missing = true
+			return real
 		}
+		w.dirs[real] = w.dirs[real] || all
+		return real
 	}
-	if err == nil {
-		// It is for the error of another, who locks meanwhile; nothing depends on it.
-		_ = (*held).Truncate(0)
-		_, _ = (*held).WriteAt(fmt.Appendf(nil, "%s, which publishes %s\n", self(), m.Output), 0)
+	add(m.Dir, true)
+	add(filepath.Dir(filepath.Clean(m.Output)), true)
+	if m.Ready != "" {
+		// Not what a link leads to: that goes when a ConfigMap is replaced.
+		w.ready = filepath.Join(add(filepath.Dir(filepath.Clean(m.Ready)), false), filepath.Base(m.Ready))
 	}
-	return fail("lock", m.Lock, err)
-}
-
-// self says which process this is, also to readers in another container, where the number
-// alone means another process.
-func self() string {
-	program, err := os.Executable()
-	if err != nil {
-		program = "a program"
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s, process %d on host %s", filepath.Base(program), os.Getpid(), host)
-}
-
-// release releases a lock, if there is one.
-func release(held *os.File) {
-	if held != nil {
-		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = flock.Unlock(int(held.Fd()))
-		_ = held.Close()
-	}
-}
-
-// unsupported returns err if there is no use in trying again.
-func unsupported(err error) error {
-	if errors.Is(err, errors.ErrUnsupported) {
-		return err
-	}
-	return nil
+	return w, missing
 }
 
 // pass is one look and what follows from it. lost says that the readiness file
 // was removed, whether or not it is there; trouble is to be told of as well.
-func (m *Manager) pass(mem *memory, p policy, now time.Time, lost bool, trouble ...error) step {
+func (m *Manager) pass(state *machine, now time.Time, lost bool, trouble error) step {
 	out := m.output()
 	f := m.look(out)
-	if lost && mem.ready {
+	if lost && state.ready {
 		f.ready = false
 	}
-	next, s := p.next(*mem, f, now)
-	var err error
+	s := state.next(f, now)
 	if s.publish {
-		err = out.publish(next.want, f.disk)
+		state.did(&s, out.publish(state.want, f.disk), now)
 	}
-	p.did(&next, &s, err, now)
-	*mem = next
-	s.report(trouble...)
-	m.tell(next, f, s, out)
+	s.report(trouble)
+
+	told := State{Skipped: f.found.errs(), Written: state.written, Restored: state.restored}
+	if !state.published.isZero() && !state.undone && f.disk.err == nil {
+		told.Primary, told.Network, told.Published = state.published.primary, state.published.network, out.file()
+	}
+	told.Degraded = fail("follow", m.Dir, errors.Join(s.degraded...))
+	m.setState(told)
 	return s
 }
 
 // look gathers the facts.
 func (m *Manager) look(out output) facts {
-	f := facts{ready: m.isReady(), disk: out.look()}
-	f.found = m.finder(out.own).find(m.files())
+	f := facts{ready: true, disk: out.look(), found: m.finder(out).find(m.files())}
+	if m.Ready != "" {
+		_, err := m.stat(m.Ready)
+		f.ready = err == nil
+	}
 	f.found.err = fail("find", m.Dir, f.found.err)
-	if f.found.primary.Name != "" {
-		f.doc, f.docErr = m.document(f.found.primary)
+	if p := f.found.primary; p.Name != "" {
+		var path string
+		if m.ClusterNetworkDir != "" {
+			path = filepath.Join(m.ClusterNetworkDir, p.Name)
+		}
+		f.doc, f.docErr = newDocument(m.Template, p, path)
+		f.docErr = fail("render", p.Name, f.docErr)
 	}
 	return f
 }
 
-// isReady reports whether the readiness file exists, or none is needed.
-func (m *Manager) isReady() bool {
-	if m.Ready == "" {
-		return true
+// Find returns the file that Publish would take for the primary network now. It
+// changes nothing, and does not need the readiness file to exist. It fails with
+// [ErrNoPrimary] and why each file was passed over, and with [ErrInvalid] as
+// [Manager.Run] does.
+func (m *Manager) Find() (netconf.File, error) {
+	if err := m.validate(); err != nil {
+		return netconf.File{}, err
 	}
-	_, err := m.stat(m.Ready)
-	return err == nil
-}
-
-// document makes what to publish in front of p.
-func (m *Manager) document(p candidate) (document, error) {
-	if m.ClusterNetworkDir != "" {
-		p.path = filepath.Join(m.ClusterNetworkDir, p.Name)
+	f := m.finder(m.output()).find(m.files())
+	if f.primary.Name != "" {
+		return f.primary, nil
 	}
-	n, err := render(m.Template, p)
-	if err != nil {
-		return document{}, err
-	}
-	doc, err := write(n)
-	doc.primary = p.Name
-	return doc, fail("render", p.Name, err)
+	errs := append([]error{ErrNoPrimary, fail("find", m.Dir, f.err)}, f.errs()...)
+	return netconf.File{}, fail("find", m.Dir, errors.Join(errs...))
 }
 
 // Publish looks once, and publishes in front of what it finds. It returns nil when
@@ -264,46 +237,29 @@ func (m *Manager) document(p candidate) (document, error) {
 //
 // or with [ErrInvalid] or [ErrLocked] as [Manager.Run] does. It waits for
 // nothing, and does not remember earlier calls: where the primary network's file
-// is broken, it takes the next that is valid. It removes no file except the other
-// form of its own.
+// is broken, it takes the next that is valid.
 func (m *Manager) Publish() error {
-	if err := m.begin(); err != nil {
-		return err
-	}
-	defer m.end()
-	var held *os.File
-	if err := m.lock(&held); err != nil {
-		return err
-	}
-	defer release(held)
-	p := m.policy(m.output())
-	p.once = true
-	m.pass(&memory{}, p, time.Now(), false)
-	s := m.State()
-	if !errors.Is(s.Degraded, ErrNoPrimary) {
-		return s.Degraded
-	}
-	return fail("publish", m.Output, errors.Join(append([]error{s.Degraded}, s.Skipped...)...))
+	return m.locked(func() error {
+		m.pass(&machine{}, time.Now(), false, nil) // without grace
+		s := m.State()
+		if !errors.Is(s.Degraded, ErrNoPrimary) {
+			return s.Degraded
+		}
+		return fail("publish", m.Output, errors.Join(append([]error{s.Degraded}, s.Skipped...)...))
+	})
 }
 
-// Uninstall removes the published file, in both its forms, and temporary files
-// that a crash may have left. A file of that name is removed if it has a plugin of
+// Uninstall removes the published file, and temporary files that a crash may have
+// left. A file of that name is removed if it has a plugin of
 // ours, or is no configuration at all. The configuration of someone else stays.
 // Uninstall returns nil when there is nothing to remove. It fails with
 // [ErrInvalid] and [ErrLocked] as [Manager.Run] does, when something that is not
 // a file has the name, and when a file cannot be read or removed.
 func (m *Manager) Uninstall() error {
-	if err := m.begin(); err != nil {
+	return m.locked(func() error {
+		out := m.output()
+		err := out.remove(out.look())
+		m.setState(State{Degraded: err})
 		return err
-	}
-	defer m.end()
-	var held *os.File
-	if err := m.lock(&held); err != nil {
-		return err
-	}
-	defer release(held)
-	out := m.output()
-	err := out.remove(out.look())
-	m.setState(State{Degraded: err})
-	return err
+	})
 }

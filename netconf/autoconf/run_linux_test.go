@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/nodetest"
@@ -124,21 +122,10 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 			put(w.T, w.dir, "10-x.conflist.tmp-1", net("b"))
 			nodetest.OK(w.T, os.Rename(filepath.Join(w.dir, "10-x.conflist.tmp-1"), filepath.Join(w.dir, "10-x.conflist")))
 		}},
-		{"replaced from elsewhere", writeA, func(w where) {
-			put(w.T, filepath.Dir(w.dir), "x", net("b"))
-			nodetest.OK(w.T, os.Rename(filepath.Join(filepath.Dir(w.dir), "x"), filepath.Join(w.dir, "10-x.conflist")))
-		}},
 		{"removed, and another there", func(w where) { writeA(w); put(w.T, w.dir, "20-y.conflist", net("b")) }, func(w where) {
 			nodetest.OK(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
 		}},
-		{"removed and made", writeA, func(w where) {
-			nodetest.OK(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
-			put(w.T, w.dir, "30-z.json", net("b"))
-		}},
 		{"a better one", writeA, func(w where) { put(w.T, w.dir, "05-x.conflist", net("b")) }},
-		{"a better one, made of a bad one", func(w where) { writeA(w); put(w.T, w.dir, "05-x.conflist", "") }, func(w where) {
-			put(w.T, w.dir, "05-x.conflist", net("b"))
-		}},
 		{"directory made again", writeA, func(w where) {
 			for os.RemoveAll(w.dir) != nil { // our file may be restored meanwhile
 			}
@@ -152,30 +139,10 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 			nodetest.OK(w.T, os.Rename(w.dir+".new", w.dir))
 		}},
 		{"ConfigMap", configMap, func(w where) { swap(w, "..2", net("b")) }},
-		{"chain of links", func(w where) {
-			up := filepath.Dir(w.dir)
-			for _, d := range []string{"1", "2"} {
-				nodetest.OK(w.T, os.Mkdir(filepath.Join(up, d), 0o700))
-			}
-			put(w.T, filepath.Join(up, "2"), "a", net("a"), "b", net("b"))
-			nodetest.OK(w.T, os.Symlink("../2/a", filepath.Join(up, "1", "link")))
-			nodetest.OK(w.T, os.Symlink(filepath.Join(up, "1", "link"), filepath.Join(w.dir, "10-x.conflist")))
-		}, func(w where) {
-			up := filepath.Dir(w.dir)
-			nodetest.OK(w.T, os.Symlink("../2/b", filepath.Join(up, "1", "new")))
-			nodetest.OK(w.T, os.Rename(filepath.Join(up, "1", "new"), filepath.Join(up, "1", "link")))
-		}},
 		{"target of a link", func(w where) {
 			put(w.T, filepath.Dir(w.dir), "x", net("a"))
 			nodetest.OK(w.T, os.Symlink("../x", filepath.Join(w.dir, "10-x.conflist")))
 		}, func(w where) { put(w.T, filepath.Dir(w.dir), "x", net("b")) }},
-		{"dangling link", func(w where) {
-			nodetest.OK(w.T, os.Symlink("../deep/er/x", filepath.Join(w.dir, "05-x.conflist")))
-			writeA(w)
-		}, func(w where) {
-			nodetest.OK(w.T, os.MkdirAll(filepath.Join(filepath.Dir(w.dir), "deep", "er"), 0o700))
-			put(w.T, filepath.Join(filepath.Dir(w.dir), "deep", "er"), "x", net("b"))
-		}},
 		{"sub-directory", func(w where) {
 			writeA(w)
 			put(w.T, w.dir, "05-b.conflist", `{"cniVersion":"1.0.0","name":"b"}`)
@@ -190,7 +157,7 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 			w := where{t, dir}
 			tt.start(w)
 			m := &Manager{Dir: dir, Output: dir + "/00-multinet.conflist"}
-			if slices.Contains([]string{"directory made again", "directory replaced", "chain of links", "target of a link", "dangling link", "sub-directory"}, tt.name) {
+			if slices.Contains([]string{"directory made again", "directory replaced", "target of a link", "sub-directory"}, tt.name) {
 				m.resync = 10 * time.Millisecond
 			}
 			running(t, m)
@@ -382,62 +349,5 @@ func TestPublishedFileStaysWhenRunEnds(t *testing.T) {
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "10-x.conflist"})
 	if s := m.State(); !strings.HasSuffix(s.Published, "/00-multinet.conflist") {
 		t.Errorf("%+v", s)
-	}
-}
-
-// Whoever reads the directory as runtimes do, while the primary network's
-// file is torn, replaced and removed, always finds a whole file of ours first.
-func TestReadersSeeWhole(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, "10-x.conflist", net("a"))
-	running(t, m)
-	publishes(t, m, "a")
-	stop := make(chan struct{})
-	reads := make(chan int)
-	go func() {
-		n := 0
-		defer func() { reads <- n }()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			files, err := libcni.ConfFiles(m.Dir, []string{".conf", ".conflist", ".json"})
-			slices.Sort(files)
-			if err != nil || len(files) == 0 || files[0] != m.Output+".conflist" {
-				t.Errorf("%q, %v", files, err)
-				return
-			}
-			l, err := libcni.NetworkConfFromFile(files[0])
-			if err != nil || len(l.Plugins) != 1 || l.Plugins[0].Network.Type != "multinet" {
-				t.Errorf("%v, %v", l, err)
-				return
-			}
-			n++
-		}
-	}()
-	file := filepath.Join(m.Dir, "10-x.conflist")
-	for i := range 200 {
-		switch name := net(fmt.Sprint("n", i)); i % 4 {
-		case 0:
-			put(t, m.Dir, "10-x.conflist", name[:i%len(name)]) // torn
-		case 1:
-			put(t, m.Dir, "10-x.conflist", name)
-		case 2:
-			put(t, m.Dir, ".tmp-1", name)
-			nodetest.OK(t, os.Rename(filepath.Join(m.Dir, ".tmp-1"), file))
-		case 3:
-			nodetest.OK(t, os.Remove(file))
-		}
-		if i%20 == 1 {
-			publishes(t, m, fmt.Sprint("n", i))
-		}
-	}
-	put(t, m.Dir, "10-x.conflist", net("b"))
-	publishes(t, m, "b")
-	close(stop)
-	if n := <-reads; n == 0 {
-		t.Error("nothing was read")
 	}
 }

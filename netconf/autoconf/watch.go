@@ -1,17 +1,13 @@
 package autoconf
 
 import (
-	"cmp"
 	"errors"
-	"io/fs"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
-
-	"github.com/metacni/metacni/internal/inroot"
 )
 
 // A watched says which directories to watch, by paths without links, and whether
@@ -19,33 +15,6 @@ import (
 type watched struct {
 	dirs  map[string]bool
 	ready string // the readiness file
-}
-
-// places returns what to watch. missing reports that a directory does not exist, and
-// indirect that what links or sub-directories lead to matters, which nobody watches.
-func (m *Manager) places() (w watched, missing, indirect bool) {
-	w = watched{dirs: map[string]bool{}}
-	add := func(dir string, all bool) (real string) {
-		real, err := inroot.Resolve(cmp.Or(m.Root, "/"), dir)
-		if info, statErr := os.Stat(real); err != nil || statErr != nil || !info.IsDir() {
-			missing = true
-			return real
-		}
-		w.dirs[real] = w.dirs[real] || all
-		indirect = indirect || real != filepath.Join(cmp.Or(m.Root, "/"), dir)
-		return real
-	}
-	output, _ := m.outputName()
-	add(m.Dir, true)
-	add(output, true)
-	if m.Ready != "" {
-		// Not what a link leads to: that goes when a ConfigMap is replaced.
-		w.ready = filepath.Join(add(filepath.Dir(filepath.Clean(m.Ready)), false), filepath.Base(m.Ready))
-	}
-	entries, _ := fs.ReadDir(m.files(), ".") // what could be listed will do
-	return w, missing, indirect || slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return e.Name()[0] != '.' && e.Type()&(fs.ModeSymlink|fs.ModeDir) != 0
-	})
 }
 
 // wants reports whether an event about file matters. One about a watched directory
@@ -57,25 +26,19 @@ func (w watched) wants(file string) bool {
 
 // A source reports events in the directories it watches.
 type source interface {
-	// Watch watches these directories and no others.
-	Watch(watched) error
+	// Watch watches these directories and no others. It reports whether the readiness
+	// file was removed since the last call.
+	Watch(watched) (lost bool, err error)
 
 	// Happened has an element when something that matters has happened since
 	// it was received from.
 	Happened() <-chan struct{}
-
-	// Lost reports, once, that the readiness file was removed.
-	Lost() bool
-
-	// Close ends the watch.
-	Close()
 }
 
 // A watcher is the source that the system has.
 type watcher struct {
 	happened chan struct{}
-	inner    *fsnotify.Watcher      // nil while there is none
-	known    map[string]fs.FileInfo // the directories watched, to see that they are the same still
+	inner    *fsnotify.Watcher // nil while there is none
 	done     sync.WaitGroup
 
 	mu   sync.Mutex // protects what follows
@@ -83,19 +46,9 @@ type watcher struct {
 	lost bool
 }
 
-func newWatcher() *watcher {
-	return &watcher{happened: make(chan struct{}, 1), known: map[string]fs.FileInfo{}}
-}
+func newWatcher() *watcher { return &watcher{happened: make(chan struct{}, 1)} }
 
 func (w *watcher) Happened() <-chan struct{} { return w.happened }
-
-func (w *watcher) Lost() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	lost := w.lost
-	w.lost = false
-	return lost
-}
 
 func (w *watcher) Close() {
 	if w.inner != nil {
@@ -104,61 +57,49 @@ func (w *watcher) Close() {
 	w.done.Wait()
 }
 
-func (w *watcher) Watch(want watched) error {
+// Watch adds every directory each time: this does nothing while the watch is right, and
+// otherwise watches the directory that has the path now.
+func (w *watcher) Watch(want watched) (lost bool, err error) {
 	if w.inner == nil {
-		inner, err := fsnotify.NewWatcher()
-		if err != nil {
-			return fail("watch", "", err)
+		if w.inner, err = fsnotify.NewWatcher(); err != nil {
+			w.inner = nil
+			return false, fail("watch", "", err)
 		}
-		w.inner = inner
-		w.done.Go(func() { w.receive(inner) })
+		w.done.Go(func() { w.receive(w.inner.Events, w.inner.Errors) })
 	}
 	w.mu.Lock()
 	w.want = want // before the events are there
 	w.mu.Unlock()
 
-	live := w.inner.WatchList()
-	for dir, before := range w.known {
-		_, wanted := want.dirs[dir]
-		info, err := os.Stat(dir)
-		if !wanted || err != nil || !os.SameFile(before, info) || !slices.Contains(live, dir) {
-			_ = w.inner.Remove(dir) // it may be gone, or another directory has its path now
-			delete(w.known, dir)
+	for _, dir := range w.inner.WatchList() {
+		if _, wanted := want.dirs[dir]; !wanted {
+			_ = w.inner.Remove(dir) // it may be gone
 		}
 	}
 	var errs []error
-	for dir := range want.dirs {
-		if w.known[dir] != nil {
-			continue
-		}
-		info, err := os.Stat(dir)
-		if err == nil {
-			err = w.inner.Add(dir)
-		}
-		if err == nil {
-			w.known[dir] = info
-		}
-		errs = append(errs, fail("watch", dir, err))
+	for _, dir := range slices.Sorted(maps.Keys(want.dirs)) {
+		errs = append(errs, fail("watch", dir, w.inner.Add(dir)))
 	}
-	return errors.Join(errs...)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lost, w.lost = w.lost, false
+	return lost, errors.Join(errs...)
 }
 
-// receive takes what the system tells until inner is closed. It never makes
-// inner wait, which holds a lock while it tells of some errors.
-func (w *watcher) receive(inner *fsnotify.Watcher) {
-	events, errs := inner.Events, inner.Errors
-	for events != nil || errs != nil {
+// receive takes what the system tells until that ends. It never makes the system's watcher
+// wait, which holds a lock while it tells of some errors.
+func (w *watcher) receive(events <-chan fsnotify.Event, errs <-chan error) {
+	for {
 		select {
 		case e, ok := <-events:
 			if !ok {
-				events = nil
-				continue
+				return
 			}
 			w.event(e)
 		case _, ok := <-errs:
 			if !ok {
-				errs = nil
-				continue
+				return
 			}
 			w.tell() // events were lost: the queue was full
 		}

@@ -81,7 +81,7 @@ func TestMirrorIsReadableByNetconf(t *testing.T) {
 			nodetest.OK(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
 		}
 	}
-	if n, err := netconf.LoadFile(filepath.Join(dir, "ns", "blue.conflist")); err != nil || n.Plugins()[0].Type() != "y" {
+	if n, err := netconf.LoadFile(os.DirFS(filepath.Join(dir, "ns")), "blue.conflist"); err != nil || n.Plugins()[0].Type() != "y" {
 		t.Errorf("%v, %v", n, err)
 	}
 	if d, err := nad.Load(os.DirFS(dir), blue); err != nil || d != chain {

@@ -162,10 +162,10 @@ func (c *config) atPath(path string) (netconf.Network, error) {
 	}
 	dir := c.call.Root.Dir(path)
 	if info, err := fs.Stat(dir, "."); err != nil || !info.IsDir() {
-		return netconf.LoadFileFS(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
+		return netconf.LoadFile(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
 	}
 	var errs []error
-	for f, err := range netconf.Files(dir, nil) {
+	for f, err := range netconf.Files(dir) {
 		switch {
 		case err != nil:
 			errs = append(errs, err)

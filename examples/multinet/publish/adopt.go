@@ -197,7 +197,7 @@ func Primaries(m *autoconf.Manager) []string {
 		}
 		switch err := ours.Plugins()[0].Decode(&front); {
 		case err == nil && front.ClusterNetwork != "": // a path as the plugin sees it
-			add(netconf.LoadFileFS(plugin.Root(m.Root).Dir(m.Dir), filepath.Base(front.ClusterNetwork)))
+			add(netconf.LoadFile(plugin.Root(m.Root).Dir(m.Dir), filepath.Base(front.ClusterNetwork)))
 		case err == nil && len(front.Delegates) > 0:
 			add(front.Delegates[0], nil)
 		}
@@ -212,7 +212,7 @@ func Primaries(m *autoconf.Manager) []string {
 func Published(m *autoconf.Manager) (netconf.Network, bool) {
 	dir, name := filepath.Split(m.Output)
 	for _, ext := range []string{".conflist", ".conf"} {
-		n, err := netconf.LoadFileFS(plugin.Root(m.Root).Dir(dir), name+ext)
+		n, err := netconf.LoadFile(plugin.Root(m.Root).Dir(dir), name+ext)
 		if err == nil && (slices.Contains(m.OwnTypes, n.Plugins()[0].Type()) || n.Plugins()[0].Type() == m.Template.Type()) {
 			return n, true
 		}

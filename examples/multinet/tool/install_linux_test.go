@@ -170,7 +170,7 @@ func TestInstall(t *testing.T) {
 		{name: "a plugin that is not there", networks: []string{"10-x.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"bridge"},{"type":"absent"}]}`}, errs: `/net.d/10-x.conflist: plugin "absent": not found in`},
 		{name: "a plugin in another directory", networks: []string{"10-x.conflist", `{"cniVersion":"1.0.0","name":"a","type":"true"}`}, config: `{"binDir":"/bin"}`, want: published("multinet", `{"binDir":"/bin","capabilities":{`+annotations+`},"cniCacheDir":"$DIR/cni","delegates":[{"cniVersion":"1.0.0","name":"a","plugins":[{"cniVersion":"1.0.0","name":"a","type":"true"}]}],"type":"multinet"}`)},
 		{name: "no cache", networks: []string{"10-x.conflist", blue}, flags: []string{"--cache-dir", "/absent"}, errs: "--cache-dir: stat /absent: no such file"},
-		{name: "a cluster network that is not there", networks: []string{"10-x.conflist", blue}, flags: []string{"--cluster-network", "11-x.conflist"}, errs: `"11-x.conflist": file does not exist`},
+		{name: "a cluster network that is not there", networks: []string{"10-x.conflist", blue}, flags: []string{"--cluster-network", "11-x.conflist"}, errs: `file "11-x.conflist": no such file or directory`},
 		{name: "no file", flags: []string{"--config", "$DIR/absent"}, errs: "absent"},
 		{name: "relative cache", flags: []string{"--cache-dir", "x"}, errs: "cniCacheDir"},
 		{name: "relative state", flags: []string{"--cni-dir", "state"}, errs: "cniDir"},

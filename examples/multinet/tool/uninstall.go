@@ -134,7 +134,7 @@ func (u *uninstaller) manager(ctx context.Context, m *autoconf.Manager) (*lifecy
 // given back. If there are such containers, the directory must have a network for them.
 func (u *uninstaller) unpublished(name string, attached bool) error {
 	found := false
-	for f, err := range netconf.Files(os.DirFS(u.confDir), nil) {
+	for f, err := range netconf.Files(os.DirFS(u.confDir)) {
 		if f.Name == "" {
 			break // it cannot be listed
 		}

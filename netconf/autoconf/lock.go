@@ -1,0 +1,75 @@
+package autoconf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/flock"
+	"github.com/metacni/metacni/internal/inroot"
+)
+
+// lock takes the lock on the file at path in root, which it makes with its directory,
+// without waiting. It is held until release, or the end of the process. If someone else
+// has it, lock fails with [ErrLocked] and what that program has said.
+func lock(root, path, says string) (*os.File, error) {
+	path, err := inroot.Resolve(root, path)
+	if err != nil {
+		return nil, err
+	}
+	// Not the directories above it: the one of configurations is for others to
+	// make, who know its mode.
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	d, err := durable.OpenDir(filepath.Dir(path), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	f, err := d.OpenFile(filepath.Base(path))
+	if err != nil {
+		return nil, err
+	}
+	held, err := flock.TryFile(f)
+	if err != nil {
+		return nil, err
+	}
+	if !held {
+		if who, err := os.ReadFile(path); err == nil && len(who) > 0 {
+			return nil, because{ErrLocked, errors.New(strings.TrimSpace(string(who)))}
+		}
+		return nil, ErrLocked
+	}
+	// It is for the error of another, who locks meanwhile; nothing depends on it.
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt(fmt.Appendf(nil, "%s, which %s\n", self(), says), 0)
+	return f, nil
+}
+
+// self says which process this is, also to readers in another container, where the number
+// alone means another process.
+func self() string {
+	program, err := os.Executable()
+	if err != nil {
+		program = "a program"
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s, process %d on host %s", filepath.Base(program), os.Getpid(), host)
+}
+
+// release releases a lock, if there is one.
+func release(held *os.File) {
+	if held != nil {
+		// After closing alone, a child that has not called exec yet would keep the lock.
+		_ = flock.Unlock(int(held.Fd()))
+		_ = held.Close()
+	}
+}
