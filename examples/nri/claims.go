@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -45,8 +44,6 @@ type claims struct {
 
 	view   *kube.View
 	driver *dra.Driver
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
 }
 
 // openClaims starts the DRA driver that conf configures, if any. It does not wait for the
@@ -56,8 +53,8 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	if conf.DRA.Driver == "" {
 		return nil, nil
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &claims{conf: conf, life: life, log: log, cancel: cancel}
+	ctx = context.WithoutCancel(ctx) // close ends what it starts
+	c := &claims{conf: conf, life: life, log: log}
 	defer func() {
 		if err != nil {
 			c.close()
@@ -92,7 +89,6 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	if err := c.driver.Err(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	c.wg.Go(func() { c.driver.Offer(ctx) })
 	return c, nil
 }
 
@@ -101,8 +97,6 @@ func (c *claims) close() {
 	if c == nil {
 		return
 	}
-	c.cancel()
-	c.wg.Wait()
 	c.driver.Stop()
 	if c.view != nil {
 		c.view.Close()

@@ -59,7 +59,7 @@ func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Clai
 
 // allocated reports whether the claim of that name has devices of the driver.
 func (d *Driver) allocated(ctx context.Context, r Ref) (bool, error) {
-	claim, err := d.config.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	claim, err := d.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if err != nil {
 		if apierr.None(err) {
 			err = nil

@@ -29,11 +29,9 @@ type Config struct {
 	// Node is the name of the node, and of the pool of its devices.
 	Node string
 
-	// View is the cluster: it has a client for the claims and ResourceSlices, and tells of
-	// definitions that change. Without it Client is such a client, which should send protobuf:
-	// see [Driver.Attached].
-	View   *kube.View
-	Client kubernetes.Interface
+	// View is the cluster, in which the claims and ResourceSlices are. It tells of definitions
+	// that change. Close it after the Driver has stopped.
+	View *kube.View
 
 	// Store keeps the claims that are prepared. No other driver may have the same one.
 	Store Store
@@ -77,11 +75,19 @@ type Config struct {
 	// paths are the same.
 	Resolve func(path string) (string, error)
 
-	// Networks are what the node offers to the scheduler, see [Driver.Offer]. Network returns
-	// the one with the name Offer.Network, which may be zero, and why pods cannot be attached
-	// to it now. [kube.ErrNotSynced] means that this is not known. Two goroutines may call it.
+	// Networks are what the node offers to the scheduler: devices that it can allocate to pods
+	// of this node. Network returns the one with the name Offer.Network, which may be zero, and
+	// why pods cannot be attached to it now. Such a network is withdrawn until they can; pods
+	// that have it keep it. [kube.ErrNotSynced] means that this is not known. Two goroutines may
+	// call Network.
+	//
+	// What an earlier process has published stays until it is known whether all definitions
+	// exist, and after the end.
 	Networks []Offer
 	Network  func(ctx context.Context, name string) (netconf.Network, error)
+
+	// Ready is closed when Network can be called. Nil means that it can be called at once.
+	Ready <-chan struct{}
 
 	// OfferInterval is the time between two looks at all Networks. 0 means 30 seconds.
 	OfferInterval time.Duration
@@ -122,8 +128,8 @@ func (c Config) check() error {
 	switch {
 	case c.Name == "", c.Node == "", c.Store.Dir == "":
 		return errors.New("the names of the driver and the node, and a directory for claims are needed")
-	case c.Client == nil, c.Records == nil:
-		return errors.New("a client and Records are needed")
+	case c.View == nil, c.Records == nil:
+		return errors.New("a View and Records are needed")
 	case c.Network == nil && len(c.Networks) > 0:
 		return errors.New("Network is needed")
 	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
@@ -174,9 +180,9 @@ func (c Config) dirs() (dirs, error) {
 	return d, nil
 }
 
-func (c Config) options(d dirs) []kubeletplugin.Option {
+func (c Config) options(d dirs, client kubernetes.Interface) []kubeletplugin.Option {
 	options := []kubeletplugin.Option{
-		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(c.Client),
+		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(client),
 		// A plugin that hangs while a claim is released must not delay other pods. But two
 		// drivers with one Store have no other lock.
 		kubeletplugin.Serialize(c.RollingUpdate != ""),

@@ -3,7 +3,7 @@
 //
 // The devices of the driver are networks. A [Driver] does these things in the life of a pod:
 //
-//  1. It publishes what the node can do as ResourceSlices ([Driver.Offer]), and the
+//  1. It publishes what the node can do as ResourceSlices (Config.Networks), and the
 //     scheduler places pods by them.
 //  2. Before the kubelet creates the pod, it asks the driver to prepare its claims. The driver
 //     checks and records what they want, under the pod's UID, and nothing else.

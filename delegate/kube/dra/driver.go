@@ -25,6 +25,7 @@ const writeTime = 10 * time.Minute
 type Driver struct {
 	config Config
 	log    *slog.Logger
+	client kubernetes.Interface // sends protobuf, see Attached
 	writer *writer
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -47,17 +48,15 @@ type Driver struct {
 // trying, as it does for sockets that are lost later. It fails for a Config that can never work.
 // The Driver ends with ctx, or with [Driver.Stop].
 func Start(ctx context.Context, c Config) (*Driver, error) {
-	if c.View != nil {
-		var err error
-		if c.Client, err = kubernetes.NewForConfigAndClient(c.View.REST()); err != nil {
-			return nil, err
-		}
-	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	client, err := kubernetes.NewForConfigAndClient(c.View.REST())
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
-	d := &Driver{config: c, log: c.logger(), cancel: cancel, broken: make(chan error, 1)}
+	d := &Driver{config: c, log: c.logger(), client: client, cancel: cancel, broken: make(chan error, 1)}
 	d.writer, d.offers = newWriter(d), newOffers(c)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown)
 	crashed := time.Now()
@@ -74,9 +73,8 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	d.wg.Go(func() { d.keepServing(ctx, failed) })
 	d.wg.Go(func() { d.writer.run(ctx) })
 	d.wg.Go(func() { d.sweepOften(ctx) })
-	if c.View != nil {
-		c.View.OnDefinition(d.offers.changed)
-	}
+	d.wg.Go(func() { d.offer(ctx) })
+	c.View.OnDefinition(d.offers.changed)
 	return d, nil
 }
 

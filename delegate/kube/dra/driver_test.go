@@ -13,9 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/client-go/kubernetes"
 
-	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -365,7 +363,7 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		"a name":       func(c *Config) { c.Name = "" },
 		"a node":       func(c *Config) { c.Node = "" },
 		"a directory":  func(c *Config) { c.Store.Dir = "" },
-		"a client":     func(c *Config) { c.Client = nil },
+		"a View":       func(c *Config) { c.View = nil },
 		"Records":      func(c *Config) { c.Records = nil },
 		"Network":      func(c *Config) { c.Networks = []Offer{{Network: "a"}} },
 		"a valid name": func(c *Config) { c.Name = "a/b" },
@@ -385,21 +383,10 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 func TestTheDriverSharesTheCredentialsOfAView(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	dir := t.TempDir()
-	n.server.SetToken("first")
-	file, err := n.server.Kubeconfig(dir)
-	nodetest.OK(t, err)
-	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: file, UserAgent: "daemon"})
-	nodetest.OK(t, err)
-	t.Cleanup(view.Close)
-	set, err := kubernetes.NewForConfigAndClient(view.REST())
-	nodetest.OK(t, err)
-	n.config.Client = set
-	n.restart(t)
 	k := n.kubelet(t)
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
 	n.server.SetToken("second")
-	if _, err := n.server.Kubeconfig(dir); err != nil {
+	if _, err := n.server.Kubeconfig(filepath.Dir(n.kubeconfig)); err != nil {
 		t.Fatal(err)
 	}
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))

@@ -56,7 +56,6 @@ func Example() {
 		return
 	}
 	defer driver.Stop()
-	go driver.Offer(ctx)
 
 	// In the ADD of a pod, whose UID is in CNI_ARGS:
 	const podUID = "0d3f8a2e-1111-4222-8333-444455556666"

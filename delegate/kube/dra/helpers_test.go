@@ -15,12 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -80,8 +79,9 @@ func newClaim(name string, edit func(*resourcev1.ResourceClaim)) *resourcev1.Res
 // A node is a driver, its kubelet, and the records of its plugin.
 type node struct {
 	*Driver
-	server *kubetest.Server
-	config Config
+	server     *kubetest.Server
+	kubeconfig string
+	config     Config
 
 	mu       sync.Mutex
 	attached []delegate.Attached // in one container of each pod
@@ -94,16 +94,14 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	t.Helper()
 	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 	t.Cleanup(server.Close)
-	n := &node{server: server}
 	kubeconfig, err := server.Kubeconfig(t.TempDir())
 	nodetest.OK(t, err)
-	client, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	n := &node{server: server, kubeconfig: kubeconfig}
+	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: kubeconfig, UserAgent: "daemon"})
 	nodetest.OK(t, err)
-	client.ContentType, client.AcceptContentTypes, client.QPS = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf, -1
-	set, err := kubernetes.NewForConfig(client)
-	nodetest.OK(t, err)
+	t.Cleanup(view.Close)
 	n.config = Config{
-		Name: driverName, Node: "node1", Client: set, Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
+		Name: driverName, Node: "node1", View: view, Ready: make(chan struct{}), Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Records: n.records, KubeletDir: kubeletDir(t), AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}

@@ -48,13 +48,19 @@ func newOffers(c Config) *offers {
 	}
 }
 
-// Offer publishes Config.Networks as devices that the scheduler can allocate to pods of this
-// node, whenever that changes anything, until ctx ends. A network to which pods cannot be
-// attached is withdrawn until they can; pods that have it keep it. What an earlier process has
-// published stays until it is known whether all definitions exist, and after the end.
-func (d *Driver) Offer(ctx context.Context) { d.offers.run(ctx, d.publish) }
+// offer publishes Config.Networks, whenever that changes anything, until ctx ends.
+func (d *Driver) offer(ctx context.Context) {
+	if d.config.Ready != nil {
+		select {
+		case <-d.config.Ready:
+		case <-ctx.Done():
+			return
+		}
+	}
+	d.offers.run(ctx, d.publish)
+}
 
-// changed has [Driver.Offer] look at the networks again if the definition r is one of them.
+// changed has the networks looked at again if the definition r is one of them.
 func (o *offers) changed(r nad.Ref) {
 	named := func(n Offer) bool {
 		ref, ok := n.definition()

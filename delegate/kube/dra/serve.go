@@ -44,7 +44,7 @@ func (d *Driver) serve(ctx context.Context) error {
 		sockets = append(sockets, s)
 		return s, nil
 	}
-	options := append(c.options(dirs),
+	options := append(c.options(dirs, d.client),
 		kubeletplugin.PluginListener(func(_ context.Context, path string) (net.Listener, error) {
 			return listenAt(filepath.Join(dirs.plugin, filepath.Base(path)))
 		}),

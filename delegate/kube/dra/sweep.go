@@ -66,7 +66,7 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 // reserved returns the claim that r names as the API server has it. It returns nil if there is
 // certainly no such claim, or if the claim is not reserved for the pod of r any more.
 func (d *Driver) reserved(ctx context.Context, r Ref) (*resourcev1.ResourceClaim, error) {
-	object, err := d.config.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	object, err := d.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	switch {
 	case apierr.None(err):
 		return nil, nil

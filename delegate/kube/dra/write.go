@@ -71,7 +71,7 @@ type Stats struct {
 	Refused  uint64 // attempts that the API server has refused
 	Failed   uint64 // attempts that have failed for another reason, conflicts among them
 
-	Offered, Withdrawn int // networks of [Driver.Offer]
+	Offered, Withdrawn int // Config.Networks
 }
 
 // Stats returns the state of the Driver. It reads the Store. Claims are not counted if that is
@@ -229,7 +229,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 		return nil
 	}
 	object.Status.Devices = devices
-	_, err = config.Client.ResourceV1().ResourceClaims(ref.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	_, err = w.driver.client.ResourceV1().ResourceClaims(ref.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
 	if apierr.None(err) {
 		return nil
 	}

@@ -29,7 +29,7 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) (err 
 		return nil
 	}
 	config := dra.Config{
-		Name: d.Driver, Node: c.conf.Node, View: c.view, Store: dra.Store{Dir: c.conf.ClaimDir},
+		Name: d.Driver, Node: c.conf.Node, View: c.view, Ready: c.ready, Store: dra.Store{Dir: c.conf.ClaimDir},
 		AllowedTypes: d.AllowedTypes, Records: c.recordsOfPod, Networks: d.Networks, Network: c.offered,
 		KubeletDir: c.conf.Root.OnNode(c.conf.KubeletDir), Resolve: c.conf.Root.Resolve,
 		RollingUpdate: d.podUID, Logger: c.log,
@@ -44,12 +44,8 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) (err 
 		return fmt.Errorf("dra: %w", err)
 	}
 	others.Go(func() {
-		defer c.driver.Stop()
-		select {
-		case <-ctx.Done():
-		case <-c.ready:
-			c.driver.Offer(ctx)
-		}
+		<-ctx.Done()
+		c.driver.Stop()
 	})
 	return nil
 }

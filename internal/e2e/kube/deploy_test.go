@@ -158,7 +158,6 @@ func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
 	}
 
 	n := startClaimNode(t, s, namespace, daemonNode, token)
-	go n.Offer(t.Context())
 	for devices := 1; devices <= 2; devices++ {
 		eventually(t, func() bool {
 			all, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
@@ -35,11 +36,11 @@ const claimDriver = "multinetd.metacni.io"
 // A claimNode is a node with a driver. The test is its scheduler, its kubelet and its plugin.
 type claimNode struct {
 	*dra.Driver
-	admin, client kubernetes.Interface
-	namespace     string
-	name          string // of the node
-	config        dra.Config
-	backup        atomic.Bool // whether that network is ready
+	admin     kubernetes.Interface
+	namespace string
+	name      string // of the node
+	config    dra.Config
+	backup    atomic.Bool // whether that network is ready
 
 	mu       sync.Mutex
 	attached []delegate.Attached
@@ -48,10 +49,14 @@ type claimNode struct {
 // startClaimNode starts a driver for a node that shows token. Its claims are in namespace.
 func startClaimNode(t *testing.T, s *server.Server, namespace, name, token string) *claimNode {
 	t.Helper()
-	n := &claimNode{namespace: namespace, name: name}
-	n.admin, n.client = clientset(t, s, server.AdminToken), clientset(t, s, token)
+	n := &claimNode{namespace: namespace, name: name, admin: clientset(t, s, server.AdminToken)}
+	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, token)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(view.Close)
 	n.config = dra.Config{
-		Name: claimDriver, Node: n.name, AllowedTypes: []string{"bridge"}, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
+		Name: claimDriver, Node: n.name, AllowedTypes: []string{"bridge"}, View: view, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Records: n.records, KubeletDir: socketDir(t),
 		Networks: []dra.Offer{{Network: "storage"}, {Network: "backup"}}, OfferInterval: 10 * time.Millisecond,
 		Network: func(_ context.Context, name string) (netconf.Network, error) {
@@ -62,7 +67,7 @@ func startClaimNode(t *testing.T, s *server.Server, namespace, name, token strin
 		},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
-	err := os.Mkdir(filepath.Join(n.config.KubeletDir, "plugins_registry"), 0o750)
+	err = os.Mkdir(filepath.Join(n.config.KubeletDir, "plugins_registry"), 0o750)
 	if err != nil {
 		t.Fatal(err)
 	}
