@@ -33,9 +33,12 @@ type Sweeper struct {
 	// Manager removes what is stale. Nil has no records.
 	Manager *Manager
 
-	// Unseen also removes attachments for which no network namespace was found
-	// at ADD, if there is none now.
-	Unseen bool
+	// Ended, if not nil, says which further attachments are stale: those of containers
+	// that have ended, as far as the caller knows. It is called again before anything is
+	// removed, while no other operation works on the container. With [Record.NetNSGone],
+	// an attachment for which no network namespace was found at ADD is stale if there is
+	// none now.
+	Ended func(Record) bool
 
 	// Current, if not nil, returns the network of an attachment as it is
 	// configured now. A mistake in the recorded configuration can make both ADD
@@ -247,7 +250,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 
 // over returns what the Sweeper removes of r.
 func (s *Sweeper) over(r Record) extent {
-	if s.Unseen && r.NetNSGone() {
+	if s.Ended != nil && s.Ended(r) {
 		return everything
 	}
 	return r.over()

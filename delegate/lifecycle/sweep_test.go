@@ -96,7 +96,7 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	if len(n.trace()) > calls {
 		t.Errorf("ran %q", n.trace()[calls:])
 	}
-	s.Unseen = true
+	s.Ended = Record.NetNSGone
 	s.sweep(Sweep{Removed: 1})
 	n.del(key("alive", "eth0"))
 	n.wantNothing()
