@@ -100,6 +100,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: kubeconfig, UserAgent: "daemon"})
 	nodetest.OK(t, err)
 	t.Cleanup(view.Close)
+	n.await(t, "watched", func() bool { return n.server.Watches() == 1 }) // tests count other requests
 	n.config = Config{
 		Name: driverName, Node: "node1", View: view, Ready: make(chan struct{}), Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Records: n.records, KubeletDir: kubeletDir(t), AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
