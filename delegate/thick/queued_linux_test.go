@@ -38,7 +38,9 @@ func queued(t *testing.T, ids ...string) string {
 
 func enqueue(t *testing.T, dir string, m wire.Request) {
 	t.Helper()
-	nodetest.OK(t, queue.In(dir).Put(t.Context(), m, func() (bool, error) { return false, nil }))
+	if queued, err := queue.In(dir).Put(t.Context(), m, func() bool { return false }); !queued || err != nil {
+		t.Fatal(queued, err)
+	}
 }
 
 // left returns how many are in the queue.

@@ -1,11 +1,11 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	onceTimeout = 2 * time.Second // of a call that is tried once
+	onceTimeout = 2 * time.Second // of a STATUS, which is tried once
 	firstPause  = 50 * time.Millisecond
 	maxPause    = time.Second
 )
@@ -31,17 +31,10 @@ type call struct {
 	socket  string
 	path    string
 	request wire.Request
-	absence absence
+
+	asked  bool  // Away was asked to do the DEL
+	undone error // why Away could not
 }
-
-// An absence says what a call does while the daemon is away.
-type absence int
-
-const (
-	waits  absence = iota // for the daemon
-	leaves                // the DEL to Away, or to the Queue
-	fails                 // at once, also if the daemon is busy
-)
 
 func (c *Client) call(command string, a *skel.CmdArgs, with *wire.Attributes) *call {
 	path := wire.PathCNI
@@ -64,39 +57,35 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 	if k.socket == "" {
 		return nil, k.fail(errNoSocket)
 	}
-	limit := k.client.timeout()
-	if k.absence == fails {
+	limit, once := k.client.timeout(), k.command == "STATUS"
+	if once {
 		limit = min(limit, onceTimeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	patience, cancel := context.WithTimeout(ctx, k.client.wait())
+	patience, cancel := context.WithTimeout(ctx, cmp.Or(k.client.Wait, 30*time.Second))
 	defer cancel()
-	untilQueued, cancel := context.WithTimeout(ctx, k.client.queueWait())
+	untilQueued, cancel := context.WithTimeout(ctx, cmp.Or(k.client.QueueWait, 2*time.Second))
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if ctx.Err() != nil {
 			return nil, k.fail(cause.Of(ctx))
 		}
-		conn, err := dial(k.socket)
-		if k.absence == leaves && errors.Is(err, errAway) {
-			var left bool
-			if conn, left, err = k.leave(ctx, untilQueued, err); left {
+		r, err := k.exchange(ctx)
+		if errors.Is(err, errAway) && k.command == "DEL" && k.path == wire.PathCNI {
+			if left, err := k.leave(ctx, err, func() bool { return rest(untilQueued, pause, -1) }); left {
 				return nil, err
 			}
+			continue
 		}
-		var r *response
-		if conn != nil {
-			r, err = k.exchange(ctx, conn)
-		}
-		hint, again := time.Duration(-1), k.repeatable(err)
+		hint, again := time.Duration(-1), errors.Is(err, errAway) || errors.Is(err, errBusy) || errors.Is(err, errLost) && k.command != "ADD"
 		switch {
 		case r != nil && r.status == 200:
 			return k.result(r)
 		case r != nil:
 			hint, again, err = r.retryAfter, r.status == 503, k.refusal(r)
 		}
-		if !again || k.absence == fails {
+		if !again || once {
 			return nil, k.outcome(err)
 		}
 		if !rest(patience, pause, hint) {
@@ -108,37 +97,27 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 	}
 }
 
-// repeatable reports whether the command may be sent again after err.
-func (k *call) repeatable(err error) bool {
-	return errors.Is(err, errAway) || errors.Is(err, errBusy) || errors.Is(err, errLost) && k.command != "ADD"
-}
-
 // leave has a DEL done without the daemon, which is away: by Away, or by the next daemon,
-// if none comes until the context untilQueued ends. If one comes, left is false, and
-// leave returns a connection, or why there is none.
-func (k *call) leave(ctx, untilQueued context.Context, away error) (conn *net.UnixConn, left bool, err error) {
+// once wait reports that the DEL need not wait for one any longer. left is false if a daemon
+// may be there.
+func (k *call) leave(ctx context.Context, away error, wait func() bool) (left bool, err error) {
 	a := k.effective()
-	var undone error
-	if k.client.Away != nil && a != nil {
+	if k.client.Away != nil && a != nil && !k.asked {
+		k.asked = true
 		done, err := k.client.Away(ctx, a)
 		if done {
-			return nil, true, k.dequeued(err)
+			return true, k.dequeued(err)
 		}
-		undone = err
+		k.undone = err
 	}
 	if k.client.Queue == "" {
-		if undone == nil {
-			undone = k.fail(away)
-		}
-		return nil, true, undone
+		return true, cmp.Or(k.undone, k.fail(away))
 	}
-	for pause := firstPause; rest(untilQueued, pause, -1); pause = min(2*pause, maxPause) {
-		if conn, err = dial(k.socket); !errors.Is(err, errAway) {
-			return conn, false, err
-		}
+	if wait() {
+		return false, nil
 	}
 	if ctx.Err() != nil {
-		return nil, true, k.fail(cause.Of(ctx))
+		return true, k.fail(cause.Of(ctx))
 	}
 	if a != nil && k.client.Recorded != nil {
 		at, known := k.client.Recorded(ctx, a)
@@ -146,18 +125,14 @@ func (k *call) leave(ctx, untilQueued context.Context, away error) (conn *net.Un
 			k.request.Unrecorded = time.Now()
 		}
 	}
-	err = queue.In(k.client.Queue).Put(ctx, k.request, func() (bool, error) {
-		var err error
-		conn, err = dial(k.socket)
-		if errors.Is(err, errAway) {
-			return false, nil
-		}
-		return err == nil, err
-	})
-	if err != nil && undone != nil {
-		err = fmt.Errorf("%w; without the daemon: %w", err, undone)
+	queued, err := queue.In(k.client.Queue).Put(ctx, k.request, func() bool { return !isAway(k.socket) })
+	if err != nil && k.undone != nil {
+		err = fmt.Errorf("%w; without the daemon: %w", err, k.undone)
 	}
-	return conn, conn == nil && err == nil, err
+	if err != nil {
+		return true, k.fail(err)
+	}
+	return queued, nil
 }
 
 // dequeued removes a queued DEL of the attachment, which Away has detached unless there
@@ -191,25 +166,6 @@ func (k *call) effective() *skel.CmdArgs {
 		return nil
 	}
 	return &a
-}
-
-// exchange sends the command over conn, returns the response and closes conn.
-func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, error) {
-	text, err := message(ctx, k.path, k.request)
-	if err != nil {
-		_ = conn.Close() // nothing was written
-		return nil, err
-	}
-	undo := k.client.undoTimeout()
-	if k.absence == fails {
-		undo = 0
-	}
-	r, late, err := exchange(ctx, conn, text, undo)
-	if err == nil && late && r.status == 200 && k.command == "ADD" {
-		// The daemon has been told to cancel the ADD and may undo it.
-		return nil, fmt.Errorf("%w: the result came too late", cause.Of(ctx))
-	}
-	return r, err
 }
 
 // rest waits for pause, less a random part so that shims do not retry all at once,

@@ -142,13 +142,9 @@ func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	full := newQueue(t)
 	c := &Client{Socket: socket, Queue: full, QueueWait: -1}
 	for i := range queue.Cap {
-		a := args()
-		a.ContainerID = "c" + strconv.Itoa(i)
-		nodetest.OK(t, c.Execute(t.Context(), "DEL", a))
+		nodetest.OK(t, os.WriteFile(filepath.Join(full, strconv.Itoa(i)), nil, 0o600))
 	}
-	a := args()
-	a.ContainerID = "one-more"
-	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
+	wantError(t, c.Execute(t.Context(), "DEL", args()), 11)
 
 	file := filepath.Join(nodetest.ShortDir(t), "q")
 	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
@@ -171,16 +167,20 @@ func TestDaemonThatComesBeforeTheDelIsQueuedDoesIt(t *testing.T) {
 	for text, code := range map[string]uint{
 		okEmpty: 0, answer("500 X", `{"code":107,"msg":"own"}`): 107,
 	} {
-		socket, dir, done := delMeetsReplay(t)
+		socket, dir, listed, done := delMeetsReplay(t)
 		l := listen(t, socket)
 		go func() {
 			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
-			defer conn.Close()
-			replies(text)(0, conn)
+			_ = conn.Close() // which only looked whether there is a daemon
+			if conn, err = l.AcceptUnix(); err == nil {
+				replies(text)(0, conn)
+				_ = conn.Close()
+			}
 		}()
+		listed()
 		if err := <-done; code == 0 && err != nil {
 			t.Error(err)
 		} else if code != 0 {
@@ -191,8 +191,9 @@ func TestDaemonThatComesBeforeTheDelIsQueuedDoesIt(t *testing.T) {
 		}
 	}
 	// One that comes and does not accept is there all the same.
-	socket, dir, done := delMeetsReplay(t)
+	socket, dir, listed, done := delMeetsReplay(t)
 	fill(t, socket)
+	listed()
 	err := <-done
 	wantError(t, err, 11)
 	if all := queued(t, dir); len(all) != 0 || !strings.Contains(err.Error(), errBusy.Error()) {
@@ -202,7 +203,8 @@ func TestDaemonThatComesBeforeTheDelIsQueuedDoesIt(t *testing.T) {
 
 // delMeetsReplay has a client do a DEL without patience, and returns once that
 // is about to be written down but for the lock, which a daemon has that replays.
-func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
+// It goes on when listed is called.
+func delMeetsReplay(t *testing.T) (socket, dir string, listed func(), done chan error) {
 	t.Helper()
 	socket, dir = filepath.Join(nodetest.ShortDir(t), "s"), newQueue(t)
 	f, err := os.Open(dir)
@@ -213,7 +215,7 @@ func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 	go func() { done <- c.Execute(t.Context(), "DEL", args()) }()
 	nodetest.Until(t, "both have opened the queue", func() bool { return opened(dir) == 2 })
-	return socket, dir, done
+	return socket, dir, func() { nodetest.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_UN)) }, done
 }
 
 // opened is how often this process has the file open.

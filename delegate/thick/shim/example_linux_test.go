@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -52,7 +53,7 @@ func Example() {
 	stopped := make(chan error, 1)
 	go func() { stopped <- daemon.Serve(ctx, l) }()
 
-	c := &shim.Client{Socket: socket, Stdout: os.Stdout, Queue: queue}
+	c := &shim.Client{Socket: socket, Stdout: os.Stdout, Queue: queue, QueueWait: time.Millisecond}
 	args := &skel.CmdArgs{
 		ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 		StdinData: []byte(`{"cniVersion":"0.2.0","name":"blue","type":"multinet-shim"}`),

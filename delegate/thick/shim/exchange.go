@@ -36,13 +36,35 @@ func dial(socket string) (*net.UnixConn, error) {
 	return nil, fmt.Errorf("%w: %w", errSocket, why)
 }
 
-// exchange sends text over conn, returns the answer and closes conn. When ctx ends,
-// exchange tells the daemon by closing the writing half of conn, and waits for the
-// answer for up to undo; then late is true.
+// isAway reports whether no daemon listens.
+func isAway(socket string) bool {
+	conn, err := dial(socket)
+	if err == nil {
+		_ = conn.Close() // nothing was written
+	}
+	return errors.Is(err, errAway)
+}
+
+// exchange sends the command to the daemon and returns the response. When ctx ends, exchange
+// tells the daemon by closing the writing half of the connection, and waits for the answer
+// for up to UndoTimeout.
 //
-// The error is errLost, errMalformed, or why ctx ended.
-func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Duration) (r *response, late bool, err error) {
+// Once the daemon is connected, the error is errLost, errMalformed, errTooLarge, or why ctx
+// ended.
+func (k *call) exchange(ctx context.Context) (r *response, err error) {
+	conn, err := dial(k.socket)
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = conn.Close() }() // nothing can be lost any more
+	text, err := message(ctx, k.path, k.request)
+	if err != nil {
+		return nil, err
+	}
+	undo := k.client.undoTimeout()
+	if k.command == "STATUS" {
+		undo = 0
+	}
 	stop := context.AfterFunc(ctx, func() {
 		now := time.Now()
 		_ = conn.SetReadDeadline(now.Add(undo))
@@ -54,14 +76,17 @@ func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Du
 		// The daemon may have answered although it did not read all.
 		r, err = readResponse(conn)
 	}
-	late = !stop()
+	late := !stop()
 	switch {
+	case r != nil && late && r.status == 200 && k.command == "ADD":
+		// The daemon has been told to cancel the ADD and may undo it.
+		return nil, fmt.Errorf("%w: the result came too late", cause.Of(ctx))
 	case r != nil:
-		return r, late, nil
+		return r, nil
 	case ctx.Err() != nil:
-		return nil, late, cause.Of(ctx)
+		return nil, cause.Of(ctx)
 	case errors.Is(err, errMalformed):
-		return nil, late, err
+		return nil, err
 	}
-	return nil, late, fmt.Errorf("%w: %w", errLost, cmp.Or(unsent, err))
+	return nil, fmt.Errorf("%w: %w", errLost, cmp.Or(unsent, err))
 }

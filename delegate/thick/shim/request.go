@@ -18,6 +18,11 @@ import (
 // all parts fit into the daemon's limit for headers.
 const maxTrace = 4 << 10
 
+// ofContainer reports whether command is one of a single container.
+func ofContainer(command string) bool {
+	return command == "ADD" || command == "CHECK" || command == "DEL"
+}
+
 // environment returns the variables that are sent to the daemon: those of the
 // runtime, with the values of a, and the trace.
 func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string {
@@ -33,7 +38,7 @@ func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string 
 	}
 	// The daemon of Multus needs these keys even without a value, but takes a
 	// missing CNI_IFNAME for eth0.
-	container := command == "ADD" || command == "CHECK" || command == "DEL"
+	container := ofContainer(command)
 	for _, v := range []struct {
 		name, value string
 		keep        bool
@@ -73,8 +78,8 @@ func (c *Client) socket(path string, a *skel.CmdArgs) string {
 	return filepath.Join(conf.Dir, wire.SocketName)
 }
 
-// message returns r as an HTTP/1.1 request. Version 1.1 allows chunked responses,
-// which show whether a response is complete.
+// message returns r as an HTTP/1.0 request. The response then comes without chunks, and its
+// body ends with its length or with the connection.
 func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		r.DeadlineMs = max(time.Until(deadline).Milliseconds(), 1)
@@ -86,7 +91,7 @@ func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	if len(body) > wire.MaxBody {
 		return nil, errTooLarge
 	}
-	b := []byte("POST " + path + " HTTP/1.1\r\nHost: dummy\r\nConnection: close\r\n")
+	b := []byte("POST " + path + " HTTP/1.0\r\nHost: dummy\r\n")
 	for _, name := range wire.TraceEnv {
 		if value := r.Env[name]; value != "" && len(value) <= maxTrace && printable(value) {
 			b = append(b, name+": "+value+"\r\n"...)

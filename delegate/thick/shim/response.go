@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
@@ -12,11 +13,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// maxResponse is the size limit of a response: of its body, its header, and the lines
-// between the chunks of its body.
+// maxResponse is the size limit of a response: of its body and its header.
 const maxResponse = wire.MaxBody + 64<<10
 
-// A response is a complete HTTP/1 response.
+// A response is a whole HTTP response.
 type response struct {
 	status     int
 	retryAfter time.Duration // -1 when there is none in seconds
@@ -24,124 +24,78 @@ type response struct {
 	unframed   bool // the body ended with the connection, so it may be incomplete
 }
 
-// readResponse reads the response to a POST on a connection that is closed after it.
-// The error is errMalformed for a response that is invalid or too large,
-// [io.ErrUnexpectedEOF] for one that ends too early, and otherwise that of the reader.
+// readResponse reads the response to a request of HTTP/1.0. The error is errMalformed for a
+// response that is invalid or too large, [io.ErrUnexpectedEOF] for one that ends too early,
+// and otherwise that of the reader.
 func readResponse(from io.Reader) (*response, error) {
 	limited := &io.LimitedReader{R: from, N: maxResponse}
-	r, err := parse(bufio.NewReader(limited))
+	in := &eofReader{Reader: limited}
+	r, err := parse(textproto.NewReader(bufio.NewReader(in)))
+	var invalid textproto.ProtocolError
 	switch {
 	case limited.N <= 0:
 		return nil, malformed("it is too long")
-	case errors.Is(err, io.EOF):
+	case err == nil:
+		return r, nil
+	case in.ended: // package textproto takes half a line for a whole one
 		return nil, io.ErrUnexpectedEOF
-	case err != nil:
+	case errors.As(err, &invalid):
+		return nil, malformed("invalid header line")
+	}
+	return nil, err
+}
+
+// An eofReader notes whether its end was read.
+type eofReader struct {
+	io.Reader
+
+	ended bool
+}
+
+func (e *eofReader) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	e.ended = e.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+func parse(in *textproto.Reader) (*response, error) {
+	start, err := in.ReadLine()
+	if err != nil {
 		return nil, err
 	}
-	return r, nil
-}
-
-func parse(in *bufio.Reader) (*response, error) {
-	for {
-		start, err := line(in)
-		if err != nil {
-			return nil, err
-		}
-		version, rest, _ := strings.Cut(start, " ")
-		code, _, _ := strings.Cut(rest, " ")
-		status, err := strconv.Atoi(code)
-		if version != "HTTP/1.1" && version != "HTTP/1.0" || len(code) != 3 || err != nil || status < 100 {
-			return nil, malformed("invalid status line")
-		}
-		fields, err := header(in)
-		if err != nil {
-			return nil, err
-		}
-		if status < 200 {
-			continue // informational
-		}
-		r := &response{status: status, retryAfter: -1}
-		if n, err := strconv.ParseUint(fields["retry-after"], 10, 16); err == nil {
-			r.retryAfter = time.Duration(n) * time.Second
-		}
-		length, framed := fields["content-length"]
-		switch coding := fields["transfer-encoding"]; {
-		case status == 204 || status == 304:
-		case strings.EqualFold(coding, "chunked") && version == "HTTP/1.1":
-			r.body, err = chunks(in)
-		case coding != "":
-			err = malformed("unknown transfer coding")
-		case framed:
-			r.body, err = body(in, length, 10)
-		default:
-			r.unframed = true
-			r.body, err = io.ReadAll(in)
-		}
+	version, rest, _ := strings.Cut(start, " ")
+	code, _, _ := strings.Cut(rest, " ")
+	status, err := strconv.Atoi(code)
+	if version != "HTTP/1.1" && version != "HTTP/1.0" || len(code) != 3 || err != nil || status < 200 {
+		return nil, malformed("invalid status line")
+	}
+	header, err := in.ReadMIMEHeader()
+	if err != nil {
+		return nil, err
+	}
+	if header.Get("Transfer-Encoding") != "" {
+		return nil, malformed("HTTP/1.0 has no transfer coding")
+	}
+	r := &response{status: status, retryAfter: -1}
+	if n, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16); err == nil {
+		r.retryAfter = time.Duration(n) * time.Second
+	}
+	length, framed := header["Content-Length"]
+	if !framed {
+		r.unframed = true
+		r.body, err = io.ReadAll(in.R)
 		return r, err
 	}
-}
-
-// line reads a line without its end. Package textproto is of no use: it takes half a
-// line, of a daemon that has died, for a whole one.
-func line(in *bufio.Reader) (string, error) {
-	text, err := in.ReadString('\n')
-	return strings.TrimRight(text, "\r\n"), err
-}
-
-// header reads header lines up to an empty one. The names are in lower case.
-func header(in *bufio.Reader) (map[string]string, error) {
-	fields := map[string]string{}
-	for {
-		text, err := line(in)
-		if err != nil || text == "" {
-			return fields, err
-		}
-		name, value, found := strings.Cut(text, ":")
-		if !found || name == "" || strings.ContainsAny(name, " \t") {
-			return nil, malformed("invalid header line")
-		}
-		fields[strings.ToLower(name)] = strings.Trim(value, " \t")
-	}
-}
-
-// body reads as many bytes as the number length says. It allocates only what has
-// arrived, not what the number claims.
-func body(in io.Reader, length string, base int) ([]byte, error) {
-	n, err := strconv.ParseUint(length, base, 63)
+	n, err := strconv.ParseUint(length[0], 10, 63)
 	if err != nil || n > wire.MaxBody {
 		return nil, malformed("invalid length")
 	}
-	data, err := io.ReadAll(io.LimitReader(in, int64(n)))
-	if err == nil && uint64(len(data)) < n {
+	// This allocates only what has arrived, not what the number claims.
+	r.body, err = io.ReadAll(io.LimitReader(in.R, int64(n)))
+	if err == nil && uint64(len(r.body)) < n {
 		err = io.ErrUnexpectedEOF
 	}
-	return data, err
-}
-
-// chunks reads a body in the chunked transfer coding, and its trailer.
-func chunks(in *bufio.Reader) (all []byte, err error) {
-	for {
-		text, err := line(in)
-		if err != nil {
-			return nil, err
-		}
-		size, _, _ := strings.Cut(text, ";") // extensions follow
-		part, err := body(in, strings.TrimRight(size, " \t"), 16)
-		if err != nil {
-			return nil, err
-		}
-		if len(part) == 0 {
-			_, err := header(in)
-			return all, err
-		}
-		all = append(all, part...)
-		switch end, err := line(in); {
-		case err != nil:
-			return nil, err
-		case end != "":
-			return nil, malformed("a chunk is longer than its size")
-		}
-	}
+	return r, err
 }
 
 func malformed(what string) error { return fmt.Errorf("%w: %s", errMalformed, what) }

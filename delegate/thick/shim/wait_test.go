@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,41 +114,6 @@ func TestPausesGrow(t *testing.T) {
 	})
 }
 
-// A daemon that comes in time serves the command, once.
-func TestDaemonThatComesInTimeServesTheCommandOnce(t *testing.T) {
-	t.Parallel()
-	for _, command := range []string{"ADD", "CHECK", "GC"} {
-		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			socket := filepath.Join(nodetest.ShortDir(t), "s")
-			var served atomic.Int32
-			time.AfterFunc(60*time.Millisecond, func() { // in the first pauses, or before
-				l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				t.Cleanup(func() { _ = l.Close() })
-				for {
-					conn, err := l.AcceptUnix()
-					if err != nil {
-						return
-					}
-					served.Add(1)
-					replies(okAdd)(0, conn)
-					_ = conn.Close()
-				}
-			})
-			if err := (&Client{Socket: socket, Stdout: io.Discard}).run(t, command); err != nil {
-				t.Error(err)
-			}
-			if n := served.Load(); n != 1 {
-				t.Errorf("served %d times", n)
-			}
-		})
-	}
-}
-
 // 503 says that nothing was done, so that any command may be sent again;
 // STATUS has no time for it.
 func TestRequestIsSentAgainToABusyDaemon(t *testing.T) {
@@ -193,8 +157,6 @@ var cuts = map[string]string{
 	"in the status":       "HTTP/1.1 2",
 	"in the header":       "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n",
 	"in the body":         "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + testResult,
-	"in a chunk":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n" + testResult,
-	"before its last":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
 }
 
 // A daemon that goes away before it has answered has perhaps done an ADD.
@@ -294,7 +256,7 @@ func TestOlderDaemonIsAskedForNothingElse(t *testing.T) {
 				w.WriteHeader(http.StatusOK) // and then the type: net/http guesses
 				w.Header().Set("Content-Type", "application/json")
 				if commandOf(r) == "ADD" {
-					// Beyond what net/http buffers, so in chunks.
+					// Beyond what net/http buffers, so without a length.
 					_, _ = io.WriteString(w, testResult+strings.Repeat(" ", 10_000))
 				}
 			})

@@ -91,10 +91,7 @@ func head(body []byte) string {
 	return fmt.Sprintf("%s%x%s", sumHead, sha256.Sum256(body), sumTail)
 }
 
-func isEntry(name string) bool { return isName(name, entrySuffix) }
-
-func isDamaged(name string) bool { return isName(name, damagedSuffix) }
-
+// isName reports whether name is a hash with the suffix.
 func isName(name, suffix string) bool {
 	hash, found := strings.CutSuffix(name, suffix)
 	if !found || len(hash) != 2*sha256.Size {

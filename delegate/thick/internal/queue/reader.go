@@ -1,12 +1,11 @@
 package queue
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/metacni/metacni/internal/durable"
@@ -38,8 +37,7 @@ type Reader struct {
 	// [Queue.Override].
 	Override json.RawMessage
 
-	file *os.File // the locked mark, or nil
-	id   durable.ID
+	mark *os.File // locked, or nil
 }
 
 // List returns the sorted names of the files with a DEL, and marks the directory as
@@ -51,99 +49,112 @@ type Reader struct {
 // aside ([ErrDamaged]) and files that do not belong to the queue ([ErrForeign]).
 // List removes nothing except temporary files of writers that died.
 func (r *Reader) List(ctx context.Context) (names []string, odd, err error) {
-	made, err := durable.MakeDir(r.dir, r.hook)
-	if err == nil {
-		made.Close()
-	}
-	dir, err := r.open() // it may exist although it cannot be made
-	if err != nil {
-		return nil, nil, r.fail("list", "", err)
-	}
-	defer dir.Close()
-	never := func() (bool, error) { return false, nil }
-	_, unlock, err := r.lock(ctx, dir, exclusive, never)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer unlock()
-	if err := r.claim(dir); err != nil {
-		return nil, nil, r.fail("mark", "", err)
-	}
-	return r.list(dir)
+	r.make()
+	err = r.open("list", "", func(dir *durable.Dir) error {
+		unlock, err := lock(ctx, dir, true)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := r.claim(dir); err != nil {
+			return err
+		}
+		names, odd, err = list(dir)
+		return err
+	})
+	return names, r.fail("list", "", odd), err
 }
 
 // Close gives the queue up: the next List of any Reader takes it.
 func (r *Reader) Close() {
-	if r.file != nil {
+	if r.mark != nil {
 		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = flock.Unlock(int(r.file.Fd()))
-		_ = r.file.Close()
-		r.file = nil
+		_ = flock.Unlock(int(r.mark.Fd()))
+		_ = r.mark.Close()
+		r.mark = nil
 	}
 }
 
-// claim makes r the Reader of the queue: it writes the mark and locks it. The caller
-// has the lock of dir, so nobody else claims the queue or writes a mark meanwhile.
+// claim makes r the Reader of the queue: it locks the mark and writes it. The caller
+// has the lock of dir, so nobody else claims the queue meanwhile. Who reads the mark before
+// it is whole does not learn the Override.
 func (r *Reader) claim(dir *durable.Dir) error {
-	if now, err := dir.Stat(markName); err == nil && r.file != nil && now.ID == r.id {
+	mine, _ := r.mark.Stat() // nil without a mark
+	now, _ := os.Lstat(dir.Path(markName))
+	if os.SameFile(mine, now) {
 		return nil
 	}
-	var want bytes.Buffer
-	e := json.NewEncoder(&want)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(markFile{markText, r.Override}); err != nil {
-		return err
-	}
 	r.Close() // the mark has been removed
-	is, _, err := dir.ReadFile(markName, maxMark)
-	if !errors.Is(err, fs.ErrNotExist) {
-		if err := r.take(dir); err != nil {
-			return err
-		}
-		if bytes.Equal(is, want.Bytes()) {
-			return nil
-		}
-	}
-	if err := dir.WriteFile(markName, want.Bytes()); err != nil {
-		r.Close()
-		return fmt.Errorf("%w: %w", ErrUnread, err)
-	}
-	r.Close()
-	return r.take(dir)
-}
-
-// take locks the mark.
-func (r *Reader) take(dir *durable.Dir) error {
-	fd, id, err := dir.OpenLock(markName)
+	text, err := json.Marshal(markFile{markText, r.Override})
 	if err != nil {
 		return err
 	}
-	file := os.NewFile(uintptr(fd), dir.Path(markName))
-	held, err := flock.Try(fd, true)
-	if !held {
-		_ = file.Close() // nothing was written
-		if err == nil {
-			err = ErrOther
-		}
-		return err
+	mark, err := dir.OpenFile(markName)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnread, err)
 	}
-	r.file, r.id = file, id
-	return nil
+	if held, err := flock.TryFile(mark); !held {
+		return cmp.Or(err, ErrOther)
+	}
+	r.mark = mark
+	_, err = mark.WriteAt(text, 0)
+	if err = errors.Join(err, mark.Truncate(int64(len(text)))); err != nil {
+		r.Close()
+	}
+	return err
+}
+
+// list returns the sorted names of the files with a DEL in dir, whose lock the
+// caller has, and what else is there.
+func list(dir *durable.Dir) (names []string, odd, err error) {
+	all, err := dir.Names()
+	if err != nil {
+		return nil, nil, err
+	}
+	var damaged, foreign []string
+	for _, name := range all {
+		switch {
+		case name == markName:
+		case isName(name, entrySuffix):
+			names = append(names, name)
+		case isName(name, damagedSuffix):
+			damaged = append(damaged, name)
+		case durable.IsTemp(name):
+			_ = dir.Remove(name) // its writer has died: we have the lock
+		default:
+			foreign = append(foreign, name)
+		}
+	}
+	var odds []error
+	if len(damaged) > 0 {
+		odds = append(odds, fmt.Errorf("%w and not done; remove them when you have looked at them: %s", ErrDamaged, some(damaged)))
+	}
+	if len(foreign) > 0 {
+		odds = append(odds, fmt.Errorf("%w: %s", ErrForeign, some(foreign)))
+	}
+	return names, errors.Join(odds...), nil
+}
+
+// some quotes up to 8 of the names.
+func some(names []string) string {
+	const most = 8
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%q and %d more", names[:most], n)
+	}
+	return fmt.Sprintf("%q", names)
 }
 
 // Override returns the Override of the daemon that reads the queue, or that was the
 // last to do so. It is nil if the mark does not tell; a daemon without an Override
 // has an empty object.
 func (q Queue) Override() json.RawMessage {
-	dir, err := q.open()
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	text, _, err := dir.ReadFile(markName, maxMark)
 	var m markFile
-	if err != nil || json.Unmarshal(text, &m) != nil {
-		return nil
-	}
+	_ = q.open("read", markName, func(dir *durable.Dir) error {
+		text, _, err := dir.ReadFile(markName, maxMark)
+		if err == nil {
+			err = json.Unmarshal(text, &m)
+		}
+		return err
+	})
 	return m.Override
 }
