@@ -96,11 +96,10 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
-	if conf.NADDir != "" && !filepath.IsAbs(conf.NADDir) {
-		return nil, c.Invalid("nadDir", fmt.Errorf("%q is not an absolute path", conf.NADDir))
-	}
-	if conf.CNICacheDir != "" && !filepath.IsAbs(conf.CNICacheDir) {
-		return nil, c.Invalid("cniCacheDir", fmt.Errorf("%q is not an absolute path", conf.CNICacheDir))
+	for _, path := range [][2]string{{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}} {
+		if path[1] != "" && !filepath.IsAbs(path[1]) {
+			return nil, c.Invalid(path[0], fmt.Errorf("%q is not an absolute path", path[1]))
+		}
 	}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if conf.LegacyArgs == nil {
@@ -125,29 +124,19 @@ func (c *config) readPolicy() (nad.Policy, error) {
 	if c.MultusNamespace != "" && c.NetworkNamespace != "" && c.MultusNamespace != c.NetworkNamespace {
 		return policy, c.call.Invalid("networkNamespace", errors.New("another name of the key multusNamespace, with another value"))
 	}
-	var wrong *netconf.Error
-	global, err := nad.ParseNamespaces(c.GlobalNamespaces)
-	if errors.As(err, &wrong) {
+	for i, namespace := range slices.Concat([]string{c.MultusNamespace, c.NetworkNamespace}, c.SystemNamespaces) {
+		if namespace == "" || (nad.Ref{Namespace: namespace, Name: "x"}).Validate() == nil {
+			continue
+		}
+		keys := []string{"multusNamespace", "networkNamespace", fmt.Sprintf("systemNamespaces[%d]", i-2)}
+		return policy, c.call.Invalid(keys[min(i, 2)], fmt.Errorf("%q is not a DNS label", namespace))
+	}
+	var err error
+	policy.GlobalNamespaces, err = nad.ParseNamespaces(c.GlobalNamespaces)
+	if wrong := (*netconf.Error)(nil); errors.As(err, &wrong) {
 		return policy, c.call.Invalid("globalNamespaces", wrong.Err)
 	}
-	policy.GlobalNamespaces = global
-	if err := errors.Join(c.checkNamespace("multusNamespace", c.MultusNamespace), c.checkNamespace("networkNamespace", c.NetworkNamespace)); err != nil {
-		return policy, err
-	}
-	for i, namespace := range c.SystemNamespaces {
-		if err := c.checkNamespace(fmt.Sprintf("systemNamespaces[%d]", i), namespace); err != nil {
-			return policy, err
-		}
-	}
 	return policy, nil
-}
-
-// checkNamespace fails unless namespace, the value of key, can be one, or is empty.
-func (c *config) checkNamespace(key, namespace string) error {
-	if namespace == "" || (nad.Ref{Namespace: namespace, Name: "x"}).Validate() == nil {
-		return nil
-	}
-	return c.call.Invalid(key, fmt.Errorf("%q is not a DNS label", namespace))
 }
 
 // Keys returns the keys of the configuration that multinet reads.

@@ -96,11 +96,17 @@ func (c *config) deviceInfo() device.Dir {
 	return deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir)
 }
 
-// fill writes the device information files of a plan. The ADD goes on without them.
-func (c *config) fill(ctx context.Context, plan []delegate.Attachment) {
-	if err := c.deviceInfo().Fill(plan...); err != nil {
-		c.warn(ctx, err)
+// fill writes the device information files of a plan. The ADD goes on without them: it returns
+// nil and warns of a failure.
+func (c *config) fill(ctx context.Context, plan []delegate.Attachment) error {
+	switch err := c.deviceInfo().Fill(plan...); {
+	case err == nil:
+	case c.cluster.Warn != nil && c.inKubernetes():
+		c.cluster.Warn(ctx, c.pod, err)
+	default:
+		complain(c.call, err)
 	}
+	return nil
 }
 
 // sweepDeviceInfo removes old device information files that no record has. It removes none
@@ -126,15 +132,6 @@ func sweepDeviceInfo(ctx context.Context, c *plugin.Call) {
 	if _, err := deviceInfo(c.Root, c.Manager, path).Sweep(used); err != nil && unread == nil {
 		complain(c, err)
 	}
-}
-
-// warn tells of what has gone wrong although the ADD goes on.
-func (c *config) warn(ctx context.Context, err error) {
-	if c.cluster.Warn != nil && c.inKubernetes() {
-		c.cluster.Warn(ctx, c.pod, err)
-		return
-	}
-	complain(c.call, err)
 }
 
 // complain writes err to stderr.

@@ -14,36 +14,26 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// An attachment is one to be made.
-type attachment struct {
-	delegate.Attachment
-	selection netconf.Selection // zero unless a pod has selected the network
-}
-
-// attachments returns what an ADD attaches, in order. An interface has no name yet
+// attachments returns what an ADD attaches, in order, and why. An interface has no name yet
 // unless the pod or a claim names it.
-func (c *config) attachments(ctx context.Context) ([]attachment, error) {
+func (c *config) attachments(ctx context.Context) ([]choice, []delegate.Attachment, error) {
 	annotations, err := c.annotations(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	claims, err := c.claims(ctx)
+	choices, err := c.choices(ctx, annotations)
 	if err != nil {
-		return nil, err
-	}
-	choices, err := c.choices(annotations, claims)
-	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
 	if err := c.findAll(ctx, choices, own); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	as := make([]attachment, len(choices))
+	as := make([]delegate.Attachment, len(choices))
 	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
 	for i, ch := range choices {
 		if as[i], err = c.attachment(ch, args, cniArgs); err != nil {
-			return nil, c.about(ch, err)
+			return nil, nil, c.about(ch, err)
 		}
 		as[i].Origin = ch.origin(annotations[nad.SourceAnnotation])
 		if i == 0 {
@@ -51,19 +41,19 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 		}
 	}
 	as[0].IfName = "" // CNI_IFNAME
-	return as, nil
+	return choices, as, nil
 }
 
 // choices returns the networks of the container, in order: the primary, the default
 // networks, those that the pod selects, those of its claims, and the auxiliary chain. If
 // the pod asks for a network that it may not have, choices fails. Nothing has been looked
 // up then, so that the pod does not learn what exists.
-func (c *config) choices(annotations map[string]string, claims []Claimed) ([]choice, error) {
+func (c *config) choices(ctx context.Context, annotations map[string]string) ([]choice, error) {
 	primary, selected, err := c.asked(annotations)
 	if err != nil {
 		return nil, err
 	}
-	claimed, err := c.claimed(claims)
+	claimed, err := c.claimed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +82,8 @@ func (c *config) choices(annotations map[string]string, claims []Claimed) ([]cho
 // arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace. Only
 // the primary network has args that none of its plugins declares: they are for networks to
 // come, and the annotations of a pod are among them.
-func (c *config) attachment(ch choice, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
-	a := attachment{Attachment: c.call.Attachment(ch.network), selection: ch.selection}
+func (c *config) attachment(ch choice, args map[string]json.RawMessage, cniArgs string) (delegate.Attachment, error) {
+	a := c.call.Attachment(ch.network)
 	if ch.use != nad.Cluster && ch.use != nad.PodDefault {
 		args = declared(ch.network, args)
 	}
@@ -112,9 +102,7 @@ func (c *config) attachment(ch choice, args map[string]json.RawMessage, cniArgs 
 		maps.Copy(a.CapabilityArgs, args)
 		maps.Copy(a.CapabilityArgs, asked)
 	}
-	var err error
-	a.Attachment, err = device.Give(a.Attachment, ch.device)
-	return a, err
+	return device.Give(a, ch.device)
 }
 
 // withSelection returns n and the CNI_ARGS with what s asks for. It fails if no plugin serves

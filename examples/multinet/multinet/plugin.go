@@ -96,13 +96,9 @@ func (c *config) add(ctx context.Context) error {
 	if err := c.waitReady(ctx); err != nil {
 		return err
 	}
-	attachments, err := c.attachments(ctx)
+	choices, plan, err := c.attachments(ctx)
 	if err != nil {
 		return err
-	}
-	plan := make([]delegate.Attachment, len(attachments))
-	for i, a := range attachments {
-		plan[i] = a.Attachment
 	}
 	names := c.call.Plan(plan...)
 	err = c.call.Add(ctx, lifecycle.Transaction{
@@ -117,12 +113,9 @@ func (c *config) add(ctx context.Context) error {
 			}
 			return plan, nil
 		},
-		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
-			c.fill(ctx, plan)
-			return nil
-		},
+		Prepare: c.fill,
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
-			return moveDefaultRoute(c.call.Root, attachments, added)
+			return moveDefaultRoute(c.call.Root, choices, added)
 		},
 		Report: func(ctx context.Context, added []delegate.Attached) error {
 			if c.cluster.Attached == nil || !c.inKubernetes() {
@@ -138,21 +131,15 @@ func (c *config) add(ctx context.Context) error {
 // about: the one whose plugin has failed, or those that ask for an interface which they cannot
 // have. The names of their networks may be others.
 func aboutAttachments(as []delegate.Attachment, err error) error {
-	var failed *delegate.Error
-	var wrong *ifname.Error
 	ifName := ""
-	switch {
-	case errors.As(err, &failed):
+	if failed := (*delegate.Error)(nil); errors.As(err, &failed) {
 		ifName = failed.IfName
-	case errors.As(err, &wrong):
+	} else if wrong := (*ifname.Error)(nil); errors.As(err, &wrong) {
 		ifName = wrong.Name
-	}
-	if ifName == "" {
-		return err
 	}
 	var about []string
 	for _, a := range as {
-		if words := aboutOrigin(nad.ParseOrigin(a.Origin)); a.IfName == ifName && words != "" {
+		if words := aboutOrigin(nad.ParseOrigin(a.Origin)); ifName != "" && a.IfName == ifName && words != "" {
 			about = append(about, words)
 		}
 	}

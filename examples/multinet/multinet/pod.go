@@ -66,9 +66,10 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (choice, error) {
 // inKubernetes reports whether the container is one of a pod.
 func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
 
-// claims returns what the ResourceClaims of the pod ask for. Only a pod with a UID has any:
-// claims are reserved for a UID.
-func (c *config) claims(ctx context.Context) ([]Claimed, error) {
+// claimed returns the networks that the ResourceClaims of the pod ask for. Only a pod with a UID
+// has any: claims are reserved for a UID. It fails if the pod may not have one of them, or if a
+// device is there twice: what is attached for it could not be told apart.
+func (c *config) claimed(ctx context.Context) ([]choice, error) {
 	if c.cluster.Claims == nil || !c.inKubernetes() || c.pod.UID == "" {
 		return nil, nil
 	}
@@ -76,18 +77,12 @@ func (c *config) claims(ctx context.Context) ([]Claimed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ResourceClaims of pod %s: %w", c.pod, err)
 	}
-	return claims, nil
-}
-
-// claimed returns the networks that claims ask for. It fails if the pod may not have one of
-// them, or if a device is there twice: what is attached for it could not be told apart.
-func (c *config) claimed(claims []Claimed) ([]choice, error) {
-	all := make([]choice, len(claims))
-	for i, claim := range claims {
+	var all []choice
+	for _, claim := range claims {
 		ch := choice{use: nad.Claimed, claim: claim.Claim, ref: claim.Definition, network: claim.Network, ifName: claim.IfName}
 		var err error
 		switch {
-		case slices.ContainsFunc(all[:i], func(other choice) bool { return other.claim == ch.claim }):
+		case slices.ContainsFunc(all, func(other choice) bool { return other.claim == ch.claim }):
 			err = &netconf.Error{Kind: netconf.ErrInvalid, Err: errors.New("the device is there twice")}
 		case ch.network.IsZero() == (ch.ref == nad.Ref{}):
 			err = &netconf.Error{Kind: netconf.ErrInvalid, Err: errors.New("want a network or the name of a definition, and not both")}
@@ -100,7 +95,7 @@ func (c *config) claimed(claims []Claimed) ([]choice, error) {
 		if err != nil {
 			return nil, c.about(ch, err)
 		}
-		all[i] = ch
+		all = append(all, ch)
 	}
 	return all, nil
 }

@@ -60,10 +60,7 @@ func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, 
 		Recorded: selectedFor,
 		Replace:  replace,
 		Timeout:  changeTimeout,
-		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
-			c.fill(ctx, plan)
-			return nil
-		},
+		Prepare:  func(ctx context.Context, plan []delegate.Attachment) error { return c.fill(ctx, plan) },
 		Wanted: func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
 			var err error
 			c, err = running(own, cluster, r)
@@ -166,7 +163,7 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 		return fail(err)
 	}
 	a.Origin = ch.origin(podSource)
-	return c.deviceInfo().Assign(a.Attachment), nil
+	return c.deviceInfo().Assign(a), nil
 }
 
 // others returns the devices that other selections than the i'th name, unless that names one

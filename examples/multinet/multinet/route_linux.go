@@ -1,11 +1,13 @@
 package multinet
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -16,17 +18,18 @@ import (
 )
 
 // moveDefaultRoute replaces the default routes of the container by those of the
-// selections that have one, and changes the results in added accordingly. Paths of
+// selections that have some, and changes the results in added accordingly. Paths of
 // namespaces are paths in root.
-func moveDefaultRoute(root plugin.Root, attachments []attachment, added []delegate.Attached) error {
-	for i, a := range attachments {
-		for _, gateway := range a.selection.DefaultRoute {
+func moveDefaultRoute(root plugin.Root, choices []choice, added []delegate.Attached) error {
+	for i, ch := range choices {
+		for _, gateway := range ch.selection.DefaultRoute {
 			gateway = gateway.Unmap()
-			if err := routeVia(root, added[i], gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) via %s: %w", a.Network.Name(), added[i].IfName, gateway, err)
+			err := routeVia(root, added[i], gateway)
+			if err == nil {
+				err = reviseResults(added, i, gateway)
 			}
-			if err := reviseResults(added, i, gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) in the results: %w", a.Network.Name(), added[i].IfName, err)
+			if err != nil {
+				return fmt.Errorf("default route of network %q (%s) via %s: %w", added[i].Network.Name(), added[i].IfName, gateway, err)
 			}
 		}
 	}
@@ -90,11 +93,10 @@ func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) er
 		if i == chosen {
 			add = map[string]string{"dst": dst, "gw": gateway.String()}
 		}
-		revised, err := revise(added[i].Result, family, dst, add)
-		if err != nil {
-			return err
+		var err error
+		if added[i].Result, err = revise(added[i].Result, family, dst, add); err != nil {
+			return fmt.Errorf("revise the results: %w", err)
 		}
-		added[i].Result = revised
 	}
 	return nil
 }
@@ -103,63 +105,50 @@ func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) er
 // with that route. A result older than CNI 0.3.0 has the routes of a family next to its
 // address; without an address it cannot have routes.
 func revise(result json.RawMessage, family, dst string, add map[string]string) (json.RawMessage, error) {
-	var keys map[string]json.RawMessage
-	var v struct {
-		CNIVersion string `json:"cniVersion"`
+	type listed struct {
+		Routes []json.RawMessage `json:"routes"`
 	}
-	if err := errors.Join(json.Unmarshal(result, &keys), json.Unmarshal(result, &v)); err != nil {
+	var checked struct {
+		listed
+
+		CNIVersion string  `json:"cniVersion"`
+		IP4        *listed `json:"ip4"`
+		IP6        *listed `json:"ip6"`
+	}
+	var keys map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(result))
+	decoder.UseNumber()
+	if err := errors.Join(json.Unmarshal(result, &checked), decoder.Decode(&keys)); err != nil {
 		return nil, err
 	}
 	if keys == nil {
 		return nil, errors.New("a result of null")
 	}
-	revised, key, err := json.RawMessage(nil), "routes", error(nil)
-	switch {
-	case v.CNIVersion != "0.1.0" && v.CNIVersion != "0.2.0":
-		revised, err = reviseRoutes(keys[key], dst, add)
-	case keys[family] != nil && string(keys[family]) != "null":
-		key = family
-		revised, err = revise(keys[key], "", dst, add)
+	holder := keys
+	if checked.CNIVersion == "0.1.0" || checked.CNIVersion == "0.2.0" {
+		holder, _ = keys[family].(map[string]any)
 	}
-	if err != nil || revised == nil {
-		return result, err
+	routes, some := holder["routes"].([]any)
+	if holder == nil || !some && add == nil {
+		return result, nil
 	}
-	keys[key] = revised
-	return json.Marshal(keys)
-}
-
-// reviseRoutes is revise for a list of routes. No list stays none if there is nothing to add.
-func reviseRoutes(list json.RawMessage, dst string, add map[string]string) (json.RawMessage, error) {
-	var routes []any
-	var all []json.RawMessage
-	if list != nil {
-		if err := json.Unmarshal(list, &all); err != nil {
-			return nil, err
-		}
-	}
-	for _, r := range all {
-		if !leadsTo(r, dst) {
-			routes = append(routes, r)
-		}
-	}
+	routes = slices.DeleteFunc(routes, func(route any) bool { return leadsTo(route, dst) })
 	if add != nil {
 		routes = append(routes, add)
 	}
-	if routes == nil && list == nil {
-		return nil, nil
-	}
-	return json.Marshal(append([]any{}, routes...))
+	holder["routes"] = routes
+	return json.Marshal(keys)
 }
 
 // leadsTo reports whether route is one of the main table to dst.
-func leadsTo(route json.RawMessage, dst string) bool {
-	var r struct {
-		Dst   string `json:"dst"`
-		Table int    `json:"table"`
-	}
-	if json.Unmarshal(route, &r) != nil || r.Table != unix.RT_TABLE_UNSPEC && r.Table != unix.RT_TABLE_MAIN {
+func leadsTo(route any, dst string) bool {
+	keys, _ := route.(map[string]any)
+	switch keys["table"] {
+	case nil, json.Number("0"), json.Number("254"):
+	default:
 		return false
 	}
-	p, err := netip.ParsePrefix(r.Dst)
+	text, _ := keys["dst"].(string)
+	p, err := netip.ParsePrefix(text)
 	return err == nil && p.Masked().String() == dst
 }

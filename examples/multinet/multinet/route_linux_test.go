@@ -137,7 +137,7 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 func TestDefaultRouteInRoot(t *testing.T) {
 	link := newNamespace(t)
 	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-	asked := []attachment{{selection: netconf.Selection{DefaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}}
+	asked := []choice{{selection: netconf.Selection{DefaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}}
 	added := []delegate.Attached{{
 		Attachment: delegate.Attachment{NetNS: path, IfName: "net1"}, Result: json.RawMessage(`{"cniVersion":"1.0.0"}`),
 	}}

@@ -9,6 +9,6 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-func moveDefaultRoute(plugin.Root, []attachment, []delegate.Attached) error {
+func moveDefaultRoute(plugin.Root, []choice, []delegate.Attached) error {
 	return errors.ErrUnsupported
 }

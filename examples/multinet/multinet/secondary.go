@@ -20,7 +20,6 @@ import (
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 // Secondary returns a plugin that attaches one more network to a running container,
@@ -33,8 +32,8 @@ import (
 // may be missing. Otherwise it must be the recorded network namespace, because the
 // runtime's DEL would not find an interface in another one. DEL uses the record,
 // whatever the configuration says; for a container without a record it runs the plugins of
-// the configuration, if there is one. CHECK and STATUS are about this network only. GC
-// fails.
+// the configuration, if there is one. CHECK is about this network only. There are no other
+// commands.
 func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 	do := func(command func(*secondary, context.Context) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
@@ -46,9 +45,7 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 			return command(s, ctx)
 		}
 	}
-	return plugin.Plugin{
-		Add: do((*secondary).add), Check: do((*secondary).check), Del: do((*secondary).del), GC: do((*secondary).gc), Status: do((*secondary).status),
-	}
+	return plugin.Plugin{Add: do((*secondary).add), Check: do((*secondary).check), Del: do((*secondary).del)}
 }
 
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
@@ -113,29 +110,28 @@ func (s *secondary) attach(
 		return s.notThere("")
 	}
 	first := r.Attached[0]
-	asked, err := what(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
-	if err != nil {
-		return err
-	}
-	if asked.Origin == nil {
-		asked.Origin = nad.Origin{Use: nad.Attached}.JSON()
-	}
 	if s.Netns != "" && s.Netns != first.NetNS && !s.Root.SameFile(s.Netns, first.NetNS) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", s.Netns)
 	}
-	s.Netns = first.NetNS
+	a, err := what(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
+	if err != nil {
+		return err
+	}
+	a.ContainerID, a.NetNS = s.ContainerID, first.NetNS
+	if a.Origin == nil {
+		a.Origin = nad.Origin{Use: nad.Attached}.JSON()
+	}
 	infoDir := ""
 	if err := s.own.Value("deviceInfoDir", &infoDir); err != nil {
 		return err
 	}
 	info := deviceInfo(s.Root, s.own.Manager, infoDir)
 	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
-		NetNS: s.Netns,
+		NetNS: a.NetNS,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
-			name, err := freeName(r.Key.IfName, s.IfName, taken)
-			a := s.Attachment(asked.Network)
-			a.IfName, a.Args, a.CapabilityArgs, a.Origin = name, asked.Args, asked.CapabilityArgs, asked.Origin
-			return []delegate.Attachment{info.Assign(a)}, err
+			named := a
+			named.IfName, err = freeName(r.Key.IfName, s.IfName, taken)
+			return []delegate.Attachment{info.Assign(named)}, err
 		},
 		Prepare: func(_ context.Context, plan []delegate.Attachment) error {
 			if err := info.Fill(plan...); err != nil {
@@ -222,7 +218,7 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	if s.Root.OwnNetNS(s.Netns) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.Netns)
 	}
-	asked, err := s.network(s.withoutRecord())
+	a, err := s.network(&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion})
 	if err != nil {
 		return err
 	}
@@ -230,30 +226,9 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a := s.Attachment(asked.Network)
-	a.Args, a.CapabilityArgs = asked.Args, asked.CapabilityArgs
+	a.ContainerID, a.NetNS, a.IfName = s.ContainerID, s.Netns, s.IfName
 	err = s.own.Manager.Invoker.Del(ctx, delegate.Attached{Attachment: a})
 	return errors.Join(err, lock.Unlock())
-}
-
-// withoutRecord completes the networks of a container without a record.
-func (s *secondary) withoutRecord() *plugin.Call {
-	return &plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion}
-}
-
-func (s *secondary) gc(context.Context) error {
-	return types.NewError(types.ErrInvalidEnvironmentVariables, "GC is for multinet's networks, not for one more network of a container", "")
-}
-
-func (s *secondary) status(ctx context.Context) error {
-	n, err := netconf.Parse(s.StdinData)
-	if err == nil {
-		n, err = s.withoutRecord().Complete(n)
-	}
-	if err != nil {
-		return err
-	}
-	return status.NotReady(s.own.Manager.Status(ctx, []netconf.Network{n}))
 }
 
 // record returns the oldest record of the container that is wanted, even if others

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -174,14 +173,13 @@ func TestAttachIsRefused(t *testing.T) {
 		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "cannot decode configuration"},
 		{name: "no type", command: "ADD", network: `{"name":"green"}`, code: 7, says: `"type"`},
 		{name: "a plugin and a list", command: "ADD", network: `{"name":"green","Type":"macvlan","plugins":[{"type":"macvlan"}]}`, code: 7, says: `both "type" and "plugins"`},
-		{name: "a plugin and a list", command: "STATUS", network: `{"name":"green","type":"macvlan","plugins":[{"type":"macvlan"}]}`, code: 7, says: `both "type" and "plugins"`},
 		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
 		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
 		{name: "bad ips", command: "ADD", network: green, with: wire.Attributes{IPs: []string{"x"}}, code: 7, says: "ips"},
 		{name: "mac that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, with: wire.Attributes{MAC: "02:00:00:00:00:01"}, code: 7, says: `network "green", key "mac"`},
 		{name: "ips that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan"}`, with: wire.Attributes{IPs: []string{"10.9.1.5/24"}}, code: 7, says: `network "green", key "ips"`},
 		{name: "GC", command: "GC", network: green, code: 4, says: "GC"},
-		{name: "STATUS of nothing", command: "STATUS", network: "{}", code: 7, says: "type"},
+		{name: "STATUS", command: "STATUS", network: green, code: 4, says: "STATUS"},
 	} {
 		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
 			t.Parallel()
@@ -217,15 +215,6 @@ func TestFailedAttachIsUndone(t *testing.T) {
 	wantTrace(t, h, "CHECK bridge eth0")
 	h.mustRun(t, "DEL", bridge)
 	h.clean(t)
-}
-
-func TestStatusOfOneMoreNetwork(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
-	wantTrace(t, h, "STATUS macvlan")
-	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
-	nodetest.Fails(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no

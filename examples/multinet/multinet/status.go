@@ -41,24 +41,18 @@ func (c *config) ready() error {
 	if c.ReadinessIndicator == "" {
 		return nil
 	}
-	if _, err := fs.Stat(c.call.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator)); err != nil {
-		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("network %q is not ready: %s", c.call.Name, why(err)), c.ReadinessIndicator)
+	_, err := fs.Stat(c.call.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("readinessindicatorfile is missing")
+	}
+	if err != nil {
+		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("network %q is not ready: %s", c.call.Name, err), c.ReadinessIndicator)
 	}
 	return nil
 }
 
-func why(err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return "readinessindicatorfile is missing"
-	}
-	return err.Error()
-}
-
 // waitReady waits for the readiness indicator file, at most for readinessTimeout.
 func (c *config) waitReady(ctx context.Context) error {
-	if c.ready() == nil {
-		return nil
-	}
 	timeout := readyTimeout
 	if c.ReadinessTimeout != nil {
 		timeout = time.Duration(*c.ReadinessTimeout)

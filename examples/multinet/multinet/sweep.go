@@ -74,6 +74,6 @@ func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Ori
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	made, err := c.attachment(ch, a.CapabilityArgs, a.Args)
-	return made.Network, err
+	a, err = c.attachment(ch, a.CapabilityArgs, a.Args)
+	return a.Network, err
 }
