@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+
+	"github.com/metacni/metacni/internal/durable"
 )
 
 // programMode is the mode of a program that everybody may run.
@@ -18,13 +22,7 @@ const programMode = 0o755
 func Program(path, target string) error {
 	program, err := os.ReadFile(path)
 	if err == nil && !isCopy(program, target) {
-		err = removeTemporaries(target)
-		// A concurrent installation may take the temporary file for a leftover and
-		// remove it.
-		err = errors.Join(err, replace(target, program))
-		for again := 0; errors.Is(err, fs.ErrNotExist) && again < 10; again++ {
-			err = replace(target, program)
-		}
+		err = replace(target, program)
 	}
 	if err != nil {
 		return fmt.Errorf("copy the program to %q: %w", target, err)
@@ -44,58 +42,48 @@ func isCopy(program []byte, target string) bool {
 
 // replace replaces the file at target by program.
 func replace(target string, program []byte) error {
-	dir, prefix := temporaries(target)
-	temp, err := os.CreateTemp(dir, prefix+"*")
+	d, err := durable.OpenDir(filepath.Dir(target), nil)
 	if err != nil {
 		return err
 	}
-	_, err = temp.Write(program)
-	// It is closed before it has its name, so that it can be run.
-	err = errors.Join(err, temp.Chmod(programMode), temp.Sync(), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), target)
-	}
-	if err != nil {
-		return errors.Join(err, remove(temp.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
+	defer d.Close()
+	if err := removeTemporaries(target); err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	name := filepath.Base(target)
+	for again := 0; ; again++ {
+		err := d.Replace(temporary(target)+strconv.FormatUint(rand.Uint64(), 16), name, program, programMode)
+		// A concurrent installation may take the temporary file for a leftover and
+		// remove it.
+		if again == 10 || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 }
 
 // RemoveProgram removes the program at target, if it is there.
 func RemoveProgram(target string) error {
-	if err := remove(target); err != nil {
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return removeTemporaries(target)
 }
 
-// remove removes a file, if it is there.
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// temporaries returns the directory and the name prefix of temporary files for target.
-func temporaries(target string) (dir, prefix string) {
-	return filepath.Dir(target), "." + filepath.Base(target) + ".tmp-"
-}
+// temporary is how the names of temporary files for target begin.
+func temporary(target string) string { return "." + filepath.Base(target) + ".tmp-" }
 
 // removeTemporaries removes temporary files that a crash has left.
 func removeTemporaries(target string) error {
-	dir, prefix := temporaries(target)
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(filepath.Dir(target))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), prefix) {
-			err = errors.Join(err, remove(filepath.Join(dir, entry.Name())))
+		if !strings.HasPrefix(entry.Name(), temporary(target)) {
+			continue
+		}
+		if e := os.Remove(filepath.Join(filepath.Dir(target), entry.Name())); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
 		}
 	}
 	return err

@@ -1,15 +1,27 @@
 package tool
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
@@ -39,4 +51,208 @@ func (t *tool) status(flags *flag.FlagSet) runner {
 		t.form = cmp.Or(t.form, "json")
 		return errors.Join(t.print(out), err)
 	})
+}
+
+// annotation returns the annotation of a container, and its pod. The pod has a UID only if
+// that is the UID in the API: of a static pod the API has a mirror with another one. It fails
+// if a record cannot be read; then the annotation is that of the others.
+func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
+	records, err := t.of(ctx, container)
+	var all []status.Network
+	for _, r := range records {
+		networks := multinet.NetworkStatus(r)
+		err = errors.Join(err, device.Describe(t.life.Root, networks, r.Attached...))
+		all = append(all, networks...)
+		if !pod.Valid() {
+			pod = multinet.PodOf(r)
+		}
+		if multinet.OfStaticPod(r) {
+			pod.UID = ""
+		}
+	}
+	text, _ = status.Annotation(all)
+	return text, pod, err
+}
+
+// errDiffers is returned when a pod has another network-status in the API than in the
+// records. The difference has been printed.
+var errDiffers = errors.New("the network-status of the pod differs")
+
+// diff compares the network-status of a container with what the API has. It asks the daemon
+// whose socket is in socketDir.
+func (t *tool) diff(ctx context.Context, container, socketDir string) error {
+	recorded, pod, err := t.annotation(ctx, container)
+	if err != nil {
+		return err
+	}
+	if !pod.Valid() {
+		return fmt.Errorf("container %q was not attached for a pod", container)
+	}
+	current, err := askDaemon(socketDir, pod)
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", pod, err)
+	}
+	out := newOutput("")
+	differs := false
+	for _, p := range compare(entries(recorded), entries(current)) {
+		out.list = append(out.list, p)
+		p.write(&out.text)
+		differs = differs || p.Difference != ""
+	}
+	if len(out.list) == 0 {
+		out.text.WriteString("nothing is recorded, and the pod has no entries\n")
+	}
+	err = t.print(out)
+	if err == nil && differs {
+		err = errDiffers
+	}
+	return err
+}
+
+// A pairView is an entry of the network-status in the records, and the one in the pod's
+// annotation for the same interface. Programs rely on its JSON.
+type pairView struct {
+	Interface  string          `json:"interface"`
+	Difference string          `json:"difference,omitempty"` // "missing", "unexpected", "changed" or "moved"
+	Recorded   json.RawMessage `json:"recorded,omitempty"`
+	Pod        json.RawMessage `json:"pod,omitempty"`
+}
+
+// entries returns the elements of the list in text. Text that is no list is one element,
+// as a JSON string.
+func entries(text string) (list []json.RawMessage) {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	if json.Unmarshal([]byte(text), &list) != nil {
+		quoted, _ := json.Marshal(text) //nolint:errchkjson // a string has JSON
+		return []json.RawMessage{quoted}
+	}
+	return list
+}
+
+// compare pairs the entries of both lists by their interfaces.
+func compare(recorded, pod []json.RawMessage) []pairView {
+	var pairs []pairView
+	used := make([]bool, len(pod))
+	next := 0 // where the entry after the last one is expected
+	for _, r := range recorded {
+		p := pairView{Interface: interfaceOf(r), Recorded: r, Difference: "missing"}
+		for i, entry := range pod {
+			if used[i] || interfaceOf(entry) != p.Interface {
+				continue
+			}
+			used[i], p.Pod = true, entry
+			switch {
+			case canonical(r) != canonical(entry):
+				p.Difference = "changed"
+			case i < next:
+				p.Difference = "moved"
+			default:
+				p.Difference = ""
+			}
+			next = i + 1
+			break
+		}
+		pairs = append(pairs, p)
+	}
+	for i, entry := range pod {
+		if !used[i] {
+			pairs = append(pairs, pairView{Interface: interfaceOf(entry), Pod: entry, Difference: "unexpected"})
+		}
+	}
+	return pairs
+}
+
+// interfaceOf returns the interface of an entry, or "".
+func interfaceOf(entry json.RawMessage) string {
+	var keys struct{ Interface string }
+	_ = json.Unmarshal(entry, &keys) // an entry of another form has none
+	return keys.Interface
+}
+
+// canonical returns the same line for the same JSON: its keys are sorted.
+func canonical(entry json.RawMessage) string {
+	var value any
+	if json.Unmarshal(entry, &value) != nil {
+		return string(entry)
+	}
+	text, _ := json.Marshal(value) //nolint:errchkjson // it was JSON
+	return string(text)
+}
+
+// write writes p for people: both entries below each other where they differ.
+func (p pairView) write(to io.Writer) {
+	words := map[string]string{
+		"": "equal", "changed": "the entries differ", "missing": "the pod has no such entry",
+		"unexpected": "only the pod has this entry", "moved": "the pod has this entry before the one above",
+	}
+	fmt.Fprintf(to, "%s: %s\n", cmp.Or(p.Interface, "(no interface)"), words[p.Difference])
+	if p.Difference != "" && p.Recorded != nil {
+		fmt.Fprintf(to, "  recorded  %s\n", canonical(p.Recorded))
+	}
+	if p.Difference != "" && p.Pod != nil {
+		fmt.Fprintf(to, "  pod       %s\n", canonical(p.Pod))
+	}
+}
+
+// daemonTimeout limits how long a daemon may take for its answer. It may have to ask the
+// API.
+const daemonTimeout = 30 * time.Second
+
+// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
+// whose socket is in dir.
+func askDaemon(dir string, pod nad.Pod) (string, error) {
+	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
+	status, body, err := get(filepath.Join(dir, wire.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
+	if err != nil {
+		return "", err
+	}
+	why := refusal(body)
+	switch {
+	case status == 200:
+		return string(body), nil
+	case status == 501, status == 404 && (strings.HasPrefix(why, "404 page") || strings.HasPrefix(why, "unknown path")):
+		return "", errors.New("the daemon does not work with Kubernetes")
+	case status == 404:
+		return "", fmt.Errorf("it is gone: %s", why)
+	case status == 503:
+		return "", fmt.Errorf("the API cannot be asked at the moment: %s", why)
+	}
+	return "", fmt.Errorf("the daemon answers with status %d: %s", status, why)
+}
+
+// refusal returns body, an error object of CNI or plain text, in one line.
+func refusal(body []byte) string {
+	text := string(body)
+	var e types.Error
+	if json.Unmarshal(body, &e) == nil && e.Msg != "" {
+		text = e.Error()
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
+}
+
+// get asks the server on a socket for a page. It speaks HTTP/1.0, in which a response ends with
+// its connection: a client of package net/http would double the size of the program.
+func get(socket, path string) (status int, body []byte, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, errors.Unwrap(err)) // without the path
+	}
+	defer func() { _ = conn.Close() }() // nothing can be lost any more
+	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
+	_, unsent := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+	answer, err := io.ReadAll(io.LimitReader(conn, wire.MaxBody))
+	head, body, whole := bytes.Cut(answer, []byte("\r\n\r\n"))
+	_, after, framed := strings.Cut(string(head), "\r\nContent-Length: ")
+	length, _, _ := strings.Cut(after, "\r\n")
+	switch n, _ := fmt.Sscanf(string(head), "HTTP/1.%d %d", new(int), &status); {
+	case unsent != nil || err != nil:
+		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, errors.Join(unsent, err))
+	case n < 2 || !whole:
+		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
+	case framed && length != strconv.Itoa(len(body)):
+		return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
+	}
+	return status, body, nil
 }

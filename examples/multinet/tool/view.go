@@ -13,13 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 // The views are what -o json prints. Programs rely on them.
@@ -183,25 +181,4 @@ func describe(o nad.Origin) string {
 		parts = append(parts, "pod from "+strconv.Quote(o.PodSource))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// annotation returns the annotation of a container, and its pod. The pod has a UID only if
-// that is the UID in the API: of a static pod the API has a mirror with another one. It fails
-// if a record cannot be read; then the annotation is that of the others.
-func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
-	records, err := t.of(ctx, container)
-	var all []status.Network
-	for _, r := range records {
-		networks := multinet.NetworkStatus(r)
-		err = errors.Join(err, device.Describe(t.life.Root, networks, r.Attached...))
-		all = append(all, networks...)
-		if !pod.Valid() {
-			pod = multinet.PodOf(r)
-		}
-		if multinet.OfStaticPod(r) {
-			pod.UID = ""
-		}
-	}
-	text, _ = status.Annotation(all)
-	return text, pod, err
 }
