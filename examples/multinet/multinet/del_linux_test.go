@@ -176,57 +176,33 @@ func gcFor(attachments ...string) string {
 	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
 }
 
-// GC deletes attachments that the runtime does not list, and tells each delegate which
-// of its own are valid.
+// GC deletes attachments that the runtime does not list, also if the configuration is broken,
+// and tells each delegate of the configuration which of its own are valid.
 func TestGC(t *testing.T) {
 	t.Parallel()
-	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
-	start := func(t *testing.T) *host {
-		t.Helper()
+	for conf, want := range map[string][]string{
+		`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`: {"GC bridge", "GC tuning"},
+		`"clusterNetwork":"absent"`:                                      {"GC bridge"},
+	} {
 		h := newHost(t, "1.1.0")
+		second := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
 		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
-		h.mustRun(t, "ADD", bridge, in("c2"))
+		h.mustRun(t, "ADD", bridge, second)
 		h.trace()
-		return h
+		if err := h.run(t, "GC", keys(conf, gcFor("c2 eth0"))); err != nil {
+			nodetest.Fails(t, err, 7, `"absent"`)
+		}
+		calls := h.Exec.Calls()
+		wantTrace(t, h, append([]string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0"}, want...)...)
+		for _, c := range calls[len(calls)-len(want):] {
+			valid := map[string]string{"bridge": `{"containerID":"c2","ifname":"eth0"}`, "tuning": ""}[c.Plugin]
+			if !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[`+valid+`]`) {
+				t.Errorf("%s with %s", c, c.Stdin)
+			}
+		}
+		h.mustRun(t, "DEL", bridge, second)
+		h.clean(t)
 	}
-	t.Run("stale", func(t *testing.T) {
-		t.Parallel()
-		h := start(t)
-		h.mustRun(t, "GC", keys(`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`, gcFor("c2 eth0")))
-		got := h.trace()
-		want := []string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0", "GC bridge", "GC tuning"}
-		if strings.Join(got, ", ") != strings.Join(want, ", ") {
-			t.Errorf("calls %q, want %q", got, want)
-		}
-		for _, c := range h.Exec.Calls() {
-			if c.String() == "GC bridge" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`) {
-				t.Errorf("GC of bridge with %s", c.Stdin)
-			}
-			if c.String() == "GC tuning" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
-				t.Errorf("GC of a network that has no attachments with %s", c.Stdin)
-			}
-		}
-		h.mustRun(t, "DEL", bridge, in("c2"))
-		h.clean(t)
-	})
-	t.Run("old key", func(t *testing.T) {
-		t.Parallel()
-		h := start(t)
-		h.mustRun(t, "GC", keys(bridge, strings.Replace(gcFor(), "valid-attachments", "attachments", 1)))
-		h.clean(t)
-	})
-	t.Run("current configuration broken", func(t *testing.T) {
-		t.Parallel()
-		h := start(t)
-		nodetest.Fails(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
-		h.clean(t)
-	})
-	t.Run("null", func(t *testing.T) {
-		t.Parallel()
-		h := start(t)
-		nodetest.Fails(t, h.run(t, "GC", keys(bridge, `"cni.dev/valid-attachments":null`)), 7, "multi")
-		wantTrace(t, h)
-	})
 }
 
 // A mistake in a definition can make both ADD and DEL fail. A sweep removes what is

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -186,12 +184,9 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		t.Fatalf("the plugin was given %q", file)
 	}
 	nodetest.OK(t, os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644))
-	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
-	if err != nil || len(rs) != 1 {
-		t.Fatal(rs, err)
-	}
-	networks := rs[0].Status(nil)
-	nodetest.OK(t, device.Describe("", networks, rs[0].Attached...))
+	r := recorded(t, h, "c1")
+	networks := r.Status(nil)
+	nodetest.OK(t, device.Describe("", networks, r.Attached...))
 	var got []string
 	for _, n := range networks {
 		text := n.Interface
@@ -221,38 +216,29 @@ func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) 
 	h.mustRun(t, "DEL", declared, podOf("a"))
 }
 
-// A record that was deleted by hand leaves its file.
+// A record that was deleted by hand leaves its file. GC removes it, unless a record cannot be
+// read.
 func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	declared := `"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`
-	h.mustRun(t, "ADD", declared)
-	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
-	if err != nil || len(rs) != 1 {
-		t.Fatal(rs, err)
-	}
-	file := rs[0].Attached[0].Files[0]
-	lost := strings.TrimSuffix(file, ".json")[:len(file)-6] + "f.json"
-	if lost == file {
-		lost = strings.TrimSuffix(file, ".json")[:len(file)-6] + "e.json"
-	}
+	h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`))
+	file := recorded(t, h, "c1").Attached[0].Files[0]
 	old := time.Now().Add(-2 * time.Hour)
-	for _, f := range []string{file, lost} {
-		nodetest.OK(t, errors.Join(os.WriteFile(f, []byte("{}"), 0o644), os.Chtimes(f, old, old)))
-	}
-	gc := keys(declared, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
-	h.Write("state/damaged@c9@eth0.json", "{")
-	_ = h.run(t, "GC", gc) // what cannot be read is an error
-	if _, err := os.Stat(lost); err != nil {
-		t.Errorf("removed although not all records can be read: %v", err)
-	}
-	nodetest.OK(t, os.Remove(filepath.Join(h.state(), "damaged@c9@eth0.json")))
-	h.mustRun(t, "GC", gc)
-	if _, err := os.Stat(lost); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the lost file: %v", err)
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Errorf("the file of a record: %v", err)
+	nodetest.OK(t, errors.Join(os.WriteFile(file, []byte("{}"), 0o644), os.Chtimes(file, old, old)))
+	for _, tt := range []struct {
+		do   func() error
+		code uint
+		left int
+	}{
+		{func() error { return nil }, 0, 1},
+		{func() error { return os.WriteFile(h.Path("state/c1@multi@eth0.json"), []byte("{"), 0o600) }, 5, 1},
+		{func() error { return os.Remove(h.Path("state/c1@multi@eth0.json")) }, 0, 0},
+	} {
+		nodetest.OK(t, tt.do())
+		err := h.run(t, "GC", keys(bridge, gcFor("c1 eth0")))
+		if left := h.Files("devinfo/cni"); len(left) != tt.left || (err == nil) != (tt.code == 0) {
+			t.Errorf("left %q, %v", left, err)
+		}
 	}
 }
 

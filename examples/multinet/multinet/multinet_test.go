@@ -221,14 +221,3 @@ func TestLife(t *testing.T) {
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
-
-// The error of a delegate keeps its code and names network and plugin. What ran is
-// undone.
-func TestDelegateFails(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.0.0")
-	err := h.run(t, "ADD", `"delegates":[{"type":"bridge"},{"name":"second","plugins":[{"type":"macvlan"},{"type":"full"},{"type":"tuning"}]}]`)
-	nodetest.Fails(t, err, 107, `"second"`, `"full"`, "net1", "no free device")
-	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD full net1", "DEL full net1", "DEL macvlan net1", "DEL bridge eth0")
-	h.clean(t)
-}

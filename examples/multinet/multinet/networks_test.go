@@ -2,7 +2,6 @@ package multinet
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nadfile"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -192,32 +190,6 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// A delegate inherits the keys that it lacks and keeps all that it has, unknown ones
-// too.
-func TestDelegateInheritsWhatItLacks(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.0.0")
-	h.mustRun(t, "ADD", `"delegates":[
-		{"type":"bridge","mtu":9007199254740993,"x":{"y":[1.0,"<&>"]}},
-		{"type":"tuning","name":"own","cniVersion":"0.3.1"},
-		{"plugins":[{"type":"tuning"}],"cniVersions":["0.4.0","1.0.0"]}]`)
-	calls := h.Exec.Calls()
-	if want := `{"cniVersion":"1.0.0","mtu":9007199254740993,"name":"multi","type":"bridge","x":{"y":[1.0,"<&>"]}}`; string(calls[0].Stdin) != want {
-		t.Errorf("stdin %s\nwant  %s", calls[0].Stdin, want)
-	}
-	for i, want := range []string{"multi 1.0.0", "own 0.3.1", "multi 1.0.0"} {
-		if in := h.stdin(t, i); fmt.Sprint(in["name"], " ", in["cniVersion"]) != want {
-			t.Errorf("plugin %d: %v, want %s", i, in, want)
-		}
-	}
-	for _, c := range calls {
-		env := strings.Join(c.Env, "\n")
-		if c.ContainerID != "c1" || c.Args != "IgnoreUnknown=1;K8S_POD_NAME=p" || !strings.Contains(env, "CNI_PATH=/opt/cni/bin:/opt/other/bin") {
-			t.Errorf("environment of %s: %s", c, env)
-		}
-	}
-}
-
 // binDir is searched before CNI_PATH, and not twice.
 func TestPath(t *testing.T) {
 	t.Parallel()
@@ -255,12 +227,8 @@ func (h *host) attached(t *testing.T) []string {
 // origins are those in the record of the container c1.
 func (h *host) origins(t *testing.T) []string {
 	t.Helper()
-	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
-	if err != nil || len(rs) != 1 {
-		t.Fatalf("%d records, %v", len(rs), err)
-	}
 	var all []string
-	for _, a := range rs[0].Attached {
+	for _, a := range recorded(t, h, "c1").Attached {
 		all = append(all, a.IfName+" "+string(a.Origin))
 	}
 	return all
@@ -405,37 +373,5 @@ func TestAllowedTypes(t *testing.T) {
 		if err != nil {
 			wantTrace(t, h)
 		}
-	}
-}
-
-// CHECK, DEL and GC use the record when the definitions are edited or gone. An ADD uses what
-// is there now.
-func TestDefinitionsMayGoBeforeThePod(t *testing.T) {
-	t.Parallel()
-	for _, last := range []string{"DEL", "GC"} {
-		h := newHost(t, "1.1.0")
-		h.Write("net.d/a/blue.conf", `{"type":"macvlan","mtu":1400}`)
-		h.Write("net.d/kube-system/pods.conf", `{"type":"bridge"}`)
-		conf := keys(`"clusterNetwork":"pods"`, annotated("blue"))
-		h.mustRun(t, "ADD", conf, podOf("a"))
-		h.Write("net.d/a/blue.conf", `{"type":"full"}`)
-		h.trace()
-		h.mustRun(t, "CHECK", conf, podOf("a"))
-		if got := h.stdin(t, 1); got["mtu"] != 1400.0 {
-			t.Errorf("CHECK with %v", got)
-		}
-		wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1")
-		nodetest.Fails(t, h.run(t, "ADD", conf, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 107)
-		h.trace()
-		nodetest.OK(t, os.RemoveAll(h.Path("net.d")))
-		if last == "DEL" {
-			h.mustRun(t, "DEL", conf, podOf("a"))
-		} else {
-			_ = h.run(t, "GC", keys(conf, gcFor())) // may say that the clusterNetwork is gone
-		}
-		if got := h.trace(); len(got) < 2 || got[0] != "DEL macvlan net1" || got[1] != "DEL bridge eth0" {
-			t.Errorf("calls %q", got)
-		}
-		h.clean(t)
 	}
 }
