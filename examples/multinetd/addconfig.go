@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,17 +16,37 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
-// An addConfig is the configuration and the CNI_PATH of an ADD.
+// An addConfig is the configuration and the CNI_PATH of an ADD. The next daemon reads it from
+// disk: from a file with the name of the network, in the directory of records plus ".asked". Who
+// may have which network must not depend on when a daemon was started.
 type addConfig struct {
-	network string // its name; empty for the daemon's own configuration
-	conf    []byte
-	cniPath string
+	network string         // its name; empty for the daemon's own configuration
+	Conf    netconf.Plugin `json:"conf"` // without the keys that are about one container
+	CNIPath string         `json:"cniPath,omitempty"`
+}
+
+// newAddConfig returns the addConfig of a request for a network.
+func newAddConfig(network string, request []byte, cniPath string) (addConfig, error) {
+	p, err := netconf.ParsePlugin(request)
+	if err == nil {
+		p, err = p.Edit(netconf.Remove("runtimeConfig", "prevResult"))
+	}
+	return addConfig{network, p, cniPath}, err
+}
+
+// args are those of a command with this configuration.
+func (a addConfig) args() skel.CmdArgs {
+	conf, _ := json.Marshal(a.Conf) // does not fail
+	return skel.CmdArgs{StdinData: conf, Path: a.CNIPath}
 }
 
 // addConfigs has, for each directory of records, the configuration of the last ADD of each
@@ -46,17 +68,17 @@ func (c *addConfigs) note(dir string, a addConfig) {
 }
 
 // dirs returns the directories of records, in order.
-func (c *addConfigs) dirs() []string { return slices.Sorted(maps.Keys(c.all())) }
-
-// all returns the newest configuration for each directory of records.
-func (c *addConfigs) all() map[string]addConfig {
+func (c *addConfigs) dirs() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[string]addConfig, len(c.last))
-	for dir, as := range c.last {
-		all[dir] = as[len(as)-1]
-	}
-	return all
+	return slices.Sorted(maps.Keys(c.last))
+}
+
+// newest returns the newest configuration for records in dir, one of dirs.
+func (c *addConfigs) newest(dir string) addConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last[dir][len(c.last[dir])-1]
 }
 
 // of returns the configuration of a network with records in dir. Before the first ADD of the
@@ -72,27 +94,12 @@ func (c *addConfigs) of(dir, network string) addConfig {
 	return addConfig{}
 }
 
-// A savedConfig is an addConfig as the next daemon reads it from disk: from a file with the name
-// of the network, in the directory of records plus ".asked". Who may have which network must not
-// depend on when a daemon was started.
-type savedConfig struct {
-	Conf    netconf.Plugin `json:"conf"` // without the keys that are about one container
-	CNIPath string         `json:"cniPath,omitempty"`
-}
-
 // save writes a to disk for the next daemon, unless it is there already.
 func (a addConfig) save(dir string) error {
 	if !publish.PlainName(a.network) {
 		return fmt.Errorf("the network has the name %q", a.network)
 	}
-	p, err := netconf.ParsePlugin(a.conf)
-	if err == nil {
-		p, err = p.Edit(netconf.Remove("runtimeConfig", "prevResult"))
-	}
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(savedConfig{p, a.cniPath})
+	text, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
@@ -100,15 +107,12 @@ func (a addConfig) save(dir string) error {
 	if there, err := daemon.ReadFile(file); err == nil && bytes.Equal(there, text) {
 		return nil
 	}
-	if err := os.MkdirAll(dir+".asked", 0o700); err != nil {
-		return err
-	}
-	return scratch.WriteFile(file, text)
+	return cmp.Or(os.MkdirAll(dir+".asked", 0o700), scratch.WriteFile(file, text))
 }
 
 // savedConfigs returns the configurations that earlier daemons have saved for records in dir.
-// The keys of the daemon's file replace theirs, as they do in a request: replace does that. A configuration that
-// cannot be read is left out, and the error says so.
+// The keys of the daemon's file replace theirs, as they do in a request: replace does that. A
+// configuration that cannot be read is left out, and the error says so.
 func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error) {
 	files, err := os.ReadDir(dir + ".asked")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,17 +122,56 @@ func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error)
 		if strings.HasPrefix(file.Name(), ".") {
 			continue // a temporary file
 		}
-		a := addConfig{network: file.Name()}
-		text, readErr := daemon.ReadFile(filepath.Join(dir+".asked", a.network))
-		kept, decodeErr := netconf.Decode[savedConfig](text)
-		p, editErr := kept.Conf.Edit(replace)
+		text, readErr := daemon.ReadFile(filepath.Join(dir+".asked", file.Name()))
+		a, decodeErr := netconf.Decode[addConfig](text)
+		edited, editErr := a.Conf.Edit(replace)
 		if e := cmp.Or(readErr, decodeErr, editErr); e != nil {
-			err = errors.Join(err, fmt.Errorf("network %q: %w", a.network, e))
+			err = errors.Join(err, fmt.Errorf("network %q: %w", file.Name(), e))
 			continue
 		}
-		a.conf, _ = json.Marshal(p) // does not fail
-		a.cniPath = kept.CNIPath
-		all = append(all, a)
+		all = append(all, addConfig{file.Name(), edited, a.CNIPath})
 	}
 	return all, err
 }
+
+// noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
+// have claimed. For these the next daemon needs it too.
+func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
+	a, err := newAddConfig(c.Name, c.StdinData, c.Path)
+	if err == nil {
+		d.configs.note(c.Manager.Dir, a)
+		if d.cluster.ActsLater() {
+			err = a.save(c.Manager.Dir)
+		}
+	}
+	if err != nil {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
+	}
+}
+
+// noteConfigs notes the configurations that the daemon has before the first ADD: its own, those
+// that earlier daemons have saved, and that of the network that it publishes.
+func (d *service) noteConfigs() {
+	own, _ := newAddConfig("", d.conf.multinet(), "") // valid, as is what is published
+	d.configs.note(d.conf.stateDir, own)
+	p := d.conf.publish
+	for _, dir := range slices.Compact([]string{d.conf.stateDir, p.stateDir}) {
+		if !d.cluster.ActsLater() {
+			break
+		}
+		saved, err := savedConfigs(dir, d.conf.replace)
+		if err != nil {
+			d.log.LogAttrs(d.ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
+		}
+		for _, a := range saved {
+			d.configs.note(dir, a)
+		}
+	}
+	if d.manager != nil {
+		published, _ := newAddConfig(p.network, p.request, d.configs.of(p.stateDir, p.network).CNIPath)
+		d.configs.note(p.stateDir, published)
+	}
+}
+
+// last returns the configuration of the last ADD of a network with records in dir.
+func (d *service) last(dir, network string) skel.CmdArgs { return d.configs.of(dir, network).args() }

@@ -90,8 +90,8 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	tn.edit("one", "blue,other/green")
 	tn.until(t, "the pod may not have it", func() bool { return tn.forbidden("one", 0) })
 	a := tn.configs.of(tn.conf.stateDir, publish.Network)
-	if a.cniPath != "/opt/other/bin" {
-		t.Errorf("CNI_PATH %q", a.cniPath)
+	if a.CNIPath != "/opt/other/bin" {
+		t.Errorf("CNI_PATH %q", a.CNIPath)
 	}
 }
 
@@ -100,20 +100,24 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
 	t.Parallel()
 	var c addConfigs
-	if a := c.of("/a", "blue"); a.conf != nil {
-		t.Errorf("without any: %s", a.conf)
+	if got := string(c.of("/a", "blue").args().StdinData); got != "null" {
+		t.Errorf("without any: %s", got)
 	}
-	c.note("/a", addConfig{conf: []byte("own")})
-	for _, conf := range []string{"red 1", "blue 1", "red 2"} {
-		network, _, _ := strings.Cut(conf, " ")
-		c.note("/a", addConfig{network: network, conf: []byte(conf)})
+	for _, text := range []string{"own", "red 1", "blue 1", "red 2"} {
+		network, conf, _ := strings.Cut(text, " ")
+		if network == "own" {
+			network, conf = "", "0"
+		}
+		a, err := newAddConfig(network, []byte(`{"type":"x`+conf+`","prevResult":{}}`), "")
+		nodetest.OK(t, err)
+		c.note("/a", a)
 	}
-	for network, want := range map[string]string{"blue": "blue 1", "red": "red 2", "green": "own"} {
-		if a := c.of("/a", network); string(a.conf) != want {
-			t.Errorf("%s: %s, want %s", network, a.conf, want)
+	for network, want := range map[string]string{"blue": `{"type":"x1"}`, "red": `{"type":"x2"}`, "green": `{"type":"x0"}`} {
+		if got := string(c.of("/a", network).args().StdinData); got != want {
+			t.Errorf("%s: %s, want %s", network, got, want)
 		}
 	}
-	if a := c.all()["/a"]; string(a.conf) != "red 2" {
-		t.Errorf("the last is %s", a.conf)
+	if got := c.newest("/a").network; got != "red" {
+		t.Errorf("the newest is of %s", got)
 	}
 }

@@ -10,13 +10,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -78,22 +74,38 @@ func (c *config) own() map[string]any {
 		"logFormat": &c.LogFormat, "logLevel": &c.LogLevel,
 		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout, "sweepInterval": &c.SweepInterval,
 	}
-	maps.Copy(keys, c.publish.keys())
-	maps.Copy(keys, c.resident.keys())
-	maps.Copy(keys, c.cluster.Keys())
+	for _, more := range []map[string]any{c.publish.keys(), c.resident.keys(), c.cluster.Keys()} {
+		maps.Copy(keys, more)
+	}
 	return keys
 }
 
-// shared maps keys of multinet that the daemon uses too to fields, in lower case.
-func (c *config) shared() map[string]any {
-	return map[string]any{"readinessindicatorfile": &c.publish.Ready, "naddir": &c.cluster.NADDir, "annotations": &c.cluster.Annotations}
+// forRequests maps keys of multinet, which replace those of each request, to fields if the
+// daemon uses them too, and to nil otherwise.
+func (c *config) forRequests() map[string]any {
+	keys := make(map[string]any)
+	for _, key := range multinet.Keys() {
+		keys[key] = nil
+	}
+	delete(keys, "cniVersion") // belongs to each request
+	delete(keys, "type")
+	keys["readinessindicatorfile"], keys["nadDir"], keys["annotations"] = &c.publish.Ready, &c.cluster.NADDir, &c.cluster.Annotations
+	return keys
+}
+
+// newConfig returns the defaults.
+func newConfig() *config {
+	return &config{
+		SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig(),
+		given: make(map[string]string), override: make(map[string]json.RawMessage),
+	}
 }
 
 // readConfig reads the command line and the configuration file. Without --config
 // it reads defaultFile, which may be missing. For --help it writes to help and
 // fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
-	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig()}
+	c := newConfig()
 	file := ""
 	flags := c.flags(&file, defaultFile)
 	if err := parse(flags, args, help); err != nil {
@@ -169,29 +181,26 @@ func (c *config) read(data []byte) error {
 	if err != nil {
 		return err
 	}
-	c.given, c.override = make(map[string]string), make(map[string]json.RawMessage)
-	own, shared, multinets := folded(c.own()), c.shared(), multinet.Keys()
+	own, forRequests := folded(c.own()), folded(c.forRequests())
 	for key, value := range all {
 		name := strings.ToLower(key)
 		if other, twice := c.given[name]; twice {
 			return fmt.Errorf("%q and %q are the same key", min(key, other), max(key, other))
 		}
 		c.given[name] = key
-		target := own[name]
-		switch {
-		case target != nil:
-		case name == "cniversion", name == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
-			c.ignored = append(c.ignored, key) // belongs to each request, or is unknown
-			_, multus := withoutEffect(key)
-			c.ofMultus = c.ofMultus || multus
-		default:
-			c.override[key] = value
-			target = shared[name]
+		field, known := own[name]
+		if !known {
+			if field, known = forRequests[name]; known {
+				c.override[key] = value
+			} else {
+				c.ignored = append(c.ignored, key)
+				c.ofMultus = c.ofMultus || withoutEffect[name].multus
+			}
 		}
-		if target == nil {
+		if field == nil {
 			continue
 		}
-		if err := json.Unmarshal(value, target); err != nil {
+		if err := json.Unmarshal(value, field); err != nil {
 			return fmt.Errorf("key %q: %w", key, err)
 		}
 	}
@@ -211,16 +220,6 @@ func folded(keys map[string]any) map[string]any {
 	return lower
 }
 
-// ignore notes that those of keys that the file has are without effect.
-func (c *config) ignore(keys map[string]any) {
-	for name := range folded(keys) {
-		if key, ok := c.given[name]; ok {
-			c.ignored = append(c.ignored, key)
-		}
-	}
-	slices.Sort(c.ignored)
-}
-
 // findCluster finds out from the environment whether there is a Kubernetes cluster. If
 // there is none its keys have no effect.
 func (c *config) findCluster(environ []string, tokenFile string) error {
@@ -232,78 +231,8 @@ func (c *config) findCluster(environ []string, tokenFile string) error {
 	return errors.Join(err, c.checkNADDir())
 }
 
-// check validates the configuration and derives everything else from it.
-func (c *config) check() error {
-	if c.SocketDir == "" {
-		return errors.New(`socketDir "" is not an absolute path`)
-	}
-	if err := tidy([]path{{"chrootDir", &c.ChrootDir}}); err != nil {
-		return err
-	}
-	if c.ChrootDir == "/" {
-		c.ChrootDir = ""
-	}
-	if c.ChrootDir != "" {
-		if info, err := os.Stat(c.ChrootDir); err != nil {
-			return fmt.Errorf("chrootDir: %w", err)
-		} else if !info.IsDir() {
-			return fmt.Errorf("chrootDir %q is not a directory", c.ChrootDir)
-		}
-	}
-	if c.QueueDir != "" {
-		if _, err := plugin.CheckStateDir(c.root().OnNode(c.QueueDir)); err != nil {
-			return fmt.Errorf("queueDir: %w", err)
-		}
-	}
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		return fmt.Errorf("logFormat %q is neither text nor json", c.LogFormat)
-	}
-	if c.ConnectionLimit < 0 {
-		return fmt.Errorf("connectionLimit %d is negative", c.ConnectionLimit)
-	}
-	if c.DrainTimeout < 0 {
-		return fmt.Errorf("drainTimeout %v is negative", time.Duration(c.DrainTimeout))
-	}
-	if c.SweepInterval < 0 {
-		return fmt.Errorf("sweepInterval %v is negative", time.Duration(c.SweepInterval))
-	}
-	if c.MetricsAddress == "" && c.MetricsPort != 0 {
-		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
-	}
-	if err := c.findInRoot(); err != nil {
-		return err
-	}
-	var err error
-	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
-		return err
-	}
-	c.forShims()
-	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
-}
-
-// forShims makes each path in override a path of the node: shims execute DELs with it while
-// the daemon is away.
-func (c *config) forShims() {
-	if c.ChrootDir == "" {
-		return
-	}
-	for key, value := range c.override {
-		var path string
-		if json.Unmarshal(value, &path) != nil || !filepath.IsAbs(path) {
-			continue
-		}
-		if strings.EqualFold(key, "cniDir") {
-			path = c.stateDir // which may be mounted elsewhere
-		}
-		c.override[key], _ = json.Marshal(c.root().OnNode(path)) // a string
-	}
-}
-
-// overrides returns override for the server: nil replaces nothing.
+// overrides returns override for the server.
 func (c *config) overrides() json.RawMessage {
-	if len(c.override) == 0 {
-		return nil
-	}
 	text, _ := json.Marshal(c.override) // raw values that have been read
 	return text
 }
@@ -311,7 +240,7 @@ func (c *config) overrides() json.RawMessage {
 // multinet returns the configuration of multinet that is used without a request.
 func (c *config) multinet() []byte {
 	keys := map[string]json.RawMessage{"type": json.RawMessage(strconv.Quote(shimType))}
-	_ = c.replace(keys)
+	maps.Copy(keys, c.override)
 	data, _ := json.Marshal(keys) // raw values that have been read
 	return data
 }
@@ -350,33 +279,4 @@ func (l *level) UnmarshalText(text []byte) error {
 	}
 	*l = level(found)
 	return nil
-}
-
-// withoutEffect returns why a key of the configuration of Multus's daemon has no effect
-// here. The reason is empty for any other key. multus is true if only files of Multus
-// have the key.
-func withoutEffect(key string) (why string, multus bool) {
-	switch strings.ToLower(key) {
-	case "cniversion":
-		return "the version of each request counts", false
-	case "type":
-		return "the type of each request counts", false
-	case "logtostderr", "logfile", "logoptions":
-		return "the log goes to stderr", true
-	case "pernodecertificate":
-		return "no certificate is requested: the daemon uses the token of its pod, or kubeconfig", true
-	case "retrydeleteonerror":
-		return "a record is always kept until its DEL has succeeded", true
-	case "forcecniversion":
-		return "the published network has the version of the primary network", true
-	case "overridenetworkname":
-		return "name chooses the name of the published network", true
-	case "daemonsocketdir":
-		return "a key of the shim: the daemon's own is socketDir", false
-	case "delqueuedir":
-		return "a key of the shim: the daemon's own is queueDir", false
-	case "delpolicy", "delqueuewait":
-		return "a key of the shim: put it into network", false
-	}
-	return "", false
 }

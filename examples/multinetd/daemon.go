@@ -9,13 +9,11 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -26,9 +24,7 @@ import (
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
-	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -50,7 +46,10 @@ type service struct {
 	host    *resident.Host    // of resident plugins; only started when they are configured
 	path    string            // PATH of the plugins
 	configs addConfigs        // for sweeps and running pods
-	cluster *cluster.Cluster  // nil without Kubernetes
+	cluster *cluster.Cluster
+
+	ctx        context.Context //nolint:containedctx // of the process; it does not end
+	warnAttach sync.Once
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -59,14 +58,16 @@ type service struct {
 // newService makes a service. Its plugins get path as their PATH. The end of ctx has
 // no effect on the daemon.
 func newService(ctx context.Context, conf *config, path, version string, log *slog.Logger) *service {
+	ctx = context.WithoutCancel(ctx)
 	d := &service{
-		conf: conf, log: log, manager: conf.manager(),
+		ctx: ctx, conf: conf, log: log, manager: conf.manager(),
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Change: d.change, Rules: d.rules, Detach: d.detach, Status: d.statusOf}, log)
-	d.host = d.newHost(ctx)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: d.process}, log)
+	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
+	d.host = d.newHost()
 	d.server = &thick.Server{
 		Commands: thick.CommandsOf(d.plugin(), d.process),
 		Attach: func(with *wire.Attributes) thick.Commands {
@@ -78,37 +79,27 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		Ready:       d.ready,
 		Probe:       d.cluster.Probe,
 		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout), UndoTimeout: undoTimeout + 2*time.Second,
-		Version: version,
-		Logger:  log,
+		Other:    d.pages(true),
+		Observer: d.observe,
+		Version:  version,
+		Logger:   log,
 	}
-	d.metrics = newMetrics(conf.MultusMetrics, d.server.Loads)
-	d.metrics.leftovers(func() int { return len(d.leftovers(context.WithoutCancel(ctx))) })
-	if d.manager != nil {
-		d.metrics.follow(d.manager.State)
-	}
-	d.noteConfig(ctx)
-	if conf.resident.on() {
-		d.metrics.residentStates(d.host.Plugins)
-		d.host.Called = d.metrics.resident
-	}
-	if d.cluster != nil {
-		d.metrics.registry.MustRegister(d.cluster)
-	}
-	d.server.Other = d.socketPages()
-	warnAttach := sync.OnceFunc(func() {
-		log.WarnContext(ctx, "networks are attached over the socket while reconcile is on: multus-dynamic-networks-controller must not run as well")
-	})
-	d.server.Observer = func(e thick.Event) {
-		d.metrics.request(e)
-		if e.Path == wire.PathAttach && d.cluster.Reconciles() {
-			warnAttach()
-		}
-		if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
-			d.cluster.Changed(context.WithoutCancel(ctx), e.ContainerID, e.Args)
-		}
-		logEvent(context.WithoutCancel(ctx), log, e)
-	}
+	d.noteConfigs()
 	return d
+}
+
+// observe counts and logs a request that has been answered, and tells the cluster of it.
+func (d *service) observe(e thick.Event) {
+	d.metrics.request(e)
+	if e.Path == wire.PathAttach && d.cluster.Reconciles() {
+		d.warnAttach.Do(func() {
+			d.log.WarnContext(d.ctx, "networks are attached over the socket while reconcile is on: multus-dynamic-networks-controller must not run as well")
+		})
+	}
+	if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
+		d.cluster.Changed(d.ctx, e.ContainerID, e.Args)
+	}
+	logEvent(d.ctx, d.log, e)
 }
 
 // plugin returns multinet. Its ADD notes what was asked before it does anything else, and
@@ -129,81 +120,6 @@ func (d *service) plugin() plugin.Plugin {
 		return del(ctx, c)
 	}
 	return p
-}
-
-// change keeps a container in step with the networks that its pod selects. The
-// configuration is that of the last ADD of its network.
-func (d *service) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
-	last := d.configs.of(dir, k.Network)
-	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
-}
-
-// own returns the daemon's configuration of multinet, or that of the network that it
-// publishes.
-func (d *service) own() []byte {
-	if d.manager != nil {
-		return d.conf.publish.request
-	}
-	return d.conf.multinet()
-}
-
-// rules returns who may have which networks.
-func (d *service) rules() (nad.Policy, nad.Rules, error) {
-	r, err := multinet.NewReviewer(d.own())
-	if err != nil {
-		return nad.Policy{}, nad.Rules{}, err
-	}
-	policy, rules := r.Claims()
-	return policy, rules, nil
-}
-
-// detach removes an interface from a container with the record k in dir.
-func (d *service) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
-	last := d.configs.of(dir, k.Network)
-	return multinet.Secondary(last.conf, nil).Do(ctx, d.process(ctx), delegate.CommandDel,
-		skel.CmdArgs{ContainerID: k.ContainerID, IfName: ifname, Path: last.cniPath})
-}
-
-// statusOf returns a network that pods may claim, and the error of its STATUS.
-func (d *service) statusOf(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error) {
-	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
-}
-
-// noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
-// have claimed. For these the next daemon needs it too.
-func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
-	a := addConfig{c.Name, c.StdinData, c.Path}
-	d.configs.note(c.Manager.Dir, a)
-	if !d.cluster.ActsLater() {
-		return
-	}
-	if err := a.save(c.Manager.Dir); err != nil {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
-	}
-}
-
-// noteConfig notes the configurations that the daemon has before the first ADD: its own, those
-// that earlier daemons have saved, and that of the network that it publishes.
-func (d *service) noteConfig(ctx context.Context) {
-	d.configs.note(d.conf.stateDir, addConfig{conf: d.conf.multinet()})
-	published := d.conf.publish.stateDir
-	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
-		if dir == "" || !d.cluster.ActsLater() {
-			continue
-		}
-		all, err := savedConfigs(dir, d.conf.replace)
-		if err != nil {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
-		}
-		for _, a := range all {
-			d.configs.note(dir, a)
-		}
-	}
-	if d.manager != nil {
-		a := addConfig{network: d.conf.publish.network, conf: d.conf.publish.request}
-		a.cniPath = d.configs.of(published, a.network).cniPath
-		d.configs.note(published, a)
-	}
 }
 
 // process returns what multinet uses for one request. Plugins receive nothing of
@@ -258,7 +174,7 @@ func (d *service) attachments(ctx context.Context, container string) ([]thick.At
 // launched before the first operation and stopped after the last one.
 func (d *service) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
-		stop, err := serveMetrics(ctx, d.conf.MetricsAddress, d.pages(), d.log)
+		stop, err := serveMetrics(ctx, d.conf.MetricsAddress, d.pages(false), d.log)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
@@ -312,30 +228,20 @@ func (d *service) announce(ctx context.Context, notify func(state string)) error
 	}))
 }
 
-// pages returns a handler that serves the metrics and the probes, and answers all
-// other paths as the server does. A ServeMux would redirect paths that are not
-// clean.
-func (d *service) pages() http.Handler {
+// pages returns a handler that serves the metrics and the probes, and on the socket what only root
+// may have. It answers all other paths as the server does. A ServeMux would redirect paths that
+// are not clean.
+func (d *service) pages(onSocket bool) http.Handler {
 	metrics := d.metrics.handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/metrics" {
+		switch {
+		case r.URL.Path == "/metrics":
 			metrics.ServeHTTP(w, r)
-			return
-		}
-		d.server.Probes().ServeHTTP(w, r)
-	})
-}
-
-// socketPages returns a handler of the pages, and of those that only root may have: they
-// are served on the socket alone.
-func (d *service) socketPages() http.Handler {
-	pages := d.pages()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == multinet.NetworkStatusPath {
+		case onSocket && r.URL.Path == multinet.NetworkStatusPath:
 			d.cluster.ServeHTTP(w, r)
-			return
+		default:
+			d.server.Probes().ServeHTTP(w, r)
 		}
-		pages.ServeHTTP(w, r)
 	})
 }
 

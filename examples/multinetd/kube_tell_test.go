@@ -169,7 +169,7 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 		t.Errorf("without a cluster: %d %s", code, text)
 	}
 	over := httptest.NewRecorder()
-	tn.pages().ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
+	tn.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
 	if over.Code != 404 {
 		t.Errorf("over TCP: %d", over.Code)
 	}

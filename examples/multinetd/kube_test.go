@@ -408,8 +408,8 @@ func TestMirrorServesWhileTheAPIIsAway(t *testing.T) {
 	keys := impatient + `,"events":"off","nadDir":"$DIR/nads"`
 	tn := newTown(t, keys).start(t)
 	tn.until(t, "the mirror is written", func() bool {
-		_, err := os.Stat(filepath.Join(tn.dir, "nads", "other", "red.conf"))
-		return err == nil
+		copies, _ := filepath.Glob(filepath.Join(tn.dir, "nads", "*", "*.conf"))
+		return len(copies) == 3
 	})
 	nodetest.OK(t, tn.stop())
 	tn.api.Stop()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/examples/internal/daemon"
@@ -38,23 +37,4 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 		attrs = append(attrs, slog.Uint64("code", uint64(status.Code(e.Err))), slog.String("error", e.Err.Error()), slog.Int("uid", e.UID))
 	}
 	log.LogAttrs(ctx, level, "request", attrs...)
-}
-
-// logIgnored logs each key of the file that has no effect. A key that is not known is a
-// warning: it may be misspelt.
-func logIgnored(ctx context.Context, log *slog.Logger, c *config) {
-	for _, key := range c.ignored {
-		level, attrs := slog.LevelWarn, []slog.Attr{slog.String("key", key)}
-		why, _ := withoutEffect(key)
-		if folded(c.cluster.Keys())[strings.ToLower(key)] != nil {
-			why = "there is no Kubernetes cluster: the daemon has neither a kubeconfig nor the token of a pod"
-		}
-		if why != "" {
-			level, attrs = slog.LevelInfo, append(attrs, slog.String("why", why))
-		}
-		log.LogAttrs(ctx, level, "configuration key without effect", attrs...)
-	}
-	if c.ofMultus {
-		log.LogAttrs(ctx, slog.LevelInfo, "the file is one of Multus: legacyArgs is true unless the file says otherwise")
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -26,7 +25,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
-	"github.com/metacni/metacni/netconf/autoconf"
+	"github.com/metacni/metacni/examples/multinetd/sample"
 )
 
 // maxTypes limits how many plugin types have a label of their own. Types come from
@@ -39,7 +38,6 @@ const other = "other"
 // metrics are the metrics of a daemon, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
-	factory  promauto.Factory // of metrics in the registry
 
 	requests         *prometheus.CounterVec // handler, code, method
 	multus           *prometheus.CounterVec // the same with Multus's name, or nil
@@ -48,7 +46,7 @@ type metrics struct {
 	delegates        *prometheus.CounterVec
 	delegateDuration *prometheus.HistogramVec
 	undone           prometheus.Counter
-	residents        *prometheus.CounterVec // nil without residents
+	residents        *prometheus.CounterVec
 	swept            *prometheus.CounterVec
 	left             *prometheus.GaugeVec // by the last sweep
 
@@ -63,77 +61,60 @@ func newRegistry() (*prometheus.Registry, promauto.Factory) {
 	return r, promauto.With(r)
 }
 
-// newMetrics returns the metrics of a daemon whose server has these loads.
-func newMetrics(multusNames bool, loads func() map[string]thick.Load) *metrics {
-	m := &metrics{}
-	m.registry, m.factory = newRegistry()
-	m.requests = m.counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method")
-	m.duration = m.histogram("multinetd_operation_duration_seconds", "Time from the arrival of a request to its answer.", "command", "outcome")
-	m.refused = m.counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues()
-	m.delegates = m.counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome")
-	m.delegateDuration = m.histogram("multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command")
-	m.undone = m.counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues()
-	m.swept = m.counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome")
-	m.left = m.factory.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
-	}, []string{"state"})
-	for _, lane := range []string{"add", "del", "status"} {
-		labels := prometheus.Labels{"lane": lane}
-		m.gauge("multinetd_operations_in_flight", "Running operations.", labels, func() float64 { return float64(loads()[lane].InFlight) })
-		m.gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", labels, func() float64 { return float64(loads()[lane].Queued) })
+// newMetrics returns the metrics of a daemon, and those that each of more has at a scrape.
+func newMetrics(multusNames bool, more ...sample.Collector) *metrics {
+	registry, factory := newRegistry()
+	for _, c := range more {
+		registry.MustRegister(c)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+		return factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
+	}
+	m := &metrics{
+		registry:         registry,
+		requests:         counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method"),
+		duration:         histogram("multinetd_operation_duration_seconds", "Time from the arrival of a request to its answer.", "command", "outcome"),
+		refused:          counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues(),
+		delegates:        counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome"),
+		delegateDuration: histogram("multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command"),
+		undone:           counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues(),
+		residents:        counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome"),
+		swept:            counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome"),
+		left: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
+		}, []string{"state"}),
 	}
 	if multusNames {
-		m.multus = m.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
+		m.multus = counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
 	}
 	return m
 }
 
-func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	return m.factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-}
-
-func (m *metrics) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
-	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-	return m.factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
-}
-
-func (m *metrics) gauge(name, help string, labels prometheus.Labels, value func() float64) {
-	m.factory.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
-}
-
-// leftovers adds the metric of what is left of ADDs that never succeeded.
-func (m *metrics) leftovers(count func() int) {
-	m.gauge("multinet_leftovers", "Records with something left of an ADD that never succeeded.", nil, func() float64 { return float64(count()) })
-}
-
-// follow adds the metrics of the published network.
-func (m *metrics) follow(state func() autoconf.State) {
-	m.gauge("multinetd_network_published", "1 if the network is published and up to date, otherwise 0.", nil, func() float64 {
-		if s := state(); s.Published != "" && s.Degraded == nil {
-			return 1
+// sample sends the metrics of what the daemon has at the moment.
+func (d *service) sample(to sample.Scrape) {
+	for lane, load := range d.server.Loads() {
+		to.Gauge("multinetd_operations_in_flight", "Running operations.", float64(load.InFlight), "lane", lane)
+		to.Gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", float64(load.Queued), "lane", lane)
+	}
+	to.Gauge("multinet_leftovers", "Records with something left of an ADD that never succeeded.", float64(d.leftovers()))
+	if d.manager != nil {
+		s := d.manager.State()
+		to.Gauge("multinetd_network_published", "1 if the network is published and up to date, otherwise 0.", sample.Bit(s.Published != "" && s.Degraded == nil))
+		to.Count("multinetd_network_writes_total", "Times that the network was written.", uint64(s.Written))
+		to.Count("multinetd_network_restores_total", "Times that the network was written because others had changed it.", uint64(s.Restored))
+	}
+	if d.conf.resident.on() {
+		n := map[resident.State]float64{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
+		for _, p := range d.host.Plugins() {
+			n[p.State]++
 		}
-		return 0
-	})
-	m.factory.NewCounterFunc(prometheus.CounterOpts{
-		Name: "multinetd_network_writes_total", Help: "Times that the network was written.",
-	}, func() float64 { return float64(state().Written) })
-	m.factory.NewCounterFunc(prometheus.CounterOpts{
-		Name: "multinetd_network_restores_total", Help: "Times that the network was written because others had changed it.",
-	}, func() float64 { return float64(state().Restored) })
-}
-
-// residentStates adds the metrics of resident plugins, which plugins lists.
-func (m *metrics) residentStates(plugins func() []resident.Status) {
-	m.residents = m.counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome")
-	for _, state := range []resident.State{resident.Joining, resident.Ready, resident.Gone, resident.Refused, resident.Skipped} {
-		m.gauge("multinetd_resident_delegates", "Resident plugins by state.", prometheus.Labels{"state": string(state)}, func() (n float64) {
-			for _, p := range plugins() {
-				if p.State == state {
-					n++
-				}
-			}
-			return n
-		})
+		for state, plugins := range n {
+			to.Gauge("multinetd_resident_delegates", "Resident plugins by state.", plugins, "state", string(state))
+		}
 	}
 }
 
@@ -215,44 +196,40 @@ func commandLabel(command string) string {
 	return other
 }
 
-// typeLabel returns the label of a plugin type: the type itself for the first
-// maxTypes valid types, and other for the rest.
+// typeLabel returns the label of a plugin type: the type itself for the first maxTypes types,
+// and other for the rest.
 func (m *metrics) typeLabel(plugin string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case slices.Contains(m.types, plugin):
-		return plugin
-	case len(m.types) == maxTypes, !isType(plugin):
+	case len(m.types) == maxTypes:
 		return other
+	default:
+		m.types = append(m.types, plugin)
 	}
-	m.types = append(m.types, plugin)
 	return plugin
-}
-
-func isType(plugin string) bool {
-	ok, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`, plugin) // the pattern is valid
-	return ok
 }
 
 // serveMetrics serves pages, which have the metrics, over TCP until stop is called. While
 // the address is in use, by the previous daemon that has not ended yet, it retries in the
 // background.
 func serveMetrics(ctx context.Context, address string, pages http.Handler, log *slog.Logger) (stop func(), _ error) {
-	l, err := listenMetrics(ctx, address)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	listen := func() (net.Listener, error) { return (&net.ListenConfig{}).Listen(ctx, "tcp", address) }
+	l, err := listen()
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		log.LogAttrs(ctx, slog.LevelWarn, "metrics address in use, retrying", slog.Any("error", err))
 	case err != nil:
-		return nil, err
+		cancel()
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	s := metricsServer(pages, log)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		for errors.Is(err, unix.EADDRINUSE) && daemon.Pause(ctx, metricsRetry) {
-			l, err = listenMetrics(ctx, address)
+			l, err = listen()
 		}
 		if err == nil {
 			log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
@@ -261,32 +238,24 @@ func serveMetrics(ctx context.Context, address string, pages http.Handler, log *
 		if ctx.Err() == nil {
 			log.LogAttrs(ctx, slog.LevelError, "serving metrics failed", slog.Any("error", err))
 		}
-	}()
-	return func() { cancel(); _ = s.Close(); <-ended }, nil
+	})
+	return func() { cancel(); _ = s.Close(); serving.Wait() }, nil
 }
 
-// The limits of an HTTP exchange over TCP, where anybody may connect.
 const (
-	metricsConnections    = 512              // more wait until one is closed
-	metricsReadTimeout    = 10 * time.Second // of a request, and of the wait for the first
-	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
-	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
-	metricsMaxHeaderBytes = 16 << 10
-	metricsRetry          = 100 * time.Millisecond // while the address is in use
+	metricsConnections  = 512                    // over TCP, where anybody may connect; more wait until one is closed
+	metricsRetry        = 100 * time.Millisecond // while the address is in use
+	metricsWriteTimeout = 10 * time.Second       // for a client to take its answer
 )
 
 // metricsServer returns a server of h with limits for slow clients. It logs errors.
 func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
-		MaxHeaderBytes: metricsMaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		Handler:        h,
+		ReadTimeout:    10 * time.Second, // of a request, and of the wait for the first
+		WriteTimeout:   metricsWriteTimeout,
+		IdleTimeout:    2 * time.Minute, // longer than scrapers pause
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-}
-
-func listenMetrics(ctx context.Context, address string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return l, nil
 }

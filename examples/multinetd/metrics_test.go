@@ -103,7 +103,7 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 // The number of series is limited, whatever requests contain.
 func TestNumberOfSeriesIsLimited(t *testing.T) {
 	t.Parallel()
-	m := newMetrics(false, func() map[string]thick.Load { return nil })
+	m := newMetrics(false)
 	for i := range 1000 {
 		m.delegate(delegate.Event{Plugin: fmt.Sprintf("p%d", i), Command: delegate.Command(fmt.Sprintf("C%d", i))})(nil)
 		m.delegate(delegate.Event{Plugin: strings.Repeat("x", i+33), Command: delegate.CommandAdd})(nil)

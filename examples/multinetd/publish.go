@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -35,7 +37,7 @@ type publishing struct {
 
 	// Derived from these: the plugin to publish, the name of its network, the
 	// configuration of its requests as the daemon sees it, and the directory of
-	// their records.
+	// their records. If nothing is published the last two are those of the daemon's own file.
 	template netconf.Plugin
 	network  string
 	request  []byte
@@ -57,7 +59,7 @@ func (c *config) checkPublishing() error {
 	switch p.File {
 	case "":
 		c.ignore(p.keys())
-		*p = publishing{}
+		*p = publishing{request: c.multinet(), stateDir: c.stateDir}
 		return nil
 	case "auto":
 	default:
@@ -79,54 +81,69 @@ func (c *config) checkPublishing() error {
 }
 
 // makeTemplate makes the plugin to publish. It refuses a plugin whose requests
-// would all fail.
+// would all fail, and one whose shims would use another socket or queue than the daemon.
 func (c *config) makeTemplate() error {
+	p := &c.publish
 	edits := []netconf.Edit{
 		netconf.Forbid("delegates", "clusterNetwork", "type"),
 		netconf.Set("type", shimType),
-		netconf.Default("name", cmp.Or(c.publish.Name, publish.Network)),
+		netconf.Default("name", cmp.Or(p.Name, publish.Network)),
 	}
-	if c.publish.Capabilities != nil {
-		edits = append(edits, netconf.Default("capabilities", c.publish.Capabilities))
+	if p.Capabilities != nil {
+		edits = append(edits, netconf.Default("capabilities", p.Capabilities))
 	}
 	edits = append(edits, publish.Annotations())
-	if c.publish.CacheDir != "" {
-		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(c.publish.CacheDir)))
+	if p.CacheDir != "" {
+		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(p.CacheDir)))
 	}
-	if dir := c.root().OnNode(c.SocketDir); dir != wire.DefaultDir {
-		edits = append(edits, netconf.Default("daemonSocketDir", dir))
-	}
-	switch dir := c.root().OnNode(c.QueueDir); {
-	case c.QueueDir == "":
+	edits = append(edits, follows("daemonSocketDir", "socketDir", c.root().OnNode(c.SocketDir), wire.DefaultDir))
+	if c.QueueDir == "" {
 		edits = append(edits, withoutQueue)
-	case dir != defaultQueueDir:
-		edits = append(edits, netconf.Default("delQueueDir", dir))
+	} else {
+		edits = append(edits, follows("delQueueDir", "queueDir", c.root().OnNode(c.QueueDir), defaultQueueDir))
 	}
-	plugin, err := netconf.ParsePlugin([]byte(cmp.Or(string(c.publish.Network), "{}")))
+	template, err := netconf.ParsePlugin([]byte(cmp.Or(string(p.Network), "{}")))
 	if err == nil {
-		plugin, err = plugin.Edit(edits...)
+		p.template, err = template.Edit(edits...)
 	}
-	if err == nil {
-		err = c.checkShim(plugin)
+	if err != nil {
+		return err
 	}
-	c.publish.template = plugin
-	if err == nil {
-		plugin, err = plugin.Edit(c.replace)
+	request, err := p.template.Edit(c.replace)
+	if err != nil {
+		return err
 	}
-	var named struct {
-		Name string `json:"name"`
+	var keys struct {
+		Name        string `json:"name"`
+		QueuePolicy string `json:"queuePolicy"`
+		DelPolicy   string `json:"delPolicy"`
 	}
-	if err == nil {
-		err = plugin.Decode(&named)
+	if err := request.Decode(&keys); err != nil {
+		return err
 	}
-	c.publish.network = named.Name
-	if err == nil {
-		c.publish.request, err = json.Marshal(plugin)
+	if c.QueueDir == "" && (keys.QueuePolicy == "queue" || keys.DelPolicy == "queue") {
+		return errors.New("queuePolicy is \"queue\", but the queueDir of the daemon is empty")
 	}
-	if err == nil {
-		c.publish.stateDir, err = multinet.StateDir(c.root(), c.publish.request)
-	}
+	p.network = keys.Name
+	p.request, _ = json.Marshal(request) // raw values that have been read
+	p.stateDir, err = multinet.StateDir(c.root(), p.request)
 	return err
+}
+
+// follows is a [netconf.Edit] that gives a key of the shim the value of the daemon's own key,
+// unless it is the default. It fails if the user has set another value.
+func follows(key, own, value, byDefault string) netconf.Edit {
+	return func(keys map[string]json.RawMessage) error {
+		text, _ := json.Marshal(value) // a string
+		given, ok := keys[key]
+		if ok && !bytes.Equal(given, text) {
+			return fmt.Errorf("%s is %s, but the %s of the daemon is %q", key, given, own, value)
+		}
+		if value != byDefault {
+			keys[key] = text
+		}
+		return nil
+	}
 }
 
 // withoutQueue is a [netconf.Edit] for shims of a daemon without a queue: unless the user
@@ -134,31 +151,6 @@ func (c *config) makeTemplate() error {
 func withoutQueue(keys map[string]json.RawMessage) error {
 	if keys["queuePolicy"] == nil && keys["delPolicy"] == nil {
 		keys["queuePolicy"] = json.RawMessage(`"fail"`)
-	}
-	return nil
-}
-
-// checkShim refuses to publish p if its shims would use another socket or queue than
-// the daemon.
-func (c *config) checkShim(p netconf.Plugin) error {
-	var shim struct {
-		DaemonSocketDir string `json:"daemonSocketDir"`
-		DelQueueDir     string `json:"delQueueDir"`
-		QueuePolicy     string `json:"queuePolicy"`
-		DelPolicy       string `json:"delPolicy"`
-	}
-	if err := p.Decode(&shim); err != nil {
-		return err
-	}
-	type place struct{ key, onNode, ownKey, own string }
-	places := []place{{"daemonSocketDir", cmp.Or(shim.DaemonSocketDir, wire.DefaultDir), "socketDir", c.SocketDir}}
-	if policy := cmp.Or(shim.QueuePolicy, shim.DelPolicy); policy == "" || policy == "queue" {
-		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
-	}
-	for _, p := range places {
-		if there, err := c.root().Resolve(filepath.Clean(p.onNode)); err != nil || there != p.own {
-			return fmt.Errorf("%s is %q, but the %s of the daemon is %q", p.key, p.onNode, p.ownKey, p.own)
-		}
 	}
 	return nil
 }

@@ -84,10 +84,6 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "published queue elsewhere", file: `{"multusConfigFile":"auto","network":{"delQueueDir":"/q"}}`, errs: "delQueueDir"},
 		{name: "published queue of nobody", file: `{"multusConfigFile":"auto","queueDir":"","network":{"delPolicy":"queue"}}`, errs: "queueDir"},
 		{name: "published queue of the wrong type", file: `{"multusConfigFile":"auto","network":{"delQueueDir":5}}`, errs: "delQueueDir"},
-		{
-			name: "published queue elsewhere that nobody uses", file: `{"multusConfigFile":"auto","network":{"delPolicy":"exec","delQueueDir":"/q"}}`, want: publishing{File: "auto", Dir: auto.Dir, From: auto.From, Output: auto.Output, Network: []byte(`{"delPolicy":"exec","delQueueDir":"/q"}`)},
-			plugin: `{"capabilities":{` + annotations + `},"delPolicy":"exec","delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
-		},
 		{name: "no object", file: `{"multusConfigFile":"auto","network":[]}`, errs: "network"},
 		{name: "capabilities of the wrong type", file: `{"multusConfigFile":"auto","capabilities":[]}`, errs: "capabilities"},
 	} {

@@ -47,7 +47,7 @@ func (c *config) checkResidents() error {
 	if !r.on() && (len(r.Types) > 0 || r.Orphan != 0) {
 		return errors.New("relayTypes and relayOrphan need relaySocket or relayDir")
 	}
-	if err := tidy([]path{{"relaySocket", &r.Socket}, {"relayDir", &r.Dir}}); err != nil {
+	if err := tidy(path{"relaySocket", &r.Socket}, path{"relayDir", &r.Dir}); err != nil {
 		return err
 	}
 	if r.Socket == filepath.Join(c.SocketDir, wire.SocketName) {
@@ -63,15 +63,15 @@ func (c *config) checkResidents() error {
 
 // newHost makes the host of residents, without its listener. A host that is not
 // started has no residents.
-func (d *service) newHost(ctx context.Context) *resident.Host {
-	ctx = context.WithoutCancel(ctx)
+func (d *service) newHost() *resident.Host {
 	return &resident.Host{
 		Dir: d.conf.resident.Dir, Reserve: d.conf.resident.Types, Orphan: time.Duration(d.conf.resident.Orphan),
 		StateDir:    multinet.ResidentState(d.conf.stateDir),
 		Attachments: d.recorded,
 		Requests:    d.request,
-		Stderr:      &outputLog{ctx, d.log},
-		Observer:    func(s resident.Status) { logResident(ctx, d.log, s) },
+		Called:      d.metrics.resident,
+		Stderr:      outputLog{d},
+		Observer:    d.logResident,
 	}
 }
 
@@ -139,7 +139,7 @@ func (d *service) request(ctx context.Context, from resident.Info, r resident.Re
 }
 
 // logResident logs a change of a resident.
-func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
+func (d *service) logResident(s resident.Status) {
 	level := slog.LevelInfo
 	if s.Err != nil {
 		level = slog.LevelWarn
@@ -162,7 +162,7 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 	if s.Err != nil {
 		attrs = append(attrs, slog.String("error", s.Err.Error()))
 	}
-	log.LogAttrs(ctx, level, "resident plugin", attrs...)
+	d.log.LogAttrs(d.ctx, level, "resident plugin", attrs...)
 }
 
 // maxOutput is how much of a line of output is logged, in bytes.
@@ -170,12 +170,9 @@ const maxOutput = 1 << 10
 
 // An outputLog logs the output of launched residents. It may contain a
 // configuration, so the level is debug.
-type outputLog struct {
-	ctx context.Context //nolint:containedctx // of the process
-	log *slog.Logger
-}
+type outputLog struct{ *service }
 
-func (o *outputLog) Write(p []byte) (int, error) {
+func (o outputLog) Write(p []byte) (int, error) {
 	for line := range bytes.Lines(p) {
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			o.log.LogAttrs(o.ctx, slog.LevelDebug, "output of a resident plugin", slog.String("line", string(line[:min(len(line), maxOutput)])))

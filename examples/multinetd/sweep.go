@@ -28,7 +28,7 @@ func (d *service) sweep(ctx context.Context) {
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep
-		for dir, last := range d.configs.all() {
+		for _, dir := range d.configs.dirs() {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
@@ -40,7 +40,8 @@ func (d *service) sweep(ctx context.Context) {
 				}
 				sweepers[dir] = s
 			}
-			if err := multinet.PrepareSweep(ctx, s, process, d.cluster.Multinet(), last.conf, last.cniPath); err != nil {
+			last := d.configs.newest(dir).args()
+			if err := multinet.PrepareSweep(ctx, s, process, d.cluster.Multinet(), last.StdinData, last.Path); err != nil {
 				d.log.LogAttrs(ctx, slog.LevelError, "sweep failed", slog.Any("error", err))
 			}
 			swept, _ := s.Sweep(ctx) // its only error is that of ctx
@@ -59,20 +60,20 @@ func (d *service) sweep(ctx context.Context) {
 	}
 }
 
-// leftovers returns the records that have something left of an ADD that never succeeded.
-func (d *service) leftovers(ctx context.Context) (all []lifecycle.Record) {
-	for r, err := range daemon.Records(ctx, d.configs.dirs()...) {
+// leftovers is the number of records that have something left of an ADD that never succeeded.
+func (d *service) leftovers() (n int) {
+	for r, err := range daemon.Records(d.ctx, d.configs.dirs()...) {
 		if err == nil && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
-			all = append(all, r.Record)
+			n++
 		}
 	}
-	return all
+	return n
 }
 
 // tellLeftover tells users of the cluster of a leftover that a sweep could not remove. A
 // [lifecycle.Sweeper] says that once for each reason.
 func (d *service) tellLeftover(ctx context.Context, dir string, swept lifecycle.Swept) {
-	if d.cluster == nil || swept.Err == nil {
+	if swept.Err == nil {
 		return
 	}
 	rs, _ := (&lifecycle.Manager{Dir: dir}).Container(ctx, swept.Key.ContainerID) // sweeps report what cannot be read

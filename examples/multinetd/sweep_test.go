@@ -97,7 +97,7 @@ func TestLeftoversAreCounted(t *testing.T) {
 	w.node.FailOn("DEL bridge", 101)
 	w.start(t)
 	nodetest.Code(t, w.run(t, "ADD", bridge), 101)
-	if n := len(w.leftovers(t.Context())); n != 1 {
+	if n := w.leftovers(); n != 1 {
 		t.Errorf("%d leftovers, want 1", n)
 	}
 	if got := w.final(t); got["multinet_leftovers"] != 1 {

@@ -69,8 +69,7 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 // reads defaultFile, which may be missing. For --help it writes to help and fails with
 // [flag.ErrHelp].
 func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webhookConfig, error) {
-	c := &webhookConfig{Address: ":8443"}
-	c.LogFormat = "text"
+	c := &webhookConfig{config: *newConfig(), Address: ":8443"}
 	file := ""
 	flags := flag.NewFlagSet("multinetd "+webhookCommand, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/metacni/metacni/netconf"
 )
@@ -40,6 +42,22 @@ func Decode(text []byte, value any) error {
 func Absolute(key, path string) error {
 	if path != "" && !filepath.IsAbs(path) {
 		return fmt.Errorf("%s %q is not an absolute path", key, path)
+	}
+	return nil
+}
+
+// OneOf fails if the value of a key is none of these.
+func OneOf[S ~string](key string, value S, of ...S) error {
+	if slices.Contains(of, value) {
+		return nil
+	}
+	return fmt.Errorf("%s %q is none of %q", key, value, of)
+}
+
+// NotNegative fails if the value of a key is negative.
+func NotNegative[N int | float64 | time.Duration](key string, value N) error {
+	if value < 0 {
+		return fmt.Errorf("%s %v is negative", key, value)
 	}
 	return nil
 }

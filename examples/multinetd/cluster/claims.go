@@ -9,8 +9,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -22,7 +24,7 @@ import (
 // startClaims starts what the configuration says about claims: the driver, which ends with ctx.
 // The caller waits for others. Networks are offered when the daemon serves ADDs: resident plugins
 // have been launched then.
-func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) (err error) {
+func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error {
 	d := c.conf.DRA
 	if d == nil {
 		c.warnOfClaims(ctx)
@@ -37,7 +39,9 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) (err 
 	if d.Metadata {
 		config.CDIDir = cmp.Or(d.CDIDir, defaultCDIDir)
 	}
-	if config.Policy, config.Rules, err = c.plugin.Rules(); err == nil {
+	rules, err := multinet.NewReviewer(c.plugin.Own)
+	if err == nil {
+		config.Policy, config.Rules = rules.Claims()
 		c.driver, err = dra.Start(ctx, config)
 	}
 	if err != nil {
@@ -64,7 +68,7 @@ func (c *Cluster) offered(ctx context.Context, name string) (netconf.Network, er
 	asked.Definition = func(ctx context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 		return c.view.KnownDefinition(ctx, r)
 	}
-	return c.plugin.Status(ctx, name, asked)
+	return multinet.Status(ctx, c.plugin.Process(ctx), skel.CmdArgs{StdinData: c.plugin.Own}, asked, name)
 }
 
 // claimed returns the networks that the pod p is to be attached to because of its claims, in the
@@ -108,11 +112,7 @@ func (c *Cluster) tellContainers(ctx context.Context, p nad.Pod) {
 }
 
 // Swept says that attachments of any pods were removed.
-func (c *Cluster) Swept() {
-	if c != nil {
-		c.driver.Refresh()
-	}
-}
+func (c *Cluster) Swept() { c.driver.Refresh() }
 
 // recordsOfPod is [dra.Config.Records]. In an ADD they are those of its container.
 func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Record, err error) {
@@ -125,7 +125,9 @@ func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Re
 	for _, r := range records {
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
 			defer c.recorded(multinet.PodOf(r.Record))
-			return c.plugin.Detach(ctx, r.Dir, r.Key, ifname)
+			last := c.plugin.Last(r.Dir, r.Key.Network)
+			return multinet.Secondary(last.StdinData, nil).Do(ctx, c.plugin.Process(ctx), delegate.CommandDel,
+				skel.CmdArgs{ContainerID: r.Key.ContainerID, IfName: ifname, Path: last.Path})
 		}})
 	}
 	return all, err

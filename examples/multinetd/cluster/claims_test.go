@@ -23,7 +23,6 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
@@ -39,7 +38,7 @@ type node struct {
 	log  *nodetest.Log
 	stop func()
 
-	asked atomic.Int64 // calls of Plugin.Status
+	asked atomic.Int64 // calls of Plugin.Process
 }
 
 // newNode starts a Cluster whose view knows the pods ns/web and ns/plain. Claims of ns/web are
@@ -59,11 +58,11 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 		edit(dir, &conf)
 	}
 	n.Cluster = New(conf, Plugin{
-		Dirs:  func() []string { return nil },
-		Rules: func() (nad.Policy, nad.Rules, error) { return nad.Policy{}, nad.Rules{}, nil },
-		Status: func(context.Context, string, multinet.Cluster) (netconf.Network, error) {
+		Dirs: func() []string { return nil },
+		Own:  []byte(`{"type":"multinet-shim"}`),
+		Process: func(context.Context) plugin.Process {
 			n.asked.Add(1)
-			return netconf.Network{}, nil
+			return plugin.Process{Exec: nodetest.New(t).Exec}
 		},
 	}, slog.New(slog.NewTextHandler(n.log, nil)))
 	stop, err := n.Start(t.Context())
@@ -211,7 +210,8 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 // before.
 func TestNetworksAreOfferedWhenTheDaemonIsReady(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, func(_ string, c *Config) { c.DRA.Networks = []dra.Offer{{Network: "storage"}} })
+	n := newNode(t, func(_ string, c *Config) { c.DRA.Networks = []dra.Offer{{Network: "ns/storage"}} })
+	kubetest.Put(n.api, kubetest.Definition{Namespace: "ns", Name: "storage", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
 	kubetest.Put(n.api, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	n.kubelet(t, "")
 	if got := n.asked.Load(); got != 0 {
@@ -252,10 +252,8 @@ func TestTheKubeletFindsTheSocketOfADaemonInAContainer(t *testing.T) {
 
 func TestARuleThatCannotBeReadEndsTheDaemon(t *testing.T) {
 	t.Parallel()
-	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{
-		Rules: func() (nad.Policy, nad.Rules, error) { return nad.Policy{}, nad.Rules{}, netconf.ErrInvalid },
-	}, slog.New(slog.DiscardHandler))
-	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrInvalid) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
+	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{Own: []byte(`{"type":"x","globalNamespaces":5}`)}, slog.New(slog.DiscardHandler))
+	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrDecode) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
 		t.Error(err)
 	}
 }

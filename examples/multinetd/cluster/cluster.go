@@ -29,20 +29,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/podresources"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 )
 
-// A Cluster is the Kubernetes cluster that a daemon works for. A nil Cluster is none: its
-// methods do nothing. Make one with [New]. Goroutines may share it.
+// A Cluster is the Kubernetes cluster that a daemon works for. If its configuration is not
+// [Config.On] there is none, and its methods do nothing. Make one with [New]. Goroutines may
+// share it.
 type Cluster struct {
 	conf      Config
 	log       *slog.Logger
@@ -68,35 +69,27 @@ type Cluster struct {
 // processors it would delay the result of the ADD.
 const moment = 50 * time.Millisecond
 
-// A Plugin is multinet as the daemon runs it: with its processes, resident plugins, and the
-// configuration of the last ADD.
+// A Plugin is multinet as the daemon runs it.
 type Plugin struct {
 	// Dirs returns the directories in which multinet keeps its records.
 	Dirs func() []string
 
-	// Change changes the records in one of them as a running pod wants it. It is for
-	// Config.Reconcile.
-	Change Change
+	// Last returns the configuration and CNI_PATH of the last ADD of a network with records in
+	// one of them.
+	Last func(dir, network string) skel.CmdArgs
 
-	// Rules returns who may have which networks. This and what follows is for Config.DRA.
-	Rules func() (nad.Policy, nad.Rules, error)
+	// Own is the daemon's own configuration of multinet, or that of the network that it
+	// publishes.
+	Own []byte
 
-	// Detach removes an interface from a container with the record k in dir, as
-	// [multinet.Detach] does.
-	Detach func(ctx context.Context, dir string, k scratch.Key, ifname string) error
-
-	// Status returns a network and the error of its STATUS, as [multinet.Status] does.
-	Status func(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error)
+	// Process returns what multinet uses to run plugins.
+	Process func(context.Context) plugin.Process
 }
 
-// New returns the cluster that c configures, or nil if there is none. It does not
-// connect to it.
+// New returns the cluster that c configures. It does not connect to it.
 func New(c Config, p Plugin, log *slog.Logger) *Cluster {
-	if !c.On() {
-		return nil
-	}
 	cluster := &Cluster{conf: c, log: log, plugin: p, requests: newRequests(), ready: make(chan struct{})}
-	if c.Reconcile {
+	if c.On() && c.Reconcile {
 		cluster.follow = newPodQueue(cluster.pass, log)
 	}
 	return cluster
@@ -106,7 +99,7 @@ func New(c Config, p Plugin, log *slog.Logger) *Cluster {
 // of all that are recorded. It does not wait for the API server. The caller calls stop
 // after the last command; Events that are not written yet then have two seconds.
 func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
-	if c == nil {
+	if !c.conf.On() {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -161,7 +154,7 @@ func wait(d multinet.Duration) time.Duration {
 
 // Multinet returns what multinet asks about the cluster. The zero value asks nothing.
 func (c *Cluster) Multinet() multinet.Cluster {
-	if c == nil {
+	if !c.conf.On() {
 		return multinet.Cluster{}
 	}
 	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -114,48 +112,30 @@ func (c *Config) Keys() map[string]any {
 
 // Check validates the configuration.
 func (c *Config) Check() error {
-	if err := cmp.Or(daemon.Absolute("kubeconfig", c.Kubeconfig), daemon.Absolute("kubeletDir", c.KubeletDir)); err != nil {
+	if err := cmp.Or(
+		daemon.Absolute("kubeconfig", c.Kubeconfig),
+		daemon.Absolute("kubeletDir", c.KubeletDir),
+		daemon.OneOf("statusPolicy", c.StatusPolicy, kube.StatusWait, kube.StatusAsync, kube.StatusRequire),
+		daemon.OneOf("statusFor", c.StatusFor, All, Selected),
+		daemon.OneOf("events", c.Events, eventsOff, eventsBrief, eventsFull),
+		daemon.OneOf("onChange", c.OnChange, Ignore, Replace),
+		daemon.NotNegative("statusRate", c.StatusRate),
+		daemon.NotNegative("statusTimeout", time.Duration(c.StatusTimeout)),
+		daemon.NotNegative("nadWait", time.Duration(c.NADWait)),
+		daemon.NotNegative("podWait", time.Duration(c.PodWait)),
+		daemon.NotNegative("maxViewAge", time.Duration(c.MaxViewAge)),
+	); err != nil {
 		return err
 	}
-	if c.KubeletDir == "" {
+	switch errs := validation.IsQualifiedName(c.StartupTaint); {
+	case c.KubeletDir == "":
 		return errors.New("kubeletDir is empty")
-	}
-	if c.StatusRate < 0 {
-		return fmt.Errorf("statusRate %v is negative", c.StatusRate)
-	}
-	if errs := validation.IsQualifiedName(c.StartupTaint); c.StartupTaint != "" && len(errs) > 0 {
+	case c.StatusTimeout == 0:
+		return errors.New("statusTimeout is 0")
+	case c.StartupTaint != "" && len(errs) > 0:
 		return fmt.Errorf("startupTaint %q is not the key of a taint: %s", c.StartupTaint, errs[0])
-	}
-	if c.DRA != nil {
-		if err := c.DRA.check(); err != nil {
-			return fmt.Errorf("dra: %w", err)
-		}
-	}
-	for _, choice := range []struct {
-		key, value string
-		of         []string
-	}{
-		{"statusPolicy", string(c.StatusPolicy), []string{string(kube.StatusWait), string(kube.StatusAsync), string(kube.StatusRequire)}},
-		{"statusFor", string(c.StatusFor), []string{string(All), string(Selected)}},
-		{"events", c.Events, []string{eventsOff, eventsBrief, eventsFull}},
-		{"onChange", string(c.OnChange), []string{string(Ignore), string(Replace)}},
-	} {
-		if !slices.Contains(choice.of, choice.value) {
-			return fmt.Errorf("%s %q: want %s", choice.key, choice.value, strings.Join(choice.of, ", "))
-		}
-	}
-	for _, d := range []struct {
-		key   string
-		value multinet.Duration
-	}{
-		{"statusTimeout", c.StatusTimeout},
-		{"nadWait", c.NADWait},
-		{"podWait", c.PodWait},
-		{"maxViewAge", c.MaxViewAge},
-	} {
-		if d.value < 0 || d.value == 0 && d.key == "statusTimeout" {
-			return fmt.Errorf("%s %v is too short", d.key, time.Duration(d.value))
-		}
+	case c.DRA != nil:
+		return c.DRA.check()
 	}
 	return nil
 }
@@ -234,10 +214,14 @@ func (d *DRA) UnmarshalJSON(text []byte) error {
 
 // check validates d.
 func (d *DRA) check() error {
-	if d.Driver == "" {
-		return errors.New("driver: missing: the name of the driver in DeviceClasses")
+	err := errors.New("driver: missing: the name of the driver in DeviceClasses")
+	if d.Driver != "" {
+		err = cmp.Or(daemon.Absolute("cdiDir", d.CDIDir), dra.Check(d.Driver, d.Networks))
 	}
-	return cmp.Or(daemon.Absolute("cdiDir", d.CDIDir), dra.Check(d.Driver, d.Networks))
+	if err != nil {
+		return fmt.Errorf("dra: %w", err)
+	}
+	return nil
 }
 
 // discover completes d from the environment of the daemon.

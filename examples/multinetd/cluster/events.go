@@ -44,7 +44,7 @@ func addOf(ctx context.Context) *add {
 // what the pod selects is compared with what it has got: that may have changed meanwhile.
 func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ context.Context, end func(error)) {
 	p := nad.PodOf(cniArgs)
-	if c == nil || !p.Valid() {
+	if !c.conf.On() || !p.Valid() {
 		return ctx, func(error) {}
 	}
 	p.Container = container

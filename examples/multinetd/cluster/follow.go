@@ -16,21 +16,15 @@ import (
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
-
 	"github.com/metacni/metacni/status"
 )
-
-// A Change keeps a running container in step with what its pod selects, as
-// [multinet.Reconcile] does, with the records in dir.
-type Change func(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error)
 
 // Reconcile keeps running pods in step with the networks that they select, until ctx ends.
 // Then it returns, when the change that is being made has ended or has been undone. The
 // caller has called [Cluster.Start]. It returns at once if the configuration does not ask
 // for it.
 func (c *Cluster) Reconcile(ctx context.Context) {
-	if c == nil || c.follow == nil {
+	if c.follow == nil {
 		return
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "running pods follow their annotation", slog.String("annotation", nad.NetworksAnnotation), slog.String("onChange", string(c.conf.OnChange)))
@@ -38,18 +32,15 @@ func (c *Cluster) Reconcile(ctx context.Context) {
 }
 
 // Reconciles reports whether running pods follow what they select.
-func (c *Cluster) Reconciles() bool { return c != nil && c.follow != nil }
+func (c *Cluster) Reconciles() bool { return c.follow != nil }
 
 // ActsLater reports whether the daemon changes running containers by itself, and so needs the
 // configuration of their ADD later.
-func (c *Cluster) ActsLater() bool { return c != nil && (c.follow != nil || c.conf.DRA != nil) }
+func (c *Cluster) ActsLater() bool { return c.follow != nil || c.conf.DRA != nil }
 
 // Deleting says that a DEL of a container with these CNI_ARGS begins. Changes of the container
 // that its pod asks for are cancelled, and there are none until the caller calls end.
 func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
-	if c == nil {
-		return func() {}
-	}
 	allow := c.follow.deleting(container)
 	return func() {
 		allow()
@@ -114,7 +105,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
-	done, err := c.plugin.Change(ctx, r.Dir, r.Key, asked, c.conf.OnChange == Replace)
+	done, err := multinet.Reconcile(ctx, c.plugin.Process(ctx), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == Replace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {

@@ -358,7 +358,7 @@ func TestNilPodQueueDoesNothing(t *testing.T) {
 	r.added(web)
 	r.seen(selects("blue"))
 	r.deleting("c1")()
-	for _, c := range []*Cluster{nil, New(Config{Kubeconfig: "/k"}, Plugin{}, nil)} {
+	for _, c := range []*Cluster{New(Config{Reconcile: true}, Plugin{}, nil), New(Config{Kubeconfig: "/k"}, Plugin{}, nil)} {
 		c.Reconcile(t.Context())
 		c.Deleting("c1", "")()
 		if c.Reconciles() {

@@ -45,7 +45,7 @@ func (c *Cluster) state() (state viewState, missing []string) {
 // from the API server yet, or says why ResourceClaims are not served. Without the resources it is
 // ready if there is a mirror, or after 30 seconds: pods that do not need the API server must start.
 func (c *Cluster) Probe(context.Context) (ok bool, err error) {
-	if c == nil {
+	if !c.conf.On() {
 		return true, nil
 	}
 	switch state, missing := c.state(); state {
@@ -69,11 +69,7 @@ func (c *Cluster) hasMirror() bool {
 
 // Ready says that the daemon serves ADDs and that its network is published. The node's
 // startup taint, if one is configured, is removed from then on. It is called once.
-func (c *Cluster) Ready() {
-	if c != nil {
-		close(c.ready)
-	}
-}
+func (c *Cluster) Ready() { close(c.ready) }
 
 // untaint removes the startup taint of the node when the daemon is ready. It returns when
 // that is done, or ctx ends. The taint is never added again: it is for nodes that are new.

@@ -37,7 +37,7 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added 
 // than by an ADD that succeeded. cniArgs are those of the command: they name the pod where
 // there is no record any more.
 func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
-	if c == nil {
+	if !c.conf.On() {
 		return
 	}
 	p := nad.PodOf(cniArgs)
@@ -146,7 +146,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		code, text = http.StatusMethodNotAllowed, "only GET is served"
-	case c == nil:
+	case !c.conf.On():
 		code, text = http.StatusNotImplemented, "the daemon has no Kubernetes cluster"
 	case !p.Valid():
 		code, text = http.StatusBadRequest, "the query names no pod: want namespace, name and uid"
