@@ -3,7 +3,6 @@ package podresources
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"time"
@@ -16,8 +15,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// The pauses between two requests. Each is between half as long and as long as given, so
-// that the processes of a node do not repeat their requests at the same time.
+// The pauses between two requests, and between two attempts to connect: at first, and at most.
 const (
 	minWait = 20 * time.Millisecond
 	maxWait = time.Second
@@ -46,7 +44,7 @@ func (c *Client) kubelet() (api.PodResourcesListerClient, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.conn = conn
+		c.conn, c.lists = conn, newLists()
 	}
 	return api.NewPodResourcesListerClient(c.conn), nil
 }
@@ -60,14 +58,13 @@ func (c *Client) asked() bool {
 
 func (c *Client) socket() string { return cmp.Or(c.Socket, defaultSocket) }
 
-// Close closes the connection to the kubelet and waits for the goroutines of c. Calls
-// that wait fail, and so do later ones. Closing twice is no error.
+// Close closes the connection to the kubelet. Calls that wait fail within a second, and so do
+// later ones. Closing twice is no error.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	conn := c.conn
 	c.conn, c.closed = nil, true
 	c.mu.Unlock()
-	c.lists.close()
 	if conn == nil {
 		return nil
 	}
@@ -90,15 +87,3 @@ func code(err error) codes.Code { return status.Code(err) }
 // says reports whether the message of err contains text. Where the kubelet and gRPC have
 // one code for several things, only the message tells them apart.
 func says(err error, text string) bool { return strings.Contains(status.Convert(err).Message(), text) }
-
-// pause waits for half of wait at least, and for wait at most.
-func pause(ctx context.Context, wait time.Duration) error {
-	t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // no secret
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

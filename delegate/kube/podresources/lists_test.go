@@ -20,7 +20,7 @@ import (
 func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l lists
+		l := newLists()
 		var asked atomic.Int32
 		answer := make(chan struct{})
 		ask := func(context.Context) (*api.ListPodResourcesResponse, error) {
@@ -29,10 +29,10 @@ func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 			return &api.ListPodResourcesResponse{}, nil
 		}
 		var first, rest sync.WaitGroup
-		first.Go(func() { join(t, &l, ask) })
+		first.Go(func() { join(t, l, ask) })
 		synctest.Wait()
 		for range 50 {
-			rest.Go(func() { join(t, &l, ask) })
+			rest.Go(func() { join(t, l, ask) })
 		}
 		synctest.Wait()
 		if n := asked.Load(); n != 1 {
@@ -45,7 +45,6 @@ func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 		if n := asked.Load(); n != 2 {
 			t.Errorf("%d requests for 51 callers, want 2", n)
 		}
-		l.close()
 	})
 }
 
@@ -59,7 +58,7 @@ func join(t *testing.T, l *lists, ask asker) {
 func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l lists
+		l := newLists()
 		var ended atomic.Int32
 		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 			<-ctx.Done()
@@ -89,45 +88,40 @@ func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 		}
 		all.Wait()
 		// A request that nobody waits for any more is not joined.
-		join(t, &l, func(context.Context) (*api.ListPodResourcesResponse, error) {
+		join(t, l, func(context.Context) (*api.ListPodResourcesResponse, error) {
 			return &api.ListPodResourcesResponse{}, nil
 		})
-		l.close()
-		if _, err := l.join(t.Context(), ask); !errors.Is(err, errClosed) {
-			t.Error(err)
-		}
 	})
 }
 
 func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l lists
+		l := newLists()
 		answer := make(chan struct{})
 		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 			<-answer
 			return &api.ListPodResourcesResponse{}, ctx.Err()
 		}
 		var all sync.WaitGroup
-		all.Go(func() { join(t, &l, ask) })
+		all.Go(func() { join(t, l, ask) })
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := l.join(ctx, ask); !errors.Is(err, errUnanswered) {
 			t.Error(err)
 		}
-		all.Go(func() { join(t, &l, ask) })
+		all.Go(func() { join(t, l, ask) })
 		synctest.Wait()
 		close(answer)
 		all.Wait()
-		l.close()
 	})
 }
 
 func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l lists
+		l := newLists()
 		asked := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -139,7 +133,6 @@ func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 			t.Errorf("got %v, want why it was repeated", err)
 		}
 		synctest.Wait()
-		l.close()
 		// 20 ms, 40 ms, ... up to 1 s, and half of that at least.
 		if asked < 14 || asked > 26 {
 			t.Errorf("asked %d times in 10 s", asked)

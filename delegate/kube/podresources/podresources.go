@@ -72,10 +72,10 @@ type Client struct {
 	Attributes func(ctx context.Context, driver, pool, name string) (map[string]string, error)
 
 	mu     sync.Mutex
-	conn   *grpc.ClientConn // made by the first call
+	conn   *grpc.ClientConn // made by the first call, as lists
+	lists  *lists
 	closed bool
 	noGet  atomic.Bool // the kubelet does not answer Get
-	lists  lists
 }
 
 // Devices returns the devices of each container of pod that the kubelet reports: first the
