@@ -12,10 +12,8 @@ import (
 	"sync"
 	"time"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	kubetransport "k8s.io/client-go/transport"
 	"k8s.io/client-go/util/connrotation"
 
 	"github.com/metacni/metacni/internal/bounds"
@@ -137,30 +135,21 @@ func (t *transport) read() (*session, error) {
 	if s.server, _, err = rest.DefaultServerUrlFor(config); err != nil {
 		return nil, err
 	}
-	tc, err := config.TransportConfig()
-	if err != nil {
-		return nil, err
+	s.dialer = connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext)
+	config.UserAgent, config.Dial = t.userAgent, s.dialer.DialContext
+	if config.Proxy == nil {
+		config.Proxy = http.ProxyFromEnvironment // as without it, but client-go caches no transport that has one
 	}
-	tc.UserAgent = t.userAgent
-	tlsConfig, err := kubetransport.TLSConfigFor(tc)
-	if err != nil {
-		return nil, err
-	}
-	dial := (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
-	if tc.DialHolder != nil {
-		dial = tc.DialHolder.Dial
-	}
-	s.dialer = connrotation.NewDialer(dial)
-	proxy := tc.Proxy
-	if proxy == nil {
-		proxy = http.ProxyFromEnvironment
-	}
-	base := utilnet.SetTransportDefaults(&http.Transport{
-		Proxy: proxy, DialContext: s.dialer.DialContext, TLSClientConfig: tlsConfig,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: headerTimeout,
-		MaxIdleConnsPerHost: 4, DisableCompression: tc.DisableCompression,
+	config.Wrap(func(base http.RoundTripper) http.RoundTripper {
+		if h, ok := base.(*http.Transport); ok {
+			h.ResponseHeaderTimeout = headerTimeout
+		}
+		return base
 	})
-	s.next, err = kubetransport.HTTPWrappersForConfig(tc, base)
+	if err := rest.LoadTLSFiles(config); err != nil { // otherwise a goroutine would follow the files
+		return nil, err
+	}
+	s.next, err = rest.TransportFor(config)
 	return s, err
 }
 
