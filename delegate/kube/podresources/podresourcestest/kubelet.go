@@ -18,14 +18,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// The limits of a kubelet's PodResources API.
-const (
-	Rate  = 100 // requests a second
-	Burst = 10
-)
-
-// A Kubelet serves the PodResources API of a kubelet, with its limits, over a socket in a
-// directory of its own. Goroutines may share it.
+// A Kubelet serves the PodResources API of a kubelet over a socket in a directory of its own. As
+// a kubelet, it takes ten requests at once and 100 a second. Goroutines may share it.
 type Kubelet struct {
 	dir     string
 	limiter *rate.Limiter
@@ -37,15 +31,8 @@ type Kubelet struct {
 	gate        *gate // nil unless requests are held
 	noGet       error
 	faults      []error
-	requests    []Request
+	requests    []string
 	connections int
-}
-
-// A Request is one that the kubelet has received.
-type Request struct {
-	Method string     // "Get" or "List"
-	Pod    string     // "namespace/name", for Get
-	Code   codes.Code // how it was answered
 }
 
 // Start starts a kubelet without pods. Close it.
@@ -54,7 +41,7 @@ func Start() (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kubelet{dir: dir, limiter: rate.NewLimiter(Rate, Burst)}
+	k := &Kubelet{dir: dir, limiter: rate.NewLimiter(100, 10)}
 	err = errors.Join(os.Mkdir(filepath.Dir(k.Socket()), 0o700), os.Mkdir(filepath.Dir(k.Checkpoint()), 0o700))
 	if err == nil {
 		err = k.Listen()
@@ -77,8 +64,8 @@ func (k *Kubelet) Checkpoint() string {
 	return filepath.Join(k.dir, "device-plugins", "kubelet_internal_checkpoint")
 }
 
-// Listen makes the socket and serves it, after [Kubelet.Stop] or [Kubelet.Crash]. It replaces
-// a socket that is there.
+// Listen makes the socket and serves it, after [Kubelet.Crash]. It replaces a socket that is
+// there.
 func (k *Kubelet) Listen() error {
 	temp := k.Socket() + ".new"
 	l, err := net.Listen("unix", temp) //nolint:noctx // at once
@@ -108,12 +95,6 @@ func (k *Kubelet) Crash() {
 		_ = l.Close() // Serve may not have begun
 		s.Stop()
 	}
-}
-
-// Stop is [Kubelet.Crash], and removes the socket.
-func (k *Kubelet) Stop() error {
-	k.Crash()
-	return os.Remove(k.Socket())
 }
 
 // Close ends the kubelet and removes its directory.
@@ -185,8 +166,8 @@ func (k *Kubelet) Hold() (held <-chan struct{}, release func()) {
 	})
 }
 
-// Requests returns the requests that have been answered.
-func (k *Kubelet) Requests() []Request {
+// Requests returns the requests that have been answered, and how: "Get:OK", "List:Unavailable".
+func (k *Kubelet) Requests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.requests)
@@ -206,13 +187,9 @@ func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	} else if err = k.fault(ctx); err == nil {
 		reply, err = answer(ctx, req)
 	}
-	r := Request{Method: filepath.Base(info.FullMethod), Code: status.Code(err)}
-	if get, ok := req.(*api.GetPodResourcesRequest); ok {
-		r.Pod = get.GetPodNamespace() + "/" + get.GetPodName()
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.requests = append(k.requests, r)
+	k.requests = append(k.requests, filepath.Base(info.FullMethod)+":"+status.Code(err).String())
 	return reply, err
 }
 
