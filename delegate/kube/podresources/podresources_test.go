@@ -427,7 +427,8 @@ const checkpoint = `{"Data":{"PodDeviceEntries":[
 func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
-	nodetest.OK(t, k.Stop())
+	k.Crash()
+	nodetest.OK(t, os.Remove(k.Socket()))
 	nodetest.OK(t, os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600))
 	want(t, c, web,
 		on(0, "a"),
