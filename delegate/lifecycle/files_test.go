@@ -41,7 +41,8 @@ func withFiles(t Transaction, dir string) Transaction {
 	return t
 }
 
-// The files of an attachment are gone before its record is. Of the others see TestModel.
+// The files of an attachment are gone before its record is. Of the others see
+// TestGuaranteesHoldInEveryHistory.
 func TestFilesGoWithTheirAttachment(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -162,3 +162,14 @@ func (n *node) forget(k scratch.Key) error {
 	}
 	return errors.Join(n.store().Forget(l, k), l.Unlock())
 }
+
+// fastDir is a directory in memory, if there is one: each operation waits for the disk.
+func fastDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lifecycle-") //nolint:usetesting // which has no memory
+	if err != nil {
+		return tb.TempDir()
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

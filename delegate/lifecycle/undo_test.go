@@ -289,7 +289,7 @@ func choose(k scratch.Key, said *[]string, plugins ...string) Transaction {
 }
 
 // Next is told why, and is not asked if no plan can help. Which plans are
-// tried see TestModel.
+// tried see TestGuaranteesHoldInEveryHistory.
 func TestNoPlanWorks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
