@@ -141,7 +141,6 @@ func TestDamagedUntilForgotten(t *testing.T) {
 			r := Record[value]{Key: k1, State: Added}
 			for verb, err := range map[string]error{
 				"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1),
-				"consume": s.Consume(t.Context(), l, k1, nil),
 			} {
 				if !errors.Is(err, ErrCorrupt) || code(err) != 5 {
 					t.Errorf("%s: %v", verb, err)
@@ -195,7 +194,7 @@ func TestDamagedWithLongNames(t *testing.T) {
 // is not followed.
 func TestNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()
-	s, out := newStore(t), t.TempDir()
+	s, out := newStore(t), newStore(t).Dir
 	secret := filepath.Join(out, "secret")
 	ok(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	put(t, s, k3, "another container's")
@@ -325,7 +324,6 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 		for verb, err := range map[string]error{
 			"get": gerr, "container": cerr,
 			"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1), "forget": s.Forget(l, k1),
-			"consume": s.Consume(t.Context(), l, k1, nil),
 		} {
 			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || code(err) != 5 || !strings.Contains(err.Error(), "version "+version+",") {
 				t.Errorf("version %s, %s: %v", version, verb, err)
@@ -336,27 +334,6 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 			t.Errorf("it says %q now, %v", data, err)
 		}
 		holds(t, s, k2, "planned two")
-	}
-}
-
-// The value and a change may hold the words by which they are found.
-func TestWordsOfTheFormatInValues(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{`,"value":1}`, `{"a":0,"value":{}}`, `{"a":0,"change":{}}`, `\",\"value\":`, "}"} {
-		s := Store[notes]{Dir: t.TempDir()}
-		value, err := json.Marshal(map[string]any{"a": 1, "value": text, "change": map[string]any{"a": 1, "value": 2, "x": text}})
-		ok(t, err)
-		r := Record[notes]{Key: k1, State: Planned, Value: notes{All: []json.RawMessage{value}}}
-		ok(t, under(s, "c1", func(l *Lock) error {
-			err := s.Put(l, r)
-			r.State, r.Value.noted = Added, value
-			return errors.Join(err, s.Note(l, r))
-		}))
-		got, err := s.Get(k1)
-		ok(t, err)
-		if got.State != Added || len(got.Value.All) != 2 || string(got.Value.All[0]) != string(value) || string(got.Value.All[1]) != string(value) {
-			t.Errorf("%s: %s %s", text, got.State, got.Value.All)
-		}
 	}
 }
 
@@ -396,6 +373,7 @@ func TestNotedChangesCountInOrder(t *testing.T) {
 	noted(Added, `"one"`)
 	noted(Partial, `"two"`)
 	noted(Deleting, `"refused"`)
+	path := filepath.Join(s.Dir, fileName(k1))
 	want := func(state State, all ...string) {
 		t.Helper()
 		got, err := s.Get(k1)
@@ -409,9 +387,13 @@ func TestNotedChangesCountInOrder(t *testing.T) {
 		}
 	}
 	want(Partial, `"one"`, `"two"`)
-	path := filepath.Join(s.Dir, fileName(k1))
 	data, err := os.ReadFile(path)
 	ok(t, err)
 	ok(t, os.WriteFile(path, bytes.Replace(data, []byte(`"one"`), []byte(`"0ne"`), 1), 0o600))
 	want(Partial, `"two"`)
+	// A file with a second name is replaced by the whole record.
+	ok(t, os.Link(path, path+".copy"))
+	r.Value.All = []json.RawMessage{json.RawMessage(`"all"`)}
+	noted(Added, `"three"`)
+	want(Added, `"all"`)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/terse"
 )
 
@@ -15,15 +16,12 @@ var (
 	// ErrVersion means that a record is of a version of the format that this
 	// program does not know. No method changes such a record. CNI code 5.
 	ErrVersion = errors.New("record of an unknown version")
-	// ErrNested means that this process runs inside the operation that holds
-	// the lock it asks for. CNI code 7.
-	ErrNested = errors.New("runs inside the operation that holds the lock")
 )
 
 var errNotHeld = errors.New("the lock of this container is not held")
 
 // An Error is a failed operation. Test for [fs.ErrNotExist], [ErrCorrupt],
-// [ErrVersion], [ErrNested] and the errors of contexts with errors.Is.
+// [ErrVersion] and the errors of contexts with errors.Is.
 type Error struct {
 	Op   string // "put", "get", "lock" and so on
 	Key  Key    // as far as it is known: only the container for a lock, zero for the whole store
@@ -53,15 +51,16 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // CNICode returns the CNI error code for e: 4 for an unusable container ID or
-// interface name, 7 for an unusable network name, for [ErrNested] and for a record that is
-// larger than 16 MiB or nested more deeply than 1,024 levels, 11 for a context that ended
+// interface name, 7 for an unusable network name, for a process that runs inside the operation that
+// holds the lock it asks for, and for a record that is larger than 16 MiB or nested more
+// deeply than 1,024 levels, 11 for a context that ended
 // and when the system is short of descriptors or memory, and otherwise 5, an I/O failure.
 func (e *Error) CNICode() uint {
 	if k := (*keyError)(nil); errors.As(e.Err, &k) {
 		return k.code
 	}
 	switch {
-	case errors.Is(e.Err, ErrNested), errors.Is(e.Err, errTooLarge):
+	case errors.Is(e.Err, flock.ErrNested), errors.Is(e.Err, errTooLarge):
 		return 7
 	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded),
 		errors.Is(e.Err, syscall.EMFILE), errors.Is(e.Err, syscall.ENFILE), errors.Is(e.Err, syscall.ENOMEM):

@@ -2,7 +2,6 @@ package scratch
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -49,24 +48,14 @@ type change struct {
 	do   func(s Store[value]) error
 }
 
-func changes(t *testing.T) []change {
-	t.Helper()
+func changes() []change {
 	r := Record[value]{Key: k1, State: Added, Value: value{"new"}}
-	consume := func(s Store[value]) error {
-		l, err := s.Lock(t.Context(), "c1")
-		if err != nil {
-			return err
-		}
-		err = s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil })
-		return errors.Join(err, l.Unlock())
-	}
 	return []change{
 		{"first put", "none", "added new", func(s Store[value]) error { return update(s, r) }},
 		{"put", "planned old", "added new", func(s Store[value]) error { return update(s, r) }},
 		{"note", "planned old", "added new", func(s Store[value]) error { return note(s, r) }},
 		{"delete", "planned old", "none", func(s Store[value]) error { return del(s, k1) }},
 		{"forget", "planned old", "none", func(s Store[value]) error { return forget(s, k1) }},
-		{"consume", "planned old", "none", consume},
 		{"forget damaged", "corrupt", "none", func(s Store[value]) error { return forget(s, k1) }},
 	}
 }
@@ -88,7 +77,7 @@ func prepare(t *testing.T, c change) Store[value] {
 // lock's file, and the next DEL cleans up all that is left.
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
-	for _, c := range changes(t) {
+	for _, c := range changes() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			for n := 1; ; n++ {
@@ -110,10 +99,7 @@ func TestCrashAnywhere(t *testing.T) {
 				if got == "corrupt" {
 					ok(t, forget(s, k1))
 				}
-				l, lerr := s.Lock(t.Context(), "c1")
-				ok(t, lerr)
-				ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
-				ok(t, l.Unlock())
+				ok(t, del(s, k1))
 				ok(t, del(s, k3))
 				if left := tree(t, s.Dir); len(left) != 0 {
 					t.Errorf("crash at call %d: left %q", n, left)
@@ -152,9 +138,7 @@ func TestCrashAmongSeveralRecords(t *testing.T) {
 		_ = under(hooked, "c1", func(l *Lock) error { return s.Delete(l, k2) })
 		checkLock(t, s)
 		for _, k := range []Key{k1, k2, k4} {
-			ok(t, under(s, "c1", func(l *Lock) error {
-				return s.Consume(t.Context(), l, k, func(context.Context, Record[value]) error { return nil })
-			}))
+			ok(t, del(s, k))
 		}
 		if left := tree(t, s.Dir); len(left) != 0 {
 			t.Errorf("crash at call %d: left %q", n, left)
@@ -169,7 +153,7 @@ func TestCrashAmongSeveralRecords(t *testing.T) {
 // code 5, or does not matter, and leaves the old record or the new.
 func TestFailureAnywhere(t *testing.T) {
 	t.Parallel()
-	for _, c := range changes(t) {
+	for _, c := range changes() {
 		for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
 			t.Run(c.name+"/"+errno.Error(), func(t *testing.T) {
 				t.Parallel()
@@ -328,16 +312,6 @@ func TestShortageIsTryAgain(t *testing.T) {
 	}
 }
 
-// detach is what a DEL does with a record.
-func detach(s Store[value], k Key) error {
-	return under(s, k.ContainerID, func(l *Lock) error {
-		return s.Consume(context.Background(), l, k, func(_ context.Context, r Record[value]) error {
-			r.State = Deleting
-			return s.Note(l, r)
-		})
-	})
-}
-
 // Without a free inode a recorded container can be locked and deleted; what
 // cannot be done says why.
 func TestDeleteWithoutAFreeInode(t *testing.T) {
@@ -357,7 +331,8 @@ func TestDeleteWithoutAFreeInode(t *testing.T) {
 	if err := putRecord(s, k3, Planned, value{}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(s.Dir, "c2@lock")+"): create: ") {
 		t.Errorf("a lock that cannot be made: %v", err)
 	}
-	ok(t, detach(s, k1))
+	ok(t, note(s, Record[value]{Key: k1, State: Deleting}))
+	ok(t, del(s, k1))
 }
 
 // On a read-only file system the lock of a recorded container can be taken, for
@@ -373,15 +348,8 @@ func TestLockOnAReadOnlyFileSystem(t *testing.T) {
 		return nil
 	})
 	s.hook = &hook
-	used := false
-	err := under(s, "c1", func(l *Lock) error {
-		return s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error {
-			used = true
-			return nil
-		})
-	})
-	if !used || !errors.Is(err, unix.EROFS) || text(s, k1) != "planned one" {
-		t.Errorf("used: %v, %v", used, err)
+	if err := del(s, k1); !errors.Is(err, unix.EROFS) || text(s, k1) != "planned one" {
+		t.Error(err)
 	}
 	ok(t, under(s, "c1", func(*Lock) error { return nil }))
 }

@@ -1,7 +1,6 @@
 package scratch
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"strings"
@@ -28,10 +27,9 @@ func (s Store[T]) open(how func(string, durable.Hook) (*durable.Dir, error)) (*d
 	return how(s.Dir, *s.hook)
 }
 
-// load reads k's record in the file name and returns where its text ends. It needs
-// no lock: a file is replaced as a whole, and what is appended to it is ignored until
-// it is complete. k may come from the name.
-func load[T any](dir *durable.Dir, name string, k Key) (r Record[T], end int64, err error) {
+// load reads k's record in the file name. It needs no lock: a file is replaced as a whole,
+// and what is appended to it is ignored until it is complete. k may come from the name.
+func load[T any](dir *durable.Dir, name string, k Key) (r Record[T], err error) {
 	data, _, err := dir.ReadFile(name, maxFile)
 	switch {
 	case err == nil:
@@ -39,83 +37,74 @@ func load[T any](dir *durable.Dir, name string, k Key) (r Record[T], end int64, 
 	case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
 		err = corrupt(err)
 	}
-	if err == nil {
-		// With the newline that ends the last line, if it is there.
-		return r, int64(min(len(bytes.TrimRight(data, "\n"))+1, len(data))), nil
-	}
-	if p := (*fs.PathError)(nil); !errors.As(err, &p) {
+	if p := (*fs.PathError)(nil); err != nil && !errors.As(err, &p) {
 		err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: err}
-	}
-	return Record[T]{}, 0, err
-}
-
-// read reads k's record under its lock.
-func (s Store[T]) read(l *Lock, k Key) (Record[T], error) {
-	name := fileName(k)
-	r, end, err := load[T](l.root, name, k)
-	delete(l.known, name)
-	if err == nil {
-		l.known[name] = extent{end: end}
 	}
 	return r, err
 }
 
-// find fails as [Store.read] does. It reads the record unless l knows it.
-func (s Store[T]) find(l *Lock, k Key) (extent, error) {
+// find fails if there is no whole record of k. It reads the record unless l knows it.
+func (s Store[T]) find(l *Lock, k Key) error {
 	name := fileName(k)
-	if at, ok := l.known[name]; ok {
-		return at, nil
+	if l.known[name] > 0 {
+		return nil
 	}
-	_, err := s.read(l, k)
-	return l.known[name], err
+	_, err := load[T](l.root, name, k)
+	if err == nil {
+		l.known[name] = minCompact
+	}
+	return err
 }
 
-// note appends line to the record of r, or writes the whole of r in its place when
-// the record has grown too long.
-func (s Store[T]) note(l *Lock, r Record[T], line []byte) error {
-	at, err := s.find(l, r.Key)
+// note appends text, a line, to the record of r, or writes the whole of r in its place when
+// the file has grown too long or has other names.
+func (s Store[T]) note(l *Lock, r Record[T], text []byte) error {
+	if err := s.find(l, r.Key); err != nil {
+		return err
+	}
+	name := fileName(r.Key)
+	text = append([]byte{'\n'}, text...) // which ends what a crash may have left of a line
+	limit := l.known[name]
+	done, err := l.root.Append(name, text, limit)
+	if done {
+		return nil
+	}
+	delete(l.known, name)
 	if err != nil {
 		return err
 	}
-	// The newline ends what a crash may have left of a line.
-	text := append([]byte{'\n'}, line...)
-	end := at.end + int64(len(text))
-	if at.limit = max(at.limit, minCompact); end > at.limit {
-		if line, err = encode(r); err != nil {
+	whole, err := encode(r)
+	if err != nil {
+		return err
+	}
+	if more := noteLimit(whole); more > limit {
+		if done, err = l.root.Append(name, text, more); done {
+			l.known[name] = more
+		}
+		if done || err != nil {
 			return err
 		}
-		at.limit = noteLimit(line)
 	}
-	name := fileName(r.Key)
-	done, err := l.root.Overwrite(name, at.end, text, at.limit)
-	switch {
-	case err != nil:
-		delete(l.known, name)
-		return err
-	case done:
-		l.known[name] = extent{end, at.limit}
-		return nil
-	}
-	return l.replace(name, line)
+	return l.replace(name, whole)
 }
 
 // noteLimit returns how large notes may make the file of a record with the line whole.
 // Up to maxLine, no record is larger than its file.
 func noteLimit(whole []byte) int64 { return max(minCompact, min(4*int64(len(whole)), maxLine)) }
 
-// replace writes line as the record in the file name, whatever is there.
-func (l *Lock) replace(name string, line []byte) error {
+// replace writes text, a line, as the record in the file name, whatever is there.
+func (l *Lock) replace(name string, text []byte) error {
 	delete(l.known, name)             // until it has succeeded
 	temp := durable.TempPrefix + name // which remove finds
-	err := l.root.Replace(temp, name, line, 0o600)
+	err := l.root.Replace(temp, name, text, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		// Whoever wrote to it is dead: nobody else has the lock.
 		if err = l.root.Remove(temp); err == nil {
-			err = l.root.Replace(temp, name, line, 0o600)
+			err = l.root.Replace(temp, name, text, 0o600)
 		}
 	}
 	if err == nil {
-		l.known[name] = extent{int64(len(line)), noteLimit(line)}
+		l.known[name] = noteLimit(text)
 	}
 	return err
 }

@@ -27,49 +27,27 @@ const (
 // errTooLarge means that a record could not be read back.
 var errTooLarge = errors.New("the record cannot be stored")
 
-// An origin begins the JSON of every line.
-type origin struct {
-	Version     int    `json:"version"`
-	Network     string `json:"network"`
-	ContainerID string `json:"container"`
-	IfName      string `json:"ifname"`
+// stored is the JSON of a line. It has a Value if it is a whole record, and a Change if it
+// changes the record before it.
+type stored struct {
+	Version     int             `json:"version"`
+	Network     string          `json:"network"`
+	ContainerID string          `json:"container"`
+	IfName      string          `json:"ifname"`
+	State       State           `json:"state"`
+	Created     time.Time       `json:"created"`
+	Updated     time.Time       `json:"updated"`
+	Value       json.RawMessage `json:"value,omitempty"`
+	Change      json.RawMessage `json:"change,omitempty"`
 }
 
-// A stage begins the JSON of a line that is or changes a record.
-type stage struct {
-	origin
-
-	State   State     `json:"state"`
-	Created time.Time `json:"created"`
-	Updated time.Time `json:"updated"`
-}
-
-// A whole is the JSON of a line that is a record. The value is the last of it, see
-// [split].
-type whole[T any] struct {
-	stage
-
-	Value T `json:"value"`
-}
-
-// A changed is the JSON of a line that changes a record.
-type changed struct {
-	stage
-
-	Change any `json:"change"`
-}
-
-func (o *origin) key() Key {
-	return Key{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
-}
-
-func originOf(k Key) origin {
-	return origin{Version: version, Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+func (l *stored) key() Key {
+	return Key{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}
 }
 
 // encode returns the line for r, with its newline, after checking r.
 func encode[T any](r Record[T]) ([]byte, error) {
-	s, err := stageOf(r.Key, r.State, r.Created)
+	value, err := marshal(nil, r.Value)
 	if err != nil {
 		return nil, err
 	}
@@ -77,61 +55,62 @@ func encode[T any](r Record[T]) ([]byte, error) {
 	if r.State == Deleting || r.State == Partial || r.State == Leftover {
 		limit += maxNote // what is recorded of an ADD must never hinder a DEL
 	}
-	return encodeLine(&whole[T]{s, r.Value}, limit)
+	return encodeLine(r.Key, stored{State: r.State, Created: r.Created, Value: value}, limit)
 }
 
 // encodeNote returns the line for what has changed in r, if the value says that, or
 // else for all of it.
 func encodeNote[T any](r Record[T]) ([]byte, error) {
-	var change any
+	var noted any
 	if v, ok := any(&r.Value).(records.Changer); ok {
-		change = v.Noted()
+		noted = v.Noted()
 	}
-	if change == nil {
+	if noted == nil {
 		return encode(r)
 	}
-	s, err := stageOf(r.Key, r.State, r.Created)
+	change, err := marshal(nil, noted)
 	if err != nil {
 		return nil, err
 	}
-	return encodeLine(&changed{s, change}, maxLine)
+	return encodeLine(r.Key, stored{State: r.State, Created: r.Created, Change: change}, maxLine)
 }
 
-func stageOf(k Key, state State, created time.Time) (stage, error) {
-	if err := checkKey(k); err != nil {
-		return stage{}, err
-	}
-	if !state.valid() {
-		return stage{}, fmt.Errorf("unknown state %q", string(state))
-	}
-	now := time.Now().UTC()
-	if created.IsZero() {
-		created = now
-	}
-	return stage{origin: originOf(k), State: state, Created: created.UTC(), Updated: now}, nil
-}
-
-// encodeLine returns a line of at most limit bytes. It refuses one that could not be read
-// back.
-func encodeLine(v any, limit int) ([]byte, error) {
-	var b bytes.Buffer
-	b.Write(make([]byte, prefix))
-	// Not json.Marshal: it would write < > and & in other ways than the user.
-	enc := json.NewEncoder(&b)
+// marshal appends the JSON of v to dst. Unlike [json.Marshal] it writes <, > and & as the
+// user did.
+func marshal(dst []byte, v any) ([]byte, error) {
+	b := bytes.NewBuffer(dst)
+	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), err
+}
+
+// encodeLine completes l, a line of the record of k, and returns it as at most limit bytes.
+// It refuses one that could not be read back.
+func encodeLine(k Key, l stored, limit int) ([]byte, error) {
+	if err := checkKey(k); err != nil {
 		return nil, err
 	}
-	line := b.Bytes()
+	if !l.State.valid() {
+		return nil, fmt.Errorf("unknown state %q", string(l.State))
+	}
+	l.Version, l.Network, l.ContainerID, l.IfName = version, k.Network, k.ContainerID, k.IfName
+	l.Updated = time.Now().UTC()
+	if l.Created = l.Created.UTC(); l.Created.IsZero() {
+		l.Created = l.Updated
+	}
+	out, err := marshal(make([]byte, prefix), &l)
 	switch {
-	case len(line) > limit:
+	case err != nil:
+		return nil, err
+	case len(out) >= limit:
 		return nil, fmt.Errorf("%w: %w", errTooLarge, bounds.Above(maxLine))
-	case bounds.Deeper(line[prefix:], bounds.RecordDepth):
+	case bounds.Deeper(out[prefix:], bounds.RecordDepth):
 		return nil, fmt.Errorf("%w: nested more deeply than %d levels", errTooLarge, bounds.RecordDepth)
 	}
-	sum(line, line[prefix:len(line)-1])
-	line[sumLen] = ' '
-	return line, nil
+	sum(out, out[prefix:])
+	out[sumLen] = ' '
+	return append(out, '\n'), nil
 }
 
 // sum writes the sum of text to the beginning of dst.
@@ -146,30 +125,30 @@ func sum(dst, text []byte) {
 // another version. k may come from a file name.
 func decode[T any](data []byte, k Key) (Record[T], error) {
 	why := errors.New("empty")
-	var changes []stored // the last first
+	var changes []*stored // the last first
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
-		line := data[start:]
+		text := data[start:]
 		data = data[:max(start-1, 0)]
-		if len(line) == 0 {
+		if len(text) == 0 {
 			continue
 		}
-		s, err := decodeLine(line, k)
+		l, err := decodeLine(text, k)
 		var v T
-		if err == nil && !s.isChange {
-			err = json.Unmarshal(s.text, &v)
+		if err == nil && l.Change == nil {
+			err = json.Unmarshal(l.Value, &v)
 		}
 		switch {
 		case errors.Is(err, ErrVersion):
 			return Record[T]{}, err
 		case err != nil:
 			why = err
-		case s.isChange:
-			changes = append(changes, s)
+		case l.Change != nil:
+			changes = append(changes, l)
 		default:
-			r := Record[T]{Key: s.key(), State: s.State, Created: s.Created, Updated: s.Updated, Value: v}
+			r := Record[T]{Key: l.key(), State: l.State, Created: l.Created, Updated: l.Updated, Value: v}
 			for _, c := range slices.Backward(changes) {
-				if v, ok := any(&r.Value).(records.Changer); ok && v.Make(records.Change(c.text)) != nil {
+				if v, ok := any(&r.Value).(records.Changer); ok && v.Make(records.Change(c.Change)) != nil {
 					continue
 				}
 				r.State, r.Updated = c.State, c.Updated
@@ -180,50 +159,23 @@ func decode[T any](data []byte, k Key) (Record[T], error) {
 	return Record[T]{}, corrupt(why)
 }
 
-// A stored line has the JSON of a value or of a change.
-type stored struct {
-	stage
-	text     []byte
-	isChange bool
-}
-
-func decodeLine(line []byte, k Key) (s stored, err error) {
-	if err := verify(line); err != nil {
-		return s, err
+func decodeLine(data []byte, k Key) (*stored, error) {
+	if err := verify(data); err != nil {
+		return nil, err
 	}
-	text := line[prefix:]
-	about, last, isChange := split(text)
-	if err := json.Unmarshal(about, &s.stage); err != nil || s.Version != version {
-		return s, unknown(text, err)
+	var l stored
+	if err := json.Unmarshal(data[prefix:], &l); err != nil || l.Version != version {
+		return nil, unknown(data[prefix:], err)
 	}
 	switch {
-	case checkKey(s.key()) != nil || !sameFile(s.key(), k):
-		return s, fmt.Errorf("it is the record of %q", s.key().String())
-	case !s.State.valid():
-		return s, fmt.Errorf("unknown state %q", string(s.State))
-	case last == nil:
-		return s, errors.New("no value")
+	case checkKey(l.key()) != nil || !sameFile(l.key(), k):
+		return nil, fmt.Errorf("it is the record of %q", l.key().String())
+	case !l.State.valid():
+		return nil, fmt.Errorf("unknown state %q", string(l.State))
+	case l.Value == nil && l.Change == nil:
+		return nil, errors.New("no value")
 	}
-	s.text, s.isChange = last, isChange
-	return s, nil
-}
-
-// split divides the JSON of a line into the object that says what the line is
-// about, and the value or the change, which is the last of a line and the most
-// of it. So each is decoded once, and only if it is asked for. A string cannot
-// be taken for the key: the quotes in it are escaped.
-func split(text []byte) (about, last []byte, isChange bool) {
-	about = text
-	for _, key := range []string{`,"value":`, `,"change":`} {
-		// The first one that is there: the other may be in it.
-		if i := bytes.Index(about, []byte(key)); i >= 0 {
-			about, last, isChange = text[:i:i], text[i+len(key):], key == `,"change":`
-		}
-	}
-	if last == nil || text[len(text)-1] != '}' {
-		return text, nil, false
-	}
-	return append(about, '}'), last[:len(last)-1], isChange
+	return &l, nil
 }
 
 // unknown returns why text, the JSON of a line that adds up, was not decoded:
@@ -242,14 +194,14 @@ func unknown(text []byte, err error) error {
 	return err
 }
 
-// verify checks a line's sum.
-func verify(line []byte) error {
-	if len(line) <= prefix || line[sumLen] != ' ' {
+// verify checks the sum of a line.
+func verify(data []byte) error {
+	if len(data) <= prefix || data[sumLen] != ' ' {
 		return errors.New("not a record")
 	}
 	var want [sumLen]byte
-	sum(want[:], line[prefix:])
-	if !bytes.Equal(want[:], line[:sumLen]) {
+	sum(want[:], data[prefix:])
+	if !bytes.Equal(want[:], data[:sumLen]) {
 		return errors.New("the checksum does not fit")
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -135,39 +134,6 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 		if got := check([]byte(line(tt.json) + good)); got != "planned x" {
 			t.Errorf("%s, then a good line: %s", tt.name, got)
 		}
-	}
-}
-
-// Names that could be mistaken for one another have different files, on random
-// keys from an alphabet chosen for confusion.
-func TestNamesAreInjective(t *testing.T) {
-	t.Parallel()
-	rng := rand.New(rand.NewPCG(1, 2))
-	pick := func(alphabet []string, n int) string {
-		var b strings.Builder
-		for range 1 + rng.IntN(n) {
-			b.WriteString(alphabet[rng.IntN(len(alphabet))])
-		}
-		return b.String()
-	}
-	names := []string{"a", "b", "-", ".", "_", "json", "a.json", "corrupt", "lock", strings.Repeat("a", 95)}
-	ifNames := []string{"a", "b", "@", "%", "40", "25", "#", ".json", "é", "+"}
-	seen := map[string]Key{}
-	valid := 0
-	for range 50_000 {
-		k := Key{pick(names, 4), pick(names, 4), pick(ifNames, 4)}
-		if checkKey(k) != nil {
-			continue
-		}
-		valid++
-		path := fileName(k)
-		if other, found := seen[path]; found && other != k {
-			t.Fatalf("%q and %q share %s", k, other, path)
-		}
-		seen[path] = k
-	}
-	if valid < 10_000 || len(seen) < 5000 {
-		t.Errorf("%d valid keys, %d files: too few to tell", valid, len(seen))
 	}
 }
 

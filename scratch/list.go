@@ -63,7 +63,7 @@ func (s Store[T]) each(ctx context.Context, id string, yield func(Record[T], err
 			break
 		}
 		k, _ := parseName(name)
-		r, _, err := load[T](root, name, k)
+		r, err := load[T](root, name, k)
 		if err != nil {
 			r.Key = k
 		}

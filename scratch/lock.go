@@ -27,13 +27,10 @@ type Lock struct {
 
 	mu sync.Mutex // guards what follows, and is held while a method works
 	fd int        // not an *os.File, which the garbage collector would close; -1 once released
-	// known holds records that are there and whole, by the names of their files.
-	known map[string]extent
+	// known holds records that are there and whole: how large notes may make their files, by
+	// the names of these.
+	known map[string]int64
 }
-
-// An extent says where the text of a record ends in its file, and how large the file may
-// become by notes. The limit is 0 if the length of the record itself is not known.
-type extent struct{ end, limit int64 }
 
 // File returns a new descriptor of the lock's file for child processes. Use it to
 // keep the lock until the last descendant exits: a child that has the file open
@@ -131,7 +128,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	}
 	if !free {
 		if first && flock.Inherited(fd) {
-			return false, ErrNested
+			return false, flock.ErrNested
 		}
 		return false, nil
 	}

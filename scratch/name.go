@@ -1,7 +1,7 @@
 package scratch
 
 import (
-	"encoding/hex"
+	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -86,37 +86,13 @@ func fileName(k Key) string {
 	return records.Part(k.ContainerID) + "@" + records.Part(k.Network) + "@" + escape(k.IfName) + records.RecordSuffix
 }
 
-const upperHex = "0123456789ABCDEF"
-
 // escape keeps a name legible and makes it one path element without "@".
-func escape(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		c := s[i]
-		if alphanumeric(c) || c == '.' || c == '_' || c == '-' {
-			b.WriteByte(c)
-		} else {
-			b.Write([]byte{'%', upperHex[c>>4], upperHex[c&15]})
-		}
-	}
-	return b.String()
-}
+func escape(name string) string { return url.QueryEscape(name) }
 
 // unescape undoes escape, and refuses what escape does not produce.
 func unescape(s string) (string, bool) {
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c == '%' && i+2 < len(s) {
-			if raw, err := hex.DecodeString(s[i+1 : i+3]); err == nil {
-				c = raw[0]
-				i += 2
-			}
-		}
-		b = append(b, c)
-	}
-	name := string(b)
-	return name, escape(name) == s
+	name, err := url.QueryUnescape(s)
+	return name, err == nil && escape(name) == s
 }
 
 // parseName reads the name of a record back. Long parts come back as their hashes.

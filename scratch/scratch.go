@@ -96,8 +96,7 @@ type Record[T any] struct {
 // write a record need the held [Lock] of its container in this store, and fail
 // with another. The methods that read need no lock.
 //
-// Every error is an [*Error], with two exceptions: several damaged records are
-// several errors, joined, and the error of Consume's callback is returned as it is.
+// Every error is an [*Error].
 type Store[T any] struct {
 	// Dir is the directory. Methods that write make it if it is missing; for
 	// methods that read, a missing directory is an empty one. It must be set.
@@ -121,7 +120,7 @@ func (s Store[T]) Put(l *Lock, r Record[T]) error {
 	line, err := encode(r)
 	if err == nil {
 		err = l.using(s.Dir, r.Key.ContainerID, func() error {
-			if _, err := s.find(l, r.Key); gone(err) != nil {
+			if err := s.find(l, r.Key); gone(err) != nil {
 				return err
 			}
 			return l.replace(fileName(r.Key), line)
@@ -162,19 +161,18 @@ func (s Store[T]) get(k Key) (r Record[T], err error) {
 		return r, err
 	}
 	defer root.Close()
-	r, _, err = load[T](root, fileName(k), k)
-	return r, err
+	return load[T](root, fileName(k), k)
 }
 
-// Delete deletes the record under k, and returns nil when there is none. It does
-// not wait for the disk: after a loss of power the record may be there again, and
+// Delete deletes the record under k, and returns nil when there is none. A DEL calls it when
+// everything else has succeeded; until then the record stays for the next try. It does not wait for the disk: after a loss of power the record may be there again, and
 // needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
 // so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {
 	err := checkKey(k)
 	if err == nil {
 		err = l.using(s.Dir, k.ContainerID, func() error {
-			if _, err := s.find(l, k); gone(err) != nil {
+			if err := s.find(l, k); gone(err) != nil {
 				return err
 			}
 			return l.remove(fileName(k))
@@ -190,7 +188,7 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 	err := checkStoredKey(k)
 	if err == nil {
 		err = l.using(s.Dir, k.ContainerID, func() error {
-			if _, _, err := load[json.RawMessage](l.root, fileName(k), k); errors.Is(err, ErrVersion) {
+			if _, err := load[json.RawMessage](l.root, fileName(k), k); errors.Is(err, ErrVersion) {
 				return err
 			}
 			return l.remove(fileName(k))
@@ -199,40 +197,11 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 	return fail("forget", k, err)
 }
 
-// Consume calls use with ctx and the record under k, and deletes the record when
-// use returns nil. When use fails, the record stays for the next try, and Consume
-// returns use's error unchanged.
-//
-// When there is no record, Consume returns nil without calling use, as the
-// specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
-// with [ErrVersion] for one of another version.
-func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	err := checkKey(k)
-	var r Record[T]
-	if err == nil {
-		err = l.using(s.Dir, k.ContainerID, func() (err error) {
-			r, err = s.read(l, k)
-			return err
-		})
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return s.Delete(l, k) // a Put that was killed may have left something
-	}
-	if err != nil {
-		return fail("consume", k, err)
-	}
-	if err := use(ctx, r); err != nil {
-		return err
-	}
-	return s.Delete(l, k)
-}
-
 // Lock takes the lock of a container. It has one holder at a time on this machine,
 // in this process or another. Lock waits until the lock is free; when ctx ends
 // before, it fails with ctx's error and code 11. After LockTimeout it fails with
 // [context.DeadlineExceeded]. A process that inherited the
-// lock's file from the holder would wait for ever: Lock fails with [ErrNested] at
-// once.
+// lock's file from the holder would wait for ever: Lock fails with code 7 at once.
 //
 // The lock serialises operations on the container. It does not protect memory that
 // goroutines share.
@@ -253,7 +222,7 @@ func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{dir: s.Dir, container: id, root: root, name: records.LockName(id), fd: -1, known: map[string]extent{}}
+	l := &Lock{dir: s.Dir, container: id, root: root, name: records.LockName(id), fd: -1, known: map[string]int64{}}
 	if err := l.take(ctx, s.LockTimeout); err != nil {
 		root.Close()
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -54,7 +55,7 @@ type Removal struct {
 //
 // A plugin may run inside an operation on the same container, and call Del. Del
 // then returns nil if nothing is added under the key: it undoes an Add that was
-// refused there. Otherwise it fails with [scratch.ErrNested].
+// refused there. Otherwise it fails with code 7.
 //
 // The plugins receive the path of the Removal if the namespace of the ADD is there, or
 // else the recorded path if it is there. Otherwise they receive none, because the path
@@ -140,7 +141,7 @@ func (m *Manager) answer(r Removal, err error) error {
 	switch {
 	case errors.Is(err, errStale):
 		return nil
-	case errors.As(err, new(*givenUpError)), errors.Is(err, scratch.ErrNested) && m.refused(r.Key):
+	case errors.As(err, new(*givenUpError)), errors.Is(err, flock.ErrNested) && m.refused(r.Key):
 		return nil
 	case noRoom(err) && m.unrecorded(r.Key) && !r.elsewhere():
 		return nil // without the lock's file nobody is attaching k either

@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -93,7 +94,7 @@ func TestNothingIsRecorded(t *testing.T) {
 // full or read-only disk, when there is no record.
 func TestDelWithoutALock(t *testing.T) {
 	t.Parallel()
-	nested := &scratch.Error{Op: "lock", Err: scratch.ErrNested}
+	nested := &scratch.Error{Op: "lock", Err: flock.ErrNested}
 	disk := func(errno syscall.Errno) error {
 		return &scratch.Error{Op: "lock", Err: &fs.PathError{Op: "open", Path: "c1@lock", Err: errno}}
 	}

@@ -35,20 +35,26 @@ type errand struct {
 // remove removes all that is recorded under k, and the record. It reports whether there
 // was one.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e errand) (found bool, err error) {
-	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
-		found = true
-		if err := e.unlessStale(r.Created); err != nil {
-			return err
-		}
-		w := &walk{errand: e, m: m, lock: l, r: &r}
-		err := w.run(ctx)
-		if err == nil && len(r.Value.Leftovers) > 0 { // they had to wait: their interfaces may have been these
-			r.State, r.Value.Delegates = scratch.Leftover, nil
-			err = w.run(ctx)
-		}
-		return w.giveUp(ctx, err)
-	})
-	return found, err
+	r, err := m.store().Get(k)
+	switch {
+	case notThere(err):
+		return false, m.store().Delete(l, k) // a process that died may have left a part of one
+	case err == nil:
+		err = e.unlessStale(r.Created)
+	}
+	if err != nil {
+		return true, err
+	}
+	w := &walk{errand: e, m: m, lock: l, r: &r}
+	err = w.run(ctx)
+	if err == nil && len(r.Value.Leftovers) > 0 { // they had to wait: their interfaces may have been these
+		r.State, r.Value.Delegates = scratch.Leftover, nil
+		err = w.run(ctx)
+	}
+	if err != nil {
+		return true, w.giveUp(ctx, err)
+	}
+	return true, m.store().Delete(l, k)
 }
 
 // drop removes from r the attachments for which e.which is true. The record stays, even
@@ -328,9 +334,6 @@ const maxWhy = 2 << 10
 // givenUpError after [Manager.DelTries] failures, when nothing is attached any more, and
 // when nothing ever was attached and none of the interfaces is there.
 func (w *walk) giveUp(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
 	r, m := w.r, w.m
 	why := terse.Line(err.Error())
 	r.State = leaving(*r)

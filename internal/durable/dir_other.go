@@ -53,10 +53,8 @@ func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
 // Replace returns [errors.ErrUnsupported].
 func (d *Dir) Replace(string, string, []byte, uint32) error { return errors.ErrUnsupported }
 
-// Overwrite returns [errors.ErrUnsupported].
-func (d *Dir) Overwrite(string, int64, []byte, int64) (bool, error) {
-	return false, errors.ErrUnsupported
-}
+// Append returns [errors.ErrUnsupported].
+func (d *Dir) Append(string, []byte, int64) (bool, error) { return false, errors.ErrUnsupported }
 
 // Flock returns [errors.ErrUnsupported].
 func (d *Dir) Flock(bool) (bool, error) { return false, errors.ErrUnsupported }

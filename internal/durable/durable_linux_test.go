@@ -192,44 +192,41 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 	}
 }
 
-func TestOverwrite(t *testing.T) {
+func TestAppend(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := open(t, dir, nil)
 	path := filepath.Join(dir, "f")
-	if _, err := d.Overwrite("f", 0, []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := d.Append("f", []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	write(t, path, "old....")
-	if ok, err := d.Overwrite("f", 3, []byte("+new"), 7); !ok || err != nil {
+	write(t, path, "old")
+	if ok, err := d.Append("f", []byte("+new"), 7); !ok || err != nil {
 		t.Errorf("at the limit: %v, %v", ok, err)
 	}
-	if ok, err := d.Overwrite("f", 7, []byte("+"), 7); ok || err != nil {
+	if ok, err := d.Append("f", []byte("+"), 7); ok || err != nil {
 		t.Errorf("over the limit: %v, %v", ok, err)
-	}
-	if ok, err := d.Overwrite("f", 7, []byte("+"), 8); !ok || err != nil {
-		t.Errorf("beyond the end: %v, %v", ok, err)
 	}
 	if err := os.Link(path, filepath.Join(dir, "g")); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := d.Overwrite("f", 0, []byte("+"), 99); ok || err != nil {
+	if ok, err := d.Append("f", []byte("+"), 99); ok || err != nil {
 		t.Errorf("with another link: %v, %v", ok, err)
 	}
-	if diff := cmp.Diff([]string{"f=old+new+", "g=old+new+"}, entries(t, dir)); diff != "" {
+	if diff := cmp.Diff([]string{"f=old+new", "g=old+new"}, entries(t, dir)); diff != "" {
 		t.Error(diff)
 	}
 	if err := os.Remove(filepath.Join(dir, "g")); err != nil {
 		t.Fatal(err)
 	}
-	for _, call := range []string{"openat", "fstat", "lseek", "write", "close"} {
+	for _, call := range []string{"openat", "fstat", "write", "close"} {
 		d := open(t, dir, func(c, _ string) error {
 			if c == call {
 				return unix.EIO
 			}
 			return nil
 		})
-		if ok, err := d.Overwrite("f", 0, []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
+		if ok, err := d.Append("f", []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
 			t.Errorf("EIO at %s: %v, %v", call, ok, err)
 		}
 	}
@@ -258,8 +255,8 @@ func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 		if data, _, err := d.ReadFile(name, 99); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("read %s: %q, %v", name, data, err)
 		}
-		if _, err := d.Overwrite(name, 0, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("overwrite %s: %v", name, err)
+		if _, err := d.Append(name, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("append to %s: %v", name, err)
 		}
 		if _, _, err := d.OpenLock(name); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("open lock %s: %v", name, err)

@@ -47,22 +47,12 @@ const (
 	trySize = 4 << 10
 )
 
-// TryWrite writes a file, syncs and removes it, to find out whether that is possible.
-// A crash may leave the file behind; the next TryWrite removes it.
+// TryWrite writes a file as [Dir.WriteFile] does, and removes it, to find out whether that is
+// possible. A crash may leave the file behind; the next TryWrite removes it.
 func (d *Dir) TryWrite() error {
-	fd, _, err := d.open(tryName, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK)
-	if err != nil {
-		return err
-	}
-	err = d.write(fd, tryName, make([]byte, trySize))
-	if err == nil {
-		err = d.at("fsync", tryName, func() error { return unix.Fsync(fd) })
-	}
-	if cerr := d.close(fd, tryName); err == nil {
-		err = cerr
-	}
-	if rerr := d.Remove(tryName); err == nil && !errors.Is(rerr, fs.ErrNotExist) { // another TryWrite
-		err = rerr
+	err := d.WriteFile(tryName, make([]byte, trySize))
+	if removed := d.Remove(tryName); err == nil && !errors.Is(removed, fs.ErrNotExist) { // by another TryWrite
+		err = removed
 	}
 	return err
 }
@@ -97,29 +87,22 @@ func (d *Dir) publish(fd int, temp, name string, data []byte) error {
 	return d.Sync()
 }
 
-// Overwrite writes data into the file name, from the offset on, with one
-// write, and does not sync: what is written survives the end of the process,
-// but a loss of power may take it away, whole or in part. A process that dies
-// while it writes may leave a part, too.
+// Append writes data to the end of the file name, with one write, and does not sync: what
+// is written survives the end of the process, but a loss of power may take it away, whole or
+// in part. A process that dies while it writes may leave a part, too.
 //
-// It reports false, having written nothing, when data would end beyond limit,
-// or when the file has other hard links, which a write would reach: replace it
+// It reports false, having written nothing, when the file would become larger than limit,
+// or when it has other hard links, which a write would reach: replace it
 // then. A missing file is [io/fs.ErrNotExist].
-func (d *Dir) Overwrite(name string, offset int64, data []byte, limit int64) (bool, error) {
-	fd, st, err := d.open(name, unix.O_WRONLY|unix.O_NONBLOCK)
+func (d *Dir) Append(name string, data []byte, limit int64) (bool, error) {
+	fd, st, err := d.open(name, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK)
 	if err != nil {
 		return false, err
 	}
-	if offset+int64(len(data)) > limit || st.Nlink != 1 {
+	if st.Size+int64(len(data)) > limit || st.Nlink != 1 {
 		return false, d.close(fd, name)
 	}
-	err = d.at("lseek", name, func() error {
-		_, err := unix.Seek(fd, offset, unix.SEEK_SET)
-		return err
-	})
-	if err == nil {
-		err = d.write(fd, name, data)
-	}
+	err = d.write(fd, name, data)
 	if cerr := d.close(fd, name); err == nil {
 		err = cerr
 	}

@@ -3,12 +3,17 @@ package flock
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"time"
 
 	"github.com/metacni/metacni/internal/cause"
 )
+
+// ErrNested means that this process has inherited the lock that it asks for: it runs inside
+// the operation that holds it, and would wait for itself.
+var ErrNested = errors.New("runs inside the operation that holds the lock")
 
 const (
 	firstPause   = time.Millisecond
