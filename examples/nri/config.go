@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,8 +153,13 @@ const (
 	silentTimeout = api.DefaultPluginRequestTimeout
 )
 
-// answerBy returns when a request must be answered that came at now with a deadline.
-func (c Config) answerBy(now, deadline time.Time) time.Time {
+// answerBy returns when the request with context ctx must be answered, which has come now.
+func (c Config) answerBy(ctx context.Context) time.Time {
+	now := time.Now()
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = now.Add(silentTimeout)
+	}
 	margin := cmp.Or(time.Duration(c.Margin), max(leastMargin, deadline.Sub(now)*15/100))
 	return deadline.Add(-margin)
 }

@@ -31,8 +31,8 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 		},
 	} {
 		p := Plugin{Config: base}
-		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil || !reflect.DeepEqual(p.conf, want) {
-			t.Errorf("%s: %+v, %v", text, p.conf, err)
+		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil || !reflect.DeepEqual(p.opened.Load().conf, want) {
+			t.Errorf("%s: %+v, %v", text, p.opened.Load(), err)
 		}
 		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil {
 			t.Errorf("%s again: %v", text, err)
@@ -118,7 +118,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 			_, err := p.Configure(t.Context(), "", "test", "1.0")
 			nodetest.Says(t, err, "nri: dra: ")
 		}
-		if p.held != nil || p.life != nil || name == "" {
+		if p.opened.Load() != nil || name == "" {
 			t.Errorf("%s: it has started", name)
 		}
 	}

@@ -2,35 +2,33 @@
 // k8s.v1.cni.cncf.io/networks and in their ResourceClaims. The runtime can use any CNI plugin
 // besides. See README.md.
 //
-// The events of the runtime are in plugin.go, attaching and detaching in attach.go,
-// ResourceClaims in claims.go, the reconciler in reconcile.go, and the connection to the
-// runtime in run.go.
+// The events of the runtime are in plugin.go, its pods in pods.go, and the connection to it in
+// connection.go. What a pod wants is in networks.go and claims.go, attaching and detaching in
+// attach.go, and the reconciler in reconcile.go. service.go has what all of them use.
 package main
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
-// networksAnnotation is the annotation that selects a pod's networks.
-const networksAnnotation = "k8s.v1.cni.cncf.io/networks"
+var (
+	errHost   = errors.New("the pod is on the host's network, to which nothing is attached")
+	errNoList = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is", "it lists no namespaces")
+	errNoPath = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
+		"it lists one with no path: for a pod with a user namespace, the runtime may make it after the event")
+)
 
 // A Plugin answers the events of one runtime. Its fields must not change while it runs.
 type Plugin struct {
@@ -55,19 +53,15 @@ type Plugin struct {
 
 	longestWait time.Duration // before connecting again; 0 means the constant
 
+	opened  atomic.Pointer[service] // nil before the first Configure
+	pods    pods
 	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
 
-	mu   sync.Mutex    // guards the fields below
-	conf Config        // Config with the keys of the runtime
-	held *scratch.Lock // on conf.StateDir, until Run returns
-	life *lifecycle.Manager
-	dra  *claims        // until Run returns
-	pods map[string]pod // by sandbox ID
-	news chan struct{}  // of a Synchronize
-
-	stage stage // of this connection
-	taken error // why Run must end: another plugin has the state directory
+	mu    sync.Mutex    // guards the fields below
+	news  chan struct{} // of a Synchronize
+	stage stage         // of this connection
+	taken error         // why Run must end: another plugin has the state directory
 }
 
 // A stage is how far a connection to the runtime has come.
@@ -79,28 +73,40 @@ const (
 	stageListed                  // the runtime has listed its pods
 )
 
-// A pod is a sandbox that the runtime has, according to its events.
-type pod struct {
-	sandbox *api.PodSandbox
-	state   podState
+// reach enters how far the connection has come.
+func (p *Plugin) reach(s stage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage = s
 }
 
-// A podState is what the runtime has said of a pod.
-type podState int
-
-const (
-	starting podState = iota // an event. The runtime may have given the pod up without another, because a later plugin failed
-	listed                   // the last Synchronize has it
-	owed                     // listed, and attaching it has failed and is to be tried again
-)
+// live reports whether the runtime is connected and has listed its pods on this
+// connection. An older list may be out of date.
+func (p *Plugin) live() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage == stageListed
+}
 
 // Configure receives the configuration that the runtime has for plugins that it
 // launches. It locks the state directory, and starts the DRA driver, before any event is
 // answered.
 func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
+	p.reach(stageConfigured)
+	if text == abandoned {
+		return 0, errLost
+	}
 	conf, err := p.settle(text)
-	if err == nil {
-		err = p.hold(ctx, conf)
+	if err == nil && p.opened.Load() == nil {
+		var o *service
+		if o, err = p.open(ctx, conf); err == nil {
+			p.opened.Store(o)
+		}
+	}
+	if errors.Is(err, errTaken) {
+		p.mu.Lock()
+		p.taken = err
+		p.mu.Unlock()
 	}
 	if err != nil {
 		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // before the runtime kills a launched plugin
@@ -111,14 +117,8 @@ func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (
 }
 
 // settle returns the configuration, changed by the runtime's keys.
-func (p *Plugin) settle(text string) (Config, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stage = stageConfigured
-	if text == abandoned {
-		return Config{}, errLost
-	}
-	conf, err := p.Config, error(nil)
+func (p *Plugin) settle(text string) (conf Config, err error) {
+	conf = p.Config
 	if text != "" {
 		conf, err = conf.With([]byte(text))
 	}
@@ -128,74 +128,19 @@ func (p *Plugin) settle(text string) (Config, error) {
 	if err == nil {
 		conf, err = conf.complete()
 	}
-	if err == nil && p.life != nil && !reflect.DeepEqual(conf, p.conf) {
+	if o := p.opened.Load(); err == nil && o != nil && !reflect.DeepEqual(conf, o.conf) {
 		err = errors.New("nri: configuration has changed since the last connection: restart the plugin")
 	}
 	return conf, err
 }
 
-// hold locks the state directory until Run returns, and then starts the DRA driver. Two
-// plugins with the same directory would detach each other's pods. If another plugin has it,
-// hold waits as long as the runtime waits for an answer, because that plugin may be about to
-// end.
-func (p *Plugin) hold(ctx context.Context, conf Config) error {
-	p.mu.Lock()
-	holds := p.held != nil
-	p.mu.Unlock()
-	if holds {
-		return nil
-	}
-	waiting, cancel := context.WithDeadline(ctx, conf.answerBy(requested(ctx)))
-	defer cancel()
-	held, err := scratch.Store[struct{}]{Dir: conf.StateDir}.Lock(waiting, network)
-	if err != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if ctx.Err() == nil && waiting.Err() != nil {
-			err = fmt.Errorf("nri: stateDir %q is %w", conf.StateDir, errTaken)
-			p.taken = err
-		}
-		return err
-	}
-	life := &lifecycle.Manager{
-		Dir:            conf.StateDir,
-		InterfaceNames: p.InterfaceNames,
-		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
-	}
-	claims, err := openClaims(ctx, conf, life, p.log())
-	if err != nil {
-		return errors.Join(err, held.Unlock())
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conf, p.held, p.life, p.dra = conf, held, life, claims
-	return nil
-}
-
-// yield stops the DRA driver and unlocks the state directory.
-func (p *Plugin) yield() {
-	p.claimed().close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.held == nil {
-		return
-	}
-	if err := p.held.Unlock(); err != nil {
-		p.log().Warn("unlocking the state directory failed", slog.Any("err", err))
-	}
-	p.held = nil
-}
-
 // Synchronize stores the runtime's list of pods for the reconciler. It does no work,
 // because no pod can be started meanwhile.
 func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
-	pods := make(map[string]pod)
+	p.pods.list(sandboxes)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range sandboxes {
-		pods[s.GetId()] = pod{s, max(listed, p.pods[s.GetId()].state)}
-	}
-	p.pods, p.stage = pods, stageListed
+	p.stage = stageListed
 	select {
 	case p.newsLocked() <- struct{}{}:
 	default: // the reconciler is due already
@@ -206,11 +151,12 @@ func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ [
 // RunPodSandbox attaches a new pod to the networks that it selects and those of its claims. If
 // it fails, or takes too long, it returns an error, and the pod is not started.
 func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
+	o := p.opened.Load()
 	if hostNetwork(s) {
-		p.claimed().told(s.GetUid(), errHost)
+		o.driver.Attached(s.GetUid(), errHost)
 		return nil
 	}
-	asks, err := p.asks(ctx, s)
+	asks, err := o.asks(ctx, s)
 	switch {
 	case err != nil:
 	case !asks:
@@ -220,15 +166,15 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	case namespace(s) == "":
 		err = errNoPath
 	default:
-		p.learn(s)
-		if err = p.attachInTime(ctx, s); err == nil {
-			return nil
-		}
-		p.giveUp(s.GetId())
+		p.pods.learn(s)
+		err = p.attachInTime(ctx, s)
+		p.pods.tried(s.GetId(), err)
 	}
-	p.claimed().told(s.GetUid(), err)
-	err = failed("RunPodSandbox", s, err)
-	p.log().ErrorContext(ctx, "refused", slog.Any("err", err))
+	o.driver.Attached(s.GetUid(), err)
+	if err != nil {
+		err = failed("RunPodSandbox", s, err)
+		p.log().ErrorContext(ctx, "refused", slog.Any("err", err))
+	}
 	return err
 }
 
@@ -246,80 +192,6 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, s *api.PodSandbox) error 
 	return nil
 }
 
-// learn adds a pod that the runtime is starting.
-func (p *Plugin) learn(s *api.PodSandbox) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pods == nil {
-		p.pods = make(map[string]pod)
-	}
-	if _, ok := p.pods[s.GetId()]; !ok {
-		p.pods[s.GetId()] = pod{sandbox: s}
-	}
-}
-
-// forget removes a pod that the runtime is giving up.
-func (p *Plugin) forget(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.pods, id)
-}
-
-// giveUp removes a pod that could not be attached, because the runtime does not start it.
-// If the runtime has listed it meanwhile, the answer was too late and the pod runs.
-func (p *Plugin) giveUp(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if known := p.pods[id]; known.state != starting {
-		p.pods[id] = pod{known.sandbox, owed}
-		return
-	}
-	delete(p.pods, id)
-}
-
-// tried notes whether attaching a listed pod has failed, if it is still known.
-func (p *Plugin) tried(id string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known, ok := p.pods[id]
-	if !ok {
-		return
-	}
-	if known.state = listed; err != nil {
-		known.state = owed
-	}
-	p.pods[id] = known
-}
-
-func (p *Plugin) pod(id string) (pod, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known, ok := p.pods[id]
-	return known, ok
-}
-
-// live reports whether the runtime is connected and has listed its pods on this
-// connection. An older list may be out of date.
-func (p *Plugin) live() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stage == stageListed
-}
-
-// manager returns the Manager that Configure has made, and its configuration.
-func (p *Plugin) manager() (*lifecycle.Manager, Config) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.life, p.conf
-}
-
-// claimed returns the claims of the node's pods, nil if there is no DRA driver.
-func (p *Plugin) claimed() *claims {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dra
-}
-
 func (p *Plugin) newsLocked() chan struct{} {
 	if p.news == nil {
 		p.news = make(chan struct{}, 1)
@@ -332,55 +204,4 @@ func (p *Plugin) log() *slog.Logger {
 		return p.Logger
 	}
 	return slog.New(slog.DiscardHandler)
-}
-
-// selections returns the networks that a pod selects. It fails if there are more than most.
-func selections(s *api.PodSandbox, most maxSelections) ([]netconf.Selection, error) {
-	all, err := netconf.ParseSelectionN(s.GetAnnotations()[networksAnnotation], int(most))
-	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", networksAnnotation, err)
-	}
-	return all, nil
-}
-
-// namespace returns the path of a pod's network namespace. It is empty for the host's
-// network, and if the event has none.
-func namespace(s *api.PodSandbox) string {
-	listed := s.GetLinux().GetNamespaces()
-	if i := slices.IndexFunc(listed, ofNetwork); i >= 0 {
-		return listed[i].GetPath()
-	}
-	return ""
-}
-
-// hostNetwork reports whether a pod uses the host's network, to which nothing is
-// attached: its event lists namespaces, but no network namespace. An event without any
-// namespace says nothing.
-func hostNetwork(s *api.PodSandbox) bool {
-	if path := namespace(s); path != "" {
-		return plugin.Root("").OwnNetNS(path)
-	}
-	listed := s.GetLinux().GetNamespaces()
-	return len(listed) > 0 && !slices.ContainsFunc(listed, ofNetwork)
-}
-
-func ofNetwork(n *api.LinuxNamespace) bool { return n.GetType() == "network" }
-
-// who returns the log attribute of a pod.
-func who(pod, sandbox string) slog.Attr {
-	return slog.Attr{Value: slog.GroupValue(slog.String("pod", pod), slog.String("sandbox", sandbox))}
-}
-
-// name returns a pod's namespace and name.
-func name(s *api.PodSandbox) string { return s.GetNamespace() + "/" + s.GetName() }
-
-// podIn returns the pod of a sandbox.
-func podIn(s *api.PodSandbox) nad.Pod {
-	return nad.Pod{Namespace: s.GetNamespace(), Name: s.GetName(), UID: s.GetUid(), Container: s.GetId()}
-}
-
-// failed returns err with the operation and the pod. The code is in the text, because the
-// runtime receives nothing else.
-func failed(op string, s *api.PodSandbox, err error) error {
-	return fmt.Errorf("nri: %s pod %q (%s): %w (CNI code %d)", op, name(s), s.GetId(), err, status.Code(err))
 }

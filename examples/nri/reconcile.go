@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,9 +17,11 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// workers is how many pods the reconciler works on at once, so that one whose plugin
+// workers is how many pods the reconciler attaches at once, so that one whose plugin
 // hangs does not block all others. There are few, because events come first.
 const workers = 4
+
+var errUnattached = errors.New("the pod was started without nri, and runs without its networks: see attachRunning")
 
 // A Pass is what the reconciler found and did in one pass over all records.
 type Pass struct {
@@ -56,12 +56,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 			synchronized = true
 		case <-sweep:
 		}
-		if sweep == nil { // only now the configuration is known
-			_, conf := p.manager()
-			ticker := time.NewTicker(time.Duration(conf.Sweep))
-			defer ticker.Stop()
-			sweep = ticker.C
-		}
+		sweep = time.After(time.Duration(p.opened.Load().conf.Sweep))
 		pass := p.pass(ctx, synchronized)
 		if p.Observer != nil && ctx.Err() == nil {
 			p.Observer(pass)
@@ -69,135 +64,87 @@ func (p *Plugin) reconcile(ctx context.Context) {
 	}
 }
 
-// A job is work on one sandbox.
+// A job is a pod to be attached.
 type job struct {
-	id     string
-	pod    nad.Pod
-	netns  string // in which to attach
-	attach bool   // false means detach
+	pod
+	netns string
 }
 
-// pass reads all records, and then looks at the pods without one.
+// pass reads all records, attaches the pods that lack networks, and then detaches what is
+// stale: an interrupted ADD of a pod that runs is not stale for the sweep.
 func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	pass := Pass{Synchronized: synchronized}
-	life, conf := p.manager()
+	o := p.opened.Load()
 	recorded := make(map[string]nad.Pod)
-	var attach, detach []job
-	for r, err := range life.Records(ctx) {
+	var jobs []job
+	for r, err := range o.life.Records(ctx) {
 		pass.Records++
-		if err != nil {
+		switch id := r.Key.ContainerID; {
+		case err != nil:
 			pass.Damaged++
-			recorded[r.Key.ContainerID] = nad.Pod{} // may be ours
-			if r.Key == (scratch.Key{}) {           // otherwise the sweep logs it, once
-				p.log().ErrorContext(ctx, "reading records failed", slog.Any("err", err))
+			recorded[id] = nad.Pod{}      // may be ours
+			if r.Key == (scratch.Key{}) { // otherwise the sweep logs it, once
+				o.log.ErrorContext(ctx, "reading records failed", slog.Any("err", err))
 			}
+		case r.Key == key(id): // not of another program
+			recorded[id] = podOf(r)
+			// The pod is looked up after its record was read, because events change it before
+			// its record.
+			if known, _ := p.pods.get(id); known.state != starting && r.State == scratch.Planned && !r.NetNSGone() {
+				netns := namespace(known.sandbox)
+				for _, a := range r.Attached {
+					netns = cmp.Or(netns, a.NetNS) // not every runtime repeats it
+				}
+				jobs = append(jobs, job{known, netns}) // the ADD was interrupted, but the pod was started
+			}
+		}
+	}
+	for _, known := range p.pods.running() {
+		s := known.sandbox
+		if _, ok := recorded[s.GetId()]; ok || !o.lacking(ctx, known) {
 			continue
 		}
-		if r.Key != key(r.Key.ContainerID) {
-			continue // of another program
+		if o.conf.AttachRunning || known.state == owed {
+			jobs = append(jobs, job{known, namespace(s)})
+			continue
 		}
-		recorded[r.Key.ContainerID] = podOf(r.Attached)
-		switch j := p.judge(r); {
-		case j == nil:
-		case j.attach:
-			attach = append(attach, *j)
-		default:
-			detach = append(detach, *j)
+		pass.Unattached++
+		if synchronized {
+			o.log.WarnContext(ctx, "runs without its networks", who(podIn(s)))
+			o.driver.Attached(s.GetUid(), errUnattached)
 		}
 	}
-	p.mu.Lock()
-	pods := maps.Clone(p.pods)
-	p.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(pods)) {
-		known := pods[id]
-		if _, ok := recorded[id]; !ok && p.lacking(ctx, known) {
-			if conf.AttachRunning || known.state == owed {
-				attach = append(attach, job{id, podIn(known.sandbox), namespace(known.sandbox), true})
-				continue
-			}
-			pass.Unattached++
-			if synchronized {
-				p.log().WarnContext(ctx, "runs without its networks", who(name(known.sandbox), id))
-				p.claimed().told(known.sandbox.GetUid(), errUnattached)
-			}
-		}
-	}
-	// An interrupted ADD of a pod that runs is not stale for the sweep. What
-	// cannot be detached now is, next time.
-	if p.doAll(ctx, attach, &pass) {
+	p.attachAll(ctx, jobs, &pass)
+	if p.live() {
 		p.sweep(ctx, recorded, &pass)
-		p.doAll(ctx, detach, &pass)
 	}
 	return pass
 }
 
-// sweep detaches stale attachments, whatever the runtime says: those of dead pods, and
-// those that could not be detached before. After a restart, a runtime lists dead pods for a
-// long time and sends no event for them. It also sends none for a pod that it has given up
-// because a later plugin failed.
-func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass) {
-	life, conf := p.manager()
-	if p.sweeper == nil {
-		p.sweeper = &lifecycle.Sweeper{
-			Manager: life, Wait: p.pause, Timeout: detachedTimeout,
-			Current: func(a delegate.Attachment) (netconf.Network, error) {
-				if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
-					return a.Network, nil
-				}
-				return netconf.Load(os.DirFS(conf.ConfDir), a.Network.Name())
-			},
-		}
+// podOf returns the pod in the CNI_ARGS of a record, or the zero Pod.
+func podOf(r lifecycle.Record) nad.Pod {
+	if len(r.Attached) == 0 {
+		return nad.Pod{}
 	}
-	p.sweeper.Tell = func(s lifecycle.Swept) {
-		id := s.Key.ContainerID
-		p.claimed().told(pods[id].UID, s.Err)
-		if s.Err == nil {
-			p.forget(id)
-		}
-		daemon.LogSwept(ctx, p.log(), s, slog.String("pod", pods[id].String()))
-	}
-	swept, _ := p.sweeper.Sweep(ctx) // fails only if ctx has ended
-	pass.Detached += swept.Removed
-	pass.Failed += swept.Failed
-	pass.Waiting += swept.Waiting
+	return nad.PodOf(r.Attached[0].Args)
 }
 
-// judge decides what to do about a record, given what is known of the pod. It must be
-// called after the record was read, because events change the pod before its record.
-func (p *Plugin) judge(r lifecycle.Record) *job {
-	id, pod := r.Key.ContainerID, podOf(r.Attached)
-	known, ok := p.pod(id)
-	switch {
-	case !ok && !r.Stale():
-		// The pod has stopped or was given up, and has not been detached.
-		return &job{id: id, pod: pod}
-	case known.state != starting && r.State == scratch.Planned && !r.NetNSGone():
-		// The ADD was interrupted, but the pod was started.
-		netns := namespace(known.sandbox)
-		for _, a := range r.Attached {
-			netns = cmp.Or(netns, a.NetNS) // not every runtime repeats it
-		}
-		return &job{id, pod, netns, true}
-	}
-	return nil
-}
-
-// lacking reports whether a pod without a record is listed by the runtime and runs without
+// lacking reports whether a pod without a record, which the runtime has listed, runs without
 // the networks that it selects or has claims for.
-func (p *Plugin) lacking(ctx context.Context, known pod) bool {
-	if known.state == starting || hostNetwork(known.sandbox) {
+func (o *service) lacking(ctx context.Context, known pod) bool {
+	if hostNetwork(known.sandbox) {
 		return false
 	}
-	if asks, _ := p.asks(ctx, known.sandbox); !asks { // an ADD tells what is wrong
+	if asks, _ := o.asks(ctx, known.sandbox); !asks { // an ADD tells what is wrong
 		return false
 	}
 	_, err := os.Stat(namespace(known.sandbox)) // it is removed when a pod stops
 	return err == nil
 }
 
-// doAll does jobs, a few at once. If the connection to the runtime is lost, it leaves the
-// rest, because the jobs may be out of date, and returns false.
-func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) {
+// attachAll attaches pods, a few at once. If the connection to the runtime is lost, it leaves
+// the rest, because they may have gone.
+func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
 	var (
 		all  sync.WaitGroup
 		free = make(chan struct{}, workers)
@@ -210,37 +157,58 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) 
 		}
 		all.Go(func() {
 			defer func() { <-free }()
-			err := p.do(ctx, j)
+			ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
+			defer cancel()
+			err := p.attach(ctx, j.sandbox, j.netns, func() error { return nil })
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case errors.Is(err, errGone): // an event came first
-			case err != nil:
-				pass.Failed++
-				p.log().ErrorContext(ctx, "reconciling", who(j.pod.String(), j.id), slog.Any("err", err))
-			case j.attach:
-				pass.Attached++
-			default:
-				pass.Detached++
+			if errors.Is(err, errGone) { // an event came first
+				return
 			}
+			p.pods.tried(j.sandbox.GetId(), err)
+			p.opened.Load().driver.Attached(j.sandbox.GetUid(), err)
+			if err == nil {
+				pass.Attached++
+				return
+			}
+			pass.Failed++
+			p.log().ErrorContext(ctx, "reconciling", who(podIn(j.sandbox)), slog.Any("err", err))
 		})
 	}
 	all.Wait()
-	return p.live()
 }
 
-func (p *Plugin) do(ctx context.Context, j job) error {
-	ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
-	defer cancel()
-	if !j.attach {
-		p.forget(j.id)
-		return p.detach(ctx, j.id, j.pod.UID, "")
+// sweep detaches stale attachments, those of the pods in pods among them: of pods that the
+// runtime does not have any more, of dead pods, and those that could not be detached before.
+// After a restart, a runtime lists dead pods for a long time and sends no event for them. It
+// also sends none for a pod that it has given up because a later plugin failed.
+func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass) {
+	o := p.opened.Load()
+	if p.sweeper == nil {
+		p.sweeper = &lifecycle.Sweeper{
+			Manager: o.life, Wait: p.pause, Timeout: detachedTimeout,
+			Ended: func(r lifecycle.Record) bool {
+				_, known := p.pods.get(r.Key.ContainerID)
+				return r.Key == key(r.Key.ContainerID) && !known && p.live()
+			},
+			Current: func(a delegate.Attachment) (netconf.Network, error) {
+				if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
+					return a.Network, nil
+				}
+				return netconf.Load(os.DirFS(o.conf.ConfDir), a.Network.Name())
+			},
+		}
 	}
-	known, ok := p.pod(j.id)
-	if !ok {
-		return errGone
+	p.sweeper.Tell = func(s lifecycle.Swept) {
+		id := s.Key.ContainerID
+		o.driver.Attached(pods[id].UID, s.Err)
+		if s.Err == nil {
+			p.pods.forget(id)
+		}
+		daemon.LogSwept(ctx, o.log, s, slog.String("pod", pods[id].String()))
 	}
-	err := p.attach(ctx, known.sandbox, j.netns, nil)
-	p.tried(j.id, err)
-	return err
+	swept, _ := p.sweeper.Sweep(ctx) // fails only if ctx has ended
+	pass.Detached += swept.Removed
+	pass.Failed += swept.Failed
+	pass.Waiting += swept.Waiting
 }

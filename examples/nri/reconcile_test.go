@@ -150,11 +150,14 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	for _, known := range []bool{false, true} {
 		if known {
-			p.learn(s)
+			p.pods.learn(s)
 			works := x.Plugins["a"]
-			x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { p.forget("c1"); return works(ctx, c) }
+			x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				p.pods.forget("c1")
+				return works(ctx, c)
+			}
 		}
-		err := p.attach(t.Context(), s, namespace(s), nil)
+		err := p.attach(t.Context(), s, namespace(s), func() error { return nil })
 		if known {
 			nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 			if pass := p.Plugin.pass(t.Context(), false); pass.Detached != 1 {
@@ -163,9 +166,6 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 		} else if !errors.Is(err, errGone) {
 			t.Errorf("attached: %v", err)
 		}
-	}
-	if err := p.do(t.Context(), job{id: "c2", attach: true}); !errors.Is(err, errGone) {
-		t.Errorf("attached: %v", err)
 	}
 	nodetest.Equal(t, "alive", x.Live(), nil)
 }
@@ -342,7 +342,7 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	p.pass(synchronized)
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
-	p.forget("c1") // as if the runtime had started it without telling
+	p.pods.forget("c1") // as if the runtime had started it without telling
 	<-away
 	away <- true
 	p.disconnect()
@@ -357,26 +357,6 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
-}
-
-// A pass of the reconciler ends when the connection is lost.
-func TestALostConnectionEndsThePass(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	p := n.start(x)
-	s := n.sandbox("c1", "blue")
-	n.mustRun(s)
-	p.Plugin.mu.Lock()
-	p.stage = stageConnecting
-	p.Plugin.mu.Unlock()
-	p.forget("c1")
-	pass := Pass{}
-	p.doAll(t.Context(), []job{{id: "c1"}}, &pass)
-	if pass != (Pass{}) {
-		t.Errorf("pass %+v", pass)
-	}
-	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 }
 
 // Wherever a plugin is killed, the next one leaves nothing behind. A pod that runs

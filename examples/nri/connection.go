@@ -29,13 +29,8 @@ const linger = 100 * time.Millisecond
 // abandoned is the configuration of a runtime that has sent none.
 const abandoned = "\x00"
 
-var (
-	// errLost says that the runtime has ended the connection.
-	errLost = errors.New("nri: the runtime has closed the connection")
-
-	// errTaken says that another plugin has the state directory.
-	errTaken = errors.New("in use by another nri: each needs a directory of its own")
-)
+// errLost says that the runtime has ended the connection.
+var errLost = errors.New("nri: the runtime has closed the connection")
 
 // A dialer connects to the runtime's socket.
 type dialer func(ctx context.Context, path string) (net.Conn, error)
@@ -51,7 +46,11 @@ func (p *Plugin) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer p.yield()
+	defer func() {
+		if o := p.opened.Load(); o != nil {
+			o.close()
+		}
+	}()
 	ctx, stop := context.WithCancel(ctx)
 	var reconciler sync.WaitGroup
 	reconciler.Go(func() { p.reconcile(ctx) })
@@ -76,8 +75,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 // serve connects to the runtime and serves it until the connection or ctx ends.
 func (p *Plugin) serve(ctx context.Context, conf Config) error {
-	p.begin()
-	defer p.begin() // forget what belongs to this connection
+	p.reach(stageConnecting)
+	defer p.reach(stageConnecting)
 	options := []stub.Option{
 		stub.WithLogger(stubLogger{p.log()}),
 		// If this plugin is late or lost, a runtime that supports this policy
@@ -135,13 +134,6 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	return p.lost(<-ended)
 }
 
-// begin forgets the state of the last connection.
-func (p *Plugin) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stage = stageConnecting
-}
-
 func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
 	if p.dial != nil {
 		return p.dial(ctx, path)
@@ -187,56 +179,6 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 		c.once.Do(func() { close(c.lost) })
 	}
 	return n, err
-}
-
-// work is everything that the plugin is doing. Its zero value is ready for use.
-type work struct {
-	running sync.WaitGroup
-
-	mu      sync.Mutex // guards the fields below
-	ended   bool
-	cancels map[*context.CancelFunc]struct{}
-}
-
-// start runs f in a new goroutine, unless work has ended.
-func (w *work) start(f func()) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.ended {
-		w.running.Go(f)
-	}
-	return !w.ended
-}
-
-// context returns a context that outlives ctx by detachedTimeout, but not w.
-func (w *work) context(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.cancels == nil {
-		w.cancels = make(map[*context.CancelFunc]struct{})
-	}
-	w.cancels[&cancel] = struct{}{}
-	if w.ended {
-		cancel()
-	}
-	return ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.cancels, &cancel)
-		cancel()
-	}
-}
-
-// end prevents new work, cancels work that may be cancelled, and waits for the rest.
-func (w *work) end() {
-	w.mu.Lock()
-	w.ended = true
-	for cancel := range w.cancels {
-		(*cancel)()
-	}
-	w.mu.Unlock()
-	w.running.Wait()
 }
 
 // stubLogger logs informational messages of the stub as debug messages.
