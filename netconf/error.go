@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // The kinds of [Error], for [errors.Is].
@@ -185,14 +187,7 @@ func asError(err error, kind error) *Error {
 	if m, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // a wrapped one keeps its wrapping
 		e.Err = typeError{m}
 	}
-	var coder interface{ CNICode() uint }
-	var cni *types.Error
-	switch {
-	case errors.As(err, &coder):
-		e.code = coder.CNICode()
-	case errors.As(err, &cni):
-		e.code = cni.Code
-	}
+	e.code = fault.Code(err, 0)
 	return e
 }
 

@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"iter"
@@ -64,41 +65,77 @@ func isConfig(entry fs.DirEntry) bool {
 	return !entry.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(entry.Name()))
 }
 
+// Complete returns n with this name and this version of the protocol where it has none.
+// An empty name or version changes nothing. Complete fails with [ErrInvalid] for the zero
+// Network, and for a list that also has a "type", which some programs take for a plugin.
+func (n Network) Complete(name, version string) (Network, error) {
+	if err := n.checkForm(); err != nil {
+		return Network{}, err
+	}
+	var edits []Edit
+	if raw, ok := n.keys["name"]; name != "" && (!ok || string(raw) == `""`) {
+		edits = append(edits, Set("name", name))
+	}
+	_, one := n.keys["cniVersion"]
+	_, several := n.keys["cniVersions"]
+	if version != "" && !one && !several {
+		edits = append(edits, Set("cniVersion", version))
+	}
+	if edits == nil {
+		return n, nil
+	}
+	return n.Edit(edits...)
+}
+
+// checkForm fails with ErrInvalid unless n is a list or a lone plugin to all programs.
+func (n Network) checkForm() error {
+	if n.IsZero() {
+		return &Error{Kind: ErrInvalid, Err: errZeroNetwork}
+	}
+	if _, typed, err := n.keys.inAnyCase("type"); typed || err != nil {
+		return n.fail(ErrInvalid, "", errors.New(`has both "type" and "plugins": a plugin has a type, and a list has plugins`))
+	}
+	return nil
+}
+
 // Runnable fails with [ErrInvalid] for a network that no runtime can run: it has no
 // name, a version of the protocol that is no version or below all that are
 // implemented, or a path in place of a plugin's type; or for a list that also has a
 // "type", which some programs take for a plugin. It fails with [ErrDecode] for a
 // number that is too large for Go.
 func (n Network) Runnable() error {
-	fail := func(key, why string) error {
-		return &Error{Kind: ErrInvalid, Network: n.Name(), Key: key, Err: errors.New(why)}
+	if err := n.checkForm(); err != nil {
+		return err
 	}
 	if n.Name() == "" {
-		return fail("name", "missing")
+		return n.fail(ErrInvalid, "name", errMissing)
 	}
 	switch known, err := version.GreaterThanOrEqualTo(n.CNIVersion(), "0.1.0"); {
 	case err != nil:
-		return fail("cniVersion", "not a version")
+		return n.fail(ErrInvalid, "cniVersion", errors.New("not a version"))
 	case !known:
-		return fail("cniVersion", "below all that are implemented")
+		return n.fail(ErrInvalid, "cniVersion", errors.New("below all that are implemented"))
 	}
-	if _, typed, err := n.keys.inAnyCase("type"); typed || err != nil {
-		return fail("", `has both "type" and "plugins": a plugin has a type, and a list has plugins`)
+	if err := n.keys.checkNumbers(); err != nil {
+		return inNetwork(n.Name(), err)
 	}
 	for i, p := range n.plugins {
 		if t := p.Type(); t == "." || t == ".." || strings.ContainsAny(t, "/\\\x00") {
-			return fail(pluginKey(i)+".type", "a path, want the name of an executable")
+			return n.fail(ErrInvalid, pluginKey(i)+".type", errors.New("a path, want the name of an executable"))
+		}
+		if err := p.keys.checkNumbers(); err != nil {
+			return inNetwork(n.Name(), under(pluginKey(i), err))
 		}
 	}
-	tooLarge := func(key string) error {
-		return &Error{Kind: ErrDecode, Network: n.Name(), Key: key, Err: errors.New("a number that is too large")}
-	}
-	if key := n.keys.hugeNumber(); key != "" {
-		return tooLarge(key)
-	}
-	for i, p := range n.plugins {
-		if key := p.keys.hugeNumber(); key != "" {
-			return tooLarge(joinKey(pluginKey(i), key))
+	return nil
+}
+
+// checkNumbers fails with ErrDecode, naming the key, if the value of one has a number that
+// encoding/json cannot decode without a type: it does not fit into a float64.
+func (o object) checkNumbers() error {
+	for _, key := range o.sorted() {
+		if json.Unmarshal(o[key], new(any)) != nil {
+			return &Error{Kind: ErrDecode, Key: key, Err: errors.New("a number that is too large")}
 		}
 	}
 	return nil

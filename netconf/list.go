@@ -32,8 +32,10 @@ func readListKeys(keys object) (list listKeys, err error) {
 		if err := decodeAs(raw, "name", "a string", &name); err != nil {
 			return list, err
 		}
-		if err := validateName(name); err != nil {
-			return list, err
+		if name != "" {
+			if err := validateName(name); err != nil {
+				return list, err
+			}
 		}
 		list.name = name
 	}

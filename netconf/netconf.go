@@ -234,11 +234,8 @@ func (n Network) DisableCheck() bool { return n.list.disableCheck }
 // See [Network.DisableCheck] for the values.
 func (n Network) DisableGC() bool { return n.list.disableGC }
 
-// Has reports whether the network's own object, the list, has key. It has
-// "plugins".
-func (n Network) Has(key string) bool { _, ok := n.Get(key); return ok }
-
-// Get returns the value of the network's own key, and whether it is there. The
+// Get returns the value of a key of the network's own object, the list, and whether it is
+// there. The
 // value of "plugins" is what [Network.MarshalJSON] writes.
 func (n Network) Get(key string) (json.RawMessage, bool) {
 	if key == "plugins" {

@@ -162,13 +162,16 @@ func TestParse(t *testing.T) {
 func TestZeroNetwork(t *testing.T) {
 	t.Parallel()
 	var n netconf.Network
-	if !n.IsZero() || n.Name() != "" || n.CNIVersion() != "0.1.0" || n.Has("plugins") ||
+	if !n.IsZero() || n.Name() != "" || n.CNIVersion() != "0.1.0" ||
 		len(n.Plugins()) != 0 || n.Capabilities() != nil || n.DisableCheck() || n.DisableGC() {
 		t.Errorf("zero Network says something: %v", n)
 	}
 	data, err := json.Marshal(n)
 	if string(data) != "null" || err != nil {
 		t.Errorf("marshals to %s, %v; want null", data, err)
+	}
+	if _, ok := n.Get("plugins"); ok {
+		t.Error("zero Network has plugins")
 	}
 	if err := json.Unmarshal(data, &n); err != nil || !n.IsZero() {
 		t.Errorf("null unmarshals to %v, %v", n, err)
@@ -180,6 +183,9 @@ func TestZeroNetwork(t *testing.T) {
 	wantError{kind: netconf.ErrInvalid}.check(t, err)
 	_, err = n.EditPlugins()
 	wantError{kind: netconf.ErrInvalid}.check(t, err)
+	_, err = n.Complete("n", "1.0.0")
+	wantError{kind: netconf.ErrInvalid}.check(t, err)
+	wantError{kind: netconf.ErrInvalid}.check(t, n.Runnable())
 	_, err = n.Request(0, netconf.Request{})
 	wantError{kind: netconf.ErrInvalid, key: "plugins"}.check(t, err)
 }
@@ -218,7 +224,7 @@ func TestNetworkKeys(t *testing.T) {
 	n := mustParse(t, `{"name":"n","x": {"b": 1.0},"plugins":[{"type": "a"}]}`)
 	for key, want := range map[string]string{"x": `{"b":1.0}`, "plugins": `[{"type":"a"}]`, "name": `"n"`} {
 		got, ok := n.Get(key)
-		if !ok || !n.Has(key) || string(got) != want {
+		if !ok || string(got) != want {
 			t.Errorf("Get(%q) = %s, %v; want %s", key, got, ok, want)
 		}
 		clear(got) // what Get returned is the caller's
@@ -226,7 +232,7 @@ func TestNetworkKeys(t *testing.T) {
 			t.Errorf("Get(%q) shares memory with the network", key)
 		}
 	}
-	if _, ok := n.Get("y"); ok || n.Has("y") {
+	if _, ok := n.Get("y"); ok {
 		t.Error("y is there")
 	}
 	plugins := n.Plugins()
@@ -277,6 +283,27 @@ func TestNetworkEdit(t *testing.T) {
 	if after, _ := n.MarshalJSON(); string(after) != string(before) {
 		t.Errorf("the network changed to %s", after)
 	}
+}
+
+// Complete fills in what is not there, and nothing else.
+func TestComplete(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ data, name, version, want string }{
+		{`{"plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`},
+		{`{"plugins":[{"type":"a"}]}`, "", "", `{"plugins":[{"type":"a"}]}`},
+		{`{"name":"","plugins":[{"type":"a"}]}`, "n", "", `{"name":"n","plugins":[{"type":"a"}]}`},
+		{`{"name":"m","cniVersion":"","plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"","name":"m","plugins":[{"type":"a"}]}`},
+		{`{"cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersions":["0.4.0"],"name":"n","plugins":[{"type":"a"}]}`},
+	} {
+		n, err := mustParse(t, tt.data).Complete(tt.name, tt.version)
+		nodetest.OK(t, err)
+		got, _ := n.MarshalJSON()
+		nodetest.Equal(t, tt.data, string(got), tt.want)
+	}
+	_, err := mustParse(t, `{"name":"n","Type":"a","plugins":[{"type":"a"}]}`).Complete("n", "1.0.0")
+	wantError{kind: netconf.ErrInvalid, network: "n", text: `both "type" and "plugins"`}.check(t, err)
+	_, err = netconf.Single(mustPlugin(t, `{"type":"a","name":"../x"}`)).Complete("n", "1.0.0")
+	wantError{kind: netconf.ErrInvalid, network: "../x", key: "name"}.check(t, err)
 }
 
 func TestEqual(t *testing.T) {

@@ -175,8 +175,6 @@ func printable(s string) bool {
 	return true
 }
 
-func (o object) has(key string) bool { _, ok := o[key]; return ok }
-
 // inAnyCase returns the value of a key of a plugin, which libcni reads in upper and lower
 // case. It fails if there are two.
 func (o object) inAnyCase(key string) (raw json.RawMessage, ok bool, err error) {

@@ -34,6 +34,11 @@ func ParsePlugin(data []byte) (Plugin, error) {
 	if err := checkBounds(data, math.MaxInt); err != nil {
 		return Plugin{}, err
 	}
+	return parsePlugin(data)
+}
+
+// parsePlugin is ParsePlugin without limits.
+func parsePlugin(data []byte) (Plugin, error) {
 	keys, err := parseObject(data)
 	if err != nil {
 		return Plugin{}, err
@@ -44,33 +49,30 @@ func ParsePlugin(data []byte) (Plugin, error) {
 // newPlugin makes a plugin of keys, which it owns from here on.
 func newPlugin(keys object) (Plugin, error) {
 	p := Plugin{keys: keys}
-	if raw, ok, err := keys.inAnyCase("type"); err != nil {
-		return Plugin{}, err
-	} else if ok {
-		if err := decodeAs(raw, "type", "a string", &p.typ); err != nil {
-			return Plugin{}, err
-		}
-	}
 	for _, r := range reserved {
 		raw, ok, err := keys.inAnyCase(r.key)
 		if err != nil {
 			return Plugin{}, err
 		}
-		if !ok || isNull(raw) {
+		if !ok || isNull(raw) && r.key != "type" {
 			continue
 		}
 		if err := decodeAs(raw, r.key, r.want, r.into()); err != nil {
 			return Plugin{}, err
 		}
+		if r.key == "type" {
+			p.typ = unquote(raw)
+		}
 	}
 	return p, nil
 }
 
-// reserved are the keys that libcni reads, beside "type".
+// reserved are the keys that libcni reads.
 var reserved = []struct { //nolint:gochecknoglobals // never written
 	key, want string
 	into      func() any
 }{
+	{"type", "a string", func() any { return new(string) }},
 	{"name", "a string", func() any { return new(string) }},
 	{"cniVersion", "a string", func() any { return new(string) }},
 	{"ipam", "an object", func() any { return new(types.IPAM) }},
@@ -84,7 +86,7 @@ var reserved = []struct { //nolint:gochecknoglobals // never written
 func (p Plugin) Type() string { return p.typ }
 
 // Has reports whether the object has key.
-func (p Plugin) Has(key string) bool { return p.keys.has(key) }
+func (p Plugin) Has(key string) bool { _, ok := p.keys[key]; return ok }
 
 // Get returns the value of key, without white space, and whether it is there.
 func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key) }
@@ -158,11 +160,7 @@ func (p *Plugin) UnmarshalJSON(data []byte) error {
 	if isNull(data) {
 		return nil
 	}
-	keys, err := parseObject(data)
-	if err != nil {
-		return err
-	}
-	q, err := newPlugin(keys)
+	q, err := parsePlugin(data)
 	if err != nil {
 		return err
 	}

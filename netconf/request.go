@@ -37,8 +37,15 @@ type Request struct {
 // type, or the network no valid name, and with [ErrDecode] when r holds what is
 // not JSON.
 func (n Network) Request(i int, r Request) ([]byte, error) {
-	if err := n.requestable(i); err != nil {
-		return nil, err
+	switch {
+	case n.invalid != nil:
+		return nil, n.invalid
+	case i < 0 || i >= len(n.plugins):
+		return nil, n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
+	case n.list.name == "":
+		return nil, n.fail(ErrInvalid, "name", errMissing)
+	case n.plugins[i].typ == "":
+		return nil, n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
 	}
 	keys := n.plugins[i].keys.shallow()
 	if err := r.addTo(keys, n.plugins[i].Capabilities()); err != nil {
@@ -50,40 +57,16 @@ func (n Network) Request(i int, r Request) ([]byte, error) {
 }
 
 // CheckRequest fails as Request would for some plugin of n, or because n has no
-// plugins, at a fraction of the cost. It also fails with [ErrInvalid] if n is larger
-// than [Parse] allows, which edits can make it.
+// plugins. It also fails with [ErrInvalid] if n is larger than [Parse] allows, which
+// edits can make it.
 func (n Network) CheckRequest(r Request) error {
-	if len(n.plugins) == 0 {
-		return n.requestable(0)
-	}
 	if n.Size() > bounds.Network {
 		return n.fail(ErrInvalid, "", bounds.Above(bounds.Network))
 	}
-	for i, p := range n.plugins {
-		if err := n.requestable(i); err != nil {
+	for i := range max(len(n.plugins), 1) {
+		if _, err := n.Request(i, r); err != nil {
 			return err
 		}
-		if _, err := r.runtimeConfig(p.Capabilities()); err != nil {
-			return inNetwork(n.Name(), under(pluginKey(i), err))
-		}
-	}
-	if err := r.checkPrevResult(); err != nil {
-		return inNetwork(n.Name(), under(pluginKey(0), err))
-	}
-	return nil
-}
-
-// requestable fails where there is no i'th plugin that could be run.
-func (n Network) requestable(i int) error {
-	switch {
-	case n.invalid != nil:
-		return n.invalid
-	case i < 0 || i >= len(n.plugins):
-		return n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
-	case n.list.name == "":
-		return n.fail(ErrInvalid, "name", errMissing)
-	case n.plugins[i].typ == "":
-		return n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
 	}
 	return nil
 }
@@ -91,46 +74,17 @@ func (n Network) requestable(i int) error {
 // addTo stores what r adds in keys, those of a plugin with the given
 // capabilities.
 func (r Request) addTo(keys object, capabilities []string) error {
-	if err := r.checkPrevResult(); err != nil {
-		return err
-	}
-	if r.hasPrevResult() {
-		keys.set("prevResult", splitObject(r.PrevResult).marshal())
-	}
-	runtimeConfig, err := r.runtimeConfig(capabilities)
-	if err != nil {
-		return err
-	}
-	if len(runtimeConfig) > 0 {
-		keys["runtimeConfig"] = runtimeConfig.marshal()
-	}
-	if r.ValidAttachments != nil {
-		valid, err := encode(r.ValidAttachments)
-		if err != nil {
-			return &Error{Kind: ErrInvalid, Key: "cni.dev/valid-attachments", Err: err}
+	if len(r.PrevResult) > 0 && !isNull(r.PrevResult) {
+		err := checkBounds(r.PrevResult, math.MaxInt)
+		var result object
+		if err == nil {
+			result, err = parseObject(r.PrevResult)
 		}
-		keys["cni.dev/valid-attachments"] = valid
-		keys["cni.dev/attachments"] = valid
+		if err != nil {
+			return under("prevResult", err)
+		}
+		keys.set("prevResult", result.marshal())
 	}
-	return nil
-}
-
-func (r Request) hasPrevResult() bool { return len(r.PrevResult) > 0 && !isNull(r.PrevResult) }
-
-func (r Request) checkPrevResult() error {
-	if !r.hasPrevResult() {
-		return nil
-	}
-	err := checkBounds(r.PrevResult, math.MaxInt)
-	if err == nil {
-		err = checkObject(r.PrevResult)
-	}
-	return under("prevResult", err)
-}
-
-// runtimeConfig returns the capability arguments for a plugin with the given
-// capabilities.
-func (r Request) runtimeConfig(capabilities []string) (object, error) {
 	args := object{}
 	for _, name := range capabilities {
 		arg, ok := r.CapabilityArgs[name]
@@ -141,9 +95,20 @@ func (r Request) runtimeConfig(capabilities []string) (object, error) {
 			arg = json.RawMessage("null")
 		}
 		if err := checkJSON(arg); err != nil {
-			return nil, under("runtimeConfig", under(name, err))
+			return under("runtimeConfig", under(name, err))
 		}
 		args[name] = compact(arg)
 	}
-	return args, nil
+	if len(args) > 0 {
+		keys["runtimeConfig"] = args.marshal()
+	}
+	if r.ValidAttachments != nil {
+		valid, err := encode(r.ValidAttachments)
+		if err != nil {
+			return &Error{Kind: ErrInvalid, Key: "cni.dev/valid-attachments", Err: err}
+		}
+		keys["cni.dev/valid-attachments"] = valid
+		keys["cni.dev/attachments"] = valid
+	}
+	return nil
 }

@@ -93,6 +93,7 @@ func TestRequestErrors(t *testing.T) {
 	}{
 		{"before the first", requestNetwork, -1, netconf.Request{}, wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins"}},
 		{"after the last", requestNetwork, 2, netconf.Request{}, wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins", text: "2 of 2"}},
+		{"empty name", `{"name":"","type":"a"}`, 0, netconf.Request{}, wantError{kind: netconf.ErrInvalid, key: "name"}},
 		{"no name", `{"type":"a"}`, 0, netconf.Request{}, wantError{kind: netconf.ErrInvalid, key: "name"}},
 		{"prevResult an array", requestNetwork, 0, netconf.Request{PrevResult: json.RawMessage(`[]`)}, wantError{kind: netconf.ErrDecode, network: "n", key: "plugins[0].prevResult"}},
 		{"prevResult no JSON", requestNetwork, 1, netconf.Request{PrevResult: json.RawMessage(`{`)}, wantError{kind: netconf.ErrDecode, network: "n", key: "plugins[1].prevResult"}},
@@ -111,29 +112,6 @@ func TestRequestErrors(t *testing.T) {
 			}
 			tt.want.check(t, err)
 		})
-	}
-}
-
-func BenchmarkRequest(b *testing.B) {
-	n := mustParse(b, requestNetwork)
-	r := netconf.Request{
-		PrevResult:     json.RawMessage(`{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24","interface":0}]}`),
-		CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`)},
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := n.Request(1, r); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkParse(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := netconf.Parse([]byte(requestNetwork)); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

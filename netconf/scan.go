@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 )
 
 // A scanner goes through valid JSON, without making anything of it: its methods
@@ -153,32 +152,4 @@ func (k *keySet) add(raw []byte) bool {
 	}
 	k.many[string(key)] = true
 	return true
-}
-
-// hugeNumber returns a key whose value has a number that does not fit into a float64, which
-// encoding/json cannot decode without a type, or "".
-func (o object) hugeNumber() string {
-	for _, key := range o.sorted() {
-		if hasHugeNumber(o[key]) {
-			return key
-		}
-	}
-	return ""
-}
-
-// hasHugeNumber scans valid JSON.
-func hasHugeNumber(text []byte) bool {
-	for s := (scanner{text: text}); s.at < len(text); {
-		switch c := text[s.at]; {
-		case c == '-' || '0' <= c && c <= '9':
-			if _, err := strconv.ParseFloat(string(s.value()), 64); err != nil {
-				return true
-			}
-		case c == '"':
-			s.value()
-		default:
-			s.at++
-		}
-	}
-	return false
 }

@@ -199,22 +199,7 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	if n.IsZero() {
 		return n, c.Invalid("", errors.New("a network is null, want an object"))
 	}
-	var keys struct{ Type json.RawMessage } // in any case, as other programs read it
-	data, _ := n.MarshalJSON()              // does not fail
-	if err := json.Unmarshal(data, &keys); err == nil && keys.Type != nil {
-		return n, c.Invalid("", errors.New(`has both "type" and "plugins": a plugin has a type, and a list has plugins`))
-	}
-	var edits []netconf.Edit
-	if !n.Has("name") {
-		edits = append(edits, netconf.Set("name", c.Name))
-	}
-	if !n.Has("cniVersion") && !n.Has("cniVersions") {
-		edits = append(edits, netconf.Set("cniVersion", c.CNIVersion))
-	}
-	if edits == nil {
-		return n, nil
-	}
-	return n.Edit(edits...)
+	return n.Complete(c.Name, c.CNIVersion)
 }
 
 // Add attaches the container as t says and prints the result of the first

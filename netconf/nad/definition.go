@@ -131,7 +131,7 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 	}
 	n, err := d.network(r.ConfDir)
 	if err == nil {
-		n, err = n.Edit(r.defaults(n, d.Name)...)
+		n, err = n.Complete(d.Name, r.CNIVersion)
 	}
 	if err == nil {
 		err = n.Runnable()
@@ -160,31 +160,7 @@ func (d Definition) network(confDir fs.FS) (netconf.Network, error) {
 		}
 		return n, err
 	}
-	n, err := netconf.Parse([]byte(d.Config))
-	if e := (*netconf.Error)(nil); !errors.As(err, &e) || e.Key != "name" {
-		return n, err
-	}
-	keys, decodeErr := netconf.Decode[map[string]json.RawMessage]([]byte(d.Config))
-	if decodeErr != nil || string(keys["name"]) != `""` {
-		return n, err
-	}
-	delete(keys, "name")
-	var config bytes.Buffer
-	enc := json.NewEncoder(&config)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(keys); err != nil {
-		return netconf.Network{}, err
-	}
-	return netconf.Parse(config.Bytes())
-}
-
-// defaults are what n lacks.
-func (r Rules) defaults(n netconf.Network, name string) []netconf.Edit {
-	edits := []netconf.Edit{netconf.Default("name", name)}
-	if r.CNIVersion != "" && !n.Has("cniVersions") {
-		edits = append(edits, netconf.Default("cniVersion", r.CNIVersion))
-	}
-	return edits
+	return netconf.Parse([]byte(d.Config))
 }
 
 // Check fails as [Definition.Network] does if r does not allow the plugins of n, which may

@@ -60,8 +60,8 @@ type Network struct {
 // version. It fails as [netconf.Parse], [netconf.Network.Runnable] and [nad.Rules.Check] do.
 func (n Network) Network(r nad.Rules) (netconf.Network, error) {
 	network, err := netconf.Parse([]byte(n.Config))
-	if err == nil && network.CNIVersion() == "" && !network.Has("cniVersions") && r.CNIVersion != "" {
-		network, err = network.Edit(netconf.Default("cniVersion", r.CNIVersion))
+	if err == nil {
+		network, err = network.Complete("", r.CNIVersion)
 	}
 	if err == nil {
 		err = network.Runnable()
