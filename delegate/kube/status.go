@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"k8s.io/client-go/util/workqueue"
 
+	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -99,29 +99,25 @@ type StatusConfig struct {
 type StatusWriter struct {
 	config  StatusConfig
 	view    *View
-	queue   workqueue.TypedDelayingInterface[nad.Pod]
-	backoff workqueue.TypedRateLimiter[nad.Pod] // after a failure
-	refused workqueue.TypedRateLimiter[nad.Pod] // after a refusal
+	queue   *apierr.Queue[nad.Pod]
 	limiter *rate.Limiter
-	turns   chan struct{} // has an element for each attempt
-	ended   chan struct{} // closed when Run returns
+	tell    rate.Sometimes // of refusals
+	ended   chan struct{}  // closed when Run returns
 
 	mu       sync.Mutex // protects what follows
 	pods     map[nad.Pod]*podStatus
 	stats    StatusStats
 	answered time.Time // when a request was begun that the API server has answered
 	away     bool      // it has not answered lately
-	told     time.Time // when the last refusal was told
 }
 
-// A stage is how far the status of a pod is. Only write leaves due and unheard for sending, by
-// way of paced, and only attempt ends in idle.
+// A stage is how far the status of a pod is. Only write leaves due and unheard for sending, and
+// only attempt ends in idle.
 type stage int
 
 const (
 	idle    stage = iota // there is nothing to do
 	due                  // to be written, or to be tried again
-	paced                // the limiter has given it a time
 	sending              // a request is under way
 	unheard              // the last request was not answered: to be tried again when another one is
 )
@@ -134,11 +130,10 @@ type podStatus struct {
 	waiting   []chan error // to be told what becomes of the next attempt
 
 	// What was written last.
-	text      string // "" if it is not what the API server has
-	version   string // the pod's resourceVersion then; "" if nothing was written
-	written   time.Time
-	created   time.Time // of the sandbox
-	contested bool      // somebody else has written too, and an Event has said so
+	text    string // "" if it is not what the API server has
+	version string // the pod's resourceVersion then; "" if nothing was written
+	written time.Time
+	created time.Time // of the sandbox
 }
 
 // NewStatusWriter returns a StatusWriter for the cluster of v. If v watches pods, the
@@ -147,11 +142,9 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 	w := &StatusWriter{
 		config:  c,
 		view:    v,
-		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
-		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](100*time.Millisecond, 30*time.Second),
-		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Second, 10*time.Minute),
+		queue:   apierr.NewQueue[nad.Pod](),
 		limiter: rate.NewLimiter(rate.Limit(cmp.Or(c.Rate, 50)), 1),
-		turns:   make(chan struct{}, requestsAtATime),
+		tell:    rate.Sometimes{Interval: tellInterval},
 		ended:   make(chan struct{}),
 		pods:    map[nad.Pod]*podStatus{},
 	}
@@ -172,22 +165,11 @@ func (w *StatusWriter) Run(ctx context.Context) {
 	if w.view.pods != nil {
 		running.Go(func() { w.repair(ctx) })
 	}
-	for {
-		pod, ended := w.queue.Get()
-		if ended {
-			return
+	w.queue.Run(requestsAtATime, func(pod nad.Pod) {
+		if ctx.Err() == nil {
+			w.attempt(ctx, pod)
 		}
-		// One goroutine for each pod: their number is limited by that of the node's pods.
-		running.Go(func() {
-			defer w.queue.Done(pod)
-			select {
-			case w.turns <- struct{}{}:
-				defer func() { <-w.turns }()
-				w.attempt(ctx, pod)
-			case <-ctx.Done():
-			}
-		})
-	}
+	})
 }
 
 // Changed says that the records of the sandbox pod.Container have changed, or have been
@@ -207,7 +189,7 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 		}
 		w.note(pod, nil)
 		if !turns[id] {
-			w.queue.AddAfter(id, time.Duration(len(turns))*time.Second/10)
+			w.later(id, time.Duration(len(turns))*time.Second/10)
 			turns[id] = true
 		}
 	}
@@ -277,11 +259,25 @@ func identity(pod nad.Pod) nad.Pod {
 
 // change notes that a pod has something to do, and does it after delay.
 func (w *StatusWriter) change(pod nad.Pod, waiting chan error, delay time.Duration) {
-	if pod.Valid() {
-		w.note(pod, waiting)
-		w.queue.AddAfter(identity(pod), delay)
+	if !pod.Valid() {
+		return
 	}
+	w.note(pod, waiting)
+	if waiting == nil {
+		w.later(identity(pod), delay)
+		return
+	}
+	w.limiter.Reserve() // others make up for it
+	w.queue.Add(identity(pod))
 }
+
+// later has a pod looked at after delay, or later if the limiter wants that.
+func (w *StatusWriter) later(pod nad.Pod, delay time.Duration) {
+	w.queue.AddAfter(pod, max(delay, w.pace()))
+}
+
+// pace returns how long the next request is to be held back.
+func (w *StatusWriter) pace() time.Duration { return w.limiter.Reserve().Delay() }
 
 // note notes that a pod has something to do.
 func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {

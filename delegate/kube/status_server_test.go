@@ -174,7 +174,8 @@ func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
 	})
 }
 
-func TestTheServerAcceptsEveryEvent(t *testing.T) {
+// The limits are those of events.k8s.io/v1.
+func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
 	t.Parallel()
 	s := withServer(t, Config{}, StatusWait)
 	long := strings.Repeat("ä", 2000)
@@ -190,6 +191,14 @@ func TestTheServerAcceptsEveryEvent(t *testing.T) {
 	for _, e := range kubetest.List[eventsv1.Event](s.server) {
 		if want := e.Reason == string(addedInterface); (e.Type == corev1.EventTypeNormal) != want {
 			t.Errorf("%s is %s", e.Reason, e.Type)
+		}
+		for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {
+			if n := len(value); n == 0 || n > 128 {
+				t.Errorf("%s of %s: %d bytes", name, e.Reason, n)
+			}
+		}
+		if len(e.Note) > 1024 || len(e.Name) > 253 || e.EventTime.IsZero() {
+			t.Errorf("%s: note of %d bytes, name of %d, at %v", e.Reason, len(e.Note), len(e.Name), e.EventTime)
 		}
 	}
 }

@@ -76,13 +76,6 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 			}
 		}
 	}
-	if v.outcome == early {
-		w.queue.AddAfter(pod, v.delay)
-		return
-	}
-	if p.stage == paced {
-		p.stage = due
-	}
 	if v.outcome != failed || v.unheard && w.config.Policy != StatusRequire {
 		for _, c := range waiting {
 			c <- v.err
@@ -90,8 +83,7 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 		p.waiting = slices.DeleteFunc(p.waiting, func(c chan error) bool { return slices.Contains(waiting, c) })
 	}
 	if !w.again(ctx, pod, v) {
-		w.backoff.Forget(pod)
-		w.refused.Forget(pod)
+		w.queue.Forget(pod)
 		if !more {
 			p.stage = idle
 		}
@@ -103,24 +95,19 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 
 // again plans the next attempt, if the verdict on the last one asks for it. The caller holds w.mu.
 func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
-	switch v.outcome {
-	case failed:
-		w.queue.AddAfter(pod, max(v.delay, w.backoff.When(pod)))
+	if v.outcome != failed && v.outcome != refused {
+		return false
+	}
+	times := w.queue.Retry(pod, v.outcome == refused, max(v.delay, w.pace()))
+	if v.outcome == failed {
 		w.view.log.DebugContext(ctx, "network status not written yet", "pod", pod.String(), "error", v.err)
-		return true
-	case refused:
-		w.queue.AddAfter(pod, w.refused.When(pod))
-		if w.refused.NumRequeues(pod) <= tolerated {
-			return true
-		}
-		if w.told.IsZero() || time.Since(w.told) >= tellInterval {
-			w.told = time.Now()
+	} else if times > tolerated {
+		w.tell.Do(func() {
 			w.view.log.WarnContext(ctx, "network status refused", "pod", pod.String(), "error", v.err)
 			w.config.Events.program(statusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
-		}
-		return true
+		})
 	}
-	return false
+	return true
 }
 
 // desired returns the status of the newest of the sandboxes of a pod, and those that have
@@ -143,7 +130,7 @@ func (w *StatusWriter) desired(ctx context.Context, pod nad.Pod, sandboxes []str
 	return newest, recorded, errors.Join(errs...)
 }
 
-// write writes the status of a pod, unless that is not needed or not due yet.
+// write writes the status of a pod, unless that is not needed.
 func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, want Status) verdict {
 	w.mu.Lock()
 	if !w.needed(pod, p, want) {
@@ -154,13 +141,6 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	if v.outcome != settled {
 		w.mu.Unlock()
 		return v
-	}
-	if p.stage != paced {
-		p.stage = paced
-		if delay := w.limiter.Reserve().Delay(); delay > 0 && len(p.waiting) == 0 {
-			w.mu.Unlock()
-			return verdict{outcome: early, delay: delay}
-		}
 	}
 	p.stage = sending
 	w.mu.Unlock()
@@ -300,7 +280,7 @@ func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
 		w.view.log.InfoContext(ctx, "Kubernetes API answers again")
 		for pod, p := range w.pods {
 			if p.stage == unheard {
-				w.queue.Add(pod) // however long its pause still is
+				w.later(pod, 0) // however long its pause still is
 			}
 		}
 	}
@@ -344,9 +324,6 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	w.stats.Overwritten++
 	p.text = ""
 	p.begin()
-	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
-	if !p.contested {
-		p.contested = true
-		w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
-	}
+	w.later(pod, time.Until(p.written.Add(repairInterval)))
+	w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
 }

@@ -10,7 +10,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
@@ -18,6 +17,7 @@ import (
 const (
 	requestTimeout = 10 * time.Second // for each request of the writer
 	resumeInterval = time.Second / 10 // between two claims after the start
+	writesAtATime  = 8                // a slow answer delays no other claim
 )
 
 // Attached says that what a pod is attached to because of its claims has changed: an ADD, a
@@ -89,10 +89,8 @@ func (d *Driver) Stats() Stats {
 
 // A writer writes the status of claims. It is level-triggered.
 type writer struct {
-	driver  *Driver
-	queue   workqueue.TypedDelayingInterface[Ref]
-	backoff workqueue.TypedRateLimiter[Ref] // after a failure
-	refused workqueue.TypedRateLimiter[Ref] // after a refusal
+	driver *Driver
+	queue  *apierr.Queue[Ref]
 
 	mu       sync.Mutex
 	failures map[Ref]string // why the last attempt to attach has failed
@@ -103,9 +101,7 @@ type writer struct {
 func newWriter(d *Driver) *writer {
 	return &writer{
 		driver:   d,
-		queue:    workqueue.NewTypedDelayingQueue[Ref](),
-		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](100*time.Millisecond, 30*time.Second),
-		refused:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](time.Second, 10*time.Minute),
+		queue:    apierr.NewQueue[Ref](),
 		failures: map[Ref]string{}, pending: map[Ref]bool{},
 	}
 }
@@ -121,8 +117,7 @@ func (w *writer) changed(r Ref, failure string) {
 
 // forget forgets a claim that is not prepared any more.
 func (w *writer) forget(r Ref) {
-	w.backoff.Forget(r)
-	w.refused.Forget(r)
+	w.queue.Forget(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.failures, r)
@@ -131,8 +126,6 @@ func (w *writer) forget(r Ref) {
 // run writes until ctx ends, and the queue with it. It begins with the claims that an earlier
 // process has prepared.
 func (w *writer) run(ctx context.Context) {
-	var running sync.WaitGroup
-	defer running.Wait()
 	claims, _, err := w.driver.config.Store.All() // the damaged ones have their own message
 	if err != nil {
 		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
@@ -143,16 +136,7 @@ func (w *writer) run(ctx context.Context) {
 		w.mu.Unlock()
 		w.queue.AddAfter(c.Ref, time.Duration(i)*resumeInterval)
 	}
-	for {
-		ref, ended := w.queue.Get()
-		if ended {
-			return
-		}
-		running.Go(func() { // a slow answer delays no other claim
-			defer w.queue.Done(ref)
-			w.attempt(ctx, ref)
-		})
-	}
+	w.queue.Run(writesAtATime, func(ref Ref) { w.attempt(ctx, ref) })
 }
 
 // attempt makes the status of a claim what the records say, or plans the next attempt.
@@ -162,14 +146,13 @@ func (w *writer) attempt(ctx context.Context, ref Ref) {
 	switch {
 	case ctx.Err() != nil: // the next process does it
 	case err == nil:
-		w.backoff.Forget(ref)
-		w.refused.Forget(ref)
+		w.queue.Forget(ref)
 	case apierr.Refused(err):
 		w.driver.log.WarnContext(ctx, "status of a claim refused", "claim", ref.String(), "error", err)
-		w.queue.AddAfter(ref, w.refused.When(ref))
+		w.queue.Retry(ref, true, 0)
 	default:
 		w.driver.log.DebugContext(ctx, "status of a claim not written yet", "claim", ref.String(), "error", err)
-		w.queue.AddAfter(ref, max(w.backoff.When(ref), apierr.Delay(err, 10*time.Minute)))
+		w.queue.Retry(ref, false, apierr.Delay(err, 10*time.Minute))
 	}
 }
 
