@@ -208,19 +208,6 @@ func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 	})
 }
 
-// An ADD that fails is undone, and the answer has its code.
-func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", x.Plugins["b"])
-	p := n.start(x)
-	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `"red"`, "no free device", "code 113")
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-	nodetest.Equal(t, "records", p.records(), nil)
-	nodetest.Equal(t, "running", n.running(), nil)
-}
-
 // late is a margin that leaves a request three seconds, in which what nothing holds up is done.
 func late(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) }
 

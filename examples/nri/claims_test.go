@@ -435,24 +435,6 @@ func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
 	nodetest.Equal(t, "prepared", c.prepares(), nil)
 }
 
-// A claim whose record is damaged is an error for its pod, and not for others.
-func TestDamagedClaimStopsItsPodOnly(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	c.startWith(x)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	c.prepared("s2", "uid-2", inline("a", ""))
-	c.write("x", "state", "claims", "uid-1_claim-s1")
-	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), "damaged", "code 5")
-	c.mustRun(c.pod("c2", "uid-2", ""))
-	if err := c.prepare(o); err != nil { // the kubelet does, for each sandbox
-		t.Fatal(err)
-	}
-	c.mustRun(c.pod("c3", "uid-1", ""))
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net1"})
-}
-
 // Nothing is attached to a pod on the host's network, and the claim's status says so.
 func TestClaimsOfPodsOnTheHostsNetwork(t *testing.T) {
 	t.Parallel()
@@ -590,47 +572,6 @@ func TestClaimsOutliveThePlugin(t *testing.T) {
 	nodetest.Equal(t, "records", p.records(), nil)
 }
 
-// The driver serves the kubelet while the runtime is away. The plugin connects again, however
-// often that fails.
-func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	refuse, tried := make(chan bool, 1), make(chan struct{}, 1000)
-	refuse <- false
-	p := c.startWith(x, func(p *Plugin) {
-		p.longestWait = sweepOften
-		dial := p.dial
-		p.dial = func(ctx context.Context, path string) (net.Conn, error) {
-			r := <-refuse
-			refuse <- r
-			if r {
-				tried <- struct{}{}
-				return nil, errors.New("refused")
-			}
-			return dial(ctx, path)
-		}
-	})
-	<-refuse
-	refuse <- true
-	p.disconnect()
-	for range 20 {
-		nodetest.Come(t, tried, "it tries again")
-	}
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	<-refuse
-	refuse <- false
-	p.connected()
-	c.mustRun(c.pod("c1", "uid-1", ""))
-	c.reports(o, "net1", "Ready=True")
-	p.disconnect()
-	p.connected()
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "alive", x.Live(), nil)
-}
-
 // What is left when the kubelet releases a claim is detached, in all sandboxes, and only that.
 // If that fails the claim stays, and the kubelet tries again. One network whose plugin fails
 // does not keep the others attached.
@@ -662,60 +603,21 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 }
 
-// A DEL that fails does not keep the other networks of claims attached. What is left is
-// detached when the kubelet releases the claim.
-func TestStopGoesOnAfterAFailure(t *testing.T) {
+// A pod that was started without the plugin lacks the networks of its claims, and their status
+// says why.
+func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	x := plugins()
-	good := x.Plugins["b"]
-	x.Plugins["b"] = delegatetest.FailOn("DEL", 101, "not now", good)
 	p := c.startWith(x)
-	o := c.prepared("s1", "uid-1", inline("a", ""), inline("b", ""))
-	s := c.pod("c1", "uid-1", "blue")
-	c.mustRun(s)
-	c.stop(s)
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net2", "ADD b net3", "DEL b net3", "DEL a net2", "DEL a net1"})
-	nodetest.Equal(t, "records", p.records(), []string{"c1 deleting"})
-	c.reports(o, "Ready=False", "not now")
-	x.Plugins["b"] = good
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "alive", x.Live(), nil)
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	nodetest.Equal(t, "records", p.records(), nil)
-}
-
-// A pod that was started without the plugin lacks the networks of its claims. It is attached
-// under the same conditions as one that selects networks, and else the claim's status says why
-// it is not.
-func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
-	t.Parallel()
-	for _, attachRunning := range []bool{false, true} {
-		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
-			t.Parallel()
-			c := newCluster(t)
-			x := plugins()
-			p := c.startWith(x, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
-			o := c.prepared("s1", "uid-1", inline("a", ""))
-			c.list(c.pod("c1", "uid-1", ""))
-			c.list(c.pod("c2", "uid-2", ""))
-			p.disconnect()
-			p.connected()
-			got := p.pass(synchronized)
-			if attachRunning {
-				nodetest.Equal(t, "passes", []Pass{got}, []Pass{{Synchronized: true, Attached: 1}})
-				nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
-				c.reports(o, "net1", "Ready=True")
-				return
-			}
-			nodetest.Equal(t, "passes", []Pass{got}, []Pass{{Synchronized: true, Unattached: 1}})
-			nodetest.Equal(t, "calls", x.Trace(), nil)
-			c.reports(o, "Ready=False", "started without nri")
-		})
-	}
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	c.list(c.pod("c1", "uid-1", ""))
+	c.list(c.pod("c2", "uid-2", ""))
+	p.disconnect()
+	p.connected()
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Unattached: 1})
+	nodetest.Equal(t, "calls", x.Trace(), nil)
+	c.reports(o, "Ready=False", "started without nri")
 }
 
 // A pod that the runtime has given up without an event is detached when its namespace is gone, and

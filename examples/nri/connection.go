@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,8 +56,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	defer reconciler.Wait()
 	defer p.work.end()
 	defer stop()
-	longest := cmp.Or(p.longestWait, longestWait)
-	for wait := min(firstWait, longest); ; wait = min(2*wait, longest) {
+	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		err := p.serve(ctx, conf)
 		switch {
 		case ctx.Err() != nil:
@@ -66,7 +64,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case p.Launched, errors.Is(err, errTaken):
 			return err
 		case errors.Is(err, errLost):
-			wait = min(firstWait, longest) // it was connected
+			wait = firstWait // it was connected
 		}
 		p.log().WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
 		daemon.Pause(ctx, wait)

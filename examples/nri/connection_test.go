@@ -388,45 +388,25 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	p.stop()
 }
 
-// Two plugins with a state directory each, on one runtime or two, do not touch each
-// other's pods, even if one loses its connection or ends.
+// Two plugins with a state directory each, on one runtime, do not touch each other's
+// attachments, even if one loses its connection or ends.
 func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	t.Parallel()
-	for _, runtimes := range []int{1, 2} {
-		t.Run([]string{"", "one runtime", "two runtimes"}[runtimes], func(t *testing.T) {
-			t.Parallel()
-			nodes := []*node{newNode(t), newNode(t)}
-			if runtimes == 1 {
-				nodes[1] = nodes[0]
-			}
-			xs, ps := []*delegatetest.Exec{plugins(), plugins()}, make([]*process, 2)
-			for i, n := range nodes {
-				ps[i] = n.start(xs[i], func(p *Plugin) {
-					p.Config.Index, p.Config.StateDir = []string{"90", "91"}[i], n.file("state", p.Config.Index+string(rune('a'+i)))
-				})
-			}
-			for i, n := range nodes[:runtimes] {
-				n.mustRun(n.sandbox("c"+string(rune('1'+i)), "blue"))
-			}
-			before := [][]string{xs[0].Live(), xs[1].Live()}
-			for i, p := range ps {
-				p.disconnect()
-				ps[1-i].kick()
-				p.connected()
-				p.pass(synchronized)
-				p.kick()
-				p.pass(func(Pass) bool { return true })
-			}
-			ps[0].stop()
-			ps[1].kick()
-			ps[1].pass(func(Pass) bool { return true })
-			for i := range xs {
-				nodetest.Equal(t, "alive", xs[i].Live(), before[i])
-				if len(xs[i].Live()) != 1 {
-					t.Errorf("alive: %q", xs[i].Live())
-				}
-			}
-		})
+	n := newNode(t)
+	xs := []*delegatetest.Exec{plugins(), plugins()}
+	one := n.start(xs[0])
+	two := n.start(xs[1], func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
+	n.mustRun(n.sandbox("c1", "blue"))
+	for _, p := range []*process{one, two} {
+		p.disconnect()
+		p.connected()
+		p.pass(synchronized)
+	}
+	one.stop()
+	two.kick()
+	two.pass(func(Pass) bool { return true })
+	for _, x := range xs {
+		nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 	}
 }
 

@@ -51,8 +51,6 @@ type Plugin struct {
 	dial  dialer        // nil means unix sockets
 	pause time.Duration // after a pod could not be detached, see [lifecycle.Sweeper]
 
-	longestWait time.Duration // before connecting again; 0 means the constant
-
 	opened  atomic.Pointer[service] // nil before the first Configure
 	pods    pods
 	work    work

@@ -19,7 +19,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -34,14 +33,9 @@ func TestRealPlugins(t *testing.T) {
 	t.Parallel()
 	if bin := os.Getenv(insideEnv); bin != "" {
 		t.Run("life", func(t *testing.T) { realLife(t, bin) })
-		t.Run("missed stop", func(t *testing.T) { realMissedStop(t, bin) })
-		t.Run("failure", func(t *testing.T) { realFailure(t, bin) })
-		t.Run("too slow", func(t *testing.T) { realTooSlow(t, bin) })
 		t.Run("restart", func(t *testing.T) { realRestart(t, bin) })
 		t.Run("reboot", func(t *testing.T) { realReboot(t, bin) })
 		t.Run("claims", func(t *testing.T) { realClaims(t, bin) })
-		t.Run("two runtimes", func(t *testing.T) { realTwoRuntimes(t, bin) })
-		t.Run("two on one runtime", func(t *testing.T) { realTwoOnOne(t, bin) })
 		t.Run("launched", func(t *testing.T) { realLaunched(t, bin) })
 		return
 	}
@@ -169,70 +163,6 @@ func realLife(t *testing.T, bin string) {
 	nodetest.Equal(t, "records", p.records(), nil)
 }
 
-func realMissedStop(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	p := n.startReal(bin)
-	s, netns := n.realSandbox("c1", "blue,red")
-	other, otherNS := n.realSandbox("c2", "blue")
-	n.mustRun(s, other)
-	p.stop()
-	nodetest.OK(t, host.RemoveNS(netns))
-	n.forget(s)
-	p = n.startReal(bin)
-	nodetest.Equal(t, "records", p.records(), []string{"c2 added"})
-	if got := n.leases(); len(got) != 1 {
-		t.Errorf("leases %q", got)
-	}
-	if got := n.interfaces(otherNS); len(got) != 1 {
-		t.Errorf("interfaces of the other pod: %q", got)
-	}
-	n.stop(other)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-}
-
-func realFailure(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	p := n.startReal(bin)
-	n.write(`{"cniVersion":"1.0.0","name":"tiny","type":"bridge","bridge":"br-tiny",
-		"ipam":{"type":"host-local","subnet":"10.79.0.0/30"}}`, "net.d", "tiny.conf")
-	first, _ := n.realSandbox("c1", "tiny")
-	n.mustRun(first)
-	s, netns := n.realSandbox("c2", "blue,tiny,red")
-	err := n.run(s)
-	if err == nil {
-		t.Error("the pod is started")
-	}
-	nodetest.Says(t, err, `"tiny"`, "bridge", "no IP addresses available")
-	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
-	nodetest.Equal(t, "leases", n.leases(), []string{"10.79.0.2"})
-	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
-	n.stop(first)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-}
-
-// A plugin that hangs, with a child, does not take the pod's start beyond its
-// time; what came before it is undone.
-func realTooSlow(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	hang := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && { sleep 1000 & sleep 1000; }\nexit 0\n"
-	nodetest.OK(t, os.WriteFile(filepath.Join(bin, "hang"), []byte(hang), 0o700))
-	n.network("slow", "hang")
-	p := n.startReal(bin, func(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) })
-	s, netns := n.realSandbox("c1", "blue,slow")
-	nodetest.Says(t, n.run(s), "code 11")
-	nodetest.Equal(t, "running", n.running(), nil)
-	p.work.running.Wait()
-	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
-	again, _ := n.realSandbox("c2", "blue")
-	n.mustRun(again)
-	n.stop(again)
-}
-
 // A runtime that is started again, as containerd is: pods that have ended while
 // it was away stay in its list, with the path of a namespace that is gone, and
 // there is no event of them any more.
@@ -296,64 +226,6 @@ func realReboot(t *testing.T, bin string) {
 	}
 	n.stop(fresh)
 	nodetest.Equal(t, "leases", n.leases(), nil)
-}
-
-// Two runtimes with one of us each, and one of the two restarts.
-func realTwoRuntimes(t *testing.T, bin string) {
-	t.Helper()
-	one, two := newRealNode(t), newRealNode(t)
-	p1, p2 := one.startReal(bin), two.startReal(bin)
-	s1, ns1 := one.realSandbox("c1", "blue,red")
-	s2, ns2 := two.realSandbox("c2", "blue,red")
-	one.mustRun(s1)
-	two.mustRun(s2)
-	want1, want2 := one.interfaces(ns1), two.interfaces(ns2)
-	one.Stop()
-	p1.disconnect()
-	p2.kick()
-	p2.pass(func(Pass) bool { return true })
-	one.boot()
-	p1.connected()
-	p1.pass(synchronized)
-	nodetest.Equal(t, "first runtime's pod", one.interfaces(ns1), want1)
-	nodetest.Equal(t, "second runtime's pod", two.interfaces(ns2), want2)
-	one.stop(s1)
-	nodetest.Equal(t, "second runtime's pod", two.interfaces(ns2), want2)
-	if got := len(two.leases()); got != 2 {
-		t.Errorf("%d leases", got)
-	}
-	two.stop(s2)
-	nodetest.Equal(t, "leases", two.leases(), nil)
-	nodetest.Equal(t, "records", append(p1.records(), p2.records()...), nil)
-}
-
-// Two of us on one runtime: both attach what a pod selects, and neither touches
-// what the other has attached, when it comes back or when it goes for good.
-func realTwoOnOne(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	first := n.startReal(bin)
-	second := n.startReal(bin, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
-	s, netns := n.realSandbox("c1", "blue")
-	n.mustRun(s)
-	want := n.interfaces(netns)
-	if len(want) != 2 {
-		t.Errorf("interfaces %q", want)
-	}
-	for _, p := range []*process{first, second} {
-		p.disconnect()
-		p.connected()
-		p.pass(synchronized)
-	}
-	second.stop()
-	first.kick()
-	first.pass(func(Pass) bool { return true })
-	nodetest.Equal(t, "interfaces", n.interfaces(netns), want)
-	second = n.startReal(bin, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
-	n.stop(s)
-	nodetest.Equal(t, "interfaces", n.interfaces(netns), nil)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-	nodetest.Equal(t, "records", append(first.records(), second.records()...), nil)
 }
 
 // A plugin that the runtime launches, with an environment of three variables and
