@@ -177,11 +177,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // fail is the error of requests[at]. why is empty if the pod has too few devices.
 func (p *pool) fail(at int, requests []Device, why string) error {
 	r := requests[at]
-	var text strings.Builder
-	free := ""
-	if r.ID != "" {
-		fmt.Fprintf(&text, "resource %q: device %q is %s; ", r.Resource, r.ID, why)
-	} else {
+	what, free := fmt.Sprintf("device %q is %s", r.ID, why), ""
+	if r.ID == "" {
 		asked, more := 0, ""
 		for _, other := range requests {
 			if other.Resource == r.Resource {
@@ -191,19 +188,18 @@ func (p *pool) fail(at int, requests []Device, why string) error {
 		if why == inUseText {
 			more, free = "more ", ", not all of them free"
 		}
-		fmt.Fprintf(&text, "resource %q: the pod's networks ask for %d %sof its devices; ", r.Resource, asked, more)
+		what = fmt.Sprintf("the pod's networks ask for %d %sof its devices", asked, more)
 	}
+	has := "none"
 	if all := p.all[r.Resource]; len(all) > 0 {
-		fmt.Fprintf(&text, "the pod's containers have %d%s: %s", len(all), free, list(all))
-	} else {
-		text.WriteString("the pod's containers have none")
+		has = fmt.Sprintf("%d%s: %s", len(all), free, list(all))
 	}
 	code := types.ErrInvalidNetworkConfig
 	if unknown := p.all[""]; len(unknown) > 0 && why != inUseText {
-		fmt.Fprintf(&text, "; the resource is not known of %s", list(unknown))
+		has += "; the resource is not known of " + list(unknown)
 		code = types.ErrTryAgainLater
 	}
-	return &Error{at, fault.New(code, text.String())}
+	return &Error{at, fault.New(code, fmt.Sprintf("resource %q: %s; the pod's containers have %s", r.Resource, what, has))}
 }
 
 // listed is how many IDs an error lists.

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -80,22 +82,20 @@ func (d Dir) path() string { return cmp.Or(d.Path, defaultPath) }
 // cni returns the directory of files of attachments.
 func (d Dir) cni() string { return path.Join(d.path(), "cni") }
 
-// fileOf returns the name of the file of a, or "". Only a name that Assign can have
-// given is one.
-func (d Dir) fileOf(a delegate.Attachment) string {
-	for _, file := range a.Files {
-		if dir, name := path.Split(file); path.Clean(dir) == d.cni() && d.owns(name) {
-			return name
-		}
-	}
-	return ""
+// owns reports whether Dir has made a file of that name, or write a temporary one.
+func (d Dir) owns(name string) bool {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, durable.TempPrefix), d.prefix())
+	return ok && strings.Trim(strings.TrimSuffix(rest, suffix), "0123456789abcdef") == ""
 }
 
-// owns reports whether a file of that name has been made by Dir.
-func (d Dir) owns(name string) bool {
-	rest, ok := strings.CutPrefix(name, d.prefix())
-	rest, ok2 := strings.CutSuffix(rest, suffix)
-	return ok && ok2 && strings.Trim(rest, "0123456789abcdef") == ""
+// assigned returns the file that Assign has given to a, or "".
+func assigned(a delegate.Attachment) string {
+	var file string
+	_ = json.Unmarshal(a.CapabilityArgs[infoCapability], &file) // that of the runtime may be anything
+	if slices.Contains(a.Files, file) {
+		return file
+	}
+	return ""
 }
 
 // Fill makes the directory of the files that were assigned to as. If the Origin of an
@@ -110,24 +110,23 @@ func (d Dir) owns(name string) bool {
 func (d Dir) Fill(as ...delegate.Attachment) error {
 	var errs []error
 	for _, a := range as {
-		if name := d.fileOf(a); name != "" {
-			errs = append(errs, d.fill(a, name))
+		file := assigned(a)
+		if file == "" {
+			continue
 		}
+		var data []byte
+		var err error
+		if o := nad.ParseOrigin(a.Origin); o.Device != "" {
+			data, err = d.read(path.Join(d.path(), "dp"), devicePluginFile(o.Resource, o.Device))
+		}
+		errs = append(errs, about(a, errors.Join(err, d.write(file, data))))
 	}
 	return errors.Join(errs...)
 }
 
-// fill makes the file name of a.
-func (d Dir) fill(a delegate.Attachment, name string) error {
-	var data []byte
-	var err error
-	if o := nad.ParseOrigin(a.Origin); o.Device != "" {
-		data, err = d.read(path.Join(d.path(), "dp"), devicePluginFile(o.Resource, o.Device))
-	}
-	if err = errors.Join(err, d.write(name, data)); err != nil {
-		return fmt.Errorf("device information of %s: %w", a.IfName, err)
-	}
-	return nil
+// about returns err as one about the file of a.
+func about(a delegate.Attachment, err error) error {
+	return fault.Of("device information of", a.IfName, err)
 }
 
 // devicePluginFile returns the name of the file that a device plugin writes about a device.
@@ -161,9 +160,8 @@ func Describe(root string, networks []status.Network, attached ...delegate.Attac
 // nothing in it. It fails if the file cannot be read, is too large, or is not the JSON of a
 // [status.DeviceInfo].
 func load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
-	var file string
-	_ = json.Unmarshal(a.CapabilityArgs[infoCapability], &file) // that of the runtime may be anything
-	if !slices.Contains(a.Files, file) {
+	file := assigned(a)
+	if file == "" {
 		return nil, nil
 	}
 	data, err := Dir{Root: root}.read(path.Split(file))
@@ -171,11 +169,8 @@ func load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 	if err == nil && len(bytes.TrimSpace(data)) > 0 {
 		err = json.Unmarshal(data, &info)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("device information of %s: %w", a.IfName, err)
-	}
-	if info == (status.DeviceInfo{}) {
-		return nil, nil
+	if err != nil || info == (status.DeviceInfo{}) {
+		return nil, about(a, err)
 	}
 	return &info, nil
 }

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
@@ -35,17 +34,17 @@ func unless(expected, err error) error {
 	return err
 }
 
-// write replaces the file name in the directory of attachments, or removes it if data is
-// nil. It makes the directory.
-func (d Dir) write(name string, data []byte) error {
-	resolved, err := inroot.Resolve(d.Root, d.cni())
+// write replaces a file, or removes it if data is nil. It makes the directory.
+func (d Dir) write(file string, data []byte) error {
+	dir, name := path.Split(file)
+	resolved, err := inroot.Resolve(d.Root, dir)
 	if err == nil {
 		err = mkdirs(resolved)
 	}
 	if err != nil {
 		return err
 	}
-	return d.in(d.cni(), func(dir *durable.Dir) error {
+	return d.in(dir, func(dir *durable.Dir) error {
 		if data == nil {
 			return unless(fs.ErrNotExist, dir.Remove(name))
 		}
@@ -67,11 +66,6 @@ func mkdirs(dir string) error {
 		return unless(fs.ErrExist, err)
 	}
 	return os.Chmod(dir, 0o755)
-}
-
-// temporary reports whether write has made a file of that name, and died.
-func (d Dir) temporary(name string) bool {
-	return strings.HasPrefix(name, durable.TempPrefix+d.prefix())
 }
 
 // in calls do with a directory of the node.
@@ -98,28 +92,26 @@ const grace = time.Hour
 // error.
 func (d Dir) Sweep(used func() ([]delegate.Attachment, error)) (removed []string, err error) {
 	err = d.in(d.cni(), func(dir *durable.Dir) error {
-		old, err := d.old(dir)
-		if len(old) == 0 {
-			return err
-		}
+		names, err := dir.Names()
 		errs := []error{err}
-		all, err := used()
-		if err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		keep := make(map[string]bool)
-		for _, a := range all {
-			for _, file := range a.Files {
-				keep[path.Base(file)] = true // in which directory does not matter: Path may have changed
-			}
-		}
-		for _, name := range old {
-			if keep[name] {
+		var keep map[string]bool // nil as long as no file is old
+		for _, name := range names {
+			if !d.owns(name) {
 				continue
 			}
-			err := dir.Remove(name)
-			if err == nil {
-				removed = append(removed, path.Join(d.cni(), name))
+			info, err := dir.Stat(name)
+			if err == nil && (!info.IsFile || time.Since(info.Changed) < grace) {
+				continue
+			}
+			if err == nil && keep == nil {
+				if keep, err = filesOf(used); err != nil {
+					return errors.Join(append(errs, err)...)
+				}
+			}
+			if err == nil && !keep[name] {
+				if err = dir.Remove(name); err == nil {
+					removed = append(removed, path.Join(d.cni(), name))
+				}
 			}
 			errs = append(errs, unless(fs.ErrNotExist, err))
 		}
@@ -128,20 +120,15 @@ func (d Dir) Sweep(used func() ([]delegate.Attachment, error)) (removed []string
 	return removed, fault.Of("", "device information files", unless(fs.ErrNotExist, err))
 }
 
-// old returns the names of the Owner's files in dir that are old enough to be removed.
-func (d Dir) old(dir *durable.Dir) (old []string, err error) {
-	names, err := dir.Names()
-	errs := []error{err}
-	for _, name := range names {
-		if !d.owns(name) && !d.temporary(name) {
-			continue
-		}
-		switch info, err := dir.Stat(name); {
-		case err == nil && info.IsFile && time.Since(info.Changed) >= grace:
-			old = append(old, name)
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, err)
+// filesOf returns the names of the files that attachments have. In which directory does not
+// matter: [Dir.Path] may have changed.
+func filesOf(used func() ([]delegate.Attachment, error)) (map[string]bool, error) {
+	all, err := used()
+	names := make(map[string]bool)
+	for _, a := range all {
+		for _, file := range a.Files {
+			names[path.Base(file)] = true
 		}
 	}
-	return old, errors.Join(errs...)
+	return names, err
 }

@@ -139,11 +139,6 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	}
 	write(t, dp, pci)
 	nodetest.OK(t, d.Fill(a))
-	for path, want := range map[string]os.FileMode{at(root, a.Files[0]): 0o444, filepath.Dir(at(root, a.Files[0])): 0o755 | os.ModeDir, filepath.Join(root, "run/k8s.cni.cncf.io"): 0o755 | os.ModeDir} {
-		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
-			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
-		}
-	}
 	if data, err := os.ReadFile(at(root, a.Files[0])); string(data) != pci {
 		t.Errorf("copied %s, %v", data, err)
 	}
@@ -154,18 +149,6 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	nodetest.OK(t, errors.Join(os.Remove(dp), d.Fill(a)))
 	if got, err := load(root, a); got != nil || err != nil {
 		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
-	}
-}
-
-func TestAPluginMayReplaceTheFile(t *testing.T) {
-	t.Parallel()
-	root, d := node(t)
-	a := d.Assign(attachment(t, capability, ""))
-	nodetest.OK(t, d.Fill(a, attachment(t, "", "")))
-	write(t, at(root, a.Files[0]), `{"type":"vhost-user","vhost-user":{"mode":"client","path":"/x"}}`)
-	want := &status.DeviceInfo{Type: "vhost-user", VhostUser: &status.VhostDevice{Mode: "client", Path: "/x"}}
-	if got, err := load(root, a); err != nil || cmp.Diff(want, got) != "" {
-		t.Errorf("%v %v", got, err)
 	}
 }
 
@@ -221,15 +204,6 @@ func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 	want := of("eth0", "net1", "net2")
 	want[1].DeviceInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
 	nodetest.Equal(t, "status", got, want)
-}
-
-func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
-	t.Parallel()
-	root, d := node(t)
-	write(t, filepath.Join(root, "run/k8s.cni.cncf.io"), "a file")
-	if err := d.Fill(d.Assign(attachment(t, capability, ""))); err == nil {
-		t.Error("no error")
-	}
 }
 
 func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
