@@ -29,7 +29,7 @@ demo:
 # How a pod gets a network by ResourceClaim, with a real kube-apiserver, which the first
 # run builds in about four minutes; as root or in a user namespace.
 dra:
-	@go run -C $(KUBE) ./claims
+	@go test -C $(KUBE) -count=1 -v -run '^TestStoryOfAClaim$$' .
 
 # Every test of every module. At the end it prints what failed and what was skipped, and why.
 test:

@@ -3,12 +3,10 @@ package kube
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
-	"github.com/metacni/metacni/netconf"
 )
 
 // multusConfig is the daemon-config.json of Multus's deployments/multus-daemonset-thick.yml.
@@ -128,65 +125,6 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 	}
 }
 
-// The account of the component has what a driver needs and no more: with it a claim goes its
-// whole way, and the policies of the component let it.
-func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.Deploy(t)
-	s.DeployWith(t, "dra")
-	s.Node(t, daemonNode)
-	pod := s.DaemonPod(t, daemonNode)
-	token := s.Token(t, pod.Namespace, pod.Spec.ServiceAccountName, pod)
-
-	namespace := s.Namespace(t)
-	s.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "anybody")
-	want := append(rights(t, s, s.Token(t, namespace, "anybody", nil)),
-		"create patch events.k8s.io events",
-		"list watch k8s.cni.cncf.io network-attachment-definitions",
-		"patch  pods/status",
-		"get resource.k8s.io resourceclaims",
-		"update resource.k8s.io resourceclaims/status",
-		"associated-node:update resource.k8s.io resourceclaims/driver "+claimDriver,
-		"list watch create update delete resource.k8s.io resourceslices",
-		"list watch  pods",
-		"get  nodes",
-	)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, rights(t, s, token)); diff != "" {
-		t.Errorf("rights (-want +got):\n%s", diff)
-	}
-
-	n := startClaimNode(t, s, namespace, daemonNode, token)
-	for devices := 1; devices <= 2; devices++ {
-		eventually(t, func() bool {
-			all, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-			return err == nil && len(all.Items) == 1 && len(all.Items[0].Spec.Devices) == devices
-		})
-		n.backup.Store(true)
-	}
-	// ResourceSlices of a node that are not the driver's any more are deleted.
-	stale := slice("stale", daemonNode, claimDriver)
-	stale.Spec.Pool.Name = "earlier"
-	if _, err := n.admin.ResourceV1().ResourceSlices().Create(t.Context(), stale, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, func() bool {
-		all, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-		return err == nil && len(all.Items) == 1
-	})
-	k := n.kubelet(t)
-	web := s.Pod(t, server.PodOn(daemonNode, namespace, "web"))
-	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge","z":1.0,"a":1e3,"b":12345678901234567890}`), web)
-	if err := played.Prepare(t.Context(), k, claim); err != nil {
-		t.Fatal(err)
-	}
-	n.add(t, web)
-	if got := n.status(t, "storage"); got.Conditions[0].Reason != "NetworkInterfaceReady" {
-		t.Errorf("%+v", got)
-	}
-}
-
 func slice(name, node, driver string) *resourcev1.ResourceSlice {
 	return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.ResourceSliceSpec{
 		Driver: driver, NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1}, Devices: []resourcev1.Device{{Name: "a"}},
@@ -209,18 +147,32 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: all-clai
 subjects: [{kind: ServiceAccount, name: multinetd, namespace: kube-system}]
 `
 
-// The policies of the component leave the daemon the ResourceSlices of its driver and node, and
-// the status of its devices in claims of its node.
+// The component gives the daemon's account what a driver needs and no more. Its policies leave
+// the daemon the ResourceSlices of its driver and node, and the status of its devices in claims
+// of its node.
 func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.Deploy(t)
 	s.DeployWith(t, "dra")
-	s.Kubectl(t, allRights, "create", "-f", "-")
 	s.Node(t, daemonNode)
 	s.Node(t, otherNode)
 	pod := s.DaemonPod(t, daemonNode)
 	token := s.Token(t, pod.Namespace, pod.Spec.ServiceAccountName, pod)
+	namespace := s.Namespace(t)
+	wantRights(t, s, namespace, token,
+		"create patch events.k8s.io events",
+		"list watch k8s.cni.cncf.io network-attachment-definitions",
+		"patch  pods/status",
+		"get resource.k8s.io resourceclaims",
+		"update resource.k8s.io resourceclaims/status",
+		"associated-node:update resource.k8s.io resourceclaims/driver "+claimDriver,
+		"list watch create update delete resource.k8s.io resourceslices",
+		"list watch  pods",
+		"get  nodes",
+	)
+
+	s.Kubectl(t, allRights, "create", "-f", "-")
 	daemon, admin := clientset(t, s, token), clientset(t, s, server.AdminToken)
 	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "multinetd may ") }
 
@@ -260,40 +212,48 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 		t.Error(err)
 	}
 
-	namespace := s.Namespace(t)
-	own := &claimNode{namespace: namespace, name: daemonNode, admin: admin}
-	other := &claimNode{namespace: namespace, name: otherNode, admin: admin}
+	gpu := resourcev1.DeviceRequestAllocationResult{Request: "net", Driver: "gpu.example.com", Pool: "p", Device: "d"}
 	web := s.Pod(t, server.PodOn(daemonNode, namespace, "web"))
-	parameters := parametersOf(`{"cniVersion":"1.1.0","name":"n","type":"bridge","b":1.0,"a":1e3}`)
-	probe := other.claim(t, "probe", parameters, web)
-	probe.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: claimDriver, Pool: otherNode, Device: "probe"}}
+	scheduler := played.Scheduler{Client: admin, Driver: claimDriver}
+	claimOf := func(name, node string) *resourcev1.ResourceClaim {
+		t.Helper()
+		parameters := cniConfig("CNI", "cni.networking.x-k8s.io", `{"cniVersion":"1.1.0","name":"n","type":"bridge","b":1.0,"a":1e3}`)
+		c, err := scheduler.Create(t.Context(), scheduler.Claim(namespace, name, "any", []string{"net"}, parameters))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := resourcev1.DeviceRequestAllocationResult{Request: "net", Driver: claimDriver, Pool: node, Device: name}
+		if c, err = scheduler.Reserve(t.Context(), c, node, []resourcev1.DeviceRequestAllocationResult{own, gpu}, web); err != nil {
+			t.Fatal(err)
+		}
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: claimDriver, Pool: node, Device: name}}
+		return c
+	}
+	probe := claimOf("probe", otherNode)
 	eventually(t, func() bool { // until the policy is enforced, and the rights are those of the test
 		return refused(update(t, daemon, probe, metav1.DryRunAll))
 	})
-	gpu := resourcev1.DeviceRequestAllocationResult{Request: "net", Driver: "gpu.example.com", Pool: "p", Device: "d"}
 	for what, row := range map[string]struct {
-		node  *claimNode
+		node  string
 		edit  func(c *resourcev1.ResourceClaim)
 		allow bool
 	}{
-		"its device":               {own, func(*resourcev1.ResourceClaim) {}, true},
-		"a device of another node": {other, func(*resourcev1.ResourceClaim) {}, false},
-		"the nodes of a claim": {own, func(c *resourcev1.ResourceClaim) {
+		"its device":               {daemonNode, func(*resourcev1.ResourceClaim) {}, true},
+		"a device of another node": {otherNode, func(*resourcev1.ResourceClaim) {}, false},
+		"the nodes of a claim": {daemonNode, func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation = nil
 			c.Status.Devices = nil
 			c.Status.ReservedFor = nil
 		}, false},
-		"the pod of a claim": {own, func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil }, false},
-		"another pod": {own, func(c *resourcev1.ResourceClaim) {
+		"the pod of a claim": {daemonNode, func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil }, false},
+		"another pod": {daemonNode, func(c *resourcev1.ResourceClaim) {
 			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "x", UID: "x"})
 		}, false},
-		"a device of another driver": {own, func(c *resourcev1.ResourceClaim) {
+		"a device of another driver": {daemonNode, func(c *resourcev1.ResourceClaim) {
 			c.Status.Devices = append(c.Status.Devices, resourcev1.AllocatedDeviceStatus{Driver: gpu.Driver, Pool: gpu.Pool, Device: gpu.Device})
 		}, false},
 	} {
-		name := strings.ReplaceAll(what, " ", "-")
-		c := row.node.claim(t, name, parameters, web, gpu)
-		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: claimDriver, Pool: row.node.name, Device: name}}
+		c := claimOf(strings.ReplaceAll(what, " ", "-"), row.node)
 		row.edit(c)
 		err := update(t, daemon, c)
 		if row.allow && err != nil || !row.allow && !refused(err) {
@@ -302,25 +262,35 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 	}
 }
 
+// clientset returns a client of a token's account.
+func clientset(t *testing.T, s *server.Server, token string) kubernetes.Interface {
+	t.Helper()
+	client, err := played.Client(s.As(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
 func update(t *testing.T, client kubernetes.Interface, c *resourcev1.ResourceClaim, dryRun ...string) error {
 	t.Helper()
 	_, err := client.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(t.Context(), c, metav1.UpdateOptions{DryRun: dryRun})
 	return err
 }
 
-// Every example can be applied, and its networks can be run. Package dra shows that its parameters
-// are what the driver reads.
+// Every example can be applied: the API server takes it, the classes, claims and pods belong
+// together and to the driver of the example's configuration. Package dra shows that the driver can
+// read their parameters.
 func TestExamplesOfClaims(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.Deploy(t)
 	namespace := s.Namespace(t)
-	files, err := filepath.Glob(server.Manifests + "/dra/examples/*.yaml")
-	if err != nil || len(files) < 4 {
-		t.Fatal(files, err)
+	files := glob(t, server.Manifests+"/dra/examples/*.yaml")
+	if len(files) < 4 {
+		t.Fatal(files)
 	}
 	for _, file := range files {
-		s.Kubectl(t, "", "apply", "-n", namespace, "--dry-run=server", "-f", file)
 		s.Kubectl(t, "", "apply", "-n", namespace, "-f", file)
 	}
 	var config struct{ DRA struct{ Driver string } }
@@ -332,34 +302,6 @@ func TestExamplesOfClaims(t *testing.T) {
 		t.Errorf("the daemon is configured as driver %q: %v", config.DRA.Driver, err)
 	}
 	admin := clientset(t, s, server.AdminToken)
-	type parameters struct {
-		IfName, Definition string
-		Config             json.RawMessage // an object, or a string with one
-	}
-	got := map[string]parameters{}
-	read := func(name string, o *resourcev1.OpaqueDeviceConfiguration) {
-		t.Helper()
-		var p parameters
-		if err := json.Unmarshal(o.Parameters.Raw, &p); err != nil || o.Driver != claimDriver {
-			t.Errorf("%s: driver %s, %v", name, o.Driver, err)
-		}
-		var text string
-		if json.Unmarshal(p.Config, &text) == nil {
-			p.Config = json.RawMessage(text)
-		}
-		if p.Config != nil {
-			n, err := netconf.Parse(p.Config)
-			if err == nil {
-				err = n.Runnable()
-			}
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		} else if text := s.Kubectl(t, "", "get", "net-attach-def", "-n", namespace, p.Definition, "-o", "jsonpath={.spec.config}"); !json.Valid([]byte(text)) {
-			t.Errorf("%s: the definition %v has %s", name, p.Definition, text)
-		}
-		got[name] = p
-	}
 	classes, err := admin.ResourceV1().DeviceClasses().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +310,7 @@ func TestExamplesOfClaims(t *testing.T) {
 	for _, c := range classes.Items {
 		known[c.Name] = true
 		for _, config := range c.Spec.Config {
-			read("class "+c.Name, config.Opaque)
+			same(t, "driver of class "+c.Name, claimDriver, config.Opaque.Driver)
 		}
 	}
 	templates, err := admin.ResourceV1().ResourceClaimTemplates(namespace).List(t.Context(), metav1.ListOptions{})
@@ -377,30 +319,12 @@ func TestExamplesOfClaims(t *testing.T) {
 	}
 	for _, c := range templates.Items {
 		devices := c.Spec.Spec.Devices
-		if len(devices.Config) != 1 || len(devices.Requests) != 1 || !known[devices.Requests[0].Exactly.DeviceClassName] {
+		if len(devices.Config) != 1 || devices.Config[0].Opaque.Driver != claimDriver || len(devices.Requests) != 1 || !known[devices.Requests[0].Exactly.DeviceClassName] {
 			t.Errorf("%s: %+v", c.Name, devices)
-		}
-		for _, config := range devices.Config {
-			read(c.Name, config.Opaque)
 		}
 		pod, err := s.Core(t, s.Admin()).Pods(namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
 		if err != nil || !slices.ContainsFunc(pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool { return *r.ResourceClaimTemplateName == c.Name }) {
 			t.Errorf("no pod uses %s: %v", c.Name, err)
-		}
-	}
-	for name, want := range map[string]struct {
-		ifName     string
-		definition bool
-		config     string
-	}{
-		"class storage-network": {"", true, ""},
-		"definition":            {"data", true, ""},
-		"string":                {"", false, "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\": \"backup\",\n"},
-		"cni":                   {"net1", false, `{"cniVersion":"1.0.0","name":"macvlan-eth1",`},
-	} {
-		p, ok := got[name]
-		if !ok || p.IfName != want.ifName || (p.Definition == "storage") != want.definition || !strings.HasPrefix(string(p.Config), want.config) || (p.Config == nil) != want.definition {
-			t.Errorf("%s: %+v", name, p)
 		}
 	}
 }

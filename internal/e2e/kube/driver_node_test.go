@@ -20,6 +20,9 @@ import (
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
+// claimDriver is the driver of the manifests, whose policies allow no other one.
+const claimDriver = "multinetd.metacni.io"
+
 // A driverNode is a node whose multinetd is a driver for ResourceClaims. The test is the
 // scheduler and the kubelet.
 type driverNode struct {

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"flag"
 	"os"
 	"testing"
 
@@ -13,8 +12,6 @@ import (
 
 // programsEnv is the directory of the server's programs. It is not set if there are none.
 const programsEnv = "METACNI_E2E_PROGRAMS"
-
-var long = flag.Bool("long", false, "longer tests")
 
 func TestMain(m *testing.M) {
 	os.Exit(hosttest.Host{

@@ -39,22 +39,27 @@ func rights(t *testing.T, s *server.Server, token string) (rules []string) {
 	return rules
 }
 
-// The API server says that the daemon's token gives these rights and no others, apart
-// from what every client may do.
+// wantRights fails the test unless a token gives these rights and no others, apart from what
+// every client may do.
+func wantRights(t *testing.T, s *server.Server, namespace, token string, want ...string) {
+	t.Helper()
+	s.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "anybody")
+	want = append(want, rights(t, s, s.Token(t, namespace, "anybody", nil))...)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, rights(t, s, token)); diff != "" {
+		t.Errorf("rights (-want +got):\n%s", diff)
+	}
+}
+
+// The API server says that the daemon's token gives these rights and no others.
 func TestDaemonHasNoMoreRightsThanItNeeds(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	namespace := w.Namespace(t)
-	w.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "anybody")
-	want := append(rights(t, w.Server, w.Token(t, namespace, "anybody", nil)),
+	wantRights(t, w.Server, w.Namespace(t), w.DaemonToken,
 		"create patch events.k8s.io events",
 		"list watch k8s.cni.cncf.io network-attachment-definitions",
 		"patch  pods/status",
 	)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, rights(t, w.Server, w.DaemonToken)); diff != "" {
-		t.Errorf("rights (-want +got):\n%s", diff)
-	}
 }
 
 // What the daemon does is allowed, and what it must not be able to do is refused.

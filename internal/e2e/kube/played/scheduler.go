@@ -84,21 +84,13 @@ func (s Scheduler) Devices(ctx context.Context, node string) (all []resourcev1.D
 
 // Allocate allocates a device of a node, by its name, to each request of a claim, and reserves
 // the claim for pods. The node must have published the devices. A device that several claims
-// can have is allocated as a share. The configurations of the request's DeviceClass and of the
-// claim are copied.
+// can have is allocated as a share.
 func (s Scheduler) Allocate(ctx context.Context, c *resourcev1.ResourceClaim, node string, devices []string, pods ...*corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	published, err := s.Devices(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	c = c.DeepCopy()
-	c.Status = resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{
-		// The API server looks here for the node whose driver may write the status.
-		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-		}}},
-	}}
-	to := &c.Status.Allocation.Devices
+	var results []resourcev1.DeviceRequestAllocationResult
 	for i, r := range c.Spec.Devices.Requests {
 		at := slices.IndexFunc(published, func(d resourcev1.Device) bool { return d.Name == devices[i] })
 		if at < 0 {
@@ -109,11 +101,23 @@ func (s Scheduler) Allocate(ctx context.Context, c *resourcev1.ResourceClaim, no
 			share := uuid.NewUUID()
 			result.ShareID = &share
 		}
-		to.Results = append(to.Results, result)
-		if err := s.configure(ctx, to, r); err != nil {
-			return nil, err
-		}
+		results = append(results, result)
 	}
+	return s.Reserve(ctx, c, node, results, pods...)
+}
+
+// Reserve allocates devices of a node to a claim, whether they are published or not, and reserves
+// the claim for pods. The configurations of the claim are copied.
+func (s Scheduler) Reserve(ctx context.Context, c *resourcev1.ResourceClaim, node string, devices []resourcev1.DeviceRequestAllocationResult, pods ...*corev1.Pod) (*resourcev1.ResourceClaim, error) {
+	c = c.DeepCopy()
+	c.Status = resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{
+		// The API server looks here for the node whose driver may write the status.
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}},
+	}}
+	to := &c.Status.Allocation.Devices
+	to.Results = devices
 	for _, config := range c.Spec.Devices.Config {
 		to.Config = append(to.Config, resourcev1.DeviceAllocationConfiguration{
 			Source: resourcev1.AllocationConfigSourceClaim, Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
@@ -123,18 +127,4 @@ func (s Scheduler) Allocate(ctx context.Context, c *resourcev1.ResourceClaim, no
 		c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID})
 	}
 	return s.Client.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{})
-}
-
-// configure copies the configurations of the DeviceClass of a request.
-func (s Scheduler) configure(ctx context.Context, to *resourcev1.DeviceAllocationResult, r resourcev1.DeviceRequest) error {
-	class, err := s.Client.ResourceV1().DeviceClasses().Get(ctx, r.Exactly.DeviceClassName, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	for _, config := range class.Spec.Config {
-		to.Config = append(to.Config, resourcev1.DeviceAllocationConfiguration{
-			Source: resourcev1.AllocationConfigSourceClass, Requests: []string{r.Name}, DeviceConfiguration: config.DeviceConfiguration,
-		})
-	}
-	return nil
 }
