@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/internal/kubename"
 )
 
 // checkGateways fails if more than one selection has a gateway in DefaultRoute. A
@@ -56,21 +58,6 @@ func checkLength(key string, value any) error {
 	return nil
 }
 
-// isDNSLabel reports whether s is a label of RFC 1123 in lower case: up to 63
-// letters, digits and inner hyphens. A regular expression for it would cost
-// every plugin more at start-up than all of this package does at work.
-func isDNSLabel(s string) bool {
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
-		case r == '-' && 0 < i && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return 0 < len(s) && len(s) <= 63
-}
-
 // validate checks the names and addresses of s.
 func (s Selection) validate() error {
 	if s.Name == "" {
@@ -79,7 +66,7 @@ func (s Selection) validate() error {
 	if err := validateName(s.Name); err != nil {
 		return err
 	}
-	if s.Namespace != "" && !isDNSLabel(s.Namespace) {
+	if s.Namespace != "" && !kubename.IsNamespace(s.Namespace) {
 		return s.fail("namespace", fmt.Errorf("%q is not a DNS label", s.Namespace))
 	}
 	if s.Interface != "" {

@@ -40,54 +40,46 @@ func Parse(data []byte) (Definition, error) {
 	if len(data) > bounds.Object {
 		return Definition{}, &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(bounds.Object)}}
 	}
-	object, err := netconf.Decode[struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		Metadata   struct {
-			Name            string            `json:"name"`
-			Namespace       string            `json:"namespace"`
-			UID             string            `json:"uid"`
-			ResourceVersion string            `json:"resourceVersion"`
-			Annotations     map[string]string `json:"annotations"`
-		} `json:"metadata"`
-		Spec json.RawMessage `json:"spec"`
-	}](data)
+	o, err := netconf.Decode[object](data)
 	if err != nil {
-		return Definition{}, &Error{Err: err}
+		_ = json.Unmarshal(data, &o) // what can be read
 	}
-	m := object.Metadata
 	d := Definition{
-		Ref: Ref{Namespace: m.Namespace, Name: m.Name}, UID: m.UID, Version: m.ResourceVersion,
-		Resource: m.Annotations[ResourceAnnotation],
+		Ref: Ref{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, UID: o.Metadata.UID, Version: o.Metadata.ResourceVersion,
+		Config: o.Spec.Config, Resource: o.Metadata.Annotations[ResourceAnnotation],
 	}
-	if err := d.Validate(); err != nil {
-		return Definition{}, err
+	unnamed := d.Validate()
+	switch {
+	case err != nil && unnamed != nil:
+		return Definition{}, &Error{Err: err}
+	case unnamed != nil:
+		return Definition{}, unnamed
+	case err != nil:
+	case o.Kind != "" && o.Kind != "NetworkAttachmentDefinition":
+		err = invalid("kind", fmt.Sprintf("%q, want NetworkAttachmentDefinition", o.Kind))
+	case o.APIVersion != "" && !strings.HasPrefix(o.APIVersion, "k8s.cni.cncf.io/"):
+		err = invalid("apiVersion", fmt.Sprintf("%q, want k8s.cni.cncf.io/v1", o.APIVersion))
 	}
-	if d.Config, err = parseSpec(object.Spec); err != nil {
+	if err != nil {
 		return Definition{}, about(d.Ref, err)
-	}
-	if object.Kind != "" && object.Kind != "NetworkAttachmentDefinition" {
-		return Definition{}, about(d.Ref, invalid("kind", fmt.Sprintf("%q, want NetworkAttachmentDefinition", object.Kind)))
-	}
-	if v := object.APIVersion; v != "" && !strings.HasPrefix(v, "k8s.cni.cncf.io/") {
-		return Definition{}, about(d.Ref, invalid("apiVersion", fmt.Sprintf("%q, want k8s.cni.cncf.io/v1", v)))
 	}
 	return d, nil
 }
 
-// parseSpec returns spec.config.
-func parseSpec(spec json.RawMessage) (config string, err error) {
-	if spec == nil || string(spec) == "null" {
-		return "", nil
-	}
-	keys, err := netconf.Decode[map[string]json.RawMessage](spec)
-	if err != nil {
-		return "", &netconf.Error{Kind: netconf.ErrDecode, Key: "spec", Err: errors.New("not an object")}
-	}
-	if raw, ok := keys["config"]; ok && json.Unmarshal(raw, &config) != nil {
-		return "", &netconf.Error{Kind: netconf.ErrDecode, Key: "spec.config", Err: errors.New("not a string, which has the JSON of a network configuration")}
-	}
-	return config, nil
+// object is the part of a NetworkAttachmentDefinition that matters.
+type object struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name            string            `json:"name"`
+		Namespace       string            `json:"namespace"`
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Config string `json:"config"`
+	} `json:"spec"`
 }
 
 // Rules are those by which [Definition.Network] makes a network of a definition.
@@ -186,8 +178,7 @@ func (r Rules) check(n netconf.Network) error {
 			err = r.checkIPAM(keys.IPAM)
 		}
 		if err == nil {
-			args, _ := p.Get("args")
-			err = checkArgs(args)
+			err = checkArgs(p)
 		}
 		if e := (*netconf.Error)(nil); errors.As(err, &e) {
 			named := *e
@@ -244,16 +235,10 @@ func (r Rules) checkIPAM(all values) error {
 }
 
 // checkArgs checks "args", into which a pod's cni-args are merged.
-func checkArgs(raw json.RawMessage) error {
-	for _, key := range []string{"args", "args.cni"} {
-		if raw == nil || string(raw) == "null" {
-			return nil
-		}
-		keys, err := netconf.Decode[map[string]json.RawMessage](raw)
-		if err != nil {
-			return &netconf.Error{Kind: netconf.ErrInvalid, Key: key, Err: errors.New("not an object")}
-		}
-		raw = keys["cni"]
+func checkArgs(p netconf.Plugin) error {
+	_, err := p.Edit(netconf.In("args", netconf.In("cni")))
+	if e := (*netconf.Error)(nil); errors.As(err, &e) {
+		return invalid(e.Key, "not an object")
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/metacni/metacni/internal/kubename"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -73,8 +74,8 @@ func (r Ref) Validate() error {
 		key, value, want string
 		ok               bool
 	}{
-		{"namespace", r.Namespace, "a DNS label", isNamespace(r.Namespace)},
-		{"name", r.Name, "a DNS subdomain", isSubdomain(r.Name)},
+		{"namespace", r.Namespace, "a DNS label", kubename.IsNamespace(r.Namespace)},
+		{"name", r.Name, "a DNS subdomain", kubename.IsObject(r.Name)},
 	} {
 		if part.ok {
 			continue
@@ -86,32 +87,6 @@ func (r Ref) Validate() error {
 		return &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: r.Name, Key: part.key, Err: why}}
 	}
 	return nil
-}
-
-// isNamespace reports whether Kubernetes takes s for the name of a namespace.
-func isNamespace(s string) bool { return isLabel(s) && len(s) <= 63 }
-
-// isSubdomain reports whether Kubernetes takes s for the name of an object.
-func isSubdomain(s string) bool {
-	for label := range strings.SplitSeq(s, ".") {
-		if !isLabel(label) {
-			return false
-		}
-	}
-	return len(s) <= 253
-}
-
-// isLabel reports whether s is a DNS label of any length.
-func isLabel(s string) bool {
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
-		case r == '-' && 0 < i && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return s != ""
 }
 
 // ParseDefaultNetwork parses the annotation v1.multus-cni.io/default-network: one

@@ -1,10 +1,12 @@
 package nad
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/internal/kubename"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -70,7 +72,7 @@ func ParseNamespaces(list string) ([]string, error) {
 		if namespace == "" {
 			continue
 		}
-		if !isNamespace(namespace) {
+		if !kubename.IsNamespace(namespace) {
 			return nil, &Error{Err: invalid("", fmt.Sprintf("%q is not a DNS label", namespace))}
 		}
 		all = append(all, namespace)
@@ -78,25 +80,12 @@ func ParseNamespaces(list string) ([]string, error) {
 	return all, nil
 }
 
-func (p Policy) namespace() string {
-	if p.Namespace == "" {
-		return "kube-system"
+// or returns namespaces, or else the one.
+func or(namespaces []string, one string) []string {
+	if namespaces == nil {
+		return []string{one}
 	}
-	return p.Namespace
-}
-
-func (p Policy) systemNamespaces() []string {
-	if p.SystemNamespaces == nil {
-		return []string{"kube-system"}
-	}
-	return p.SystemNamespaces
-}
-
-func (p Policy) globalNamespaces() []string {
-	if p.GlobalNamespaces == nil {
-		return []string{"default"}
-	}
-	return p.GlobalNamespaces
+	return namespaces
 }
 
 // Ref returns the definition that s names for a pod of the given namespace. Where s
@@ -109,7 +98,7 @@ func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, err
 	case use == Selected || use == Attached || use == Claimed:
 		r.Namespace = podNamespace
 	default:
-		r.Namespace = p.namespace()
+		r.Namespace = cmp.Or(p.Namespace, "kube-system")
 	}
 	return r, r.Validate()
 }
@@ -131,7 +120,7 @@ func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err er
 	case Cluster:
 		return true, nil
 	case Default:
-		return !slices.Contains(p.systemNamespaces(), podNamespace), nil
+		return !slices.Contains(or(p.SystemNamespaces, "kube-system"), podNamespace), nil
 	case PodDefault:
 		if p.NoPodDefault {
 			return false, forbidden(r, "pods may not choose their default network (podDefaultNetwork): select it in "+NetworksAnnotation)
@@ -143,7 +132,7 @@ func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err er
 	if err := r.Validate(); err != nil {
 		return false, err
 	}
-	if p.Isolation && r.Namespace != podNamespace && !slices.Contains(p.globalNamespaces(), r.Namespace) {
+	if p.Isolation && r.Namespace != podNamespace && !slices.Contains(or(p.GlobalNamespaces, "default"), r.Namespace) {
 		return false, forbidden(r, fmt.Sprintf(
 			"namespaceIsolation keeps pods of namespace %q from definitions of namespace %q: define the network in the pod's namespace, or in one of globalNamespaces",
 			podNamespace, r.Namespace))

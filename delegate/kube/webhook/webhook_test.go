@@ -122,7 +122,7 @@ func TestReviews(t *testing.T) {
 		"a definition with an empty config":      {create(definitionKind, config(" ")), byFile},
 		"a type that is not allowed":             {create(definitionKind, config(`{"type":"bridge"}`)), `403 Forbidden: NAD a/blue: spec.config: not allowed: network "blue", key "plugins[0].type": "bridge" is not one of allowedTypes`},
 		"the plugin itself":                      {create(definitionKind, config(`{"type":"meta"}`)), `422 Invalid: NAD a/blue: spec.config: invalid configuration: network "blue", key "plugins[0].type": "meta" is the meta-plugin itself, or one in its place`},
-		"a config that is an object":             {create(definitionKind, definition(`,"spec":{"config":{}}`)), `422 Invalid: NAD a/blue: cannot decode configuration: key "spec.config": not a string, which has the JSON of a network configuration`},
+		"a config that is an object":             {create(definitionKind, definition(`,"spec":{"config":{}}`)), `422 Invalid: NAD a/blue: cannot decode configuration: key "spec.config": an object, want a string`},
 		"not an object":                          {create(definitionKind, `[]`), "422 Invalid: the object cannot be decoded"},
 		"changed for the better":                 {update(definitionKind, bad, good), "allowed"},
 		"changed for the worse":                  {update(definitionKind, good, bad), noType},
