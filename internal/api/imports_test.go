@@ -19,7 +19,7 @@ var rules = map[string][]string{
 	"": nil, // the root package is only documentation
 
 	// Leaves.
-	"netconf": {"internal/bounds"},
+	"netconf": {"internal/bounds", "internal/fault", "internal/kubename"},
 	"status":  {"internal/terse"},
 	"ifname":  nil,
 	"scratch": {"internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
@@ -28,6 +28,7 @@ var rules = map[string][]string{
 	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/fault", "internal/flock"},
 
 	"internal/bounds":   nil,
+	"internal/kubename": nil,
 	"internal/nadfile":  nil,
 	"internal/cause":    nil,
 	"internal/fault":    nil,
@@ -57,7 +58,7 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
-	"netconf/nad":           {"netconf", "internal/bounds", "internal/fault", "internal/nadfile"},
+	"netconf/nad":           {"netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
