@@ -15,18 +15,18 @@ import (
 )
 
 // ask has a pod attached by the network of this name, with more keys of the runtime.
-func (tn *town) ask(t *testing.T, pod, network, keys string) {
+func (w *world) ask(t *testing.T, pod, network, keys string) {
 	t.Helper()
-	a := tn.pod(t, pod)
-	tn.edit(pod, "blue")
+	a := w.pod(t, pod)
+	w.edit(pod, "blue")
 	a.StdinData = []byte(strings.Replace(conf(annotated("blue")+keys), `"multi"`, `"`+network+`"`, 1))
-	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
+	nodetest.OK(t, w.client.Execute(t.Context(), "ADD", a))
 }
 
 // forbidden reports whether an Event, after the first ones, says that a pod cannot have a
 // network of another namespace.
-func (tn *town) forbidden(pod string, after int) bool {
-	for _, e := range kubetest.List[eventsv1.Event](tn.api)[after:] {
+func (w *world) forbidden(pod string, after int) bool {
+	for _, e := range kubetest.List[eventsv1.Event](w.api)[after:] {
 		if e.Regarding.Name == pod && e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, "namespaceIsolation") {
 			return true
 		}
@@ -39,57 +39,57 @@ func (tn *town) forbidden(pod string, after int) bool {
 // precedence.
 func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	tn.ask(t, "one", "multi", `,"namespaceIsolation":true`)
-	tn.ask(t, "two", "other", `,"namespaceIsolation":false`)
+	w := newFollowing(t, "").start(t)
+	w.ask(t, "one", "multi", `,"namespaceIsolation":true`)
+	w.ask(t, "two", "other", `,"namespaceIsolation":false`)
 	edit := func(when, selection string, may ...string) {
 		t.Helper()
-		before := len(kubetest.List[eventsv1.Event](tn.api))
+		before := len(kubetest.List[eventsv1.Event](w.api))
 		for _, pod := range []string{"one", "two"} {
-			tn.edit(pod, "blue,"+selection)
+			w.edit(pod, "blue,"+selection)
 			if slices.Contains(may, pod) {
-				tn.until(t, when+": "+pod+" has it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 2 })
-				tn.edit(pod, "blue")
-				tn.until(t, when+": "+pod+" does not have it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 1 })
+				w.until(t, when+": "+pod+" has it", func() bool { return len(w.recorded(t, "c-"+pod)) == 2 })
+				w.edit(pod, "blue")
+				w.until(t, when+": "+pod+" does not have it", func() bool { return len(w.recorded(t, "c-"+pod)) == 1 })
 			} else {
-				tn.until(t, when+": "+pod+" may not have it", func() bool { return tn.forbidden(pod, before) })
-				tn.edit(pod, "blue")
+				w.until(t, when+": "+pod+" may not have it", func() bool { return w.forbidden(pod, before) })
+				w.edit(pod, "blue")
 			}
 		}
 	}
 	edit("the daemon of the ADD", "other/red", "two")
-	tn = tn.again(t, "").start(t)
+	w = w.next(t, following).start(t)
 	edit("the next daemon", "other/red", "two")
-	tn = tn.again(t, `,"namespaceIsolation":true`).start(t)
+	w = w.next(t, following+`,"namespaceIsolation":true`).start(t)
 	edit("a daemon that isolates", "other/red")
-	tn = tn.again(t, `,"namespaceIsolation":false`).start(t)
+	w = w.next(t, following+`,"namespaceIsolation":false`).start(t)
 	edit("a daemon that does not", "other/red", "one", "two")
 	for _, file := range []string{"multi", "other"} {
-		text, err := os.ReadFile(tn.dir + "/state.asked/" + file)
+		text, err := os.ReadFile(w.dir + "/state.asked/" + file)
 		if err != nil || strings.Contains(string(text), "runtimeConfig") {
 			t.Errorf("%s, %v", text, err)
 		}
 	}
-	nodetest.OK(t, os.WriteFile(tn.dir+"/state.asked/multi", []byte("{"), 0o600))
-	tn = tn.again(t, "")
-	if n := strings.Count(tn.logged.String(), "earlier daemon cannot be read"); n != 1 {
-		t.Errorf("logged %d times: %s", n, tn.logged)
+	nodetest.OK(t, os.WriteFile(w.dir+"/state.asked/multi", []byte("{"), 0o600))
+	w = w.next(t, following)
+	if n := strings.Count(w.logged.String(), "earlier daemon cannot be read"); n != 1 {
+		t.Errorf("logged %d times: %s", n, w.logged)
 	}
 }
 
 // What the daemon publishes is the configuration of the next ADD, whatever the last one asked.
 func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	tn.ask(t, "one", publish.Network, `,"namespaceIsolation":false`)
+	w := newFollowing(t, "").start(t)
+	w.ask(t, "one", publish.Network, `,"namespaceIsolation":false`)
 	const keys = `,"multusConfigFile":"auto","cniConfigDir":"$DIR/net.d","name":"` + publish.Network + `","network":{"namespaceIsolation":true}`
-	nodetest.OK(t, os.Mkdir(tn.dir+"/net.d", 0o700))
-	nodetest.OK(t, os.WriteFile(tn.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600))
-	kubetest.Put(tn.api, kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
-	tn = tn.again(t, strings.ReplaceAll(keys, "$DIR", tn.dir)).start(t)
-	tn.edit("one", "blue,other/green")
-	tn.until(t, "the pod may not have it", func() bool { return tn.forbidden("one", 0) })
-	a := tn.configs.of(tn.conf.stateDir, publish.Network)
+	nodetest.OK(t, os.Mkdir(w.dir+"/net.d", 0o700))
+	nodetest.OK(t, os.WriteFile(w.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600))
+	kubetest.Put(w.api, kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	w = w.next(t, following+strings.ReplaceAll(keys, "$DIR", w.dir)).start(t)
+	w.edit("one", "blue,other/green")
+	w.until(t, "the pod may not have it", func() bool { return w.forbidden("one", 0) })
+	a := w.configs.of(w.conf.stateDir, publish.Network)
 	if a.CNIPath != "/opt/other/bin" {
 		t.Errorf("CNI_PATH %q", a.CNIPath)
 	}

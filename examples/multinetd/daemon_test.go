@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -183,31 +179,6 @@ func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
 	if n := strings.Count(w.logged.String(), `"msg":"not ready"`); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, w.logged)
 	}
-}
-
-// Shim and daemon together conform to the specification of a plugin that delegates.
-func TestShimAndDaemonConformInMemory(t *testing.T) {
-	t.Parallel()
-	execute := func(ctx context.Context, c *plugin.Call) error {
-		w := newWorld(t, "")
-		w.exec = c.Exec
-		// The records outlive the daemon.
-		w.server.Override = nil
-		w.server.Attach = nil
-		w.start(t)
-		client := &shim.Client{Socket: w.client.Socket, Env: c.Env, Stdout: c.Stdout}
-		return client.Execute(ctx, string(c.Command), &c.CmdArgs)
-	}
-	both := plugin.Plugin{Add: execute, Check: execute, Del: execute, GC: execute, Status: execute}
-	delegatetest.Conform(t, delegatetest.Program(both.Execute), delegatetest.Config{
-		Stdin: func(dir string) string {
-			return fmt.Sprintf(`{"type":"multinet-shim","cniDir":%q,"confDir":%[1]q,"binDir":%q,"delegates":[
-				{"type":"bridge"}, {"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}
-			]}`, filepath.Join(dir, "state"), filepath.Join(dir, "no", "bin"))
-		},
-		Delegates: []string{"bridge", "macvlan", "tuning"},
-		Skip:      map[string]string{"environment": "a daemon hands on PATH and the trace alone"},
-	})
 }
 
 // With chrootDir plugins are found and run in the root of the node. The paths they

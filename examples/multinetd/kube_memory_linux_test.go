@@ -38,10 +38,9 @@ func TestMemoryInALargeCluster(t *testing.T) {
 	kubeconfig, err := api.Kubeconfig(t.TempDir())
 	nodetest.OK(t, err)
 	s := startService(t, fmt.Sprintf(`,"kubeconfig":%q,"nodeName":"n1","annotations":"api"`, kubeconfig))
-	w := &town{world: &world{client: s.client}}
+	w := &world{client: s.client, logged: &nodetest.Log{}}
 	w.until(t, "pods and definitions are known", func() bool {
-		_, text := w.get(t, "/metrics")
-		all := series(t, text)
+		all := w.scrape(t)
 		return all[`multinetd_view_objects{resource="pods"}`] == 110 && all[`multinetd_view_objects{resource="network-attachment-definitions"}`] == 1000
 	})
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))

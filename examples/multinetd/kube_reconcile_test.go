@@ -33,28 +33,17 @@ const following = `,"reconcile":true,"nodeName":"n1"`
 
 // newFollowing makes a daemon that follows what running pods select. There are the
 // definitions ns/green and ns/full as well, whose plugin has no free device.
-func newFollowing(t testing.TB, keys string) *town {
+func newFollowing(t testing.TB, keys string) *world {
 	t.Helper()
-	tn := newTown(t, following+keys)
-	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
-	kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
-	return tn
-}
-
-// again is another daemon in place of this one, which has ended.
-func (tn *town) again(t testing.TB, keys string) *town {
-	t.Helper()
-	if tn.stop != nil {
-		nodetest.OK(t, tn.stop())
-	}
-	next := newTownIn(t, tn.dir, tn.api, following+keys)
-	next.exec, next.fake = tn.fake, tn.fake
-	return next
+	w := inCluster(t, following+keys)
+	kubetest.Put(w.api, kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	kubetest.Put(w.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+	return w
 }
 
 // edit changes what a pod selects, and nothing else.
-func (tn *town) edit(name, selection string) {
-	kubetest.Edit(tn.api, "ns", name, func(p *corev1.Pod) {
+func (w *world) edit(name, selection string) {
+	kubetest.Edit(w.api, "ns", name, func(p *corev1.Pod) {
 		if p.Annotations == nil {
 			p.Annotations = map[string]string{}
 		}
@@ -63,26 +52,19 @@ func (tn *town) edit(name, selection string) {
 }
 
 // add has a pod that selects networks attached.
-func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
+func (w *world) add(t testing.TB, name, selection string) *skel.CmdArgs {
 	t.Helper()
-	a := tn.pod(t, name)
-	tn.edit(name, selection)
+	a := w.pod(t, name)
+	w.edit(name, selection)
 	a.StdinData = []byte(conf(annotated(selection)))
-	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
+	nodetest.OK(t, w.client.Execute(t.Context(), "ADD", a))
 	return a
 }
 
-// metric is the value of a metric with its labels.
-func (tn *town) metric(t *testing.T, name string) float64 {
-	t.Helper()
-	_, text := tn.get(t, "/metrics")
-	return series(t, text)[name]
-}
-
 // recorded are the attachments of a container, as "net1 ns/blue", without the primary.
-func (tn *town) recorded(t testing.TB, container string) (all []string) {
+func (w *world) recorded(t testing.TB, container string) (all []string) {
 	t.Helper()
-	rs, err := (&lifecycle.Manager{Dir: tn.conf.stateDir}).Container(t.Context(), container)
+	rs, err := (&lifecycle.Manager{Dir: w.conf.stateDir}).Container(t.Context(), container)
 	nodetest.OK(t, err)
 	for _, r := range rs {
 		for i, a := range r.Attached {
@@ -99,10 +81,10 @@ func (tn *town) recorded(t testing.TB, container string) (all []string) {
 }
 
 // shown are the networks in the status of a pod, as recorded.
-func (tn *town) shown(t testing.TB, name string) (all []string) {
+func (w *world) shown(t testing.TB, name string) (all []string) {
 	t.Helper()
 	var networks []status.Network
-	if text := tn.status(name); text != "" {
+	if text := w.status(name); text != "" {
 		nodetest.OK(t, json.Unmarshal([]byte(text), &networks))
 	}
 	for _, n := range networks {
@@ -115,7 +97,7 @@ func (tn *town) shown(t testing.TB, name string) (all []string) {
 
 // wantNetworks waits until a pod has these networks: in the record, in the status, and
 // attached by plugins.
-func (tn *town) wantNetworks(t testing.TB, name string, want ...string) {
+func (w *world) wantNetworks(t testing.TB, name string, want ...string) {
 	t.Helper()
 	var recorded, shown []string
 	t.Cleanup(func() {
@@ -123,18 +105,18 @@ func (tn *town) wantNetworks(t testing.TB, name string, want ...string) {
 			t.Logf("pod %s: recorded %q, shown %q, want %q", name, recorded, shown, want)
 		}
 	})
-	tn.until(t, fmt.Sprintf("pod %s has %q", name, want), func() bool {
-		recorded, shown = tn.recorded(t, "c-"+name), tn.shown(t, name)
+	w.until(t, fmt.Sprintf("pod %s has %q", name, want), func() bool {
+		recorded, shown = w.recorded(t, "c-"+name), w.shown(t, name)
 		return slices.Equal(recorded, want) && slices.Equal(shown, want)
 	})
 	attached := 0
-	for _, live := range tn.fake.Live() {
+	for _, live := range w.fake.Live() {
 		if strings.Contains(live, " c-"+name+" ") {
 			attached++
 		}
 	}
 	if attached != len(want)+1 {
-		t.Errorf("attached %q, want %q and the primary", tn.fake.Live(), want)
+		t.Errorf("attached %q, want %q and the primary", w.fake.Live(), want)
 	}
 }
 
@@ -142,9 +124,9 @@ func (tn *town) wantNetworks(t testing.TB, name string, want ...string) {
 // the status says so once for each edit, and so do Events.
 func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	a := tn.add(t, "one", "blue")
-	tn.wantNetworks(t, "one", "net1 ns/blue")
+	w := newFollowing(t, "").start(t)
+	a := w.add(t, "one", "blue")
+	w.wantNetworks(t, "one", "net1 ns/blue")
 	for _, tt := range []struct {
 		selection string
 		want      []string
@@ -156,16 +138,16 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 		{"blue@x,green@y", []string{"x ns/blue", "y ns/green"}}, // swapped
 		{"", nil},
 	} {
-		before := tn.api.Count("patch", "pods/status")
-		tn.edit("one", tt.selection)
-		tn.wantNetworks(t, "one", tt.want...)
-		if n := tn.api.Count("patch", "pods/status") - before; n != 1 {
+		before := w.api.Count("patch", "pods/status")
+		w.edit("one", tt.selection)
+		w.wantNetworks(t, "one", tt.want...)
+		if n := w.api.Count("patch", "pods/status") - before; n != 1 {
 			t.Errorf("%q: the status is written %d times", tt.selection, n)
 		}
 	}
-	want(t, "CHECK", tn.command(t, "CHECK", a, annotated("")), 0, "")
-	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
-	all := tn.final(t)
+	want(t, "CHECK", w.command(t, "CHECK", a, annotated("")), 0, "")
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	all := w.final(t)
 	for name, value := range map[string]float64{
 		`multinetd_pods_differing`:                                     0,
 		`multinetd_reconciles_total{action="attach",outcome="ok"}`:     6,
@@ -178,7 +160,7 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 		}
 	}
 	var notes []string
-	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
+	for _, e := range kubetest.List[eventsv1.Event](w.api) {
 		notes = append(notes, e.Reason+": "+e.Note)
 	}
 	for _, want := range []string{
@@ -192,28 +174,28 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 			t.Errorf("no Event %q in %q", want, notes)
 		}
 	}
-	tn.clean(t)
+	w.clean(t)
 }
 
 // A network that cannot be attached stops no other. The pod counts as one that differs, an
 // Event says why, and it is tried again until somebody mends it.
 func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, `,"nadWait":"10ms"`).start(t)
-	tn.add(t, "one", "blue")
-	tn.edit("one", "blue,full@x,gone@y,green")
-	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
-	differing := func() float64 { return tn.metric(t, "multinetd_pods_differing") }
-	tn.until(t, "the pod differs", func() bool { return differing() == 1 })
+	w := newFollowing(t, `,"nadWait":"10ms"`).start(t)
+	w.add(t, "one", "blue")
+	w.edit("one", "blue,full@x,gone@y,green")
+	w.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
+	differing := func() float64 { return w.metric(t, "multinetd_pods_differing") }
+	w.until(t, "the pod differs", func() bool { return differing() == 1 })
 	tries := func() int {
-		return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD full")
+		return strings.Count(strings.Join(w.fake.Trace(), "\n"), "ADD full")
 	}
-	tn.until(t, "it is tried again", func() bool { return tries() > 1 })
-	tn.edit("one", "blue,green,nowhere/blue")
-	tn.until(t, "there are three Events", func() bool { return slices.Equal(failures(tn), []string{"full", "gone", "nowhere"}) })
-	tn.edit("one", "blue,green")
-	tn.until(t, "the pod does not differ", func() bool { return differing() == 0 })
-	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
+	w.until(t, "it is tried again", func() bool { return tries() > 1 })
+	w.edit("one", "blue,green,nowhere/blue")
+	w.until(t, "there are three Events", func() bool { return slices.Equal(failures(w), []string{"full", "gone", "nowhere"}) })
+	w.edit("one", "blue,green")
+	w.until(t, "the pod does not differ", func() bool { return differing() == 0 })
+	for _, e := range kubetest.List[eventsv1.Event](w.api) {
 		if strings.Contains(e.Note, "\n") || strings.Contains(e.Note, "ATTACH") {
 			t.Errorf("%s: %s", e.Reason, e.Note)
 		}
@@ -221,15 +203,15 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 			t.Errorf("it does not name the definition: %s", e.Note)
 		}
 	}
-	if got := tn.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
+	if got := w.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
 		t.Errorf("%v failures are counted", got)
 	}
 }
 
 // failures are the networks with an Event that they cannot be attached, in order.
-func failures(tn *town) []string {
+func failures(w *world) []string {
 	var all []string
-	for _, e := range kubetest.List[eventsv1.Event](tn.api) {
+	for _, e := range kubetest.List[eventsv1.Event](w.api) {
 		for _, name := range []string{"full", "gone", "nowhere"} {
 			if e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, name) {
 				all = append(all, name)
@@ -244,40 +226,40 @@ func failures(tn *town) []string {
 // what has failed.
 func TestFailureToDetachIsTold(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "")
-	tn.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", tn.fake.Plugins["macvlan"])
-	tn.start(t)
-	tn.add(t, "one", "blue")
-	tn.edit("one", "green")
-	tn.until(t, "there is an Event", func() bool {
-		return slices.ContainsFunc(tn.reasons(), func(r string) bool { return r == "Pod one FailedRemovingInterface" })
+	w := newFollowing(t, "")
+	w.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", w.fake.Plugins["macvlan"])
+	w.start(t)
+	w.add(t, "one", "blue")
+	w.edit("one", "green")
+	w.until(t, "there is an Event", func() bool {
+		return slices.ContainsFunc(w.events(), func(r string) bool { return r == "Pod one FailedRemovingInterface" })
 	})
-	tn.until(t, "the other is attached", func() bool { return slices.Contains(tn.recorded(t, "c-one"), "net2 ns/green") })
-	tn.until(t, "the status lacks it", func() bool { return slices.Equal(tn.shown(t, "one"), []string{"net2 ns/green"}) })
+	w.until(t, "the other is attached", func() bool { return slices.Contains(w.recorded(t, "c-one"), "net2 ns/green") })
+	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
 }
 
 // An annotation that cannot be parsed changes nothing, and an Event says so.
 func TestAnnotationThatCannotBeParsedChangesNothing(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	tn.add(t, "one", "blue")
-	seen := len(tn.fake.Calls())
-	tn.edit("one", "[{")
-	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod one InvalidNetwork") })
-	if n := len(tn.fake.Calls()) - seen; n > 0 {
+	w := newFollowing(t, "").start(t)
+	w.add(t, "one", "blue")
+	seen := len(w.fake.Calls())
+	w.edit("one", "[{")
+	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod one InvalidNetwork") })
+	if n := len(w.fake.Calls()) - seen; n > 0 {
 		t.Errorf("%d calls of plugins", n)
 	}
-	tn.edit("one", "green")
-	tn.wantNetworks(t, "one", "net1 ns/green")
+	w.edit("one", "green")
+	w.wantNetworks(t, "one", "net1 ns/green")
 }
 
 // Pods that end, pods that nobody has attached, and containers that another program has
 // attached stay as they are. The log says once which networks are not known.
 func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "")
-	adopted := tn.pod(t, "adopted")
-	life := lifecycle.Manager{Dir: tn.conf.stateDir}
+	w := newFollowing(t, "")
+	adopted := w.pod(t, "adopted")
+	life := lifecycle.Manager{Dir: w.conf.stateDir}
 	if _, err := life.Adopt(t.Context(), lifecycle.Adoption{
 		Key: scratch.Key{Network: "multi", ContainerID: adopted.ContainerID, IfName: "eth0"},
 		Attached: []delegate.Attached{
@@ -287,27 +269,27 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tn.start(t)
-	tn.add(t, "failed", "blue")
-	tn.add(t, "running", "blue")
-	tn.pod(t, "stranger")
-	p := kubetest.Get[corev1.Pod](tn.api, "ns", "failed")
+	w.start(t)
+	w.add(t, "failed", "blue")
+	w.add(t, "running", "blue")
+	w.pod(t, "stranger")
+	p := kubetest.Get[corev1.Pod](w.api, "ns", "failed")
 	p.Status.Phase = corev1.PodFailed
-	kubetest.Put(tn.api, p)
-	seen := len(tn.fake.Calls())
+	kubetest.Put(w.api, p)
+	seen := len(w.fake.Calls())
 	for _, name := range []string{"failed", "stranger", "adopted"} {
-		tn.edit(name, "green")
+		w.edit(name, "green")
 	}
-	tn.edit("adopted", "")
-	tn.until(t, "it is logged", func() bool { return strings.Contains(tn.logged.String(), "does not say which networks") })
-	tn.edit("running", "") // the last: the others had their turn
-	tn.wantNetworks(t, "running")
-	if got := tn.fake.Trace()[seen:]; len(got) != 1 {
+	w.edit("adopted", "")
+	w.until(t, "it is logged", func() bool { return strings.Contains(w.logged.String(), "does not say which networks") })
+	w.edit("running", "") // the last: the others had their turn
+	w.wantNetworks(t, "running")
+	if got := w.fake.Trace()[seen:]; len(got) != 1 {
 		t.Errorf("calls %q", got)
 	}
-	nodetest.OK(t, tn.stop())
-	if n := strings.Count(tn.logged.String(), "does not say which networks"); n != 1 {
-		t.Errorf("logged %d times:\n%s", n, tn.logged)
+	nodetest.OK(t, w.stop())
+	if n := strings.Count(w.logged.String(), "does not say which networks"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, w.logged)
 	}
 }
 
@@ -318,18 +300,18 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 	const before, after = `[{"name":"blue","interface":"x"}]`, `[{"name":"blue","interface":"x","mac":"02:00:00:00:00:01"}]`
 	for _, replace := range []bool{false, true} {
 		keys := map[bool]string{true: `,"onChange":"replace"`}[replace]
-		tn := newFollowing(t, keys).start(t)
-		tn.add(t, "one", before)
-		tn.edit("one", after)
+		w := newFollowing(t, keys).start(t)
+		w.add(t, "one", before)
+		w.edit("one", after)
 		want, calls := "Pod one NetworksIgnored", 2
 		if replace {
 			want, calls = "Pod one RemovedInterface", 4
 		}
-		tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), want) })
-		tn.wantNetworks(t, "one", "x ns/blue")
-		tn.until(t, "the plugins are called", func() bool { return len(tn.fake.Calls()) == calls })
-		tn.until(t, "the pod differs if the network stays", func() bool { return (tn.metric(t, "multinetd_pods_differing") == 1) != replace })
-		nodetest.OK(t, tn.stop())
+		w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), want) })
+		w.wantNetworks(t, "one", "x ns/blue")
+		w.until(t, "the plugins are called", func() bool { return len(w.fake.Calls()) == calls })
+		w.until(t, "the pod differs if the network stays", func() bool { return (w.metric(t, "multinetd_pods_differing") == 1) != replace })
+		nodetest.OK(t, w.stop())
 	}
 }
 
@@ -340,25 +322,25 @@ func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
-	tn := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	kubetest.Put(tn.api, kubetest.Definition{
+	w := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	kubetest.Put(w.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
 	})
-	tn.start(t)
+	w.start(t)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a", "b"))
-	tn.add(t, "one", "vf")
-	tn.edit("one", "vf,vf,vf")
-	tn.wantNetworks(t, "one", "net1 ns/vf", "net2 ns/vf")
-	if text := string(tn.fake.Calls()[2].Stdin); !strings.Contains(text, `"deviceID":"b"`) {
+	w.add(t, "one", "vf")
+	w.edit("one", "vf,vf,vf")
+	w.wantNetworks(t, "one", "net1 ns/vf", "net2 ns/vf")
+	if text := string(w.fake.Calls()[2].Stdin); !strings.Contains(text, `"deviceID":"b"`) {
 		t.Errorf("the plugin was given %s", text)
 	}
-	tn.until(t, "there is an Event", func() bool {
-		return slices.ContainsFunc(kubetest.List[eventsv1.Event](tn.api), func(e eventsv1.Event) bool {
+	w.until(t, "there is an Event", func() bool {
+		return slices.ContainsFunc(kubetest.List[eventsv1.Event](w.api), func(e eventsv1.Event) bool {
 			return e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, vf)
 		})
 	})
-	if got := tn.final(t)["multinetd_devices_exhausted_total"]; got < 1 {
+	if got := w.final(t)["multinetd_devices_exhausted_total"]; got < 1 {
 		t.Errorf("counted %v", got)
 	}
 }
@@ -366,15 +348,15 @@ func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 // The old container of a pod, which the runtime is about to remove, gets nothing more.
 func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	a := tn.add(t, "one", "blue")
+	w := newFollowing(t, "").start(t)
+	a := w.add(t, "one", "blue")
 	b := *a
 	b.ContainerID = "c-new"
 	b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
-	want(t, "ADD", tn.command(t, "ADD", &b, annotated("blue")), 0, "")
-	tn.edit("one", "blue,green")
-	tn.until(t, "the new one has both", func() bool { return len(tn.recorded(t, "c-new")) == 2 })
-	if got := tn.recorded(t, "c-one"); len(got) != 1 {
+	want(t, "ADD", w.command(t, "ADD", &b, annotated("blue")), 0, "")
+	w.edit("one", "blue,green")
+	w.until(t, "the new one has both", func() bool { return len(w.recorded(t, "c-new")) == 2 })
+	if got := w.recorded(t, "c-one"); len(got) != 1 {
 		t.Errorf("the old one has %q", got)
 	}
 }
@@ -382,18 +364,18 @@ func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 // Another controller over the socket would undo what the daemon does. The log says so.
 func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	a := tn.add(t, "one", "blue")
-	hot := tn.args(`{"name":"hot","type":"macvlan"}`)
+	w := newFollowing(t, "").start(t)
+	a := w.add(t, "one", "blue")
+	hot := w.args(`{"name":"hot","type":"macvlan"}`)
 	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
 	for _, command := range []string{"ADD", "CHECK"} {
-		if _, err := tn.client.Do(t.Context(), command, hot, &wire.Attributes{}); err != nil {
+		if _, err := w.client.Do(t.Context(), command, hot, &wire.Attributes{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tn.edit("one", "")
-	tn.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
-	if n := strings.Count(tn.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
+	w.edit("one", "")
+	w.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
+	if n := strings.Count(w.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
 }
@@ -401,73 +383,73 @@ func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 // What a pod selects is attached again when somebody detaches it by request.
 func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	a := tn.add(t, "one", "blue")
-	tn = tn.again(t, "").start(t) // in which no pass follows from the ADD
-	tn.edit("one", "blue,green")
-	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
-	net1 := tn.args(`{"name":"blue","type":"macvlan"}`)
+	w := newFollowing(t, "").start(t)
+	a := w.add(t, "one", "blue")
+	w = w.next(t, following).start(t) // in which no pass follows from the ADD
+	w.edit("one", "blue,green")
+	w.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
+	net1 := w.args(`{"name":"blue","type":"macvlan"}`)
 	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
-	if _, err := tn.client.Do(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
+	if _, err := w.client.Do(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
-	tn.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
-	tn.wantNetworks(t, "one", "net2 ns/green", "net1 ns/blue")
+	w.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(w.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
+	w.wantNetworks(t, "one", "net2 ns/green", "net1 ns/blue")
 }
 
 // A DEL does not wait for a network that is being attached because the pod selects it, nor
 // does the end of the daemon. Nothing of it is left, and the next daemon attaches it.
 func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "")
+	w := newFollowing(t, "")
 	hangs := make(chan struct{}, 10)
-	macvlan := tn.fake.Plugins["macvlan"]
-	tn.node.On("ADD macvlan", func(ctx context.Context, _ delegatetest.Call) error {
+	macvlan := w.fake.Plugins["macvlan"]
+	w.node.On("ADD macvlan", func(ctx context.Context, _ delegatetest.Call) error {
 		hangs <- struct{}{}
 		<-ctx.Done()
 		return errors.New("killed")
 	})
-	tn.start(t)
-	one := tn.add(t, "one", "")
-	tn.add(t, "two", "")
-	tn.edit("one", "blue")
+	w.start(t)
+	one := w.add(t, "one", "")
+	w.add(t, "two", "")
+	w.edit("one", "blue")
 	nodetest.Come(t, hangs, "the ADD of the plugin")
-	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
-	tn.edit("two", "blue")
+	want(t, "DEL", w.command(t, "DEL", one, annotated("")), 0, "")
+	w.edit("two", "blue")
 	nodetest.Come(t, hangs, "the ADD of the plugin")
-	nodetest.OK(t, tn.stop())
-	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
+	nodetest.OK(t, w.stop())
+	if live := w.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
 		t.Errorf("attached: %q", live)
 	}
-	if got := tn.reasons(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "Failed") }) {
+	if got := w.events(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "Failed") }) {
 		t.Errorf("Events %q", got)
 	}
-	tn.fake.Plugins["macvlan"] = macvlan
-	tn.again(t, "").start(t).wantNetworks(t, "two", "net1 ns/blue")
+	w.fake.Plugins["macvlan"] = macvlan
+	w.next(t, following).start(t).wantNetworks(t, "two", "net1 ns/blue")
 }
 
 // A pod that ends while its networks are being changed gets no more of them.
 func TestPodThatEndsDuringAPassGetsNothingMore(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "")
-	attaching, finish := tn.node.Gate("ADD macvlan")
-	tn.start(t)
-	tn.add(t, "one", "")
-	tn.add(t, "two", "")
-	tn.edit("one", "blue,green")
+	w := newFollowing(t, "")
+	attaching, finish := w.node.Gate("ADD macvlan")
+	w.start(t)
+	w.add(t, "one", "")
+	w.add(t, "two", "")
+	w.edit("one", "blue,green")
 	nodetest.Come(t, attaching, "the ADD of the plugin")
-	p := kubetest.Get[corev1.Pod](tn.api, "ns", "one")
+	p := kubetest.Get[corev1.Pod](w.api, "ns", "one")
 	p.Status.Phase = corev1.PodSucceeded
-	kubetest.Put(tn.api, p)
-	tn.edit("two", "green") // the daemon sees this later
-	tn.wantNetworks(t, "two", "net1 ns/green")
+	kubetest.Put(w.api, p)
+	w.edit("two", "green") // the daemon sees this later
+	w.wantNetworks(t, "two", "net1 ns/green")
 	finish()
-	tn.wantNetworks(t, "one", "net1 ns/blue")
+	w.wantNetworks(t, "one", "net1 ns/blue")
 }
 
 // A story is what happens to pods, and to the daemon of their node.
 type story struct {
-	*town
+	*world
 	random *rand.Rand
 	told   []string
 	pods   []*storyPod
@@ -495,7 +477,7 @@ func TestPodsHaveWhatTheySelectWhateverHappens(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			s := &story{town: newFollowing(t, storyKeys), random: rand.New(rand.NewPCG(uint64(seed), 1)), heal: func() {}, sick: new(atomic.Bool)} //nolint:gosec // it must be repeatable
+			s := &story{world: newFollowing(t, storyKeys), random: rand.New(rand.NewPCG(uint64(seed), 1)), heal: func() {}, sick: new(atomic.Bool)} //nolint:gosec // it must be repeatable
 			macvlan := s.fake.Plugins["macvlan"]
 			s.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 				if s.sick.Load() {
@@ -503,7 +485,7 @@ func TestPodsHaveWhatTheySelectWhateverHappens(t *testing.T) {
 				}
 				return macvlan(ctx, c)
 			}
-			s.town = s.start(t)
+			s.world = s.start(t)
 			for i := range 3 {
 				name := fmt.Sprint("pod", i)
 				s.pods = append(s.pods, &storyPod{name: name, args: s.pod(t, name)})
@@ -563,8 +545,8 @@ func (s *story) event(t *testing.T) {
 		s.api.CutWatches("pods")
 	default:
 		s.tell("the daemon is replaced")
-		s.town = s.again(t, storyKeys)
-		s.world.start(t)
+		s.world = s.next(t, following+storyKeys)
+		s.startUnsynced(t)
 	}
 }
 
@@ -608,8 +590,7 @@ func (s *story) end(t *testing.T) {
 		return all(attached, live) && all(live, recorded)
 	})
 	s.until(t, "no pod differs", func() bool {
-		_, text := s.get(t, "/metrics")
-		return series(t, text)["multinetd_pods_differing"] == 0
+		return s.metric(t, "multinetd_pods_differing") == 0
 	})
 }
 

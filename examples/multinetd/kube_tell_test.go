@@ -50,29 +50,28 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tn := newTown(t, `,"nadWait":"10ms"`+tt.keys).start(t)
-			kubetest.Put(tn.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
-			tn.until(t, "all definitions are known", func() bool {
-				_, text := tn.get(t, "/metrics")
-				return series(t, text)[`multinetd_view_objects{resource="network-attachment-definitions"}`] == 4
+			w := inCluster(t, `,"nadWait":"10ms"`+tt.keys).start(t)
+			kubetest.Put(w.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+			w.until(t, "all definitions are known", func() bool {
+				return w.metric(t, `multinetd_view_objects{resource="network-attachment-definitions"}`) == 4
 			})
 			heal := func() {}
 			if tt.code == 11 {
-				heal = tn.api.Break(kubetest.Fault{Verb: "get", Status: 500})
+				heal = w.api.Break(kubetest.Fault{Verb: "get", Status: 500})
 			}
-			a := tn.pod(t, "one")
+			a := w.pod(t, "one")
 			for range 2 { // the kubelet tries again
-				want(t, "ADD", tn.command(t, "ADD", a, annotated(tt.selection)), tt.code, "")
+				want(t, "ADD", w.command(t, "ADD", a, annotated(tt.selection)), tt.code, "")
 			}
 			heal()
-			nodetest.OK(t, tn.stop()) // Events are written then
-			nodetest.Equal(t, "Events", tn.reasons(), tt.events)
-			for _, e := range kubetest.List[eventsv1.Event](tn.api) {
+			nodetest.OK(t, w.stop()) // Events are written then
+			nodetest.Equal(t, "Events", w.events(), tt.events)
+			for _, e := range kubetest.List[eventsv1.Event](w.api) {
 				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
 					t.Errorf("%s: %s", e.Reason, e.Note)
 				}
 			}
-			tn.clean(t)
+			w.clean(t)
 		})
 	}
 }
@@ -80,34 +79,34 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 // With statusFor selected, pods that have the primary network alone have no status.
 func TestStatusForSelectedPods(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, `,"statusFor":"selected","events":"off"`).start(t)
-	one, two := tn.pod(t, "one"), tn.pod(t, "two")
-	want(t, "ADD", tn.command(t, "ADD", one, annotated("")), 0, "")
-	want(t, "ADD", tn.command(t, "ADD", two, annotated("blue")), 0, "")
-	if got := tn.status("two"); got != blueStatus {
+	w := inCluster(t, `,"statusFor":"selected","events":"off"`).start(t)
+	one, two := w.pod(t, "one"), w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", one, annotated("")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", two, annotated("blue")), 0, "")
+	if got := w.status("two"); got != blueStatus {
 		t.Errorf("status %s", got)
 	}
-	tn.wantWrites(t, map[string]int{"patch pods/status": 1})
+	w.wantWrites(t, map[string]int{"patch pods/status": 1})
 	// A network that comes later is shown, and so is that it has gone.
-	hot := tn.args(`{"name":"green","type":"macvlan"}`)
+	hot := w.args(`{"name":"green","type":"macvlan"}`)
 	hot.ContainerID, hot.IfName, hot.Args = one.ContainerID, "hot0", ""
-	if _, err := tn.client.Do(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
+	if _, err := w.client.Do(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
-	tn.until(t, "the status has it", func() bool { return strings.Contains(tn.status("one"), "green") })
-	if _, err := tn.client.Do(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
+	w.until(t, "the status has it", func() bool { return strings.Contains(w.status("one"), "green") })
+	if _, err := w.client.Do(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
-	tn.until(t, "the status lacks it", func() bool { return tn.status("one") != "" && !strings.Contains(tn.status("one"), "green") })
+	w.until(t, "the status lacks it", func() bool { return w.status("one") != "" && !strings.Contains(w.status("one"), "green") })
 }
 
 // Containers that were taken over from another program keep the status that they have:
 // only that program knows why they are attached.
 func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, `,"events":"off"`)
-	a, n := tn.pod(t, "one"), network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`)
-	life := lifecycle.Manager{Dir: tn.conf.stateDir}
+	w := inCluster(t, `,"events":"off"`)
+	a, n := w.pod(t, "one"), network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`)
+	life := lifecycle.Manager{Dir: w.conf.stateDir}
 	adopted, err := life.Adopt(t.Context(), lifecycle.Adoption{
 		Key:      scratch.Key{Network: "multi", ContainerID: a.ContainerID, IfName: "eth0"},
 		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: a.ContainerID, IfName: "eth0", Args: a.Args}}},
@@ -115,11 +114,11 @@ func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
 	if err != nil || !adopted {
 		t.Fatalf("taken over: %t, %v", adopted, err)
 	}
-	tn.start(t)
-	b := tn.pod(t, "two")
-	want(t, "ADD", tn.command(t, "ADD", b, annotated("blue")), 0, "")
-	nodetest.OK(t, tn.stop())
-	tn.wantWrites(t, map[string]int{"patch pods/status": 1})
+	w.start(t)
+	b := w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", b, annotated("blue")), 0, "")
+	nodetest.OK(t, w.stop())
+	w.wantWrites(t, map[string]int{"patch pods/status": 1})
 }
 
 func network(t *testing.T, conf string) netconf.Network {
@@ -132,12 +131,12 @@ func network(t *testing.T, conf string) netconf.Network {
 // The daemon tells on its socket, and nowhere else, which status the API server has.
 func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, `,"metricsAddress":"127.0.0.1:0","events":"off"`).start(t)
-	a := tn.pod(t, "one")
-	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
-	uid := string(kubetest.Get[corev1.Pod](tn.api, "ns", "one").UID)
+	w := inCluster(t, `,"metricsAddress":"127.0.0.1:0","events":"off"`).start(t)
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
+	uid := string(kubetest.Get[corev1.Pod](w.api, "ns", "one").UID)
 	ask := func(namespace, name, uid string) (int, string) {
-		return tn.get(t, "/network-status?"+url.Values{"namespace": {namespace}, "name": {name}, "uid": {uid}}.Encode())
+		return w.get(t, "/network-status?"+url.Values{"namespace": {namespace}, "name": {name}, "uid": {uid}}.Encode())
 	}
 	for _, tt := range []struct {
 		namespace, name, uid string
@@ -156,20 +155,20 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 		}
 	}
 	for _, f := range []kubetest.Fault{{Verb: "patch", Status: 403}, {Verb: "patch", Status: 500}, {Verb: "patch", Cut: true}} {
-		heal := tn.api.Break(f)
+		heal := w.api.Break(f)
 		if code, text := ask("ns", "one", uid); code != 503 || !strings.Contains(text, "ns/one") {
 			t.Errorf("%+v: %d %s", f, code, text)
 		}
 		heal()
 	}
-	if got := tn.status("one"); got != blueStatus {
+	if got := w.status("one"); got != blueStatus {
 		t.Errorf("asking has changed the status: %s", got)
 	}
 	if code, text := newWorld(t, "").start(t).get(t, "/network-status?namespace=ns&name=one"); code != 501 {
 		t.Errorf("without a cluster: %d %s", code, text)
 	}
 	over := httptest.NewRecorder()
-	tn.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
+	w.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
 	if over.Code != 404 {
 		t.Errorf("over TCP: %d", over.Code)
 	}
@@ -178,14 +177,13 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 // Metrics about the cluster do not have the names of pods and definitions.
 func TestMetricsOfTheCluster(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, `,"nadWait":"10ms"`).start(t)
-	one, two := tn.pod(t, "one"), tn.pod(t, "two")
-	want(t, "ADD", tn.command(t, "ADD", one, annotated("blue")), 0, "")
-	want(t, "ADD", tn.command(t, "ADD", two, annotated("green")), 7, "")
+	w := inCluster(t, `,"nadWait":"10ms"`).start(t)
+	one, two := w.pod(t, "one"), w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", one, annotated("blue")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", two, annotated("green")), 7, "")
 	var all map[string]float64
-	tn.until(t, "the Events and the status are written", func() bool {
-		_, text := tn.get(t, "/metrics")
-		all = series(t, text)
+	w.until(t, "the Events and the status are written", func() bool {
+		all = w.scrape(t)
 		return all[`multinetd_events_total{outcome="sent"}`] == 2 && all[`multinetd_status_writes_total{outcome="written"}`] == 1 && all[`multinetd_status_pending`] == 0
 	})
 	for name, value := range map[string]float64{
@@ -217,9 +215,9 @@ func TestMetricsOfTheCluster(t *testing.T) {
 // Neither the kubeconfig nor its path nor the token reaches a plugin.
 func TestPluginsLearnNothingOfCredentials(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, "")
-	tn.api.SetToken("swordfish")
-	next := newTownIn(t, tn.dir, tn.api, "").start(t)
+	w := inCluster(t, "")
+	w.api.SetToken("swordfish")
+	next := w.next(t, "").start(t)
 	a := next.pod(t, "one")
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
 		want(t, command, next.command(t, command, a, annotated("blue")), 0, "")
@@ -270,58 +268,58 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 
 const vf = "vendor.example/vf"
 
-// newTownWithDevices makes a daemon with a kubelet, in a cluster with the definition ns/vf,
+// withDevices makes a daemon with a kubelet, in a cluster with the definition ns/vf,
 // which needs a device. Device information files are in dir/devinfo.
-func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
+func withDevices(t *testing.T) (*world, *podresourcestest.Kubelet) {
 	t.Helper()
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
-	tn := newTown(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	kubetest.Put(tn.api, kubetest.Definition{
+	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	kubetest.Put(w.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
 	})
-	return tn.start(t), k
+	return w.start(t), k
 }
 
 // writeInfo writes what a device plugin says about a device.
-func (tn *town) writeInfo(t *testing.T, id, text string) {
+func (w *world) writeInfo(t *testing.T, id, text string) {
 	t.Helper()
-	info := filepath.Join(tn.dir, "devinfo", "dp", "vendor.example-vf-"+id+"-device.json")
+	info := filepath.Join(w.dir, "devinfo", "dp", "vendor.example-vf-"+id+"-device.json")
 	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)))
 }
 
 // The devices are those of the kubelet. It is asked once, and only for pods that need one.
 func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	t.Parallel()
-	tn, k := newTownWithDevices(t)
-	tn.writeInfo(t, "a", `{"type":"pci","pci":{"pci-address":"a"}}`)
+	w, k := withDevices(t)
+	w.writeInfo(t, "a", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
-	a := tn.pod(t, "one")
-	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
-	want(t, "a pod that the kubelet does not have", tn.command(t, "ADD", tn.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
+	want(t, "a pod that the kubelet does not have", w.command(t, "ADD", w.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
 	for i, id := range []string{"", "", "a", "b"} {
-		if text := string(tn.fake.Calls()[i].Stdin); strings.Contains(text, `"deviceID":"`+id+`"`) != (id != "") {
+		if text := string(w.fake.Calls()[i].Stdin); strings.Contains(text, `"deviceID":"`+id+`"`) != (id != "") {
 			t.Errorf("call %d is without %q: %s", i, id, text)
 		}
 	}
-	if got := tn.status("one"); !strings.Contains(got, `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`) {
+	if got := w.status("one"); !strings.Contains(got, `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`) {
 		t.Errorf("status %s", got)
 	}
 	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
-	want(t, "more than there are", tn.command(t, "ADD", tn.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
-	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod few InvalidNetwork") })
-	if _, text := tn.get(t, "/metrics"); series(t, text)["multinetd_devices_exhausted_total"] != 1 {
-		t.Errorf("one ADD of three had too few devices:\n%s", text)
+	want(t, "more than there are", w.command(t, "ADD", w.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
+	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod few InvalidNetwork") })
+	if w.metric(t, "multinetd_devices_exhausted_total") != 1 {
+		t.Error("one ADD of three had too few devices")
 	}
 	asked := len(k.Requests())
-	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
-	want(t, "a pod without devices", tn.command(t, "ADD", tn.pod(t, "three"), annotated("blue")), 0, "")
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	want(t, "a pod without devices", w.command(t, "ADD", w.pod(t, "three"), annotated("blue")), 0, "")
 	if len(k.Requests()) != asked || k.Connections() != 1 {
 		t.Errorf("%d requests, want %d; %d connections", len(k.Requests()), asked, k.Connections())
 	}
-	if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 		t.Errorf("device information left: %v, %v", left, err)
 	}
 }
@@ -332,19 +330,19 @@ func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T
 	for what, text := range map[string]string{"torn": `{"type":"pci"`, "not an object": `[]`, "large": `{"type":"` + strings.Repeat("x", 1<<20) + `"}`} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			tn, k := newTownWithDevices(t)
-			tn.writeInfo(t, "a", text)
+			w, k := withDevices(t)
+			w.writeInfo(t, "a", text)
 			k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
-			a := tn.pod(t, "one")
-			want(t, "ADD", tn.command(t, "ADD", a, annotated("vf")), 0, "")
-			tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod one DeviceInfoLost") })
-			tn.until(t, "there is a status", func() bool { return strings.Contains(tn.status("one"), "net1") })
-			tn.until(t, "all is told", func() bool { return slices.Contains(tn.reasons(), "Pod one AddedInterface") })
-			if n := strings.Count(tn.logged.String(), "device information of net1"); n != 1 {
+			a := w.pod(t, "one")
+			want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
+			w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod one DeviceInfoLost") })
+			w.until(t, "there is a status", func() bool { return strings.Contains(w.status("one"), "net1") })
+			w.until(t, "all is told", func() bool { return slices.Contains(w.events(), "Pod one AddedInterface") })
+			if n := strings.Count(w.logged.String(), "device information of net1"); n != 1 {
 				t.Errorf("said %d times", n)
 			}
-			want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
-			if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+			want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+			if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 				t.Errorf("device information left: %v, %v", left, err)
 			}
 		})
@@ -355,7 +353,7 @@ func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T
 // watched only when there is one.
 func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 	t.Parallel()
-	tn, k := newTownWithDevices(t)
+	w, k := withDevices(t)
 	slice := &resourcev1.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1-nic"},
 		Spec: resourcev1.ResourceSliceSpec{
@@ -367,26 +365,25 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 		},
 	}
 	k.SetPod("ns", "plain", podresourcestest.Devices("app", vf, "a"))
-	want(t, "ADD", tn.command(t, "ADD", tn.pod(t, "plain"), annotated("vf")), 0, "")
-	if n := tn.api.Count("", "resourceslices"); n != 0 {
+	want(t, "ADD", w.command(t, "ADD", w.pod(t, "plain"), annotated("vf")), 0, "")
+	if n := w.api.Count("", "resourceslices"); n != 0 {
 		t.Errorf("%d requests for a pod without claims", n)
 	}
 	k.SetPod("ns", "claims", &podresources.ContainerResources{Name: "app", DynamicResources: []*podresources.DynamicResource{{
 		ClaimNamespace: "ns", ClaimName: "nic",
 		ClaimResources: []*podresources.ClaimResource{{DriverName: "nic.example", PoolName: "n1", DeviceName: "vf-7"}},
 	}}})
-	a := tn.pod(t, "claims")
-	want(t, "before the ResourceSlice has come", tn.command(t, "ADD", a, annotated("vf")), 11, `the resource is not known of "nic.example/n1/vf-7"`)
-	kubetest.Put(tn.api, slice)
-	tn.until(t, "the daemon knows the ResourceSlice", func() bool {
-		_, text := tn.get(t, "/metrics")
-		return series(t, text)[`multinetd_view_objects{resource="resourceslices"}`] == 1
+	a := w.pod(t, "claims")
+	want(t, "before the ResourceSlice has come", w.command(t, "ADD", a, annotated("vf")), 11, `the resource is not known of "nic.example/n1/vf-7"`)
+	kubetest.Put(w.api, slice)
+	w.until(t, "the daemon knows the ResourceSlice", func() bool {
+		return w.metric(t, `multinetd_view_objects{resource="resourceslices"}`) == 1
 	})
-	want(t, "ADD", tn.command(t, "ADD", a, annotated("vf")), 0, "")
-	if _, text := tn.get(t, "/metrics"); series(t, text)["multinetd_devices_exhausted_total"] != 0 || slices.Contains(tn.reasons(), "Pod claims InvalidNetwork") {
+	want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
+	if w.metric(t, "multinetd_devices_exhausted_total") != 0 || slices.Contains(w.events(), "Pod claims InvalidNetwork") {
 		t.Error("the pod is to blame")
 	}
-	calls := tn.fake.Calls()
+	calls := w.fake.Calls()
 	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"0000:3b:02.7"`) {
 		t.Errorf("the plugin was given %s", text)
 	}

@@ -220,18 +220,6 @@ func TestNotReadyUntilPublished(t *testing.T) {
 	}
 }
 
-// When the agent of the primary network is no longer ready, the daemon drains and
-// ends with an error. The published file stays.
-func TestDaemonEndsWhenReadinessIsLost(t *testing.T) {
-	t.Parallel()
-	w := publishes(t).start(t)
-	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
-	w.ended(t, autoconf.ErrReadinessLost)
-	if request := w.request(t); !strings.Contains(request, "blue") {
-		t.Errorf("left: %s", request)
-	}
-}
-
 // A network that can never be published ends the daemon.
 func TestNetworkThatCannotBePublishedEndsTheDaemon(t *testing.T) {
 	t.Parallel()

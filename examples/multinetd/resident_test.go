@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -311,55 +309,4 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 			s.end(t)
 		})
 	}
-}
-
-// After the daemon is killed, the next one lets only the resident detach its
-// attachments, although an executable of the same type exists. This ends when the
-// note of the type is removed.
-func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
-	t.Parallel()
-	program := built(t)
-	s := startService(t, `,"relaySocket":"$SOCKETS/relay.sock"`)
-	socket := filepath.Join(filepath.Dir(s.client.Socket), "relay.sock")
-	ran := filepath.Join(s.Dir, "ran")
-	script := fmt.Sprintf("#!/bin/sh\necho $CNI_COMMAND >>%q\necho '{\"cniVersion\":\"1.0.0\"}'\n", ran)
-	nodetest.OK(t, os.WriteFile(filepath.Join(s.args.Path, "resident"), []byte(script), 0o700)) //nolint:gosec // a program
-	s.networks(`{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`)
-	other := *s.args
-	other.ContainerID = "c2"
-
-	stop := register(t, program, socket)
-	s.logged(t, "state=ready")
-	for _, a := range []*skel.CmdArgs{s.args, &other} {
-		nodetest.OK(t, s.client.Execute(t.Context(), "ADD", a))
-	}
-	stop()
-	s.logged(t, "state=gone")
-	nodetest.OK(t, s.cmd.Process.Kill())
-	_ = s.cmd.Wait()
-	s.run(t)
-	third := other
-	third.ContainerID = "c3"
-	nodetest.Code(t, s.client.Execute(t.Context(), "ADD", &third), 11)
-	deleted := make(chan error, 1)
-	go func() { deleted <- s.client.Execute(t.Context(), "DEL", s.args) }()
-	stop = register(t, program, socket)
-	s.logged(t, "state=ready")
-	nodetest.Code(t, <-deleted, 0)
-	if text, err := os.ReadFile(ran); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the executable has run: %s, %v", text, err)
-	}
-
-	// The resident is removed for good.
-	stop()
-	s.logged(t, "state=gone")
-	nodetest.OK(t, os.Remove(filepath.Join(s.State+".relay", "resident")))
-	nodetest.Code(t, s.client.Execute(t.Context(), "DEL", &other), 0)
-	if text, err := os.ReadFile(ran); string(text) != "DEL\n" {
-		t.Errorf("the executable has run: %s, %v", text, err)
-	}
-	if files := programtest.Files(t, s.State); len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
-	s.end(t)
 }

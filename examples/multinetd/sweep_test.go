@@ -108,12 +108,12 @@ func TestLeftoversAreCounted(t *testing.T) {
 // A leftover that cannot be removed is an Event on its pod, once.
 func TestLeftoverIsAnEventOnce(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, `,"sweepInterval":"1ms"`)
-	tn.node.FailOn("ADD bridge", 101)
-	tn.node.FailOn("DEL bridge", 101)
-	tn.start(t)
-	want(t, "ADD", tn.command(t, "ADD", tn.pod(t, "one"), annotated("blue")), 101, "")
-	tn.until(t, "it is tried again", func() bool { return tn.metric(t, `multinetd_stale_attachments_tried_total{outcome="failed"}`) > 1 })
-	nodetest.OK(t, tn.stop()) // Events are written then
-	nodetest.Equal(t, "Events", tn.reasons(), []string{"Pod one FailedRemovingInterface"})
+	w := inCluster(t, `,"sweepInterval":"1ms"`)
+	w.node.FailOn("ADD bridge", 101)
+	w.node.FailOn("DEL bridge", 101)
+	w.start(t)
+	want(t, "ADD", w.command(t, "ADD", w.pod(t, "one"), annotated("blue")), 101, "")
+	w.until(t, "it is tried again", func() bool { return w.metric(t, `multinetd_stale_attachments_tried_total{outcome="failed"}`) > 1 })
+	nodetest.OK(t, w.stop()) // Events are written then
+	nodetest.Equal(t, "Events", w.events(), []string{"Pod one FailedRemovingInterface"})
 }

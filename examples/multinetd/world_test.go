@@ -17,17 +17,20 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/kubetest"
 )
 
 // A world is a daemon that runs in this process, and a shim.
 type world struct {
 	*service
-	node    *nodetest.Node // of the plugins
+	api     *kubetest.Server // nil without a cluster
+	node    *nodetest.Node   // of the plugins
 	fake    *delegatetest.Exec
 	dir     string
 	client  *shim.Client
@@ -70,8 +73,62 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	return w
 }
 
-// start starts the daemon, and returns once it is ready.
+// inCluster makes a daemon with more keys, in a cluster that has the definitions ns/blue,
+// ns/broken and other/red.
+func inCluster(t testing.TB, keys string) *world {
+	t.Helper()
+	api := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
+	t.Cleanup(api.Close)
+	for _, d := range []kubetest.Definition{
+		{Namespace: "ns", Name: "blue", Config: `{"cniVersion":"1.0.0","type":"macvlan","capabilities":{"mac":true}}`},
+		{Namespace: "ns", Name: "broken", Config: `{"type":"../../macvlan"}`},
+		{Namespace: "other", Name: "red", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`},
+	} {
+		kubetest.Put(api, d)
+	}
+	return inClusterAt(t, nodetest.ShortDir(t), api, keys)
+}
+
+// inClusterAt makes a daemon in dir, in which there may have been others.
+func inClusterAt(t testing.TB, dir string, api *kubetest.Server, keys string) *world {
+	t.Helper()
+	kubeconfig, err := api.Kubeconfig(dir)
+	nodetest.OK(t, err)
+	w := newWorldIn(t, dir, fmt.Sprintf(`,"kubeconfig":%q%s`, kubeconfig, keys))
+	w.api = api
+	return w
+}
+
+// next ends the daemon, and returns the next one in its place, with the same plugins.
+func (w *world) next(t testing.TB, keys string) *world {
+	t.Helper()
+	if w.stop != nil {
+		nodetest.OK(t, w.stop())
+	}
+	next := inClusterAt(t, w.dir, w.api, keys)
+	next.exec, next.fake, next.seen = w.fake, w.fake, len(w.fake.Trace())
+	return next
+}
+
+// start starts the daemon, and returns once it is ready and knows the definitions.
 func (w *world) start(t testing.TB) *world {
+	t.Helper()
+	w.startUnsynced(t)
+	w.until(t, "the definitions are known", func() bool {
+		ok, err := w.cluster.Probe(t.Context())
+		return ok && err == nil
+	})
+	return w
+}
+
+// until waits until done is true. What it depends on may be another process.
+func (w *world) until(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	nodetest.Until(t, what, done, w.logged)
+}
+
+// startUnsynced starts the daemon, and returns once it is ready.
+func (w *world) startUnsynced(t testing.TB) *world {
 	t.Helper()
 	w.begin(t)
 	if got := <-w.states; got != "READY=1" {
@@ -175,6 +232,19 @@ func (w *world) get(t *testing.T, path string) (int, string) {
 	body, err := io.ReadAll(a.Body)
 	nodetest.OK(t, err)
 	return a.StatusCode, string(body)
+}
+
+// scrape are the metrics of the daemon.
+func (w *world) scrape(t *testing.T) map[string]float64 {
+	t.Helper()
+	_, text := w.get(t, "/metrics")
+	return series(t, text)
+}
+
+// metric is the value of a metric with its labels.
+func (w *world) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	return w.scrape(t)[name]
 }
 
 // clean fails unless nothing is left.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/sample"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -86,5 +88,13 @@ func TestThePageIsOnlyRead(t *testing.T) {
 		if w.Code != tt.want {
 			t.Errorf("%s %s: status %d, want %d", tt.method, tt.query, w.Code, tt.want)
 		}
+	}
+}
+
+func TestARuleThatCannotBeReadEndsTheDaemon(t *testing.T) {
+	t.Parallel()
+	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{Own: []byte(`{"type":"x","globalNamespaces":5}`)}, slog.New(slog.DiscardHandler))
+	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrDecode) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
+		t.Error(err)
 	}
 }

@@ -34,6 +34,7 @@ func read(t *testing.T, keys string) (Config, error) {
 
 func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 	t.Parallel()
+	const driver = `"driver":"net.example.com"`
 	for _, tt := range []struct {
 		keys string
 		want func(*Config)
@@ -50,6 +51,19 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 				}
 			},
 		},
+		{keys: `{"statusRate":0}`, want: func(*Config) {}},
+		{keys: `{"dra":null}`, want: func(*Config) {}},
+		{keys: `{"dra":{` + driver + `,"allowedTypes":["macvlan"]}}`, want: func(c *Config) { c.DRA = &DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}} }},
+		{
+			keys: `{"dra":{` + driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast"}},{"device":"x","network":"My_Net"}],
+				"metadata":true,"cdiDir":"/cdi","rollingUpdate":true}}`,
+			want: func(c *Config) {
+				c.DRA = &DRA{Driver: driverName, Metadata: true, CDIDir: "/cdi", RollingUpdate: true, Networks: []dra.Offer{
+					{Network: "kube-system/storage.v2", Exclusive: true, Attributes: map[string]string{"speed": "fast"}}, {Device: "x", Network: "My_Net"},
+				}}
+			},
+		},
+
 		{keys: `{"kubeconfig":"k"}`, errs: "kubeconfig"},
 		{keys: `{"kubeletDir":""}`, errs: "kubeletDir"},
 		{keys: `{"startupTaint":"a.io/b=c:NoSchedule"}`, errs: "startupTaint"},
@@ -62,13 +76,24 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{"reconcile":"yes"}`, errs: "bool"},
 		{keys: `{"statusTimeout":"-1s"}`, errs: "statusTimeout"},
 		{keys: `{"statusTimeout":"0s"}`, errs: "statusTimeout"},
-		{keys: `{"statusRate":0}`, want: func(*Config) {}},
 		{keys: `{"statusRate":-1}`, errs: "statusRate -1 is negative"},
 		{keys: `{"statusRate":"50"}`, errs: "string"},
 		{keys: `{"statusRate":1e999}`, errs: "1e999"},
 		{keys: `{"nadWait":"-1s"}`, errs: "nadWait"},
 		{keys: `{"podWait":"soon"}`, errs: "soon"},
 		{keys: `{"maxViewAge":"-1s"}`, errs: "maxViewAge"},
+		{keys: `{"dra":"net.example.com"}`, errs: "string"},
+		{keys: `{"dra":{}}`, errs: "dra: driver: missing"},
+		{keys: `{"dra":{"driver":7}}`, errs: "driver"},
+		{keys: `{"dra":{"driver":"net/example"}}`, errs: "DNS subdomain"},
+		{keys: `{"dra":{` + driver + `,"network":[]}}`, errs: `"network"`},
+		{keys: `{"dra":{` + driver + `,"networks":["a"]}}`, errs: "networks"},
+		{keys: `{"dra":{` + driver + `,"metadata":"yes"}}`, errs: "metadata"},
+		{keys: `{"dra":{` + driver + `,"rollingUpdate":1}}`, errs: "rollingUpdate"},
+		{keys: `{"dra":{` + driver + `,"cdiDir":"run/cdi"}}`, errs: `cdiDir "run/cdi"`},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusve":true}]}}`, errs: `"exclusve"`},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusive":"no"}]}}`, errs: "exclusive"},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a/b"},{"network":"a/b","device":"c"}]}}`, errs: `dra: networks[1]: network "a/b" is listed twice`},
 	} {
 		got, err := read(t, tt.keys)
 		if tt.errs != "" {
@@ -79,19 +104,21 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		}
 		want := DefaultConfig()
 		tt.want(&want)
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(DRA{})); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", tt.keys, err, diff)
 		}
 	}
 }
 
+const driverName = "net.example.com"
+
 // A kubeconfig comes before the environment of a pod, and a pod without a token has no
-// cluster.
+// cluster. What needs a cluster, or the name of the node, says so.
 func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	nodetest.OK(t, os.WriteFile(token, []byte("secret"), 0o600))
-	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "n1", "POD_NAMESPACE": "kube-system", "POD_NAME": "d"}
+	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "n1", "POD_NAMESPACE": "kube-system", "POD_NAME": "d", "POD_UID": "u1"}
 	for _, tt := range []struct {
 		name   string
 		conf   Config
@@ -113,6 +140,10 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 		{name: "the taint of no node", conf: Config{Kubeconfig: "/k", StartupTaint: "a"}, token: token, errs: "nodeName"},
 		{name: "a taint without a cluster", conf: Config{StartupTaint: "a"}, token: token, source: "none"},
 		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
+		{name: "claims without a cluster", conf: Config{Node: "n1", DRA: &DRA{}}, errs: "dra needs a kubeconfig"},
+		{name: "claims of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true, DRA: &DRA{}}, errs: "dra needs nodeName"},
+		{name: "claims of this node", conf: Config{Kubeconfig: "/k", DRA: &DRA{RollingUpdate: true}}, env: inPod, source: "/k", node: "n1"},
+		{name: "claims and the next daemon", conf: Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, errs: "rollingUpdate needs POD_UID"},
 	} {
 		c := tt.conf
 		err := c.Discover(func(key string) string { return tt.env[key] }, tt.token)
@@ -122,111 +153,8 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || c.Source() != tt.source || c.On() != (tt.source != "none") || c.Node != tt.node {
+		if err != nil || c.Source() != tt.source || c.On() != (tt.source != "none") || c.Node != tt.node || c.DRA != nil && !c.watchPods() {
 			t.Errorf("%s: %v %q on node %q", tt.name, err, c.Source(), c.Node)
-		}
-	}
-}
-
-const driverName = "net.example.com"
-
-func TestKeysAboutClaimsAreChecked(t *testing.T) {
-	t.Parallel()
-	const driver = `"driver":"net.example.com"`
-	network := func(keys string) string { return driver + `,"networks":[{` + keys + `}]` }
-	for _, tt := range []struct {
-		keys string
-		want DRA
-		errs string
-	}{
-		{keys: driver, want: DRA{Driver: driverName}},
-		{keys: driver + `,"allowedTypes":["macvlan"]`, want: DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}}},
-		{keys: driver + `,"networks":[]`, want: DRA{Driver: driverName, Networks: []dra.Offer{}}},
-		{
-			keys: driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast","example.com/rack":"7"}},{"device":"x","network":"My_Net"},{"network":"_My_Net"}],
-				"metadata":true,"cdiDir":"/cdi","rollingUpdate":true`,
-			want: DRA{
-				Driver: driverName, Metadata: true, CDIDir: "/cdi", RollingUpdate: true,
-				Networks: []dra.Offer{
-					{Network: "kube-system/storage.v2", Exclusive: true, Attributes: map[string]string{"speed": "fast", "example.com/rack": "7"}},
-					{Device: "x", Network: "My_Net"},
-					{Network: "_My_Net"},
-				},
-			},
-		},
-		{keys: ``, errs: "dra: driver: missing"},
-		{keys: `"driver":""`, errs: "dra: driver: missing"},
-		{keys: `"driver":"Net.example.com"`, errs: `driver "Net.example.com" is not a DNS subdomain`},
-		{keys: `"driver":"net/example"`, errs: "DNS subdomain"},
-		{keys: `"driver":"` + strings.Repeat("a.", 40) + `a"`, errs: "at most 63"},
-		{keys: `"driver":7`, errs: "driver"},
-		{keys: driver + `,"network":[]`, errs: `"network"`},
-		{keys: driver + `,"networks":{}`, errs: "networks"},
-		{keys: driver + `,"networks":["a"]`, errs: "networks"},
-		{keys: driver + `,"metadata":"yes"`, errs: "metadata"},
-		{keys: driver + `,"rollingUpdate":1`, errs: "rollingUpdate"},
-		{keys: driver + `,"cdiDir":"run/cdi"`, errs: `cdiDir "run/cdi"`},
-		{keys: network(``), errs: "networks[0]: network: missing"},
-		{keys: network(`"network":"a","exclusve":true`), errs: `"exclusve"`},
-		{keys: network(`"network":"a","exclusive":"no"`), errs: "exclusive"},
-		{keys: network(`"network":"a","attributes":{"x":1}`), errs: "attributes"},
-		{keys: network(`"network":"a","attributes":{"x y":"1"}`), errs: `"x y"`},
-		{keys: network(`"network":"a","attributes":{"x":"` + strings.Repeat("1", 65) + `"}`), errs: "longer than 64"},
-		{keys: network(`"network":"a/b/c"`), errs: `"a/b/c"`},
-		{keys: network(`"network":"A/b"`), errs: `"A/b"`},
-		{keys: network(`"network":"a/"`), errs: `"a/"`},
-		{keys: network(`"network":"a","device":"A"`), errs: `"A"`},
-		{keys: network(`"network":"___"`), errs: `device ""`},
-		{keys: network(`"network":"a/b"},{"network":"a/b","device":"c"`), errs: `networks[1]: network "a/b" is listed twice`},
-		{keys: network(`"network":"a/b"},{"network":"c/b"`), errs: `networks[1]: two networks are the device "b"`},
-	} {
-		got, err := read(t, `{"dra":{`+tt.keys+`}}`)
-		if tt.errs != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.errs) {
-				t.Errorf("%s: err = %v, want %q", tt.keys, err, tt.errs)
-			}
-			continue
-		}
-		if diff := cmp.Diff(&tt.want, got.DRA, cmpopts.IgnoreUnexported(DRA{})); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", tt.keys, err, diff)
-		}
-	}
-	for _, keys := range []string{`{"dra":"net.example.com"}`, `{"dra":[]}`, `{"dra":true}`} {
-		if _, err := read(t, keys); err == nil {
-			t.Errorf("%s: no error", keys)
-		}
-	}
-	if c, err := read(t, `{"dra":null}`); c.DRA != nil || err != nil {
-		t.Errorf("null: %+v, %v", c.DRA, err)
-	}
-}
-
-func TestClaimsNeedAClusterAndANode(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		conf Config
-		env  map[string]string
-		errs string
-	}{
-		{Config{}, nil, "dra needs a kubeconfig"},
-		{Config{Node: "n1"}, nil, "dra needs a kubeconfig"},
-		{Config{Kubeconfig: "/k"}, nil, "dra needs nodeName"},
-		{Config{Kubeconfig: "/k", Reconcile: true}, nil, "dra needs nodeName"},
-		{Config{Kubeconfig: "/k", Node: "n1"}, nil, ""},
-		{Config{Kubeconfig: "/k"}, map[string]string{"NODE_NAME": "n1"}, ""},
-		{Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, nil, "rollingUpdate needs POD_UID"},
-		{Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, map[string]string{"POD_UID": "u1"}, ""},
-	} {
-		c := tt.conf
-		if c.DRA == nil {
-			c.DRA = &DRA{}
-		}
-		err := c.Discover(func(key string) string { return tt.env[key] }, t.TempDir()+"/none")
-		if tt.errs == "" && err != nil || tt.errs != "" && (err == nil || !strings.Contains(err.Error(), tt.errs)) {
-			t.Errorf("%+v: err = %v, want %q", tt.conf, err, tt.errs)
-		}
-		if err == nil && !c.watchPods() {
-			t.Errorf("%+v: pods are not watched", tt.conf)
 		}
 	}
 }
