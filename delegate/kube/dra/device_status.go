@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -138,13 +137,7 @@ func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attac
 
 // text returns a message as an API server takes it: UTF-8 of at most maxMessage bytes.
 func text(message string) string {
-	message = strings.ToValidUTF8(message, "?")
-	for i := maxMessage; len(message) > maxMessage; i-- {
-		if utf8.RuneStart(message[i]) {
-			message = message[:i]
-		}
-	}
-	return message
+	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "?")
 }
 
 // allocated reports whether a device is allocated to a claim.

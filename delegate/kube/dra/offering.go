@@ -16,7 +16,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -30,8 +29,7 @@ const (
 
 // offers are the networks that the node offers as devices.
 type offers struct {
-	networks []Offer
-	network  func(ctx context.Context, name string) (netconf.Network, error)
+	config   Config
 	interval time.Duration
 	log      *slog.Logger
 	again    chan struct{} // has an element when a definition has changed
@@ -43,7 +41,7 @@ type offers struct {
 
 func newOffers(c Config) *offers {
 	return &offers{
-		networks: c.Networks, network: c.Network, interval: cmp.Or(c.OfferInterval, offerInterval), log: c.logger(),
+		config: c, interval: cmp.Or(c.OfferInterval, offerInterval), log: c.logger(),
 		again: make(chan struct{}, 1), withdrawn: make(map[string]string),
 	}
 }
@@ -66,7 +64,7 @@ func (o *offers) changed(r nad.Ref) {
 		ref, ok := n.definition()
 		return ok && ref == r
 	}
-	if !slices.ContainsFunc(o.networks, named) {
+	if !slices.ContainsFunc(o.config.Networks, named) {
 		return
 	}
 	select {
@@ -121,14 +119,14 @@ func (o *offers) wait(ctx context.Context, d time.Duration) bool {
 // look returns the devices as they are now, without those that are withdrawn. It fails if it is
 // not known whether a definition exists.
 func (o *offers) look(ctx context.Context) ([]resourcev1.Device, error) {
-	devices, errs := make([]resourcev1.Device, len(o.networks)), make([]error, len(o.networks))
+	devices, errs := make([]resourcev1.Device, len(o.config.Networks)), make([]error, len(o.config.Networks))
 	var all errgroup.Group
 	all.SetLimit(offersAtOnce)
-	for i, n := range o.networks {
+	for i, n := range o.config.Networks {
 		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 			defer cancel()
-			network, err := o.network(ctx, n.Network)
+			network, err := o.config.Network(ctx, n.Network)
 			devices[i], errs[i] = n.device(network), err
 			if errors.Is(err, kube.ErrNotSynced) {
 				return err

@@ -4,28 +4,22 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 )
 
 // sweepOften calls sweepAll until ctx ends.
 func (d *Driver) sweepOften(ctx context.Context) {
-	ticker := time.NewTicker(cmp.Or(d.config.sweepInterval, sweepInterval))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	_ = wait.PollUntilContextCancel(ctx, cmp.Or(d.config.sweepInterval, sweepInterval), false, func(ctx context.Context) (bool, error) {
 		if err := d.sweepAll(ctx); err != nil && ctx.Err() == nil {
 			d.log.WarnContext(ctx, "prepared claims not swept", "error", err)
 		}
-	}
+		return false, nil // for ever
+	})
 }
 
 // sweepAll forgets the claims that the kubelet should have released: the API server says that
