@@ -12,7 +12,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -212,32 +211,6 @@ func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})
-	}
-}
-
-// What was allowed when the claim was prepared may be forbidden when its pod is attached.
-func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	class := newClaim("b", func(c *resourcev1.ResourceClaim) {
-		c.Status.ReservedFor[0].UID = "pod-other"
-		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClass(cni(`,"config":` + bridge))}
-	})
-	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, class))
-	for _, allowed := range [][]string{nil, {"macvlan"}} {
-		n.config.AllowedTypes = allowed
-		n.restart(t)
-		if claims, err := n.config.claims("pod-web"); !errors.Is(err, errClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
-			t.Errorf("allowed %q: %v, %v", allowed, claims, err)
-		}
-		if claims, err := n.config.claims("pod-other"); err != nil || len(claims) != 1 {
-			t.Errorf("that of the class: %v, %v", claims, err)
-		}
-	}
-	n.config.AllowedTypes = []string{"bridge", "host-local"}
-	n.restart(t)
-	if claims, err := n.config.claims("pod-web"); err != nil || len(claims) != 1 {
-		t.Errorf("allowed again: %v, %v", claims, err)
 	}
 }
 

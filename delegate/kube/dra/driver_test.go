@@ -49,9 +49,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	}
 	k = n.kubelet(t)
 	n.attach(t, "pod-web")
-	if err := unprepareClaim(t, k, a); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, unprepareClaim(t, k, a))
 	left, err := n.config.claims("pod-web")
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
@@ -95,21 +93,16 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 
 func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
 	t.Parallel()
-	for name, row := range wrongClaims() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, func(c *Config) {
-				c.Policy, c.Rules = nad.Policy{Isolation: true}, nad.Rules{Own: []string{"multinet"}}
-			})
-			bad, good := kubetest.Put(n.server, newClaim("bad", row.edit)), kubetest.Put(n.server, newClaim("good", nil))
-			devices, failures := prepareClaims(t, n.kubelet(t), bad, good)
-			if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], row.want) {
-				t.Errorf("got %v and %q, want %q", devices, failures, row.want)
-			}
-			if claims, damaged, err := n.config.Store.All(); len(claims) != 1 || damaged != nil || err != nil {
-				t.Errorf("recorded: %v, %v, %v", claims, damaged, err)
-			}
-		})
+	n := newNode(t, func(c *Config) { c.Policy = nad.Policy{Isolation: true} })
+	bad := kubetest.Put(n.server, newClaim("bad", func(c *resourcev1.ResourceClaim) {
+		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(own(`,"definition":"red/n"`))}
+	}))
+	devices, failures := prepareClaims(t, n.kubelet(t), bad, kubetest.Put(n.server, newClaim("good", nil)))
+	if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], "namespaceIsolation") {
+		t.Errorf("got %v and %q", devices, failures)
+	}
+	if claims, damaged, err := n.config.Store.All(); len(claims) != 1 || damaged != nil || err != nil {
+		t.Errorf("recorded: %v, %v, %v", claims, damaged, err)
 	}
 }
 
@@ -156,10 +149,7 @@ func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
 // The kubelet has lost a pod: it prepares the claim for the next one without releasing it.
 func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	mustPrepare(t, k, a)
+	n, k, a := prepared(t)
 	n.attach(t, "pod-web")
 	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
 	a = kubetest.Put(n.server, a)
@@ -174,35 +164,24 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	n.detach(string(a.UID))
 	mustPrepare(t, k, a)
 	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
-		if claims, err := n.config.claims(pod); len(claims) != want || err != nil {
-			t.Errorf("%s has %v, %v", pod, claims, err)
-		}
+		n.wantClaims(t, pod, want)
 	}
 }
 
 func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	mustPrepare(t, k, a)
+	n, k, a := prepared(t)
 	n.attach(t, "pod-web")
 	n.fail(errors.New("the plugin fails"))
 	if err := unprepareClaim(t, k, a); err == nil || !strings.Contains(err.Error(), "claim blue/a: the plugin fails") {
 		t.Errorf("got %v", err)
 	}
-	if claims, err := n.config.claims("pod-web"); len(claims) != 1 || err != nil {
-		t.Errorf("%v, %v", claims, err)
-	}
+	n.wantClaims(t, "pod-web", 1)
 	n.fail(nil)
 	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
 	before := n.server.Count("", "")
-	if err := unprepareClaim(t, k, a); err != nil {
-		t.Error(err)
-	}
-	if claims, err := n.config.claims("pod-web"); len(claims) != 0 || err != nil {
-		t.Errorf("%v, %v", claims, err)
-	}
+	nodetest.OK(t, unprepareClaim(t, k, a))
+	n.wantClaims(t, "pod-web", 0)
 	if got := n.server.Count("", "") - before; got != 0 {
 		t.Errorf("%d requests to release a claim", got)
 	}
@@ -210,10 +189,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 
 func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	mustPrepare(t, k, a)
+	n, k, a := prepared(t)
 	damage := func() {
 		t.Helper()
 		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
@@ -224,37 +200,14 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	damage()
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
 	mustPrepare(t, k, a)
-	if claims, err := n.config.claims("pod-web"); len(claims) != 2 || err != nil {
-		t.Errorf("%v, %v", claims, err)
-	}
+	n.wantClaims(t, "pod-web", 2)
 	n.attach(t, "pod-web")
 	damage()
-	if err := unprepareClaim(t, k, a); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, unprepareClaim(t, k, a))
 	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
 		t.Errorf("detached: %v", n.detached)
 	}
-	if claims, err := n.config.claims("pod-web"); len(claims) != 1 || err != nil {
-		t.Errorf("%v, %v", claims, err)
-	}
-}
-
-func TestNothingIsPreparedThatCannotBeRecorded(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, func(c *Config) {
-		file := filepath.Join(filepath.Dir(c.Store.Dir), "file")
-		nodetest.OK(t, os.WriteFile(file, nil, 0o600))
-		c.Store.Dir = filepath.Join(file, "claims")
-	})
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	if _, failures := prepareClaims(t, k, a); !strings.HasPrefix(failures["a"], "claim blue/a: ") {
-		t.Errorf("got %v", failures)
-	}
-	if err := unprepareClaim(t, k, a); err == nil {
-		t.Error("released")
-	}
+	n.wantClaims(t, "pod-web", 1)
 }
 
 func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
@@ -301,9 +254,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 			if row.forgets {
 				want = 0
 			}
-			if claims, err := n.config.claims("pod-web"); len(claims) != want || err != nil {
-				t.Errorf("%v, %v", claims, err)
-			}
+			n.wantClaims(t, "pod-web", want)
 		})
 	}
 }

@@ -247,6 +247,24 @@ func mustPrepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.Resourc
 	}
 }
 
+// prepared returns a node whose kubelet has prepared the claim a.
+func prepared(t *testing.T) (*node, *dratest.Kubelet, *resourcev1.ResourceClaim) {
+	t.Helper()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := kubetest.Put(n.server, newClaim("a", nil))
+	mustPrepare(t, k, a)
+	return n, k, a
+}
+
+// wantClaims fails the test unless so many claims are prepared for a pod.
+func (n *node) wantClaims(t *testing.T, pod string, want int) {
+	t.Helper()
+	if claims, err := n.config.claims(pod); len(claims) != want || err != nil {
+		t.Errorf("%s has %v, %v; want %d claims", pod, claims, err, want)
+	}
+}
+
 // unprepareClaim has the kubelet release a claim.
 func unprepareClaim(t *testing.T, k *dratest.Kubelet, c *resourcev1.ResourceClaim) error {
 	t.Helper()

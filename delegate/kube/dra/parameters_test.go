@@ -3,7 +3,6 @@ package dra
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,45 +146,17 @@ func TestWrongParametersAreRefused(t *testing.T) {
 	}
 }
 
-func TestNetworksOfClaimsAreChecked(t *testing.T) {
+func TestANetworkWithoutAVersionHasThatOfTheRules(t *testing.T) {
 	t.Parallel()
-	rules := nad.Rules{CNIVersion: "1.0.0", Own: []string{"multinet"}, Allowed: []string{"bridge", "multinet"}}
-	for name, row := range map[string]struct {
-		rest, want string
-		policy     nad.Policy
-	}{
-		"a network":                         {rest: `,"config":` + bridge},
-		"a network without a version":       {rest: `,"config":{"name":"n","type":"bridge"}`},
-		"a list":                            {rest: `,"config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}`},
-		"no name":                           {rest: `,"config":{"type":"bridge"}`, want: "name"},
-		"no type":                           {rest: `,"config":{"name":"n"}`, want: "type"},
-		"a plugin and a list":               {rest: `,"config":{"cniVersion":"1.0.0","name":"n","Type":"bridge","plugins":[{"type":"bridge"}]}`, want: "both"},
-		"a path as a type":                  {rest: `,"config":{"name":"n","type":"../x"}`, want: "path"},
-		"the meta-plugin itself":            {rest: `,"config":{"name":"n","type":"multinet"}`, want: "itself"},
-		"a plugin that is not allowed":      {rest: `,"config":{"name":"n","type":"macvlan"}`, want: "allowedTypes"},
-		"an IPAM plugin that is not":        {rest: `,"config":{"name":"n","type":"bridge","ipam":{"type":"x"}}`, want: "allowedTypes"},
-		"an unknown version":                {rest: `,"config":{"cniVersion":"x","name":"n","type":"bridge"}`, want: "version"},
-		"a number that is too large":        {rest: `,"config":{"cniVersion":"1.0.0","name":"n","type":"bridge","a":1e999}`, want: "config"},
-		"a definition of another namespace": {rest: `,"definition":"red/n"`, policy: nad.Policy{Isolation: true}, want: "namespaceIsolation"},
-		"a definition of its own namespace": {rest: `,"definition":"n"`, policy: nad.Policy{Isolation: true}},
+	rules := nad.Rules{CNIVersion: "1.0.0"}
+	for config, want := range map[string]string{
+		bridge:                         "1.1.0",
+		`{"name":"n","type":"bridge"}`: "1.0.0",
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			data := cni(row.rest)
-			if strings.Contains(row.rest, "definition") {
-				data = own(row.rest)
-			}
-			p, err := parsed(data)
-			nodetest.OK(t, err)
-			p.OfClass = true
-			err = p.check("blue", Config{Policy: row.policy, Rules: rules})
-			if n, netErr := p.Network(rules); err == nil && p.Config != "" && (netErr != nil || n.CNIVersion() == "0.1.0") {
-				t.Errorf("the network is %v, %v", n, netErr)
-			}
-			if text := fmt.Sprint(err); (err == nil) != (row.want == "") || !strings.Contains(text, row.want) && err != nil {
-				t.Errorf("got %q, want %q", text, row.want)
-			}
-		})
+		n, err := (Network{Config: config}).Network(rules)
+		if err != nil || n.CNIVersion() != want {
+			t.Errorf("%s: %q, %v, want %s", config, n.CNIVersion(), err, want)
+		}
 	}
 }
 

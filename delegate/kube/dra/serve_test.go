@@ -73,9 +73,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 			})
 			k := n.kubelet(t)
 			mustPrepare(t, k, a, b)
-			if err := unprepareClaim(t, k, a); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, unprepareClaim(t, k, a))
 			if err := n.publish(t.Context(), nil); err != nil {
 				t.Error(err)
 			}
@@ -252,9 +250,7 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	if claims, err := d.config.claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
-	if err := unprepareClaim(t, kubelets["pod-2"], c); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, unprepareClaim(t, kubelets["pod-2"], c))
 	if claims, err := d.config.claims("pod-web"); len(claims) != 0 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
@@ -391,9 +387,7 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 				}
 			})
 			all.Go(func() {
-				if err := unprepareClaim(t, k, a); err != nil {
-					t.Error(err)
-				}
+				nodetest.OK(t, unprepareClaim(t, k, a))
 			})
 		}
 		all.Wait()

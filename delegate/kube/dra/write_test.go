@@ -137,9 +137,7 @@ func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 
 func TestAStatusIsWrittenAfterARestart(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	mustPrepare(t, n.kubelet(t), a)
+	n, _, _ := prepared(t)
 	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 503})
 	n.attach(t, "pod-web")
 	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
@@ -154,7 +152,6 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 	for name, fault := range map[string]kubetest.Fault{
 		"401":               {Resource: "resourceclaims/status", Status: 401},
 		"403":               {Resource: "resourceclaims/status", Status: 403},
-		"409":               {Resource: "resourceclaims/status", Status: 409},
 		"429":               {Resource: "resourceclaims/status", Status: 429},
 		"500":               {Resource: "resourceclaims/status", Status: 500},
 		"500 when it reads": {Verb: "get", Resource: "resourceclaims", Status: 500},
@@ -183,9 +180,7 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 
 func TestAConflictIsNoFailure(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	mustPrepare(t, n.kubelet(t), a)
+	n, _, a := prepared(t)
 	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 409})
 	n.attach(t, "pod-web")
 	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
@@ -330,8 +325,7 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 // A pod that is attached while its status is computed is never said to have no network.
 func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	n, _, _ := prepared(t)
 	n.Stop() // the writer begins with what is prepared
 	started := make(chan struct{})
 	var once sync.Once
