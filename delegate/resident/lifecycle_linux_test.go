@@ -67,56 +67,41 @@ func (d *daemon) records(t *testing.T) (all []string) {
 // and has handled its DEL.
 func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	t.Parallel()
-	for at, dies := range []string{"a", "b", "c"} {
-		t.Run(dies, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			below := fakes("below")
-			d := newDaemon(n, below, t.TempDir())
-			n.start()
-			x := fakes("a", "b", "c")
-			var mu sync.Mutex // protects it
-			var it *served
-			died := false
-			x.Plugins[dies] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				if c.Command == "ADD" && !died {
-					died = true
-					it.stop()
-					mu.Unlock()
-					<-ctx.Done() // its answer will not arrive
-					mu.Lock()
-				}
-				return delegatetest.Result(nil)(ctx, c)
-			}
-			for i, name := range []string{"a", "b", "c"} {
-				mu.Lock()
-				r := n.serve(newPlugin(fmt.Sprintf("%d0", i), name, x))
-				if name == dies {
-					it = r
-				}
-				mu.Unlock()
-			}
-			err := d.add(t.Context(), attach("c1", "below", "a", "b", "c"))
-			nodetest.Code(t, err, 11)
-			if !errors.Is(err, resident.ErrLost) {
-				t.Errorf("err = %v", err)
-			}
-			nodetest.Equal(t, "alive", append(x.Live(), below.Live()...), []string{dies + " c1 eth0"})
-			nodetest.OK(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
-			nodetest.Equal(t, "recorded", d.records(t), []string{"c1 leftover"})
-			back := newPlugin(fmt.Sprintf("%d0", at), dies, x)
-			known := told(back)
-			n.serve(back, 2)
-			if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
-				t.Errorf("told %+v", k)
-			}
-			nodetest.OK(t, d.del(t.Context(), "c1"))
-			if live, records := append(x.Live(), below.Live()...), d.records(t); len(live)+len(records) > 0 {
-				t.Errorf("alive: %q, recorded: %q", live, records)
-			}
-		})
+	n := newNode(t)
+	below := fakes("below")
+	d := newDaemon(n, below, t.TempDir())
+	n.start()
+	x := fakes("a", "b", "c")
+	n.serve(newPlugin("10", "a", x))
+	n.serve(newPlugin("30", "c", x))
+	dies := make(chan *served, 1)
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		select {
+		case it := <-dies:
+			it.stop()
+			<-ctx.Done() // its answer will not arrive
+		default:
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+	dies <- n.serve(newPlugin("20", "b", x))
+	err := d.add(t.Context(), attach("c1", "below", "a", "b", "c"))
+	nodetest.Code(t, err, 11)
+	if !errors.Is(err, resident.ErrLost) {
+		t.Errorf("err = %v", err)
+	}
+	nodetest.Equal(t, "alive", append(x.Live(), below.Live()...), []string{"b c1 eth0"})
+	nodetest.OK(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 leftover"})
+	back := newPlugin("20", "b", x)
+	known := told(back)
+	n.serve(back, 2)
+	if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
+		t.Errorf("told %+v", k)
+	}
+	nodetest.OK(t, d.del(t.Context(), "c1"))
+	if live, records := append(x.Live(), below.Live()...), d.records(t); len(live)+len(records) > 0 {
+		t.Errorf("alive: %q, recorded: %q", live, records)
 	}
 }
 

@@ -77,20 +77,12 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 		"version 2":           {version(2), "it uses version 2 of the protocol, and the host version 3: build"},
 		"newer version":       {version(4), "version 4 of the protocol"},
 		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
-		"index of letters":    {hello("aa", "a", "a"), `index "aa"`},
-		"index of three":      {hello("100", "a", "a"), `index "100"`},
 		"no name":             {hello("10", "", "a"), `name ""`},
 		"name with a path":    {hello("10", "../a", "a"), `name "../a"`},
-		"name with a dot":     {hello("10", ".a", "a"), `name ".a"`},
-		"name with a space":   {hello("10", "a b", "a"), `name "a b"`},
 		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
 		"no types":            {hello("10", "a"), "10-a serves no types"},
 		"too many types":      {hello("10", "a", many...), "65 types"},
 		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not a valid plugin name`},
-		"absolute type":       {hello("10", "a", "/bin/sh"), `type "/bin/sh"`},
-		"type dot dot":        {hello("10", "a", ".."), `type ".."`},
-		"empty type":          {hello("10", "a", ""), `type ""`},
-		"type with a zero":    {hello("10", "a", "a\x00b"), `type "a\x00b"`},
 		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
 		"type twice":          {hello("10", "a", "a", "a"), `type "a" is listed twice`},
 	} {
@@ -337,15 +329,11 @@ func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 	}{
 		"it fails":          {nil, func(context.Context) error { return types.NewError(120, "table is full", "") }, "table is full"},
 		"it panics":         {nil, func(context.Context) error { panic("secret") }, "the plugin panicked"},
-		"it hangs":          {nil, func(ctx context.Context) error { <-ctx.Done(); return nil }, "no answer in time"},
 		"nobody knows what": {broken, func(context.Context) error { return nil }, "a record is broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			if name == "it hangs" {
-				n.RegisterTimeout = 2 * time.Second
-			}
 			fail := true
 			n.Attachments = func(context.Context) ([]delegate.Attached, error) {
 				if fail {

@@ -2,7 +2,6 @@ package resident_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,68 +9,68 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// Calls fail with code 11, execute nothing, and do not reach the Exec below,
-// until the resident is back and has been told the attachments.
-func TestTypesAreReservedForAResidentThatHasGone(t *testing.T) {
+// Calls of a reserved type fail with code 11, execute nothing, and do not reach the Exec
+// below, until the resident is there and has been told the attachments.
+func TestReservedTypesAreServedByTheirResidentOnly(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
-		return []delegate.Attached{{Attachment: attach("c1", "a"), Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)}}, nil
+	for name, tt := range map[string]struct {
+		reserve func(t *testing.T) *node // starts a host
+		why     string                   // of Plugins
+	}{
+		"it has gone": {func(t *testing.T) *node {
+			t.Helper()
+			n := newNode(t)
+			n.StateDir = t.TempDir()
+			d := simple("10", "a")
+			d.DrainTimeout = patience
+			n.start().serve(d).stop()
+			n.await("10-a gone", 1)
+			return n
+		}, "it has left"},
+		"it was there before a restart": {func(t *testing.T) *node { t.Helper(); return restarted(t, fakes("a"), "a").start() }, "has not connected"},
+		"from the start": {func(t *testing.T) *node {
+			t.Helper()
+			n := newNode(t)
+			n.Reserve, n.Orphan = []string{"a"}, -1
+			return n.start()
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := tt.reserve(t)
+			if tt.why != "" {
+				nodetest.Says(t, n.Plugins()[0].Err, tt.why)
+				nodetest.Equal(t, "types", n.Plugins()[0].Types, []string{"a"})
+			}
+			below, x := fakes("a"), fakes("a")
+			iv, a := n.invoker(below), attach("c1", "a")
+			_, err := iv.Add(t.Context(), a)
+			nodetest.Code(t, err, 11)
+			var left *delegate.UndoError
+			if errors.As(err, &left) || !strings.Contains(err.Error(), "not connected") {
+				t.Errorf("what was not run is undone: %v", err)
+			}
+			if advice := "remove " + filepath.Join(n.StateDir, "a"); tt.why != "" && !strings.Contains(err.Error(), advice) {
+				t.Errorf("%v does not say: %s", err, advice)
+			}
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			for _, err := range []error{iv.Del(over, delegate.Attached{Attachment: a}), iv.GC(over, a.Network, nil)} {
+				nodetest.Code(t, err, 11)
+			}
+			n.serve(newPlugin("20", "another", x, "a"))
+			nodetest.OK(t, iv.Del(t.Context(), delegate.Attached{Attachment: a}))
+			nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a eth0"})
+			nodetest.Equal(t, "the Exec below", below.Trace(), nil)
+			nodetest.Equal(t, "plugins", n.states(), []string{"20-another ready"})
+		})
 	}
-	n.start()
-	below := fakes("a")
-	d := simple("10", "a")
-	d.DrainTimeout = patience
-	known := told(d)
-	r := n.serve(d)
-	<-known
-	r.stop()
-	s := n.await("10-a gone", 1)
-	if s.Err == nil || s.Err.Error() != "it has left" {
-		t.Errorf("gone for %v", s.Err)
-	}
-	nodetest.Equal(t, "got", n.states(), []string{"10-a gone"})
-	iv := n.invoker(below)
-	a := attach("c1", "a")
-	_, err := iv.Add(t.Context(), a)
-	nodetest.Code(t, err, 11)
-	var left *delegate.UndoError
-	if errors.As(err, &left) || !strings.Contains(err.Error(), "not connected") {
-		t.Errorf("what was not run is undone: %v", err)
-	}
-	err = iv.Del(t.Context(), delegate.Attached{Attachment: a})
-	nodetest.Code(t, err, 11)
-	if calls := below.Trace(); len(calls) > 0 {
-		t.Errorf("the Exec below: %q", calls)
-	}
-	n.serve(d, 2)
-	if got := nodetest.Come(t, known, "what is attached"); len(got) != 1 {
-		t.Errorf("%+v", got)
-	}
-	nodetest.OK(t, iv.Del(t.Context(), delegate.Attached{Attachment: a}))
-}
-
-func TestAnotherResidentMayTakeOverReservedTypes(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	r := n.serve(newPlugin("10", "old", fakes("x", "y"), "x", "y"))
-	r.stop()
-	n.await("10-old gone", 1)
-	n.serve(newPlugin("20", "new", fakes("x"), "x"))
-	_, err := n.exec(t.Context(), "x", "DEL", "c1")
-	nodetest.OK(t, err)
-	_, err = n.exec(t.Context(), "y", "DEL", "c1")
-	nodetest.Code(t, err, 11)
-	n.serve(newPlugin("20", "new2", fakes("y"), "y"))
-	nodetest.Equal(t, "got", n.states(), []string{"20-new ready", "20-new2 ready"})
 }
 
 // After Orphan the Exec below is called. A plugin that it does not find is an
@@ -106,26 +105,6 @@ func TestOrphanReleasesTypes(t *testing.T) {
 				t.Errorf("err = %v, plugins %q", lost, n.states())
 			}
 		})
-	}
-}
-
-func TestReserveAppliesFromTheStart(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.Reserve, n.Orphan = []string{"a"}, -1
-	n.start()
-	below := fakes("a")
-	iv := n.invoker(below)
-	_, err := iv.Add(t.Context(), attach("c1", "a"))
-	nodetest.Code(t, err, 11)
-	r := n.serve(simple("10", "a"))
-	done, err := iv.Add(t.Context(), attach("c1", "a"))
-	nodetest.OK(t, err)
-	r.stop()
-	n.await("10-a gone", 1)
-	nodetest.Code(t, iv.Del(t.Context(), done), 11)
-	if calls := below.Trace(); len(calls) > 0 {
-		t.Errorf("the Exec below: %q", calls)
 	}
 }
 
@@ -181,39 +160,6 @@ func restarted(t *testing.T, x *delegatetest.Exec, typ string) *node {
 	return n
 }
 
-// Nothing runs in place of the resident, and a DEL waits for it.
-func TestTypesAreReservedAfterARestart(t *testing.T) {
-	t.Parallel()
-	x, below := fakes("a"), fakes("a")
-	n := restarted(t, x, "a")
-	n.ReturnTimeout = patience
-	n.start()
-	s := n.Plugins()[0]
-	nodetest.Equal(t, "types", s.Types, []string{"a"})
-	nodetest.Says(t, s.Err, "has not connected")
-	iv, a := n.invoker(below), attach("c1", "a")
-	_, err := iv.Add(t.Context(), a)
-	nodetest.Code(t, err, 11)
-	if want := "remove " + filepath.Join(n.StateDir, "a"); !strings.Contains(err.Error(), want) {
-		t.Errorf("%v does not say: %s", err, want)
-	}
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, err := range []error{iv.Del(over, delegate.Attached{Attachment: a}), iv.GC(over, a.Network, nil)} {
-		nodetest.Code(t, err, 11)
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("err = %v", err)
-		}
-	}
-	waiting := make(chan error)
-	go func() { waiting <- iv.Del(t.Context(), delegate.Attached{Attachment: a}) }()
-	n.serve(newPlugin("10", "a", x))
-	nodetest.OK(t, nodetest.Come(t, waiting, "the DEL"))
-	if d := cmp.Diff([]string{"DEL a eth0"}, x.Trace()); d != "" || len(below.Trace()) > 0 {
-		t.Errorf("the Exec below: %q (-want +got):\n%s", below.Trace(), d)
-	}
-}
-
 // A type is released when its note is removed, also while the host runs, and
 // when the host starts while no attachment uses it.
 func TestTypesAreReleased(t *testing.T) {
@@ -263,8 +209,8 @@ func TestTypesAreReleased(t *testing.T) {
 	}
 }
 
-// It may take over some of the types; the others stay reserved.
-func TestAnotherResidentMayTakeOverTypesAfterARestart(t *testing.T) {
+// The other types stay reserved.
+func TestAnotherResidentMayTakeOverSomeOfTheTypes(t *testing.T) {
 	t.Parallel()
 	n := restarted(t, fakes("a"), "a")
 	nodetest.OK(t, os.WriteFile(filepath.Join(n.StateDir, "b"), []byte("10-a"), 0o600))
