@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,9 +23,7 @@ import (
 // the host's network, or without a selection.
 func TestAnnotationSelectsNetworks(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	p := n.start(x)
+	n, x, p := started(t)
 	plain := n.sandbox("plain", "")
 	blank := n.sandbox("blank", "  ")
 	hostless := n.sandbox("hostless", "blue")
@@ -36,8 +35,7 @@ func TestAnnotationSelectsNetworks(t *testing.T) {
 	ours := n.sandbox("ours", "blue")
 	ours.Linux.Namespaces[1].Path = "/proc/self/ns/net"
 	n.mustRun(plain, blank, hostless, broken, silent, ours)
-	nodetest.Equal(t, "calls", x.Trace(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
+	p.nothingDone(x)
 	for _, s := range []*api.PodSandbox{plain, hostless, silent} {
 		n.stop(s)
 		n.remove(s)
@@ -71,8 +69,7 @@ func TestMissingNamespacesAreAnError(t *testing.T) {
 			tt.change(s)
 			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
 			n.stop(s)
-			nodetest.Equal(t, "calls", x.Trace(), nil)
-			nodetest.Equal(t, "records", p.records(), nil)
+			p.nothingDone(x)
 		})
 	}
 }
@@ -88,14 +85,11 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 	gone := n.sandbox("gone", "blue")
 	n.mustRun(gone)
 	n.forget(gone)
-	p.disconnect()
-	p.connected()
-	if pass := p.pass(synchronized); pass.Failed != 1 {
+	if pass := p.reconnect(); pass.Failed != 1 {
 		t.Errorf("pass %+v", pass)
 	}
 	for range 3 {
-		p.kick()
-		p.pass(func(Pass) bool { return true })
+		p.again()
 	}
 	line := `level=WARN msg="stale attachment cannot be removed" container=gone network=nri ifname=eth0 pod=shop/web`
 	if got := p.log.Count(line); got != 1 {
@@ -221,6 +215,16 @@ func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegate
 	}
 }
 
+// failing is p, but its command fails as long as it is broken.
+func failing(command string, broken *atomic.Bool, p delegatetest.Plugin) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command && broken.Load() {
+			return nil, errors.New("not now")
+		}
+		return p(ctx, c)
+	}
+}
+
 // An ADD that takes too long is answered with an error before the deadline, so that
 // the pod is not started. Undoing goes on, and the record stays until it has
 // succeeded. The runtime keeps the plugin.
@@ -252,10 +256,7 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
 	}
-	p := n.plugin(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
-	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
-		t.Fatal(err)
-	}
+	p := n.configured(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
 	var attached []string
 	for i := range 100 {
 		s := n.sandbox(fmt.Sprintf("c%03d", i), "blue")
@@ -277,19 +278,9 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	fail := make(chan bool, 1)
-	fail <- true
-	good := x.Plugins["a"]
-	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "DEL" {
-			f := <-fail
-			fail <- f
-			if f {
-				return nil, errors.New("not now")
-			}
-		}
-		return good(ctx, c)
-	}
+	var broken atomic.Bool
+	broken.Store(true)
+	x.Plugins["a"] = failing("DEL", &broken, x.Plugins["a"])
 	x.Plugins["b"] = delegatetest.HangOn("ADD", x.Plugins["b"])
 	p := n.start(x, late)
 	if err := n.run(n.sandbox("c1", "blue,red")); err == nil {
@@ -297,15 +288,11 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 	}
 	p.work.running.Wait() // for the ADD to end, and the undo to fail
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Failed == 1 })
+	p.again(func(pass Pass) bool { return pass.Failed == 1 })
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
-	<-fail
-	fail <- false
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	nodetest.Equal(t, "alive", x.Live(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
+	broken.Store(false)
+	p.again(func(pass Pass) bool { return pass.Detached == 1 })
+	p.nothingLeft(x)
 }
 
 // Stop detaches in reverse order, in the recorded network namespace if the event has
@@ -391,10 +378,8 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 		t.Error(err)
 	}
 	n.remove(other)
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
-	nodetest.Equal(t, "alive", x.Live(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
+	p.again(func(pass Pass) bool { return pass.Detached == 1 })
+	p.nothingLeft(x)
 }
 
 // A Stop whose DEL takes too long is answered in time, and the DEL goes on.
@@ -412,8 +397,7 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 	open()
 	n.remove(s) // waits for the other
 	p.stop()
-	nodetest.Equal(t, "alive", x.Live(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
+	p.nothingLeft(x)
 	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
 }
 
@@ -432,7 +416,6 @@ func TestStopWaitsForUndo(t *testing.T) {
 	n.stop(s) // does not wait longer than it may
 	open()
 	p.work.running.Wait()
-	nodetest.Equal(t, "alive", x.Live(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
+	p.nothingLeft(x)
 	nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 1) // that the pod is refused
 }

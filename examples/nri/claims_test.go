@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +77,13 @@ func (c *cluster) startWith(x *delegatetest.Exec, edit ...func(*Plugin)) *proces
 	p := c.start(x, append([]func(*Plugin){c.claims}, edit...)...)
 	c.register()
 	return p
+}
+
+// startedCluster returns a cluster on whose node a plugin with claims runs fakes.
+func startedCluster(t *testing.T) (*cluster, *delegatetest.Exec, *process) {
+	t.Helper()
+	c, x := newCluster(t), plugins()
+	return c, x, c.startWith(x)
 }
 
 // register connects the kubelet to the driver.
@@ -258,9 +266,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	c.reports(storage, "Ready=False NetworkInterfaceNotReady")
 	c.remove(s)
 	for _, o := range []*resourcev1.ResourceClaim{storage, data} {
-		if err := c.unprepare(o); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, c.unprepare(o))
 	}
 	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-2_claim-s3"})
 	nodetest.Equal(t, "the status of a pod that was not started", []string{c.status(other)}, []string{""})
@@ -271,9 +277,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 // of the newest.
 func TestPodWithClaimsAloneIsAttached(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	p := c.startWith(x)
+	c, x, p := startedCluster(t)
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	first, second := c.pod("c2", "uid-1", "red"), c.pod("c1", "uid-1", "")
 	c.mustRun(first)
@@ -372,8 +376,7 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 			err := c.run(c.pod("c1", "uid-1", tt.networks))
 			nodetest.Says(t, err, append(tt.words, `"shop/web" (c1)`, `claim "s1", request "neta"`)...)
 			c.reports(o, "Ready=False", tt.words[0])
-			nodetest.Equal(t, "calls", x.Trace(), nil)
-			nodetest.Equal(t, "records", p.records(), nil)
+			p.nothingDone(x)
 		})
 	}
 }
@@ -417,9 +420,7 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 // of a claim.
 func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	c.startWith(x)
+	c, x, _ := startedCluster(t)
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	c.server.Stop()
 	s := c.pod("c1", "uid-1", "")
@@ -428,9 +429,7 @@ func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
 	c.reports(o, "net1", "Ready=True")
 	c.server.Stop()
 	c.stop(s)
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.unprepare(o))
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
 	nodetest.Equal(t, "prepared", c.prepares(), nil)
 }
@@ -438,9 +437,7 @@ func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
 // Nothing is attached to a pod on the host's network, and the claim's status says so.
 func TestClaimsOfPodsOnTheHostsNetwork(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	c.startWith(x)
+	c, x, _ := startedCluster(t)
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	s := c.pod("c1", "uid-1", "")
 	s.Linux.Namespaces = s.Linux.Namespaces[:1]
@@ -489,13 +486,8 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	c.write(`{"cniVersion":"1.1.0","name":"up","type":"up","master":"eth1"}`, "net.d", "up.conf")
 	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`})
 	x := plugins()
-	ready := make(chan error, 1)
-	x.Plugins["up"] = func(context.Context, delegatetest.Call) ([]byte, error) {
-		err := <-ready
-		ready <- err
-		return nil, err
-	}
-	ready <- nil
+	var broken atomic.Bool
+	x.Plugins["up"] = failing("STATUS", &broken, delegatetest.Result(nil))
 	p := c.plugin(x, c.claims, func(p *Plugin) {
 		p.Config.Sweep = multinet.Duration(sweepOften)
 		p.Config.DRA.Networks = []dra.Offer{
@@ -526,12 +518,10 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 		c.await(fmt.Sprint(want), func() bool { return fmt.Sprint(published()) == fmt.Sprint(want) }, func() string { return fmt.Sprint(published(), p.log) })
 	}
 	publishes("nas a shared=true", "up up eth1 fast shared=false")
-	<-ready
-	ready <- errors.New("the link is down")
+	broken.Store(true)
 	publishes("nas a shared=true")
-	nodetest.Equal(t, "log", []int{p.log.Count("the link is down"), p.log.Count("device=absent "), p.log.Count("device=absent2 ")}, []int{1, 1, 1})
-	<-ready
-	ready <- nil
+	nodetest.Equal(t, "log", []int{p.log.Count("not now"), p.log.Count("device=absent "), p.log.Count("device=absent2 ")}, []int{1, 1, 1})
+	broken.Store(false)
 	publishes("nas a shared=true", "up up eth1 fast shared=false")
 }
 
@@ -545,9 +535,7 @@ func lateBy(p *Plugin) { late(p) }
 // the pod.
 func TestClaimsOutliveThePlugin(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	p := c.startWith(x)
+	c, x, p := startedCluster(t)
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	p.stop()
 
@@ -564,9 +552,7 @@ func TestClaimsOutliveThePlugin(t *testing.T) {
 	c.reports(o, "Ready=False")
 	p.stop()
 	p = c.startWith(x)
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.unprepare(o))
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
 	nodetest.Equal(t, "prepared", c.prepares(), nil)
 	nodetest.Equal(t, "records", p.records(), nil)
@@ -590,16 +576,13 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-1_claim-s1"})
 	x.Plugins["b"] = good
 	c.server.Stop() // which is not needed
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.unprepare(o))
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 	nodetest.Equal(t, "prepared", c.prepares(), nil)
 	if err := c.unprepare(o); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	p.kick()
-	p.pass(func(Pass) bool { return true })
+	p.again()
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 }
 
@@ -607,9 +590,7 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 // says why.
 func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	p := c.startWith(x)
+	c, x, p := startedCluster(t)
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	c.list(c.pod("c1", "uid-1", ""))
 	c.list(c.pod("c2", "uid-2", ""))
@@ -624,17 +605,14 @@ func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 // the status of its claims says so.
 func TestLostPodsAreReported(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
-	p := c.startWith(x)
+	c, x, p := startedCluster(t)
 	c.other("95", "later", func(*api.PodSandbox) error { return errors.New("later is not willing") })
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	s := c.pod("c1", "uid-1", "")
 	nodetest.Says(t, c.run(s), "later is not willing")
 	c.reports(o, "net1", "Ready=True")
 	c.unlink(s)
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	p.again(func(pass Pass) bool { return pass.Detached == 1 })
 	c.reports(o, "Ready=False")
 	nodetest.Equal(t, "alive", x.Live(), nil)
 }

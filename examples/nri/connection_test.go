@@ -28,9 +28,7 @@ import (
 // A lost connection is made again, and missed events are made up for.
 func TestReconnects(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	p := n.start(x)
+	n, x, p := started(t)
 	kept, gone := n.sandbox("kept", "blue"), n.sandbox("gone", "blue")
 	n.mustRun(kept, gone)
 	block := n.BlockPluginSync()
@@ -398,13 +396,10 @@ func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	two := n.start(xs[1], func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
 	n.mustRun(n.sandbox("c1", "blue"))
 	for _, p := range []*process{one, two} {
-		p.disconnect()
-		p.connected()
-		p.pass(synchronized)
+		p.reconnect()
 	}
 	one.stop()
-	two.kick()
-	two.pass(func(Pass) bool { return true })
+	two.again()
 	for _, x := range xs {
 		nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 	}
@@ -506,10 +501,7 @@ func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 		arrived <- struct{}{}
 		return delegatetest.GateOn("ADD", gate, plugin)
 	}
-	p := n.plugin(x)
-	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
-		t.Fatal(err)
-	}
+	p := n.configured(x)
 	ctx, lost := context.WithCancel(context.Background())
 	answer := make(chan error, 1)
 	go func() { answer <- p.RunPodSandbox(ctx, n.sandbox("c1", "blue")) }()

@@ -282,6 +282,22 @@ func (n *node) start(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 	return p
 }
 
+// started returns a node on which a plugin runs fakes.
+func started(t *testing.T) (*node, *delegatetest.Exec, *process) {
+	t.Helper()
+	n, x := newNode(t), plugins()
+	return n, x, n.start(x)
+}
+
+// configured returns a plugin that serves no runtime but knows its configuration.
+func (n *node) configured(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
+	n.t.Helper()
+	p := n.plugin(x, edit...)
+	_, err := p.Configure(n.t.Context(), "", "test", "1.0")
+	nodetest.OK(n.t, err)
+	return p
+}
+
 // launch starts the plugin.
 func (p *process) launch() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -333,6 +349,35 @@ func (p *process) kick() {
 	case p.newsLocked() <- struct{}{}:
 	default:
 	}
+}
+
+// again has the plugin reconcile, until a pass is as wanted.
+func (p *process) again(want ...func(Pass) bool) Pass {
+	p.n.t.Helper()
+	p.kick()
+	return p.pass(append(want, func(Pass) bool { return true })[0])
+}
+
+// reconnect ends the connection, and returns the pass after the plugin is back.
+func (p *process) reconnect() Pass {
+	p.n.t.Helper()
+	p.disconnect()
+	p.connected()
+	return p.pass(synchronized)
+}
+
+// nothingLeft expects that everything was detached.
+func (p *process) nothingLeft(x *delegatetest.Exec) {
+	p.n.t.Helper()
+	nodetest.Equal(p.n.t, "alive", x.Live(), nil)
+	nodetest.Equal(p.n.t, "records", p.records(), nil)
+}
+
+// nothingDone expects that no plugin has run.
+func (p *process) nothingDone(x *delegatetest.Exec) {
+	p.n.t.Helper()
+	nodetest.Equal(p.n.t, "calls", x.Trace(), nil)
+	nodetest.Equal(p.n.t, "records", p.records(), nil)
 }
 
 // disconnect ends the connection, as the end of the runtime does.

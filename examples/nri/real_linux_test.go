@@ -187,8 +187,7 @@ func realRestart(t *testing.T, bin string) {
 
 	// Nor is there an event of one that ends now.
 	nodetest.OK(t, host.RemoveNS(laterNS))
-	p.kick()
-	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	p.again(func(pass Pass) bool { return pass.Detached == 1 })
 	nodetest.Equal(t, "leases", len(n.leases()), 2)
 	nodetest.Equal(t, "live pod", n.interfaces(liveNS), want)
 	n.stop(live)

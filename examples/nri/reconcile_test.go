@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,8 +67,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 			nodetest.Equal(t, "records", p.records(), records)
 			nodetest.Equal(t, "warnings", p.log.Count("runs without its networks"), want.Unattached)
-			p.kick()
-			p.pass(func(Pass) bool { return true })
+			p.again()
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 		})
 	}
@@ -140,10 +140,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	p := n.plugin(x)
-	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
-		t.Fatal(err)
-	}
+	p := n.configured(x)
 	if _, err := p.Synchronize(t.Context(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +183,7 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 		return plugin
 	}
 	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
-	p := n.plugin(x)
-	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
-		t.Fatal(err)
-	}
+	p := n.configured(x)
 	s := n.sandbox("c1", "blue")
 	answer := make(chan error, 1)
 	go func() { answer <- p.RunPodSandbox(context.Background(), s) }()
@@ -296,8 +290,7 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 					t.Errorf("%s in %q, which may be another pod's", c, c.NetNS)
 				}
 			}
-			p.kick()
-			p.pass(func(Pass) bool { return true })
+			p.again()
 			n.stop(live)
 			nodetest.Equal(t, "alive", x.Live(), nil)
 		})
@@ -313,12 +306,10 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	n := newNode(t)
 	x := plugins()
 	p := n.plugin(x)
-	dial, away, tried := p.dial, make(chan bool, 1), make(chan struct{}, 1000)
-	away <- false
+	var away atomic.Bool
+	dial, tried := p.dial, make(chan struct{}, 1000)
 	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
-		a := <-away
-		away <- a
-		if a {
+		if away.Load() {
 			tried <- struct{}{}
 			return nil, errLost
 		}
@@ -330,15 +321,13 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
 	p.pods.forget("c1") // as if the runtime had started it without telling
-	<-away
-	away <- true
+	away.Store(true)
 	p.disconnect()
 	nodetest.Come(t, tried, "it has lost the connection")
 	if got, want := p.Plugin.pass(t.Context(), false), (Pass{Records: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
 	}
-	<-away
-	away <- false
+	away.Store(false)
 	p.connected()
 	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1}); got != want {
 		t.Errorf("pass %+v, want %+v", got, want)
@@ -370,10 +359,7 @@ func TestKilledAnywhere(t *testing.T) {
 						return plugin(ctx, c)
 					}
 				}
-				first := n.plugin(old)
-				if _, err := first.Configure(t.Context(), "", "test", "1.0"); err != nil {
-					t.Fatal(err)
-				}
+				first := n.configured(old)
 				events := make(chan error, 1)
 				go func() {
 					err := first.RunPodSandbox(context.Background(), s)
@@ -406,16 +392,14 @@ func TestKilledAnywhere(t *testing.T) {
 					t.Errorf("pass %+v", pass)
 				}
 				if gone || step > adds {
-					nodetest.Equal(t, "alive", x.Live(), nil)
-					nodetest.Equal(t, "records", p.records(), nil)
+					p.nothingLeft(x)
 				} else {
 					nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "b c1 net2"})
 					nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 				}
 				n.stop(s)
 				n.remove(s)
-				nodetest.Equal(t, "alive", x.Live(), nil)
-				nodetest.Equal(t, "records", p.records(), nil)
+				p.nothingLeft(x)
 			})
 		}
 	}
@@ -442,17 +426,9 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	s = n.sandbox("c1", "blue")
 	n.interrupted(s)
 	x = plugins()
-	broken := make(chan bool, 1)
-	broken <- true
-	good := x.Plugins["a"]
-	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		b := <-broken
-		broken <- b
-		if b && c.Command == "ADD" {
-			return nil, errors.New("not now")
-		}
-		return good(ctx, c)
-	}
+	var broken atomic.Bool
+	broken.Store(true)
+	x.Plugins["a"] = failing("ADD", &broken, x.Plugins["a"])
 	p = n.plugin(x)
 	p.launch()
 	p.connected()
@@ -466,8 +442,7 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	p.disconnect()
 	p.connected()
 	want("connected again", Pass{Synchronized: true, Failed: 1})
-	<-broken
-	broken <- false
+	broken.Store(false)
 	p.kick()
 	want("no more broken", Pass{Synchronized: true, Attached: 1})
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
@@ -506,10 +481,7 @@ func (n *node) interrupted(s *api.PodSandbox) {
 		<-ended
 		return nil, errors.New("signal: killed")
 	}
-	p := n.plugin(x, func(p *Plugin) { p.Config.StateDir = n.file("old") })
-	if _, err := p.Configure(n.t.Context(), "", "test", "1.0"); err != nil {
-		n.t.Fatal(err)
-	}
+	p := n.configured(x, func(p *Plugin) { p.Config.StateDir = n.file("old") })
 	done := make(chan error)
 	go func() { done <- p.RunPodSandbox(context.Background(), s) }()
 	nodetest.Come(n.t, arrived, "the plugin is interrupted")
