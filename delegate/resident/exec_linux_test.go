@@ -361,26 +361,3 @@ func TestErrorsContainNoConfiguration(t *testing.T) {
 		}
 	}
 }
-
-// Calls that time out at the same time count as calls in a row.
-func TestConcurrentTimeoutsDisconnectAResident(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.CallTimeout = 10 * time.Millisecond
-	n.start()
-	n.serve(with("10", "p", hangs(t)))
-	errs := make(chan error)
-	for range 10 {
-		go func() {
-			_, err := n.exec(t.Context(), "p", "ADD", "hang")
-			errs <- err
-		}()
-	}
-	for range 10 {
-		nodetest.Code(t, nodetest.Come(t, errs, "the end of a call"), 11)
-	}
-	s := n.await("10-p gone", 1)
-	if !strings.Contains(s.Err.Error(), "no answer in time") {
-		t.Errorf("gone for %v", s.Err)
-	}
-}
