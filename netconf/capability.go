@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,12 +14,8 @@ import (
 // "infinibandGUID" and "deviceID". It has only those that s gives, and is nil when
 // s gives none. "cni-args" and "default-route" are not capability arguments.
 func (s Selection) CapabilityArgs() map[string]json.RawMessage {
-	args := object{}
-	for key, value := range map[string]string{
-		"mac":            s.MAC,
-		"infinibandGUID": s.InfinibandGUID,
-		"deviceID":       s.DeviceID,
-	} {
+	args := object{"portMappings": bytes.Clone(s.PortMappings), "bandwidth": bytes.Clone(s.Bandwidth)}
+	for key, value := range map[string]string{"mac": s.MAC, "infinibandGUID": s.InfinibandGUID, "deviceID": s.DeviceID} {
 		if value != "" {
 			args[key] = encodeString(value)
 		}
@@ -26,11 +23,7 @@ func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 	if len(s.IPs) > 0 {
 		args["ips"], _ = encode(s.IPs) // cannot fail: strings
 	}
-	for key, raw := range map[string]json.RawMessage{"portMappings": s.PortMappings, "bandwidth": s.Bandwidth} {
-		if len(raw) > 0 {
-			args[key] = append(json.RawMessage(nil), raw...)
-		}
-	}
+	maps.DeleteFunc(args, func(_ string, raw json.RawMessage) bool { return len(raw) == 0 })
 	if len(args) == 0 {
 		return nil
 	}

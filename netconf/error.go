@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -44,36 +44,26 @@ type Error struct {
 
 // Error describes the failure in one line.
 func (e *Error) Error() string {
-	var parts []string
+	text := "cannot read configuration"
 	if e.Kind != nil {
-		parts = append(parts, e.Kind.Error())
-	} else {
-		parts = append(parts, "cannot read configuration")
+		text = e.Kind.Error()
 	}
-	var where []string
+	separator := ": "
 	for _, field := range []struct{ name, value string }{{"file", e.File}, {"network", e.Network}, {"key", e.Key}} {
 		if field.value != "" {
-			where = append(where, fmt.Sprintf("%s %q", field.name, field.value))
+			text += fmt.Sprintf("%s%s %q", separator, field.name, field.value)
+			separator = ", "
 		}
 	}
-	if len(where) > 0 {
-		parts = append(parts, strings.Join(where, ", "))
-	}
 	if e.Err != nil {
-		parts = append(parts, e.Err.Error())
+		text += ": " + e.Err.Error()
 	}
-	return strings.Join(parts, ": ")
+	return text
 }
 
 // Unwrap returns the Kind and the cause, as far as there are any.
 func (e *Error) Unwrap() []error {
-	var errs []error
-	for _, err := range []error{e.Kind, e.Err} {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errs
+	return slices.DeleteFunc([]error{e.Kind, e.Err}, func(err error) bool { return err == nil })
 }
 
 // CNICode reports the CNI error code for e (SPEC section "Error"): 6 for
@@ -91,39 +81,40 @@ func (e *Error) CNICode() uint {
 	return types.ErrInvalidNetworkConfig
 }
 
-// An unfound is why a search found no network.
+// unfound is why a search for the network called name has found none: the errors of bad files.
+// Its text tells of one of them only, the others are rarely the reason.
 type unfound struct {
-	misnamed string  // which file is called like the network, and defines another
-	own      error   // the first of bad that is about the network, if one is
-	bad      []error // what is wrong with files
+	text string
+	bad  []error
 }
 
-// add adds what is wrong with a file to the search for the network called name.
-func (u *unfound) add(err error, name string) {
-	u.bad = append(u.bad, err)
-	if e := asError(err, nil); u.own == nil && (e.Network == name || called(e.File, name)) {
-		u.own = err
-	}
-}
-
-// Error tells of one bad file only: the others are rarely the reason.
-func (u *unfound) Error() string {
-	var parts []string
-	if u.misnamed != "" {
-		parts = append(parts, u.misnamed)
-	}
-	switch n := len(u.bad); {
-	case u.own != nil:
-		parts = append(parts, u.own.Error())
-	case n == 1:
-		parts = append(parts, "1 bad file: "+u.bad[0].Error())
-	case n > 1:
-		parts = append(parts, strconv.Itoa(n)+" bad files, the first: "+u.bad[0].Error())
-	}
-	return strings.Join(parts, "; ")
-}
-
+func (u *unfound) Error() string   { return u.text }
 func (u *unfound) Unwrap() []error { return u.bad }
+
+// notFound is the error of a search for the network called name. misnamed says which file is
+// called like the network and defines another, if one does.
+func notFound(name, misnamed string, bad []error) error {
+	if misnamed == "" && len(bad) == 0 {
+		return &Error{Kind: ErrNotFound, Network: name}
+	}
+	var texts []string
+	if misnamed != "" {
+		texts = append(texts, misnamed)
+	}
+	own := slices.IndexFunc(bad, func(err error) bool {
+		e := asError(err, nil)
+		return e.Network == name || called(e.File, name)
+	})
+	switch {
+	case own >= 0:
+		texts = append(texts, bad[own].Error())
+	case len(bad) == 1:
+		texts = append(texts, "1 bad file: "+bad[0].Error())
+	case len(bad) > 1:
+		texts = append(texts, fmt.Sprintf("%d bad files, the first: %v", len(bad), bad[0]))
+	}
+	return &Error{Kind: ErrNotFound, Network: name, Err: &unfound{strings.Join(texts, "; "), bad}}
+}
 
 // under returns err, an *Error or nil, with prefix before its key.
 func under(prefix string, err error) error {
@@ -156,15 +147,6 @@ func joinKey(prefix, key string) string {
 		return prefix + key
 	}
 	return prefix + "." + key
-}
-
-// decodeError makes an *Error of what encoding/json returned, or nil of nil. An
-// *Error that an UnmarshalJSON of this package returned is kept.
-func decodeError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return asError(err, ErrDecode)
 }
 
 // asError returns err if it is an *Error, or else wraps it in one of the kind
@@ -215,22 +197,18 @@ func jsonTypeOf(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+	switch k := t.Kind(); {
+	case k == reflect.String || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return "a string"
-	}
-	switch t.Kind() {
-	case reflect.Bool:
+	case k == reflect.Bool:
 		return "a boolean"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice, reflect.Array:
+	case k == reflect.Slice || k == reflect.Array:
 		return "an array"
-	case reflect.Map, reflect.Struct:
+	case k == reflect.Map || k == reflect.Struct:
 		return "an object"
-	case reflect.Float32, reflect.Float64:
+	case k == reflect.Float32 || k == reflect.Float64:
 		return "a number"
-	}
-	if reflect.Int <= t.Kind() && t.Kind() <= reflect.Uint64 {
+	case reflect.Int <= k && k <= reflect.Uint64:
 		return fmt.Sprintf("a whole number of %d bits", t.Bits())
 	}
 	return ""

@@ -87,38 +87,28 @@ func readVersion(keys object) (chosen string, err error) {
 	if err := decodeAs(raw, "cniVersions", "an array", &elements); err != nil {
 		return chosen, err
 	}
-	// Of two spellings of one version ("1.0", "1.0.0") the first is taken.
-	best, found := "", false
-	consider := func(key, v string) error {
-		newer, err := version.GreaterThan(v, version.Current())
-		if err != nil {
-			return &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("%q is not a version", v)}
-		}
-		if newer {
-			return nil
-		}
-		if better, _ := version.GreaterThan(v, best); better || !found {
-			best, found = v, true
-		}
-		return nil
-	}
+	type candidate struct{ key, version string }
+	var candidates []candidate
 	for i, element := range elements {
-		key := fmt.Sprintf("cniVersions[%d]", i)
-		var v string
-		if err := decodeAs(element, key, "a string", &v); err != nil {
+		c := candidate{key: fmt.Sprintf("cniVersions[%d]", i)}
+		if err := decodeAs(element, c.key, "a string", &c.version); err != nil {
 			return chosen, err
 		}
-		if err := consider(key, v); err != nil {
-			return chosen, err
-		}
+		candidates = append(candidates, c)
 	}
 	if chosen != "" {
-		if err := consider("cniVersion", chosen); err != nil {
-			return chosen, err
-		}
+		candidates = append(candidates, candidate{"cniVersion", chosen})
 	}
-	if !found {
-		return chosen, nil
+	// Of two spellings of one version ("1.0", "1.0.0") the first is taken.
+	best, found := chosen, false
+	for _, c := range candidates {
+		newer, err := version.GreaterThan(c.version, version.Current())
+		if err != nil {
+			return chosen, &Error{Kind: ErrInvalid, Key: c.key, Err: fmt.Errorf("%q is not a version", c.version)}
+		}
+		if better, _ := version.GreaterThan(c.version, best); !newer && (better || !found) {
+			best, found = c.version, true
+		}
 	}
 	return best, nil
 }

@@ -37,7 +37,8 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	if err != nil {
 		return Network{}, inNetwork(name, err)
 	}
-	var missed unfound
+	var bad []error
+	misnamed := ""
 	for _, file := range files {
 		n, list, err := readNetwork(fsys, file)
 		if err == nil && n.Name() == name {
@@ -46,16 +47,12 @@ func Load(fsys fs.FS, name string) (Network, error) {
 			}
 		}
 		if err != nil {
-			missed.add(err, name)
+			bad = append(bad, err)
 		} else if called(file, name) {
-			missed.misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
+			misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
 		}
 	}
-	notFound := &Error{Kind: ErrNotFound, Network: name}
-	if missed.misnamed != "" || len(missed.bad) > 0 {
-		notFound.Err = &missed
-	}
-	return Network{}, notFound
+	return Network{}, notFound(name, misnamed, bad)
 }
 
 // called reports whether file, without its extension, is the network's name.

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/metacni/metacni/internal/bounds"
@@ -298,11 +299,7 @@ func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 			return Network{}, inNetwork(n.Name(), under(pluginKey(i), err))
 		}
 	}
-	n.plugins = plugins
-	if err := n.requireTypes(); err != nil {
-		return Network{}, err
-	}
-	return n, nil
+	return n.WithPlugins(plugins...)
 }
 
 // WithPlugins returns a list with the network's own keys and the given plugins; n stays
@@ -334,7 +331,7 @@ func (n Network) MarshalJSON() ([]byte, error) {
 	if n.IsZero() {
 		return []byte("null"), nil
 	}
-	keys := n.keys.shallow()
+	keys := maps.Clone(n.keys)
 	keys["plugins"] = n.marshalPlugins()
 	return keys.marshal(), nil
 }

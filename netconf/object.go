@@ -63,7 +63,7 @@ func checkJSON(data []byte) error {
 		return &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
 	}
 	if !json.Valid(data) {
-		return decodeError(position(data, json.Unmarshal(data, new(json.RawMessage))))
+		return asError(position(data, json.Unmarshal(data, new(json.RawMessage))), ErrDecode)
 	}
 	if key := (&scanner{text: data}).repeatedKey(); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice")}
@@ -94,7 +94,7 @@ func decodeAs(raw json.RawMessage, key, want string, v any) error {
 		return nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
-		return under(key, decodeError(err))
+		return under(key, asError(err, ErrDecode))
 	}
 	return nil
 }
@@ -202,13 +202,6 @@ func (o object) get(key string) (json.RawMessage, bool) {
 	return bytes.Clone(raw), ok
 }
 
-// shallow returns a copy of o that shares the values.
-func (o object) shallow() object {
-	c := make(object, len(o)+4)
-	maps.Copy(c, o)
-	return c
-}
-
 // clone returns a copy of o that shares nothing.
 func (o object) clone() object {
 	c := make(object, len(o)+4)
@@ -220,10 +213,7 @@ func (o object) clone() object {
 
 // sorted returns the keys of o in order.
 func (o object) sorted() []string {
-	names := make([]string, 0, len(o))
-	for key := range o {
-		names = append(names, key)
-	}
+	names := slices.AppendSeq(make([]string, 0, len(o)), maps.Keys(o))
 	slices.Sort(names)
 	return names
 }

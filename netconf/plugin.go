@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -96,20 +95,16 @@ func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key)
 // error. The result is nil when there are none.
 func (p Plugin) Capabilities() []string {
 	raw, ok, err := p.keys.inAnyCase("capabilities")
-	if !ok || err != nil {
-		return nil
-	}
-	var values map[string]json.RawMessage
-	if json.Unmarshal(raw, &values) != nil {
+	if !ok || err != nil || jsonKind(raw) != "an object" {
 		return nil
 	}
 	var declared []string
-	for name, value := range values {
-		if string(value) == "true" {
+	values := splitObject(raw)
+	for _, name := range values.sorted() {
+		if string(values[name]) == "true" {
 			declared = append(declared, name)
 		}
 	}
-	slices.Sort(declared)
 	return declared
 }
 

@@ -3,6 +3,7 @@ package netconf
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -47,7 +48,7 @@ func (n Network) Request(i int, r Request) ([]byte, error) {
 	case n.plugins[i].typ == "":
 		return nil, n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
 	}
-	keys := n.plugins[i].keys.shallow()
+	keys := maps.Clone(n.plugins[i].keys)
 	if err := r.addTo(keys, n.plugins[i].Capabilities()); err != nil {
 		return nil, inNetwork(n.Name(), under(pluginKey(i), err))
 	}
