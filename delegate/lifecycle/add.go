@@ -213,8 +213,9 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	}
 	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], entries(a.m.Root, plan))
 	for i := range plan {
-		e := &a.r.Value.Delegates[a.first+i]
-		e.Half, e.New = a.part, a.part
+		if a.part {
+			a.r.Value.Delegates[a.first+i].State = scratch.Planned
+		}
 	}
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
@@ -285,8 +286,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 // settle marks in the record everything as added.
 func (a *addition) settle() {
 	for i := range a.r.Value.Delegates[a.first:] {
-		e := &a.r.Value.Delegates[a.first+i]
-		e.Half, e.New = false, false
+		a.r.Value.Delegates[a.first+i].State = ""
 	}
 	a.r.State = a.r.Value.whole()
 }

@@ -139,20 +139,20 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		if len(r.Value.Leftovers) > 0 {
 			return errLeftovers
 		}
-		err := m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.Half || e.IfName != k.IfName }})
-		if err == nil {
-			err = m.removeFiles(r.Value.Sources)
+		for _, step := range []func() error{
+			func() error {
+				return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return halfDone(e) || e.IfName != k.IfName }})
+			},
+			func() error { return m.removeFiles(r.Value.Sources) },
+			func() error { return keep(ctx, m.record(r)) },
+			func() error { return m.removeFiles(r.Value.files()) },
+			func() error { return m.store().Delete(l, k) },
+		} {
+			if err := step(); err != nil {
+				return err
+			}
 		}
-		if err == nil {
-			err = keep(ctx, m.record(r))
-		}
-		if err == nil {
-			err = m.removeFiles(r.Value.files())
-		}
-		if err == nil {
-			err = m.store().Delete(l, k)
-		}
-		return err
+		return nil
 	}))
 }
 

@@ -218,7 +218,7 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 	n.adopt(a, false)
 	s := newSweeper(n)
 	s.sweep(Sweep{Failed: 1})
-	s.now = s.now.Add(defaultMaxWait)
+	s.come()
 	unlink(t, filepath.Join(a.Sources[0], "x"))
 	s.sweep(Sweep{Removed: 1})
 	n.wantNothing()

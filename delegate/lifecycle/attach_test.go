@@ -143,22 +143,6 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 	}
 }
 
-// Attach refuses them as well, and keeps what it has.
-func TestAttachRefusesNamesInTheNamespace(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	n.InterfaceNames = func(string) ([]string, error) { return []string{"hot0"}, nil }
-	calls := n.trace()
-	hot := in("/ns/a", attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0"))
-	_, err := n.Attach(t.Context(), eth0, Transaction{NetNS: "/ns/a", Plan: Plan(hot)})
-	if !errors.Is(err, ErrPlan) {
-		t.Errorf("err = %v", err)
-	}
-	n.wantTrace(calls...)
-	n.wantRecords("c1/eth0 added")
-}
-
 // Where the names cannot be had nothing runs: a namespace that cannot be looked
 // into may hold any name.
 func TestUnknownNamesAreAReasonToStop(t *testing.T) {
@@ -181,21 +165,6 @@ func TestUnknownNamesAreAReasonToStop(t *testing.T) {
 		n.wantTrace()
 		n.wantNothing()
 	}
-}
-
-// With a function that returns nothing it is the plugins that find a name in
-// use: the ADD is undone.
-func TestNamesAreThePluginsToFind(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.InterfaceNames = func(string) ([]string, error) { return nil, nil }
-	_, err := n.Add(t.Context(), eth0, Transaction{
-		NetNS: "/proc/self/ns/net", Plan: Plan(in("/proc/self/ns/net", attachment(nodetest.Network("blue", "bridge"), "c1", "lo"))),
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	n.wantTrace("ADD bridge lo")
 }
 
 // The names in records are refused in every namespace, those of a second plan

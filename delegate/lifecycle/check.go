@@ -23,9 +23,6 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half && e.IfName == k.IfName }) {
-			return ErrNotAdded
-		}
 		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, halfDone)
 		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
 	}))

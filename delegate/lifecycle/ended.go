@@ -79,7 +79,7 @@ func (m *Manager) there(ctx context.Context, k scratch.Key, l *scratch.Lock) ([]
 // network namespace any more. Its result must have it there, with an address: not
 // every plugin makes an interface.
 func (m *Manager) lost(r scratch.Record[record]) bool {
-	i := slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return e.IfName == r.Key.IfName && !e.Half })
+	i := slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return e.IfName == r.Key.IfName && !halfDone(e) })
 	if i < 0 {
 		return false
 	}

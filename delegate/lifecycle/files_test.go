@@ -215,62 +215,11 @@ func TestFilesAreThoseOfTheNode(t *testing.T) {
 	}
 }
 
-func TestFilesMustBeAbsolutePaths(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{"", "x", "../x", "/\xff"} {
-		n := newNode(t)
-		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-		a.Files = []string{path}
-		_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
-		if !errors.Is(err, ErrPlan) {
-			t.Errorf("%q: %v", path, err)
-		}
-		n.wantNothing()
-	}
-}
-
 // deep returns JSON with the given number of levels.
 func deep(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 
 // withResult returns a result with the given JSON in one of its keys.
 func withResult(value string) string { return `{"cniVersion":"1.1.0","x":` + value + `}` }
-
-// What an ADD is given is recorded only if it can be read back.
-func TestAddRefusesWhatCannotBeReadBack(t *testing.T) {
-	t.Parallel()
-	with := func(change func(*delegate.Attachment)) []delegate.Attachment {
-		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-		change(&a)
-		return []delegate.Attachment{a}
-	}
-	large, err := nodetest.Parse(`{"name":"blue","type":"bridge"}`).EditPlugins(netconf.Set("x", strings.Repeat("x", bounds.Network)))
-	nodetest.OK(t, err)
-	tooDeep := raw(deep(bounds.Depth + 1))
-	for name, tt := range map[string]struct {
-		plan []delegate.Attachment
-		say  string
-	}{
-		"an origin":            {with(func(a *delegate.Attachment) { a.Origin = tooDeep }), "the origin is nested more deeply than 1000 levels"},
-		"a deeper origin":      {with(func(a *delegate.Attachment) { a.Origin = raw(deep(9_999)) }), "the origin is nested"},
-		"an undeclared arg":    {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": tooDeep} }), `capability argument "x" is nested`},
-		"an arg that no JSON":  {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": raw("{")} }), `capability argument "x" is not JSON`},
-		"a large network":      {with(func(a *delegate.Attachment) { a.Network = large }), `network "blue": invalid configuration: larger than 1 MiB`},
-		"a large origin":       {with(func(a *delegate.Attachment) { a.Origin = raw(`"` + strings.Repeat("x", bounds.Record) + `"`) }), "the record would be larger than 16 MiB"},
-		"a large name, nearly": {with(func(a *delegate.Attachment) { a.Args = "A=" + strings.Repeat("x", bounds.Record) }), "larger than 16 MiB"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(tt.plan...)})
-			nodetest.Code(t, err, 7)
-			if err == nil || !strings.Contains(err.Error(), tt.say) {
-				t.Errorf("%.300v, want it to say %s", err, tt.say)
-			}
-			n.wantTrace()
-			n.wantNothing()
-		})
-	}
-}
 
 // The deepest input that is accepted is recorded, read back and detached.
 func TestDeepestAttachmentIsDetached(t *testing.T) {
@@ -295,23 +244,17 @@ func TestDeepestAttachmentIsDetached(t *testing.T) {
 // A result that cannot be recorded makes the ADD fail, and everything is undone.
 func TestResultThatCannotBeReadBackIsUndone(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		result string
-		code   uint
-	}{
-		"deep":           {withResult(deep(bounds.Depth)), 6},
-		"deeper":         {withResult(deep(9_999)), 6},
-		"large":          {withResult(`"` + strings.Repeat("x", bounds.Record) + `"`), 7},
-		"not very large": {withResult(`"` + strings.Repeat("x", bounds.Record-4096) + `"`), 7}, // with the plan
+	for name, result := range map[string]string{
+		"deep":   withResult(deep(bounds.Depth)),
+		"deeper": withResult(deep(9_999)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.printing("bridge", tt.result)
+			n.printing("bridge", result)
 			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-			a.Args = "A=" + strings.Repeat("x", 8192)
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
-			nodetest.Code(t, err, tt.code)
+			nodetest.Code(t, err, 6)
 			n.wantTrace("ADD bridge eth0", "DEL bridge eth0")
 			n.wantNothing()
 		})

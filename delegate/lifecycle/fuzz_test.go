@@ -88,7 +88,7 @@ func stateOf(r record) []any {
 	for _, e := range r.Delegates {
 		var result any
 		_ = json.Unmarshal(e.Result, &result)
-		all = append(all, e.IfName, e.NetNS, e.Args, result, e.Half, e.Unfinished, len(e.Gone), e.left())
+		all = append(all, e.IfName, e.NetNS, e.Args, result, e.State, e.Unfinished, len(e.Gone), e.left())
 	}
 	return all
 }

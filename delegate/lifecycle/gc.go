@@ -84,9 +84,9 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 	for _, a := range c.Valid {
 		g.valid[a] = true
 	}
-	for i, n := range c.Networks {
+	for _, n := range c.Networks {
 		g.disabled[n.Name()] = g.disabled[n.Name()] || n.DisableGC()
-		g.further[n.Name()] = g.further[n.Name()] || i > 0 && kind(n) != kind(c.Networks[0])
+		g.further[n.Name()] = g.further[n.Name()] || !sameKind(n, c.Networks[0])
 	}
 	return errors.Join(m.collect(ctx, g), m.tell(ctx, g, c.Networks))
 }
@@ -239,7 +239,7 @@ type remaining struct {
 	unrecorded map[types.GCAttachment]bool     // valid ones without a record
 	foreign    map[types.GCAttachment]bool     // those of unrecorded whose container nobody knows
 	further    map[string]bool                 // names of networks of other interfaces than the one that the runtime asks for
-	networks   networks                        // those in records of our network
+	networks   []netconf.Network               // those in records of our network, one of each kind
 }
 
 // knows reports whether all valid attachments to n are known, and not only those that
@@ -287,7 +287,9 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 			name := e.Network.Name()
 			left.attached[name] = append(left.attached[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
 			if r.Key.Network == g.network {
-				left.networks.addRecorded(e.Network)
+				if !slices.ContainsFunc(left.networks, func(n netconf.Network) bool { return sameKind(n, e.Network) }) {
+					left.networks = append(left.networks, e.Network)
+				}
 				left.further[name] = left.further[name] || e.IfName != r.Key.IfName
 			}
 		}
@@ -295,16 +297,20 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	return left, errors.Join(errs...)
 }
 
-// told returns the networks that receive GC: nets and the recorded ones.
-func (left remaining) told(nets []netconf.Network) []netconf.Network {
-	var to networks
+// told returns the networks that receive GC: nets, and the recorded ones of other kinds.
+// Several of nets with one name and the same plugins may differ in what their plugins do.
+func (left remaining) told(nets []netconf.Network) (to []netconf.Network) {
 	for _, n := range nets {
-		to.add(n)
+		if !slices.ContainsFunc(to, n.Equal) {
+			to = append(to, n)
+		}
 	}
-	for _, n := range left.networks.all {
-		to.addRecorded(n)
+	for _, n := range left.networks {
+		if !slices.ContainsFunc(to, func(other netconf.Network) bool { return sameKind(n, other) }) {
+			to = append(to, n)
+		}
 	}
-	return to.all
+	return to
 }
 
 // of returns the valid attachments that n receives.
@@ -314,32 +320,4 @@ func (left remaining) of(n netconf.Network) []types.GCAttachment {
 		return cmp.Or(cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
 	})
 	return slices.Compact(as)
-}
-
-// networks are those that receive GC.
-type networks struct {
-	all    []netconf.Network
-	ofKind map[string][]netconf.Network
-}
-
-// add adds a network of the current configuration. Several of one name and
-// kind may differ in what their plugins do.
-func (ns *networks) add(n netconf.Network) {
-	k := kind(n)
-	if slices.ContainsFunc(ns.ofKind[k], n.Equal) {
-		return
-	}
-	if ns.ofKind == nil {
-		ns.ofKind = make(map[string][]netconf.Network)
-	}
-	ns.all = append(ns.all, n)
-	ns.ofKind[k] = append(ns.ofKind[k], n)
-}
-
-// addRecorded adds the network of a record, unless there is one of its kind
-// already. Its configuration may differ from record to record.
-func (ns *networks) addRecorded(n netconf.Network) {
-	if len(ns.ofKind[kind(n)]) == 0 {
-		ns.add(n)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -294,59 +295,29 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	}
 }
 
-// Each network of one name is told the whole list.
-func TestGCTellsNetworksOfOneNameTheSame(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	var ks []scratch.Key
-	for _, c := range []string{"c1", "c2", "c3"} { // of which a slice grows to four
-		k := key(c, "eth0")
-		ks = append(ks, k)
-		n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), c, "eth0"))})
-	}
-	nets := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("blue", "macvlan"), nodetest.Network("blue", "ipvlan")}
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(ks...), Networks: nets}))
-	for _, p := range []string{"bridge", "macvlan", "ipvlan"} {
-		wantValid(t, n.Last("GC "+p), "c1 eth0", "c2 eth0", "c3 eth0")
-	}
-}
-
 // A plugin whose GC hangs is ended before the ADDs that wait for it fail. They
 // get their turn, and the next network is told of what they recorded.
 func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	other := nodeAt(t, n.Dir)
-	n.LockTimeout = 4 * time.Second // the ADD's is longer
-	k := key("c2", "eth0")
-	added := make(chan error, 1)
-	var once sync.Once
-	n.On("GC bridge", func(ctx context.Context, _ delegatetest.Call) error {
-		once.Do(func() {
+	dir := newNode(t).Dir
+	synctest.Test(t, func(t *testing.T) {
+		n, other := nodeAt(t, dir), nodeAt(t, dir)
+		n.add(eth0)
+		k := key("c2", "eth0")
+		added := make(chan error, 1)
+		n.On("GC bridge", func(ctx context.Context, _ delegatetest.Call) error {
 			go func() {
 				_, err := other.Add(t.Context(), k, pair(k))
 				added <- err
 			}()
+			<-ctx.Done()
+			return ctx.Err()
 		})
-		<-ctx.Done()
-		return ctx.Err()
+		n.Exec.Plugins["tuning"] = delegatetest.HangOn("GC", n.Exec.Plugins["tuning"])
+		nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
+		nodetest.OK(t, <-added)
+		wantValid(t, n.Last("GC macvlan"), "c1 net0", "c2 net0")
 	})
-	want := []string{"c1 net0"}
-	n.On("GC macvlan", func(ctx context.Context, _ delegatetest.Call) error {
-		rs, err := n.Container(ctx, k.ContainerID)
-		if len(rs) > 0 {
-			want = append(want, "c2 net0")
-		}
-		return err
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*defaultLockTimeout)
-	defer cancel()
-	nodetest.Code(t, n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
-	if err := <-added; err != nil {
-		t.Errorf("ADD: %v", err)
-	}
-	wantValid(t, n.Last("GC macvlan"), want...)
 }
 
 // A noted change that this program does not understand does not keep a stale

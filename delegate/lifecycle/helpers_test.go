@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -172,4 +174,27 @@ func fastDir(tb testing.TB) string {
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
+}
+
+// verb does an operation on eth0, or a GC.
+func (n *node) verb(ctx context.Context, verb string) (err error) {
+	switch verb {
+	case "ADD":
+		_, err = n.Add(ctx, eth0, pair(eth0))
+	case "ATTACH":
+		_, err = n.Attach(ctx, eth0, hotplug(eth0))
+	case "DEL":
+		err = n.Del(ctx, Removal{Key: eth0})
+	case "CHECK":
+		err = n.Check(ctx, eth0)
+	case "DETACH":
+		err = n.Detach(ctx, eth0, "net0")
+	case "GC":
+		err = n.GC(ctx, Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
+	case "GC of none":
+		err = n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
+	default:
+		err = fmt.Errorf("no verb %q", verb)
+	}
+	return err
 }

@@ -189,7 +189,7 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 	n.DelTries = 2
 	n.add(eth0)
 	n.On("DEL tuning", func(context.Context, delegatetest.Call) error {
-		return types.NewError(101, strings.Repeat("é", 10<<20), "")
+		return types.NewError(101, strings.Repeat("é", 1<<20), "")
 	})
 	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
 		t.Error("success")

@@ -22,7 +22,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
@@ -356,9 +355,8 @@ exit 1
 // A role is what this test's binary does as another process.
 type role struct {
 	Dir  string
-	Verb string // "ADD", "DEL", "ATTACH" or "RECONCILE" of eth0, "GC" of all, or "GC of none"
+	Verb string // "ADD", "CHECK", "DEL", "ATTACH" or "DETACH" of eth0, "GC" of all, or "GC of none"
 
-	KillAt string // dies at the calls that begin so
 	HoldAt string // says so, and waits for the end of its stdin
 	FailAt string // fails there, with code 101
 	Limit  uint64 // of the size of files, if not 0
@@ -406,11 +404,6 @@ func (r role) play() error {
 	if r.Plugins != "" {
 		n.Invoker = &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{r.Plugins}, Env: r.Env}
 	}
-	if r.KillAt != "" {
-		n.On(r.KillAt, func(context.Context, delegatetest.Call) error {
-			return errors.Join(syscall.Kill(os.Getpid(), syscall.SIGKILL), errors.New("still alive"))
-		})
-	}
 	if r.HoldAt != "" {
 		n.On(r.HoldAt, func(context.Context, delegatetest.Call) error {
 			fmt.Println("held")
@@ -449,26 +442,6 @@ func (n *node) alone(file string) {
 			return out, errors.Join(err, os.Remove(file))
 		}
 	}
-}
-
-func (n *node) verb(ctx context.Context, verb string) (err error) {
-	switch verb {
-	case "ADD":
-		_, err = n.Add(ctx, eth0, pair(eth0))
-	case "ATTACH":
-		_, err = n.Attach(ctx, eth0, hotplug(eth0))
-	case "DEL":
-		err = n.Del(ctx, Removal{Key: eth0})
-	case "RECONCILE":
-		_, err = n.Reconcile(ctx, eth0, keep("ipvlan@hot1"))
-	case "GC":
-		err = n.GC(ctx, Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
-	case "GC of none":
-		err = n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
-	default:
-		err = fmt.Errorf("no verb %q", verb)
-	}
-	return err
 }
 
 // A process plays a role.

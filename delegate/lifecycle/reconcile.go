@@ -174,10 +174,7 @@ func (p *pass) step(ctx context.Context, l *scratch.Lock) (more bool, err error)
 		return false, err
 	}
 	seen := p.m.record(r)
-	switch {
-	case slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half && e.IfName == p.k.IfName }):
-		return false, ErrNotAdded
-	case seen.outlived():
+	if seen.outlived() {
 		return false, errVanished
 	}
 	wanted, err := p.r.Wanted(ctx, seen)

@@ -282,8 +282,7 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 	refused("without a way to tell what is recorded", 7, ErrPlan)
 }
 
-// A container whose own interface is half done, as an earlier version could leave it, is
-// not attached.
+// A container whose own interface is half done, which a GC can leave, is not attached.
 func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -292,7 +291,7 @@ func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	nodetest.OK(t, err)
 	r, err := n.store().Get(eth0)
 	nodetest.OK(t, err)
-	r.State, r.Value.Delegates[0].Half = scratch.Partial, true
+	r.State, r.Value.Delegates[0].State = scratch.Partial, scratch.Deleting
 	nodetest.OK(t, errors.Join(n.store().Put(l, r), l.Unlock()))
 	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
 	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
@@ -317,7 +316,11 @@ func FuzzCompare(f *testing.F) {
 			if w.Network == "green" { // another's
 				origin = nil
 			}
-			rec.entries = append(rec.entries, entry{Half: half})
+			e := entry{}
+			if half {
+				e.State = scratch.Deleting
+			}
+			rec.entries = append(rec.entries, e)
 			rec.Attached = append(rec.Attached, delegate.Attached{Attachment: delegate.Attachment{IfName: ifname, Origin: origin}})
 		}
 		if strings.ContainsFunc(want+have, func(r rune) bool { return r >= 0x80 }) {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +47,7 @@ type entry struct {
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil if the plugins may have been told to release
 	Adopted        bool                       `json:"adopted,omitempty"`    // attached by another program
-	Half           bool                       `json:"half,omitempty"`       // to be removed, in a partial record
-	New            bool                       `json:"new,omitempty"`        // never attached, in a record that is not Planned or Leftover
+	State          scratch.State              `json:"state,omitempty"`      // Planned or Deleting if it is half done in a record that is attached; see [entry.state]
 }
 
 // UnmarshalJSON refuses a record with which Del cannot work: it is damaged.
@@ -195,11 +195,11 @@ func entries(root string, plan []delegate.Attachment) []entry {
 // Deleting or, if its plugins may have been told to release what they never completed,
 // Leftover.
 func (e entry) state(whole scratch.State) scratch.State {
-	never := e.New || whole == scratch.Planned || whole == scratch.Leftover
+	state := cmp.Or(e.State, whole)
 	switch {
-	case whole.Attached() && !e.Half:
+	case state.Attached():
 		return scratch.Added
-	case !never:
+	case state == scratch.Deleting:
 		return scratch.Deleting
 	case e.Gone == nil:
 		return scratch.Planned
@@ -207,8 +207,8 @@ func (e entry) state(whole scratch.State) scratch.State {
 	return scratch.Leftover
 }
 
-// halfDone reports whether e, in a partial record, is to be removed.
-func halfDone(e entry) bool { return e.Half }
+// halfDone reports whether e, in a record that is attached, is to be removed.
+func halfDone(e entry) bool { return e.State != "" }
 
 // left reports whether some plugin of e may have something in the container.
 func (e entry) left() bool {
@@ -293,10 +293,7 @@ func (e entry) attached(containerID string, where func(netns) string) delegate.A
 	}
 }
 
-func kind(n netconf.Network) string {
-	words := []string{n.Name()}
-	for _, p := range n.Plugins() {
-		words = append(words, p.Type())
-	}
-	return fmt.Sprintf("%q", words)
+// sameKind reports whether a and b have the same name and the same types of plugins.
+func sameKind(a, b netconf.Network) bool {
+	return a.Name() == b.Name() && slices.EqualFunc(a.Plugins(), b.Plugins(), func(p, q netconf.Plugin) bool { return p.Type() == q.Type() })
 }

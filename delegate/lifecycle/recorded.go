@@ -41,7 +41,7 @@ type Record struct {
 // some are not. In a Record that was not read but composed, all are if its State is
 // [scratch.Added].
 func (r Record) Whole(i int) bool {
-	return r.State.Attached() && (i >= len(r.entries) || !r.entries[i].Half)
+	return r.State.Attached() && (i >= len(r.entries) || !halfDone(r.entries[i]))
 }
 
 // NetNSGone reports whether the network namespaces of all attachments of r are
@@ -173,10 +173,12 @@ func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context
 	})
 }
 
-// added returns the record of k, if k has been added.
+// added returns the record of k, if k has been added and nobody has begun to remove its own
+// interface.
 func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 	r, err := m.store().Get(k)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached() {
+	own := func(e entry) bool { return e.IfName == k.IfName && halfDone(e) }
+	if notThere(err) || err == nil && (!r.State.Attached() || slices.ContainsFunc(r.Value.Delegates, own)) {
 		return r, ErrNotAdded
 	}
 	return r, err

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -48,16 +47,9 @@ type Sweeper struct {
 	// network is from.
 	Current func(delegate.Attachment) (netconf.Network, error)
 
-	// Batch bounds how many attachments one pass tries to remove. Zero means
-	// 64.
-	Batch int
-
-	// Timeout bounds each try. Zero means 30 seconds.
-	Timeout time.Duration
-
-	// Wait is the time until the second try. It doubles with each failure, up
-	// to MaxWait. Zero means 30 seconds for Wait and 10 minutes for MaxWait.
-	Wait, MaxWait time.Duration
+	// Wait is the time until the second try. It doubles with each failure, up to ten
+	// times Wait. Zero means 30 seconds.
+	Wait time.Duration
 
 	// Tell, if not nil, is called for each attachment that was removed. It is
 	// also called when an attachment cannot be removed, or a record or the
@@ -65,17 +57,14 @@ type Sweeper struct {
 	// It is called by one goroutine at a time.
 	Tell func(Swept)
 
-	now   func() time.Time // instead of time.Now
 	tries map[scratch.Key]*try
 }
 
-// The meaning of zero fields of a [Sweeper].
-const (
-	defaultBatch   = 64
-	defaultTimeout = 30 * time.Second
-	defaultWait    = 30 * time.Second
-	defaultMaxWait = 10 * time.Minute
-)
+// defaultWait is used if [Sweeper.Wait] is zero.
+const defaultWait = 30 * time.Second
+
+// sweepTimeout bounds each try.
+const sweepTimeout = 30 * time.Second
 
 // sweepers is how many attachments are tried at the same time, so that a plugin
 // that hangs does not block the others.
@@ -92,7 +81,7 @@ type Swept struct {
 type Sweep struct {
 	Removed    int // stale, and removed
 	Failed     int // stale, tried and still there
-	Waiting    int // stale, and not tried: its time has not come, the batch is full, or it is locked
+	Waiting    int // stale, and not tried: its time has not come, or it is locked
 	Unreadable int // records that cannot be read, and the directory
 }
 
@@ -103,8 +92,8 @@ type try struct {
 	at   time.Time // of the next one
 }
 
-// Sweep does one pass. It tries the stale attachments whose time has come, longest
-// due first. The error is that of the context.
+// Sweep does one pass. It tries the stale attachments whose time has come. The error is that
+// of the context.
 func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	if s.Manager == nil {
 		return Sweep{}, ctx.Err()
@@ -132,7 +121,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			continue
 		}
 		found[r.Key] = true
-		if t := s.tries[r.Key]; t != nil && t.at.After(s.time()) {
+		if t := s.tries[r.Key]; t != nil && t.at.After(time.Now()) {
 			swept.Waiting++
 		} else {
 			due = append(due, r.Key)
@@ -143,11 +132,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			delete(s.tries, k)
 		}
 	}
-	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
-	batch := due[:min(len(due), cmp.Or(s.Batch, defaultBatch))]
-	swept.Waiting += len(due) - len(batch)
 	e := errand{current: func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }}
-	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, e) }, func(k scratch.Key, done bool, err error) {
+	s.each(due, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, e) }, func(k scratch.Key, done bool, err error) {
 		switch {
 		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
 			swept.Waiting++
@@ -169,7 +155,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 // lock that cannot be removed does no harm.
 func (s *Sweeper) tidy(ctx context.Context) {
 	ids, _ := records.Unused(s.Manager.Dir)
-	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, defaultBatch))] {
+	for _, id := range ids {
 		l, _ := s.Manager.lockIdle(ctx, id)
 		if l != nil {
 			_ = l.Unlock()
@@ -222,7 +208,7 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 // remove removes what is stale of k. done is false if nothing is stale, or if
 // another operation is working on the container.
 func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	m := s.Manager
 	l, err := m.lockIdle(ctx, k.ContainerID)
@@ -282,11 +268,11 @@ func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
 		}
 		s.tries[k] = t
 	} else {
-		t.wait = min(2*t.wait, cmp.Or(s.MaxWait, defaultMaxWait))
+		t.wait = min(2*t.wait, 10*wait)
 	}
 	swept := Swept{Key: k, Err: err}
 	if wait > 0 {
-		t.at = s.time().Add(t.wait)
+		t.at = time.Now().Add(t.wait)
 		swept.At = t.at
 	}
 	if t.why != err.Error() {
@@ -299,19 +285,4 @@ func (s *Sweeper) tell(swept Swept) {
 	if s.Tell != nil {
 		s.Tell(swept)
 	}
-}
-
-// due returns the time from which on k may be tried.
-func (s *Sweeper) due(k scratch.Key) time.Time {
-	if t := s.tries[k]; t != nil {
-		return t.at
-	}
-	return time.Time{}
-}
-
-func (s *Sweeper) time() time.Time {
-	if s.now != nil {
-		return s.now()
-	}
-	return time.Now()
 }

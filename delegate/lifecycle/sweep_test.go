@@ -22,21 +22,19 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// sweeping is a Sweeper on a node, with a clock that is set by hand.
+// sweeping is a Sweeper on a node.
 type sweeping struct {
 	*Sweeper
 	n    *node
-	now  time.Time
 	told []string
 }
 
 func newSweeper(n *node) *sweeping {
-	s := &sweeping{n: n, now: time.Unix(1e9, 0)}
-	s.Sweeper = &Sweeper{Manager: n.Manager, now: func() time.Time { return s.now }}
+	s := &sweeping{n: n, Sweeper: &Sweeper{Manager: n.Manager}}
 	s.Tell = func(swept Swept) {
 		said := "removed " + swept.Key.ContainerID
 		if swept.Err != nil {
-			said = fmt.Sprintf("%s in %s", swept.Key.ContainerID, swept.At.Sub(s.now))
+			said = fmt.Sprintf("%s in %s", swept.Key.ContainerID, s.tries[swept.Key].wait)
 		}
 		s.told = append(s.told, said)
 	}
@@ -48,6 +46,13 @@ func (s *sweeping) sweep(want Sweep) {
 	got, err := s.Sweep(s.n.Context())
 	if err != nil || got != want {
 		s.n.Errorf("%+v, want %+v: %v", got, want, err)
+	}
+}
+
+// come lets the time of each next try come.
+func (s *sweeping) come() {
+	for _, t := range s.tries {
+		t.at = time.Time{}
 	}
 }
 
@@ -158,19 +163,21 @@ func TestSweepBacksOff(t *testing.T) {
 	n.FailOn("DEL bridge eth0", 101)
 	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	s := newSweeper(n)
-	s.Wait, s.MaxWait = time.Minute, 3*time.Minute
-	for _, wait := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 3 * time.Minute} {
+	s.Wait = time.Minute
+	for _, wait := range []time.Duration{1, 2, 4, 8, 10, 10} {
 		s.sweep(Sweep{Failed: 1})
-		s.now = s.now.Add(wait - 1)
+		if got := s.tries[eth0].wait; got != wait*time.Minute || time.Until(s.tries[eth0].at) > got {
+			t.Errorf("waits for %s, want %d minutes", got, wait)
+		}
 		s.sweep(Sweep{Waiting: 1})
-		s.now = s.now.Add(1)
+		s.come()
 	}
 	s.wantTold("c1 in 1m0s")
 	n.Exec.Plugins = plugins()
 	n.FailOn("DEL bridge eth0", 102)
 	n.Exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.Exec.Plugins["bridge"])
 	s.sweep(Sweep{Failed: 1})
-	s.wantTold("c1 in 1m0s", "c1 in 3m0s")
+	s.wantTold("c1 in 1m0s", "c1 in 10m0s")
 	n.del2(eth0) // by somebody else
 	s.sweep(Sweep{})
 	n.wantNothing()
@@ -181,31 +188,6 @@ func (n *node) del2(k scratch.Key) {
 	n.Helper()
 	n.Exec.Plugins = plugins()
 	n.del(k)
-}
-
-// One pass tries so many, and those first that have waited longest.
-func TestSweepIsBounded(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	s := newSweeper(n)
-	s.Batch = 2
-	for i := range 5 {
-		n.add(key(fmt.Sprint("c", i), "eth0"))
-	}
-	n.FailOn("DEL", 101)
-	for i := range 5 {
-		nodetest.Code(t, n.Del(t.Context(), Removal{Key: key(fmt.Sprint("c", i), "eth0")}), 101)
-	}
-	s.sweep(Sweep{Failed: 2, Waiting: 3})
-	s.sweep(Sweep{Failed: 2, Waiting: 3})
-	s.sweep(Sweep{Failed: 1, Waiting: 4})
-	n.Exec.Plugins = plugins()
-	s.sweep(Sweep{Waiting: 5})
-	s.now = s.now.Add(defaultWait)
-	s.sweep(Sweep{Removed: 2, Waiting: 3})
-	s.sweep(Sweep{Removed: 2, Waiting: 1})
-	s.sweep(Sweep{Removed: 1})
-	n.wantNothing()
 }
 
 // A sweep does not wait for another operation, nor count it as a failure.
@@ -328,7 +310,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 			s := newSweeper(n)
 			s.sweep(Sweep{Failed: 1})
 			tt.mend(s)
-			s.now = s.now.Add(time.Hour)
+			s.come()
 			s.sweep(tt.want)
 		})
 	}

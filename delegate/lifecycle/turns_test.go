@@ -73,32 +73,6 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	n.wantNothing()
 }
 
-// Of two ADDs of one key one is made, the other is told.
-func TestSecondOfTwoAddsAtOnceIsRefused(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	other := &Manager{Invoker: n.Invoker, Dir: n.Dir}
-	errs := make(chan error, 2)
-	var both sync.WaitGroup
-	for _, m := range []*Manager{n.Manager, other} {
-		both.Go(func() {
-			_, err := m.Add(t.Context(), eth0, pair(eth0))
-			errs <- err
-		})
-	}
-	both.Wait()
-	a, b := <-errs, <-errs
-	if a == nil {
-		a, b = b, a
-	}
-	if b != nil || !errors.Is(a, ErrAdded) {
-		t.Errorf("ADDs: %v and %v", a, b)
-	}
-	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
-	n.del(eth0)
-	n.wantNothing()
-}
-
 // Without LockTimeout an operation waits for ten seconds, and then kills
 // nobody who is alive. The context counts too.
 func TestWaitForTheLockIsBounded(t *testing.T) {
@@ -143,31 +117,6 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		wantValid(t, n.Last("GC macvlan"), "c1 net0")
 		nodetest.OK(t, l.Unlock())
 		n.wantRecords("c1/eth0 added")
-		n.del(eth0)
-		n.wantNothing()
-	})
-}
-
-// An undo that hangs ends with its time, and the record stays.
-func TestUndoThatHangsEndsInTime(t *testing.T) {
-	t.Parallel()
-	dir := newNode(t).Dir
-	synctest.Test(t, func(t *testing.T) {
-		n := nodeAt(t, dir)
-		n.Invoker.UndoTimeout = 3 * time.Second
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		n.Exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", n.Exec.Plugins["macvlan"])
-		n.Exec.Plugins["tuning"] = delegatetest.HangOn("DEL", n.Exec.Plugins["tuning"])
-		start := time.Now()
-		_, err := n.Add(ctx, eth0, pair(eth0))
-		nodetest.Code(t, err, 11)
-		if took := time.Since(start); took > 4*time.Second {
-			t.Errorf("it took %s", took)
-		}
-		nodetest.Equal(t, "alive", n.Exec.Live(), []string{"tuning c1 eth0"})
-		n.wantRecords("c1/eth0 leftover")
-		n.Exec.Plugins = plugins()
 		n.del(eth0)
 		n.wantNothing()
 	})

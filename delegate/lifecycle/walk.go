@@ -153,7 +153,7 @@ func (w *walk) begin(ctx context.Context) {
 	w.judge(ctx)
 	fresh := false // something was attached until now, and the others stay
 	for i, e := range v.Delegates {
-		fresh = fresh || w.verdicts[i] != stays && w.part && before.Attached() && !e.Half
+		fresh = fresh || w.verdicts[i] != stays && w.part && before.Attached() && !halfDone(e)
 	}
 	w.noted = true
 	switch {
@@ -234,8 +234,10 @@ func (w *walk) mark() {
 	case w.part && w.r.State.Attached():
 		w.r.State = scratch.Partial
 		for i, v := range w.verdicts {
-			if e := &w.r.Value.Delegates[i]; v != stays {
-				e.Half, e.New = true, e.New || w.undo
+			if e := &w.r.Value.Delegates[i]; v != stays && !halfDone(*e) {
+				if e.State = scratch.Deleting; w.undo {
+					e.State = scratch.Planned
+				}
 			}
 		}
 	case w.undo:
@@ -284,12 +286,12 @@ func (w *walk) release(ctx context.Context) error {
 // mistake in the recorded configuration may be why. It reports whether nothing is left.
 func (w *walk) repair(ctx context.Context) bool {
 	for i, e := range w.r.Value.Delegates {
-		if !w.left(i) || e.Result != nil || w.r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
+		if !w.left(i) || e.Result != nil || w.r.Value.Adopted && !halfDone(e) { // an adopted one is attached, even without a result
 			continue
 		}
 		a := e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, "") })
 		now, ok := w.current(a.Attachment)
-		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
+		if !ok || !sameKind(now, e.Network) || now.Equal(e.Network) {
 			continue
 		}
 		a.Network = now

@@ -32,7 +32,7 @@ func (d *service) sweep(ctx context.Context) {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
-					Wait: pause, MaxWait: 10 * pause,
+					Wait: pause,
 					Tell: func(swept lifecycle.Swept) {
 						daemon.LogSwept(ctx, d.log, swept)
 						d.tellLeftover(ctx, dir, swept)

@@ -186,7 +186,7 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass)
 	o := p.opened.Load()
 	if p.sweeper == nil {
 		p.sweeper = &lifecycle.Sweeper{
-			Manager: o.life, Wait: p.pause, Timeout: detachedTimeout,
+			Manager: o.life, Wait: p.pause,
 			Ended: func(r lifecycle.Record) bool {
 				_, known := p.pods.get(r.Key.ContainerID)
 				return r.Key == key(r.Key.ContainerID) && !known && p.live()

@@ -324,7 +324,7 @@ func (i *installer) tellAdopted(o publish.Outcome) {
 // sweeper returns a Sweeper for the records of the published plugin. It reports to
 // stderr.
 func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 10 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) {
 		if swept.Err == nil {
 			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
 		} else {

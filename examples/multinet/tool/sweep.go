@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"math"
 	"path/filepath"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -50,7 +49,7 @@ func (t *tool) gc(flags *flag.FlagSet) runner {
 // sweep detaches stale attachments once, with the configuration conf of multinet.
 func (t *tool) sweep(ctx context.Context, conf []byte) error {
 	out := newOutput("CONTAINER INTERFACE NETWORK OUTCOME WHY")
-	s := &lifecycle.Sweeper{Batch: math.MaxInt, Ended: lifecycle.Record.NetNSGone, Tell: func(swept lifecycle.Swept) {
+	s := &lifecycle.Sweeper{Ended: lifecycle.Record.NetNSGone, Tell: func(swept lifecycle.Swept) {
 		v := sweptView{keyView: viewKey(swept.Key), Removed: swept.Err == nil}
 		outcome := "removed"
 		if swept.Err != nil {
