@@ -26,8 +26,7 @@
 //	networks := record.Status(nil)
 //	err := device.Describe(root, networks, record.Attached...)
 //
-// Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
-// no record has.
+// Lifecycle removes the file when the attachment is detached.
 package device
 
 import (

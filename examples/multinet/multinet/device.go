@@ -109,31 +109,6 @@ func (c *config) fill(ctx context.Context, plan []delegate.Attachment) error {
 	return nil
 }
 
-// sweepDeviceInfo removes old device information files that no record has. It removes none
-// while a record cannot be read, which GC reports.
-func sweepDeviceInfo(ctx context.Context, c *plugin.Call) {
-	path := ""
-	if c.Value("deviceInfoDir", &path) != nil { // as an ADD reports
-		return
-	}
-	var unread error // which GC reports
-	used := func() (all []delegate.Attachment, err error) {
-		for r, err := range c.Manager.Records(ctx) {
-			if err != nil {
-				unread = err
-				return nil, err
-			}
-			for _, a := range r.Attached {
-				all = append(all, a.Attachment)
-			}
-		}
-		return all, nil
-	}
-	if _, err := deviceInfo(c.Root, c.Manager, path).Sweep(used); err != nil && unread == nil {
-		complain(c, err)
-	}
-}
-
 // complain writes err to stderr.
 func complain(c *plugin.Call, err error) {
 	if c.Stderr != nil {

@@ -54,15 +54,9 @@ func New(cluster Cluster) plugin.Plugin {
 		Forget:   "multinet forget",
 		Prepare:  prepare,
 		Networks: networks,
-		GC: func(ctx context.Context, c *plugin.Call) error {
-			nets, err := networks(ctx, c)
-			err = errors.Join(c.GC(ctx, nets...), err)
-			sweepDeviceInfo(ctx, c)
-			return err
-		},
-		Add:    configured((*config).add),
-		Del:    del,
-		Status: configured((*config).status),
+		Add:      configured((*config).add),
+		Del:      del,
+		Status:   configured((*config).status),
 	}
 }
 

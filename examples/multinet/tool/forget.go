@@ -55,8 +55,12 @@ func (t *tool) forgetRecords(ctx context.Context, words []string, yes bool) erro
 			errs = append(errs, err)
 			continue
 		}
-		for _, source := range f.Sources { // otherwise it would be taken over again
-			if err := os.Remove(source); !errors.Is(err, fs.ErrNotExist) {
+		files := f.Sources // otherwise it would be taken over again
+		for _, a := range f.Attached {
+			files = append(files, a.Files...)
+		}
+		for _, file := range files {
+			if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}

@@ -513,22 +513,24 @@ type readFunc func([]byte) (int, error)
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
 // A record that was forgotten is not taken over again: forget also removes the files
-// that it was taken over from.
+// that it was taken over from, and those that belong to an attachment.
 func TestForgetOfAdoptedRecord(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	entry := h.Write("entry", "")
+	entry, info := h.Write("entry", ""), h.Write("info", "")
 	n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`)
 	adopted, err := h.life().Adopt(t.Context(), lifecycle.Adoption{
 		Key: key("c1"), Sources: []string{entry},
-		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: "c1", IfName: "eth0"}}},
+		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: "c1", IfName: "eth0", Files: []string{info}}}},
 	})
 	if err != nil || !adopted {
 		t.Fatalf("adopted %v: %v", adopted, err)
 	}
 	h.wantTool(t, []string{"forget", "c1", "--yes"}, "c1")
-	if _, err := os.Lstat(entry); !os.IsNotExist(err) {
-		t.Errorf("the entry is there: %v", err)
+	for _, file := range []string{entry, info} {
+		if _, err := os.Lstat(file); !os.IsNotExist(err) {
+			t.Errorf("%s is there: %v", file, err)
+		}
 	}
 }
 
