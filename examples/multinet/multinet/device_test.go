@@ -84,7 +84,6 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 		says          []string
 	}{
 		"nobody needs one":             {keys: annotated("plain,plain"), devices: "c b a"},
-		"selections":                   {keys: annotated("vf,plain,vf"), devices: "c b a", want: "net1=a net3=b"},
 		"a selection that names one":   {keys: annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`), devices: "b a", want: "net1=b net2=a"},
 		"default networks":             {keys: keys(`"defaultNetworks":["vf","vf2"]`, annotated("vf")), devices: "c b a", want: "net1=a net2=b net3=c"},
 		"the primary":                  {keys: keys(`"clusterNetwork":"vf"`, annotated("vf")), devices: "b a", want: "eth0=a net1=b"},
@@ -92,10 +91,7 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 		"one that pods may choose":     {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), devices: "b a", want: "net1=b net2=a"},
 		"claims":                       {keys: passedNothing, devices: "a b", claims: []Claimed{one, two}, want: "net1=a x0=b"},
 		"a network in a claim":         {keys: passedNothing, devices: "a", claims: []Claimed{claimed("c", "r", inline, "")}},
-		"a claim and selections":       {keys: annotated(`[{"name":"vf","deviceID":"b"}]`), devices: "a b c", claims: []Claimed{one, two}, want: "net1=b net2=a x0=c"},
 		"they run out":                 {keys: annotated("vf,vf,vf"), devices: "b a", code: 7, says: []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
-		"one that the pod has not":     {keys: annotated(`[{"name":"vf","deviceID":"c"}]`), devices: "b a", code: 7, says: []string{`"vf"`, `"c"`, "not allocated"}},
-		"the same twice":               {keys: annotated(`[{"name":"vf","deviceID":"a"},{"name":"vf","deviceID":"a"}]`), devices: "b a", code: 7, says: []string{`"a"`, "in use"}},
 		"the kubelet does not answer":  {keys: annotated("vf"), devices: "b a", pod: "b", code: 11, says: []string{`"vf"`, "another pod"}},
 		"one that pods may not choose": {keys: annotated(`[{"name":"plain","deviceID":"a"}]`), devices: "b a", code: 7, says: []string{"allowDeviceID"}},
 		"too few for a claim":          {keys: annotated("vf"), devices: "a", claims: []Claimed{two}, code: 7, says: []string{`claim "c", request "r2"`, vf}},
@@ -235,22 +231,16 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		words                        []string
 	}{
 		"a free one":                              {devices: "a b", before: x, after: x + "," + y, want: "y=b"},
-		"the only one":                            {devices: "a", after: x, want: "x=a"},
-		"one that is named":                       {devices: "a b", after: ya, want: "y=a"},
 		"one that another selection names":        {devices: "a b", after: x + "," + ya, want: "x=b y=a"},
 		"one that was given back":                 {devices: "a", before: x, after: y, want: "x=a y=a"},
 		"that of the attachment that it replaces": {devices: "a", before: x, after: xm, replace: true, want: "x=a x=a"},
 		"one beside that of a default network":    {keys: `"defaultNetworks":["vf2"]`, devices: "a b", after: x, want: "x=b"},
 		"one without a resource":                  {keys: `"allowDeviceID":true`, after: `{"name":"plain","interface":"x","deviceID":"z"}`, want: "x=z"},
-		"one that two name, for the first":        {devices: "a b", after: xa + "," + ya, want: "x=a", words: []string{`"a"`, "in use"}},
 		"none, because all are used":              {devices: "a", before: x, after: x + "," + y, words: []string{`"vf"`, vf, "free"}},
-		"none, because the one is used":           {devices: "a b", before: x, after: x + "," + ya, words: []string{`"a"`, "in use"}},
-		"none, because the pod has none":          {after: x, words: []string{`"vf"`, vf}},
 		"nothing selected beside claims":          {devices: "a b", before: x, claims: claims, want: "x=a"},
 		"one beside that of a claim":              {devices: "a b", after: x, claims: claims, want: "x=b"},
 		"the interface of a claim":                {devices: "a b", after: `{"name":"plain","interface":"x0"}`, claims: claims, words: []string{`"plain"`, `"x0"`}},
 		"the device of a claim":                   {devices: "a b", after: xa, claims: claims, words: []string{`"vf"`, `"a"`, "in use"}},
-		"both of a claim":                         {devices: "a", after: `{"name":"vf","interface":"x0","deviceID":"a"}`, replace: true, claims: claims, words: []string{`"vf"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
