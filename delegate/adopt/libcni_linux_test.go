@@ -181,64 +181,48 @@ func TestWhatCannotBeRecordedIsSkipped(t *testing.T) {
 	}
 }
 
-// DEL of a container without a record removes what the runtime has attached to the
-// primary network, and libcni's entry of it. It leaves everything else alone.
-func TestDELRemovesWhatOnlyTheRuntimeKnows(t *testing.T) {
+// One attachment is what the runtime has attached to a primary network, and nothing else.
+func TestAttachmentIsThatOfAPrimaryNetwork(t *testing.T) {
 	t.Parallel()
+	edited := func(edit func(*libcni.RuntimeConf)) libcni.RuntimeConf {
+		rt := runtime(unseen)
+		edit(&rt)
+		return rt
+	}
 	for _, tt := range []struct {
 		name    string
 		primary []string
 		attach  func(w *world)
-		runs    bool
-		want    string // in the error
+		want    string // in the error; empty: it is found
 	}{
-		{name: "nothing", primary: []string{"cbr"}},
-		{name: "the primary network", primary: []string{"other", "cbr"}, attach: func(w *world) { w.attach("cni", cbr, runtime(unseen)) }, runs: true},
-		{name: "another network", primary: []string{"cb"}, attach: func(w *world) { w.attach("cni", cbr, runtime(unseen)) }},
-		{name: "another interface", primary: []string{"cbr"}, attach: func(w *world) {
-			rt := runtime(unseen)
-			rt.IfName = "eth1"
-			w.attach("cni", cbr, rt)
-		}},
-		{name: "a file that has other names", primary: []string{"cbr"}, attach: func(w *world) {
-			rt := runtime(unseen)
-			rt.ContainerID = "c1-eth0"
-			w.attach("cni", strings.ReplaceAll(cbr, `"cbr"`, `"x"`), rt)
+		{"the primary network", []string{"other", "cbr"}, func(w *world) { w.attach("cni", cbr, runtime(unseen)) }, ""},
+		{"nothing", []string{"cbr"}, func(*world) {}, "not exist"},
+		{"another network", []string{"cb"}, func(w *world) { w.attach("cni", cbr, runtime(unseen)) }, "not exist"},
+		{"another interface", []string{"cbr"}, func(w *world) { w.attach("cni", cbr, edited(func(rt *libcni.RuntimeConf) { rt.IfName = "eth1" })) }, "not exist"},
+		{"our own network", []string{"cbr"}, func(w *world) { w.attach("cni", strings.ReplaceAll(cbr, "bridge", "multinet"), runtime(unseen)) }, "not exist"},
+		{"a path as a name", []string{"../results/cbr"}, func(w *world) { w.attach("cni", cbr, runtime(unseen)) }, "not exist"},
+		{"no cache", []string{"cbr"}, func(w *world) { w.attach("cni", cbr, runtime(unseen)); w.node.CacheDir = "" }, "not exist"},
+		{"a file that has other names", []string{"cbr"}, func(w *world) {
+			w.attach("cni", strings.ReplaceAll(cbr, `"cbr"`, `"x"`), edited(func(rt *libcni.RuntimeConf) { rt.ContainerID = "c1-eth0" }))
 			w.Write("cni/results/cbr-c1-eth0", w.Read("cni/results/x-c1-eth0-eth0"))
-		}, want: "does not match"},
-		{name: "our own network", primary: []string{"cbr"}, attach: func(w *world) {
-			w.attach("cni", strings.ReplaceAll(cbr, "bridge", "multinet"), runtime(unseen))
-		}},
-		{name: "a damaged file", primary: []string{"cbr"}, attach: func(w *world) { w.Write("cni/results/cbr-c1-eth0", "{") }, want: "results/cbr-c1-eth0: incomplete"},
-		{name: "an empty file", primary: []string{"cbr"}, attach: func(w *world) { w.Write("cni/results/cbr-c1-eth0", "") }, want: "results/cbr-c1-eth0: empty"},
-		{name: "a path as a name", primary: []string{"../results/cbr"}, attach: func(w *world) { w.attach("cni", cbr, runtime(unseen)) }},
+		}, "does not match"},
+		{"a damaged file", []string{"cbr"}, func(w *world) { w.Write("cni/results/cbr-c1-eth0", "{") }, "results/cbr-c1-eth0: incomplete"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.Exec.Plugins["multinet"] = w.Exec.Plugins["bridge"]
-			if tt.attach != nil {
-				tt.attach(w)
-			}
 			w.node.Primary = tt.primary
-			err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0, Adopt: func() (lifecycle.Adoption, error) {
-				return w.node.Attachment("c1", "eth0")
-			}})
-			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			tt.attach(w)
+			a, err := w.node.Attachment("c1", "eth0")
+			switch {
+			case tt.want == "":
+				nodetest.OK(t, err)
+				nodetest.Equal(t, "key", a.Key, eth0)
+				nodetest.Equal(t, "sources", a.Sources, []string{w.Path("cni/results/cbr-c1-eth0")})
+			case err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, fs.ErrNotExist) != (tt.want == "not exist"):
 				t.Errorf("err = %v, want %q", err, tt.want)
 			}
-			if got := strings.Join(w.Exec.Trace(), ", "); (got == "DEL portmap eth0, DEL bridge eth0") != tt.runs || !tt.runs && got != "" {
-				t.Errorf("ran %q", got)
-			}
-			if tt.runs && w.exists("cni/results/cbr-c1-eth0") || len(w.states()) > 0 {
-				t.Errorf("left: %q", w.states())
-			}
 		})
-	}
-	w := newWorld(t)
-	w.attach("cni", cbr, runtime(unseen))
-	w.node.CacheDir = ""
-	if _, err := w.node.Attachment("c1", "eth0"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a cache: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,14 +58,6 @@ func missing(root, path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// withIP returns all with the IP address of n, if it has one.
-func withIP(all []string, n *net.IPNet) []string {
-	if ip, ok := netip.AddrFromSlice(n.IP); ok {
-		all = append(all, ip.Unmap().String())
-	}
-	return all
-}
-
 // addressesOf returns the MAC and IP addresses that the results give to interfaces in the
 // container.
 func addressesOf(attached []delegate.Attached) (all []string) {
@@ -79,7 +70,7 @@ func addressesOf(attached []delegate.Attached) (all []string) {
 		}
 		for _, ip := range r.IPs {
 			if ip.Interface == nil || inside(r, *ip.Interface) {
-				all = withIP(all, &ip.Address)
+				all = append(all, ip.Address.IP.String())
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func addressesIn(root, path string) (all []string, err error) {
 				}
 				for _, ip := range ips {
 					if n, ok := ip.(*net.IPNet); ok {
-						all = withIP(all, n)
+						all = append(all, n.IP.String())
 					}
 				}
 			}

@@ -110,17 +110,3 @@ func TestWhatIsNoNamespaceTellsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// A path that is another container's now costs that one nothing: the DEL comes
-// without a namespace, and the other container is taken over by its own entry.
-func TestReusedNamespaceIsTheOther(t *testing.T) {
-	t.Parallel()
-	netns := newNetNS(t, "02:00:00:00:00:02", "10.1.0.6/24")
-	w := newWorld(t)
-	for id, mac := range map[string]string{"c1": "02:00:00:00:00:01", "c2": "02:00:00:00:00:02"} {
-		w.Write("cni/results/cbr-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
-			id, b64(cbr), netns, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"x","mac":"`+mac+`"}]}`))
-	}
-	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 gone", "adopted multi/c2/eth0 cbr:eth0"})
-	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 deleting", "c2/eth0 added"})
-}

@@ -491,20 +491,6 @@ func TestInstallTakesOver(t *testing.T) {
 	}
 }
 
-// install --watch also takes over later containers, and reports each once.
-func TestInstallWatchTakesOver(t *testing.T) {
-	t.Parallel()
-	w := startWatch(t)
-	w.cached("c1", blue, unseen)
-	w.Write("net.d/05-y.conflist", green)
-	w.says(`is published in front of "05-y.conflist"`)
-	w.cached("c2", green, unseen)
-	w.Write("net.d/05-y.conflist", strings.Replace(green, `"name"`, ` "x":1,"name"`, 1))
-	w.says("c2 eth0 (green) is taken over")
-	nodetest.OK(t, w.cmd.Process.Kill())
-	_ = w.cmd.Wait()
-}
-
 // adopt prints the outcome for each container. With --dry-run it changes nothing.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
