@@ -207,6 +207,6 @@ func (t *tool) print(o *output) error {
 		return e.Encode(o.list)
 	}
 	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, o.text.String())
-	return table.Flush()
+	_, err := io.WriteString(table, o.text.String())
+	return errors.Join(err, table.Flush())
 }
