@@ -5,13 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-
-	"github.com/metacni/metacni/internal/durable"
 )
 
 // programMode is the mode of a program that everybody may run.
@@ -40,25 +36,40 @@ func isCopy(program []byte, target string) bool {
 	return err == nil && bytes.Equal(there, program)
 }
 
-// replace replaces the file at target by program.
+// replace replaces the file at target by program. It removes what a crash has left, and tries
+// again if a concurrent installation has taken its temporary file for that.
 func replace(target string, program []byte) error {
-	d, err := durable.OpenDir(filepath.Dir(target), nil)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
 	if err := removeTemporaries(target); err != nil {
 		return err
 	}
-	name := filepath.Base(target)
 	for again := 0; ; again++ {
-		err := d.Replace(temporary(target)+strconv.FormatUint(rand.Uint64(), 16), name, program, programMode)
-		// A concurrent installation may take the temporary file for a leftover and
-		// remove it.
-		if again == 10 || !errors.Is(err, fs.ErrNotExist) {
+		if err := rewrite(target, program); again == 10 || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+}
+
+// rewrite writes program to a temporary file, syncs and renames it to target.
+func rewrite(target string, program []byte) error {
+	temp, err := os.CreateTemp(filepath.Dir(target), temporary(target)+"*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(program)
+	// It is closed before it has its name, so that it can be run.
+	err = errors.Join(err, temp.Chmod(programMode), temp.Sync(), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), target)
+	}
+	if err != nil {
+		_ = os.Remove(temp.Name()) // the first error says more
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(target))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // RemoveProgram removes the program at target, if it is there.
