@@ -214,33 +214,3 @@ func checkPortsAndRates(t *testing.T, s netconf.Selection) {
 		}
 	}
 }
-
-func FuzzDecode(f *testing.F) {
-	for _, seed := range fuzzSeeds {
-		f.Add([]byte(seed))
-	}
-	f.Add([]byte(`{"name":"m","mtu":1,"delegates":[{"type":"a"},{"plugins":[]}],"delegate":{"type":1}}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		conf, err := netconf.Decode[metaConfig](data)
-		if err != nil {
-			checkError(t, err)
-		} else if _, err := json.Marshal(conf); err != nil {
-			t.Errorf("%s cannot be marshaled again: %v", data, err)
-		}
-		keys, err := netconf.Decode[map[string]json.RawMessage](data)
-		if err != nil {
-			checkError(t, err)
-			return
-		}
-		p, err := netconf.Decode[netconf.Plugin](data)
-		if err != nil {
-			checkError(t, err)
-			return
-		}
-		for key := range keys {
-			if !p.Has(key) {
-				t.Errorf("the plugin has no %q", key)
-			}
-		}
-	})
-}

@@ -33,124 +33,63 @@ func mustPlugin(t testing.TB, data string) netconf.Plugin {
 	return p
 }
 
+// said is what a network says of itself, as text.
+func said(n netconf.Network) string {
+	text := fmt.Sprintf("%q %s of %s", n.Name(), n.CNIVersion(), typesOf(n))
+	if caps := n.Capabilities(); caps != nil {
+		text += fmt.Sprintf(" with %s", caps)
+	}
+	if n.DisableCheck() {
+		text += ", no CHECK"
+	}
+	if n.DisableGC() {
+		text += ", no GC"
+	}
+	return text
+}
+
 func TestParse(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name, data   string
-		wantName     string
-		wantVersion  string
-		wantTypes    []string
-		wantCaps     []string
-		check, gc    bool // disableCheck, disableGC
-		wantMarshals string
-	}{
-		{
-			name:        "list",
-			data:        `{"name":"blue","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`,
-			wantName:    "blue",
-			wantVersion: "1.0.0",
-			wantTypes:   []string{"bridge", "portmap"},
-			wantCaps:    []string{"portMappings"},
+	for name, tt := range map[string]struct{ data, said, marshals string }{
+		"list": {
+			data: `{"name":"blue","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`,
+			said: `"blue" 1.0.0 of bridge portmap with [portMappings]`,
 		},
-		{
-			name:         "lone plugin is a network of one",
-			data:         `{"type":"macvlan","name":"red","cniVersion":"0.4.0","master":"eth0"}`,
-			wantName:     "red",
-			wantVersion:  "0.4.0",
-			wantTypes:    []string{"macvlan"},
-			wantMarshals: `{"cniVersion":"0.4.0","name":"red","plugins":[{"cniVersion":"0.4.0","master":"eth0","name":"red","type":"macvlan"}]}`,
+		"lone plugin is a network of one": {
+			data:     `{"type":"macvlan","name":"red","cniVersion":"0.4.0","master":"eth0"}`,
+			said:     `"red" 0.4.0 of macvlan`,
+			marshals: `{"cniVersion":"0.4.0","name":"red","plugins":[{"cniVersion":"0.4.0","master":"eth0","name":"red","type":"macvlan"}]}`,
 		},
-		{
-			name:        "list before lone plugin",
-			data:        `{"type":"meta","plugins":[{"type":"bridge"}]}`,
-			wantVersion: "0.1.0",
-			wantTypes:   []string{"bridge"},
+		"list before lone plugin": {data: `{"type":"meta","plugins":[{"type":"bridge"}]}`, said: `"" 0.1.0 of bridge`},
+		"name and version absent": {data: `{"plugins":[{"type":"bridge"}]}`, said: `"" 0.1.0 of bridge`},
+		"highest known of cniVersions": {
+			data: `{"name":"n","cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0","99.0.0","1.0.0"],"plugins":[{"type":"a"}]}`,
+			said: `"n" 1.1.0 of a`,
 		},
-		{
-			name:        "name and version absent",
-			data:        `{"plugins":[{"type":"bridge"}]}`,
-			wantVersion: "0.1.0",
-			wantTypes:   []string{"bridge"},
+		"cniVersion above cniVersions": {data: `{"name":"n","cniVersion":"1.0.0","cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`, said: `"n" 1.0.0 of a`},
+		"nothing known in cniVersions": {data: `{"name":"n","cniVersion":"7.0.0","cniVersions":["8.0.0"],"plugins":[{"type":"a"}]}`, said: `"n" 7.0.0 of a`},
+		"cniVersions of a lone plugin": {data: `{"name":"n","cniVersions":["0.4.0","1.0.0"],"type":"a"}`, said: `"n" 1.0.0 of a`},
+		"the first of two spellings":   {data: `{"name":"n","cniVersions":["1.0","1.0.0"],"type":"a"}`, said: `"n" 1.0 of a`},
+		"booleans as strings":          {data: `{"name":"n","disableCheck":"TRUE","disableGC":"false","plugins":[{"type":"a"}]}`, said: `"n" 0.1.0 of a, no CHECK`},
+		"booleans":                     {data: `{"name":"n","disableCheck":false,"disableGC":true,"plugins":[{"type":"a"}]}`, said: `"n" 0.1.0 of a, no GC`},
+		"capabilities of all plugins, odd ones passed over": {
+			data: `{"plugins":[{"type":"a","capabilities":{"z":true,"mac":"true","ips":false,"x":1,"y":null}},{"type":"b","capabilities":7},{"type":"c","capabilities":{"aa":true,"z":true}}]}`,
+			said: `"" 0.1.0 of a b c with [aa z]`,
 		},
-		{
-			name:        "highest known of cniVersions",
-			data:        `{"name":"n","cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0","99.0.0","1.0.0"],"plugins":[{"type":"a"}]}`,
-			wantName:    "n",
-			wantVersion: "1.1.0",
-			wantTypes:   []string{"a"},
+		"unknown keys, numbers and strings as written": {
+			data:     ` { "x" : [ 1e400 , 9007199254740993, "<&>\u0041" ], "plugins":[{"type":"a","mtu":1.50,"":{ }}] , "<k>":null}`,
+			said:     `"" 0.1.0 of a`,
+			marshals: `{"<k>":null,"plugins":[{"":{},"mtu":1.50,"type":"a"}],"x":[1e400,9007199254740993,"<&>\u0041"]}`,
 		},
-		{
-			name:        "cniVersion above cniVersions",
-			data:        `{"name":"n","cniVersion":"1.0.0","cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`,
-			wantName:    "n",
-			wantVersion: "1.0.0",
-			wantTypes:   []string{"a"},
-		},
-		{
-			name:        "nothing known in cniVersions",
-			data:        `{"name":"n","cniVersion":"7.0.0","cniVersions":["8.0.0"],"plugins":[{"type":"a"}]}`,
-			wantName:    "n",
-			wantVersion: "7.0.0",
-			wantTypes:   []string{"a"},
-		},
-		{
-			name:        "cniVersions of a lone plugin",
-			data:        `{"name":"n","cniVersions":["0.4.0","1.0.0"],"type":"a"}`,
-			wantName:    "n",
-			wantVersion: "1.0.0",
-			wantTypes:   []string{"a"},
-		},
-		{
-			name:        "booleans as strings",
-			data:        `{"name":"n","disableCheck":"TRUE","disableGC":"false","plugins":[{"type":"a"}]}`,
-			wantName:    "n",
-			wantVersion: "0.1.0",
-			wantTypes:   []string{"a"},
-			check:       true,
-		},
-		{
-			name:        "booleans",
-			data:        `{"name":"n","disableCheck":false,"disableGC":true,"plugins":[{"type":"a"}]}`,
-			wantName:    "n",
-			wantVersion: "0.1.0",
-			wantTypes:   []string{"a"},
-			gc:          true,
-		},
-		{
-			name:        "capabilities of all plugins, odd ones passed over",
-			data:        `{"plugins":[{"type":"a","capabilities":{"z":true,"mac":"true","ips":false,"x":1,"y":null}},{"type":"b","capabilities":7},{"type":"c","capabilities":{"aa":true,"z":true}}]}`,
-			wantVersion: "0.1.0",
-			wantTypes:   []string{"a", "b", "c"},
-			wantCaps:    []string{"aa", "z"},
-		},
-		{
-			name:         "unknown keys, numbers and strings as written",
-			data:         ` { "x" : [ 1e400 , 9007199254740993, "<&>\u0041" ], "plugins":[{"type":"a","mtu":1.50,"":{ }}] , "<k>":null}`,
-			wantVersion:  "0.1.0",
-			wantTypes:    []string{"a"},
-			wantMarshals: `{"<k>":null,"plugins":[{"":{},"mtu":1.50,"type":"a"}],"x":[1e400,9007199254740993,"<&>\u0041"]}`,
-		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := mustParse(t, tt.data)
-			if n.Name() != tt.wantName || n.CNIVersion() != tt.wantVersion {
-				t.Errorf("name %q, version %q; want %q, %q", n.Name(), n.CNIVersion(), tt.wantName, tt.wantVersion)
-			}
-			var got []string
-			for _, p := range n.Plugins() {
-				got = append(got, p.Type())
-			}
-			nodetest.Equal(t, "types", got, tt.wantTypes)
-			nodetest.Equal(t, "capabilities", n.Capabilities(), tt.wantCaps)
-			if n.DisableCheck() != tt.check || n.DisableGC() != tt.gc {
-				t.Errorf("disableCheck %v, disableGC %v; want %v, %v", n.DisableCheck(), n.DisableGC(), tt.check, tt.gc)
-			}
+			nodetest.Equal(t, "network", said(n), tt.said)
 			data, err := n.MarshalJSON()
 			nodetest.OK(t, err)
-			if tt.wantMarshals != "" && string(data) != tt.wantMarshals {
-				t.Errorf("marshals to\n%s, want\n%s", data, tt.wantMarshals)
+			if tt.marshals != "" {
+				nodetest.Equal(t, "marshals", string(data), tt.marshals)
 			}
 			if again := mustParse(t, string(data)); !again.Equal(n) {
 				t.Errorf("parse of marshal differs: %s", cmp.Diff(n, again))

@@ -166,18 +166,6 @@ func TestParseSelectionErrors(t *testing.T) {
 	}
 }
 
-func TestOnlyOneSelectionOfAContainerHasGateways(t *testing.T) {
-	t.Parallel()
-	const none, one, two = `{"name":"none","default-route":[]}`, `{"name":"one","default-route":["10.0.0.1"]}`, `{"name":"two","default-route":["fd00::1"]}`
-	for _, good := range []string{"", none + "," + none, one, none + "," + one + "," + none} {
-		if _, err := netconf.ParseSelection("[" + good + "]"); err != nil {
-			t.Errorf("%s: %v", good, err)
-		}
-	}
-	_, err := netconf.ParseSelection("[" + none + "," + one + "," + two + "]")
-	wantError{kind: netconf.ErrInvalid, network: "two", key: "[2].default-route", text: "[1]"}.check(t, err)
-}
-
 func TestSelectionJSON(t *testing.T) {
 	t.Parallel()
 	const data = `{"name":"a","cni-args":{},"default-route":[]}`

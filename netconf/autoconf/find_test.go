@@ -2,7 +2,6 @@ package autoconf
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -127,36 +126,6 @@ func TestAccept(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	nodetest.Equal(t, "got", asked, []string{"10-a.conf flannel", "20-b.conflist calico"})
-}
-
-// Every JSON type in every place of a network is passed over or read, and
-// never more than that.
-func TestBadInput(t *testing.T) {
-	t.Parallel()
-	values := []string{`null`, `true`, `0`, `-1e400`, `"x"`, `""`, `[]`, `[null]`, `[[]]`, `{}`, `{"a":1}`, `[{}]`, `[1]`, `"\ud800"`}
-	places := []string{
-		`%s`, `[%s]`, `{"name":%s,"type":"a"}`, `{"name":"x","type":%s}`, `{"name":"x","cniVersion":%s,"type":"a"}`,
-		`{"name":"x","cniVersions":%s,"type":"a"}`, `{"name":"x","cniVersions":[%s],"type":"a"}`, `{"name":"x","plugins":%s}`,
-		`{"name":"x","plugins":[%s]}`, `{"name":"x","plugins":[{"type":%s}]}`, `{"name":"x","plugins":[{"type":"a","capabilities":%s}]}`,
-		`{"name":"x","plugins":[{"type":"a","capabilities":{"b":%s}}]}`, `{"name":"x","type":"a","ipam":%s}`, `{"name":"x","type":"a","dns":%s}`,
-		`{"name":"x","type":"a","prevResult":%s}`, `{"name":"x","plugins":[{"type":"a"}],"disableCheck":%s}`,
-		`{"name":"x","plugins":[{"type":"a"}],"loadOnlyInlinedPlugins":%s}`, `{"name":"x","type":"a","delegates":%s}`,
-		`{"name":"x","type":"a","args":{"cni":%s}}`, `{"name":"x","type":"a","unknown":%s}`, `{"name":"x","type":"a","unknown":%[1]s,"unknown":%[1]s}`,
-	}
-	for _, place := range places {
-		for _, value := range values {
-			content := fmt.Sprintf(place, value)
-			f := finder{own: our(), beside: true}.find(tree("10-a.conf", content, "20-b.conf", flannel))
-			switch {
-			case f.primary.Name == "10-a.conf":
-				if _, err := newDocument(template, f.primary, ""); err != nil {
-					t.Errorf("%s: %v", content, err)
-				}
-			case f.primary.Name != "20-b.conf" || len(f.skipped) != 1 || f.err != nil:
-				t.Errorf("%s: %s", content, summary(f))
-			}
-		}
-	}
 }
 
 // What cannot be used is passed over with the reason, which names the file and tells no

@@ -314,13 +314,9 @@ func TestError(t *testing.T) {
 		{fail("read", "a\nb", errNotRegular), `read "a\nb": not a regular file`, 5},
 		{fail("use", "", because{ErrInvalid, errors.New("Dir: x")}), `use: invalid: Dir: x`, 7},
 		{fail("publish", "/x", because{ErrInvalid, &netconf.Error{Kind: netconf.ErrInvalid, Key: "name"}}), `publish "/x": invalid configuration: key "name"`, 7},
-		{fail("follow", "", ErrNoPrimary), `follow: no primary network`, 7},
-		{fail("read", "x", errOwn), `read "x": has our own plugin, or refers to the published file`, 7},
-		{fail("read", "x", errRefused), `read "x": refused`, 7},
 		{fail("read", "x", decode), `read "x": cannot decode configuration: key "type"`, 6},
 		{fail("follow", "", because{errBadPrimary, decode}), `follow: the primary network cannot be used: cannot decode configuration: key "type"`, 6},
 		{fail("follow", "", errors.Join(fs.ErrExist, errUndone)), "follow: file already exists\nchanged or removed by others", 11},
-		{fail("run", "", ErrNotReady), `run: not ready: the readiness file does not exist`, 11},
 		{fail("run", "", ErrReadinessLost), `run: the readiness file was removed`, 11},
 		{fail("lock", "", ErrLocked), `lock: another manager is at work`, 11},
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -172,6 +173,22 @@ func FuzzRender(f *testing.F) {
 	for _, s := range []string{calico, flannel, `{"name":"x","plugins":[{"type":"a","<":1e9999}],"cniVersions":["1.0.0"]}`, `{"name":"x","type":"a","\u2028":"&"}`, `{"name":"x","type":"a","capabilities":{"":true}}`} {
 		f.Add([]byte(s), `{"type":"multinet"}`, "")
 		f.Add([]byte(s), `{"type":"multinet","name":"m","cniVersion":"0.4.0"}`, "/p")
+	}
+	// Every JSON type in every place of a network is passed over or read.
+	values := []string{`null`, `true`, `0`, `-1e400`, `"x"`, `""`, `[]`, `[null]`, `[[]]`, `{}`, `{"a":1}`, `[{}]`, `[1]`, `"\ud800"`}
+	places := []string{
+		`%s`, `[%s]`, `{"name":%s,"type":"a"}`, `{"name":"x","type":%s}`, `{"name":"x","cniVersion":%s,"type":"a"}`,
+		`{"name":"x","cniVersions":%s,"type":"a"}`, `{"name":"x","cniVersions":[%s],"type":"a"}`, `{"name":"x","plugins":%s}`,
+		`{"name":"x","plugins":[%s]}`, `{"name":"x","plugins":[{"type":%s}]}`, `{"name":"x","plugins":[{"type":"a","capabilities":%s}]}`,
+		`{"name":"x","plugins":[{"type":"a","capabilities":{"b":%s}}]}`, `{"name":"x","type":"a","ipam":%s}`, `{"name":"x","type":"a","dns":%s}`,
+		`{"name":"x","type":"a","prevResult":%s}`, `{"name":"x","plugins":[{"type":"a"}],"disableCheck":%s}`,
+		`{"name":"x","plugins":[{"type":"a"}],"loadOnlyInlinedPlugins":%s}`, `{"name":"x","type":"a","delegates":%s}`,
+		`{"name":"x","type":"a","args":{"cni":%s}}`, `{"name":"x","type":"a","unknown":%s}`, `{"name":"x","type":"a","unknown":%[1]s,"unknown":%[1]s}`,
+	}
+	for _, place := range places {
+		for _, value := range values {
+			f.Add(fmt.Appendf(nil, place, value), `{"type":"multinet"}`, "")
+		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte, text, path string) {
 		found := finder{own: our(), beside: true}.find(tree("10-p.conf", string(data)))

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,60 +21,57 @@ func net(name string) string {
 	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[{"type":"bridge"}]}`
 }
 
-// running starts a manager that learns of changes by events alone. The name of
-// the network it publishes is that of the primary one.
-func running(t *testing.T, m *Manager) *Manager {
-	t.Helper()
-	m.Template = plugin(`{"type":"multinet"}`)
-	m.Debounce, m.resync, m.Grace = time.Millisecond, cmp.Or(m.resync, time.Hour), time.Millisecond
-	observe(t, m)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	return m
+// A runner is a manager whose changes of state a test can wait for.
+type runner struct {
+	*Manager
+
+	changed chan struct{} // has an element when the state has changed
+	done    chan error    // what Run comes to
+	stop    func()        // ends Run
 }
 
-// observers has, for each manager of a test, a channel that has an element when
-// its state has changed.
-var observers sync.Map
-
-// observe lets until wait for states of m.
-func observe(t testing.TB, m *Manager) {
+// start has m run.
+func start(t *testing.T, m *Manager) *runner {
 	t.Helper()
-	changed := make(chan struct{}, 1)
-	observers.Store(m, changed)
-	t.Cleanup(func() { observers.Delete(m) })
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &runner{m, make(chan struct{}, 1), make(chan error, 1), cancel}
 	m.Observer = func(State) {
 		select {
-		case changed <- struct{}{}:
+		case r.changed <- struct{}{}:
 		default: // one that has not been received yet
 		}
 	}
+	go func() { r.done <- m.Run(ctx) }()
+	return r
 }
 
-// changes returns the channel for m.
-func changes(m *Manager) <-chan struct{} {
-	changed, _ := observers.Load(m)
-	return changed.(chan struct{})
+// running starts a manager that learns of changes by events alone, and ends with the test. The
+// name of the network it publishes is that of the primary one.
+func running(t *testing.T, m *Manager) *runner {
+	t.Helper()
+	m.Template = plugin(`{"type":"multinet"}`)
+	m.Debounce, m.resync, m.Grace = time.Millisecond, cmp.Or(m.resync, time.Hour), time.Millisecond
+	r := start(t, m)
+	t.Cleanup(func() {
+		r.stop()
+		if err := <-r.done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
 }
 
 // until waits for a state. The time is that of a test that has failed.
-func until(t *testing.T, m *Manager, what string, is func(State) bool) State {
+func (r *runner) until(t *testing.T, what string, is func(State) bool) State {
 	t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
-		s := m.State()
+		s := r.State()
 		if is(s) {
 			return s
 		}
 		select {
-		case <-changes(m):
+		case <-r.changed:
 		case <-limit:
 			t.Fatalf("never %s: %+v", what, s)
 		}
@@ -83,9 +79,9 @@ func until(t *testing.T, m *Manager, what string, is func(State) bool) State {
 }
 
 // publishes waits for the network of that name to be the primary one.
-func publishes(t *testing.T, m *Manager, name string) {
+func (r *runner) publishes(t *testing.T, name string) {
 	t.Helper()
-	s := until(t, m, name, func(s State) bool { return s.Network == name && s.Published != "" && s.Degraded == nil })
+	s := r.until(t, name, func(s State) bool { return s.Network == name && s.Published != "" && s.Degraded == nil })
 	if got := delegate(t, s.Published); got != name {
 		t.Errorf("%s is published, want %s", got, name)
 	}
@@ -160,10 +156,10 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 			if slices.Contains([]string{"directory made again", "directory replaced", "target of a link", "sub-directory"}, tt.name) {
 				m.resync = 10 * time.Millisecond
 			}
-			running(t, m)
-			publishes(t, m, "a")
+			r := running(t, m)
+			r.publishes(t, "a")
 			tt.then(w)
-			publishes(t, m, "b")
+			r.publishes(t, "b")
 		})
 	}
 }
@@ -195,7 +191,7 @@ func TestRunWaitsForWhatIsMissing(t *testing.T) {
 	up := t.TempDir()
 	dir, ready := filepath.Join(up, "etc", "cni", "net.d"), filepath.Join(up, "run", "flannel", "subnet.env")
 	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Ready: ready, resync: 10 * time.Millisecond})
-	until(t, m, "not ready", func(s State) bool { return errors.Is(s.Degraded, ErrNotReady) })
+	m.until(t, "not ready", func(s State) bool { return errors.Is(s.Degraded, ErrNotReady) })
 	nodetest.OK(t, os.MkdirAll(dir, 0o700))
 	put(t, dir, "10-x.conflist", net("a"))
 	nodetest.OK(t, os.MkdirAll(filepath.Dir(ready), 0o700))
@@ -203,7 +199,7 @@ func TestRunWaitsForWhatIsMissing(t *testing.T) {
 		t.Errorf("published before it was ready: %q", names)
 	}
 	put(t, filepath.Dir(ready), "subnet.env", "")
-	publishes(t, m, "a")
+	m.publishes(t, "a")
 }
 
 // No file of another is touched, whatever happens.
@@ -224,11 +220,11 @@ func TestForeignFilesAreNotTouched(t *testing.T) {
 	}
 	before := stamp()
 	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet")})
-	publishes(t, m, "a")
+	m.publishes(t, "a")
 	put(t, dir, "05-b.conf", `{"cniVersion":"0.4.0","name":"b","type":"b"}`)
-	publishes(t, m, "b")
+	m.publishes(t, "b")
 	nodetest.OK(t, os.Remove(filepath.Join(dir, "05-b.conf")))
-	publishes(t, m, "a")
+	m.publishes(t, "a")
 	nodetest.Equal(t, "got", stamp(), before)
 }
 
@@ -250,12 +246,11 @@ func TestPublishedFileIsRestored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newManager(t, "10-x.conflist", net("a"))
-			running(t, m)
-			publishes(t, m, "a")
+			m := running(t, newManager(t, "10-x.conflist", net("a")))
+			m.publishes(t, "a")
 			nodetest.OK(t, do(m.Output+".conflist"))
-			until(t, m, "restored", func(s State) bool { return s.Restored == 1 && s.Degraded == nil })
-			publishes(t, m, "a")
+			m.until(t, "restored", func(s State) bool { return s.Restored == 1 && s.Degraded == nil })
+			m.publishes(t, "a")
 			if info, err := os.Lstat(m.Output + ".conflist"); err != nil || info.Mode() != 0o600 {
 				t.Errorf("%v, %v", info, err)
 			}
@@ -283,17 +278,16 @@ func TestLossOfReadinessEndsRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			ready := filepath.Join(t.TempDir(), "run", "..", "run", "ready") // not as an event spells it
+			nodetest.OK(t, os.Mkdir(filepath.Dir(ready), 0o700))
+			put(t, filepath.Dir(ready), "ready", "")
 			m := newManager(t, "10-x.conflist", net("a"))
-			m.Ready = filepath.Join(t.TempDir(), "run", "..", "run", "ready") // not as an event spells it
-			nodetest.OK(t, os.Mkdir(filepath.Dir(m.Ready), 0o700))
-			put(t, filepath.Dir(m.Ready), "ready", "")
-			m.Debounce, m.resync = time.Millisecond, time.Hour
-			observe(t, m)
-			done := make(chan error, 1)
-			go func() { done <- m.Run(t.Context()) }()
-			s := until(t, m, "published", func(s State) bool { return s.Published != "" })
+			m.Ready, m.Debounce, m.resync = ready, time.Millisecond, time.Hour
+			r := start(t, m)
+			defer r.stop()
+			s := r.until(t, "published", func(s State) bool { return s.Published != "" })
 			nodetest.OK(t, lose(m.Ready))
-			if err := <-done; !errors.Is(err, ErrReadinessLost) {
+			if err := <-r.done; !errors.Is(err, ErrReadinessLost) {
 				t.Error(err)
 			}
 			if !errors.Is(m.State().Degraded, ErrReadinessLost) {
@@ -318,32 +312,28 @@ func TestReplacedReadinessFileIsNotLost(t *testing.T) {
 	for _, ready := range []string{"ready", "10-x.conflist"} {
 		m := newManager(t, "10-x.conflist", net("a"))
 		m.Ready = filepath.Join(dir, ready)
-		running(t, m)
-		publishes(t, m, "a")
+		r := running(t, m)
+		r.publishes(t, "a")
 		put(t, dir, "ready.new", "")
 		nodetest.OK(t, os.Rename(filepath.Join(dir, "ready.new"), filepath.Join(dir, "ready")))
 		swap(w, "..for-"+ready, net("a"))
 		put(t, m.Dir, "05-x.conflist", net("b"))
-		publishes(t, m, "b")
+		r.publishes(t, "b")
 	}
 }
 
 // The file stays when Run ends, and one call is at work at a time.
 func TestPublishedFileStaysWhenRunEnds(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, "10-x.conflist", net("a"))
-	observe(t, m)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
-	until(t, m, "published", func(s State) bool { return s.Published != "" })
-	for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(ctx) }, "uninstall": m.Uninstall} {
+	m := start(t, newManager(t, "10-x.conflist", net("a")))
+	m.until(t, "published", func(s State) bool { return s.Published != "" })
+	for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(t.Context()) }, "uninstall": m.Uninstall} {
 		if err := do(); !errors.Is(err, ErrLocked) {
 			t.Errorf("%s beside Run: %v", verb, err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
+	m.stop()
+	if err := <-m.done; err != nil {
 		t.Error(err)
 	}
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "10-x.conflist"})

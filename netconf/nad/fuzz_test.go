@@ -37,50 +37,6 @@ func checkError(t *testing.T, err error) {
 	}
 }
 
-// The policy says what this restatement of it says, whatever the names are.
-func FuzzPolicy(f *testing.F) {
-	for _, use := range []string{"selected", "pod-default", "cluster", "default", "attached", ""} {
-		f.Add("a", "b", "blue", use, "kube-system", "default,shared", "kube-system", true, false)
-		f.Add("a", "a", "blue", use, "", "", "a", false, true)
-		f.Add("", "", "../x", use, "..", ",", "", true, true)
-	}
-	f.Fuzz(func(t *testing.T, pod, namespace, name, use, admin, global, system string, isolation, noPodDefault bool) {
-		r := nad.Ref{Namespace: namespace, Name: name}
-		p := nad.Policy{Namespace: admin, Isolation: isolation, NoPodDefault: noPodDefault, GlobalNamespaces: strings.Split(global, ","), SystemNamespaces: strings.Split(system, ",")}
-		attach, err := p.Decide(pod, r, nad.Use(use))
-		if again, err2 := p.Decide(pod, r, nad.Use(use)); again != attach || (err == nil) != (err2 == nil) {
-			t.Fatal("it decides in two ways")
-		}
-		if err != nil {
-			checkError(t, err)
-		}
-		want := false
-		switch use {
-		case "cluster":
-			want = true
-		case "default":
-			want = !slices.Contains(strings.Split(system, ","), pod)
-		case "selected", "pod-default", "attached":
-			want = r.Validate() == nil && (!isolation || namespace == pod || slices.Contains(strings.Split(global, ","), namespace))
-			if use == "pod-default" && noPodDefault {
-				want = false
-			}
-		}
-		if attach != want || err != nil && attach || use == "default" && err != nil {
-			t.Errorf("%+v: pod of %q, %q of %v: %v, %v; want %v", p, pod, use, r, attach, err, want)
-		}
-		if err == nil && attach && use != "cluster" && use != "default" && path.Clean("/x/"+r.String()) != "/x/"+r.String() {
-			t.Errorf("%q leads elsewhere", r)
-		}
-		resolved, err := p.Ref(pod, netconf.Selection{Name: name, Namespace: namespace}, nad.Use(use))
-		if err != nil {
-			checkError(t, err)
-		} else if namespace != "" && resolved != r {
-			t.Errorf("%v is taken for %v", r, resolved)
-		}
-	})
-}
-
 func FuzzDefinition(f *testing.F) {
 	for _, config := range []string{
 		"", "x", "{}", `{"name":"","type":"x","n":12345678901234567890}`, `{"name":"chain","plugins":[{"type":"x","ipam":{"type":"a/b"},"IPAM":{"Type":"own"}}]}`,

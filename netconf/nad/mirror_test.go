@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/internal/nadfile"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -68,24 +65,6 @@ func TestMirrorHasEachDefinitionAsItWas(t *testing.T) {
 				t.Errorf("files: %q", slices.Sorted(maps.Keys(fsys)))
 			}
 		})
-	}
-}
-
-// The configuration in a mirror is one that netconf reads, too.
-func TestMirrorIsReadableByNetconf(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "ns"), 0o700))
-	for _, f := range mirrored(chain) {
-		if f.Data != nil {
-			nodetest.OK(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
-		}
-	}
-	if n, err := netconf.LoadFile(os.DirFS(filepath.Join(dir, "ns")), "blue.conflist"); err != nil || n.Plugins()[0].Type() != "y" {
-		t.Errorf("%v, %v", n, err)
-	}
-	if d, err := nad.Load(os.DirFS(dir), blue); err != nil || d != chain {
-		t.Errorf("%+v, %v", d, err)
 	}
 }
 
