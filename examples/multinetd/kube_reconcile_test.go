@@ -16,16 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -147,18 +144,13 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 	}
 	want(t, "CHECK", w.command(t, "CHECK", a, annotated("")), 0, "")
 	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
-	all := w.final(t)
-	for name, value := range map[string]float64{
+	wantSeries(t, w.final(t), map[string]float64{
 		`multinetd_pods_differing`:                                     0,
 		`multinetd_reconciles_total{action="attach",outcome="ok"}`:     6,
 		`multinetd_reconciles_total{action="detach",outcome="ok"}`:     7,
 		`multinetd_reconciles_total{action="attach",outcome="failed"}`: 0,
 		`multinetd_reconciles_total{action="detach",outcome="failed"}`: 0,
-	} {
-		if got, ok := all[name]; !ok || got != value {
-			t.Errorf("%s = %v, %v, want %v", name, got, ok, value)
-		}
-	}
+	})
 	var notes []string
 	for _, e := range kubetest.List[eventsv1.Event](w.api) {
 		notes = append(notes, e.Reason+": "+e.Note)
@@ -259,16 +251,7 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newFollowing(t, "")
 	adopted := w.pod(t, "adopted")
-	life := lifecycle.Manager{Dir: w.conf.stateDir}
-	if _, err := life.Adopt(t.Context(), lifecycle.Adoption{
-		Key: scratch.Key{Network: "multi", ContainerID: adopted.ContainerID, IfName: "eth0"},
-		Attached: []delegate.Attached{
-			{Attachment: delegate.Attachment{Network: network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), ContainerID: adopted.ContainerID, IfName: "eth0", Args: adopted.Args}},
-			{Attachment: delegate.Attachment{Network: network(t, `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`), ContainerID: adopted.ContainerID, IfName: "net1", Args: adopted.Args}},
-		},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.adopt(t, adopted, "bridge", "macvlan")
 	w.start(t)
 	w.add(t, "failed", "blue")
 	w.add(t, "running", "blue")
@@ -350,12 +333,9 @@ func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 	t.Parallel()
 	w := newFollowing(t, "").start(t)
 	a := w.add(t, "one", "blue")
-	b := *a
-	b.ContainerID = "c-new"
-	b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
-	want(t, "ADD", w.command(t, "ADD", &b, annotated("blue")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", sandbox(a), annotated("blue")), 0, "")
 	w.edit("one", "blue,green")
-	w.until(t, "the new one has both", func() bool { return len(w.recorded(t, "c-new")) == 2 })
+	w.until(t, "the new one has both", func() bool { return len(w.recorded(t, "c-one-2")) == 2 })
 	if got := w.recorded(t, "c-one"); len(got) != 1 {
 		t.Errorf("the old one has %q", got)
 	}
@@ -366,13 +346,8 @@ func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 	t.Parallel()
 	w := newFollowing(t, "").start(t)
 	a := w.add(t, "one", "blue")
-	hot := w.args(`{"name":"hot","type":"macvlan"}`)
-	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
-	for _, command := range []string{"ADD", "CHECK"} {
-		if _, err := w.client.Do(t.Context(), command, hot, &wire.Attributes{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.onSocket(t, "ADD", a, "hot0", "hot")
+	w.onSocket(t, "CHECK", a, "hot0", "hot")
 	w.edit("one", "")
 	w.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
 	if n := strings.Count(w.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
@@ -388,11 +363,7 @@ func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	w = w.next(t, following).start(t) // in which no pass follows from the ADD
 	w.edit("one", "blue,green")
 	w.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
-	net1 := w.args(`{"name":"blue","type":"macvlan"}`)
-	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
-	if _, err := w.client.Do(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
-		t.Fatal(err)
-	}
+	w.onSocket(t, "DEL", a, "net1", "blue")
 	w.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(w.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
 	w.wantNetworks(t, "one", "net2 ns/green", "net1 ns/blue")
 }

@@ -20,15 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
-	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 )
 
 // An ADD that fails for a reason that users can mend is an Event on the pod. A definition
@@ -88,15 +83,9 @@ func TestStatusForSelectedPods(t *testing.T) {
 	}
 	w.wantWrites(t, map[string]int{"patch pods/status": 1})
 	// A network that comes later is shown, and so is that it has gone.
-	hot := w.args(`{"name":"green","type":"macvlan"}`)
-	hot.ContainerID, hot.IfName, hot.Args = one.ContainerID, "hot0", ""
-	if _, err := w.client.Do(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
-		t.Fatal(err)
-	}
+	w.onSocket(t, "ADD", one, "hot0", "green")
 	w.until(t, "the status has it", func() bool { return strings.Contains(w.status("one"), "green") })
-	if _, err := w.client.Do(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
-		t.Fatal(err)
-	}
+	w.onSocket(t, "DEL", one, "hot0", "green")
 	w.until(t, "the status lacks it", func() bool { return w.status("one") != "" && !strings.Contains(w.status("one"), "green") })
 }
 
@@ -105,27 +94,12 @@ func TestStatusForSelectedPods(t *testing.T) {
 func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
 	t.Parallel()
 	w := inCluster(t, `,"events":"off"`)
-	a, n := w.pod(t, "one"), network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`)
-	life := lifecycle.Manager{Dir: w.conf.stateDir}
-	adopted, err := life.Adopt(t.Context(), lifecycle.Adoption{
-		Key:      scratch.Key{Network: "multi", ContainerID: a.ContainerID, IfName: "eth0"},
-		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: a.ContainerID, IfName: "eth0", Args: a.Args}}},
-	})
-	if err != nil || !adopted {
-		t.Fatalf("taken over: %t, %v", adopted, err)
-	}
+	w.adopt(t, w.pod(t, "one"), "bridge")
 	w.start(t)
 	b := w.pod(t, "two")
 	want(t, "ADD", w.command(t, "ADD", b, annotated("blue")), 0, "")
 	nodetest.OK(t, w.stop())
 	w.wantWrites(t, map[string]int{"patch pods/status": 1})
-}
-
-func network(t *testing.T, conf string) netconf.Network {
-	t.Helper()
-	n, err := netconf.Parse([]byte(conf))
-	nodetest.OK(t, err)
-	return n
 }
 
 // The daemon tells on its socket, and nowhere else, which status the API server has.
@@ -147,8 +121,6 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 		{"ns", "one", "", 200, blueStatus},
 		{"ns", "one", "other", 404, "ns/one"},
 		{"ns", "two", "", 404, "ns/two"},
-		{"ns", "../one", "", 400, "names no pod"},
-		{"", "", "", 400, "names no pod"},
 	} {
 		if code, text := ask(tt.namespace, tt.name, tt.uid); code != tt.code || !strings.Contains(text, tt.text) {
 			t.Errorf("%s/%s: %d %s, want %d %s", tt.namespace, tt.name, code, text, tt.code, tt.text)
@@ -163,9 +135,6 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 	}
 	if got := w.status("one"); got != blueStatus {
 		t.Errorf("asking has changed the status: %s", got)
-	}
-	if code, text := newWorld(t, "").start(t).get(t, "/network-status?namespace=ns&name=one"); code != 501 {
-		t.Errorf("without a cluster: %d %s", code, text)
 	}
 	over := httptest.NewRecorder()
 	w.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
@@ -186,7 +155,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 		all = w.scrape(t)
 		return all[`multinetd_events_total{outcome="sent"}`] == 2 && all[`multinetd_status_writes_total{outcome="written"}`] == 1 && all[`multinetd_status_pending`] == 0
 	})
-	for name, value := range map[string]float64{
+	wantSeries(t, all, map[string]float64{
 		`multinetd_view_synced{resource="network-attachment-definitions"}`:  1,
 		`multinetd_view_objects{resource="network-attachment-definitions"}`: 3,
 		`multinetd_nads_invalid`:                                                                        1,
@@ -197,11 +166,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 		`multinetd_events_total{outcome="sent"}`:                                                        2,
 		`multinetd_api_requests_total{code="200",resource="pods/status",verb="patch"}`:                  1,
 		`multinetd_api_requests_total{code="404",resource="network-attachment-definitions",verb="get"}`: 1,
-	} {
-		if got, ok := all[name]; !ok || got != value {
-			t.Errorf("%s = %v, %v, want %v", name, got, ok, value)
-		}
-	}
+	})
 	if _, ok := all[`multinetd_view_age_seconds{resource="network-attachment-definitions"}`]; !ok {
 		t.Error("no age of the view")
 	}

@@ -10,28 +10,50 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// An invalid command line or file ends the daemon at once.
-func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
+// An invalid command line or file ends the daemon, or the webhook, at once.
+func TestMistakesEndTheProgram(t *testing.T) {
 	t.Parallel()
-	bad := filepath.Join(t.TempDir(), "bad.json")
-	nodetest.OK(t, os.WriteFile(bad, []byte("{"), 0o600))
-	for _, args := range [][]string{{"--config", bad}, {"--config", "/absent"}, {"--what"}, {"--socket-dir", "x"}} {
-		if err := run(t.Context(), args, "/absent", nil, io.Discard, io.Discard); err == nil {
-			t.Errorf("%q: no error", args)
+	dir := t.TempDir()
+	_, cert := certify(t, dir)
+	bad, wrong := filepath.Join(dir, "bad.json"), filepath.Join(dir, "wrong.json")
+	nodetest.OK(t, errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.WriteFile(wrong, []byte(`{"namespaceIsolation":5}`), 0o600)))
+	webhook := func(args ...string) []string { return slices.Concat([]string{"webhook"}, cert, args) }
+	for _, tt := range []struct {
+		says string
+		args []string
+	}{
+		{"bad.json", []string{"--config", bad}},
+		{"/absent", []string{"--config", "/absent"}},
+		{"what", []string{"--what"}},
+		{"socketDir", []string{"--socket-dir", "x"}},
+		{"--cert", []string{"webhook"}},
+		{"--key", webhook()[:3]},
+		{"no such file", []string{"webhook", "--cert", "/absent", "--key", "/absent"}},
+		{"bad.json", webhook("--config", bad)},
+		{"namespaceIsolation", webhook("--config", wrong)},
+		{"/absent", webhook("--config", "/absent")},
+		{`"now"`, webhook("now")},
+		{"what", webhook("--what")},
+		{"no-port", webhook("--address", "no-port")},
+		{"metrics", webhook("--metrics-address", "no-port")},
+	} {
+		err := run(t.Context(), tt.args, "/absent", nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%q: err = %v, want %s", tt.args, err, tt.says)
 		}
 	}
-	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--version"}, "/absent", nil, &out, io.Discard); err != nil || !strings.HasPrefix(out.String(), "multinetd ") {
-		t.Errorf("%v: %s", err, out.String())
-	}
-	if err := run(t.Context(), []string{"--help"}, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "-socket-dir") {
-		t.Errorf("%v: %s", err, out.String())
+	for says, args := range map[string][]string{"multinetd ": {"--version"}, "-socket-dir": {"--help"}, "-cert": {"webhook", "--help"}} {
+		var out bytes.Buffer
+		if err := run(t.Context(), args, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), says) {
+			t.Errorf("%q: %v: %s", args, err, out.String())
+		}
 	}
 }
 

@@ -39,6 +39,16 @@ func series(t *testing.T, text string) map[string]float64 {
 	return all
 }
 
+// wantSeries fails unless metrics have these values.
+func wantSeries(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for name, value := range want {
+		if has, ok := got[name]; !ok || has != value {
+			t.Errorf("%s is %v (%t), want %v", name, has, ok, value)
+		}
+	}
+}
+
 // final are the metrics of a daemon that has ended: what is counted after an
 // answer has been.
 func (w *world) final(t *testing.T) map[string]float64 {
@@ -73,7 +83,7 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 		}
 	}
 	got := w.final(t)
-	for name, want := range map[string]float64{
+	wantSeries(t, got, map[string]float64{
 		`multinetd_requests_total{code="200",handler="/cni",method="post"}`:                 2,
 		`multinetd_requests_total{code="500",handler="/cni",method="post"}`:                 2,
 		`multus_server_request_total{code="200",handler="/cni",method="post"}`:              2,
@@ -88,11 +98,7 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 		`multinetd_peers_refused_total`:                                                     0,
 		`multinetd_operations_in_flight{lane="add"}`:                                        0,
 		`multinetd_operations_queued{lane="del"}`:                                           0,
-	} {
-		if value, ok := got[name]; !ok || value != want {
-			t.Errorf("%s is %v (%t), want %v", name, value, ok, want)
-		}
-	}
+	})
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {
 		if got[name] == 0 {
 			t.Errorf("no %s", name)
@@ -164,8 +170,8 @@ func TestMetricsClientsThatStopAreClosed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
-				l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-				l.conn <- far
+				l := make(oneConn, 1)
+				l <- far
 				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 1<<16)) })
 				s := metricsServer(page, slog.New(slog.DiscardHandler))
 				served := make(chan error, 1)
@@ -186,25 +192,19 @@ func TestMetricsClientsThatStopAreClosed(t *testing.T) {
 	}
 }
 
-// A oneConn is a listener of one connection.
-type oneConn struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
+// A oneConn is a listener of one connection. A server closes it once.
+type oneConn chan net.Conn
 
-func (l *oneConn) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
 		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
 	}
+	return nil, net.ErrClosed
 }
 
-func (l *oneConn) Close() error {
-	l.once.Do(func() { close(l.closed) })
+func (l oneConn) Close() error {
+	close(l)
 	return nil
 }
 
-func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
+func (l oneConn) Addr() net.Addr { return &net.UnixAddr{} }

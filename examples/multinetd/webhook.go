@@ -38,7 +38,7 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 		return err
 	}
 	log := conf.logger(stderr)
-	handler, err := conf.handler(log)
+	reviewer, err := multinet.NewReviewer(conf.multinet())
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 		return err
 	}
 	metrics := newWebhookMetrics(cert.Expires)
-	handler.Observer = metrics.count
+	handler := webhook.Handler{Definition: reviewer.Definition, Pod: reviewer.Pod, Observer: metrics.count, Logger: log}
 	if conf.MetricsAddress != "" {
 		pages := http.NewServeMux()
 		pages.Handle("GET /metrics", metrics.handler())
@@ -85,19 +85,6 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 		return nil, errors.New("a certificate is needed: --cert and --key")
 	}
 	return c, c.readFile(file, defaultFile)
-}
-
-// handler returns what reviews objects as the daemons with this configuration attach them.
-func (c *webhookConfig) handler(log *slog.Logger) (webhook.Handler, error) {
-	r, err := multinet.NewReviewer(c.multinet())
-	if err != nil {
-		return webhook.Handler{}, err
-	}
-	return webhook.Handler{
-		Definition: r.Definition,
-		Pod:        r.Pod,
-		Logger:     log,
-	}, nil
 }
 
 // webhookMetrics are the metrics of a webhook, in a registry of their own.

@@ -196,7 +196,7 @@ func TestWebhookHasMetrics(t *testing.T) {
 	text, err := io.ReadAll(resp.Body)
 	nodetest.OK(t, errors.Join(err, resp.Body.Close()))
 	got := series(t, string(text))
-	for name, want := range map[string]float64{
+	wantSeries(t, got, map[string]float64{
 		`multinetd_webhook_requests_total{operation="CREATE",outcome="allowed",resource="network-attachment-definitions"}`: 2,
 		`multinetd_webhook_requests_total{operation="CREATE",outcome="warned",resource="network-attachment-definitions"}`:  1,
 		`multinetd_webhook_requests_total{operation="CREATE",outcome="denied",resource="network-attachment-definitions"}`:  1,
@@ -204,42 +204,8 @@ func TestWebhookHasMetrics(t *testing.T) {
 		`multinetd_webhook_requests_total{operation="CREATE",outcome="allowed",resource="other"}`:                          1,
 		`multinetd_webhook_requests_total{operation="other",outcome="failed",resource="other"}`:                            1,
 		`multinetd_webhook_duration_seconds_count{resource="network-attachment-definitions"}`:                              4,
-	} {
-		if got[name] != want {
-			t.Errorf("%s %v, want %v", name, got[name], want)
-		}
-	}
+	})
 	if expires := time.Unix(int64(got["multinetd_webhook_certificate_expiration_timestamp_seconds"]), 0); time.Until(expires) <= 0 {
 		t.Errorf("the certificate expires at %v", expires)
-	}
-}
-
-// A mistake ends the webhook at once.
-func TestMistakesEndTheWebhook(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	_, cert := certify(t, dir)
-	bad, wrong := filepath.Join(dir, "bad.json"), filepath.Join(dir, "wrong.json")
-	nodetest.OK(t, errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.WriteFile(wrong, []byte(`{"namespaceIsolation":5}`), 0o600)))
-	for want, args := range map[string][]string{
-		"--cert":             {},
-		"--key":              cert[:2],
-		"no such file":       {"--cert", "/absent", "--key", "/absent"},
-		"bad.json":           append([]string{"--config", bad}, cert...),
-		"namespaceIsolation": append([]string{"--config", wrong}, cert...),
-		"/absent":            append([]string{"--config", "/absent"}, cert...),
-		`"now"`:              append([]string{"now"}, cert...),
-		"what":               append([]string{"--what"}, cert...),
-		"no-port":            append([]string{"--address", "no-port"}, cert...),
-		"metrics":            append([]string{"--metrics-address", "no-port"}, cert...),
-	} {
-		err := run(t.Context(), append([]string{"webhook"}, args...), "/absent", nil, io.Discard, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: err = %v, want %s", args, err, want)
-		}
-	}
-	var help bytes.Buffer
-	if err := run(t.Context(), []string{"webhook", "--help"}, "/absent", nil, &help, io.Discard); err != nil || !strings.Contains(help.String(), "-cert") {
-		t.Errorf("%v: %s", err, help.String())
 	}
 }

@@ -19,11 +19,15 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
 )
 
 // A world is a daemon that runs in this process, and a shim.
@@ -193,6 +197,37 @@ func (w *world) mustRun(t *testing.T, command, keys string) {
 	t.Helper()
 	if err := w.run(t, command, keys); err != nil {
 		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// onSocket has a network of the type macvlan attached to the container of a, or detached from it,
+// by a request on the socket.
+func (w *world) onSocket(t *testing.T, command string, a *skel.CmdArgs, ifname, network string) {
+	t.Helper()
+	hot := w.args(fmt.Sprintf(`{"name":%q,"type":"macvlan"}`, network))
+	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, ifname, ""
+	_, err := w.client.Do(t.Context(), command, hot, &wire.Attributes{})
+	nodetest.OK(t, err)
+}
+
+// adopt takes over a container from another program, with eth0, net1 and so on of these types.
+func (w *world) adopt(t *testing.T, a *skel.CmdArgs, types ...string) {
+	t.Helper()
+	adoption := lifecycle.Adoption{Key: scratch.Key{Network: "multi", ContainerID: a.ContainerID, IfName: "eth0"}}
+	for i, typ := range types {
+		ifname := "eth0"
+		if i > 0 {
+			ifname = fmt.Sprint("net", i)
+		}
+		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"of-%s","type":%q}`, typ, typ))
+		nodetest.OK(t, err)
+		adoption.Attached = append(adoption.Attached, delegate.Attached{Attachment: delegate.Attachment{
+			Network: n, ContainerID: a.ContainerID, IfName: ifname, Args: a.Args,
+		}})
+	}
+	adopted, err := (&lifecycle.Manager{Dir: w.conf.stateDir}).Adopt(t.Context(), adoption)
+	if err != nil || !adopted {
+		t.Fatalf("taken over: %t, %v", adopted, err)
 	}
 }
 

@@ -13,7 +13,7 @@
 //     are published as devices (claims.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
 //   - The probe says whether the daemon knows the cluster, and the taint that keeps pods from a
-//     new node is removed when it is ready (ready.go).
+//     new node is removed when it is ready (cluster.go).
 //   - The metrics report the age of the view (metrics.go), and a page on the socket shows the
 //     network-status in the API (status.go).
 //
@@ -23,8 +23,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,4 +191,49 @@ func (c *Cluster) annotations(ctx context.Context, p nad.Pod) (map[string]string
 	}
 	pod, err := c.view.Pod(ctx, p)
 	return pod.Annotations, err
+}
+
+// grace is how long the daemon waits for the API server before it is ready without it.
+const grace = 30 * time.Second
+
+// Probe reports whether the daemon is ready. The error names the resources that it has not read
+// from the API server yet, or says why ResourceClaims are not served. Without the resources it is
+// ready if there is a mirror, or after 30 seconds: pods that do not need the API server must start.
+func (c *Cluster) Probe(context.Context) (ok bool, err error) {
+	switch {
+	case !c.conf.On():
+		return true, nil
+	case !c.open.Load():
+		return false, errors.New("the view of the cluster is not open yet")
+	}
+	var missing []string
+	for _, r := range c.view.Resources() {
+		if !r.Synced {
+			missing = append(missing, r.Name)
+		}
+	}
+	if missing == nil {
+		return true, c.claimsServed()
+	}
+	return c.mirrored || time.Since(c.started) > grace, fmt.Errorf("not synced with the Kubernetes API: %s", strings.Join(missing, ", "))
+}
+
+// hasMirror reports whether a previous daemon has left a mirror.
+func (c *Cluster) hasMirror() bool {
+	entries, err := os.ReadDir(c.conf.NADDir)
+	return err == nil && len(entries) > 0
+}
+
+// Ready says that the daemon serves ADDs and that its network is published. The node's
+// startup taint, if one is configured, is removed from then on. It is called once.
+func (c *Cluster) Ready() { close(c.ready) }
+
+// untaint removes the startup taint of the node when the daemon is ready. It returns when
+// that is done, or ctx ends. The taint is never added again: it is for nodes that are new.
+func (c *Cluster) untaint(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c.ready:
+		_ = c.view.RemoveTaint(ctx, c.conf.StartupTaint) // logs what fails
+	}
 }

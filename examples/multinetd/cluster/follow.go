@@ -98,10 +98,10 @@ func runs(pod kube.Pod) bool {
 // certainly still differ from what the pod selects, and why they may. A container that goes
 // does not differ.
 func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs bool, err error) {
-	ctx, end, ok := c.follow.begin(ctx, r.Key.ContainerID)
+	ctx, end, err := c.follow.begin(ctx, r.Key.ContainerID)
 	defer end()
-	if !ok {
-		return false, nil
+	if err != nil {
+		return false, nil //nolint:nilerr // a DEL has come, or the end of the daemon
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
