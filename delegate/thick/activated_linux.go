@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,32 +26,17 @@ func activated(ctx context.Context, env []string) (net.Listener, error) {
 	if l == nil {
 		return nil, nil
 	}
-	path := l.Addr().String()
-	if !filepath.IsAbs(path) {
-		return l, nil // only a socket that has a file has a lock
+	own := &listener{UnixListener: l}
+	if path := l.Addr().String(); filepath.IsAbs(path) { // only a socket that has a file has a lock
+		if own.lock, err = takeLock(ctx, path+".lock"); err != nil {
+			return nil, fmt.Errorf("socket activation: %w", errors.Join(err, l.Close()))
+		}
 	}
-	lock, err := lockFile(ctx, path+".lock")
-	if err != nil {
-		return nil, fmt.Errorf("socket activation: %w", errors.Join(err, l.Close()))
-	}
-	return &lockedListener{l, sync.OnceFunc(func() { unlockFile(lock) })}, nil
-}
-
-// A lockedListener has the lock of its socket until it is closed.
-type lockedListener struct {
-	net.Listener
-
-	release func()
-}
-
-// Close stops listening and releases the lock.
-func (l *lockedListener) Close() error {
-	defer l.release()
-	return l.Listener.Close()
+	return own, nil
 }
 
 // passed returns the socket that the service manager has passed, or nil.
-func passed(env []string) (net.Listener, error) {
+func passed(env []string) (*net.UnixListener, error) {
 	pid, err := number(env, "LISTEN_PID")
 	if err != nil || pid != os.Getpid() {
 		return nil, err // meant for another process
@@ -75,13 +59,14 @@ func passed(env []string) (net.Listener, error) {
 	f := os.NewFile(firstFD, "LISTEN_FD_3")
 	defer func() { _ = f.Close() }()
 	l, err := net.FileListener(f)
-	if err == nil && l.Addr().Network() != "unix" {
-		err = errors.Join(fmt.Errorf("file descriptor %d: not a unix stream socket", firstFD), l.Close())
-	}
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	u, ok := l.(*net.UnixListener)
+	if !ok || l.Addr().Network() != "unix" {
+		return nil, errors.Join(fmt.Errorf("file descriptor %d: not a unix stream socket", firstFD), l.Close())
+	}
+	return u, nil
 }
 
 // number returns the value of the variable key, and 0 if there is none.

@@ -1,15 +1,12 @@
 package thick
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/metacni/metacni/delegate/thick/internal/queue"
 )
 
 // Pauses between attempts to do a DEL of the queue, and to read the queue.
@@ -24,40 +21,31 @@ type backlog struct {
 	wake chan struct{} // has an element when the queue is to be read again
 
 	mu     sync.Mutex // guards the following
-	tries  map[string]*try
+	dels   map[string]*queuedDel
 	unread error  // why the queue could not be read the last time, or nil
 	odd    string // problems when the queue was last read
 }
 
-// A try is a DEL of the queue, from the first attempt to its success.
-type try struct {
-	name   string
-	wanted chan struct{} // has an element when an ADD waits for the DEL
-	err    error         // of the last attempt
-}
-
-// hurry sends on c, which has room for one element.
-func hurry(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+// A queuedDel is a DEL of the queue, until it is done.
+type queuedDel struct {
+	name    string    // of its file
+	running bool      // or waiting for its turn; otherwise it is tried when it is due
+	due     time.Time // of the next attempt
+	pause   time.Duration
+	err     error // of the last attempt
 }
 
 // listed takes over what was read from the queue; err says that it could not be
-// read. It returns the DELs that have not been tried yet, and reports whether
-// odd and err differ from the last time.
-func (b *backlog) listed(names []string, odd, err error) (begin []*try, news bool) {
+// read. It reports whether odd and err differ from the last time.
+func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.unread = err
-	if b.tries == nil {
-		b.tries = make(map[string]*try)
+	if b.unread = err; err == nil {
+		maps.DeleteFunc(b.dels, func(name string, d *queuedDel) bool { return !d.running && !slices.Contains(names, name) })
 	}
 	for _, name := range names {
-		if b.tries[name] == nil {
-			b.tries[name] = &try{name: name, wanted: make(chan struct{}, 1)}
-			begin = append(begin, b.tries[name])
+		if b.dels[name] == nil {
+			b.dels[name] = &queuedDel{name: name, pause: firstPause}
 		}
 	}
 	text := ""
@@ -66,7 +54,65 @@ func (b *backlog) listed(names []string, odd, err error) (begin []*try, news boo
 	}
 	news = text != b.odd && text != ""
 	b.odd = text
-	return begin, news
+	return news
+}
+
+// begin returns the DELs that are due, which are running from now on, and how long to wait
+// for the next.
+func (b *backlog) begin() (due []*queuedDel, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wait = longestPause
+	if b.unread != nil {
+		wait = firstPause
+	}
+	for _, d := range b.dels {
+		switch left := time.Until(d.due); {
+		case d.running:
+		case left <= 0:
+			d.running = true
+			due = append(due, d)
+		default:
+			wait = min(wait, left)
+		}
+	}
+	return due, wait
+}
+
+// tried notes that an attempt has ended with err, and reports whether err differs
+// from that of the last attempt.
+func (b *backlog) tried(d *queuedDel, err error) (news bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.hurry()
+	if err == nil {
+		delete(b.dels, d.name)
+		return false
+	}
+	news = d.err == nil || d.err.Error() != err.Error()
+	d.err, d.running = err, false
+	d.due, d.pause = time.Now().Add(d.pause), min(2*d.pause, longestPause)
+	return news
+}
+
+// want has the DEL tried soon, because an ADD waits for it.
+func (b *backlog) want(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d := b.dels[name]; d != nil {
+		if soon := time.Now().Add(firstPause); d.due.After(soon) {
+			d.due = soon
+		}
+	}
+	b.hurry() // a shim may have queued it
+}
+
+// hurry has the queue read again.
+func (b *backlog) hurry() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
 }
 
 // failed returns why the queue could not be read the last time, or nil.
@@ -76,66 +122,22 @@ func (b *backlog) failed() error {
 	return b.unread
 }
 
-// tried notes that an attempt has ended with err, and reports whether err differs
-// from that of the last attempt.
-func (b *backlog) tried(t *try, err error) (news bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err == nil {
-		delete(b.tries, t.name)
-		return false
-	}
-	if errors.Is(err, queue.ErrDamaged) {
-		hurry(b.wake) // to report the damaged file from now on
-	}
-	news = t.err == nil || t.err.Error() != err.Error()
-	t.err = err
-	return news
-}
-
-// want has the DEL tried soon, because an ADD waits for it.
-func (b *backlog) want(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t := b.tries[name]; t != nil {
-		hurry(t.wanted)
-		return
-	}
-	hurry(b.wake) // a shim has queued it
-}
-
-// rest waits for d, or until ctx ends or sooner has an element, which it reports.
-func rest(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	case <-sooner:
-		return true
-	}
-	return false
-}
-
 // why returns the problems of the queue, for people.
 func (b *backlog) why() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	const most = 8
 	var all []error
-	if b.odd != "" {
-		all = append(all, errors.New(b.odd))
-	}
-	failed := 0
-	for _, name := range slices.Sorted(maps.Keys(b.tries)) {
-		if t := b.tries[name]; t.err != nil {
-			if failed++; failed <= most {
-				all = append(all, t.err)
-			}
+	for _, name := range slices.Sorted(maps.Keys(b.dels)) {
+		if err := b.dels[name].err; err != nil {
+			all = append(all, err)
 		}
 	}
-	if more := failed - most; more > 0 {
-		all = append(all, fmt.Errorf("and %d more have failed", more))
+	if more := len(all) - most; more > 0 {
+		all = append(all[:most], fmt.Errorf("and %d more have failed", more))
+	}
+	if b.odd != "" {
+		all = slices.Insert(all, 0, errors.New(b.odd))
 	}
 	return errors.Join(all...)
 }

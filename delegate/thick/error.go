@@ -46,6 +46,7 @@ var (
 	errResult      = fault.New(types.ErrDecodingFailure, "the plugin's result is invalid")          // of an ADD, which must be undone
 	errTooLong     = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
 	errEmpty       = errors.New("it is empty")
+	errStuck       = errors.New("operations are still running after UndoTimeout")
 )
 
 // unreadable returns why an ADD fails while the queue cannot be read.

@@ -1,7 +1,6 @@
 package thick
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -43,25 +42,21 @@ func (s *waitSet[K]) all() []K {
 	return slices.Collect(maps.Keys(s.in))
 }
 
-// wait waits until the set is empty, but not longer than d. It reports whether
-// the set is empty.
+// wait waits until the set is empty, but not longer than d. It reports whether the set is
+// empty. One goroutine at a time may call it.
 func (s *waitSet[K]) wait(d time.Duration) bool {
+	empty := make(chan struct{})
 	s.mu.Lock()
 	if len(s.in) == 0 {
-		s.mu.Unlock()
-		return true
+		close(empty)
+	} else {
+		s.empty = empty
 	}
-	if s.empty == nil {
-		s.empty = make(chan struct{})
-	}
-	empty := s.empty
 	s.mu.Unlock()
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-empty:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }
@@ -72,21 +67,18 @@ type phase int
 const (
 	idle     phase = iota // Serve has not been called
 	serving               // all commands are accepted
-	draining              // only DEL and GC are accepted
+	draining              // only DELs and GCs of clients are accepted
 	closed                // nothing is accepted
 )
 
-// A flight has the accepted operations, from their arrival to their answer, and the replay
-// of the queue. The zero value is that of an idle server.
+// A flight has the accepted operations, from their arrival to their answer. The zero value
+// is the one of an idle server.
 type flight struct {
-	ops waitSet[*flown]
+	ops waitSet[*operation]
 
 	mu    sync.Mutex // held while an operation is accepted
 	phase phase
 }
-
-// A flown is an operation in flight. Its cancel says why the operation must end.
-type flown struct{ cancel context.CancelCauseFunc }
 
 // advance changes the phase to a later one, and reports whether the phase was an earlier
 // one.
@@ -105,16 +97,15 @@ func (f *flight) now() phase {
 	return f.phase
 }
 
-// begin accepts an operation with the command c in this phase. The caller must call end.
-func (f *flight) begin(c command, cancel context.CancelCauseFunc) (end func(), err error) {
+// begin accepts op, unless it comes too late. The caller must have it leave ops.
+func (f *flight) begin(op *operation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase == closed || f.phase == draining && !c.removes() {
-		return nil, errDraining
+	if f.phase == closed || f.phase == draining && (op.replayed || !op.command.removes()) {
+		return errDraining
 	}
-	op := &flown{cancel}
 	f.ops.enter(op)
-	return func() { f.ops.leave(op) }, nil
+	return nil
 }
 
 // settle waits until nothing is in flight, but not longer than d. Then it cancels

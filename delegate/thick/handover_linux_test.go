@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -63,14 +62,6 @@ func (a *actor) says(t *testing.T, want string) {
 	nodetest.Equal(t, "what the other process says", text, want+"\n")
 }
 
-// does gives the actor an order and waits for its answer, which must be want.
-func (a *actor) does(t *testing.T, order, want string) {
-	t.Helper()
-	_, err := fmt.Fprintln(a.in, order)
-	nodetest.OK(t, err)
-	a.says(t, want)
-}
-
 // TestRole is not a test: it plays the parts.
 func TestRole(t *testing.T) {
 	role, arg, found := strings.Cut(os.Getenv(roleVar), " ")
@@ -124,194 +115,16 @@ func ask(c net.Conn) error {
 	return nil
 }
 
-// announced waits until somebody waits for the socket.
-func announced(t *testing.T, socket string) {
-	t.Helper()
-	for {
-		f, err := tryLockFile(socket + ".next")
-		nodetest.OK(t, err)
-		if f == nil {
-			return
-		}
-		unlockFile(f)
-		runtime.Gosched()
-	}
-}
-
 // listenLater starts a Listen, which has to wait.
-func listenLater(ctx context.Context, socket string) (result func() (*listener, error)) {
-	var l *listener
+func listenLater(ctx context.Context, socket string) (result func() (net.Listener, error)) {
+	var l net.Listener
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		l, err = listen(ctx, socket)
 	}()
-	return func() (*listener, error) { <-done; return l, err }
-}
-
-// All that connected before the next one took over is served by the old one,
-// although nobody called Accept until then; what connects later is not.
-func TestHandOverServesTheBacklog(t *testing.T) {
-	t.Parallel()
-	for _, awaited := range []bool{true, false} {
-		socket := nodetest.ShortDir(t) + "/s"
-		l := listenOn(t, socket)
-		var next func() (*listener, error)
-		if awaited {
-			next = listenLater(t.Context(), socket)
-			announced(t, socket)
-		}
-		var early []net.Conn
-		for range 100 {
-			c, err := net.Dial("unix", socket)
-			nodetest.OK(t, err)
-			defer c.Close()
-			early = append(early, c)
-		}
-		nodetest.OK(t, l.handOver(t.Context()))
-		nodetest.OK(t, l.handOver(t.Context()))
-		if awaited {
-			l2, err := next()
-			nodetest.OK(t, err)
-			defer l2.Close()
-			go func() { _ = serveEcho(l2) }()
-			nodetest.OK(t, echo(socket))
-		} else if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("after the end: %v", err)
-		}
-		served := make(chan error, 1)
-		go func() { served <- serveEcho(l) }()
-		for _, c := range early {
-			nodetest.OK(t, ask(c))
-			nodetest.OK(t, c.Close())
-		}
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-		nodetest.OK(t, l.Close())
-		if _, err := os.Lstat(socket); (err == nil) != awaited {
-			t.Errorf("awaited %v; after close: %v", awaited, err)
-		}
-		if awaited {
-			nodetest.OK(t, echo(socket))
-		}
-	}
-}
-
-// Closed without any ado, an old one leaves the next one's socket alone, and
-// the name to whoever waits.
-func TestCloseLeavesTheNextDaemonsSocket(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	next := listenLater(t.Context(), socket)
-	announced(t, socket)
-	nodetest.OK(t, l.Close())
-	l2, err := next()
-	nodetest.OK(t, err)
-	nodetest.OK(t, l.Close())
-	go func() { _ = serveEcho(l2) }()
-	nodetest.OK(t, echo(socket))
-
-	// Replaced by one that takes no part in this.
-	nodetest.OK(t, os.Remove(socket))
-	foreign, err := net.Listen("unix", socket)
-	nodetest.OK(t, err)
-	defer foreign.Close()
-	go func() { _ = serveEcho(foreign) }()
-	nodetest.OK(t, l2.Close())
-	nodetest.OK(t, echo(socket))
-}
-
-// The next one may have begun to listen while the last one closes: it has the
-// lock then, and listens by another name at first.
-func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	nodetest.OK(t, l.handOver(t.Context()))
-	lock, err := tryLockFile(socket + ".lock")
-	if lock == nil {
-		t.Fatal(err)
-	}
-	defer unlockFile(lock)
-	begun, err := net.Listen("unix", socket+"~")
-	nodetest.OK(t, err)
-	defer begun.Close()
-	nodetest.OK(t, l.Close())
-	for _, path := range []string{socket, socket + "~"} {
-		if m := mode(t, path); m.Type() != fs.ModeSocket {
-			t.Error(path, m)
-		}
-	}
-}
-
-// Whoever waits does so until its context ends, and is not in the way then.
-func TestListenEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	cause := errors.New("told to stop")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	first := listenLater(ctx, socket)
-	announced(t, socket)
-	second := listenLater(ctx, socket) // in the line behind it
-	cancel(cause)
-	for _, next := range []func() (*listener, error){first, second} {
-		if l, err := next(); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
-			t.Errorf("%v, %v", l, err)
-		}
-	}
-	go func() { _ = serveEcho(l) }()
-	nodetest.OK(t, echo(socket))
-	nodetest.OK(t, l.handOver(t.Context()))
-	nodetest.OK(t, l.Close())
-	nodetest.OK(t, listenOn(t, socket).Close())
-}
-
-// A newcomer that does not come to take over does not keep the old one for
-// ever.
-func TestHandOverEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	f, err := tryLockFile(socket + ".next")
-	nodetest.OK(t, err)
-	defer unlockFile(f)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.handOver(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
-	nodetest.OK(t, l.Close())
-	if m := mode(t, socket); m.Type() != fs.ModeSocket {
-		t.Errorf("taken from one that waits: %v", m)
-	}
-}
-
-// A listener that has been replaced does not wait for those who wait for its
-// successor.
-func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	defer l.Close()
-	successor, err := net.Listen("unix", socket+"2")
-	nodetest.OK(t, err)
-	defer successor.Close()
-	nodetest.OK(t, os.Rename(socket+"2", socket))
-	waits, err := tryLockFile(socket + ".next")
-	if waits == nil {
-		t.Fatal(err)
-	}
-	defer unlockFile(waits)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	nodetest.OK(t, l.handOver(ctx))
+	return func() (net.Listener, error) { <-done; return l, err }
 }
 
 // Nothing that a daemon has open gets to the plugins it runs: not the socket,
@@ -325,22 +138,12 @@ func TestNothingIsInherited(t *testing.T) {
 	nodetest.OK(t, err)
 	defer c.Close()
 	nodetest.OK(t, ask(c))
-	a.does(t, "fds", "fds []")
-	// The same after the end, when Accept goes another way.
-	next := listenLater(t.Context(), socket)
-	announced(t, socket)
-	early, err := net.Dial("unix", socket)
+	_, err = fmt.Fprintln(a.in)
 	nodetest.OK(t, err)
-	defer early.Close()
-	a.does(t, "over", "over <nil>")
-	nodetest.OK(t, ask(early))
-	a.does(t, "fds", "fds []")
-	l, err := next()
-	nodetest.OK(t, err)
-	nodetest.OK(t, l.Close())
+	a.says(t, "has []")
 }
 
-// playListen serves a socket, and does as its input says.
+// playListen serves a socket, and says for each line of its input what a child would inherit.
 func playListen(t *testing.T, socket string) {
 	t.Helper()
 	from := inheritable(t, nil) // who runs the tests
@@ -349,18 +152,10 @@ func playListen(t *testing.T, socket string) {
 	fmt.Println("listens", inheritable(t, from))
 	go func() { _ = serveEcho(l) }()
 	for {
-		var order string
-		if _, err := fmt.Scanln(&order); err != nil {
+		if _, err := fmt.Scanln(); err != nil {
 			return
 		}
-		switch order {
-		case "fds":
-			fmt.Println("fds", inheritable(t, from))
-		case "over":
-			fmt.Println("over", l.handOver(t.Context()))
-		case "close":
-			fmt.Println("closed", l.Close())
-		}
+		fmt.Println("has", inheritable(t, from))
 	}
 }
 
@@ -384,4 +179,117 @@ func TestKilledDaemonBlocksNobody(t *testing.T) {
 	go func() { _ = serveEcho(l) }()
 	nodetest.OK(t, echo(socket))
 	nodetest.OK(t, l.Close())
+}
+
+// announced waits until somebody waits for the socket.
+func announced(t *testing.T, socket string) {
+	t.Helper()
+	l := &listener{socket: socket}
+	for !l.awaited() {
+		runtime.Gosched()
+	}
+}
+
+// All that connected before the next one took over is served by the old one,
+// although nobody called Accept until then; what connects later is not.
+func TestHandOverServesTheBacklog(t *testing.T) {
+	t.Parallel()
+	for _, awaited := range []bool{true, false} {
+		socket := nodetest.ShortDir(t) + "/s"
+		l := listenOn(t, socket)
+		var next func() (net.Listener, error)
+		if awaited {
+			next = listenLater(t.Context(), socket)
+			announced(t, socket)
+		}
+		var early []net.Conn
+		for range 100 {
+			c, err := net.Dial("unix", socket)
+			nodetest.OK(t, err)
+			defer c.Close()
+			early = append(early, c)
+		}
+		nodetest.OK(t, l.handOver(t.Context()))
+		if awaited {
+			l2, err := next()
+			nodetest.OK(t, err)
+			defer l2.Close()
+			go func() { _ = serveEcho(l2) }()
+			nodetest.OK(t, echo(socket))
+		} else if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("after the end: %v", err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- serveEcho(l) }()
+		for _, c := range early {
+			nodetest.OK(t, ask(c))
+			nodetest.OK(t, c.Close())
+		}
+		if err := <-served; !errors.Is(err, unix.EINVAL) {
+			t.Error(err)
+		}
+		nodetest.OK(t, l.Close())
+		if awaited {
+			nodetest.OK(t, echo(socket))
+		}
+	}
+}
+
+// A hand-over wakes an Accept that waits. A newcomer that does not come to take over does not
+// keep the old one for ever, nor does one that waits for the successor.
+func TestHandOverEndsAccept(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ waits, replaced bool }{
+		"nobody waits": {false, false}, "who waits does not come": {true, false}, "replaced already": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			socket := nodetest.ShortDir(t) + "/s"
+			l := listenOn(t, socket)
+			served := make(chan error, 1)
+			go func() { served <- serveEcho(l) }()
+			nodetest.OK(t, echo(socket))
+			if tt.waits {
+				next, err := takeLock(t.Context(), socket+".next")
+				nodetest.OK(t, err)
+				defer next.release()
+			}
+			if tt.replaced {
+				successor, err := net.Listen("unix", socket+"2")
+				nodetest.OK(t, err)
+				defer successor.Close()
+				nodetest.OK(t, os.Rename(socket+"2", socket))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := l.handOver(ctx); errors.Is(err, context.Canceled) != (tt.waits && !tt.replaced) {
+				t.Error(err)
+			}
+			if err := <-served; !errors.Is(err, unix.EINVAL) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Whoever waits does so until its context ends, and is not in the way then.
+func TestListenEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	socket := nodetest.ShortDir(t) + "/s"
+	l := listenOn(t, socket)
+	cause := errors.New("told to stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	first := listenLater(ctx, socket)
+	announced(t, socket)
+	second := listenLater(ctx, socket) // in the line behind it
+	cancel(cause)
+	for _, next := range []func() (net.Listener, error){first, second} {
+		if l, err := next(); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, cause) || !strings.Contains(err.Error(), "another daemon has it") {
+			t.Errorf("%v, %v", l, err)
+		}
+	}
+	go func() { _ = serveEcho(l) }()
+	nodetest.OK(t, echo(socket))
+	nodetest.OK(t, l.Close())
+	nodetest.OK(t, listenOn(t, socket).Close())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/status"
 )
 
 // pathInfo is the page that says what the daemon can do: api (versions of the messages),
@@ -53,71 +54,109 @@ var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.
 
 // ServeHTTP serves one request: a command, a page of Other, or one of its own.
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	op := &operation{start: time.Now()}
-	if path := r.URL.Path; path == wire.PathCNI || path == wire.PathAttach {
-		op.path = path
-	}
 	who, looked := r.Context().Value(callerKey{}).(caller)
 	if !looked {
 		who = caller{-1, true}
 	}
-	op.uid = who.uid
 	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
 	if !who.allowed || sv.flight.now() >= draining {
 		w.Header().Set("Connection", "close")
 	}
+	op := &operation{uid: who.uid, start: time.Now(), answer: func(a reply) error { return a.send(w) }}
+	if path := r.URL.Path; path == wire.PathCNI || path == wire.PathAttach {
+		op.path = path
+	}
+	var err error
 	switch {
 	case !who.allowed:
-		err := coded(http.StatusForbidden, types.ErrInternal, "%s may not connect", who)
-		_ = failure(err).send(w)
-		sv.observe(op, err)
+		err = coded(http.StatusForbidden, types.ErrInternal, "%s may not connect", who)
 	case op.path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
-		sv.command(w, r, op)
+		err = sv.command(w, r, op)
 	case sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path):
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
 		sv.Other.ServeHTTP(w, r)
+		return
 	default:
-		_ = sv.page(r).send(w) // if it fails, the client has gone
+		_ = op.answer(sv.page(r)) // if it fails, the client has gone
+		return
 	}
-}
-
-// command decodes the request for op, operates, and answers.
-func (sv *service) command(w http.ResponseWriter, r *http.Request, op *operation) {
-	delivered := false
-	op.deliver = func(body []byte) error {
-		delivered = true
-		return reply{status: http.StatusOK, body: body}.send(w)
-	}
-	m, err := read(w, r)
-	if err == nil {
-		op.order, err = decode(op.path, m, r.Header, sv.override)
-	}
-	if err == nil {
-		err = sv.operate(r.Context(), op)
-	}
-	if err != nil && !delivered {
-		_ = failure(err).send(w) // if it fails, the client has gone
+	if err != nil && !op.answered {
+		_ = op.answer(failure(err)) // likewise
 	}
 	sv.observe(op, err)
 }
 
+// command decodes the request for op and operates.
+func (sv *service) command(w http.ResponseWriter, r *http.Request, op *operation) error {
+	m, err := read(w, r)
+	if err == nil {
+		op.order, err = sv.decode(op.path, m, r.Header)
+	}
+	if err != nil {
+		return err
+	}
+	return sv.operate(r.Context(), op)
+}
+
 // page answers a request that is no command.
 func (sv *service) page(r *http.Request) reply {
-	switch r.URL.Path {
-	case wire.PathCNI:
+	switch get := r.Method == http.MethodGet; {
+	case r.URL.Path == wire.PathCNI:
 		return allowed(r, nil, http.MethodPost)
-	case wire.PathAttach:
-		switch {
-		case sv.Attach == nil && (sv.Attachments == nil || r.Method != http.MethodGet):
-			return refusal(http.StatusNotFound, "this daemon does not attach networks to running containers")
-		case sv.Attachments == nil && r.Method == http.MethodGet:
-			return refusal(http.StatusNotFound, "this daemon does not list attachments")
-		}
+	case r.URL.Path == wire.PathAttach && get && sv.Attachments == nil:
+		return refusal(http.StatusNotFound, "this daemon does not list attachments")
+	case r.URL.Path == wire.PathAttach && !get && sv.Attach == nil:
+		return refusal(http.StatusNotFound, "this daemon does not attach networks to running containers")
+	case r.URL.Path == wire.PathAttach:
 		return allowed(r, sv.list, http.MethodGet, http.MethodPost)
-	case pathInfo:
+	case r.URL.Path == pathInfo:
 		return allowed(r, sv.info, http.MethodGet, http.MethodHead)
 	}
 	return sv.probe(r)
+}
+
+// Probes serves [wire.PathHealth] and [wire.PathReady] to everybody, and nothing
+// else. Serve it where probes can reach it, such as on a TCP address: commands
+// are only served by Serve.
+func (s *Server) Probes() http.Handler {
+	sv := s.service()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = sv.probe(r).send(w) })
+}
+
+// probe answers a request for the health or the readiness. Any other path is unknown.
+func (sv *service) probe(r *http.Request) reply {
+	serve := map[string]func(*http.Request) reply{
+		wire.PathHealth: func(*http.Request) reply { return healthy() },
+		wire.PathReady:  sv.readiness,
+	}[r.URL.Path]
+	if serve == nil {
+		return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
+	}
+	return allowed(r, serve, http.MethodGet, http.MethodHead, http.MethodPost)
+}
+
+func healthy() reply { return reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} }
+
+// readiness answers whether an ADD would be served and Probe is content. With the
+// query "verbose" it lists the checks.
+func (sv *service) readiness(r *http.Request) reply {
+	checks := append(sv.checks(r.Context()), sv.probed(r.Context())...)
+	err := failed(checks)
+	switch {
+	case r.URL.Query().Has("verbose"):
+		var said *types.Error
+		if err != nil {
+			said = types.NewError(status.Code(err), err.Error(), "")
+		}
+		return object(httpStatus(err), struct {
+			*types.Error
+
+			Checks []check `json:"checks"`
+		}{said, checks})
+	case err != nil:
+		return failure(err)
+	}
+	return healthy()
 }
 
 // allowed returns what serve answers to a request with one of the methods.

@@ -21,7 +21,6 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
@@ -487,7 +486,7 @@ func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
 }
 
 // understand is what the server makes of m.
-func understand(m wire.Request) (order, error) { return decode(wire.PathCNI, &m, nil, nil) }
+func understand(m wire.Request) (order, error) { return bare().service().decode(wire.PathCNI, &m, nil) }
 
 func refused(t *testing.T, err error, code uint, text string) {
 	t.Helper()
@@ -650,14 +649,14 @@ func FuzzRequest(f *testing.F) {
 	f.Add(encoded(with(request("ADD", "../c"), "CNI_IFNAME", "a/b", "CNI_ARGS", "a=b;c")), "")
 	f.Add([]byte(`{"env":null,"config":"e30=","interfaceAttributes":{"cni-args":null},"deadlineMs":9223372036854775807}`), "x")
 	f.Add([]byte(`null`), "")
-	over := override.Override{"logLevel": json.RawMessage(`"debug"`)}
+	sv := (&Server{Override: json.RawMessage(`{"logLevel":"debug"}`)}).service()
 	f.Fuzz(func(t *testing.T, data []byte, trace string) {
 		m, err := read(nil, &http.Request{Body: io.NopCloser(bytes.NewReader(data))})
 		if err != nil {
 			refused(t, err, 6, "")
 			return
 		}
-		o, err := decode(wire.PathCNI, m, http.Header{"Traceparent": {trace}}, over)
+		o, err := sv.decode(wire.PathCNI, m, http.Header{"Traceparent": {trace}})
 		if err != nil {
 			code := status.Code(err)
 			if httpStatus(err) != 400 || code != 4 && code != 6 && code != 7 {

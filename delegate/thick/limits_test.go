@@ -421,53 +421,6 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 	})
 }
 
-// A limiter gives its turns in the order in which they were asked for, and loses
-// none to those that give up.
-func TestLane(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(1, 3)
-		take := func(ctx context.Context) chan error {
-			if !l.admit() {
-				t.Fatal("no place")
-			}
-			c := make(chan error, 1)
-			go func() { c <- l.wait(ctx, l.lineUp(0)) }()
-			synctest.Wait()
-			return c
-		}
-		ctx, cancel := context.WithCancelCause(t.Context())
-		a, b, c, d := take(t.Context()), take(ctx), take(t.Context()), take(ctx)
-		if l.admit() {
-			t.Error("a fifth place")
-		}
-		if err := <-a; err != nil {
-			t.Error(err)
-		}
-		// It gets its turn as it gives up: whichever it takes, it is not lost.
-		l.mu.Lock()
-		cancel(errGone)
-		l.next()
-		l.mu.Unlock()
-		if err := <-b; err == nil {
-			l.release()
-		}
-		if err := <-c; err != nil {
-			t.Error(err)
-		}
-		if err := <-d; err != errGone {
-			t.Error(err)
-		}
-		l.release()
-		for range 4 {
-			l.leave()
-		}
-		if l.load() != (Load{}) || len(l.waiting) != 0 {
-			t.Errorf("%+v, %d wait", l.load(), len(l.waiting))
-		}
-	})
-}
-
 // An operation whose time is over when it gets its turn has none: it can be
 // said that nothing was done.
 func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
@@ -476,7 +429,7 @@ func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	sv := (&Server{Commands: f.commands()}).service()
 	m := request("ADD", "c1")
 	for range 50 {
-		o, err := decode(wire.PathCNI, &m, nil, nil)
+		o, err := sv.decode(wire.PathCNI, &m, nil)
 		nodetest.OK(t, err)
 		op := heard(o)
 		op.start = op.start.Add(-time.Hour)

@@ -14,24 +14,24 @@ import (
 //
 // Only one listener has a socket: while another one has it, in this or in another
 // process, Listen waits until that one hands it over, closes it or dies, or until ctx
-// ends. The name of the socket with ".lock" added is in use for that.
+// ends.
 //
 // Give the listener to [Server.Serve] itself, not one that wraps it: Serve hands the
 // socket over to the next daemon, without losing a connection. Accept returns a
-// [*net.UnixConn]. Close loses the connections that were not accepted, and removes the
-// socket if Listen has made it, this listener still has it and nobody waits for it.
+// [*net.UnixConn]. Close loses the connections that were not accepted. The socket's file
+// stays, because it may be the next daemon's by then.
 //
 // To a socket that Listen makes, only this user and root may connect. Listen makes its
 // directory and the parents if they are missing. An existing directory is never
 // changed: it must be a directory, not a link, that belongs to this user and that
 // nobody else may enter. An existing socket is replaced, and at no moment is there
 // none. It is an error if somebody else listens on it, such as a service manager or
-// another program, or if there is another file in its place. Two more names beside the
-// socket are in use: socket with ".next" and "~" added.
+// another program, or if there is another file in its place. Three more names beside the
+// socket are in use: socket with ".lock", ".next" and "~" added.
 //
 // The service manager sets the permissions of a socket that it has opened, so see
-// [Server.AllowUIDs]. It goes on listening: that socket needs no hand-over. Children do
-// not inherit it. Call Listen with env once, at the start.
+// [Server.AllowUIDs]. It goes on listening: that socket needs no hand-over. Children do not inherit the socket. Call Listen
+// with env once, at the start.
 //
 // On systems other than Linux it returns [errors.ErrUnsupported].
 func Listen(ctx context.Context, env []string, socket string) (net.Listener, error) {

@@ -37,6 +37,16 @@ func listenOn(t *testing.T, socket string) *listener {
 	return l.(*listener)
 }
 
+// locked checks that a daemon has the lock of the socket.
+func locked(t *testing.T, socket string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if l, err := Listen(ctx, nil, socket); l != nil || err == nil || !strings.Contains(err.Error(), "another daemon has it") {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
 // mode returns the kind and the permissions of what is at path.
 func mode(t *testing.T, path string) fs.FileMode {
 	t.Helper()
@@ -117,49 +127,28 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 	}
 }
 
-// Nobody else can connect at any time: the socket has its name only once it has
-// its mode.
-func TestSocketIsPrivateFromTheStart(t *testing.T) {
+// Nobody else can connect, and the socket that a daemon leaves behind is replaced by the next.
+func TestSocketIsPrivate(t *testing.T) {
 	t.Parallel()
 	socket := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, socket)
-	if m := mode(t, socket); m != fs.ModeSocket|0o600 {
-		t.Errorf("mode %v", m)
+	for range 2 {
+		l := listenOn(t, socket)
+		if m := mode(t, socket); m != fs.ModeSocket|0o600 {
+			t.Errorf("mode %v", m)
+		}
+		if a := l.Addr(); a.Network() != "unix" || a.String() != socket {
+			t.Errorf("address %v", a)
+		}
+		go func() { _ = serveEcho(l) }()
+		nodetest.OK(t, echo(socket))
+		nodetest.OK(t, l.Close())
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("accept after close: %v", err)
+		}
+		if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("after close: %v", err)
+		}
 	}
-	if a := l.Addr(); a.Network() != "unix" || a.String() != socket {
-		t.Errorf("address %v", a)
-	}
-	if _, err := os.Lstat(socket + "~"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the temporary name: %v", err)
-	}
-	go func() { _ = serveEcho(l) }()
-	nodetest.OK(t, echo(socket))
-	nodetest.OK(t, l.Close())
-	nodetest.OK(t, l.Close())
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after close: %v", err)
-	}
-	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after close: %v", err)
-	}
-}
-
-// What a daemon that died has left is replaced.
-func TestStaleSocketIsReplaced(t *testing.T) {
-	t.Parallel()
-	socket := nodetest.ShortDir(t) + "/s"
-	for _, path := range []string{socket, socket + "~"} {
-		old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		nodetest.OK(t, err)
-		old.SetUnlinkOnClose(false)
-		nodetest.OK(t, old.Close())
-	}
-	if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Fatal(err)
-	}
-	l := listenOn(t, socket)
-	go func() { _ = serveEcho(l) }()
-	nodetest.OK(t, echo(socket))
 }
 
 // What is no socket is not ours to remove.
@@ -313,11 +302,8 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	defer manager.Close()
 	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
 	a.says(t, "serves "+socket+" []")
-	if lock, err := tryLockFile(socket + ".lock"); lock != nil || err != nil {
-		t.Fatalf("the lock is free: %v", err)
-	}
+	locked(t, socket)
 	byHand := listenLater(t.Context(), socket)
-	announced(t, socket)
 	c, err := net.Dial("unix", socket) // ends the daemon
 	nodetest.OK(t, err)
 	defer c.Close()
@@ -336,6 +322,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
 	nodetest.OK(t, err)
 	defer second.Close()
+	locked(t, other)
 	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
 	nodetest.OK(t, l.Close())
 	next.says(t, "serves "+other+" []")

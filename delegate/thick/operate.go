@@ -28,16 +28,17 @@ type operation struct {
 	start  time.Time
 	queued time.Duration // how long it waited for its turn
 
-	// deliver sends a success to the client; only an ADD has a body. It is called at
-	// most once, and while the operation still has the turn of its container, because
-	// an ADD is undone if its result does not arrive.
-	deliver func(body []byte) error
+	// answer sends the answer to the client, or drops it if there is none. A success is
+	// sent while the operation still has the turn of its container, because an ADD is
+	// undone if its result does not arrive.
+	answer   func(reply) error
+	answered bool
 
 	cancel   context.CancelCauseFunc
 	commands *Commands // nil until the operation runs
 }
 
-// operate executes op and returns its error, which has not been sent to the client. The
+// operate executes op and returns its error, which it has not sent to the client. The
 // context client ends when the client has gone.
 func (sv *service) operate(client context.Context, op *operation) error {
 	limit := op.command.timeout()
@@ -51,18 +52,17 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	ctx, stop := context.WithDeadlineCause(ctx, op.start.Add(limit), errDeadline)
 	defer stop()
 
-	end, err := sv.flight.begin(op.command, op.cancel)
-	if err != nil {
+	if err := sv.flight.begin(op); err != nil {
 		return op.stop(err, nil)
 	}
-	defer end()
-	return sv.inTurn(ctx, client, op)
+	defer sv.flight.ops.leave(op)
+	return sv.inTurn(ctx, op)
 }
 
 // inTurn runs op once it has the turn of its container and then a place among
 // those that run. In this order it takes no place while it waits for its
 // container. A DEL of the Queue has a place already.
-func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
+func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	l := sv.limiter(op)
 	if l != nil {
 		if !l.admit() {
@@ -73,8 +73,8 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 	waitCtx, cancel := context.WithTimeoutCause(ctx, waitTimeout, errLate)
 	defer cancel()
 	if op.ofContainer() {
-		turn := sv.containers.LineUp(op.args.ContainerID, claim{&op.order, op.cancel}, func(earlier claim) {
-			if op.supersedes(earlier.order) {
+		turn := sv.containers.LineUp(op.args.ContainerID, op, func(earlier *operation) {
+			if op.supersedes(&earlier.order) {
 				earlier.cancel(errSuperseded)
 			}
 		})
@@ -84,7 +84,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 		}
 	}
 	if l != nil {
-		if err := l.wait(waitCtx, l.lineUp(0)); err != nil {
+		if err := l.wait(waitCtx); err != nil {
 			return op.stop(err, nil)
 		}
 		defer l.release()
@@ -102,7 +102,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
 		}
 		ctx = context.WithValue(ctx, staleKey{}, func(recorded time.Time) (bool, error) { return sv.stale(&op.order, recorded) })
 	}
-	return sv.perform(ctx, client, op)
+	return sv.perform(ctx, op)
 }
 
 // limiter returns the limiter for op.
@@ -118,14 +118,14 @@ func (sv *service) limiter(op *operation) *limiter {
 	return sv.add
 }
 
-// perform runs op. It undoes an ADD if nobody else would.
-func (sv *service) perform(ctx, client context.Context, op *operation) error {
+// perform runs op and answers a success. It undoes an ADD if nobody else would.
+func (sv *service) perform(ctx context.Context, op *operation) error {
 	body, err := sv.call(ctx, op)
 	if err == nil {
 		err = sv.dequeue(&op.order)
 	}
 	if err == nil {
-		err = op.hand(client, body)
+		err = op.succeed(ctx, body)
 	}
 	if err == nil {
 		return nil
@@ -149,11 +149,12 @@ func (sv *service) perform(ctx, client context.Context, op *operation) error {
 	return err
 }
 
-// hand delivers the body. A result for a client that has gone is an error.
-func (op *operation) hand(client context.Context, body []byte) error {
+// succeed answers with the body. A result for a client that has gone is an error.
+func (op *operation) succeed(ctx context.Context, body []byte) error {
 	err := errGone
-	if op.command != cmdAdd || client.Err() == nil {
-		err = op.deliver(body)
+	if op.command != cmdAdd || !errors.Is(context.Cause(ctx), errGone) {
+		op.answered = true
+		err = op.answer(reply{status: http.StatusOK, body: body})
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnheard, err)

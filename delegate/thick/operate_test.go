@@ -56,7 +56,7 @@ func TestTrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(request("CHECK", "c1"), tt.env...)
-			o, err := decode(wire.PathCNI, &m, tt.header, nil)
+			o, err := s.service().decode(wire.PathCNI, &m, tt.header)
 			nodetest.OK(t, err)
 			nodetest.OK(t, s.service().operate(t.Context(), heard(o)))
 			nodetest.Equal(t, "got", got, tt.want)
@@ -120,7 +120,7 @@ func TestOverrideAndConfigurationMustBeObjects(t *testing.T) {
 		m := request("ADD", "c1")
 		m.Config = []byte(odd)
 		s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"a":1}`)}
-		_, err := decode(wire.PathCNI, &m, nil, s.service().override)
+		_, err := s.service().decode(wire.PathCNI, &m, nil)
 		refused(t, err, 6, "the configuration is not a JSON object")
 
 		// The server's own: it does not begin.
@@ -144,7 +144,7 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 	f := &fake{}
 	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
 	m := request("ADD", "c1")
-	o, err := decode(wire.PathCNI, &m, nil, s.service().override)
+	o, err := s.service().decode(wire.PathCNI, &m, nil)
 	nodetest.OK(t, err)
 	if got, want := string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`; got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -651,7 +651,7 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			verb := []string{"ADD", "CHECK", "DEL", "ADD"}[i%4]
 			m := with(request(verb, fmt.Sprint("c", i/4%4)), "CNI_NETNS", strings.Repeat("x", 1+i%7))
 			m.DeadlineMs = 20
-			o, err := decode(wire.PathCNI, &m, nil, nil)
+			o, err := sv.decode(wire.PathCNI, &m, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -661,7 +661,7 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			}
 			op := heard(o)
 			delivered := 0
-			op.deliver = func([]byte) error {
+			op.answer = func(reply) error {
 				delivered++
 				return nil
 			}

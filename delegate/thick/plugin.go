@@ -12,7 +12,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
 // staleKey is the key of the context of a DEL from the queue: the value is the function
@@ -39,11 +38,11 @@ func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Proces
 	}
 	return Commands{
 		Add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-			var out output
+			var out bytes.Buffer
 			if err := do(ctx, delegate.CommandAdd, a, &out); err != nil {
 				return nil, err
 			}
-			return out.result()
+			return parse(out.Bytes())
 		},
 		Check:  silent(delegate.CommandCheck),
 		Del:    silent(delegate.CommandDel),
@@ -52,33 +51,12 @@ func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Proces
 	}
 }
 
-// output keeps what an ADD prints, up to the size that could be sent. Write never
-// fails, because the plugin might then fail without undoing what it did.
-type output struct {
-	buf bytes.Buffer
-	err error
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	if o.buf.Len()+len(p) > wire.MaxBody {
-		o.err = errTooLong
-	}
-	if o.err == nil {
-		o.buf.Write(p)
-	}
-	return len(p), nil
-}
-
-// result returns the printed result.
-func (o *output) result() (types.Result, error) {
-	text := bytes.Trim(o.buf.Bytes(), " \t\r\n")
-	switch {
-	case o.err != nil:
-		return nil, invalid(o.err)
-	case len(text) == 0 || string(text) == "null":
+// parse returns the printed result.
+func parse(printed []byte) (types.Result, error) {
+	if text := bytes.TrimSpace(printed); len(text) == 0 || string(text) == "null" {
 		return nil, invalid(errEmpty)
 	}
-	r, err := create.CreateFromBytes(text)
+	r, err := create.CreateFromBytes(printed)
 	if err != nil {
 		return nil, invalid(err)
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
 
@@ -15,30 +12,8 @@ import (
 // and Ready returns nil. The error is the one of the first of the three that fails; it
 // has code 11 and wraps the error of Ready.
 func (s *Server) CheckReady(ctx context.Context) error {
-	return s.service().check(ctx).first
+	return failed(s.service().checks(ctx))
 }
-
-// Probes serves [wire.PathHealth] and [wire.PathReady] to everybody, and nothing
-// else. Serve it where probes can reach it, such as on a TCP address: commands
-// are only served by Serve.
-func (s *Server) Probes() http.Handler {
-	sv := s.service()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = sv.probe(r).send(w) })
-}
-
-// probe answers a request for the health or the readiness. Any other path is unknown.
-func (sv *service) probe(r *http.Request) reply {
-	methods := []string{http.MethodGet, http.MethodHead, http.MethodPost}
-	switch r.URL.Path {
-	case wire.PathHealth:
-		return allowed(r, func(*http.Request) reply { return healthy }, methods...)
-	case wire.PathReady:
-		return allowed(r, sv.readiness, methods...)
-	}
-	return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
-}
-
-var healthy = reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} //nolint:gochecknoglobals // never written
 
 // A check is one condition of readiness. One that is OK may have an error that
 // keeps no ADD from being served.
@@ -46,74 +21,58 @@ type check struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
+
+	err error
 }
 
-// A checklist has the checks so far, and the error of the first that failed.
-type checklist struct {
-	checks []check
-	first  error
-}
-
-// note adds a check. If it failed, err says why.
-func (l *checklist) note(name string, ok bool, err error) {
-	c := check{Name: name, OK: ok}
+// checked returns a check. If it failed, err says why.
+func checked(name string, ok bool, err error) check {
+	c := check{Name: name, OK: ok, err: err}
 	if err != nil {
 		c.Error = status.Error(err).Error()
 	}
-	if !ok && l.first == nil {
-		l.first = &answered{http.StatusServiceUnavailable, stopped("not ready: "+name+": "+c.Error, err)}
-	}
-	l.checks = append(l.checks, c)
+	return c
 }
 
-// check checks all conditions of an ADD.
-func (sv *service) check(ctx context.Context) *checklist {
-	l := &checklist{}
-	var err error
-	switch phase := sv.flight.now(); {
-	case phase == idle:
-		err = errNotServing
-	case phase >= draining:
-		err = errDraining
-	}
-	l.note("daemon", err == nil, err)
-	if err := sv.usable(); err != nil {
-		l.note("queue", false, err)
-	} else {
-		l.note("queue", true, sv.backlog.why())
-	}
-	err = sv.ready(ctx)
-	l.note("plugin", err == nil, err)
-	return l
-}
-
-// readiness answers whether an ADD would be served and Probe is content. With the
-// query "verbose" it lists the checks.
-func (sv *service) readiness(r *http.Request) reply {
-	l := sv.check(r.Context())
-	if sv.Probe != nil {
-		var ok bool
-		err := sv.ask(r.Context(), "probe", func(ctx context.Context) (err error) {
-			ok, err = sv.Probe(ctx)
-			return err
-		})
-		l.note("probe", ok, err)
-	}
-	switch {
-	case r.URL.Query().Has("verbose"):
-		var failed *types.Error
-		if l.first != nil {
-			failed = types.NewError(status.Code(l.first), l.first.Error(), "")
+// failed returns the error of the first check that has failed, or nil.
+func failed(checks []check) error {
+	for _, c := range checks {
+		if !c.OK {
+			return &answered{http.StatusServiceUnavailable, stopped("not ready: "+c.Name+": "+c.Error, c.err)}
 		}
-		return object(httpStatus(l.first), struct {
-			*types.Error
-
-			Checks []check `json:"checks"`
-		}{failed, l.checks})
-	case l.first != nil:
-		return failure(l.first)
 	}
-	return healthy
+	return nil
+}
+
+// checks checks all conditions of an ADD.
+func (sv *service) checks(ctx context.Context) []check {
+	var phase error
+	switch now := sv.flight.now(); {
+	case now == idle:
+		phase = errNotServing
+	case now >= draining:
+		phase = errDraining
+	}
+	unusable := sv.usable()
+	queue := checked("queue", unusable == nil, unusable)
+	if queue.OK {
+		queue = checked("queue", true, sv.backlog.why())
+	}
+	unready := sv.ready(ctx)
+	return []check{checked("daemon", phase == nil, phase), queue, checked("plugin", unready == nil, unready)}
+}
+
+// probed returns the check of Probe, if there is one.
+func (sv *service) probed(ctx context.Context) []check {
+	if sv.Probe == nil {
+		return nil
+	}
+	var ok bool
+	err := sv.ask(ctx, "probe", func(ctx context.Context) (err error) {
+		ok, err = sv.Probe(ctx)
+		return err
+	})
+	return []check{checked("probe", ok, err)}
 }
 
 // notReady returns why a STATUS fails without asking the plugin.

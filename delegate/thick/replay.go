@@ -18,64 +18,52 @@ import (
 
 const listTimeout = 5 * time.Second // for a shim that writes to the queue
 
-// replay does the DELs of the queue, first those in begin, until ctx ends. When those that
-// have begun have ended, it lets another daemon read the queue and returns. It reads the
-// queue again from time to time, because a shim may fail to connect although the server is
-// there.
-func (sv *service) replay(ctx context.Context, begin []*try) {
+// replay does the DELs of the queue until ctx ends. When those that have begun have ended,
+// it lets another daemon read the queue and returns. It reads the queue again from time to
+// time, because a shim may fail to connect although the server is there.
+func (sv *service) replay(ctx context.Context) {
 	defer sv.reader.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
-	for ; ctx.Err() == nil; begin = sv.relist(ctx) {
-		for _, t := range begin {
-			turn := sv.replays.lineUp(0) // in the order of the queue
-			running.Go(func() { sv.retry(ctx, t, turn) })
+	for {
+		due, wait := sv.backlog.begin()
+		for _, d := range due {
+			running.Go(func() { sv.try(ctx, d) })
 		}
-		pause := longestPause
-		if sv.backlog.failed() != nil {
-			pause = firstPause
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		case <-sv.backlog.wake:
 		}
-		rest(ctx, pause, sv.backlog.wake)
+		sv.relist(ctx)
 	}
 }
 
-// relist reads the queue, if no other daemon does, and returns the DELs that are new.
-func (sv *service) relist(ctx context.Context) []*try {
+// relist reads the queue, if no other daemon does.
+func (sv *service) relist(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	names, odd, err := sv.reader.List(limited)
-	begin, news := sv.backlog.listed(names, odd, err)
-	if news && ctx.Err() == nil {
+	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
 		sv.log(ctx, slog.LevelWarn, "reading queued DELs failed", slog.Any("err", errors.Join(odd, err)))
 	}
-	return begin
 }
 
-// retry tries to do a DEL until it is not queued any more, or ctx ends. DELs that have
-// failed least often have the first turn, so that one that hangs does not delay the
-// others.
-func (sv *service) retry(ctx context.Context, t *try, turn *waiter) {
-	pause := firstPause
-	for failed := 1; sv.replays.wait(ctx, turn) == nil; failed++ {
-		err := ctx.Err()
-		if err == nil {
-			err = sv.replayOne(ctx, t.name)
-		}
-		sv.replays.release()
-		if sv.backlog.tried(t, err) && ctx.Err() == nil {
-			sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
-		}
-		if err == nil {
-			return
-		}
-		if rest(ctx, pause, t.wanted) {
-			rest(ctx, firstPause, nil)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		pause = min(2*pause, longestPause)
-		turn = sv.replays.lineUp(failed)
+// try tries once to do a DEL. Those that have failed have turns of their own, so that one
+// that hangs does not delay a new one.
+func (sv *service) try(ctx context.Context, d *queuedDel) {
+	turns := sv.replays
+	if d.err != nil {
+		turns = sv.retries
+	}
+	err := turns.wait(ctx)
+	if err == nil {
+		err = sv.replayOne(ctx, d.name)
+		turns.release()
+	}
+	if sv.backlog.tried(d, err) && ctx.Err() == nil {
+		sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
 	}
 }
 
@@ -91,8 +79,8 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	}
-	op := &operation{uid: -1, start: time.Now(), deliver: func([]byte) error { return nil }}
-	op.order, err = decode(wire.PathCNI, &m, nil, sv.override)
+	op := &operation{uid: -1, start: time.Now(), answer: func(reply) error { return nil }}
+	op.order, err = sv.decode(wire.PathCNI, &m, nil)
 	op.replayed, op.recorded, op.without = true, m.Recorded, m.Unrecorded
 	if err == nil && op.command != cmdDel {
 		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", op.command)
@@ -105,6 +93,70 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	sv.observe(op, err)
 	if err != nil {
 		return fmt.Errorf("DEL of container %q, interface %q: %w", op.args.ContainerID, op.args.IfName, err)
+	}
+	return nil
+}
+
+// mayAdd returns an error if o is an ADD of an attachment whose DEL is queued. To
+// the runtime the DEL has succeeded, so it may use the container's ID again; the
+// older DEL would then remove the new attachment.
+func (sv *service) mayAdd(o *order) error {
+	if o.command != cmdAdd || o.entry == "" {
+		return nil
+	}
+	if err := sv.backlog.failed(); errors.Is(err, queue.ErrOther) {
+		return unreadable(err) // after any other error Has tells whether the DEL is queued
+	}
+	queued, err := queue.In(sv.Queue).Has(o.entry)
+	if err != nil {
+		return unreadable(err)
+	}
+	if queued {
+		sv.backlog.want(o.entry)
+		return errQueued
+	}
+	return nil
+}
+
+// stale reports whether o is a DEL of the queue whose attachment is gone: another
+// DEL has been done since o was read, or the attachment was recorded later than the
+// one that o is about. recorded is when it was recorded, or zero if unknown.
+//
+// It is checked before the plugin runs. A plugin that uses package lifecycle checks
+// it again while it has the lock of the container, because an ADD by another process
+// may come between.
+func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
+	switch {
+	case recorded.IsZero():
+	case !o.recorded.IsZero() && !recorded.Equal(o.recorded), !o.without.IsZero() && recorded.After(o.without):
+		return true, nil
+	}
+	queued, err := queue.In(sv.Queue).Has(o.entry)
+	return !queued && err == nil, err
+}
+
+// dequeue removes the DEL o, which has been done, from the queue, whether it came
+// from there or from the runtime.
+func (sv *service) dequeue(o *order) error {
+	if o.command != cmdDel || o.entry == "" {
+		return nil
+	}
+	if err := queue.In(sv.Queue).Remove(o.entry); err != nil {
+		return fmt.Errorf("%w: %w", errNotDequeued, err)
+	}
+	return nil
+}
+
+// usable returns why the DELs in the queue are not done, or why shims cannot write to it.
+func (sv *service) usable() error {
+	if sv.Queue == "" {
+		return nil
+	}
+	if err := sv.backlog.failed(); err != nil {
+		return unreadable(err)
+	}
+	if err := queue.In(sv.Queue).Writable(); err != nil {
+		return stopped("no DEL can be queued: "+err.Error(), err)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package thick
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,12 +33,6 @@ type order struct {
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
-}
-
-// A claim is what an operation says to later operations of its container.
-type claim struct {
-	*order
-	cancel context.CancelCauseFunc // of the operation
 }
 
 // more reports whether o is about one more network of a running container.
@@ -90,10 +83,10 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 	return &m, nil
 }
 
-// decode checks m, which was sent to path. The keys in over replace those of its
-// configuration, unless it is that of one more network. Beside an error decode returns
+// decode checks m, which was sent to path. The keys of the Override replace those of its
+// configuration, unless it is the one of one more network. Beside an error decode returns
 // what it could decode.
-func decode(path string, m *wire.Request, header http.Header, over override.Override) (order, error) {
+func (sv *service) decode(path string, m *wire.Request, header http.Header) (order, error) {
 	o := order{path: path, with: m.Attributes, patience: m.DeadlineMs}
 	if o.with == nil {
 		o.with = &wire.Attributes{}
@@ -106,13 +99,13 @@ func decode(path string, m *wire.Request, header http.Header, over override.Over
 	if err := o.environment(m.Env); err != nil {
 		return o, err
 	}
-	if !o.more() && (o.command == cmdAdd || o.command == cmdDel) {
+	if o.more() {
+		return o, o.configuration(m.Config, nil)
+	}
+	if sv.Queue != "" && (o.command == cmdAdd || o.command == cmdDel) {
 		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
 	}
-	if o.more() {
-		over = nil
-	}
-	return o, o.configuration(m.Config, over)
+	return o, o.configuration(m.Config, sv.override)
 }
 
 func commandOf(name string) (command, error) {

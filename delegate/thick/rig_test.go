@@ -204,7 +204,7 @@ func (r *rig) run(l net.Listener) {
 func limited(s *Server, waiting int) *Server {
 	sv := s.service()
 	for _, l := range []*limiter{sv.add, sv.del, sv.status} {
-		l.places = l.size + waiting
+		*l = *newLimiter(cap(l.turns), waiting)
 	}
 	return s
 }
@@ -378,5 +378,5 @@ func logTo(l *nodetest.Log) *slog.Logger { return slog.New(slog.NewTextHandler(l
 
 // heard is the operation of o for a client that gets the answer.
 func heard(o order) *operation {
-	return &operation{order: o, start: time.Now(), deliver: func([]byte) error { return nil }}
+	return &operation{order: o, start: time.Now(), answer: func(reply) error { return nil }}
 }

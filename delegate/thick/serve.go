@@ -75,14 +75,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	if s.Queue != "" {
-		begin := sv.relist(ctx) // an ADD that is accepted must know what is queued
-		// In flight as well, because it may begin one more DEL just before it is told to stop.
-		replaying := &flown{func(error) { stop() }}
-		sv.flight.ops.enter(replaying)
+	replayed := make(chan struct{})
+	if s.Queue == "" {
+		close(replayed)
+	} else {
+		sv.relist(ctx) // an ADD that is accepted must know what is queued
 		go func() {
-			defer sv.flight.ops.leave(replaying)
-			sv.replay(replayCtx, begin)
+			defer close(replayed)
+			sv.replay(replayCtx)
 		}()
 	}
 	var acceptErr error
@@ -97,47 +97,39 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case <-accepted:
 		err = fmt.Errorf("serve: %w", acceptErr)
 	}
-	stop()
-	return errors.Join(err, sv.drain(base, l, h, &busy, accepted))
-}
-
-// drain finishes what was begun and then ends the service of l by h.
-func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, busy *waitSet[net.Conn], accepted <-chan struct{}) error {
+	// Drain.
 	sv.flight.advance(draining)
-	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
-	sv.handOver(ctx, l, accepted)
+	stop()
+	if !sv.flight.settle(sv.drainTimeout(), sv.undoTimeout()) {
+		return errors.Join(err, errStuck, h.Close())
+	}
+	<-replayed
+	sv.handOver(base, l)
+	<-accepted
 	// Not Shutdown: it would close connections that have not sent a request yet.
-	if !busy.wait(sv.undoTimeout()) && ended {
-		ended = sv.flight.settle(0, sv.undoTimeout())
+	if !busy.wait(sv.undoTimeout()) {
+		if !sv.flight.settle(0, sv.undoTimeout()) {
+			err = errors.Join(err, errStuck)
+		}
 		busy.wait(time.Second) // for clients to read their answers
 	}
 	_ = h.Close()
-	if !ended {
-		return errors.New("operations are still running after UndoTimeout")
-	}
-	return nil
+	return err
 }
 
-// A handOverer is a listener that can leave its socket to the next daemon. Accept
-// returns all connections that were made before handOver has returned, and then fails.
-type handOverer interface {
-	handOver(ctx context.Context) error
-}
-
-// handOver hands l over if it can be, closes it, and returns once all connections
-// that it accepted are being served.
-func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
-	if own, ok := l.(handOverer); ok {
-		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
-		defer cancel()
-		if err := own.handOver(limited); err != nil {
-			sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
-		}
-		// In case Accept does not fail although handOver has returned.
-		defer time.AfterFunc(handOverTimeout, func() { _ = l.Close() }).Stop()
-	} else {
+// handOver lets the next daemon have l if it can, or closes l, so that all connections that
+// it accepts are accepted soon.
+func (sv *service) handOver(ctx context.Context, l net.Listener) {
+	own, ok := l.(interface {
+		handOver(ctx context.Context) error
+	})
+	if !ok {
 		_ = l.Close()
+		return
 	}
-	<-accepted
-	_ = l.Close()
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	defer cancel()
+	if err := own.handOver(ctx); err != nil {
+		sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
+	}
 }

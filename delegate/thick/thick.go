@@ -81,8 +81,8 @@ type Server struct {
 	// Queue is the directory in which shims leave DELs while the daemon is away,
 	// see shim.Client. Serve makes the directory, marks it as one that a daemon
 	// reads, and does the DELs in it: half of MaxInFlight at once, in addition
-	// to other operations. It retries a DEL that fails. It renames one that can
-	// never succeed to a name that ends in ".corrupt", and logs it.
+	// to other operations. It retries those that fail, as many at once. It renames
+	// one that can never succeed to a name that ends in ".corrupt", and logs it.
 	//
 	// One server at a time reads a queue. Another one with the same Queue is not
 	// ready until the first has drained, and every ADD fails.
@@ -183,7 +183,7 @@ type Event struct {
 func (s *Server) Loads() map[string]Load {
 	sv := s.service()
 	del := sv.del.load()
-	del.InFlight += sv.replays.load().InFlight
+	del.InFlight += sv.replays.load().InFlight + sv.retries.load().InFlight
 	return map[string]Load{"add": sv.add.load(), "del": del, "status": sv.status.load()}
 }
 
@@ -215,9 +215,9 @@ type service struct {
 	invalid  error // why the Override cannot be used, or nil
 
 	flight           flight
-	containers       turns.Turns[claim]
+	containers       turns.Turns[*operation]
 	add, del, status *limiter
-	replays          *limiter // of the DELs of the Queue
+	replays, retries *limiter // of the DELs of the Queue: of the first attempts and of further ones
 	backlog          backlog
 	reader           queue.Reader
 
@@ -239,8 +239,8 @@ func (s *Server) service() *service {
 			running = max(4, 2*runtime.GOMAXPROCS(0))
 		}
 		sv.add, sv.del, sv.status = newLimiter(running, maxWaiting), newLimiter(running, maxWaiting), newLimiter(statusInFlight, maxWaiting)
-		sv.replays = newLimiter(max(1, running/2), 0)
-		sv.backlog.wake = make(chan struct{}, 1)
+		sv.replays, sv.retries = newLimiter(max(1, running/2), 0), newLimiter(max(1, running/2), 0)
+		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})
 	return s.own
