@@ -53,8 +53,7 @@ func (m *meter) RoundTrip(q *http.Request) (*http.Response, error) {
 func TestTheAnswerToAStatusIsNotTheWholePod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	p := aPod("web")
 	kubetest.Put(s, pod(p.UID, func(o *corev1.Pod) {
 		o.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<16)}

@@ -22,8 +22,7 @@ func TestDefinitionsComeOutOfTheViewWithoutARequest(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	want := storage(s)
-	v := open(t, s, Config{UserAgent: "multinetd"})
-	awaitSync(t, v)
+	v := synced(t, s, Config{UserAgent: "multinetd"})
 	before := len(s.Requests())
 	for range 3 {
 		got, err := v.Definition(t.Context(), want.Ref)
@@ -44,8 +43,7 @@ func TestDefinitionsComeOutOfTheViewWithoutARequest(t *testing.T) {
 func TestDefinitionsFollowTheCluster(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 
 	first := storage(s)
 	if got, err := v.Definition(t.Context(), first.Ref); err != nil || got != first {
@@ -89,8 +87,7 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
-			v := open(t, s, Config{NADWait: -1})
-			awaitSync(t, v)
+			v := synced(t, s, Config{NADWait: -1})
 			defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 			for _, f := range test.faults {
 				defer s.Break(f)()
@@ -128,8 +125,7 @@ func nadJSON(namespace, name string) string {
 func TestADefinitionIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	v := open(t, s, Config{NADWait: time.Minute})
-	awaitSync(t, v)
+	v := synced(t, s, Config{NADWait: time.Minute})
 	got := make(chan error)
 	go func() {
 		_, err := v.Definition(t.Context(), ref("blue", "storage"))
@@ -168,8 +164,7 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 	s.Break(kubetest.Fault{NoSendInitialEvents: true})
 	s.Break(kubetest.Fault{Verb: "list", Body: `{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinitionList",` +
 		`"metadata":{"resourceVersion":"1"},"items":[` + strings.Join(all, ",") + `]}`})
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	for name := range items {
 		d, err := v.Definition(t.Context(), ref("blue", name))
 		if ok := name == "none" || name == "notjson"; ok != (err == nil) { // what is in spec.config is for Definition.Network to say
@@ -193,8 +188,7 @@ func TestADefinitionThatIsTooLargeConcernsNoOther(t *testing.T) {
 			if before {
 				kubetest.Put(s, large)
 			}
-			v := open(t, s, Config{NADWait: -1})
-			awaitSync(t, v)
+			v := synced(t, s, Config{NADWait: -1})
 			if !before {
 				kubetest.Put(s, large)
 			}
@@ -211,8 +205,7 @@ func TestADefinitionThatIsTooLargeConcernsNoOther(t *testing.T) {
 func TestANameThatIsNoneIsNotLookedUp(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	for _, r := range []nad.Ref{{}, {Namespace: "blue"}, {Namespace: "..", Name: "x"}, {Namespace: "blue", Name: "a/b"}} {
 		if _, err := v.Definition(t.Context(), r); !errors.Is(err, netconf.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", r, err)
@@ -227,8 +220,7 @@ func TestAViewThatIsTooOldSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	d := storage(s)
-	v := open(t, s, Config{MaxViewAge: time.Hour})
-	awaitSync(t, v)
+	v := synced(t, s, Config{MaxViewAge: time.Hour})
 	if _, err := v.Definition(t.Context(), d.Ref); err != nil {
 		t.Fatal(err)
 	}

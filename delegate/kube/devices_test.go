@@ -50,8 +50,7 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	other := resourceSlice("e", 9, "vf-0", "elsewhere", "x")
 	other.Spec.NodeName = new("node2")
 	kubetest.Put(s, other)
-	v := open(t, s, Config{Node: "node1"})
-	awaitSync(t, v)
+	v := synced(t, s, Config{Node: "node1"})
 	if n := s.Count("", "resourceslices"); n != 0 {
 		t.Errorf("%d requests before anybody has asked", n)
 	}

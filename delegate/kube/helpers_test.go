@@ -34,6 +34,14 @@ func open(t *testing.T, s *kubetest.Server, c Config) *View {
 	return openConfig(t, c)
 }
 
+// synced opens a View of the server, and waits until it has synced.
+func synced(t *testing.T, s *kubetest.Server, c Config) *View {
+	t.Helper()
+	v := open(t, s, c)
+	awaitSync(t, v)
+	return v
+}
+
 func openConfig(t *testing.T, c Config) *View {
 	t.Helper()
 	v, err := Open(t.Context(), c)

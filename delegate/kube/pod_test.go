@@ -54,8 +54,7 @@ func TestWhoseThePodIs(t *testing.T) {
 			if test.pod != nil {
 				kubetest.Put(s, test.pod)
 			}
-			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
-			awaitSync(t, v)
+			v := synced(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
 			before := len(s.Requests())
 			got, err := v.Pod(t.Context(), web(test.uid))
 			if code(err) != test.code || test.code == 11 && !errors.Is(err, ErrGone) {
@@ -102,8 +101,7 @@ func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kubetest.Put(s, pod("u1", nil))
-	v := open(t, s, Config{Node: "node1", Pods: true, PodWait: time.Minute})
-	awaitSync(t, v)
+	v := synced(t, s, Config{Node: "node1", Pods: true, PodWait: time.Minute})
 	got := make(chan error)
 	go func() {
 		_, err := v.Pod(t.Context(), web("u2"))
@@ -133,8 +131,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
-			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
-			awaitSync(t, v)
+			v := synced(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
 			defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 			defer s.Break(test.fault)()
 			kubetest.Put(s, pod("u1", nil))
@@ -153,8 +150,7 @@ func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kubetest.Put(s, pod("u1", nil))
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	if _, err := v.Pod(t.Context(), web("u1")); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
 		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
 	}
@@ -169,8 +165,7 @@ func TestPodsAreWatchedOnceTheyAreAskedFor(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kubetest.Put(s, pod("u1", nil))
-	v := open(t, s, Config{Node: "node1"})
-	awaitSync(t, v)
+	v := synced(t, s, Config{Node: "node1"})
 	if n, all := s.Count("", "pods"), v.Resources(); n != 0 || len(all) != 1 {
 		t.Errorf("%d requests for pods and the resources %v before they are asked for", n, all)
 	}

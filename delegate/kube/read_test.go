@@ -19,8 +19,7 @@ func TestKnownDefinitionWaitsForNothing(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	want := storage(s)
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	if got, err := v.KnownDefinition(t.Context(), want.Ref); err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -41,8 +40,7 @@ func TestAllDefinitions(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	want := storage(s)
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	var got []nad.Definition
 	for d, err := range v.Definitions() {
 		if err != nil {
@@ -103,8 +101,7 @@ func TestNetworkStatusOfAStaticPod(t *testing.T) {
 		static("kubelet")(p)
 		p.Annotations[status.NetworkStatusAnnotation] = "[1]"
 	}))
-	v := open(t, s, Config{Node: "node1", Pods: true})
-	awaitSync(t, v)
+	v := synced(t, s, Config{Node: "node1", Pods: true})
 	if got, err := v.NetworkStatus(t.Context(), web("kubelet")); err != nil || got != "[1]" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -114,8 +111,7 @@ func TestOnPodTellsOfEachPod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kubetest.Put(s, pod("u1", nil))
-	v := open(t, s, Config{Node: "node1", Pods: true})
-	awaitSync(t, v)
+	v := synced(t, s, Config{Node: "node1", Pods: true})
 	told := make(chan Pod, 8)
 	v.OnPod(func(p Pod) { told <- p })
 	if p := <-told; p.UID != "u1" || p.HostNetwork {
@@ -132,8 +128,7 @@ func TestOnDefinitionTellsOfEachChange(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "old", Config: `{"type":"x"}`})
-	v := open(t, s, Config{})
-	awaitSync(t, v)
+	v := synced(t, s, Config{})
 	told := make(chan nad.Ref, 10)
 	v.OnDefinition(func(r nad.Ref) { told <- r })
 	next := func(what, name string) {

@@ -102,35 +102,6 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 	}
 }
 
-func TestAnotherPodOfTheSameNameKeepsItsStatus(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{}, StatusRequire)
-	s.pod("a")
-	old := aPod("a")
-	old.UID = "uid-of-the-one-before"
-	s.add(t, old)
-	s.add(t, aPod("gone"))
-	if text, ok := kubetest.Get[corev1.Pod](s.server, "blue", "a").Annotations[status.NetworkStatusAnnotation]; ok {
-		t.Errorf("the other pod has %s", text)
-	}
-	nodetest.Equal(t, "statistics", s.Stats(), StatusStats{Gone: 2})
-}
-
-func TestAStatusThatSomebodyElseHasChangedIsRepairedOutOfTheView(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{Pods: true}, StatusRequire)
-	awaitSync(t, s.view)
-	pod := s.pod("a")
-	s.add(t, pod)
-	other := kubetest.Get[corev1.Pod](s.server, "blue", "a")
-	other.Annotations[status.NetworkStatusAnnotation] = "[]"
-	kubetest.Put(s.server, other)
-	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 2 })
-	if n := s.Stats().Overwritten; n != 1 {
-		t.Errorf("%d times overwritten, want 1", n)
-	}
-}
-
 func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
 	t.Parallel()
 	s := withServer(t, Config{}, StatusWait)

@@ -39,21 +39,6 @@ func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-func TestNothingIsWrittenOnceThereAreNoRecords(t *testing.T) {
-	bubble(t, StatusConfig{}, func(b *bench) {
-		pod := b.added("a")
-		settle(time.Second)
-		b.api.take()
-		b.set(pod.Container, Status{})
-		b.Changed(pod)
-		settle(time.Hour)
-		b.wantRequests(0, "in all")
-		if len(b.pods) != 0 {
-			b.Errorf("%d pods are remembered, want none", len(b.pods))
-		}
-	})
-}
-
 // An ADD that waits for its status waits for no delay.
 func TestAStatusThatNoADDWaitsForIsDelayed(t *testing.T) {
 	t.Parallel()
@@ -114,44 +99,37 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 	}
 }
 
-// The DEL of the old sandbox of a pod comes after the ADD of the new one.
+// The DEL of the old sandbox of a pod comes after the ADD of the new one, and that of the new one
+// does not bring back the status of the old one.
 func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
-	bubble(t, StatusConfig{}, func(b *bench) {
-		older := b.added("a")
-		settle(time.Second)
-		newer := older
-		newer.Container = "c-a2"
-		b.set(newer.Container, aStatus("newer"))
-		b.Changed(newer)
-		settle(time.Second)
-		b.Changed(older)
-		settle(time.Second)
-		b.set(older.Container, Status{})
-		b.Changed(older)
-		settle(time.Hour)
-		want := []request{
-			{Name: "a", Body: patchOf(older, aStatus("a"))},
-			{At: time.Second, Name: "a", Body: patchOf(newer, aStatus("newer"))},
-		}
-		nodetest.Equal(b, "requests", b.api.take(), want)
-	})
-}
-
-func TestTheDELOfTheNewestSandboxDoesNotBringBackTheStatusOfTheOldOne(t *testing.T) {
-	bubble(t, StatusConfig{}, func(b *bench) {
-		older := b.added("a")
-		settle(time.Second)
-		newer := older
-		newer.Container = "c-a2"
-		b.set(newer.Container, aStatus("newer"))
-		b.Changed(newer)
-		settle(time.Second)
-		b.api.take()
-		b.set(newer.Container, Status{})
-		b.Changed(newer)
-		settle(time.Hour)
-		b.wantRequests(0, "in all")
-	})
+	t.Parallel()
+	for name, first := range map[string]bool{"the DEL of the old one": true, "the DEL of the new one": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, StatusConfig{}, func(b *bench) {
+				older := b.added("a")
+				settle(time.Second)
+				newer := older
+				newer.Container = "c-a2"
+				b.set(newer.Container, aStatus("newer"))
+				b.Changed(newer)
+				settle(time.Second)
+				b.Changed(older)
+				settle(time.Second)
+				removed := newer
+				if first {
+					removed = older
+				}
+				b.set(removed.Container, Status{})
+				b.Changed(removed)
+				settle(time.Hour)
+				want := []request{
+					{Name: "a", Body: patchOf(older, aStatus("a"))},
+					{At: time.Second, Name: "a", Body: patchOf(newer, aStatus("newer"))},
+				}
+				nodetest.Equal(b, "requests", b.api.take(), want)
+			})
+		})
+	}
 }
 
 func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {

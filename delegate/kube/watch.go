@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// downAfter is how long there is no watch before that is logged. Each watch ends
+	// downAfter is how long there is no watch at least before that is logged. Each watch ends
 	// after a few minutes, and the next one starts at once.
 	downAfter = 30 * time.Second
 
@@ -63,13 +63,12 @@ type source struct {
 	ctx context.Context //nolint:containedctx // of the view: a reflector passes none to a LIST
 
 	mu       sync.Mutex
-	up       bool        // there is a watch
-	err      error       // why there is none
-	down     *time.Timer // runs while there is no watch
-	logged   bool        // that there is none
-	listNext bool        // the last initial events were not complete
-	busy     error       // why a LIST is of no use now; nil if it may be
-	began    int         // the epoch in which the reflector has asked for all objects, or inDoubt
+	down     time.Time // since when there is no watch; zero if there is one
+	err      error     // why there is none
+	logged   bool      // that there is none
+	listNext bool      // the last initial events were not complete
+	busy     error     // why a LIST is of no use now; nil if it may be
+	began    int       // the epoch in which the reflector has asked for all objects, or inDoubt
 }
 
 // inDoubt is no epoch.
@@ -78,7 +77,7 @@ const inDoubt = -1
 // run keeps s and the store up to date until ctx, which is s.ctx, ends.
 func (s *source) run(ctx context.Context, example runtime.Object, to cache.ReflectorStore) {
 	s.disconnected(errors.New("not asked yet"))
-	defer s.stopped()
+	defer s.disconnected(errors.New("the view is closed"))
 	ctx = quiet(ctx) // s says what there is to say
 	r := cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
 		Name: s.name, Logger: new(logr.Discard()), Backoff: new(backoff()),
@@ -214,46 +213,26 @@ func (s *source) doubt() {
 func (s *source) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.up, s.err = true, nil
-	if s.down != nil {
-		s.down.Stop()
-		s.down = nil
-	}
+	s.down, s.err = time.Time{}, nil
 	if s.logged {
 		s.logged = false
 		s.log.Info("watching the Kubernetes API again", "resource", s.name)
 	}
 }
 
-// disconnected notes that there is no watch.
+// disconnected notes that there is no watch, after each attempt. That it has been so for some time
+// is a line of the log.
 func (s *source) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.up, s.err = false, cause(err)
-	if s.down == nil && !s.logged && s.ctx.Err() == nil {
-		s.down = time.AfterFunc(downAfter, s.logDown)
+	s.err = cause(err)
+	if s.down.IsZero() {
+		s.down = time.Now()
 	}
-}
-
-// logDown logs that there has been no watch for some time.
-func (s *source) logDown() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.down != nil && !s.up {
-		s.down, s.logged = nil, true
+	if down := time.Since(s.down); down >= downAfter && !s.logged && s.ctx.Err() == nil {
+		s.logged = true
 		s.log.Warn("not watching the Kubernetes API, and trying again",
-			"resource", s.name, "for", downAfter, "synced", s.store.synced(), "age", s.store.age().Round(time.Second), "error", s.err)
-	}
-}
-
-// stopped notes that s has ended.
-func (s *source) stopped() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.up, s.err = false, errors.New("the view is closed")
-	if s.down != nil {
-		s.down.Stop()
-		s.down = nil
+			"resource", s.name, "for", down.Round(time.Second), "synced", s.store.synced(), "age", s.store.age().Round(time.Second), "error", s.err)
 	}
 }
 
@@ -261,7 +240,7 @@ func (s *source) stopped() {
 func (s *source) state() (alive bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.up && s.store.age() < silentAfter, s.err
+	return s.down.IsZero() && s.store.age() < silentAfter, s.err
 }
 
 // ended notes that a watch has ended.
