@@ -96,7 +96,7 @@ func TestPublishFails(t *testing.T) {
 	put(t, m.Dir, "ready", "", "30-c.conf", flannel)
 	nodetest.OK(t, m.Publish())
 	put(t, m.Dir, "00-a.conf", "{")
-	if err := m.Publish(); !errors.Is(err, ErrShadowed) {
+	if err := m.Publish(); !errors.Is(err, errShadowed) {
 		t.Error(err)
 	}
 	m.Dir = filepath.Join(m.Dir, "absent")
@@ -272,7 +272,7 @@ func TestBadDirectory(t *testing.T) {
 	nodetest.OK(t, os.Chmod(at("12-secret.conf"), 0))
 	unreadable := os.Geteuid() != 0 // root reads everything
 	for range 2 {
-		if err := m.Publish(); err != nil && (unreadable || !errors.Is(err, ErrShadowed)) {
+		if err := m.Publish(); err != nil && (unreadable || !errors.Is(err, errShadowed)) {
 			t.Error(err)
 		}
 	}

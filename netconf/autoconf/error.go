@@ -31,10 +31,6 @@ var (
 	// existed and was removed. CNI code 11.
 	ErrReadinessLost = fault.New(types.ErrTryAgainLater, "the readiness file was removed")
 
-	// ErrShadowed means that another file's name sorts before that of the
-	// published one, so that runtimes take the other. CNI code 7.
-	ErrShadowed = fault.New(types.ErrInvalidNetworkConfig, "runtimes take another file first")
-
 	// ErrLocked means that another Manager publishes, or another method of the
 	// same Manager works. CNI code 11.
 	ErrLocked = fault.New(types.ErrTryAgainLater, "another manager is at work")
@@ -48,6 +44,9 @@ var (
 
 	// The primary network's file is there and cannot be used any more.
 	errBadPrimary = fault.New(types.ErrInvalidNetworkConfig, "the primary network cannot be used")
+
+	// Another file's name sorts before that of the published one.
+	errShadowed = fault.New(types.ErrInvalidNetworkConfig, "runtimes take another file first")
 
 	// Others have changed or removed the published file again and again.
 	errUndone = fault.New(types.ErrTryAgainLater, "changed or removed by others")

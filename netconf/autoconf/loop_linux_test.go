@@ -131,7 +131,7 @@ func TestTakesOver(t *testing.T) {
 	nodetest.OK(t, err)
 	loop(t, m, func(src *fakeSource) {
 		t := src.t
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		written(t, m, 0)
 		if s := m.State(); !errors.Is(s.Degraded, ErrLocked) || src.watched.Load() != 0 {
 			t.Errorf("%+v", s)

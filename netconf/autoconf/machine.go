@@ -87,7 +87,7 @@ func (m *machine) next(f facts, now time.Time) (s step) {
 
 // elect chooses the primary network, and so the wanted document.
 func (m *machine) elect(s *step, f facts, now time.Time) {
-	why, ends := m.holds(f)
+	ends, why := m.holds(f)
 	switch {
 	case !ends:
 		m.since = time.Time{}
@@ -110,9 +110,9 @@ func (m *machine) elect(s *step, f facts, now time.Time) {
 	m.primary, m.want = f.found.primary, f.doc
 }
 
-// holds returns why what was chosen before stays, and whether that ends after grace. It
-// returns nil if the network that was found is taken at once.
-func (m *machine) holds(f facts) (why error, ends bool) {
+// holds fails if what was chosen before stays: the error says why. It reports whether that
+// ends after grace. Without an error the network that was found is taken at once.
+func (m *machine) holds(f facts) (ends bool, why error) {
 	chosen, name := m.primary.Name, f.found.primary.Name
 	bad := f.found.broken(chosen)
 	if bad != nil {
@@ -120,19 +120,19 @@ func (m *machine) holds(f facts) (why error, ends bool) {
 	}
 	switch {
 	case chosen == "" && name == "":
-		return ErrNoPrimary, false
+		return false, ErrNoPrimary
 	case chosen == "" && f.disk.ours && !f.disk.holds(f.doc):
-		return bad, bad != nil // an earlier manager may have published the bad one
+		return bad != nil, bad // an earlier manager may have published the bad one
 	case chosen == "" || name != "" && name <= chosen:
-		return nil, false // the same file, or a better one
+		return false, nil // the same file, or a better one
 	case bad != nil:
-		return bad, false
+		return false, bad
 	case name == "":
-		return ErrNoPrimary, true
+		return true, ErrNoPrimary
 	case f.found.primary.Network.Equal(m.primary.Network):
-		return nil, false // its file was renamed
+		return false, nil // its file was renamed
 	}
-	return fail("read", chosen, errGone), true
+	return true, fail("read", chosen, errGone)
 }
 
 // keep has the wanted document published unless it is on disk.
@@ -145,7 +145,7 @@ func (m *machine) keep(s *step, f facts, now time.Time) {
 		return
 	}
 	if f.disk.first != "" {
-		s.report(fail("publish", f.disk.first, ErrShadowed))
+		s.report(fail("publish", f.disk.first, errShadowed))
 	}
 	if f.disk.holds(m.want) {
 		m.published, m.undone = m.want, false

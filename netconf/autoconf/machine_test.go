@@ -58,7 +58,7 @@ func (s *story) line() string {
 	for _, err := range step.degraded {
 		for name, is := range map[string]error{
 			"none": ErrNoPrimary, "gone": errGone, "bad": errBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
-			"undone": errUndone, "shadowed": ErrShadowed, "failed": errTest,
+			"undone": errUndone, "shadowed": errShadowed, "failed": errTest,
 		} {
 			if errors.Is(err, is) {
 				line += " " + name

@@ -130,7 +130,7 @@ func (m *Manager) lock(held **os.File) (err error) {
 func (m *Manager) turn(src source, held **os.File, state *machine) (time.Duration, error) {
 	if err := m.lock(held); err != nil {
 		m.setState(State{Degraded: err})
-		return pollInterval, nil
+		return pollInterval, nil //nolint:nilerr // it is told, and tried again
 	}
 	// First the watch, so that nothing happens between the look and the wait
 	// without being noticed.
@@ -232,7 +232,7 @@ func (m *Manager) Find() (netconf.File, error) {
 //
 //   - [ErrNoPrimary], with the reason for each file that was passed over,
 //   - [ErrNotReady],
-//   - [ErrShadowed], although the file is published,
+//   - an error, although the file is published, if runtimes take another file first,
 //   - a failure to read or write a file,
 //
 // or with [ErrInvalid] or [ErrLocked] as [Manager.Run] does. It waits for
