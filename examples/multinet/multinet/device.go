@@ -9,8 +9,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -85,15 +83,9 @@ func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, 
 	return all, err
 }
 
-// deviceInfo is where multinet keeps device information files: in dir, or the default if
-// that is empty. m has its records.
-func deviceInfo(root plugin.Root, m *lifecycle.Manager, dir string) device.Dir {
-	return device.Dir{Root: string(root), Path: dir, Owner: root.OnNode(m.Dir)}
-}
-
-// deviceInfo is where the configuration keeps device information files.
+// deviceInfo is where multinet keeps device information files.
 func (c *config) deviceInfo() device.Dir {
-	return deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir)
+	return device.Dir{Root: string(c.call.Root), Path: c.DeviceInfoDir, Owner: c.call.Root.OnNode(c.call.Manager.Dir)}
 }
 
 // fill writes the device information files of a plan. The ADD goes on without them: it returns
@@ -103,15 +95,8 @@ func (c *config) fill(ctx context.Context, plan []delegate.Attachment) error {
 	case err == nil:
 	case c.cluster.Warn != nil && c.inKubernetes():
 		c.cluster.Warn(ctx, c.pod, err)
-	default:
-		complain(c.call, err)
+	case c.call.Stderr != nil:
+		fmt.Fprintf(c.call.Stderr, "multinet: %v\n", err)
 	}
 	return nil
-}
-
-// complain writes err to stderr.
-func complain(c *plugin.Call, err error) {
-	if c.Stderr != nil {
-		fmt.Fprintf(c.Stderr, "multinet: %v\n", err)
-	}
 }

@@ -147,7 +147,8 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	}
 	fail := func(err error) (delegate.Attachment, error) { return delegate.Attachment{}, c.about(ch, err) }
 	if len(s.DefaultRoute) > 0 {
-		return fail(needsRestart(s))
+		why := errors.New("a running container keeps its default route: restart the pod")
+		return fail(&netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: "default-route", Err: why})
 	}
 	one := []choice{ch}
 	replaced := func(_ scratch.Key, a delegate.Attached) bool { return a.IfName == s.Interface }
@@ -175,12 +176,6 @@ func others(selections []netconf.Selection, i int) (named []device.Device) {
 		}
 	}
 	return named
-}
-
-// needsRestart is the error of a selection that is for pods which are about to start.
-func needsRestart(s netconf.Selection) error {
-	why := errors.New("a running container keeps its default route: restart the pod")
-	return &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: "default-route", Err: why}
 }
 
 // selectedFor returns what a pod has selected a with, if a pod has selected it.

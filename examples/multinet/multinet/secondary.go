@@ -121,25 +121,19 @@ func (s *secondary) attach(
 	if a.Origin == nil {
 		a.Origin = nad.Origin{Use: nad.Attached}.JSON()
 	}
-	infoDir := ""
-	if err := s.own.Value("deviceInfoDir", &infoDir); err != nil {
+	own := &config{call: s.own}
+	if err := s.own.Value("deviceInfoDir", &own.DeviceInfoDir); err != nil {
 		return err
 	}
-	info := deviceInfo(s.Root, s.own.Manager, infoDir)
 	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
 		NetNS: a.NetNS,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			named := a
 			named.IfName, err = freeName(r.Key.IfName, s.IfName, taken)
-			return []delegate.Attachment{info.Assign(named)}, err
+			return []delegate.Attachment{own.deviceInfo().Assign(named)}, err
 		},
-		Prepare: func(_ context.Context, plan []delegate.Attachment) error {
-			if err := info.Fill(plan...); err != nil {
-				complain(s.Call, err)
-			}
-			return nil
-		},
-		Report: report,
+		Prepare: own.fill,
+		Report:  report,
 	})
 	return err
 }
