@@ -155,7 +155,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 }
 
 // An error of asking for claims ends the ADD with its code, and nothing has been looked up.
-// What the pod may not select comes first.
+// Claims are asked for even if the pod selects what it may not have: they are told of it.
 func TestClaimsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -179,6 +179,11 @@ func TestClaimsThatAreNotKnown(t *testing.T) {
 			t.Errorf("asked %q", asked)
 		}
 	}
+	h := newHost(t, "1.0.0")
+	var asked []string
+	h.cluster = claiming(&asked)
+	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("[{")), podOf("a")), 6, nad.NetworksAnnotation)
+	nodetest.Equal(t, "asked", asked, []string{"claims a/web u1"})
 }
 
 // Only a pod with a UID has claims, and only its ADD asks for them.

@@ -38,8 +38,8 @@ type Cluster struct {
 	Devices func(ctx context.Context, p nad.Pod) ([][]device.Device, error)
 
 	// Claims returns the networks that the pod p is to be attached to because of its
-	// ResourceClaims, in order. It is called once at most in an ADD, of a pod with a
-	// namespace and a UID. An error ends the ADD, with the CNI code of the error. If Claims is nil, pods
+	// ResourceClaims, in order. It is called once in an ADD of a pod with a namespace and
+	// a UID. An error ends the ADD, with the CNI code of the error. If Claims is nil, pods
 	// have no claims.
 	Claims func(ctx context.Context, p nad.Pod) ([]Claimed, error)
 

@@ -49,11 +49,11 @@ func (c *config) attachments(ctx context.Context) ([]choice, []delegate.Attachme
 // the pod asks for a network that it may not have, choices fails. Nothing has been looked
 // up then, so that the pod does not learn what exists.
 func (c *config) choices(ctx context.Context, annotations map[string]string) ([]choice, error) {
-	primary, selected, err := c.asked(annotations)
+	claimed, err := c.claimed(ctx) // first: its claims are told if anything else fails
 	if err != nil {
 		return nil, err
 	}
-	claimed, err := c.claimed(ctx)
+	primary, selected, err := c.asked(annotations)
 	if err != nil {
 		return nil, err
 	}
