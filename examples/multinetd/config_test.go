@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -12,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/examples/multinetd/cluster"
@@ -32,6 +33,14 @@ func raw(object string) (keys map[string]json.RawMessage) {
 		panic(err)
 	}
 	return keys
+}
+
+// configOf reads a configuration file with this text, and a command line.
+func configOf(t *testing.T, text string, args ...string) (*config, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "daemon.json")
+	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
+	return readConfig(args, file, nil)
 }
 
 // node makes a root directory as nodes have it.
@@ -58,7 +67,6 @@ func TestConfig(t *testing.T) {
 		errs string
 	}{
 		{name: "nothing", want: func(*config) {}},
-		{name: "an empty object", file: `{}`, want: func(*config) {}},
 		{
 			name: "everything",
 			file: `{"socketDir":"/run/x/","chrootDir":"$ROOT","queueDir":"/q","metricsAddress":"127.0.0.1:9","multusMetrics":true,"logFormat":"json",
@@ -182,11 +190,7 @@ func TestConfig(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "daemon.json")
-			if tt.file != "" {
-				nodetest.OK(t, os.WriteFile(file, []byte(strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(tt.file)), 0o600))
-			}
-			got, err := readConfig(tt.args, file, nil)
+			got, err := configOf(t, strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(cmp.Or(tt.file, "{}")), tt.args...)
 			if tt.errs != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.errs) {
 					t.Errorf("err = %v, want %q", err, tt.errs)
@@ -194,7 +198,7 @@ func TestConfig(t *testing.T) {
 				return
 			}
 			nodetest.OK(t, err)
-			nodetest.Equal(t, "configuration", got, defaults(tt.want), cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir", "given"), cmpopts.IgnoreUnexported(publishing{}))
+			nodetest.Equal(t, "configuration", got, defaults(tt.want), gocmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir", "given"), cmpopts.IgnoreUnexported(publishing{}))
 		})
 	}
 }
@@ -228,7 +232,6 @@ func TestNamedFileMustExist(t *testing.T) {
 func TestDefinitionsAreKeptApart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := filepath.Join(dir, "daemon.json")
 	nodetest.OK(t, os.Symlink("nets", filepath.Join(dir, "link")))
 	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "nets"), 0o700))
 	const on = `"kubeconfig":"/absent",`
@@ -248,8 +251,7 @@ func TestDefinitionsAreKeptApart(t *testing.T) {
 		{on + `"nadDir":"$DIR/state","cniDir":"$DIR/state"`, "cniDir"},
 	} {
 		text := strings.ReplaceAll("{"+tt.file+"}", "$DIR", dir)
-		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-		c, err := readConfig(nil, file, nil)
+		c, err := configOf(t, text)
 		nodetest.OK(t, err)
 		err = c.findCluster(nil, filepath.Join(dir, "token"))
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
@@ -258,21 +260,24 @@ func TestDefinitionsAreKeptApart(t *testing.T) {
 	}
 }
 
-// The configuration that the daemon uses without a request consists of the keys in
-// its file.
+// The configuration that the daemon uses without a request consists of the keys in its file. The
+// records of the published network are in the directory that its requests use: keys in the file
+// replace those of the network, in upper or lower case.
 func TestConfigurationWithoutARequest(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "f")
-	for text, want := range map[string][2]string{
-		`{}`:                               {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet"},
-		`{"cniDir":"/state/","type":"x"}`:  {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state"},
-		`{"parallel":false,"CNIDIR":"/s"}`: {`{"CNIDIR":"/s","parallel":false,"type":"multinet-shim"}`, "/s"},
+	const published = `"multusConfigFile":"auto","network":{"cniDir":"/other"}`
+	for text, want := range map[string]struct{ conf, records, published string }{
+		`{}`:                                    {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet", "/var/lib/cni/multinet"},
+		`{"cniDir":"/state/","type":"x"}`:       {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state", "/state"},
+		`{"parallel":false,"CNIDIR":"/s"}`:      {`{"CNIDIR":"/s","parallel":false,"type":"multinet-shim"}`, "/s", "/s"},
+		`{` + published + `}`:                   {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet", "/other"},
+		`{"cniDir":"/state",` + published + `}`: {`{"cniDir":"/state","type":"multinet-shim"}`, "/state", "/state"},
+		`{"CNIDIR":"/state",` + published + `}`: {`{"CNIDIR":"/state","type":"multinet-shim"}`, "/state", "/state"},
 	} {
-		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-		c, err := readConfig(nil, file, nil)
+		c, err := configOf(t, text)
 		nodetest.OK(t, err)
-		if got := string(c.multinet()); got != want[0] || c.stateDir != want[1] {
-			t.Errorf("%s: %s, %s", text, got, c.stateDir)
+		if got := string(c.multinet()); got != want.conf || c.stateDir != want.records || c.publish.stateDir != want.published {
+			t.Errorf("%s: %s, records in %s, of the published network in %s", text, got, c.stateDir, c.publish.stateDir)
 		}
 	}
 }

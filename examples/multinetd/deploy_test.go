@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,31 +15,31 @@ func deployed(t *testing.T, name string) string {
 	return string(text)
 }
 
-// The daemon accepts the configuration of its DaemonSet, which has no key without
-// effect, and the probes use the address of its metrics.
+// configured is the configuration in a file of the manifests, on a node with this root. It has no
+// key without effect, and the node has a copy of all definitions: one that restarts while the API
+// is away then starts pods with networks.
+func configured(t *testing.T, file string) (c *config, root string) {
+	t.Helper()
+	root = node(t)
+	c, err := configOf(t, strings.ReplaceAll(deployed(t, file), `"/host"`, `"`+root+`"`))
+	nodetest.OK(t, err)
+	if want := root + "/var/lib/cni/multinet.nad"; len(c.ignored) > 0 || c.ChrootDir != root || c.cluster.NADDir != want || c.checkNADDir() != nil {
+		t.Errorf("%+v: definitions are copied to %q, want %q: %v", c, c.cluster.NADDir, want, c.checkNADDir())
+	}
+	return c, root
+}
+
+// The daemon accepts the configuration of its DaemonSet, and the probes use the address of its
+// metrics.
 func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
-	conf := deployed(t, "deploy/daemon/daemon-config.json")
-	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
-	nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600))
-	c, err := readConfig([]string{"--config", file}, "", nil)
-	nodetest.OK(t, err)
-	if len(c.ignored) > 0 || c.ChrootDir != root || c.publish.Dir != root+"/etc/cni/net.d" {
-		t.Errorf("%+v", c)
+	c, root := configured(t, "deploy/daemon/daemon-config.json")
+	if c.publish.Dir != root+"/etc/cni/net.d" {
+		t.Errorf("published in %s", c.publish.Dir)
 	}
-	wantCopies(t, c, root)
 	host, port, _ := strings.Cut(c.MetricsAddress, ":")
 	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "{host: "+host+", port: "+port+","); n != 2 {
 		t.Errorf("%d probes ask at %s, want 2", n, c.MetricsAddress)
-	}
-}
-
-// wantCopies fails unless a node with c has a copy of all definitions: a node that restarts
-// while the API is away then starts pods with networks.
-func wantCopies(t *testing.T, c *config, root string) {
-	t.Helper()
-	if want := root + "/var/lib/cni/multinet.nad"; c.cluster.NADDir != want || c.checkNADDir() != nil {
-		t.Errorf("definitions are copied to %q, want %q: %v", c.cluster.NADDir, want, c.checkNADDir())
 	}
 }
 
@@ -48,13 +47,8 @@ func wantCopies(t *testing.T, c *config, root string) {
 // the pods of its node.
 func TestExampleOfClaimsIsAConfiguration(t *testing.T) {
 	t.Parallel()
-	conf := deployed(t, "deploy/dra/examples/daemon-config.json")
-	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
-	nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600))
-	c, err := readConfig([]string{"--config", file}, "", nil)
-	nodetest.OK(t, err)
-	wantCopies(t, c, root)
-	if d := c.cluster.DRA; len(c.ignored) > 0 || d == nil || d.Driver == "" || len(d.Networks) == 0 {
+	c, _ := configured(t, "deploy/dra/examples/daemon-config.json")
+	if d := c.cluster.DRA; d == nil || d.Driver == "" || len(d.Networks) == 0 {
 		t.Errorf("%+v", c)
 	}
 	if !strings.Contains(deployed(t, "deploy/dra/kustomization.yaml"), "resources: [pods], verbs: [list, watch]") {

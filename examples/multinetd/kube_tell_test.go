@@ -209,11 +209,8 @@ func TestPluginsLearnNothingOfCredentials(t *testing.T) {
 func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := filepath.Join(dir, "daemon-config.json")
-	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
-		"misspelt":1,"statusPolicy":"async","statusRate":1,"nodeName":"n1"}`, dir+"/run", dir+"/state")
-	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	c, err := readConfig(nil, file, nil)
+	c, err := configOf(t, fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
+		"misspelt":1,"statusPolicy":"async","statusRate":1,"nodeName":"n1"}`, dir+"/run", dir+"/state"))
 	nodetest.OK(t, err)
 	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
 	log := &nodetest.Log{}
@@ -292,25 +289,21 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 // What cannot be read of a device is said once, and nothing else fails.
 func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T) {
 	t.Parallel()
-	for what, text := range map[string]string{"torn": `{"type":"pci"`, "not an object": `[]`, "large": `{"type":"` + strings.Repeat("x", 1<<20) + `"}`} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			w, k := withDevices(t)
-			w.writeInfo(t, "a", text)
-			k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
-			a := w.pod(t, "one")
-			want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
-			w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod one DeviceInfoLost") })
-			w.until(t, "there is a status", func() bool { return strings.Contains(w.status("one"), "net1") })
-			w.until(t, "all is told", func() bool { return slices.Contains(w.events(), "Pod one AddedInterface") })
-			if n := strings.Count(w.logged.String(), "device information of net1"); n != 1 {
-				t.Errorf("said %d times", n)
-			}
-			want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
-			if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
-				t.Errorf("device information left: %v, %v", left, err)
-			}
-		})
+	w, k := withDevices(t)
+	w.writeInfo(t, "a", `{"type":"pci"`)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
+	w.until(t, "there is a status", func() bool { return strings.Contains(w.status("one"), "net1") })
+	w.until(t, "all is told", func() bool {
+		return slices.Contains(w.events(), "Pod one DeviceInfoLost") && slices.Contains(w.events(), "Pod one AddedInterface")
+	})
+	if n := strings.Count(w.logged.String(), "device information of net1"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+		t.Errorf("device information left: %v, %v", left, err)
 	}
 }
 

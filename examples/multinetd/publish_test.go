@@ -89,9 +89,7 @@ func TestPublishingConfig(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "daemon.json")
-			nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600))
-			c, err := readConfig(nil, file, nil)
+			c, err := configOf(t, strings.ReplaceAll(tt.file, "$ROOT", root))
 			if tt.errs != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.errs) {
 					t.Errorf("err = %v, want %q", err, tt.errs)
@@ -295,24 +293,5 @@ func TestTakesOverInTheRootOfTheNode(t *testing.T) {
 	a := w.adopter(t.Context())
 	if a.Node.Root != root || a.Node.CacheDir != "/run/cni" || a.Node.MultusDir != "/var/lib/cni/multus" || a.Life.Root != root || a.Life.Dir != root+w.dir+"/state" {
 		t.Errorf("%+v, records in %s", a.Node, a.Life.Dir)
-	}
-}
-
-// The records of the published network are in the directory that its requests use:
-// keys in the daemon's file replace those of the network, in upper or lower case.
-func TestRecordsOfThePublishedNetwork(t *testing.T) {
-	t.Parallel()
-	for keys, want := range map[string]string{
-		``:                   "/other",
-		`,"cniDir":"/state"`: "/state",
-		`,"CNIDIR":"/state"`: "/state",
-	} {
-		file := filepath.Join(t.TempDir(), "daemon.json")
-		nodetest.OK(t, os.WriteFile(file, []byte(`{"multusConfigFile":"auto","network":{"cniDir":"/other"}`+keys+`}`), 0o600))
-		c, err := readConfig(nil, file, nil)
-		nodetest.OK(t, err)
-		if c.publish.stateDir != want {
-			t.Errorf("%s: records in %s", keys, c.publish.stateDir)
-		}
 	}
 }

@@ -105,12 +105,8 @@ func (c Config) complete() (Config, error) {
 	c.BinDir = cmp.Or(c.BinDir, "/opt/cni/bin")
 	c.Sweep = cmp.Or(c.Sweep, multinet.Duration(time.Minute))
 	errs := []error{api.CheckPluginIndex(c.Index), api.CheckPluginName(c.Name)}
-	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir))
-	for i, d := range []multinet.Duration{c.Margin, c.Sweep} {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s %v is negative", []string{"margin", "sweep"}[i], time.Duration(d)))
-		}
-	}
+	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir),
+		daemon.NotNegative("margin", time.Duration(c.Margin)), daemon.NotNegative("sweep", time.Duration(c.Sweep)))
 	var err error
 	c.StateDir, err = plugin.CheckStateDir(cmp.Or(c.StateDir, "/var/lib/cni/nri"))
 	if err != nil {
