@@ -47,10 +47,18 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), progressKey{}, &at))
 	var answered atomic.Bool // whoever sets it first decides the answer
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
-	result := make(chan error, 1)
-	started, ended := p.work.within(at.by, func(context.Context) {
+	late := make(chan struct{})
+	timer := time.AfterFunc(time.Until(at.by), func() {
+		if answer() {
+			cancel(errLate)
+			close(late)
+		}
+	})
+	defer timer.Stop()
+	err := error(errEnds)
+	done := p.work.start(func(context.Context) {
 		defer cancel(nil)
-		err := p.attach(ctx, s, namespace(s), func() error {
+		err = p.attach(ctx, s, namespace(s), func() error {
 			if !answer() {
 				return errLate
 			}
@@ -59,17 +67,13 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 		if err != nil && !answer() {
 			p.log().WarnContext(ctx, "ADD abandoned after its timeout", slog.Any("err", failed("ADD", s, err)))
 		}
-		result <- err
 	})
-	switch {
-	case !started:
-		cancel(nil)
-		return errEnds
-	case !ended && answer():
-		cancel(errLate)
+	select {
+	case <-done:
+		return err
+	case <-late:
 		return at.late()
 	}
-	return <-result // it is there, or comes now
 }
 
 // A progress holds the last plugin that was run for a request, and when the request must be
@@ -143,15 +147,19 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 // deadline, and the DEL goes on.
 func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
 	p.pods.forget(s.GetId())
-	started, ended := p.work.within(p.opened.Load().conf.answerBy(ctx), func(end context.Context) {
+	late := time.NewTimer(time.Until(p.opened.Load().conf.answerBy(ctx)))
+	defer late.Stop()
+	done := p.work.start(func(alive context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
 		defer cancel()
-		defer context.AfterFunc(end, cancel)()
+		defer context.AfterFunc(alive, cancel)()
 		if err := p.detach(ctx, s.GetId(), s.GetUid(), namespace(s)); err != nil {
 			p.log().ErrorContext(ctx, "still attached", slog.Any("err", failed(op, s, err)))
 		}
 	})
-	if started && !ended { // what has not started, the next plugin detaches
+	select {
+	case <-done: // or the plugin is stopping, and the next one detaches what is recorded
+	case <-late.C:
 		p.log().WarnContext(ctx, "DEL continues after the answer", who(podIn(s)))
 	}
 }

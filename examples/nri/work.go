@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"sync"
-	"time"
 )
 
 // work is everything that the plugin is doing for requests. Its zero value is ready for use.
@@ -15,31 +14,22 @@ type work struct {
 	cease context.CancelFunc
 }
 
-// within starts do, unless work has ended, and waits for it, but not beyond by. The context of
-// do ends with work.
-func (w *work) within(by time.Time, do func(context.Context)) (started, ended bool) {
-	done := make(chan struct{})
+// start runs do in the background, unless work has ended. The context of do ends with work.
+// done is closed when do has returned, or will not run.
+func (w *work) start(do func(alive context.Context)) (done chan struct{}) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	done = make(chan struct{})
 	alive := w.begin()
-	started = alive.Err() == nil
-	if started {
-		w.running.Go(func() {
-			defer close(done)
-			do(alive)
-		})
+	if alive.Err() != nil {
+		close(done)
+		return done
 	}
-	w.mu.Unlock()
-	if !started {
-		return false, false
-	}
-	timer := time.NewTimer(time.Until(by))
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true, true
-	case <-timer.C:
-		return true, false
-	}
+	w.running.Go(func() {
+		defer close(done)
+		do(alive)
+	})
+	return done
 }
 
 // begin returns the context of work. The lock is held.
