@@ -22,30 +22,19 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Reason is why there is an Event.
-type Reason string
-
-// The reasons of warnings. A program may have others of its own.
+// The reasons of Events that this package makes by itself.
 const (
-	FailedAddingInterface   Reason = "FailedAddingInterface"
-	FailedRemovingInterface Reason = "FailedRemovingInterface"
+	addedInterface   = "AddedInterface"   // normal
+	removedInterface = "RemovedInterface" // normal
 
-	NoNetworkFound   Reason = "NoNetworkFound"   // a definition does not exist
-	InvalidNetwork   Reason = "InvalidNetwork"   // a definition or a selection cannot be used
-	NetworkForbidden Reason = "NetworkForbidden" // by the policy of the node
-	NetworksIgnored  Reason = "NetworksIgnored"  // what a pod asks for is not done
-
-	addedInterface   Reason = "AddedInterface"   // normal
-	removedInterface Reason = "RemovedInterface" // normal
-
-	statusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
-	statusOverwritten Reason = "StatusOverwritten" // by somebody else
-	statusTrimmed     Reason = "StatusTrimmed"     // because it would be too long
+	statusNotWritten  = "StatusNotWritten"  // the API server refuses it
+	statusOverwritten = "StatusOverwritten" // by somebody else
+	statusTrimmed     = "StatusTrimmed"     // because it would be too long
 )
 
-// kind returns the type of Events.
-func (r Reason) kind() string {
-	if r == addedInterface || r == removedInterface {
+// typeOf returns the type of the Events with a reason.
+func typeOf(reason string) string {
+	if reason == addedInterface || reason == removedInterface {
 		return corev1.EventTypeNormal
 	}
 	return corev1.EventTypeWarning
@@ -90,9 +79,8 @@ type Events struct {
 
 // An event is one that is to be sent.
 type event struct {
-	about        corev1.ObjectReference
-	reason       Reason
-	action, note string
+	about                corev1.ObjectReference
+	reason, action, note string
 
 	// Two Events that differ in these alone say the same.
 	name string
@@ -157,9 +145,10 @@ func attached(n status.Network) string {
 	return strings.Join(append(parts, n.Name), " ")
 }
 
-// Pod adds a warning about a pod. action is one word: what was tried, such as AddNetwork, or
-// the interface concerned. A container outside of Kubernetes has no Events.
-func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
+// Pod adds a warning about a pod. reason is one word, such as NoNetworkFound, and so is action:
+// what was tried, such as AddNetwork, or the interface concerned. A container outside of
+// Kubernetes has no Events.
+func (e *Events) Pod(pod nad.Pod, reason, action, note string) {
 	if pod.Valid() {
 		e.add(podReference(pod), reason, action, note)
 	}
@@ -167,7 +156,7 @@ func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 
 // Definition adds a warning about a definition. The same text is sent again for each version
 // of the definition.
-func (e *Events) Definition(d nad.Definition, reason Reason, action, note string) {
+func (e *Events) Definition(d nad.Definition, reason, action, note string) {
 	e.add(corev1.ObjectReference{
 		APIVersion: definitionVersion.String(), Kind: definitionKind,
 		Namespace: d.Namespace, Name: d.Name, UID: types.UID(d.UID), ResourceVersion: d.Version,
@@ -175,7 +164,7 @@ func (e *Events) Definition(d nad.Definition, reason Reason, action, note string
 }
 
 // program adds an Event about the program itself, see [View.NewEvents].
-func (e *Events) program(reason Reason, action, note string) {
+func (e *Events) program(reason, action, note string) {
 	if e != nil && e.self.Name != "" {
 		e.add(e.self, reason, action, note)
 	}
@@ -200,14 +189,14 @@ func podReference(pod nad.Pod) corev1.ObjectReference {
 }
 
 // add queues an Event, unless it is a warning that is there already.
-func (e *Events) add(about corev1.ObjectReference, reason Reason, action, note string) {
+func (e *Events) add(about corev1.ObjectReference, reason, action, note string) {
 	if e == nil {
 		return
 	}
-	ev := event{about: about, reason: reason, action: cut(cmp.Or(action, string(reason)), eventAction), note: cut(note, eventNote), at: time.Now()}
+	ev := event{about: about, reason: reason, action: cut(cmp.Or(action, reason), eventAction), note: cut(note, eventNote), at: time.Now()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	warning := reason.kind() == corev1.EventTypeWarning
+	warning := typeOf(reason) == corev1.EventTypeWarning
 	if _, told := e.told.Get(ev.said()); warning && told {
 		return
 	}
@@ -312,10 +301,10 @@ func (e *Events) post(ctx context.Context, ev event) error {
 			ReportingController: e.controller,
 			ReportingInstance:   e.instance,
 			Action:              ev.action,
-			Reason:              string(ev.reason),
+			Reason:              ev.reason,
 			Regarding:           ev.about,
 			Note:                ev.note,
-			Type:                ev.reason.kind(),
+			Type:                typeOf(ev.reason),
 		})
 	}).Into(&eventsv1.Event{})
 	if apierrors.IsAlreadyExists(err) {

@@ -89,8 +89,8 @@ func TestNilEventsHaveNone(t *testing.T) {
 	e.Run(t.Context())
 	e.Added(aPod("a"), networks())
 	e.Removed(aPod("a"), "net1", "blue")
-	e.Pod(aPod("a"), NoNetworkFound, "", "")
-	e.Definition(nad.Definition{}, InvalidNetwork, "", "")
+	e.Pod(aPod("a"), "NoNetworkFound", "", "")
+	e.Definition(nad.Definition{}, "InvalidNetwork", "", "")
 	e.program(statusNotWritten, "", "")
 	wantStats(t, e, 0, 0)
 }
@@ -101,18 +101,18 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 		e, api, _ := newEvents(t)
 		d := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: "storage"}, Version: "7"}
 		for range 3 {
-			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
-			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/y")
-			e.Pod(aPod("b"), NoNetworkFound, "AddNetwork", "no blue/x")
-			e.Definition(d, InvalidNetwork, "AddNetwork", "version 7")
+			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
+			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/y")
+			e.Pod(aPod("b"), "NoNetworkFound", "AddNetwork", "no blue/x")
+			e.Definition(d, "InvalidNetwork", "AddNetwork", "version 7")
 			settle(time.Minute)
 		}
 		d.Version = "8"
-		e.Definition(d, InvalidNetwork, "AddNetwork", "version 7")
+		e.Definition(d, "InvalidNetwork", "AddNetwork", "version 7")
 		settle(time.Minute)
 		nodetest.Equal(t, "sent", sent(api), []string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"})
 		settle(time.Hour)
-		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"no blue/x"}, sent(api)); diff != "" {
 			t.Errorf("after an hour: %s", diff)
@@ -143,7 +143,7 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 		api.fail(repeat(answer{delay: time.Hour}, 100)...)
 		begin := time.Now()
 		for i := range 3 * eventQueue {
-			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
+			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
 			if i == 0 {
 				synctest.Wait() // the first is on its way
 			}
@@ -167,7 +167,7 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 		e, api, stop := newEvents(t)
 		api.fail(answer{delay: time.Second})
 		for i := range 10 {
-			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
+			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
 		}
 		synctest.Wait()
 		begin := time.Now()
@@ -199,7 +199,7 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e, api, _ := newEvents(t)
 				api.fail(test.answers...)
-				e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+				e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 				settle(time.Hour)
 				var times []time.Duration
 				for _, r := range api.take() {
@@ -217,14 +217,14 @@ func TestAnEventIsTriedForTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, api, _ := newEvents(t)
 		api.fail(repeat(answer{err: errRefused}, 1000)...)
-		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		settle(time.Hour)
 		if n := api.count(); n < 20 || n > 30 {
 			t.Errorf("%d requests, want about 24", n)
 		}
 		wantStats(t, e, 0, 1)
 		// It was never told, so it is worth telling.
-		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
 		if n := api.count(); n != 1 {
 			t.Errorf("%d requests for the next one, want 1", n)

@@ -151,16 +151,16 @@ func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
 	s := withServer(t, Config{}, StatusWait)
 	long := strings.Repeat("ä", 2000)
 	definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
-	s.events.Pod(aPod("a"), NoNetworkFound, long, long)
+	s.events.Pod(aPod("a"), "NoNetworkFound", long, long)
 	s.events.Pod(aPod(strings.Repeat("p", 253)), addedInterface, "", "")
-	s.events.Definition(definition, InvalidNetwork, "AddNetwork", "text")
+	s.events.Definition(definition, "InvalidNetwork", "AddNetwork", "text")
 	s.events.program(statusNotWritten, "PatchStatus", "text")
 	node := s.view.NewEvents(nad.Pod{})
 	running(t, node.Run)
 	node.program(statusNotWritten, "PatchStatus", "text")
 	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
 	for _, e := range kubetest.List[eventsv1.Event](s.server) {
-		if want := e.Reason == string(addedInterface); (e.Type == corev1.EventTypeNormal) != want {
+		if want := e.Reason == addedInterface; (e.Type == corev1.EventTypeNormal) != want {
 			t.Errorf("%s is %s", e.Reason, e.Type)
 		}
 		for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {

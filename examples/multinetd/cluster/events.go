@@ -26,10 +26,18 @@ type add struct {
 
 type addKey struct{}
 
-// Reasons of Events that package kube does not have.
+// Reasons of Events.
 const (
-	deviceInfoLost    kube.Reason = "DeviceInfoLost"    // a device information file cannot be written or read
-	claimMetadataLost kube.Reason = "ClaimMetadataLost" // containers do not see what their claims are attached to
+	failedAddingInterface   = "FailedAddingInterface"
+	failedRemovingInterface = "FailedRemovingInterface"
+
+	noNetworkFound   = "NoNetworkFound"   // a definition does not exist
+	invalidNetwork   = "InvalidNetwork"   // a definition or a selection cannot be used
+	networkForbidden = "NetworkForbidden" // by the policy of the node
+	networksIgnored  = "NetworksIgnored"  // what a pod asks for is not done
+
+	deviceInfoLost    = "DeviceInfoLost"    // a device information file cannot be written or read
+	claimMetadataLost = "ClaimMetadataLost" // containers do not see what their claims are attached to
 )
 
 // addOf returns the ADD that ctx is for, or nil.
@@ -88,7 +96,7 @@ func (c *Cluster) tellFailed(p nad.Pod, a *add, err error) {
 	}
 	c.events.Pod(p, reason, "AddNetwork", status.Error(err).Error())
 	var bad *nad.Error
-	if d, used := a.definitions[ref]; used && reason == kube.InvalidNetwork && errors.As(err, &bad) {
+	if d, used := a.definitions[ref]; used && reason == invalidNetwork && errors.As(err, &bad) {
 		c.events.Definition(d, reason, "AddNetwork", status.Error(bad).Error()) // the same for all pods
 	}
 }
@@ -96,20 +104,20 @@ func (c *Cluster) tellFailed(p nad.Pod, a *add, err error) {
 // blame returns the reason of the Event for an ADD that has failed with err, and the
 // definition that is to blame, if it is known. The reason is empty for what users cannot
 // mend, or need not.
-func blame(err error) (reason kube.Reason, ref nad.Ref) {
+func blame(err error) (reason string, ref nad.Ref) {
 	var bad *nad.Error
 	if errors.As(err, &bad) {
 		ref = bad.Ref
 	}
 	switch {
 	case errors.Is(err, nad.ErrForbidden):
-		return kube.NetworkForbidden, ref
+		return networkForbidden, ref
 	case errors.Is(err, kube.ErrNotFound), bad != nil && errors.Is(bad, netconf.ErrNotFound):
-		return kube.NoNetworkFound, ref
+		return noNetworkFound, ref
 	case tooFew(err): // the pod must ask for more devices, or for other ones
-		return kube.InvalidNetwork, nad.Ref{}
+		return invalidNetwork, nad.Ref{}
 	case bad != nil && (errors.Is(bad, netconf.ErrInvalid) || errors.Is(bad, netconf.ErrDecode)):
-		return kube.InvalidNetwork, ref
+		return invalidNetwork, ref
 	}
 	return "", ref
 }
@@ -117,7 +125,7 @@ func blame(err error) (reason kube.Reason, ref nad.Ref) {
 // Leftover tells users of the pod of r that what its failed ADD has left cannot be removed
 // because of err.
 func (c *Cluster) Leftover(r lifecycle.Record, err error) {
-	c.events.Pod(multinet.PodOf(r), kube.FailedRemovingInterface, "RemoveNetwork",
+	c.events.Pod(multinet.PodOf(r), failedRemovingInterface, "RemoveNetwork",
 		"left of an attachment that failed, and tried again until it is removed: "+status.Error(err).Error())
 }
 
@@ -126,7 +134,7 @@ func (c *Cluster) Leftover(r lifecycle.Record, err error) {
 func (c *Cluster) tellIgnored(p kube.Pod) {
 	selected, err := multinet.Selected(p.Annotations)
 	if p.HostNetwork && !p.Deleted && (err != nil || len(selected) > 0) {
-		c.events.Pod(nad.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kube.NetworksIgnored, "AddNetwork",
+		c.events.Pod(nad.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, networksIgnored, "AddNetwork",
 			"the pod has the network of its node (hostNetwork): the networks that it selects are ignored")
 	}
 }

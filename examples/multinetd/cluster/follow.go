@@ -71,7 +71,7 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 		return done
 	}
 	if _, err := multinet.Selected(pod.Annotations); err != nil {
-		c.events.Pod(p, kube.InvalidNetwork, "AttachNetwork", status.Error(err).Error())
+		c.events.Pod(p, invalidNetwork, "AttachNetwork", status.Error(err).Error())
 		done.differs, done.err = true, err
 		return done
 	}
@@ -150,14 +150,14 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []l
 		if a := d.Attached; name == "" && a.IfName != "" {
 			name = cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 		}
-		action, reason, outcome := actionAttach, kube.FailedAddingInterface, outcomeFailed
+		action, reason, outcome := actionAttach, failedAddingInterface, outcomeFailed
 		if d.Op == lifecycle.OpDetach {
-			action, reason = actionDetach, kube.FailedRemovingInterface
+			action, reason = actionDetach, failedRemovingInterface
 		}
 		ifname := cmp.Or(d.Attached.IfName, d.Wanted.IfName)
 		switch {
 		case d.Op == "":
-			c.events.Pod(p, kube.NetworksIgnored, ifname, fmt.Sprintf(
+			c.events.Pod(p, networksIgnored, ifname, fmt.Sprintf(
 				"%s from %s stays as it is: what else the pod asks for has changed since it was attached", ifname, name))
 			continue
 		case d.Err != nil:
