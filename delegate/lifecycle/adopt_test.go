@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
@@ -148,6 +149,7 @@ func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 		{"damaged record", func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
 		{"nothing attached", func(_ *node, a *Adoption) { a.Attached = nil }, ErrPlan},
 		{"another container's", func(_ *node, a *Adoption) { a.Attached[1].ContainerID = "c2" }, ErrPlan},
+		{"a result that is too deep", func(_ *node, a *Adoption) { a.Attached[0].Result = raw(withResult(deep(bounds.Depth))) }, os.ErrNotExist},
 		{"name that is none", func(_ *node, a *Adoption) { a.Attached[1].IfName = "a/b" }, os.ErrNotExist},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

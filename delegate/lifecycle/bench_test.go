@@ -14,16 +14,6 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// What a whole ADD and DEL cost beside the plugins.
-func BenchmarkAddDel(b *testing.B) {
-	n := newNode(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		n.add(eth0)
-		n.del(eth0)
-	}
-}
-
 // GC of a node on which all is in order. live-B is what it has in memory when it
 // tells a plugin what is valid: all that it knows. Most of the time goes into
 // making the records; TMPDIR=/dev/shm saves that, and -short the most.

@@ -276,30 +276,3 @@ func TestResultsAreTooLargeTogether(t *testing.T) {
 	n.wantTrace("ADD bridge net0", "ADD bridge net1", "DEL bridge net1", "DEL bridge net0")
 	n.wantNothing()
 }
-
-func TestAdjustedResultThatCannotBeReadBackIsUndone(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	_, err := n.Add(t.Context(), eth0, Transaction{
-		Plan: pair(eth0).Plan,
-		Adjust: func(_ context.Context, added []delegate.Attached) error {
-			added[0].Result = raw(withResult(deep(bounds.Depth)))
-			return nil
-		},
-	})
-	nodetest.Code(t, err, 6)
-	if n.wantNothing(); err == nil || !strings.Contains(err.Error(), "1000 levels") {
-		t.Errorf("%.300v", err)
-	}
-}
-
-func TestAdoptRefusesWhatCannotBeReadBack(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := n.foreign(eth0, "")
-	a.Attached[0].Result = raw(withResult(deep(bounds.Depth)))
-	if adopted, err := n.Adopt(t.Context(), a); adopted || err == nil || !strings.Contains(err.Error(), "1000 levels") {
-		t.Errorf("adopted %t, %.300v", adopted, err)
-	}
-	n.wantRecords()
-}

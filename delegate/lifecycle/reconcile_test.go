@@ -552,47 +552,37 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 	}
 }
 
-// A network that was attached while it was wanted stays without its definition.
+// A network that was attached while it was wanted stays without its definition. One that
+// cannot be attached with its new options is not detached either.
 func TestReconcileReportsWhatCannotBePlanned(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.own()
-	n.reconcile(keep("ipvlan"))
-	gone := types.NewError(7, "no such definition", "")
-	r := keep()
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-		ws := wanted("ipvlan", "macvlan", "tuning")
-		for i := range 2 {
-			ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, gone }
+	for _, tt := range []struct {
+		before      string
+		then        []string
+		done, stays []string
+	}{
+		{"ipvlan", []string{"ipvlan", "macvlan", "tuning"}, []string{"ATTACH macvlan failed", "ATTACH tuning net2"}, []string{"ipvlan net1", "tuning net2"}},
+		{"ipvlan@hot0?a", []string{"ipvlan@hot0?b", "macvlan"}, []string{"ATTACH ipvlan failed", "ATTACH macvlan net1"}, []string{"ipvlan hot0", "macvlan net1"}},
+	} {
+		n := newNode(t)
+		n.own()
+		n.reconcile(keep(tt.before))
+		no := types.NewError(7, "no such definition", "")
+		r := keep()
+		r.Replace = true
+		r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+			ws := wanted(tt.then...)
+			for i := range len(ws) - 1 { // the last one can be
+				ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
+			}
+			return ws, nil
 		}
-		return ws, nil
+		done, err := n.Reconcile(t.Context(), eth0, r)
+		if d := cmp.Diff(tt.done, reconciled(done)); d != "" || !errors.Is(err, no) {
+			t.Errorf("%v\n%s", err, d)
+		}
+		n.wantAttachments(tt.stays...)
 	}
-	done, err := n.Reconcile(t.Context(), eth0, r)
-	if d := cmp.Diff([]string{"ATTACH macvlan failed", "ATTACH tuning net2"}, reconciled(done)); d != "" || !errors.Is(err, gone) {
-		t.Errorf("%v\n%s", err, d)
-	}
-	n.wantAttachments("ipvlan net1", "tuning net2")
-}
-
-// A network that cannot be attached with its new options is not detached either.
-func TestReconcileReplacesNothingByWhatCannotBePlanned(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.own()
-	n.reconcile(keep("ipvlan@hot0?a"))
-	no := types.NewError(7, "no such address", "")
-	r := keep()
-	r.Replace = true
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-		ws := wanted("ipvlan@hot0?b", "macvlan")
-		ws[0].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
-		return ws, nil
-	}
-	done, err := n.Reconcile(t.Context(), eth0, r)
-	if d := cmp.Diff([]string{"ATTACH ipvlan failed", "ATTACH macvlan net1"}, reconciled(done)); d != "" || !errors.Is(err, no) {
-		t.Errorf("%v\n%s", err, d)
-	}
-	n.wantAttachments("ipvlan hot0", "macvlan net1")
 }
 
 // Each attachment that Reconcile makes has its files, and loses them with it. One that

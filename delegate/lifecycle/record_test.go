@@ -437,7 +437,7 @@ func (n *node) laterVersion(k scratch.Key) {
 // wholeRecord has something at every place of a record's value, and
 // wholeChange of a change.
 const (
-	wholeRecord = `{"missed":1,"delegates":[{"ifname":"eth0","args":"A=1","capabilityArgs":{"mac":"x"},"unfinished":false,"gone":[1],"state":"",
+	wholeRecord = `{"missed":1,"delegates":[{"ifname":"eth0","args":"A=1","origin":{"use":"cluster"},"capabilityArgs":{"mac":"x"},"unfinished":false,"gone":[1],"state":"",
 		"netns":{"path":"/absent","dev":1,"inode":2,"unique":"x"},
 		"network":{"cniVersion":"1.1.0","name":"blue","disableCheck":false,"disableGC":false,"plugins":[{"type":"bridge","capabilities":{"mac":true}},{"type":"tuning"}]},
 		"result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.2/24","interface":0}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"search":["x"]}}}]}`

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,14 +118,8 @@ func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 // What was adopted may have no result, and a result may be of no known version.
 func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
 	blue, red := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")
-	blue.NetNS, red.NetNS = "/run/netns/c1", "/run/netns/c1"
-	adoption := Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
-	if adopted, err := n.Adopt(t.Context(), adoption); err != nil || !adopted {
-		t.Fatalf("%v, %v", adopted, err)
-	}
-	r := Record{Key: eth0, State: scratch.Added, Attached: adoption.Attached}
+	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
 	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
 	nodetest.Equal(t, "", r.Status(nil), want)
 }
@@ -145,38 +138,6 @@ func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
 	if got := (Record{}).Status(nil); got != nil {
 		t.Errorf("of nothing: %+v", got)
 	}
-}
-
-// An origin is for people. Whatever it is, the record is as good as any for CHECK and DEL.
-func TestDamagedOriginsHarmNothing(t *testing.T) {
-	t.Parallel()
-	for _, origin := range []string{`7`, `"x"`, `[]`, `null`, `{"use":7}`, `{"definition":"../x"}`, `{"a":1,"a":2}`} {
-		n := newNode(t)
-		n.add(eth0)
-		n.damageOrigin(eth0, origin)
-		if err := n.Check(t.Context(), eth0); err != nil {
-			t.Errorf("%s: CHECK: %v", origin, err)
-		}
-		n.wantStatus(nil, status.Network{Name: "blue", Interface: "eth0", Default: true}, status.Network{Name: "red", Interface: "net0"})
-		n.del(eth0)
-		n.wantNothing()
-	}
-}
-
-// damageOrigin puts origin in the record of k, as another version would have written it.
-func (n *node) damageOrigin(k scratch.Key, origin string) {
-	n.Helper()
-	store := n.store()
-	l, err := store.Lock(n.Context(), k.ContainerID)
-	nodetest.OK(n.TB, err)
-	r, err := store.Get(k)
-	if err == nil {
-		for i := range r.Value.Delegates {
-			r.Value.Delegates[i].Origin = raw(origin)
-		}
-		err = store.Put(l, r)
-	}
-	nodetest.OK(n.TB, errors.Join(err, l.Unlock()))
 }
 
 // STATUS tries what an ADD does first: it is an error if nothing can be written in the

@@ -342,50 +342,37 @@ func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// What another program has attached is not removed with another configuration
-// either, although nobody has kept its result.
-func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := n.foreign(eth0, "")
-	a.Gone = true
-	for i := range a.Attached {
-		a.Attached[i].Result, a.Attached[i].Added = nil, false
-	}
-	n.adopt(a, true)
-	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
-		if !strings.Contains(string(c.Stdin), "mode") {
-			return errors.New("not now")
-		}
-		return nil
-	})
-	s := newSweeper(n)
-	s.Current = func(delegate.Attachment) (netconf.Network, error) {
-		return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
-	}
-	s.sweep(Sweep{Failed: 1})
-	n.wantRecords("c1/eth0 deleting")
-}
-
 // What was attached is never removed with another configuration, even if the plugins are
-// the same and would succeed.
+// the same and would succeed; also if another program has attached it, and nobody has kept
+// its result.
 func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
-		if !strings.Contains(string(c.Stdin), "mode") {
-			return errors.New("not now")
+	for _, adopted := range []bool{true, false} {
+		n := newNode(t)
+		n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+			if !strings.Contains(string(c.Stdin), "mode") {
+				return errors.New("not now")
+			}
+			return nil
+		})
+		if adopted {
+			a := n.foreign(eth0, "")
+			a.Gone = true
+			for i := range a.Attached {
+				a.Attached[i].Result, a.Attached[i].Added = nil, false
+			}
+			n.adopt(a, true)
+		} else {
+			n.add(eth0)
+			if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+				t.Fatal("success")
+			}
 		}
-		return nil
-	})
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
-		t.Fatal("success")
+		s := newSweeper(n)
+		s.Current = func(delegate.Attachment) (netconf.Network, error) {
+			return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
+		}
+		s.sweep(Sweep{Failed: 1})
+		n.wantRecords("c1/eth0 deleting")
 	}
-	s := newSweeper(n)
-	s.Current = func(delegate.Attachment) (netconf.Network, error) {
-		return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
-	}
-	s.sweep(Sweep{Failed: 1})
-	n.wantRecords("c1/eth0 deleting")
 }

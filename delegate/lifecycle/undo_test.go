@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -63,6 +64,12 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 		"Adjust leaves a key twice": {func(_ *node, t *Transaction) {
 			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
 				added[0].Result = json.RawMessage(`{"cniVersion":"1.1.0","x":1,"x":2}`)
+				return nil
+			}
+		}, 6, all},
+		"Adjust makes a result too deep": {func(_ *node, t *Transaction) {
+			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
+				added[0].Result = raw(withResult(deep(bounds.Depth)))
 				return nil
 			}
 		}, 6, all},
@@ -119,26 +126,6 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 	}
 }
 
-// What is undone is undone with the results as the plugins gave them.
-func TestUndoUsesThePluginsOwnResults(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	tr := pair(eth0)
-	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
-		added[1].Result = json.RawMessage(`{"cniVersion":"1.1.0","dns":{}}`)
-		return nil
-	}
-	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("no") }
-	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
-		t.Fatal("Add succeeded")
-	}
-	prev, _ := nodetest.Stdin(t, n.Last("DEL macvlan"))["prevResult"].(map[string]any)
-	if prev["interfaces"] == nil {
-		t.Errorf("prevResult %v", prev)
-	}
-	n.wantNothing()
-}
-
 // What Adjust makes of the results is what CHECK and DEL hand to the plugins,
 // and what Add returns.
 func TestAdjustedResultsAreRecorded(t *testing.T) {
@@ -174,12 +161,11 @@ func TestAdjustedResultsAreRecorded(t *testing.T) {
 	n.wantNothing()
 }
 
-// A process that dies while it undoes what it has adjusted leaves the plugins'
-// own results, for the DEL that comes.
-func TestKilledWhileUndoingLeavesPluginsResults(t *testing.T) {
+// What Adjust has changed is undone with the plugins' own results: by the ADD, and by a DEL
+// after a process that has died in between.
+func TestUndoUsesThePluginsOwnResults(t *testing.T) {
 	t.Parallel()
-	dead := newNode(t)
-	dead.dieOn("DEL macvlan")
+	want := []string{"DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"}
 	tr := pair(eth0)
 	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
 		for i := range added {
@@ -188,11 +174,19 @@ func TestKilledWhileUndoingLeavesPluginsResults(t *testing.T) {
 		return nil
 	}
 	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
+	n := newNode(t)
+	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
+		t.Fatal("Add succeeded")
+	}
+	n.wantCalls(3, want...)
+	n.wantNothing()
+	dead := newNode(t)
+	dead.dieOn("DEL macvlan")
 	dead.dies(func() error { _, err := dead.Add(t.Context(), eth0, tr); return err })
-	n := nodeAt(t, dead.Dir)
+	n = nodeAt(t, dead.Dir)
 	n.wantRecords("c1/eth0 leftover")
 	n.del(eth0)
-	n.wantCalls(0, "DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>")
+	n.wantCalls(0, want...)
 }
 
 // A Report that fails because its context has ended says so.

@@ -157,16 +157,12 @@ func mayHold(pid int) bool {
 		return false // it is in another PID namespace, or dead
 	}
 	proc := "/proc/" + strconv.Itoa(pid)
-	data, err := os.ReadFile(proc + "/stat")
-	if err != nil {
+	status, err := os.ReadFile(proc + "/status")
+	switch {
+	case err != nil:
 		return unix.Kill(pid, 0) != unix.ESRCH
-	}
-	st, ok := parseStat(data)
-	if !ok {
-		return true
-	}
-	if st.state == 'Z' {
-		return !st.dead()
+	case ended(status):
+		return false
 	}
 	files, err := os.ReadDir(proc + "/fd")
 	return err != nil || len(files) == 0

@@ -29,24 +29,19 @@ func TestParseFdinfo(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
+func TestEnded(t *testing.T) {
 	t.Parallel()
-	const rest = " S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"
-	for _, text := range []string{"41 (sh)" + rest, "41 (a) R 1 (b)" + rest, "41 (\n)" + rest} {
-		if got, ok := parseStat([]byte(text)); !ok || got != (procStat{'S', 2}) {
-			t.Errorf("%q: %v, %v", text, got, ok)
-		}
-	}
-	for _, text := range []string{"", "41 (sh", "41 )(" + rest, "41 (sh) S 1 42", "41 (sh) SS" + rest[2:]} {
-		if got, ok := parseStat([]byte(text)); ok {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-	for state, want := range map[procStat]bool{
-		{state: 'S', threads: 1}: false, {state: 'Z', threads: 1}: true, {state: 'Z', threads: 2}: false, {state: 'X'}: true,
+	for text, want := range map[string]bool{
+		"Name:\tsh\nState:\tS (sleeping)\nThreads:\t1\n":         false,
+		"Name:\tState:\\nZ\nState:\tR (running)\nThreads:\t1\n":  false,
+		"Name:\tsh\nState:\tZ (zombie)\nPid:\t41\nThreads:\t1\n": true,
+		"Name:\tsh\nState:\tZ (zombie)\nPid:\t41\nThreads:\t2\n": false,
+		"Name:\tsh\nState:\tX (dead)\nThreads:\t1\n":             true,
+		"":    false,
+		"\n:": false,
 	} {
-		if state.dead() != want {
-			t.Errorf("%c with %d threads: dead %v", state.state, state.threads, !want)
+		if got := ended([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
 		}
 	}
 }
@@ -108,19 +103,4 @@ func TestKillOrphansOfNobody(t *testing.T) {
 		}
 		open(t, path)
 	}
-}
-
-// Whatever /proc holds, nothing panics.
-func FuzzParseProc(f *testing.F) {
-	f.Add("sh", "pos:\t0\nflags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n")
-	f.Add(") Z 1 2 3 (", "lock:\t1: FLOCK")
-	f.Add("\n", "flags:\t-1\nlock: 1: POSIX ADVISORY WRITE 42 0 0")
-	f.Fuzz(func(t *testing.T, comm, info string) {
-		_ = parseFdinfo([]byte(info))
-		_, _ = parseStat([]byte(comm))
-		got, ok := parseStat([]byte("41 (" + comm + ") S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"))
-		if want := (procStat{'S', 2}); !ok || got != want {
-			t.Errorf("%q: %v, %v", comm, got, ok)
-		}
-	})
 }

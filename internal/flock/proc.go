@@ -32,30 +32,14 @@ func parseFdinfo(data []byte) descriptor {
 	return d
 }
 
-// A procStat is what we need of /proc/PID/stat.
-type procStat struct {
-	state   byte
-	threads int
-}
-
-// parseStat reads the content of /proc/PID/stat, proc(5). The command, which
-// may hold anything, is between the first "(" and the last ")".
-func parseStat(data []byte) (procStat, bool) {
-	text := string(data)
-	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
-	if open < 0 || end < open {
-		return procStat{}, false
+// ended reports whether the process of status, the content of /proc/PID/status, has ended and
+// only its parent has not asked yet. While one of its threads lives it has not.
+func ended(status []byte) bool {
+	fields := make(map[string]string)
+	for line := range bytes.Lines(status) {
+		key, value, _ := strings.Cut(string(line), ":")
+		fields[key] = strings.TrimSpace(value)
 	}
-	f := strings.Fields(text[end+1:]) // from field 3 on
-	if len(f) < 20 || len(f[0]) != 1 {
-		return procStat{}, false
-	}
-	threads, err := strconv.Atoi(f[20-3])
-	return procStat{state: f[0][0], threads: threads}, err == nil
-}
-
-// dead reports whether the process has ended and only its parent has not asked
-// yet. While one of its threads lives it has not.
-func (s procStat) dead() bool {
-	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
+	state, threads := fields["State"], fields["Threads"]
+	return strings.HasPrefix(state, "X") || strings.HasPrefix(state, "Z") && threads == "1"
 }
