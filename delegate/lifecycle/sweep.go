@@ -187,21 +187,17 @@ func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)
 func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), after func(scratch.Key, bool, error)) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	next := make(chan scratch.Key)
-	for range min(sweepers, len(ks)) {
+	free := make(chan struct{}, sweepers)
+	for _, k := range ks {
+		free <- struct{}{}
 		wg.Go(func() {
-			for k := range next {
-				done, err := do(k)
-				mu.Lock()
-				after(k, done, err)
-				mu.Unlock()
-			}
+			done, err := do(k)
+			mu.Lock()
+			defer mu.Unlock()
+			after(k, done, err)
+			<-free
 		})
 	}
-	for _, k := range ks {
-		next <- k
-	}
-	close(next)
 	wg.Wait()
 }
 
