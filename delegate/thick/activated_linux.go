@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,16 +72,14 @@ func passed(env []string) (*net.UnixListener, error) {
 
 // number returns the value of the variable key, and 0 if there is none.
 func number(env []string, key string) (int, error) {
-	for _, e := range env {
-		value, found := strings.CutPrefix(e, key+"=")
-		if !found {
-			continue
-		}
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 {
-			return 0, fmt.Errorf("%s is not a number: %q", key, value)
-		}
-		return n, nil
+	i := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, key+"=") })
+	if i < 0 {
+		return 0, nil
 	}
-	return 0, nil
+	value := env[i][len(key)+1:]
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s is not a number: %q", key, value)
+	}
+	return n, nil
 }

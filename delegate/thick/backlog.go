@@ -22,8 +22,8 @@ type backlog struct {
 
 	mu     sync.Mutex // guards the following
 	dels   map[string]*queuedDel
-	unread error  // why the queue could not be read the last time, or nil
-	odd    string // problems when the queue was last read
+	unread error // why the queue could not be read the last time, or nil
+	odd    error // all that was wrong with it, for people
 }
 
 // A queuedDel is a DEL of the queue, until it is done.
@@ -48,13 +48,15 @@ func (b *backlog) listed(names []string, odd, err error) (news bool) {
 			b.dels[name] = &queuedDel{name: name, pause: firstPause}
 		}
 	}
-	text := ""
-	if all := errors.Join(odd, err); all != nil {
-		text = all.Error()
-	}
-	news = text != b.odd && text != ""
-	b.odd = text
+	all := errors.Join(odd, err)
+	news = isNews(b.odd, all)
+	b.odd = all
 	return news
+}
+
+// isNews reports whether err is an error that differs from the last one.
+func isNews(last, err error) bool {
+	return err != nil && (last == nil || last.Error() != err.Error())
 }
 
 // begin returns the DELs that are due, which are running from now on, and how long to wait
@@ -89,7 +91,7 @@ func (b *backlog) tried(d *queuedDel, err error) (news bool) {
 		delete(b.dels, d.name)
 		return false
 	}
-	news = d.err == nil || d.err.Error() != err.Error()
+	news = isNews(d.err, err)
 	d.err, d.running = err, false
 	d.due, d.pause = time.Now().Add(d.pause), min(2*d.pause, longestPause)
 	return news
@@ -136,8 +138,5 @@ func (b *backlog) why() error {
 	if more := len(all) - most; more > 0 {
 		all = append(all[:most], fmt.Errorf("and %d more have failed", more))
 	}
-	if b.odd != "" {
-		all = slices.Insert(all, 0, errors.New(b.odd))
-	}
-	return errors.Join(all...)
+	return errors.Join(slices.Insert(all, 0, b.odd)...)
 }

@@ -64,21 +64,12 @@ func (c command) removes() bool { return c == cmdDel || c == cmdGC }
 
 // run calls the function for the command. Only an ADD has a result.
 func (c *Commands) run(ctx context.Context, cmd command, a *skel.CmdArgs) (types.Result, error) {
-	var f func(context.Context, *skel.CmdArgs) error
-	switch cmd {
-	case cmdAdd:
-		if c.Add != nil {
-			return c.Add(ctx, a)
-		}
-	case cmdCheck:
-		f = c.Check
-	case cmdDel:
-		f = c.Del
-	case cmdGC:
-		f = c.GC
-	case cmdStatus:
-		f = c.Status
+	if cmd == cmdAdd && c.Add != nil {
+		return c.Add(ctx, a)
 	}
+	f := map[command]func(context.Context, *skel.CmdArgs) error{
+		cmdCheck: c.Check, cmdDel: c.Del, cmdGC: c.GC, cmdStatus: c.Status,
+	}[cmd]
 	if f == nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(cmd), "")
 	}

@@ -167,15 +167,9 @@ func (l *listener) Close() error {
 // makePrivate makes the directory if it is missing, and checks it.
 func makePrivate(dir string) error {
 	var st unix.Stat_t
-	err := unix.Lstat(dir, &st)
-	if err == unix.ENOENT {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-		err = unix.Lstat(dir, &st)
-	}
-	if err != nil {
-		return &fs.PathError{Op: "lstat", Path: dir, Err: err}
+	made := os.MkdirAll(dir, 0o700)
+	if err := unix.Lstat(dir, &st); err != nil {
+		return errors.Join(made, &fs.PathError{Op: "lstat", Path: dir, Err: err})
 	}
 	switch kind, euid := st.Mode&unix.S_IFMT, os.Geteuid(); {
 	case kind == unix.S_IFLNK:

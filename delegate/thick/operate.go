@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -120,7 +119,7 @@ func (sv *service) limiter(op *operation) *limiter {
 
 // perform runs op and answers a success. It undoes an ADD if nobody else would.
 func (sv *service) perform(ctx context.Context, op *operation) error {
-	body, err := sv.call(ctx, op)
+	body, err := sv.call(ctx, op, op.command)
 	if err == nil {
 		err = sv.dequeue(&op.order)
 	}
@@ -187,10 +186,18 @@ func (op *operation) stop(why, err error) error {
 	return &answered{code, err}
 }
 
-// call calls the plugin for op. body is the message that answers an ADD.
-func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
-	err = sv.run(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
-		if op.command == cmdStatus {
+// call calls the command c of the plugin for op, with arguments that the plugin may change.
+// body is the message that answers an ADD.
+func (sv *service) call(ctx context.Context, op *operation, c command) (body []byte, err error) {
+	err = sv.guarded(ctx, op.String(), func(ctx context.Context) error {
+		if op.commands == nil {
+			commands := sv.Commands
+			if op.more() {
+				commands = sv.Attach(op.with)
+			}
+			op.commands = &commands
+		}
+		if c == cmdStatus {
 			if err := sv.notReady(ctx); err != nil {
 				if !own(err) {
 					err = fmt.Errorf("%s: not ready: %w", op, err)
@@ -198,8 +205,10 @@ func (sv *service) call(ctx context.Context, op *operation) (body []byte, err er
 				return status.NotReady(err)
 			}
 		}
-		result, err := op.commands.run(ctx, op.command, a)
-		if err == nil && op.command == cmdAdd {
+		a := op.args
+		a.StdinData = bytes.Clone(a.StdinData)
+		result, err := op.commands.run(ctx, c, &a)
+		if err == nil && c == cmdAdd {
 			body, err = encode(result)
 		}
 		return err
@@ -214,26 +223,8 @@ func (sv *service) undo(ctx context.Context, op *operation) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
-	return sv.run(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
-		_, err := op.commands.run(ctx, cmdDel, a)
-		return err
-	})
-}
-
-// run calls f with arguments that f may change.
-func (sv *service) run(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
-	return sv.guarded(ctx, op.String(), func(ctx context.Context) error {
-		if op.commands == nil {
-			c := sv.Commands
-			if op.more() {
-				c = sv.Attach(op.with)
-			}
-			op.commands = &c
-		}
-		a := op.args
-		a.StdinData = bytes.Clone(a.StdinData)
-		return f(ctx, &a)
-	})
+	_, err := sv.call(ctx, op, cmdDel)
+	return err
 }
 
 // observe tells the Observer of op, which ended with err.

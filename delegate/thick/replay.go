@@ -40,8 +40,11 @@ func (sv *service) replay(ctx context.Context) {
 	}
 }
 
-// relist reads the queue, if no other daemon does.
+// relist reads the queue, if there is one and no other daemon reads it.
 func (sv *service) relist(ctx context.Context) {
+	if sv.Queue == "" {
+		return
+	}
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	names, odd, err := sv.reader.List(limited)
@@ -148,14 +151,14 @@ func (sv *service) dequeue(o *order) error {
 }
 
 // usable returns why the DELs in the queue are not done, or why shims cannot write to it.
-func (sv *service) usable() error {
+func (sv *service) usable(ctx context.Context) error {
 	if sv.Queue == "" {
 		return nil
 	}
 	if err := sv.backlog.failed(); err != nil {
 		return unreadable(err)
 	}
-	if err := queue.In(sv.Queue).Writable(); err != nil {
+	if err := queue.In(sv.Queue).Writable(ctx); err != nil {
 		return stopped("no DEL can be queued: "+err.Error(), err)
 	}
 	return nil

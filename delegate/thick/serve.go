@@ -75,16 +75,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
+	sv.relist(ctx) // an ADD that is accepted must know what is queued
 	replayed := make(chan struct{})
-	if s.Queue == "" {
-		close(replayed)
-	} else {
-		sv.relist(ctx) // an ADD that is accepted must know what is queued
-		go func() {
-			defer close(replayed)
-			sv.replay(replayCtx)
-		}()
-	}
+	go func() {
+		defer close(replayed)
+		sv.replay(replayCtx)
+	}()
 	var acceptErr error
 	accepted := make(chan struct{})
 	go func() {

@@ -33,6 +33,7 @@
 package thick
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -246,15 +247,8 @@ func (s *Server) service() *service {
 	return s.own
 }
 
-func (s *Server) drainTimeout() time.Duration { return or(s.DrainTimeout, 25*time.Second) }
-func (s *Server) undoTimeout() time.Duration  { return or(s.UndoTimeout, 10*time.Second) }
-
-func or(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
-}
+func (s *Server) drainTimeout() time.Duration { return cmp.Or(s.DrainTimeout, 25*time.Second) }
+func (s *Server) undoTimeout() time.Duration  { return cmp.Or(s.UndoTimeout, 10*time.Second) }
 
 func (s *Server) logger() *slog.Logger {
 	if s.Logger != nil {

@@ -14,10 +14,6 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// maxTrace is the longest part of a trace that is also sent as a header, so that
-// all parts fit into the daemon's limit for headers.
-const maxTrace = 4 << 10
-
 // ofContainer reports whether command is one of a single container.
 func ofContainer(command string) bool {
 	return command == "ADD" || command == "CHECK" || command == "DEL"
@@ -91,17 +87,6 @@ func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	if len(body) > wire.MaxBody {
 		return nil, errTooLarge
 	}
-	b := []byte("POST " + path + " HTTP/1.0\r\nHost: dummy\r\n")
-	for _, name := range wire.TraceEnv {
-		if value := r.Env[name]; value != "" && len(value) <= maxTrace && printable(value) {
-			b = append(b, name+": "+value+"\r\n"...)
-		}
-	}
-	b = fmt.Appendf(b, "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+	b := fmt.Appendf(nil, "POST %s HTTP/1.0\r\nHost: dummy\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, len(body))
 	return append(b, body...), nil
-}
-
-// printable reports whether s can be the value of a header.
-func printable(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

@@ -38,7 +38,7 @@ const (
 const MaxBody = 4 << 20
 
 // TraceEnv are the environment variables in which plugins get the trace of a request.
-// A request has them as HTTP headers with the same names.
+// A request has them in its Env, or as HTTP headers with the same names.
 //
 //nolint:gochecknoglobals // never written
 var TraceEnv = [...]string{"TRACEPARENT", "TRACESTATE", "BAGGAGE"}

@@ -434,3 +434,20 @@ func TestFilesOfAnotherVersion(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A List does not remove what Writable tries to write: it waits.
+func TestListWaitsForWritable(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	q := Queue{dir: dir, hook: func(call, _ string) error {
+		if call == "renameat" {
+			if _, _, err := In(dir).List(ended); !errors.Is(err, context.Canceled) {
+				t.Errorf("listed: %v", err)
+			}
+		}
+		return nil
+	}}
+	nodetest.OK(t, q.Writable(t.Context()))
+}
