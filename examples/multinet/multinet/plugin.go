@@ -1,13 +1,17 @@
 // Package multinet is the plugin multinet. The executable examples/multinet and the
 // daemon examples/multinetd both run it.
 //
-// An ADD (plugin.go) goes from the configuration (config.go) to the choices of networks: those
-// of the node (networks.go), and those of what the pod's annotations and claims ask for that it
-// may have (pod.go). They are found (networks.go) with their devices (device.go), and make the
-// plan (plan.go), which package lifecycle carries out.
+// The way of an ADD (plugin.go):
 //
-// The networks of a running container are changed in secondary.go, for others, and in
-// reconcile.go, for its pod. What is asked of a Kubernetes cluster is in cluster.go.
+//   - the configuration (config.go)
+//   - the choices of networks: those of the node (networks.go), and those that the pod's
+//     annotations and claims ask for and that it may have (pod.go)
+//   - the networks chosen (networks.go), with their devices (device.go)
+//   - the plan (plan.go), which package lifecycle carries out
+//
+// DEL and sweeps are in del.go, STATUS and the status of pods in status.go. The networks of a
+// running container are changed in secondary.go, for others, and in reconcile.go, for its pod.
+// What is asked of a Kubernetes cluster is in cluster.go.
 package multinet
 
 import (

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -134,7 +135,7 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 	}
 	take, taken := a.Life.Adopt, Adopted
 	if dryRun {
-		take, taken = adoptable(ctx, a.Life), Adoptable
+		take, taken = a.adoptable, Adoptable
 	}
 	var done []Outcome
 	for found, err := range n.Attachments() {
@@ -158,27 +159,14 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 }
 
 // adoptable returns what [lifecycle.Manager.Adopt] would answer, as far as the records tell.
-func adoptable(ctx context.Context, life *lifecycle.Manager) func(context.Context, lifecycle.Adoption) (bool, error) {
-	damaged := make(map[string]error)    // by container
-	recorded := make(map[[2]string]bool) // container and interface
-	for r, err := range life.Records(ctx) {
-		recorded[[2]string{r.Key.ContainerID, r.Key.IfName}] = true
-		for _, attached := range r.Attached {
-			recorded[[2]string{r.Key.ContainerID, attached.IfName}] = true
-		}
-		if err != nil {
-			damaged[r.Key.ContainerID] = err
-		}
+func (a *Adopter) adoptable(ctx context.Context, found lifecycle.Adoption) (bool, error) {
+	rs, err := a.Life.Container(ctx, found.Key.ContainerID)
+	recorded := func(ifName string) bool {
+		return slices.ContainsFunc(rs, func(r lifecycle.Record) bool {
+			return r.Key.IfName == ifName || slices.ContainsFunc(r.Attached, func(at delegate.Attached) bool { return at.IfName == ifName })
+		})
 	}
-	return func(_ context.Context, a lifecycle.Adoption) (bool, error) {
-		known := damaged[a.Key.ContainerID] != nil
-		for _, attached := range a.Attached {
-			at := [2]string{a.Key.ContainerID, attached.IfName}
-			known = known || recorded[at]
-			recorded[at] = true
-		}
-		return !known, damaged[a.Key.ContainerID]
-	}
+	return err == nil && !slices.ContainsFunc(found.Attached, func(at delegate.Attached) bool { return recorded(at.IfName) }), err
 }
 
 // Primaries returns the names of the networks that m has published ours in front of,
