@@ -22,22 +22,24 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
+// cluster starts what the examples have in place of a cluster, with its kubeconfig in a directory.
+func cluster() (server *kubetest.Server, dir, kubeconfig string) {
+	server = kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
+	dir, err := os.MkdirTemp("", "kube")
+	if err == nil {
+		kubeconfig, err = server.Kubeconfig(dir)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return server, dir, kubeconfig
+}
+
 // A daemon that asks a cluster for the definition of a network.
 func Example() {
-	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode) // in place of a cluster
-	defer server.Close()
+	server, dir, kubeconfig := cluster()
+	defer func() { server.Close(); _ = os.RemoveAll(dir) }()
 	kubetest.Put(server, kubetest.Definition{Namespace: "default", Name: "storage", Config: `{"type":"macvlan"}`})
-	dir, err := os.MkdirTemp("", "kube")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	kubeconfig, err := server.Kubeconfig(dir)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 
 	view, err := kube.Open(context.Background(), kube.Config{Kubeconfig: kubeconfig})
 	if err != nil {
@@ -105,20 +107,9 @@ func recorded(stateDir string) func(context.Context, nad.Pod) (kube.Status, erro
 
 // A plugin that writes the network-status of pods.
 func Example_networkStatus() {
-	server := kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode) // in place of a cluster
-	defer server.Close()
+	server, dir, kubeconfig := cluster()
+	defer func() { server.Close(); _ = os.RemoveAll(dir) }()
 	kubetest.Put(server, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "web", UID: "u1"}})
-	dir, err := os.MkdirTemp("", "kube")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	kubeconfig, err := server.Kubeconfig(dir)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 
 	view, err := kube.Open(context.Background(), kube.Config{Kubeconfig: kubeconfig})
 	if err != nil {

@@ -49,6 +49,19 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 	return k, c
 }
 
+// serving starts a kubelet that has a device for the pod web, with or without Get, and a client
+// that has asked it.
+func serving(t *testing.T, get bool) (*podresourcestest.Kubelet, *podresources.Client) {
+	t.Helper()
+	k, c := start(t)
+	if !get {
+		k.WithoutGet(false)
+	}
+	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
+	want(t, c, web, on(0, "a"))
+	return k, c
+}
+
 // want compares the devices of a pod.
 func want(t *testing.T, c *podresources.Client, pod nad.Pod, want ...[]device.Device) {
 	t.Helper()
@@ -201,9 +214,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k, c := start(t)
-			k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-			want(t, c, web, on(0, "a"))
+			k, c := serving(t, true)
 			ended, err := disturb(k)
 			nodetest.OK(t, err)
 			var call sync.WaitGroup
@@ -227,12 +238,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
 	t.Parallel()
 	for _, get := range []bool{true, false} {
-		k, c := start(t)
-		if !get {
-			k.WithoutGet(false)
-		}
-		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-		want(t, c, web, on(0, "a"))
+		k, c := serving(t, get)
 		held, release := k.Hold()
 		var all sync.WaitGroup
 		for range 3 {
@@ -255,12 +261,7 @@ func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
 func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	for _, get := range []bool{true, false} {
-		k, c := start(t)
-		if !get {
-			k.WithoutGet(false)
-		}
-		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-		want(t, c, web, on(0, "a"))
+		k, c := serving(t, get)
 		held, release := k.Hold()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {

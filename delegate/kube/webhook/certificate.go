@@ -20,8 +20,7 @@ type Certificate struct {
 	log               *slog.Logger
 
 	mu        sync.Mutex // guards the following
-	cert, key []byte     // what was read last
-	bad       error      // why that cannot be used
+	cert, key []byte     // the files of current
 	current   *tls.Certificate
 	said      string // of the last failure, in the log
 }
@@ -109,14 +108,12 @@ func (c *Certificate) load() error {
 		return fmt.Errorf("key: %w", err)
 	}
 	if bytes.Equal(cert, c.cert) && bytes.Equal(key, c.key) {
-		return c.bad
+		return nil
 	}
-	c.cert, c.key, c.bad = cert, key, nil
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		c.bad = fmt.Errorf("%s and %s: %w", c.certFile, c.keyFile, err)
-		return c.bad
+		return fmt.Errorf("%s and %s: %w", c.certFile, c.keyFile, err)
 	}
-	c.current = &pair
+	c.cert, c.key, c.current = cert, key, &pair
 	return nil
 }
