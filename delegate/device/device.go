@@ -26,7 +26,8 @@
 //	networks := record.Status(nil)
 //	err := device.Describe(root, networks, record.Attached...)
 //
-// Lifecycle removes the file when the attachment is detached.
+// Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
+// no record has.
 package device
 
 import (

@@ -16,7 +16,7 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, owner, container, ifname, resource, id string) {
 		d := Dir{Owner: owner}
 		a := d.Assign(delegate.Attachment{ContainerID: container, IfName: ifname, CapabilityArgs: netconf.Selection{DeviceID: "x" + id}.CapabilityArgs()})
-		if len(a.Files) != 1 || path.Dir(a.Files[0]) != defaultPath+"/cni" || assigned(a) != a.Files[0] {
+		if len(a.Files) != 1 || path.Dir(a.Files[0]) != defaultPath+"/cni" || assigned(a) != a.Files[0] || !d.owns(path.Base(a.Files[0])) {
 			t.Errorf("files %q", a.Files)
 		}
 		name := devicePluginFile(resource, id)

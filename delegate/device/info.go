@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -37,9 +38,9 @@ type Dir struct {
 	// Path is the directory as a path of the node. Empty means /var/run/k8s.cni.cncf.io/devinfo.
 	Path string
 
-	// Owner is part of the names of all files that Dir makes: several programs use the
-	// same directory. The path of the directory in which a program keeps its records is a
-	// good Owner.
+	// Owner is part of the names of all files that Dir makes, and no other file is
+	// removed: several programs use the same directory. The path of the directory in
+	// which a program keeps its records is a good Owner.
 	Owner string
 }
 
@@ -80,6 +81,12 @@ func (d Dir) path() string { return cmp.Or(d.Path, defaultPath) }
 
 // cni returns the directory of files of attachments.
 func (d Dir) cni() string { return path.Join(d.path(), "cni") }
+
+// owns reports whether Dir has made a file of that name, or write a temporary one.
+func (d Dir) owns(name string) bool {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, durable.TempPrefix), d.prefix())
+	return ok && strings.Trim(strings.TrimSuffix(rest, suffix), "0123456789abcdef") == ""
+}
 
 // assigned returns the file that Assign has given to a, or "".
 func assigned(a delegate.Attachment) string {

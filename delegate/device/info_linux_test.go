@@ -6,10 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
@@ -201,6 +204,59 @@ func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 	want := of("eth0", "net1", "net2")
 	want[1].DeviceInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
 	nodetest.Equal(t, "status", got, want)
+}
+
+func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	if removed, err := d.Sweep(nil); removed != nil || err != nil {
+		t.Errorf("without a directory: %q, %v", removed, err)
+	}
+	of := func(container string) delegate.Attachment {
+		a := attachment(t, capability, "")
+		a.ContainerID = container
+		return a
+	}
+	used, lost, young := d.Assign(of("used")), d.Assign(of("lost")), d.Assign(of("young"))
+	foreign := device.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
+	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost.Files[0])[:9] + "17"
+	multus := "/var/run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
+	dir := strings.Replace(lost.Files[0], ".json", "0.json", 1)
+	all := []string{used.Files[0], lost.Files[0], young.Files[0], foreign.Files[0], temp, multus, dir}
+	for _, file := range all {
+		if file == dir {
+			write(t, at(root, file)+"/x", pci)
+		} else {
+			write(t, at(root, file), pci)
+		}
+		if file != young.Files[0] {
+			old := time.Now().Add(-2 * time.Hour)
+			nodetest.OK(t, os.Chtimes(at(root, file), old, old))
+		}
+	}
+	// The directory had another name when the record was made.
+	used.Files[0] = strings.Replace(used.Files[0], "/var/run/", "/run/", 1)
+	none := errors.New("a record cannot be read")
+	if removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return nil, none }); removed != nil || !errors.Is(err, none) {
+		t.Errorf("without all records: %q, %v", removed, err)
+	}
+	removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return []delegate.Attachment{used}, nil })
+	used.Files[0] = all[0]
+	slices.Sort(removed)
+	if diff := cmp.Diff([]string{temp, lost.Files[0]}, removed); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	for _, file := range all {
+		_, err := os.Lstat(at(root, file))
+		if gone := err != nil; gone != slices.Contains(removed, file) {
+			t.Errorf("%s is gone: %v", file, gone)
+		}
+	}
+	// Nothing that is left is both ours and old.
+	nodetest.OK(t, os.Remove(at(root, used.Files[0])))
+	if removed, err := d.Sweep(nil); removed != nil || err != nil {
+		t.Errorf("with young files: %q, %v", removed, err)
+	}
 }
 
 // Runtimes run plugins with any umask.

@@ -95,8 +95,36 @@ func (c *config) fill(ctx context.Context, plan []delegate.Attachment) error {
 	case err == nil:
 	case c.cluster.Warn != nil && c.inKubernetes():
 		c.cluster.Warn(ctx, c.pod, err)
-	case c.call.Stderr != nil:
-		fmt.Fprintf(c.call.Stderr, "multinet: %v\n", err)
+	default:
+		c.complain(err)
 	}
 	return nil
+}
+
+// sweepDeviceInfo removes old device information files that no record has. It removes none
+// while a record cannot be read, which GC reports.
+func (c *config) sweepDeviceInfo(ctx context.Context) {
+	var unread error
+	used := func() (all []delegate.Attachment, _ error) {
+		for r, err := range c.call.Manager.Records(ctx) {
+			if err != nil {
+				unread = err
+				return nil, err
+			}
+			for _, a := range r.Attached {
+				all = append(all, a.Attachment)
+			}
+		}
+		return all, nil
+	}
+	if _, err := c.deviceInfo().Sweep(used); err != nil && unread == nil {
+		c.complain(err)
+	}
+}
+
+// complain writes err to stderr.
+func (c *config) complain(err error) {
+	if c.call.Stderr != nil {
+		fmt.Fprintf(c.call.Stderr, "multinet: %v\n", err)
+	}
 }

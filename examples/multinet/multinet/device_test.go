@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -208,6 +210,32 @@ func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) 
 		t.Errorf("said %q", said)
 	}
 	h.mustRun(t, "DEL", declared, podOf("a"))
+}
+
+// A record that was deleted by hand leaves its file. GC removes it, unless a record cannot be
+// read.
+func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`))
+	file := recorded(t, h, "c1").Attached[0].Files[0]
+	old := time.Now().Add(-2 * time.Hour)
+	nodetest.OK(t, errors.Join(os.WriteFile(file, []byte("{}"), 0o644), os.Chtimes(file, old, old)))
+	for _, tt := range []struct {
+		do   func() error
+		code uint
+		left int
+	}{
+		{func() error { return nil }, 0, 1},
+		{func() error { return os.WriteFile(h.Path("state/c1@multi@eth0.json"), []byte("{"), 0o600) }, 5, 1},
+		{func() error { return os.Remove(h.Path("state/c1@multi@eth0.json")) }, 0, 0},
+	} {
+		nodetest.OK(t, tt.do())
+		err := h.run(t, "GC", keys(bridge, gcFor("c1 eth0")))
+		if left := h.Files("devinfo/cni"); len(left) != tt.left || (err == nil) != (tt.code == 0) {
+			t.Errorf("left %q, %v", left, err)
+		}
+	}
 }
 
 // A network that a running pod selects gets a device that the pod has and that nothing in

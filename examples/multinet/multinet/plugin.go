@@ -58,9 +58,17 @@ func New(cluster Cluster) plugin.Plugin {
 		Forget:   "multinet forget",
 		Prepare:  prepare,
 		Networks: networks,
-		Add:      configured((*config).add),
-		Del:      del,
-		Status:   configured((*config).status),
+		GC: func(ctx context.Context, c *plugin.Call) error {
+			nets, err := networks(ctx, c)
+			err = errors.Join(c.GC(ctx, nets...), err)
+			if conf, broken := readConfig(c, cluster); broken == nil {
+				conf.sweepDeviceInfo(ctx)
+			}
+			return err
+		},
+		Add:    configured((*config).add),
+		Del:    del,
+		Status: configured((*config).status),
 	}
 }
 
