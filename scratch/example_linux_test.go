@@ -39,22 +39,24 @@ func Example() {
 	r.State, r.Value = scratch.Added, "bridge, 10.1.2.3"
 	fmt.Println("note:", store.Note(lock, r))
 
-	// DEL: a try that fails leaves the record for the next one.
-	for _, busy := range []bool{true, false} {
-		r, _ := store.Get(k)
-		fmt.Println("detach", r.State, r.Value)
-		if !busy {
-			fmt.Println("delete:", store.Delete(lock, k))
-		}
+	// DEL: the first try fails, and so the record stays for the second.
+	del := func(err error) error {
+		return store.Consume(ctx, lock, k, func(_ context.Context, r scratch.Record[string]) error {
+			fmt.Println("detach", r.State, r.Value)
+			return err
+		})
 	}
+	fmt.Println("consume:", del(errors.New("bridge is busy")))
+	fmt.Println("consume:", del(nil))
 	_, err = store.Get(k)
 	fmt.Println("gone:", errors.Is(err, fs.ErrNotExist))
 	// Output:
 	// put: <nil>
 	// note: <nil>
 	// detach added bridge, 10.1.2.3
+	// consume: bridge is busy
 	// detach added bridge, 10.1.2.3
-	// delete: <nil>
+	// consume: <nil>
 	// gone: true
 }
 

@@ -96,7 +96,7 @@ type Record[T any] struct {
 // write a record need the held [Lock] of its container in this store, and fail
 // with another. The methods that read need no lock.
 //
-// Every error is an [*Error].
+// Every error is an [*Error], except that of Consume's callback, which is returned as it is.
 type Store[T any] struct {
 	// Dir is the directory. Methods that write make it if it is missing; for
 	// methods that read, a missing directory is an empty one. It must be set.
@@ -164,8 +164,34 @@ func (s Store[T]) get(k Key) (r Record[T], err error) {
 	return load[T](root, fileName(k), k)
 }
 
-// Delete deletes the record under k, and returns nil when there is none. A DEL calls it when
-// everything else has succeeded; until then the record stays for the next try. It does not wait for the disk: after a loss of power the record may be there again, and
+// Consume calls use with ctx and the record under k, and deletes the record when
+// use returns nil. When use fails, the record stays for the next try, and Consume
+// returns use's error unchanged.
+//
+// When there is no record, Consume returns nil without calling use, as the
+// specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
+// with [ErrVersion] for one of another version.
+func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
+	err := checkKey(k)
+	var r Record[T]
+	if err == nil {
+		err = l.using(s.Dir, k.ContainerID, func() (err error) {
+			r, err = load[T](l.root, fileName(k), k)
+			return err
+		})
+	}
+	if err == nil {
+		if err := use(ctx, r); err != nil {
+			return err
+		}
+	} else if gone(err) != nil {
+		return fail("consume", k, err)
+	}
+	return s.Delete(l, k)
+}
+
+// Delete deletes the record under k, and returns nil when there is none. It does
+// not wait for the disk: after a loss of power the record may be there again, and
 // needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
 // so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {

@@ -369,6 +369,36 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A DEL that fails keeps the record, one that succeeds deletes it, and one that
+// finds nothing is a success that does nothing.
+func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	l := lock(t, s)
+	busy, calls := errors.New("busy"), 0
+	use := func(err error) func(context.Context, Record[value]) error {
+		return func(ctx context.Context, r Record[value]) error {
+			if calls++; r.Value.Text != "one" || ctx != t.Context() {
+				t.Errorf("called with %v, %v", ctx, r)
+			}
+			return err
+		}
+	}
+	if err := s.Consume(t.Context(), l, k1, use(busy)); err != busy {
+		t.Errorf("got %v", err)
+	}
+	holds(t, s, k1, "planned one")
+	for range 2 {
+		ok(t, s.Consume(t.Context(), l, k1, use(nil)))
+	}
+	if got := text(s, k1); got != "none" || calls != 2 {
+		t.Errorf("%s after %d calls", got, calls)
+	}
+	ok(t, l.Unlock())
+	nothing(t, s)
+}
+
 func TestVerbsWantTheLock(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -384,6 +414,10 @@ func TestVerbsWantTheLock(t *testing.T) {
 	for name, l := range map[string]*Lock{"none": nil, "another container's": other, "another store's": elsewhere, "released": released} {
 		for verb, err := range map[string]error{
 			"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1), "forget": s.Forget(l, k1),
+			"consume": s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error {
+				t.Error("called")
+				return nil
+			}),
 		} {
 			if !errors.Is(err, errNotHeld) || code(err) != 5 {
 				t.Errorf("%s, %s: %v", verb, name, err)
