@@ -16,8 +16,8 @@ import (
 // or print something that is not a result, and ctx may end. Add then runs the DEL
 // of that plugin and of those before it, last first, and returns an [*Error]; see
 // [Invoker.Undo]. It does not run the DEL of a plugin that could not be started.
-// If undoing fails as well the error is an [*UndoError] around the first, and Add
-// returns what is left: keep it for Del.
+// If undoing fails as well the error is [ErrNotUndone] too, and Add returns what is
+// left: keep it for Del.
 //
 // The plugin that failed is undone as well. If it failed because the container
 // already has an interface of that name, its DEL may remove that interface. So
@@ -32,8 +32,8 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 }
 
 // AddAll adds each of as in order, as Add does. It is all or nothing: when one
-// fails, it and those before it are undone. When undoing fails the error is an
-// [*UndoError], and AddAll returns the attachments that are left, for a later
+// fails, it and those before it are undone. When undoing fails the error is
+// [ErrNotUndone] too, and AddAll returns the attachments that are left, for a later
 // DelAll.
 //
 // With [Invoker.Parallel] the first is added alone. Then the others are begun in
@@ -46,7 +46,7 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 // that has been undone.
 func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([]Attached, error) {
 	if iv.UndoTimeout < 0 {
-		return nil, &Error{Command: CommandAdd, Err: types.NewError(types.ErrInvalidNetworkConfig, "the UndoTimeout is negative", "")}
+		return nil, Attachment{}.fail(CommandAdd, types.NewError(types.ErrInvalidNetworkConfig, "the UndoTimeout is negative", ""))
 	}
 	found := make([][]string, len(as))
 	for i, a := range as {
@@ -83,7 +83,7 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 // prepare finds the executables of a's plugins. It refuses what must not or
 // cannot run.
 func (iv *Invoker) prepare(a Attachment) ([]string, error) {
-	if err := checkAttachment(CommandAdd, a); err != nil {
+	if err := a.valid(CommandAdd); err != nil {
 		return nil, err
 	}
 	if err := a.Network.CheckRequest(netconf.Request{CapabilityArgs: a.CapabilityArgs}); err != nil {
@@ -94,7 +94,7 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 	for i, p := range plugins {
 		path, err := iv.find(p.Type())
 		if err != nil {
-			return nil, iv.invocation(CommandAdd, a, i).fail(err)
+			return nil, a.invocation(CommandAdd, i, nil).fail(err)
 		}
 		paths[i] = path
 	}
@@ -108,7 +108,7 @@ func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string
 	defer catch(&err) // then all of them may have run
 	var prev json.RawMessage
 	for p, path := range paths {
-		out, err := iv.run(ctx, iv.invocation(CommandAdd, a.Attachment, p), path, prev, nil)
+		out, err := iv.run(ctx, a.invocation(CommandAdd, p, prev), path)
 		switch {
 		case errors.Is(err, ErrNotRun):
 			*a = a.without(p)

@@ -2,6 +2,7 @@ package delegate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -17,7 +18,7 @@ import (
 // If the network has disableCheck, or is older than CHECK (CNI 0.4.0), Check runs
 // nothing and returns nil.
 func (iv *Invoker) Check(ctx context.Context, a Attached) error {
-	if err := checkAttachment(CommandCheck, a.Attachment); err != nil {
+	if err := a.valid(CommandCheck); err != nil {
 		return err
 	}
 	if a.Network.DisableCheck() || !atLeast(a.Network.CNIVersion(), "0.4.0") {
@@ -27,37 +28,27 @@ func (iv *Invoker) Check(ctx context.Context, a Attached) error {
 	if prev == nil {
 		return a.fail(CommandCheck, &markedError{errors.New("no result to compare with"), ErrResult})
 	}
-	for i := range a.Network.Plugins() {
-		if _, err := iv.findAndRun(ctx, iv.invocation(CommandCheck, a.Attachment, i), prev, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// CheckAll checks each of as, in order, and stops at the first that fails. It
-// ignores [Invoker.Parallel].
-func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
-	for _, a := range as {
-		if err := iv.Check(ctx, a); err != nil {
-			return err
-		}
-	}
-	return nil
+	return iv.ask(ctx, CommandCheck, a.Attachment, prev)
 }
 
 // Status asks every plugin of n whether it can service an Add. It stops at the
 // first that cannot; the error is an [*Error]. Networks older than CNI 1.1 are
 // always ready.
 func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
-	if err := checkNetwork(CommandStatus, n); err != nil {
+	a := Attachment{Network: n}
+	if err := a.valid(CommandStatus); err != nil {
 		return err
 	}
 	if !atLeast(n.CNIVersion(), "1.1.0") {
 		return nil
 	}
-	for i := range n.Plugins() {
-		if _, err := iv.findAndRun(ctx, iv.invocation(CommandStatus, Attachment{Network: n}, i), nil, nil); err != nil {
+	return iv.ask(ctx, CommandStatus, a, nil)
+}
+
+// ask gives command to the plugins of a in order, and stops at the first that fails.
+func (iv *Invoker) ask(ctx context.Context, command Command, a Attachment, prev json.RawMessage) error {
+	for i := range a.Network.Plugins() {
+		if err := iv.findAndRun(ctx, a.invocation(command, i, prev)); err != nil {
 			return err
 		}
 	}
@@ -71,7 +62,8 @@ func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 // If the network has disableGC, or is older than CNI 1.1, GC runs nothing. Remove
 // its stale attachments with Del.
 func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAttachment) error {
-	if err := checkNetwork(CommandGC, n); err != nil {
+	a := Attachment{Network: n}
+	if err := a.valid(CommandGC); err != nil {
 		return err
 	}
 	if n.DisableGC() || !atLeast(n.CNIVersion(), "1.1.0") {
@@ -82,8 +74,9 @@ func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAt
 	}
 	var errs []error
 	for i := range n.Plugins() {
-		_, err := iv.findAndRun(ctx, iv.invocation(CommandGC, Attachment{Network: n}, i), nil, valid)
-		errs = append(errs, err) // nil ones are dropped by Join
+		in := a.invocation(CommandGC, i, nil)
+		in.request.ValidAttachments = valid
+		errs = append(errs, iv.findAndRun(ctx, in)) // nil ones are dropped by Join
 	}
 	return errors.Join(errs...)
 }

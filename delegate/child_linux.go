@@ -3,10 +3,8 @@ package delegate
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"runtime"
+	"os/exec"
 	"sync"
 	"syscall"
 	"time"
@@ -19,7 +17,7 @@ import (
 // A child is a plugin that has been started. Waiting for its output and for its
 // exit blocks no thread: a thread costs more than everything else here.
 type child struct {
-	pid   int
+	cmd   exec.Cmd
 	pidfd int
 	exit  *os.File // the pidfd: readable when the child has exited
 
@@ -29,51 +27,37 @@ type child struct {
 // start starts the executable at path. Close the child.
 func (p *Process) start(ctx context.Context, path string, environ []string) (_ *child, err error) {
 	c := &child{pidfd: -1}
-	var files []uintptr
+	var theirs [3]*os.File
 	defer func() {
-		for _, theirs := range files[:min(len(files), 3)] {
-			_ = unix.Close(int(theirs))
+		for _, f := range theirs {
+			_ = f.Close()
 		}
 		if err != nil {
 			c.close()
 		}
 	}()
-	for _, ours := range []**os.File{&c.stdin, &c.stdout, &c.stderr} {
-		var ends [2]int
-		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-			return nil, fmt.Errorf("pipe: %w", err)
+	for i, ours := range []**os.File{&c.stdin, &c.stdout, &c.stderr} {
+		if *ours, theirs[i], err = os.Pipe(); err != nil {
+			return nil, err
 		}
-		if ours == &c.stdin {
-			ends[0], ends[1] = ends[1], ends[0]
-		}
-		*ours = pollable(ends[0])
-		files = append(files, uintptr(ends[1]))
 	}
-	handed := inherited(ctx)
-	for _, f := range handed {
-		files = append(files, f.Fd())
+	c.stdin, theirs[0] = theirs[0], c.stdin // of this one we have the end to write to
+	c.cmd = exec.Cmd{
+		Path: path, Args: []string{path}, Env: append([]string{}, environ...), Dir: "/",
+		Stdin: theirs[0], Stdout: theirs[1], Stderr: theirs[2], ExtraFiles: inherited(ctx),
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
 	}
-	c.pid, err = syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
-		Dir: "/", Env: environ, Files: files,
-		Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
-	})
-	runtime.KeepAlive(handed)
-	if err != nil {
-		return nil, &fs.PathError{Op: "fork/exec", Path: path, Err: err}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
 	}
 	if c.pidfd < 0 {
-		_ = unix.Kill(c.pid, unix.SIGKILL)
-		_ = c.reap()
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
 		return nil, errors.New("running plugins needs Linux 5.4 or later")
 	}
-	c.exit = pollable(c.pidfd)
+	_ = unix.SetNonblock(c.pidfd, true) // it waits in the runtime's poller
+	c.exit = os.NewFile(uintptr(c.pidfd), "")
 	return c, nil
-}
-
-// pollable returns a file that waits in the runtime's poller.
-func pollable(fd int) *os.File {
-	_ = unix.SetNonblock(fd, true)
-	return os.NewFile(uintptr(fd), "") //nolint:gosec // a descriptor that was just opened
 }
 
 // close closes our files of a child that was reaped or never ran.
@@ -82,6 +66,8 @@ func (c *child) close() {
 		_ = f.Close()
 	}
 }
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
 
 // attend waits until c exits, reaps it, and says how it exited. When ctx ends,
 // it asks c to end, and after grace it kills what is left.
@@ -94,7 +80,8 @@ func (c *child) attend(ctx context.Context, grace func(context.Context) time.Dur
 		c.exited()
 		c.kill()
 	}
-	return c.reap()
+	_ = unix.SetNonblock(c.pidfd, false) // Wait waits with a copy of it
+	return c.cmd.Wait()
 }
 
 // exited waits until c exits. It reports false if the deadline of c.exit comes
@@ -106,42 +93,24 @@ func (c *child) exited() bool {
 	}
 	return nil == conn.Read(func(uintptr) bool {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_PID, c.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		err := unix.Waitid(unix.P_PID, c.pid(), &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 		return err != nil || info.Signo != 0
 	})
 }
 
 // terminate sends SIGTERM to the group of c, and to c if it has left its group.
 func (c *child) terminate() {
-	_ = unix.Kill(-c.pid, unix.SIGTERM)
-	if group, err := unix.Getpgid(c.pid); err == nil && group != c.pid {
-		_ = unix.Kill(c.pid, unix.SIGTERM)
+	_ = unix.Kill(-c.pid(), unix.SIGTERM)
+	if group, err := unix.Getpgid(c.pid()); err == nil && group != c.pid() {
+		_ = unix.Kill(c.pid(), unix.SIGTERM)
 	}
 }
 
 // kill sends SIGKILL to c, to its descendants and to its group. The plugins of a
 // meta-plugin are descendants outside the group.
 func (c *child) kill() {
-	proctree.Kill(c.pid, c.pidfd)
-	_ = unix.Kill(-c.pid, unix.SIGKILL)
-}
-
-// reap waits until c exits, and returns nil if it exits with status 0.
-func (c *child) reap() error {
-	var ws unix.WaitStatus
-	_, err := unix.Wait4(c.pid, &ws, 0, nil)
-	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Wait4(c.pid, &ws, 0, nil)
-	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("wait: %w", err)
-	case ws.Signaled():
-		return fmt.Errorf("signal: %s", ws.Signal())
-	case ws.ExitStatus() != 0:
-		return fmt.Errorf("exit status %d", ws.ExitStatus())
-	}
-	return nil
+	proctree.Kill(c.pid(), c.pidfd)
+	_ = unix.Kill(-c.pid(), unix.SIGKILL)
 }
 
 // send writes text to the stdin of c, and closes it.

@@ -49,7 +49,7 @@ func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, e
 // remove runs the DEL of each plugin of a that is not gone, last first.
 func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, each turn, notes *notes) (err error) {
 	defer catch(&err)
-	if err := checkAttachment(CommandDel, a.Attachment); err != nil {
+	if err := a.valid(CommandDel); err != nil {
 		return err
 	}
 	prev := a.prevResult()
@@ -59,7 +59,7 @@ func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, ea
 			continue
 		}
 		ctx, done := each(ctx, round)
-		_, err := iv.findAndRun(ctx, iv.invocation(CommandDel, a.Attachment, p), prev, nil)
+		err := iv.findAndRun(ctx, a.invocation(CommandDel, p, prev))
 		done()
 		round++
 		if err == nil {

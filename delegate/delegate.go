@@ -36,6 +36,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -170,9 +171,9 @@ type Attached struct {
 	Gone []int
 }
 
-// Decode returns the result in the version in which it was printed. Without a
-// result, and when it cannot be decoded, Decode fails with [ErrResult].
-func (a Attached) Decode() (types.Result, error) {
+// ParsedResult returns the result in the version in which it was printed. Without a
+// result, and when it cannot be decoded, ParsedResult fails with [ErrResult].
+func (a Attached) ParsedResult() (types.Result, error) {
 	if a.Result == nil {
 		return nil, a.fail(CommandAdd, &markedError{errors.New("no result"), ErrResult})
 	}
@@ -187,11 +188,11 @@ func (a Attached) Decode() (types.Result, error) {
 // result of another version than cniVersion is converted first. An empty
 // cniVersion means the version of the result.
 //
-// PrintTo fails as Decode does. It fails with CNI code 1 when the version cannot
+// PrintTo fails as ParsedResult does. It fails with CNI code 1 when the version cannot
 // express the result, and with code 5 when w fails. The error is an
 // [*Error].
 func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
-	r, err := a.Decode()
+	r, err := a.ParsedResult()
 	if err != nil {
 		return err
 	}
@@ -207,14 +208,9 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	}
 	out.WriteByte('\n')
 	if _, err := w.Write(out.Bytes()); err != nil {
-		return a.fail(CommandAdd, fmt.Errorf("%w: %w", errPrint, err))
+		return a.fail(CommandAdd, fault.With(types.ErrIOFailure, fmt.Errorf("cannot print the result: %w", err)))
 	}
 	return nil
-}
-
-// fail says that command failed for a because of err. It names no plugin.
-func (a Attachment) fail(command Command, err error) error {
-	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }
 
 func (iv *Invoker) exec() invoke.Exec {

@@ -1,13 +1,13 @@
 package delegate
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 )
@@ -15,7 +15,7 @@ import (
 var (
 	// ErrPluginNotFound means that no directory of the path holds the
 	// plugin: an invalid network configuration, CNI code 7.
-	ErrPluginNotFound = errors.New("plugin not found")
+	ErrPluginNotFound = fault.New(types.ErrInvalidNetworkConfig, "plugin not found")
 
 	// ErrNotRun means that a plugin was not even started, so that it has
 	// nothing to undo. An Exec that knows this returns an error in which
@@ -25,23 +25,25 @@ var (
 
 	// ErrResult means that a plugin exited successfully without printing one
 	// result that can be decoded: CNI code 6.
-	ErrResult = errors.New("cannot decode result")
+	ErrResult = fault.New(types.ErrDecodingFailure, "cannot decode result")
+
+	// ErrNotUndone means that an Add failed and that undoing it failed as well.
+	// Something may have been left behind: keep what Del needs, and let the
+	// runtime's DEL try again. The text of the error has the cause first. In the
+	// error, errors.Is and errors.As find the cause and what could not be undone.
+	// Its CNI code is that of the cause, 11 (try again later) when the cause is the
+	// end of a context, and 999 when it has none. What went wrong in undoing does
+	// not matter.
+	ErrNotUndone = fault.ErrNotUndone
 )
 
-// errPrint means that [Attached.PrintTo] could not write the result: CNI code 5.
-var errPrint = errors.New("cannot print the result")
-
 // An Error is one failed invocation, or the reason why a network or an attachment
-// is refused before any plugin runs. If the plugin printed an error object, Err
-// is or wraps its [*types.Error]. If a context ended the invocation, errors.Is
-// finds the error of the context.
+// is refused before any plugin runs: then Plugin may be empty. If the plugin printed
+// an error object, Err is or wraps its [*types.Error]. If a context ended the
+// invocation, errors.Is finds the error of the context.
 type Error struct {
-	Command     Command
-	Plugin      string // the plugin's type; empty when no plugin in particular
-	Network     string
-	ContainerID string // empty for GC and STATUS
-	IfName      string // empty for GC and STATUS
-	Err         error
+	Event
+	Err error
 }
 
 // Error names the command, the network, the interface and the plugin, and then
@@ -85,78 +87,10 @@ func (e *Error) Unwrap() error { return e.Err }
 // ended, else the plugin's own, else the code of the sentinel in it, and 0 when
 // nothing has a code.
 func (e *Error) CNICode() uint {
-	if ended(e.Err) {
+	if fault.Ended(e.Err) {
 		return types.ErrTryAgainLater
 	}
-	return codeIn(e.Err)
-}
-
-// ended reports whether err came about because a context had ended.
-func ended(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// codeIn returns the first code other than 0 in the tree of err, the outer
-// ones before the inner ones.
-func codeIn(err error) uint {
-	switch e := err.(type) { //nolint:errorlint // it is the walk through the tree
-	case *types.Error:
-		if e.Code != types.ErrUnknown {
-			return e.Code
-		}
-	case interface{ CNICode() uint }:
-		if code := e.CNICode(); code != types.ErrUnknown {
-			return code
-		}
-	}
-	switch err {
-	case ErrPluginNotFound: //nolint:errorlint // as above
-		return types.ErrInvalidNetworkConfig
-	case ErrResult:
-		return types.ErrDecodingFailure
-	case errPrint:
-		return types.ErrIOFailure
-	}
-	switch e := err.(type) { //nolint:errorlint // as above
-	case interface{ Unwrap() error }:
-		return codeIn(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if code := codeIn(inner); code != types.ErrUnknown {
-				return code
-			}
-		}
-	}
-	return types.ErrUnknown
-}
-
-// An UndoError means that an Add failed and that undoing it failed as well.
-// Something may have been left behind: keep what Del needs, and let the runtime's
-// DEL try again.
-type UndoError struct {
-	Err  error // why the Add failed; decides the CNI code
-	Undo error // what could not be undone
-}
-
-// Error gives both texts in one line, the cause first.
-func (e *UndoError) Error() string {
-	return terse.Line(e.Err.Error()) + "; undoing it failed as well: " + terse.Line(e.Undo.Error())
-}
-
-// Unwrap returns the cause and what could not be undone, in this order.
-func (e *UndoError) Unwrap() []error { return []error{e.Err, e.Undo} }
-
-// CNICode returns the code of the cause: 11 (try again later) when the cause is
-// the end of a context, and 999 when it has no code. What went wrong in undoing
-// does not matter.
-func (e *UndoError) CNICode() uint {
-	switch code := codeIn(e.Err); {
-	case code != types.ErrUnknown:
-		return code
-	case ended(e.Err):
-		return types.ErrTryAgainLater
-	}
-	return types.ErrInternal
+	return fault.Code(e.Err, types.ErrUnknown)
 }
 
 // A markedError is err, in which errors.Is also finds mark. Its text is that of

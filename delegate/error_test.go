@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
@@ -25,15 +26,15 @@ import (
 func TestCodesSurviveWrappingAndJoining(t *testing.T) {
 	t.Parallel()
 	said := types.NewError(107, "no free device", "all 8 in use")
-	e := &delegate.Error{Command: "ADD", Plugin: "sriov", Network: "blue", ContainerID: "c1", IfName: "net1", Err: said}
+	e := &delegate.Error{Event: delegate.Event{Command: "ADD", Plugin: "sriov", Network: "blue", ContainerID: "c1", IfName: "net1"}, Err: said}
 	for name, err := range map[string]error{
 		"plain":           e,
 		"wrapped":         fmt.Errorf("attaching: %w", e),
 		"said wrapped":    &delegate.Error{Err: fmt.Errorf("exec: %w", said)},
 		"joined":          errors.Join(errors.New("clean up: no such link"), e),
 		"joined inside":   &delegate.Error{Err: errors.Join(errors.New("x"), types.NewError(0, "y", ""), said)},
-		"undo failed":     &delegate.UndoError{Err: e, Undo: &delegate.Error{Err: types.NewError(5, "stuck", "")}},
-		"undo in an undo": &delegate.UndoError{Err: &delegate.UndoError{Err: e, Undo: errors.New("a")}, Undo: errors.New("b")},
+		"undo failed":     fault.NotUndone(e, &delegate.Error{Err: types.NewError(5, "stuck", "")}),
+		"undo in an undo": fault.NotUndone(fault.NotUndone(e, errors.New("a")), errors.New("b")),
 	} {
 		if got := status.Code(err); got != 107 {
 			t.Errorf("%s: code %d, want 107 (%v)", name, got, err)
@@ -46,14 +47,14 @@ func TestCodesSurviveWrappingAndJoining(t *testing.T) {
 		t.Errorf("text %q, want %q", got, want)
 	}
 	lines := types.NewError(107, "no free device\n  8 in use\n", "dmesg says:\r\nhot")
-	e.Err = &delegate.UndoError{Err: errors.Join(lines, errors.New("x")), Undo: errors.New("y\nz")}
+	e.Err = fault.NotUndone(errors.Join(lines, errors.New("x")), errors.New("y\nz"))
 	if got, want := e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 	if got, want := e.Err.Error(), `no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
-	if got, want := (&delegate.Error{Command: "GC", Network: "blue", Err: said}).Error(), `GC network "blue": no free device; all 8 in use`; got != want {
+	if got, want := (&delegate.Error{Event: delegate.Event{Command: "GC", Network: "blue"}, Err: said}).Error(), `GC network "blue": no free device; all 8 in use`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 }
@@ -371,13 +372,13 @@ func TestErrorLeavesOutEmptyFields(t *testing.T) {
 	t.Parallel()
 	why := errors.New("why")
 	other := &netconf.Error{Kind: netconf.ErrInvalid, Network: "red"}
-	for want, err := range map[string]*delegate.Error{
-		"why":                              {Err: why},
-		"ADD: why":                         {Command: "ADD", Err: why},
-		`network "blue": why`:              {Network: "blue", Err: why},
-		`(eth0): plugin "p": why`:          {IfName: "eth0", Plugin: "p", Err: why},
-		`plugin "p": why`:                  {Plugin: "p", Err: why},
-		`network "blue": ` + other.Error(): {Network: "blue", Err: other},
+	for want, err := range map[string]delegate.Error{
+		"why":                              {delegate.Event{}, why},
+		"ADD: why":                         {delegate.Event{Command: "ADD"}, why},
+		`network "blue": why`:              {delegate.Event{Network: "blue"}, why},
+		`(eth0): plugin "p": why`:          {delegate.Event{IfName: "eth0", Plugin: "p"}, why},
+		`plugin "p": why`:                  {delegate.Event{Plugin: "p"}, why},
+		`network "blue": ` + other.Error(): {delegate.Event{Network: "blue"}, other},
 	} {
 		if got := err.Error(); got != want {
 			t.Errorf("text %q, want %q", got, want)

@@ -1,10 +1,12 @@
 package delegate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,68 +16,55 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/internal/cause"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
 
 // An invocation is one command for one plugin of one attachment. For GC and
 // STATUS the attachment is just a network.
 type invocation struct {
-	command Command
-	Attachment
-	index  int
-	plugin string // type of the index'th plugin
+	Event
+	at      Attachment
+	index   int // of the plugin
+	request netconf.Request
 }
 
-func (iv *Invoker) invocation(command Command, a Attachment, index int) *invocation {
-	return &invocation{command: command, Attachment: a, index: index, plugin: a.Network.Plugins()[index].Type()}
+// invocation returns that of command for the index'th plugin of a.
+func (a Attachment) invocation(command Command, index int, prev json.RawMessage) *invocation {
+	e := a.event(command)
+	e.Plugin = a.Network.Plugins()[index].Type()
+	return &invocation{e, a, index, netconf.Request{PrevResult: prev, CapabilityArgs: a.CapabilityArgs}}
+}
+
+func (a Attachment) event(command Command) Event {
+	return Event{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
 // fail returns the error of in, which failed because of err.
-func (in *invocation) fail(err error) error {
-	return &Error{
-		Command: in.command, Plugin: in.plugin, Network: in.Network.Name(),
-		ContainerID: in.ContainerID, IfName: in.IfName, Err: err,
-	}
-}
+func (in *invocation) fail(err error) error { return &Error{in.Event, err} }
 
-// checkAttachment refuses an attachment with which no plugin may be run.
-func checkAttachment(command Command, a Attachment) error {
-	err := validate(a)
-	if err == nil {
+// fail says that command failed for a because of err. It names no plugin.
+func (a Attachment) fail(command Command, err error) error { return &Error{a.event(command), err} }
+
+// valid refuses an attachment with which no plugin may be run.
+func (a Attachment) valid(command Command) error {
+	wrong := utils.ValidateNetworkName(a.Network.Name())
+	if wrong == nil && len(a.Network.Plugins()) == 0 {
+		wrong = types.NewError(types.ErrInvalidNetworkConfig, "network has no plugins", "")
+	}
+	if command != CommandGC && command != CommandStatus {
+		container := utils.ValidateContainerID(a.ContainerID)
+		if container != nil {
+			container.Code = types.ErrInvalidEnvironmentVariables // it is of an environment variable here
+		} else if strings.ContainsRune(a.NetNS, 0) || strings.ContainsRune(a.Args, 0) {
+			container = types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_NETNS or CNI_ARGS holds a NUL byte", "")
+		}
+		wrong = cmp.Or(container, utils.ValidateInterfaceName(a.IfName), wrong)
+	}
+	if wrong == nil {
 		return nil
 	}
-	return a.fail(command, err)
-}
-
-// checkNetwork refuses a network with which no plugin may be run.
-func checkNetwork(command Command, n netconf.Network) error {
-	if err := validateNetwork(n); err != nil {
-		return &Error{Command: command, Network: n.Name(), Err: err}
-	}
-	return nil
-}
-
-func validate(a Attachment) error {
-	if err := utils.ValidateContainerID(a.ContainerID); err != nil {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Msg, err.Details)
-	}
-	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
-		return err
-	}
-	if strings.ContainsRune(a.NetNS, 0) || strings.ContainsRune(a.Args, 0) {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_NETNS or CNI_ARGS holds a NUL byte", "")
-	}
-	return validateNetwork(a.Network)
-}
-
-func validateNetwork(n netconf.Network) error {
-	if err := utils.ValidateNetworkName(n.Name()); err != nil {
-		return err
-	}
-	if len(n.Plugins()) == 0 {
-		return types.NewError(types.ErrInvalidNetworkConfig, "network has no plugins", "")
-	}
-	return nil
+	return a.fail(command, wrong)
 }
 
 // find returns the path of the executable of a plugin type.
@@ -87,41 +76,42 @@ func (iv *Invoker) find(plugin string) (string, error) {
 		return "", &markedError{errors.New("not found: a plugin's type must be the name of a file in a directory of CNI_PATH"), ErrPluginNotFound}
 	}
 	path, err := iv.exec().FindInPath(plugin, iv.Path)
-	if err != nil && !errors.Is(err, ErrPluginNotFound) && codeIn(err) == types.ErrUnknown {
+	if err != nil && !errors.Is(err, ErrPluginNotFound) && fault.Code(err, types.ErrUnknown) == types.ErrUnknown {
 		err = &markedError{err, ErrPluginNotFound}
 	}
 	return path, err
 }
 
 // findAndRun finds the executable of in and runs it.
-func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+func (iv *Invoker) findAndRun(ctx context.Context, in *invocation) error {
 	if err := cause.Of(ctx); err != nil {
-		return nil, in.fail(err)
+		return in.fail(err)
 	}
-	path, err := iv.find(in.plugin)
+	path, err := iv.find(in.Plugin)
 	if err != nil {
-		return nil, in.fail(err)
+		return in.fail(err)
 	}
-	return iv.run(ctx, in, path, prev, valid)
+	_, err = iv.run(ctx, in, path)
+	return err
 }
 
 // run executes a plugin; nothing else does. It returns what the plugin printed.
 // For ADD that is a result that can be decoded.
-func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+func (iv *Invoker) run(ctx context.Context, in *invocation, path string) ([]byte, error) {
 	if err := cause.Of(ctx); err != nil {
 		return nil, in.fail(notRun(err))
 	}
-	stdin, err := in.Network.Request(in.index, netconf.Request{PrevResult: prev, CapabilityArgs: in.CapabilityArgs, ValidAttachments: valid})
+	stdin, err := in.at.Network.Request(in.index, in.request)
 	if err != nil {
 		return nil, in.fail(notRun(err))
 	}
-	ctx, done := iv.observed(ctx, in)
+	ctx, done := iv.observed(ctx, in.Event)
 	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
 	switch {
 	case err != nil:
 		err = redacted(err, stdin)
-	case in.command == CommandAdd:
-		out, err = readResult(out, in.Network.CNIVersion(), stdin)
+	case in.Command == CommandAdd:
+		out, err = readResult(out, in.at.Network.CNIVersion(), stdin)
 	}
 	if err != nil {
 		err = in.fail(cause.Add(ctx, err))
@@ -130,48 +120,42 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev js
 	return out, err
 }
 
-// observed tells the observer that in begins. The function that it returns tells
-// the observer and the logger how in ended.
-func (iv *Invoker) observed(ctx context.Context, in *invocation) (context.Context, func(error)) {
+// observed tells the observer of e, which begins. The function that it returns tells
+// the observer and the logger how e ended.
+func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func(error)) {
 	start := time.Now()
 	ended := func(error) {}
 	if iv.Observer != nil {
-		ctx, ended = iv.Observer(ctx, Event{
-			Command: in.command, Plugin: in.plugin, Network: in.Network.Name(), ContainerID: in.ContainerID, IfName: in.IfName,
-		})
+		ctx, ended = iv.Observer(ctx, e)
 	}
 	return ctx, func(err error) {
 		iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
-			slog.String("command", string(in.command)), slog.String("plugin", in.plugin), slog.String("network", in.Network.Name()),
-			slog.String("container", in.ContainerID), slog.String("ifname", in.IfName),
+			slog.String("command", string(e.Command)), slog.String("plugin", e.Plugin), slog.String("network", e.Network),
+			slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
 			slog.Duration("took", time.Since(start)), slog.Any("err", err))
 		ended(err)
 	}
 }
 
-// environ returns the environment of in, sorted by key.
+// environ returns the environment of in, sorted by key. The last value of a key counts.
 func (iv *Invoker) environ(in *invocation) []string {
-	env := make([]string, 0, len(iv.Env)+6)
+	vars := make(map[string]string)
 	for _, kv := range iv.Env {
-		if strings.Contains(kv, "=") && !slices.Contains(parameters, envKey(kv)) {
-			env = append(env, kv)
+		if key, value, ok := strings.Cut(kv, "="); ok {
+			vars[key] = value
 		}
 	}
-	env = append(env, "CNI_COMMAND="+string(in.command), "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
+	for _, key := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
+		delete(vars, key) // those of the caller
+	}
+	vars["CNI_COMMAND"], vars["CNI_PATH"] = string(in.Command), strings.Join(iv.Path, string(filepath.ListSeparator))
 	if in.ContainerID != "" {
-		env = append(env, "CNI_CONTAINERID="+in.ContainerID, "CNI_NETNS="+in.NetNS, "CNI_IFNAME="+in.IfName, "CNI_ARGS="+in.Args)
+		vars["CNI_CONTAINERID"], vars["CNI_IFNAME"] = in.ContainerID, in.IfName
+		vars["CNI_NETNS"], vars["CNI_ARGS"] = in.at.NetNS, in.at.Args
 	}
-	slices.SortStableFunc(env, func(a, b string) int { return strings.Compare(envKey(a), envKey(b)) })
-	unique := env[:0]
-	for i, kv := range env {
-		if i+1 == len(env) || envKey(env[i+1]) != envKey(kv) { // the last of a key counts
-			unique = append(unique, kv)
-		}
+	env := make([]string, 0, len(vars))
+	for _, key := range slices.Sorted(maps.Keys(vars)) {
+		env = append(env, key+"="+vars[key])
 	}
-	return unique
+	return env
 }
-
-// parameters are the variables of the specification (section 2, "Parameters").
-var parameters = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} //nolint:gochecknoglobals // never written
-
-func envKey(kv string) string { key, _, _ := strings.Cut(kv, "="); return key }

@@ -96,9 +96,8 @@ func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 						if way.is != nil && !errors.Is(err, way.is) {
 							t.Errorf("%v is not %v", err, way.is)
 						}
-						var undo *delegate.UndoError
-						if errors.As(err, &undo) {
-							t.Errorf("undoing failed: %v", undo.Undo)
+						if errors.Is(err, delegate.ErrNotUndone) {
+							t.Errorf("undoing failed: %v", err)
 						}
 					})
 					nodetest.Equal(t, "trace", x.Trace(), trace)
@@ -118,7 +117,7 @@ func TestAddReturnsTheLastResult(t *testing.T) {
 	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) { return stdin(t, c)["prevResult"], nil }
 	done, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge", "tuning")))
 	nodetest.OK(t, err)
-	r, err := done.Decode()
+	r, err := done.ParsedResult()
 	if err != nil || r.Version() != "1.0.0" || !strings.Contains(string(done.Result), `"name":"eth0"`) {
 		t.Errorf("result %s: %v", done.Result, err)
 	}
@@ -130,7 +129,7 @@ func TestAddReturnsTheLastResult(t *testing.T) {
 	}
 }
 
-func TestAttachedDecodeFails(t *testing.T) {
+func TestResultThatCannotBeParsed(t *testing.T) {
 	t.Parallel()
 	a := attach(network(t, "1.0.0", "blue", "bridge"))
 	for name, result := range map[string]json.RawMessage{
@@ -138,7 +137,7 @@ func TestAttachedDecodeFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := delegate.Attached{Attachment: a, Result: result}.Decode()
+			_, err := delegate.Attached{Attachment: a, Result: result}.ParsedResult()
 			var e *delegate.Error
 			if !errors.Is(err, delegate.ErrResult) || status.Code(err) != types.ErrDecodingFailure || !errors.As(err, &e) || e.Network != "blue" {
 				t.Errorf("err = %v", err)
@@ -480,12 +479,10 @@ func TestCheckStopsAtTheFirstFailure(t *testing.T) {
 	off := added(attach(parse(t, `{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
 
 	// One that is too old is passed over, and does not fail.
-	if err := iv.CheckAll(t.Context(), []delegate.Attached{old, off, red}); err != nil {
-		t.Error(err)
+	for _, a := range []delegate.Attached{old, off, red} {
+		nodetest.OK(t, iv.Check(t.Context(), a))
 	}
-	if err := iv.CheckAll(t.Context(), []delegate.Attached{blue, red}); status.Code(err) != 110 {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Code(t, iv.Check(t.Context(), blue), 110)
 	nodetest.Equal(t, "trace", x.Trace(), []string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"})
 	if err := iv.Check(t.Context(), delegate.Attached{}); status.Code(err) != 4 {
 		t.Errorf("CHECK of nothing: %v", err)

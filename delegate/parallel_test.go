@@ -523,8 +523,7 @@ func TestParallelUndoBudgetIsShared(t *testing.T) {
 				if took := time.Since(start); took != tt.took {
 					t.Errorf("took %v, want %v", took, tt.took)
 				}
-				var undo *delegate.UndoError
-				if status.Code(err) != 105 || errors.As(err, &undo) != (tt.left != nil) {
+				if status.Code(err) != 105 || errors.Is(err, delegate.ErrNotUndone) != (tt.left != nil) {
 					t.Errorf("err = %v", err)
 				}
 			})

@@ -1,6 +1,7 @@
 package delegate
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -11,8 +12,8 @@ import (
 )
 
 const (
-	// defaultMaxStdout is used if [Process.MaxStdout] is zero, in bytes.
-	defaultMaxStdout = 4 << 20
+	// maxStdout is how many bytes a plugin may print.
+	maxStdout = 4 << 20
 
 	// maxStderr is how much of one plugin's stderr is passed on, in bytes.
 	maxStderr = 1 << 20
@@ -47,10 +48,6 @@ type Process struct {
 	// means 1 second.
 	WaitDelay time.Duration
 
-	// MaxStdout is how many bytes a plugin may print. A plugin that prints
-	// more is killed. Zero means 4 MiB.
-	MaxStdout int
-
 	// Root, if not empty, is the root directory of plugins; this process keeps
 	// its own. The paths given to FindInPath are paths in Root, and no symbolic
 	// link leads out of it.
@@ -68,7 +65,7 @@ func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 
 // ExecPlugin runs the executable at path, which is absolute, with stdin and
 // environ. It returns what the plugin printed to stdout if the plugin exits with
-// status 0. An empty environ is an empty environment, not that of this process.
+// status 0. A plugin that prints more than 4 MiB is killed. An empty environ is an empty environment, not that of this process.
 // The working directory of a plugin is the root directory.
 //
 // When ctx ends, the plugin's process group receives SIGTERM, and so does the
@@ -119,14 +116,5 @@ func inherited(ctx context.Context) []*os.File {
 	return files
 }
 
-func (p *Process) grace() time.Duration     { return orDefault(p.Grace, time.Second) }
-func (p *Process) waitDelay() time.Duration { return orDefault(p.WaitDelay, time.Second) }
-func (p *Process) maxStdout() int           { return orDefault(p.MaxStdout, defaultMaxStdout) }
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
+func (p *Process) grace() time.Duration     { return cmp.Or(p.Grace, time.Second) }
+func (p *Process) waitDelay() time.Duration { return cmp.Or(p.WaitDelay, time.Second) }

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/internal/cause"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -44,12 +45,12 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	}
 	c, err := p.start(ctx, path, environ)
 	if err != nil {
-		return nil, notRun(shortage(err))
+		return nil, notRun(temporary(err))
 	}
 	defer c.close()
 	alive, stop := context.WithCancel(ctx)
 	defer stop()
-	stdout := capture{limit: p.maxStdout()}
+	stdout := capture{limit: maxStdout}
 	stderr := capture{limit: 4096, tail: true}
 	passed := passed{to: p.Stderr, left: maxStderr}
 	var pipes sync.WaitGroup
@@ -73,7 +74,7 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	printed := stdout.kept.Bytes()
 	switch {
 	case stdout.over:
-		return nil, cause.Add(ctx, fmt.Errorf("killed: more than %d bytes on stdout", p.maxStdout()))
+		return nil, cause.Add(ctx, fmt.Errorf("killed: more than %d bytes on stdout", maxStdout))
 	case status == nil:
 		return printed, nil
 	}
@@ -85,19 +86,16 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 // plugin: the namespace may be mounted where this process does not see it. A plugin sees
 // the same processes as this one.
 func (p *Process) checkNetNS(environ []string) error {
-	path, add := "", false
+	vars := make(map[string]string)
 	for _, kv := range environ {
-		switch key, value, _ := strings.Cut(kv, "="); key {
-		case "CNI_COMMAND":
-			add = value == string(CommandAdd)
-		case "CNI_NETNS":
-			path = value
-		}
+		key, value, _ := strings.Cut(kv, "=")
+		vars[key] = value
 	}
+	path := vars["CNI_NETNS"]
 	exists := func(path string) error {
 		return inroot.With(p.Root, path, func(path string) error { _, err := os.Stat(path); return err })
 	}
-	if !add || path == "" || !errors.Is(exists(path), fs.ErrNotExist) {
+	if vars["CNI_COMMAND"] != string(CommandAdd) || path == "" || !errors.Is(exists(path), fs.ErrNotExist) {
 		return nil
 	}
 	above := filepath.Dir(path)
@@ -144,8 +142,8 @@ func (p *Process) find(plugin string, paths []string) (string, error) {
 		switch err := p.executable(path); {
 		case err == nil:
 			return path, nil
-		case errors.As(shortage(err), new(*shortageError)):
-			return "", shortage(err)
+		case temporary(err) != err: //nolint:errorlint // whether it was changed
+			return "", temporary(err)
 		case errors.Is(err, fs.ErrPermission) && unusable == "":
 			unusable = fmt.Sprintf("; %s is not a file that can be executed", path)
 		}
@@ -169,19 +167,12 @@ func (p *Process) executable(path string) error {
 	})
 }
 
-// A shortageError is the want of something that may be there again later, such
-// as a descriptor or a process.
-type shortageError struct{ err error }
-
-func (e *shortageError) Error() string { return e.err.Error() }
-func (e *shortageError) Unwrap() error { return e.err }
-func (*shortageError) CNICode() uint   { return types.ErrTryAgainLater }
-
-// shortage returns err, as a shortageError if it is one.
-func shortage(err error) error {
+// temporary returns err, with CNI code 11 (try again later) if it is the want of something
+// that may be there again later, such as a descriptor or a process.
+func temporary(err error) error {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
 		if errors.Is(err, errno) {
-			return &shortageError{err}
+			return fault.With(types.ErrTryAgainLater, err)
 		}
 	}
 	return err

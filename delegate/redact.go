@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/redact"
 )
 
@@ -46,7 +47,7 @@ type redactedError struct {
 
 func (e *redactedError) Error() string        { return e.text }
 func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
-func (e *redactedError) CNICode() uint        { return codeIn(e.err) }
+func (e *redactedError) CNICode() uint        { return fault.Code(e.err, types.ErrUnknown) }
 
 // noise quotes the beginning of text, which a plugin should not have printed. It
 // stops where a configuration could begin, and hides the strings and numbers of

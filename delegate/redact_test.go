@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // What an error says is hidden as far as it may be from the configuration, and
@@ -47,8 +49,8 @@ func TestWhoseWordsAreHidden(t *testing.T) {
 			if _, direct := tt.err.(*types.Error); direct && !errors.As(got, &said) {
 				t.Errorf("%#v is no plugin's error", got)
 			}
-			if codeIn(got) != codeIn(tt.err) {
-				t.Errorf("code %d, was %d", codeIn(got), codeIn(tt.err))
+			if now, was := fault.Code(got, 0), fault.Code(tt.err, 0); now != was {
+				t.Errorf("code %d, was %d", now, was)
 			}
 		})
 	}

@@ -127,16 +127,6 @@ func resultVersion(result []byte) (string, error) {
 	return v.CNIVersion, err
 }
 
-// versionOf returns the cniVersion of a result, or nothing if it has none or
-// cannot be decoded.
-func versionOf(result []byte) string {
-	var v struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	_ = json.Unmarshal(result, &v) // if it fails there is no version
-	return v.CNIVersion
-}
-
 // decodeResult decodes a result that has a cniVersion. This is the only place
 // that decides what a result is: a JSON object that can be decoded into the type
 // of its version, without null in its lists.
@@ -147,7 +137,7 @@ func decodeResult(text []byte) (types.Result, error) {
 	if bounds.Deeper(text, bounds.Depth) {
 		return nil, fmt.Errorf("nested more deeply than %d levels", bounds.Depth)
 	}
-	r, err := create.Create(versionOf(text), text)
+	r, err := create.CreateFromBytes(text)
 	if err == nil {
 		err = refuseNulls(text)
 	}
@@ -161,20 +151,10 @@ func decodeResult(text []byte) (types.Result, error) {
 // library accept it, and panic or invent values when they are converted.
 func refuseNulls(result []byte) error {
 	type values []json.RawMessage
-	type address struct {
-		Routes values `json:"routes"`
-	}
-	var lists struct {
-		Interfaces values `json:"interfaces"`
-		IPs        values `json:"ips"`
-		address
-		IP4 address `json:"ip4"`
-		IP6 address `json:"ip6"`
-		DNS struct {
-			Nameservers values `json:"nameservers"`
-			Search      values `json:"search"`
-			Options     values `json:"options"`
-		} `json:"dns"`
+	var lists struct { // keys match in any case
+		Interfaces, IPs, Routes values
+		IP4, IP6                struct{ Routes values }
+		DNS                     struct{ Nameservers, Search, Options values }
 	}
 	_ = json.Unmarshal(result, &lists) // a field of another type has no nulls
 	for _, list := range []struct {

@@ -5,10 +5,12 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // Undo removes as, last first, because of cause. When that succeeds it returns
-// cause, and else an [*UndoError] with both errors. Use it when a step of your
+// cause, and else an [ErrNotUndone] with both errors. Use it when a step of your
 // own fails after an Add. With a nil cause Undo returns what could not be undone,
 // or nil.
 //
@@ -32,7 +34,7 @@ func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, notes *
 	case cause == nil:
 		return err
 	}
-	return &UndoError{Err: cause, Undo: err}
+	return fault.NotUndone(cause, err)
 }
 
 // rounds returns the round in which each of as is begun, and how many rounds all

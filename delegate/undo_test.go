@@ -28,8 +28,7 @@ func TestUndoGoesOnPastFailures(t *testing.T) {
 	x.Plugins["b"] = delegatetest.FailOn("DEL", 11, "b is stuck", x.Plugins["b"])
 	x.Plugins["c"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.FailOn("DEL", 5, "c is stuck", x.Plugins["c"]))
 	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "a", "b", "c")))
-	var undo *delegate.UndoError
-	if !errors.As(err, &undo) || status.Code(undo.Err) != 105 || status.Code(err) != 105 {
+	if !errors.Is(err, delegate.ErrNotUndone) || status.Code(err) != 105 {
 		t.Errorf("err = %v", err)
 	}
 	text := fmt.Sprint(err)
@@ -192,12 +191,11 @@ func TestUndoBudgetIsShared(t *testing.T) {
 				if took := time.Since(start); took > tt.within {
 					t.Errorf("undoing took %v, more than %v", took, tt.within)
 				}
-				var undo *delegate.UndoError
-				if errors.As(err, &undo) != (tt.left != nil) || status.Code(err) != 105 {
+				if errors.Is(err, delegate.ErrNotUndone) != (tt.left != nil) || status.Code(err) != 105 {
 					t.Errorf("err = %v", err)
 				}
-				if tt.left != nil && !errors.Is(undo.Undo, context.DeadlineExceeded) {
-					t.Errorf("undo: %v", undo.Undo)
+				if tt.left != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("undo: %v", err)
 				}
 			})
 			nodetest.Equal(t, "left behind", x.Live(), tt.left)
@@ -240,8 +238,7 @@ func TestNotRunIsNotUndone(t *testing.T) {
 	x.Plugins["b"] = failing("ADD", fmt.Errorf("%w: %w", delegate.ErrNotRun, away))
 	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.1.0", "blue", "a", "b", "c")))
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "DEL a eth0"})
-	var left *delegate.UndoError
-	if status.Code(err) != 11 || !errors.Is(err, away) || !errors.Is(err, delegate.ErrNotRun) || errors.As(err, &left) {
+	if status.Code(err) != 11 || !errors.Is(err, away) || !errors.Is(err, delegate.ErrNotRun) || errors.Is(err, delegate.ErrNotUndone) {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -410,8 +407,7 @@ func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
 	left, err := iv.AddAll(t.Context(), []delegate.Attachment{
 		attach(network(t, "1.1.0", "blue", "a", "b", "c")), attach(network(t, "1.1.0", "red", "d", "e")),
 	})
-	var undo *delegate.UndoError
-	if !errors.As(err, &undo) || len(left) != 1 || left[0].Network.Name() != "blue" {
+	if !errors.Is(err, delegate.ErrNotUndone) || len(left) != 1 || left[0].Network.Name() != "blue" {
 		t.Fatalf("left %v, %v", left, err)
 	}
 	nodetest.Equal(t, "gone", left[0].Gone, []int{0, 2})

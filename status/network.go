@@ -1,11 +1,15 @@
 package status
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // A Network is the state of one container interface, in the JSON form of the
@@ -71,56 +75,54 @@ type Network struct {
 func Networks(name string, r types.Result, def bool) ([]Network, error) {
 	res, err := read(r)
 	if err != nil {
-		return nil, &resultError{network: name, err: err}
+		return nil, fault.With(types.ErrDecodingFailure, fmt.Errorf("network %q: %w", name, err))
 	}
-	list, at := res.interfaces()
+	list, at := interfaces(res.Interfaces)
 	last := len(list) - 1
-	place := func(index *int) int {
-		if index == nil || *index < 0 || *index >= len(at) {
-			return last
-		}
-		return at[*index]
-	}
-
-	gateway := 0 // the interface of the first address with a gateway
-	for _, ip := range slices.Backward(res.ips) {
-		if i := place(ip.index); i >= 0 && address(ip.gateway) != "" {
-			gateway = i
-		}
-	}
+	gateway := -1 // the interface of the first address with a gateway
 	subnets := make([][]net.IPNet, len(list))
-	for _, ip := range res.ips {
-		i := place(ip.index)
+	for _, ip := range res.IPs {
+		if ip == nil {
+			continue
+		}
+		i := last
+		if index := ip.Interface; index != nil && *index >= 0 && *index < len(at) {
+			i = at[*index]
+		}
 		if i < 0 {
 			continue
 		}
-		subnets[i] = append(subnets[i], ip.address)
-		list[i].IPs = add(list[i].IPs, ip.address.IP)
-		list[i].Gateway = add(list[i].Gateway, ip.gateway)
+		if gateway < 0 && address(ip.Gateway) != "" {
+			gateway = i
+		}
+		subnets[i] = append(subnets[i], ip.Address)
+		list[i].IPs = add(list[i].IPs, ip.Address.IP)
+		list[i].Gateway = add(list[i].Gateway, ip.Gateway)
 	}
-	for _, gw := range res.defaultGateways {
-		i := slices.IndexFunc(subnets, func(nets []net.IPNet) bool {
-			return slices.ContainsFunc(nets, func(n net.IPNet) bool { return n.Contains(gw) })
-		})
+	for _, rt := range res.Routes {
+		if !isDefault(rt) {
+			continue
+		}
+		i := slices.IndexFunc(subnets, func(nets []net.IPNet) bool { return isIn(nets, rt.GW) })
 		if i < 0 {
 			i = last
 		}
-		list[i].Gateway = add(list[i].Gateway, gw)
+		list[i].Gateway = add(list[i].Gateway, rt.GW)
 	}
 	for i := range list {
 		list[i].Name = name
-		list[i].Default = def && i == gateway
-		list[i].DNS = *res.dns.Copy()
+		list[i].Default = def && i == max(gateway, 0)
+		list[i].DNS = *res.DNS.Copy()
 	}
 	return list, nil
 }
 
 // interfaces returns a Network for each interface in the container, at least
-// one, and for each interface of the result which of them it is: -1 for those
+// one, and for each of all interfaces which of them it is: -1 for those
 // outside of the container.
-func (r result) interfaces() (list []Network, at []int) {
-	at = make([]int, len(r.interfaceList))
-	for i, ifc := range r.interfaceList {
+func interfaces(all []*types100.Interface) (list []Network, at []int) {
+	at = make([]int, len(all))
+	for i, ifc := range all {
 		at[i] = -1
 		if ifc == nil || ifc.Sandbox == "" {
 			continue

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -10,109 +11,85 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// A result is what Networks needs of a result of any version.
-type result struct {
-	interfaceList   []*types100.Interface
-	ips             []ipConfig
-	defaultGateways []net.IP
-	dns             types.DNS
-}
-
-type ipConfig struct {
-	index   *int // into interfaceList, unchecked
-	address net.IPNet
-	gateway net.IP
-}
-
-// read takes r by what it is, not by the version it claims: the converters of
-// package types panic where the two differ, and GetAsVersion writes to results
-// that claim none.
-func read(r types.Result) (result, error) {
+// read returns r in the newest form, with what Networks needs. It takes r by what it is,
+// not by the version it claims: the converters of package types panic where the two
+// differ, and GetAsVersion writes to results that claim none.
+func read(r types.Result) (*types100.Result, error) {
 	switch r := r.(type) {
 	case nil:
-		return result{}, errNoResult
 	case *types100.Result:
-		if r == nil {
-			return result{}, errNoResult
+		if r != nil {
+			return r, nil
 		}
-		return read100(r), nil
 	case *types040.Result:
-		if r == nil {
-			return result{}, errNoResult
+		if r != nil {
+			return from040(r), nil
 		}
-		return read040(r), nil
 	case *types020.Result:
-		if r == nil {
-			return result{}, errNoResult
+		if r != nil {
+			return from020(r), nil
 		}
-		return read020(r), nil
+	default:
+		// Somebody's own kind of result can turn itself into one of these.
+		c, err := r.GetAsVersion(types100.ImplementedSpecVersion)
+		if err != nil {
+			return nil, fmt.Errorf("result of version %q: %w", r.Version(), err)
+		}
+		if c, ok := c.(*types100.Result); ok && c != nil {
+			return c, nil
+		}
+		return nil, fmt.Errorf("result of version %q is of the unknown type %T", r.Version(), r)
 	}
-	// Somebody's own kind of result can turn itself into one of these.
-	c, err := r.GetAsVersion(types100.ImplementedSpecVersion)
-	if err != nil {
-		return result{}, fmt.Errorf("result of version %q: %w", r.Version(), err)
-	}
-	if c, ok := c.(*types100.Result); ok && c != nil {
-		return read100(c), nil
-	}
-	return result{}, fmt.Errorf("result of version %q is of the unknown type %T", r.Version(), r)
+	return nil, errors.New("no result")
 }
 
-func read100(r *types100.Result) result {
-	res := result{interfaceList: r.Interfaces, dns: r.DNS}
-	for _, ip := range r.IPs {
-		if ip != nil {
-			res.ips = append(res.ips, ipConfig{index: ip.Interface, address: ip.Address, gateway: ip.Gateway})
-		}
-	}
-	for _, rt := range r.Routes {
-		res.addRoute(rt)
-	}
-	return res
-}
-
-func read040(r *types040.Result) result {
-	res := result{dns: r.DNS}
+func from040(r *types040.Result) *types100.Result {
+	res := &types100.Result{Routes: r.Routes, DNS: r.DNS}
 	for _, ifc := range r.Interfaces {
 		var to *types100.Interface
 		if ifc != nil {
 			to = &types100.Interface{Name: ifc.Name, Mac: ifc.Mac, Sandbox: ifc.Sandbox}
 		}
-		res.interfaceList = append(res.interfaceList, to)
+		res.Interfaces = append(res.Interfaces, to)
 	}
 	for _, ip := range r.IPs {
 		if ip != nil {
-			res.ips = append(res.ips, ipConfig{index: ip.Interface, address: ip.Address, gateway: ip.Gateway})
+			res.IPs = append(res.IPs, &types100.IPConfig{Interface: ip.Interface, Address: ip.Address, Gateway: ip.Gateway})
 		}
-	}
-	for _, rt := range r.Routes {
-		res.addRoute(rt)
 	}
 	return res
 }
 
-func read020(r *types020.Result) result {
-	res := result{dns: r.DNS}
+func from020(r *types020.Result) *types100.Result {
+	res := &types100.Result{DNS: r.DNS}
 	for _, ip := range []*types020.IPConfig{r.IP4, r.IP6} {
 		if ip == nil {
 			continue
 		}
-		res.ips = append(res.ips, ipConfig{address: ip.IP, gateway: ip.Gateway})
+		res.IPs = append(res.IPs, &types100.IPConfig{Address: ip.IP, Gateway: ip.Gateway})
 		for i := range ip.Routes {
-			res.addRoute(&ip.Routes[i])
+			res.Routes = append(res.Routes, &ip.Routes[i])
 		}
 	}
 	return res
 }
 
-// addRoute notes the gateway of a default route.
-func (r *result) addRoute(rt *types.Route) {
+// isDefault reports whether rt is a default route with a gateway.
+func isDefault(rt *types.Route) bool {
 	if rt == nil || len(rt.GW) == 0 {
-		return
+		return false
 	}
 	ones, bits := rt.Dst.Mask.Size()
 	everywhere := ones == 0 && bits != 0 && rt.Dst.IP.IsUnspecified()
-	if everywhere || rt.Dst.IP == nil && rt.Dst.Mask == nil {
-		r.defaultGateways = append(r.defaultGateways, rt.GW)
+	return everywhere || rt.Dst.IP == nil && rt.Dst.Mask == nil
+}
+
+// isIn reports whether ip is in one of nets.
+func isIn(nets []net.IPNet, ip net.IP) bool {
+	for _, n := range nets {
+		if n.Contains(ip) {
+			return true
+		}
 	}
+	return false
 }

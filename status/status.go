@@ -7,12 +7,9 @@
 package status
 
 import (
-	"context"
-	"errors"
-	"iter"
-
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 )
 
@@ -40,13 +37,10 @@ func Code(err error) uint {
 	if err == nil {
 		return 0
 	}
-	for code := range codes(err) {
-		return code
+	if fault.Ended(err) {
+		return fault.Code(err, types.ErrTryAgainLater)
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return types.ErrTryAgainLater
-	}
-	return types.ErrInternal
+	return fault.Code(err, types.ErrInternal)
 }
 
 // Error returns err as one error object for the runtime: a [*types.Error] with the
@@ -79,7 +73,7 @@ func NotReady(err error) error {
 	if err == nil {
 		return nil
 	}
-	for code := range codes(err) {
+	for code := range fault.Codes(err) {
 		if code == codeLimited {
 			return &notReadyError{err: err, code: codeLimited}
 		}
@@ -104,47 +98,6 @@ func (e *notReadyError) As(target any) bool {
 		*t = types.NewError(e.code, text(e.err), "")
 	}
 	return ok
-}
-
-// codes yields the codes in err's tree, in pre-order.
-func codes(err error) iter.Seq[uint] {
-	return func(yield func(uint) bool) { walk(err, yield) }
-}
-
-// walk reports whether to go on.
-func walk(err error, yield func(uint) bool) bool {
-	if code := own(err); code != 0 && !yield(code) {
-		return false
-	}
-	//nolint:errorlint // This is the walk through the tree.
-	switch e := err.(type) {
-	case *types.Error: // which may be a nil pointer and wraps nothing
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil {
-			return walk(inner, yield)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if inner != nil && !walk(inner, yield) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// own returns the code that err has apart from what it wraps, or 0.
-func own(err error) uint {
-	//nolint:errorlint // walk comes past the errors that err wraps.
-	switch e := err.(type) {
-	case *types.Error:
-		if e != nil {
-			return e.Code
-		}
-	case interface{ CNICode() uint }:
-		return e.CNICode()
-	}
-	return 0
 }
 
 // text returns err's text in one line, also for the nil *types.Error that a function

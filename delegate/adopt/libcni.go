@@ -176,7 +176,7 @@ func checkResult(a delegate.Attached) error {
 	if a.Result == nil {
 		return nil
 	}
-	_, err := a.Decode()
+	_, err := a.ParsedResult()
 	var e *delegate.Error
 	if errors.As(err, &e) {
 		return e.Err // it was no ADD that failed

@@ -94,7 +94,7 @@ func sandbox(a delegate.Attached) string {
 
 // result is that of a, or an empty one.
 func result(a delegate.Attached) *types100.Result {
-	if r, err := a.Decode(); err == nil {
+	if r, err := a.ParsedResult(); err == nil {
 		if current, err := types100.NewResultFromResult(r); err == nil {
 			return current
 		}

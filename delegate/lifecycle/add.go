@@ -9,6 +9,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/cause"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -61,7 +62,7 @@ func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate
 // The plan is recorded before the first plugin runs, and each result before the
 // next plugin runs, so that Del can clean up after a crash. When anything fails,
 // or ctx ends, Add undoes everything and removes the record before it returns. If
-// undoing fails, errors.As finds a [*delegate.UndoError], and the record stays
+// undoing fails, the error is [delegate.ErrNotUndone] too, and the record stays
 // for Del.
 //
 // An interface name in the plan must not be in a record of the container nor in
@@ -201,7 +202,7 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 }
 
 // try checks plan, records it and carries it out. When it fails, plan has been undone, or
-// errors.As finds a [*delegate.UndoError]. final says that another plan would
+// the error is [delegate.ErrNotUndone] too. final says that another plan would
 // fail as well.
 func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
 	if err := a.check(plan, taken); err != nil {
@@ -228,7 +229,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	if err != nil && undone(err) {
 		if left := a.m.removeFiles(a.undo.files()); left != nil {
 			a.keep(nil)
-			err = &delegate.UndoError{Err: err, Undo: left}
+			err = fault.NotUndone(err, left)
 		}
 	}
 	return added, final, err
@@ -338,7 +339,7 @@ func checkAdjusted(reported, added []delegate.Attached) error {
 		if string(d.Result) == string(reported[i].Result) {
 			continue
 		}
-		_, err := d.Decode()
+		_, err := d.ParsedResult()
 		if err == nil {
 			err = usable(d)
 		}
@@ -350,7 +351,4 @@ func checkAdjusted(reported, added []delegate.Attached) error {
 }
 
 // undone reports whether an ADD that failed with err has been undone completely.
-func undone(err error) bool {
-	var left *delegate.UndoError
-	return !errors.As(err, &left)
-}
+func undone(err error) bool { return !errors.Is(err, delegate.ErrNotUndone) }

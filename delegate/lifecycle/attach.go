@@ -13,7 +13,7 @@ import (
 //
 // If k is not recorded as added, Attach fails with [ErrNotAdded]. When it fails
 // otherwise, what it has attached is undone, and k is as before. If undoing
-// fails, errors.As finds a [*delegate.UndoError], and what is left stays recorded
+// fails, the error is [delegate.ErrNotUndone] too, and what is left stays recorded
 // for Del, Detach and the next Attach to remove. Until then its interface name
 // remains in use; other interfaces can be attached. A Del of k cancels Attach.
 // See also [Manager.Add].

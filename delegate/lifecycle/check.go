@@ -24,7 +24,12 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 			return err
 		}
 		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, halfDone)
-		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
+		for _, a := range r.Value.attached(k.ContainerID, asRecorded) {
+			if err := m.invoker().Check(ctx, a); err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 }
 

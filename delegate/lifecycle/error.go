@@ -59,7 +59,7 @@ func impossible(text string) error {
 
 // refused says that a, which is planned, cannot be attached because of err.
 func refused(a delegate.Attachment, err error) error {
-	return &delegate.Error{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+	return &delegate.Error{Event: delegate.Event{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName}, Err: err}
 }
 
 // An Op is an operation of a [Manager]: the name of its method in capital letters, or

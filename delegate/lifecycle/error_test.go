@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -218,14 +219,14 @@ func TestErrorOmitsWhatItSaysHoweverItsCauseIsWrapped(t *testing.T) {
 	k := key(longID, "eth0")
 	locked := &scratch.Error{Op: "lock", Key: scratch.Key{ContainerID: longID}, Err: context.DeadlineExceeded}
 	another := &scratch.Error{Op: "put", Key: key("c2", "eth0"), Err: scratch.ErrCorrupt}
-	busy := &delegate.Error{Command: "DEL", Plugin: "bridge", Network: "blue", ContainerID: longID, IfName: "eth0", Err: types.NewError(101, "busy\n\nas ever\n", "")}
-	conf := &delegate.Error{Command: "DEL", Network: "red", IfName: "net0", Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: "red", Key: "mtu"}}
+	busy := &delegate.Error{Event: delegate.Event{Command: "DEL", Plugin: "bridge", Network: "blue", ContainerID: longID, IfName: "eth0"}, Err: types.NewError(101, "busy\n\nas ever\n", "")}
+	conf := &delegate.Error{Event: delegate.Event{Command: "DEL", Network: "red", IfName: "net0"}, Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: "red", Key: "mtu"}}
 	unnamed := (&netconf.Error{Kind: netconf.ErrInvalid, Key: "mtu"}).Error()
 	for want, cause := range map[string]error{
 		`network "blue": plugin "bridge": busy; as ever`:                               busy,
 		`first: network "blue": plugin "bridge": busy; as ever: then`:                  fmt.Errorf("first: %w: then", busy),
 		`network "red" (net0): ` + unnamed + `; x; y`:                                  errors.Join(conf, errors.New("x\ny")),
-		`x; undoing it failed as well: network "blue": plugin "bridge": busy; as ever`: &delegate.UndoError{Err: errors.New("x"), Undo: errors.Join(busy)},
+		`x; undoing it failed as well: network "blue": plugin "bridge": busy; as ever`: fault.NotUndone(errors.New("x"), errors.Join(busy)),
 		(&scratch.Error{Op: "lock", Err: context.DeadlineExceeded}).Error():            locked,
 		another.Error():                          another,
 		"deep: y; " + another.Error() + ", then": fmt.Errorf("deep: %w, then", errors.Join(errors.New("y"), another)),

@@ -110,10 +110,10 @@ type op struct {
 	nets   bool // gc has a network of the configuration
 	adjust bool // add and attach with Adjust
 	next   bool // add and attach with another plan
-	faults []fault
+	faults []mishap
 }
 
-// A fault is what goes wrong at a place: a call such as "ADD bridge", the search for a
+// A mishap is what goes wrong at a place: a call such as "ADD bridge", the search for a
 // plugin such as "find bridge", "plan", "next", "adjust" or "report".
 //
 // Kinds: "error" (with a code), "plain" (without), "noise" and "silence" (on stdout), "hang"
@@ -121,13 +121,13 @@ type op struct {
 // succeeds), "spoil" (adjust leaves no result), "crash" (the process dies when the call has
 // begun), "crash-after" (when it has ended), "overtake" (a Del comes in, and the call hangs).
 // At "start" the context has ended before the operation begins; "no list" is a gc without one.
-type fault struct {
+type mishap struct {
 	at, kind string
 	nth      int // the only time it happens; 0 is every time
 }
 
 // code is that of an "error" at a place.
-func (f fault) code() uint { return 100 + uint(slices.Index(places, f.at)) } //nolint:gosec // it is one of them
+func (f mishap) code() uint { return 100 + uint(slices.Index(places, f.at)) } //nolint:gosec // it is one of them
 
 var (
 	pluginTypes = []string{"bridge", "tuning", "macvlan", "ipvlan"}
@@ -220,11 +220,11 @@ var faultPlaces = map[string][]string{
 }
 
 // randomFault returns a fault that can happen in o, or none.
-func randomFault(r *rand.Rand, o op) fault {
+func randomFault(r *rand.Rand, o op) mishap {
 	if faultPlaces[o.verb] == nil {
-		return fault{}
+		return mishap{}
 	}
-	f := fault{at: pick(r, faultPlaces[o.verb]), nth: pick(r, []int{0, 0, 1, 1, 2})}
+	f := mishap{at: pick(r, faultPlaces[o.verb]), nth: pick(r, []int{0, 0, 1, 1, 2})}
 	kinds := "error error error plain hang cancel crash"
 	switch f.at {
 	case "start", "no-list":

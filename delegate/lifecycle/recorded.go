@@ -149,7 +149,7 @@ func (r Record) Status(name func(delegate.Attached) string) []status.Network {
 
 // interfaces returns the state of the interfaces of a, at least one.
 func interfaces(a delegate.Attached, name string, primary bool) []status.Network {
-	result, err := a.Decode()
+	result, err := a.ParsedResult()
 	if err == nil {
 		if networks, err := status.Networks(name, result, primary); err == nil {
 			return networks

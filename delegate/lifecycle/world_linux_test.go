@@ -121,7 +121,7 @@ type (
 )
 
 // fault returns the fault at place, if it happens now.
-func (w *world) fault(place string) (now fault) {
+func (w *world) fault(place string) (now mishap) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, f := range w.op.faults {
@@ -156,7 +156,7 @@ func (w *world) plugin(ctx context.Context, c delegatetest.Call, p delegatetest.
 		w.wrong = append(w.wrong, fmt.Sprintf("%s of %s: %s", c, c.ContainerID, wrong))
 	}
 	w.mu.Unlock()
-	var f fault
+	var f mishap
 	if ctx.Value(quiet{}) == nil {
 		f = w.fault(c.Command + " " + c.Plugin)
 	}
@@ -179,7 +179,7 @@ func (w *world) plugin(ctx context.Context, c delegatetest.Call, p delegatetest.
 }
 
 // goesWrong does what f says, which is the same for plugins and hooks.
-func (w *world) goesWrong(ctx context.Context, f fault) error {
+func (w *world) goesWrong(ctx context.Context, f mishap) error {
 	switch f.kind {
 	case "error":
 		return types.NewError(f.code(), "no", "")

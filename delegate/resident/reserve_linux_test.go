@@ -52,8 +52,7 @@ func TestReservedTypesAreServedByTheirResidentOnly(t *testing.T) {
 			iv, a := n.invoker(below), attach("c1", "a")
 			_, err := iv.Add(t.Context(), a)
 			nodetest.Code(t, err, 11)
-			var left *delegate.UndoError
-			if errors.As(err, &left) || !strings.Contains(err.Error(), "not connected") {
+			if errors.Is(err, delegate.ErrNotUndone) || !strings.Contains(err.Error(), "not connected") {
 				t.Errorf("what was not run is undone: %v", err)
 			}
 			if advice := "remove " + filepath.Join(n.StateDir, "a"); tt.why != "" && !strings.Contains(err.Error(), advice) {

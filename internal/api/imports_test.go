@@ -20,7 +20,7 @@ var rules = map[string][]string{
 
 	// Leaves.
 	"netconf": {"internal/bounds", "internal/fault", "internal/kubename"},
-	"status":  {"internal/terse"},
+	"status":  {"internal/fault", "internal/terse"},
 	"ifname":  nil,
 	"scratch": {"internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
 
@@ -31,7 +31,7 @@ var rules = map[string][]string{
 	"internal/kubename": nil,
 	"internal/nadfile":  nil,
 	"internal/cause":    nil,
-	"internal/fault":    nil,
+	"internal/fault":    {"internal/terse"},
 	"internal/flock":    {"internal/cause"},
 	"internal/durable":  {"internal/flock"},
 	"internal/inroot":   nil,
@@ -48,11 +48,11 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
+	"delegate":              {"netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
-	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
+	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},

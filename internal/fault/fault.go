@@ -3,9 +3,14 @@
 package fault
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"iter"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/terse"
 )
 
 // New returns a sentinel for [errors.Is], with its CNI code.
@@ -34,19 +39,74 @@ func Of(op, subject string, err error) error {
 	return &failed{op + subject, err}
 }
 
-// Code returns the CNI code of the outermost error in the tree of err that has one, and
-// otherwise the code for errors without.
+// Code returns the first of [Codes], and otherwise the code for errors without.
 func Code(err error, otherwise uint) uint {
-	var coder interface{ CNICode() uint }
-	var cni *types.Error
-	switch {
-	case errors.As(err, &coder) && coder.CNICode() != 0:
-		return coder.CNICode()
-	case errors.As(err, &cni):
-		return cni.Code
+	for code := range Codes(err) {
+		return code
 	}
 	return otherwise
 }
+
+// Codes yields the CNI codes in the tree of err, in pre-order as [errors.As]: an error
+// before what it wraps, joined errors from the first to the last. 0 is no code.
+func Codes(err error) iter.Seq[uint] { return func(yield func(uint) bool) { walk(err, yield) } }
+
+// walk reports whether to go on.
+func walk(err error, yield func(uint) bool) bool {
+	if code := own(err); code != types.ErrUnknown && !yield(code) {
+		return false
+	}
+	switch e := err.(type) { //nolint:errorlint // this is the walk through the tree
+	case *types.Error: // which may be a nil pointer and wraps nothing
+	case interface{ Unwrap() error }:
+		return walk(e.Unwrap(), yield)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if !walk(inner, yield) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// own returns the code that err has apart from what it wraps, or 0.
+func own(err error) uint {
+	switch e := err.(type) { //nolint:errorlint // walk comes past the errors that err wraps
+	case *types.Error:
+		if e != nil {
+			return e.Code
+		}
+	case interface{ CNICode() uint }:
+		return e.CNICode()
+	}
+	return types.ErrUnknown
+}
+
+// Ended reports whether err came about because a context had ended.
+func Ended(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// ErrNotUndone is delegate.ErrNotUndone. Of an error without a code it makes code 999.
+var ErrNotUndone = New(types.ErrInternal, "undoing it failed as well")
+
+// NotUndone returns the error of an operation that failed with err, and could not be undone
+// because of left. Its CNI code is that of err, and 11 if err is the end of a context.
+func NotUndone(err, left error) error {
+	if Ended(err) {
+		err = Or(types.ErrTryAgainLater, err)
+	}
+	return &notUndone{err, left}
+}
+
+// notUndone is one line, the cause first.
+type notUndone struct{ err, left error }
+
+func (e *notUndone) Error() string {
+	return fmt.Sprintf("%s; %v: %s", terse.Line(e.err.Error()), ErrNotUndone, terse.Line(e.left.Error()))
+}
+func (e *notUndone) Unwrap() []error { return []error{e.err, ErrNotUndone, e.left} }
 
 // coded is an error with a CNI code.
 type coded struct {

@@ -1,6 +1,7 @@
 package fault_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +10,12 @@ import (
 
 	"github.com/metacni/metacni/internal/fault"
 )
+
+// A nilError wraps nothing, in several ways.
+type nilError struct{}
+
+func (nilError) Error() string   { return "nothing" }
+func (nilError) Unwrap() []error { return []error{nil, (*types.Error)(nil)} }
 
 func TestErrors(t *testing.T) {
 	t.Parallel()
@@ -31,6 +38,12 @@ func TestErrors(t *testing.T) {
 		{"no code for an error with one", fault.Or(7, fault.Of("read", "net.d", full)), "read net.d: the disk is full", 11, full},
 		{"an error of the CNI library", fault.Of("ADD", "", types.NewError(107, "no address", "")), "ADD: no address", 107, nil},
 		{"joined errors", errors.Join(plain, full), "no such file\nthe disk is full", 11, full},
+		{"a code inside of one without", errors.Join(fault.With(0, plain), full), "no such file\nthe disk is full", 11, full},
+		{"the first of two codes", errors.Join(types.NewError(107, "no address", ""), full), "no address\nthe disk is full", 107, full},
+		{"no error of the CNI library", errors.Join(nilError{}, full), "nothing\nthe disk is full", 11, full},
+		{"not undone", fault.NotUndone(full, plain), "the disk is full; undoing it failed as well: no such file", 11, fault.ErrNotUndone},
+		{"not undone, without a code", fault.NotUndone(plain, full), "no such file; undoing it failed as well: the disk is full", 999, plain},
+		{"not undone, cancelled", fault.NotUndone(context.Canceled, types.NewError(107, "busy", "")), "context canceled; undoing it failed as well: busy", 11, context.Canceled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -189,7 +189,7 @@ func (s *secondary) check(ctx context.Context) error {
 	if r == nil || s.in(*r).Result == nil {
 		return s.notThere(" as " + strconv.Quote(s.IfName))
 	}
-	return s.own.Manager.Invoker.CheckAll(ctx, []delegate.Attached{*s.in(*r)})
+	return s.own.Manager.Invoker.Check(ctx, *s.in(*r))
 }
 
 // del detaches the recorded interface. It succeeds if there is none, unless a record
