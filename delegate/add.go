@@ -1,6 +1,7 @@
 package delegate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,28 +57,39 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 		}
 		found[i] = paths
 	}
-	all := &notes{all: note}
+	tell := oneAtATime(note)
 	done := make([]Attached, len(as))
-	for i, a := range as {
-		done[i].Attachment = a
+	errs := make([]error, len(as))
+	ctxs := make([]context.Context, len(as)+1)
+	ends := make([]context.CancelCauseFunc, len(as)+1)
+	for i, parent := 0, ctx; i < len(ctxs); i++ {
+		ctxs[i], ends[i] = context.WithCancelCause(parent) // ends with those before it
+		parent = ctxs[i]
 	}
-	ctxs, endFrom := endable(ctx, len(as))
-	defer endFrom(0)
-	errs := iv.forward(len(as), func(i int) error { //nolint:contextcheck // each has one made from ctx
-		err := iv.chain(ctxs[i], i, &done[i], found[i], all)
-		if err != nil {
-			endFrom(i + 1)
+	defer ends[0](nil)
+	add := func(i int) {
+		done[i].Attachment = as[i]
+		errs[i] = iv.chain(ctxs[i], i, &done[i], found[i], tell)
+		if errs[i] != nil {
+			ends[i+1](errEarlier)
 		}
-		return err
-	})
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		err = iv.undo(ctx, done, err, all) // the first has not been ended because of another
-		return leftOf(done), err
 	}
-	return done, nil
+	if len(as) > 0 {
+		add(0)
+	}
+	iv.atOnce(len(as)-1, func(k int) { add(1 + k) })
+	first := cmp.Or(errs...) // it has not been ended because of another
+	if first == nil {
+		return done, nil
+	}
+	err := iv.undo(ctx, done, first, tell)
+	var left []Attached
+	for _, a := range done {
+		if a.left() > 0 {
+			left = append(left, a)
+		}
+	}
+	return left, err
 }
 
 // prepare finds the executables of a's plugins. It refuses what must not or
@@ -104,7 +116,7 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 // chain runs the ADD of each plugin of a, the i'th attachment, in order. It
 // keeps the last result in a. When it fails it notes in a which plugins have not
 // run.
-func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, notes *notes) (err error) {
+func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, tell Note) (err error) {
 	defer catch(&err) // then all of them may have run
 	var prev json.RawMessage
 	for p, path := range paths {
@@ -115,7 +127,7 @@ func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string
 			return err
 		case err == nil:
 			prev, a.Result, a.Added = out, out, p == len(paths)-1
-			err = notes.tell(i, *a)
+			err = tell(i, *a)
 		}
 		if err != nil {
 			*a = a.without(p + 1)

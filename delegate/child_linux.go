@@ -3,8 +3,11 @@ package delegate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
-	"os/exec"
+	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,17 +20,18 @@ import (
 // A child is a plugin that has been started. Waiting for its output and for its
 // exit blocks no thread: a thread costs more than everything else here.
 type child struct {
-	cmd   exec.Cmd
+	pid   int
 	pidfd int
 	exit  *os.File // the pidfd: readable when the child has exited
 
 	stdin, stdout, stderr *os.File // our ends of its pipes
 }
 
-// start starts the executable at path. Close the child.
+// start starts the executable at path. Close the child. It does without package os/exec,
+// with which the first child of a process costs another fork.
 func (p *Process) start(ctx context.Context, path string, environ []string) (_ *child, err error) {
 	c := &child{pidfd: -1}
-	var theirs [3]*os.File
+	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
 			_ = f.Close()
@@ -36,23 +40,32 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 			c.close()
 		}
 	}()
-	for i, ours := range []**os.File{&c.stdin, &c.stdout, &c.stderr} {
-		if *ours, theirs[i], err = os.Pipe(); err != nil {
+	for _, ours := range []**os.File{&c.stdin, &c.stdout, &c.stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
 			return nil, err
 		}
+		if ours == &c.stdin {
+			r, w = w, r
+		}
+		*ours, theirs = r, append(theirs, w)
 	}
-	c.stdin, theirs[0] = theirs[0], c.stdin // of this one we have the end to write to
-	c.cmd = exec.Cmd{
-		Path: path, Args: []string{path}, Env: append([]string{}, environ...), Dir: "/",
-		Stdin: theirs[0], Stdout: theirs[1], Stderr: theirs[2], ExtraFiles: inherited(ctx),
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
+	files := slices.Concat(theirs, inherited(ctx))
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = f.Fd()
 	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
+	c.pid, err = syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
+		Dir: "/", Env: environ, Files: fds,
+		Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
+	})
+	runtime.KeepAlive(files)
+	if err != nil {
+		return nil, &fs.PathError{Op: "fork/exec", Path: path, Err: err}
 	}
 	if c.pidfd < 0 {
-		_ = c.cmd.Process.Kill()
-		_ = c.cmd.Wait()
+		_ = unix.Kill(c.pid, unix.SIGKILL)
+		_ = c.reap()
 		return nil, errors.New("running plugins needs Linux 5.4 or later")
 	}
 	_ = unix.SetNonblock(c.pidfd, true) // it waits in the runtime's poller
@@ -67,8 +80,6 @@ func (c *child) close() {
 	}
 }
 
-func (c *child) pid() int { return c.cmd.Process.Pid }
-
 // attend waits until c exits, reaps it, and says how it exited. When ctx ends,
 // it asks c to end, and after grace it kills what is left.
 func (c *child) attend(ctx context.Context, grace func(context.Context) time.Duration) error {
@@ -80,8 +91,7 @@ func (c *child) attend(ctx context.Context, grace func(context.Context) time.Dur
 		c.exited()
 		c.kill()
 	}
-	_ = unix.SetNonblock(c.pidfd, false) // Wait waits with a copy of it
-	return c.cmd.Wait()
+	return c.reap()
 }
 
 // exited waits until c exits. It reports false if the deadline of c.exit comes
@@ -93,24 +103,42 @@ func (c *child) exited() bool {
 	}
 	return nil == conn.Read(func(uintptr) bool {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_PID, c.pid(), &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		err := unix.Waitid(unix.P_PID, c.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 		return err != nil || info.Signo != 0
 	})
 }
 
 // terminate sends SIGTERM to the group of c, and to c if it has left its group.
 func (c *child) terminate() {
-	_ = unix.Kill(-c.pid(), unix.SIGTERM)
-	if group, err := unix.Getpgid(c.pid()); err == nil && group != c.pid() {
-		_ = unix.Kill(c.pid(), unix.SIGTERM)
+	_ = unix.Kill(-c.pid, unix.SIGTERM)
+	if group, err := unix.Getpgid(c.pid); err == nil && group != c.pid {
+		_ = unix.Kill(c.pid, unix.SIGTERM)
 	}
 }
 
 // kill sends SIGKILL to c, to its descendants and to its group. The plugins of a
 // meta-plugin are descendants outside the group.
 func (c *child) kill() {
-	proctree.Kill(c.pid(), c.pidfd)
-	_ = unix.Kill(-c.pid(), unix.SIGKILL)
+	proctree.Kill(c.pid, c.pidfd)
+	_ = unix.Kill(-c.pid, unix.SIGKILL)
+}
+
+// reap waits until c exits, and returns nil if it exits with status 0.
+func (c *child) reap() error {
+	var ws unix.WaitStatus
+	_, err := unix.Wait4(c.pid, &ws, 0, nil)
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Wait4(c.pid, &ws, 0, nil)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait: %w", err)
+	case ws.Signaled():
+		return fmt.Errorf("signal: %s", ws.Signal())
+	case ws.ExitStatus() != 0:
+		return fmt.Errorf("exit status %d", ws.ExitStatus())
+	}
+	return nil
 }
 
 // send writes text to the stdin of c, and closes it.

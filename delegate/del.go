@@ -31,23 +31,22 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 // tried again these plugins should be in [Attached.Gone]: what they have freed,
 // such as an address, may belong to another container by then.
 func (iv *Invoker) DelAll(ctx context.Context, as []Attached, note ...Note) error {
-	whole := func(ctx context.Context, _ int) (context.Context, context.CancelFunc) { return ctx, func() {} }
-	return iv.removeAll(ctx, slices.Clone(as), make([]int, len(as)), whole, &notes{all: note})
+	return iv.removeAll(ctx, slices.Clone(as), make([]int, len(as)), nil, oneAtATime(note))
 }
 
-// A turn makes the context for one plugin out of the caller's.
-type turn func(ctx context.Context, round int) (context.Context, context.CancelFunc)
-
 // removeAll removes each of as, last first, and joins the errors. It notes in as
-// which plugins are gone. rounds says in which round of undoing each is begun.
-func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, each turn, notes *notes) error {
-	errs := iv.backward(len(as), func(i int) error { return iv.remove(ctx, i, &as[i], rounds[i], each, notes) })
-	slices.Reverse(errs)
+// which plugins are gone. rounds says in which round of b each is begun.
+func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, b *budget, tell Note) error {
+	errs := make([]error, len(as))
+	iv.atOnce(len(as), func(k int) {
+		i := len(as) - 1 - k
+		errs[k] = iv.remove(ctx, i, &as[i], rounds[i], b, tell)
+	})
 	return errors.Join(errs...)
 }
 
 // remove runs the DEL of each plugin of a that is not gone, last first.
-func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, each turn, notes *notes) (err error) {
+func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, b *budget, tell Note) (err error) {
 	defer catch(&err)
 	if err := a.valid(CommandDel); err != nil {
 		return err
@@ -58,13 +57,13 @@ func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, ea
 		if slices.Contains(a.Gone, p) {
 			continue
 		}
-		ctx, done := each(ctx, round)
+		ctx, done := b.turn(ctx, round)
 		err := iv.findAndRun(ctx, a.invocation(CommandDel, p, prev))
 		done()
 		round++
 		if err == nil {
 			a.Gone = withIndex(a.Gone, p)
-			err = notes.tell(i, *a)
+			err = tell(i, *a)
 		}
 		errs = append(errs, err)
 	}

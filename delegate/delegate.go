@@ -219,10 +219,3 @@ func (iv *Invoker) exec() invoke.Exec {
 	}
 	return &Process{}
 }
-
-func (iv *Invoker) logger() *slog.Logger {
-	if iv.Logger != nil {
-		return iv.Logger
-	}
-	return slog.New(slog.DiscardHandler)
-}

@@ -129,10 +129,12 @@ func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func
 		ctx, ended = iv.Observer(ctx, e)
 	}
 	return ctx, func(err error) {
-		iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
-			slog.String("command", string(e.Command)), slog.String("plugin", e.Plugin), slog.String("network", e.Network),
-			slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
-			slog.Duration("took", time.Since(start)), slog.Any("err", err))
+		if iv.Logger != nil {
+			iv.Logger.LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
+				slog.String("command", string(e.Command)), slog.String("plugin", e.Plugin), slog.String("network", e.Network),
+				slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
+				slog.Duration("took", time.Since(start)), slog.Any("err", err))
+		}
 		ended(err)
 	}
 }
@@ -141,21 +143,24 @@ func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func
 func (iv *Invoker) environ(in *invocation) []string {
 	vars := make(map[string]string)
 	for _, kv := range iv.Env {
-		if key, value, ok := strings.Cut(kv, "="); ok {
-			vars[key] = value
+		if key, _, ok := strings.Cut(kv, "="); ok {
+			vars[key] = kv
 		}
 	}
-	for _, key := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
-		delete(vars, key) // those of the caller
+	for key, value := range map[string]string{
+		"CNI_COMMAND": string(in.Command), "CNI_PATH": strings.Join(iv.Path, string(filepath.ListSeparator)),
+		"CNI_CONTAINERID": in.ContainerID, "CNI_NETNS": in.at.NetNS, "CNI_IFNAME": in.IfName, "CNI_ARGS": in.at.Args,
+	} {
+		vars[key] = key + "=" + value
 	}
-	vars["CNI_COMMAND"], vars["CNI_PATH"] = string(in.Command), strings.Join(iv.Path, string(filepath.ListSeparator))
-	if in.ContainerID != "" {
-		vars["CNI_CONTAINERID"], vars["CNI_IFNAME"] = in.ContainerID, in.IfName
-		vars["CNI_NETNS"], vars["CNI_ARGS"] = in.at.NetNS, in.at.Args
+	if in.ContainerID == "" {
+		for _, key := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
+			delete(vars, key)
+		}
 	}
 	env := make([]string, 0, len(vars))
 	for _, key := range slices.Sorted(maps.Keys(vars)) {
-		env = append(env, key+"="+vars[key])
+		env = append(env, vars[key])
 	}
 	return env
 }

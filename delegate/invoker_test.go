@@ -27,85 +27,55 @@ import (
 // the failing plugin included, and the code of the cause is kept.
 func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 	t.Parallel()
-	const networks, plugins = 3, 2
-	ways := []struct {
-		name string
+	prints := func(text string) func(delegatetest.Plugin) delegatetest.Plugin {
+		return func(delegatetest.Plugin) delegatetest.Plugin { return printing(text) }
+	}
+	for name, way := range map[string]struct {
 		fail func(delegatetest.Plugin) delegatetest.Plugin
 		code uint
 		is   error
 	}{
-		{"error", func(p delegatetest.Plugin) delegatetest.Plugin {
+		"error": {func(p delegatetest.Plugin) delegatetest.Plugin {
 			return delegatetest.FailOn("ADD", 107, "no free device", p)
 		}, 107, nil},
-		{"hang", func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
-		{"noise", func(p delegatetest.Plugin) delegatetest.Plugin {
+		"hang": {func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
+		"noise": {func(p delegatetest.Plugin) delegatetest.Plugin {
 			return delegatetest.NoiseOn("ADD", "loading driver\n", p)
-		}, types.ErrDecodingFailure, delegate.ErrResult},
-		{"undecodable", func(delegatetest.Plugin) delegatetest.Plugin { return printing(`{"cniVersion":"1.1.0","ips":7}`) }, types.ErrDecodingFailure, delegate.ErrResult},
-		{"two results", func(delegatetest.Plugin) delegatetest.Plugin {
-			return printing(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`)
-		}, types.ErrDecodingFailure, delegate.ErrResult},
-		{"nothing printed", func(delegatetest.Plugin) delegatetest.Plugin { return printing("\n") }, types.ErrDecodingFailure, delegate.ErrResult},
-	}
-	for _, way := range ways {
-		for i := range networks {
-			for j := range plugins {
-				t.Run(fmt.Sprintf("%s at %d,%d", way.name, i, j), func(t *testing.T) {
-					t.Parallel()
-					x := fakes()
-					var as []delegate.Attachment
-					var want []string
-					for n := range networks {
-						var types []string
-						for p := range plugins {
-							typ := fmt.Sprintf("p%d%d", n, p)
-							types = append(types, typ)
-							x.Plugins[typ] = delegatetest.Result(nil)
-							if n < i || n == i && p <= j {
-								want = append(want, fmt.Sprintf("%s net%d", typ, n))
-							}
-						}
-						a := attach(network(t, "1.1.0", fmt.Sprint("blue", n), types...))
-						a.IfName = fmt.Sprint("net", n)
-						as = append(as, a)
+		}, 6, delegate.ErrResult},
+		"undecodable":     {prints(`{"cniVersion":"1.1.0","ips":7}`), 6, delegate.ErrResult},
+		"two results":     {prints(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`), 6, delegate.ErrResult},
+		"nothing printed": {prints("\n"), 6, delegate.ErrResult},
+	} {
+		for at, failing := range slices.Concat(crew...) {
+			t.Run(name+" at "+failing, func(t *testing.T) {
+				t.Parallel()
+				as, x := crewed(t)
+				x.Plugins[failing] = way.fail(x.Plugins[failing])
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					done, err := invoker(x).AddAll(ctx, as)
+					var e *delegate.Error
+					if done != nil || !errors.As(err, &e) || e.Plugin != failing || e.Network != "blue"+e.IfName[len("net"):] {
+						t.Errorf("attached %v, and the error does not say what failed: %v", done, err)
 					}
-					failing := fmt.Sprintf("p%d%d", i, j)
-					x.Plugins[failing] = way.fail(x.Plugins[failing])
-					var trace []string
-					for _, s := range want {
-						trace = append(trace, "ADD "+s)
-					}
-					for _, s := range slices.Backward(want) {
-						trace = append(trace, "DEL "+s)
-					}
-
-					synctest.Test(t, func(t *testing.T) {
-						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-						defer cancel()
-						done, err := invoker(x).AddAll(ctx, as)
-						if done != nil {
-							t.Errorf("attached %v", done)
-						}
-						var e *delegate.Error
-						if !errors.As(err, &e) || e.Plugin != failing || e.Network != fmt.Sprint("blue", i) || e.IfName != fmt.Sprint("net", i) {
-							t.Errorf("the error does not say what failed: %v", err)
-						}
-						if got := status.Code(err); got != way.code {
-							t.Errorf("code %d, want %d (%v)", got, way.code, err)
-						}
-						if way.is != nil && !errors.Is(err, way.is) {
-							t.Errorf("%v is not %v", err, way.is)
-						}
-						if errors.Is(err, delegate.ErrNotUndone) {
-							t.Errorf("undoing failed: %v", err)
-						}
-					})
-					nodetest.Equal(t, "trace", x.Trace(), trace)
-					if left := x.Live(); len(left) > 0 {
-						t.Errorf("left behind: %q", left)
+					nodetest.Code(t, err, way.code)
+					if way.is != nil && !errors.Is(err, way.is) || errors.Is(err, delegate.ErrNotUndone) {
+						t.Errorf("err = %v", err)
 					}
 				})
-			}
+				var added, undone []string
+				for i, plugins := range crew {
+					for _, p := range plugins {
+						added = append(added, fmt.Sprintf("ADD %s net%d", p, i))
+					}
+				}
+				for _, call := range slices.Backward(added[:at+1]) {
+					undone = append(undone, strings.Replace(call, "ADD", "DEL", 1))
+				}
+				nodetest.Equal(t, "trace", x.Trace(), slices.Concat(added[:at+1], undone))
+				nodetest.Equal(t, "left behind", x.Live(), nil)
+			})
 		}
 	}
 }
@@ -158,6 +128,7 @@ func TestAttachedPrintTo(t *testing.T) {
 	a := attach(network(t, "1.0.0", "blue", "bridge"))
 	for _, tt := range []struct{ name, result, version, want string }{
 		{"as it is", printed, "1.0.0", printed + "\n"},
+		{"in its own version", printed, "", printed + "\n"},
 		{"converted", printed, "0.4.0", `"version": "4"`},
 	} {
 		var out strings.Builder
@@ -239,15 +210,6 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 				t.Errorf("ran %q", trace)
 			}
 		})
-	}
-}
-
-// The zero Invoker finds nothing, and says so.
-func TestZeroInvoker(t *testing.T) {
-	t.Parallel()
-	_, err := new(delegate.Invoker).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge")))
-	if !errors.Is(err, delegate.ErrPluginNotFound) || status.Code(err) != 7 {
-		t.Errorf("err = %v", err)
 	}
 }
 

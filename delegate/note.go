@@ -14,21 +14,19 @@ import (
 // If a Note fails an ADD fails, and is undone. A DEL goes on.
 type Note func(i int, a Attached) error
 
-// notes are the Notes of one operation.
-type notes struct {
-	mu  sync.Mutex // held while one is called
-	all []Note
-}
-
-func (n *notes) tell(i int, a Attached) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, note := range n.all {
-		if err := note(i, a); err != nil {
-			return err
+// oneAtATime returns a Note that calls each of all.
+func oneAtATime(all []Note) Note {
+	var mu sync.Mutex // held while one is called
+	return func(i int, a Attached) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, note := range all {
+			if err := note(i, a); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return nil
 }
 
 // without returns a with the plugins from first on, which have not run, in Gone.
@@ -54,15 +52,4 @@ func (a Attached) left() int {
 		}
 	}
 	return n
-}
-
-// leftOf returns those of as that have a plugin which is not in Gone, or nil.
-func leftOf(as []Attached) []Attached {
-	var left []Attached
-	for _, a := range as {
-		if a.left() > 0 {
-			left = append(left, a)
-		}
-	}
-	return left
 }

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
@@ -333,17 +332,18 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 // is one after another, in whatever order that happens.
 func TestParallelDelGoesOnPastFailures(t *testing.T) {
 	t.Parallel()
-	for parallel, want := range map[int]int{0: 1, 1: 1, 2: 48, 8: 630} {
+	for parallel, want := range map[int]int{0: 1, 1: 1, 2: 12, 8: 30} {
 		t.Run(fmt.Sprint(parallel), func(t *testing.T) {
 			t.Parallel()
 			orders := explore(t, "DEL", false, func(s *stage, perform func(func(context.Context))) {
 				as, x := crewed(t)
+				as = as[1:] // with the first it would be twenty times as many orders
 				iv := invoker(x)
 				iv.Parallel = parallel
 				done, err := iv.AddAll(t.Context(), as)
 				nodetest.OK(t, err)
 				x.Script = s.script
-				for _, p := range []string{"a1", "b0", "c0", "d0", "d1"} {
+				for _, p := range []string{"b0", "c0", "d0", "d1"} {
 					x.Plugins[p] = delegatetest.FailOn("DEL", 100, p+" is stuck", x.Plugins[p])
 				}
 				perform(func(ctx context.Context) { err = iv.DelAll(ctx, done) })
@@ -352,9 +352,9 @@ func TestParallelDelGoesOnPastFailures(t *testing.T) {
 					_, plugin, _ := strings.Cut(line, "plugin \"")
 					got = append(got, plugin[:2])
 				}
-				nodetest.Equal(t, "errors", got, []string{"d1", "d0", "c0", "b0", "a1"})
+				nodetest.Equal(t, "errors", got, []string{"d1", "d0", "c0", "b0"})
 				wantOrder(t, s.calls)
-				if len(s.calls) != 7 || s.most > max(1, parallel) {
+				if len(s.calls) != 5 || s.most > max(1, parallel) {
 					t.Errorf("calls %q, %d at once", s.calls, s.most)
 				}
 			})
@@ -451,86 +451,6 @@ func TestParallelDelThatHangsEndsInTime(t *testing.T) {
 		}
 	})
 	nodetest.Equal(t, "alive", x.Live(), []string{"c0 c1 net2"})
-}
-
-// The time for undoing is shared among as many as are undone at once: a plugin
-// has a longer turn than it would have one after another, and nobody's is taken
-// by those that hang.
-func TestParallelUndoBudgetIsShared(t *testing.T) {
-	t.Parallel()
-	hang := delegatetest.HangOn("DEL", delegatetest.Result(nil))
-	const ms = time.Millisecond
-	for _, tt := range []struct {
-		name     string
-		parallel int
-		del      [9]delegatetest.Plugin // of one network each
-		took     time.Duration
-		left     []string
-	}{
-		{
-			"slow ones beside each other", 8,
-			[9]delegatetest.Plugin{slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms), slow(700 * ms)},
-			1400 * ms, nil,
-		},
-		{
-			"one hangs", 8,
-			[9]delegatetest.Plugin{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)},
-			// It has half of the time, of which half is for killing: less than the
-			// first network takes meanwhile.
-			900 * ms,
-			[]string{"p4 c1 net4"},
-		},
-		{
-			"all hang", 8,
-			[9]delegatetest.Plugin{hang, hang, hang, hang, hang, hang, hang, hang, hang},
-			2000 * ms,
-			[]string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"},
-		},
-		{
-			"one of two places is blocked", 2,
-			[9]delegatetest.Plugin{slow(250 * ms), slow(250 * ms), slow(250 * ms), slow(250 * ms), slow(250 * ms), slow(250 * ms), slow(250 * ms), slow(250 * ms), hang},
-			// It has a fifth, less the half for killing. In the other place five go
-			// by, and in its own the three that are left.
-			1250 * ms,
-			[]string{"p8 c1 net8"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			x := fakes()
-			var as []delegate.Attachment
-			for i, p := range tt.del {
-				typ := fmt.Sprint("p", i)
-				x.Plugins[typ] = p
-				a := attach(network(t, "1.0.0", fmt.Sprint("blue", i), typ))
-				a.IfName = fmt.Sprint("net", i)
-				as = append(as, a)
-			}
-			for i, p := range tt.left {
-				if len(p) == 2 {
-					tt.left[i] = fmt.Sprintf("%s c1 net%s", p, p[1:])
-				}
-			}
-			synctest.Test(t, func(t *testing.T) {
-				iv := invoker(x)
-				iv.Parallel, iv.UndoTimeout = tt.parallel, 3*time.Second
-				ctx, cancel := context.WithCancel(t.Context())
-				done, err := iv.AddAll(ctx, as)
-				nodetest.OK(t, err)
-				cancel()
-				start := time.Now()
-				err = iv.Undo(ctx, done, types.NewError(105, "no device", ""))
-				if took := time.Since(start); took != tt.took {
-					t.Errorf("took %v, want %v", took, tt.took)
-				}
-				if status.Code(err) != 105 || errors.Is(err, delegate.ErrNotUndone) != (tt.left != nil) {
-					t.Errorf("err = %v", err)
-				}
-			})
-			nodetest.Equal(t, "left behind", x.Live(), tt.left)
-			wantUndone(t, x.Trace())
-		})
-	}
 }
 
 // Whatever is to be undone, however many at once and whichever plugins hang, each

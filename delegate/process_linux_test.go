@@ -3,7 +3,6 @@ package delegate_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -80,46 +79,47 @@ func run(t *testing.T, p *delegate.Process, body string) (out []byte, said strin
 	return out, rest(t, r), err
 }
 
-// The end of the context kills the plugin and what it started, also when they
-// do not heed SIGTERM.
+// The end of the context ends a plugin and all that it has started, wherever that is: with
+// SIGTERM, and with SIGKILL after the grace period. What a meta-plugin holds, such as a lock,
+// is free then for the DEL that comes next.
 func TestDeadlineKillsTheProcessGroup(t *testing.T) {
 	t.Parallel()
-	_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, `trap '' TERM
-		sleep 3600 & # inherits stdout and descriptor 3, and ignores SIGTERM as well
-		echo ready >&3
-		wait`)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// SIGTERM comes first, and a plugin that uses its grace period may say why.
-func TestPluginIsAskedToEndBeforeItIsKilled(t *testing.T) {
-	t.Parallel()
-	_, said, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo term >&3; echo "{\"code\":105,\"msg\":\"undone\"}"; exit 1' TERM
-		sleep 3600 &
-		echo ready >&3
-		wait`)
-	if said != "term\n" {
-		t.Errorf("the plugin wrote %q", said)
-	}
-	var own *types.Error
-	if !errors.Is(err, context.Canceled) || !errors.As(err, &own) || own.Msg != "undone" {
-		t.Errorf("err = %v", err)
-	}
-	if got := (&delegate.Error{Err: err}).CNICode(); got != types.ErrTryAgainLater {
-		t.Errorf("code %d, want 11", got)
-	}
-}
-
-// A plugin that exits well in its grace period has succeeded.
-func TestSuccessInTheGracePeriodCounts(t *testing.T) {
-	t.Parallel()
-	out, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo "{}"; exit 0' TERM
-		echo ready >&3
-		while :; do sleep 1; done`)
-	if err != nil || string(out) != "{}\n" {
-		t.Errorf("printed %q: %v", out, err)
+	for name, tt := range map[string]struct {
+		grace           time.Duration
+		body            string
+		says, said, out string // in the error, to descriptor 3, and to stdout
+	}{
+		"deaf to SIGTERM, like its child": {grace: time.Millisecond, says: "signal: killed", body: `trap '' TERM
+			sleep 3600 & # inherits stdout and descriptor 3
+			echo ready >&3
+			wait`},
+		"says why it ends": {grace: forever, says: "undone", said: "term\n", body: `trap 'echo term >&3; echo "{\"code\":105,\"msg\":\"undone\"}"; exit 1' TERM
+			sleep 3600 &
+			echo ready >&3
+			wait`},
+		"succeeds in its grace period": {grace: forever, out: "{}\n", body: `trap 'echo "{}"; exit 0' TERM
+			sleep 3600 &
+			echo ready >&3
+			wait`},
+		"leaves others in its group": {grace: forever, says: "exit status 1", body: `(trap '' TERM; exec sleep 3600) &
+			trap 'exit 1' TERM
+			(trap '' TERM; echo ready >&3; exec sleep 3600) &
+			while :; do wait; done`},
+		"has left its group":                  {grace: forever, says: "signal: terminated", body: playing(t, "parent's group", "")},
+		"has left its group, and is deaf":     {grace: time.Millisecond, says: "signal: killed", body: playing(t, "parent's group", "DEAF=1")},
+		"is in its child's group, and deaf":   {grace: time.Millisecond, says: "signal: killed", body: playing(t, "child's group", "DEAF=1")},
+		"is a meta-plugin whose own are deaf": {grace: time.Millisecond, says: "signal: killed", body: playing(t, "meta-plugin", "DELEGATE="+script(t, `trap '' TERM; echo ready >&3; exec sleep 3600`))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, said, err := run(t, &delegate.Process{Grace: tt.grace, WaitDelay: forever}, tt.body)
+			if string(out) != tt.out || said != tt.said || (err != nil) != (tt.says != "") {
+				t.Errorf("printed %q, wrote %q: %v", out, said, err)
+			}
+			if err != nil && (!errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), tt.says) || (&delegate.Error{Err: err}).CNICode() != types.ErrTryAgainLater) {
+				t.Errorf("err = %v, want one that says %q", err, tt.says)
+			}
+		})
 	}
 }
 
@@ -140,49 +140,31 @@ func TestGraceIsPartOfTheTurn(t *testing.T) {
 	}
 }
 
-// A plugin that has exited well is not failed by a child that holds its pipes.
+// A plugin that has exited well has succeeded, whatever its children do with its pipes.
+// However short the delay, what was printed before the exit is read. The children end when
+// the test lets go of descriptor 3, or when nobody listens any more.
 func TestGrandchildDoesNotHoldSuccess(t *testing.T) {
 	t.Parallel()
-	hold, release := pipe(t)
-	ctx := delegate.WithFiles(t.Context(), hold)
-	// However short the delay, what was printed before the exit is read.
-	out, err := (&delegate.Process{WaitDelay: 1}).ExecPlugin(ctx, script(t, `
-		(read line <&3) & # it ends when the test closes its end
-		echo '{"cniVersion":"1.0.0","x":"`+strings.Repeat("x", 30000)+`"}'`), nil, nil)
-	if err != nil || len(out) != 30000+len(`{"cniVersion":"1.0.0","x":""}`+"\n") || !json.Valid(out) {
-		t.Errorf("printed %q: %v", out, err)
-	}
-	release.Close()
-}
-
-// Nor by one that holds its stdin and does not read it.
-func TestUnreadStdinDoesNotHoldSuccess(t *testing.T) {
-	t.Parallel()
-	hold, release := pipe(t)
-	ctx := delegate.WithFiles(t.Context(), hold)
-	out, err := (&delegate.Process{WaitDelay: 1}).ExecPlugin(ctx, script(t, `
-		exec 4<&0
-		(read line <&3) <&4 & # it ends when the test closes its end
-		echo '{}'`), make([]byte, 1<<20), nil)
-	if err != nil || string(out) != "{}\n" {
-		t.Errorf("printed %q: %v", out, err)
-	}
-	release.Close()
-}
-
-// Nor by one that goes on printing; that one ends when nobody listens any more.
-func TestNoisyGrandchildIsLeft(t *testing.T) {
-	t.Parallel()
-	r, w := pipe(t)
-	var stderr bytes.Buffer
-	out, err := (&delegate.Process{WaitDelay: 1, Stderr: &stderr}).ExecPlugin(delegate.WithFiles(t.Context(), w), script(t, `
-		echo first >&2
-		(while echo noise >&2; do :; done) &
-		echo '{}'`), nil, nil)
-	w.Close()
-	rest(t, r)
-	if err != nil || string(out) != "{}\n" || !strings.HasPrefix(stderr.String(), "first\n") {
-		t.Errorf("printed %q: %v", out, err)
+	result := `{"x":"` + strings.Repeat("x", 30000) + `"}`
+	for name, body := range map[string]string{
+		"holds stdout and stderr":        `(read line <&3) &`,
+		"holds stdin, and does not read": `exec 5<&0; (read line <&3) <&5 >&- 2>&- &`,
+		"goes on printing":               `(while echo noise >&2; do :; done) &`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hold, release := pipe(t)
+			r, w := pipe(t)
+			var stderr bytes.Buffer
+			p := &delegate.Process{WaitDelay: 1, Stderr: &stderr}
+			out, err := p.ExecPlugin(delegate.WithFiles(t.Context(), hold, w), script(t, "echo first >&2\n"+body+"\necho '"+result+"'"), make([]byte, 1<<20), nil)
+			if err != nil || string(out) != result+"\n" || !strings.HasPrefix(stderr.String(), "first\n") {
+				t.Errorf("printed %d bytes, stderr %.20q: %v", len(out), &stderr, err)
+			}
+			release.Close()
+			w.Close()
+			rest(t, r)
+		})
 	}
 }
 
@@ -210,38 +192,25 @@ func busy(t *testing.T) (path string, file *os.File) {
 	return path, file
 }
 
-// A busy executable is tried again until it is
-// free.
+// A busy executable is tried again until it is free, or the context ends.
 func TestBusyExecutableIsRetried(t *testing.T) {
 	t.Parallel()
-	path, file := busy(t)
-	waits := 0
-	ctx := doneContext{t.Context(), func() {
-		if waits++; waits == 3 {
-			file.Close()
+	for _, freed := range []bool{true, false} {
+		path, file := busy(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		waits := 0
+		out, err := new(delegate.Process).ExecPlugin(doneContext{ctx, func() {
+			switch waits++; {
+			case waits == 3 && freed:
+				file.Close()
+			case waits == 3:
+				cancel()
+			}
+		}}, path, nil, nil)
+		cancel()
+		if freed && (err != nil || string(out) != "{}\n") || !freed && !errors.Is(err, context.Canceled) || waits < 3 {
+			t.Errorf("freed %v: printed %q after waiting %d times: %v", freed, out, waits, err)
 		}
-	}}
-	out, err := new(delegate.Process).ExecPlugin(ctx, path, nil, nil)
-	if err != nil || string(out) != "{}\n" {
-		t.Errorf("printed %q: %v", out, err)
-	}
-	if waits < 3 {
-		t.Errorf("waited %d times", waits)
-	}
-}
-
-func TestBusyExecutableIsRetriedUntilTheContextEnds(t *testing.T) {
-	t.Parallel()
-	path, _ := busy(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	waits := 0
-	_, err := new(delegate.Process).ExecPlugin(doneContext{ctx, func() {
-		if waits++; waits == 2 {
-			cancel()
-		}
-	}}, path, nil, nil)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
 	}
 }
 
@@ -529,52 +498,6 @@ func playing(t *testing.T, role, environ string) string {
 	self, err := os.Executable()
 	nodetest.OK(t, err)
 	return fmt.Sprintf("GORACE=atexit_sleep_ms=0 ROLE=%q %s exec %q", role, environ, self)
-}
-
-// A plugin that has left its process group is sent SIGTERM all the same.
-func TestPluginThatLeavesItsGroupIsAskedToEnd(t *testing.T) {
-	t.Parallel()
-	_, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, playing(t, "parent's group", ""))
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "terminated") {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// A plugin that has left its process group is killed, and what it started too.
-func TestPluginThatLeavesItsGroupIsKilled(t *testing.T) {
-	t.Parallel()
-	for _, role := range []string{"parent's group", "child's group"} {
-		t.Run(role, func(t *testing.T) {
-			t.Parallel()
-			_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, playing(t, role, "DEAF=1"))
-			if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
-				t.Errorf("err = %v", err)
-			}
-		})
-	}
-}
-
-// A meta-plugin that is killed before it has ended its own plugins leaves none:
-// what it holds, such as a lock, is free for the DEL that comes next.
-func TestPluginsOfAKilledPluginAreKilled(t *testing.T) {
-	t.Parallel()
-	deaf := script(t, `trap '' TERM; echo ready >&3; exec sleep 3600`)
-	_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, playing(t, "meta-plugin", "DELEGATE="+deaf))
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// What a plugin leaves in its group when it heeds SIGTERM is killed.
-func TestRestOfTheGroupIsKilled(t *testing.T) {
-	t.Parallel()
-	_, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `(trap '' TERM; exec sleep 3600) &
-		trap 'exit 1' TERM
-		(trap '' TERM; echo ready >&3; exec sleep 3600) &
-		while :; do wait; done`)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "exit status 1") {
-		t.Errorf("err = %v", err)
-	}
 }
 
 // Without descriptors nothing is run, and it is worth another try.

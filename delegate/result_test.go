@@ -45,28 +45,27 @@ func TestEveryTypeAtEveryPlaceOfAResult(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			for _, text := range variants(t, wholeResult(version)) {
-				for _, confVersion := range []string{"0.1.0", "0.4.0", "1.1.0"} {
-					x := fakes("last")
-					x.Plugins["p"] = printing(text)
-					iv := invoker(x)
-					a, err := iv.Add(t.Context(), attach(network(t, confVersion, "blue", "p", "last")))
-					if err != nil {
-						if !errors.Is(err, delegate.ErrResult) || len(x.Live()) > 0 {
-							t.Errorf("%s: %v, left %q", text, err, x.Live())
-						}
-						continue
+			for i, text := range variants(t, wholeResult(version)) {
+				x := fakes("last")
+				x.Plugins["p"] = printing(text)
+				iv := invoker(x)
+				confVersion := []string{"0.1.0", "0.4.0", "1.1.0"}[i%3]
+				a, err := iv.Add(t.Context(), attach(network(t, confVersion, "blue", "p", "last")))
+				if err != nil {
+					if !errors.Is(err, delegate.ErrResult) || len(x.Live()) > 0 {
+						t.Errorf("%s: %v, left %q", text, err, x.Live())
 					}
-					a.Result = json.RawMessage(text) // also where the last plugin printed another
-					for _, to := range append([]string{"", "9.9.9"}, versions...) {
-						_ = a.PrintTo(new(bytes.Buffer), to) // does not panic
-					}
-					if err := iv.Check(t.Context(), a); err != nil && !errors.Is(err, delegate.ErrResult) {
-						t.Errorf("CHECK after %s: %v", text, err)
-					}
-					if err := iv.Del(t.Context(), a); err != nil || len(x.Live()) > 0 {
-						t.Errorf("DEL after %s: %v, left %q", text, err, x.Live())
-					}
+					continue
+				}
+				a.Result = json.RawMessage(text) // also where the last plugin printed another
+				for _, to := range append([]string{"", "9.9.9"}, versions...) {
+					_ = a.PrintTo(new(bytes.Buffer), to) // does not panic
+				}
+				if err := iv.Check(t.Context(), a); err != nil && !errors.Is(err, delegate.ErrResult) {
+					t.Errorf("CHECK after %s: %v", text, err)
+				}
+				if err := iv.Del(t.Context(), a); err != nil || len(x.Live()) > 0 {
+					t.Errorf("DEL after %s: %v, left %q", text, err, x.Live())
 				}
 			}
 		})
@@ -182,17 +181,6 @@ func TestNonsenseIsNotPrinted(t *testing.T) {
 	}
 	if err := invoker(x).Check(t.Context(), a); !errors.Is(err, delegate.ErrResult) {
 		t.Errorf("CHECK: %v", err)
-	}
-}
-
-// A result is printed in its own version where no other is asked for.
-func TestPrintToItsOwnVersion(t *testing.T) {
-	t.Parallel()
-	const text = `{"cniVersion":"0.4.0","x":1e3}`
-	a := added(attach(network(t, "1.0.0", "blue", "p")), text)
-	var out bytes.Buffer
-	if err := a.PrintTo(&out, ""); err != nil || out.String() != text+"\n" {
-		t.Errorf("%s, %v", &out, err)
 	}
 }
 

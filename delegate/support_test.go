@@ -77,6 +77,9 @@ func failing(command string, err error) delegatetest.Plugin {
 	}
 }
 
+// coded returns an error object.
+func coded(code uint, msg string) error { return types.NewError(code, msg, "") }
+
 // stdin decodes what a plugin was given.
 func stdin(tb testing.TB, c delegatetest.Call) map[string]json.RawMessage {
 	tb.Helper()

@@ -1,6 +1,7 @@
 package delegate
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -20,14 +21,13 @@ import (
 // effect of [Invoker.Parallel] and the calls of each note are those of
 // [Invoker.DelAll].
 func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ...Note) error {
-	return iv.undo(ctx, slices.Clone(as), cause, &notes{all: note})
+	return iv.undo(ctx, slices.Clone(as), cause, oneAtATime(note))
 }
 
 // undo is Undo. It notes in as which plugins are gone.
-func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, notes *notes) error {
+func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, tell Note) error {
 	begin, total := iv.rounds(as)
-	b := newBudget(iv.UndoTimeout, total)
-	err := iv.removeAll(ctx, as, begin, b.turn, notes)
+	err := iv.removeAll(ctx, as, begin, newBudget(iv.UndoTimeout, total), tell)
 	switch {
 	case err == nil:
 		return cause
@@ -75,15 +75,17 @@ type budget struct {
 }
 
 func newBudget(limit time.Duration, rounds int) *budget {
-	if limit == 0 {
-		limit = defaultUndoTimeout
-	}
+	limit = cmp.Or(limit, defaultUndoTimeout)
 	return &budget{limit: limit, end: time.Now().Add(10 * limit), rounds: rounds}
 }
 
 // turn returns the context for one plugin, whose turn is in a round from 0 on:
-// an equal share of what is left for that round and those after it.
+// an equal share of what is left for that round and those after it. Without a budget that is
+// the caller's context.
 func (b *budget) turn(caller context.Context, round int) (context.Context, context.CancelFunc) {
+	if b == nil {
+		return caller, func() {}
+	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	endBy := func(end time.Time) {
 		share := time.Until(end) / time.Duration(b.rounds-round)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,35 +38,6 @@ func TestUndoGoesOnPastFailures(t *testing.T) {
 	}
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"})
 	nodetest.Equal(t, "calls", x.Live(), []string{"b c1 eth0", "c c1 eth0"})
-}
-
-// What went wrong in undoing does not decide the code.
-func TestCauseDecidesTheCodeOfAFailedUndo(t *testing.T) {
-	t.Parallel()
-	stuck := types.NewError(types.ErrTryAgainLater, "stuck", "")
-	for _, tt := range []struct {
-		name  string
-		cause error
-		code  uint
-	}{
-		{"coded", types.NewError(107, "no device", ""), 107},
-		{"end of a context", fmt.Errorf("moving a route: %w", context.Canceled), 11},
-		{"no code", errors.New("moving a route"), 999},
-		{"joined", errors.Join(errors.New("x"), &delegate.Error{Err: types.NewError(109, "y", "")}), 109},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			x := fakes("a")
-			x.Plugins["a"] = failing("DEL", stuck)
-			err := invoker(x).Undo(t.Context(), []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a")), "")}, tt.cause)
-			if got := status.Code(err); got != tt.code {
-				t.Errorf("code %d, want %d: %v", got, tt.code, err)
-			}
-			if !errors.Is(err, tt.cause) || !errors.Is(err, stuck) {
-				t.Errorf("%v has lost an error", err)
-			}
-		})
-	}
 }
 
 func TestUndoReturnsTheCause(t *testing.T) {
@@ -117,91 +89,89 @@ func slow(d time.Duration) delegatetest.Plugin {
 	}
 }
 
-// Undoing has a budget of its own once the caller's context has ended, and one
-// hanging plugin does not use up the others' part of it. In a bubble: the
-// times are exact and nobody waits for them.
+// Undoing has a budget of its own once the caller's context has ended. It is shared: no
+// hanging plugin uses up the others' part, and when several are undone at once each has a
+// longer turn than it would have one after another. In a bubble: the times are exact and
+// nobody waits for them.
 func TestUndoBudgetIsShared(t *testing.T) {
 	t.Parallel()
+	const ms = time.Millisecond
 	hang := delegatetest.HangOn("DEL", delegatetest.Result(nil))
-	tests := []struct {
-		name   string
-		del    [6]delegatetest.Plugin
-		ended  bool // the caller's context, before undoing
-		within time.Duration
-		left   []string
+	// Each has the same part of 3 s, half of which is for killing, but at most a second.
+	for _, tt := range []struct {
+		name     string
+		parallel int  // networks of one plugin each, or 0: one network of all
+		alive    bool // the caller's context, while undoing
+		del      []delegatetest.Plugin
+		took     time.Duration
+		left     []string
 	}{
+		{"one hangs", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), slow(0), hang}, 650 * ms, []string{"p5"}},
+		{"two hang", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), hang, hang}, 925 * ms, []string{"p4", "p5"}},
+		{"all hang", 0, false, slices.Repeat([]delegatetest.Plugin{hang}, 6), 2323 * ms, []string{"p0", "p1", "p2", "p3", "p4", "p5"}},
 		{
-			"one hangs",
-			[6]delegatetest.Plugin{slow(0), slow(300 * time.Millisecond), slow(300 * time.Millisecond), slow(0), slow(0), hang},
-			true,
-			3 * time.Second,
-			[]string{"p5 c1 eth0"},
+			"slow ones have longer while the caller waits", 0, true,
+			[]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3000 * ms), slow(0), slow(3000 * ms)}, 6000 * ms, nil,
 		},
+		{"but not forever", 0, true, []delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 14 * time.Second, []string{"p1"}},
+		{"slow ones beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{slow(700 * ms)}, 9), 1400 * ms, nil},
 		{
-			"two hang",
-			[6]delegatetest.Plugin{slow(0), slow(200 * time.Millisecond), slow(200 * time.Millisecond), slow(0), hang, hang},
-			true,
-			3 * time.Second,
-			[]string{"p4 c1 eth0", "p5 c1 eth0"},
+			"one hangs beside others", 8, false,
+			[]delegatetest.Plugin{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)},
+			// It has half of the time, less the half for killing, and the first takes longer meanwhile.
+			900 * ms, []string{"p4"},
 		},
+		{"all hang beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{hang}, 9), 2 * time.Second, []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"}},
 		{
-			"all hang",
-			[6]delegatetest.Plugin{hang, hang, hang, hang, hang, hang},
-			true,
-			3 * time.Second,
-			[]string{"p0 c1 eth0", "p1 c1 eth0", "p2 c1 eth0", "p3 c1 eth0", "p4 c1 eth0", "p5 c1 eth0"},
+			"one of two places is blocked", 2, false, append(slices.Repeat([]delegatetest.Plugin{slow(250 * ms)}, 8), hang),
+			// It has a fifth, less the half for killing. In the other place five go
+			// by, and in its own the three that are left.
+			1250 * ms, []string{"p8"},
 		},
-		{
-			"slow ones have longer while the caller waits",
-			[6]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3 * time.Second), slow(0), slow(3 * time.Second)},
-			false,
-			6 * time.Second, nil,
-		},
-		{
-			"but not forever",
-			[6]delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)},
-			false,
-			30 * time.Second,
-			[]string{"p1 c1 eth0"},
-		},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			x := fakes()
-			var names []string
+			types := make([]string, len(tt.del))
+			var as []delegate.Attachment
 			for i, p := range tt.del {
-				names = append(names, fmt.Sprint("p", i))
-				x.Plugins[names[i]] = p
+				types[i] = fmt.Sprint("p", i)
+				x.Plugins[types[i]] = p
+				a := attach(network(t, "1.0.0", fmt.Sprint("blue", i), types[i]))
+				a.IfName = fmt.Sprint("net", i)
+				as = append(as, a)
 			}
-			x.Plugins["last"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.Result(nil))
-			n := network(t, "1.0.0", "blue", names...)
+			if tt.parallel == 0 {
+				as = []delegate.Attachment{attach(network(t, "1.0.0", "blue", types...))}
+			}
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				iv := invoker(x)
-				iv.UndoTimeout = 3 * time.Second
-				done, err := iv.Add(ctx, attach(n))
+				iv.Parallel, iv.UndoTimeout = tt.parallel, 3*time.Second
+				done, err := iv.AddAll(ctx, as)
 				nodetest.OK(t, err)
-				if tt.ended {
+				if !tt.alive {
 					cancel()
 				}
 				start := time.Now()
-				err = iv.Undo(ctx, []delegate.Attached{done}, types.NewError(105, "no device", ""))
-				if took := time.Since(start); took > tt.within {
-					t.Errorf("undoing took %v, more than %v", took, tt.within)
+				err = iv.Undo(ctx, done, coded(105, "no device"))
+				if took := time.Since(start).Round(ms); took != tt.took {
+					t.Errorf("took %v, want %v", took, tt.took)
 				}
-				if errors.Is(err, delegate.ErrNotUndone) != (tt.left != nil) || status.Code(err) != 105 {
-					t.Errorf("err = %v", err)
-				}
-				if tt.left != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("undo: %v", err)
+				nodetest.Code(t, err, 105)
+				for _, want := range []error{delegate.ErrNotUndone, context.DeadlineExceeded} {
+					if errors.Is(err, want) != (tt.left != nil) {
+						t.Errorf("err = %v", err)
+					}
 				}
 			})
-			nodetest.Equal(t, "left behind", x.Live(), tt.left)
-			if got := len(x.Calls()); got != 12 {
-				t.Errorf("%d calls, want 12: %q", got, x.Trace())
+			var left []string
+			for _, alive := range x.Live() {
+				left = append(left, strings.Fields(alive)[0])
 			}
+			nodetest.Equal(t, "left behind", left, tt.left)
+			wantUndone(t, x.Trace())
 		})
 	}
 }
