@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -27,39 +26,38 @@ type child struct {
 	stdin, stdout, stderr *os.File // our ends of its pipes
 }
 
-// start starts the executable at path. Close the child. It does without package os/exec,
-// with which the first child of a process costs another fork.
+// start starts the executable at path. Close the child.
 func (p *Process) start(ctx context.Context, path string, environ []string) (_ *child, err error) {
 	c := &child{pidfd: -1}
-	var theirs []*os.File
+	var files []uintptr
 	defer func() {
-		for _, f := range theirs {
-			_ = f.Close()
+		for _, theirs := range files[:min(len(files), 3)] {
+			_ = unix.Close(int(theirs))
 		}
 		if err != nil {
 			c.close()
 		}
 	}()
 	for _, ours := range []**os.File{&c.stdin, &c.stdout, &c.stderr} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, err
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return nil, fmt.Errorf("pipe: %w", err)
 		}
 		if ours == &c.stdin {
-			r, w = w, r
+			ends[0], ends[1] = ends[1], ends[0]
 		}
-		*ours, theirs = r, append(theirs, w)
+		*ours = pollable(ends[0])
+		files = append(files, uintptr(ends[1]))
 	}
-	files := slices.Concat(theirs, inherited(ctx))
-	fds := make([]uintptr, len(files))
-	for i, f := range files {
-		fds[i] = f.Fd()
+	handed := inherited(ctx)
+	for _, f := range handed {
+		files = append(files, f.Fd())
 	}
 	c.pid, err = syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
-		Dir: "/", Env: environ, Files: fds,
+		Dir: "/", Env: environ, Files: files,
 		Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
 	})
-	runtime.KeepAlive(files)
+	runtime.KeepAlive(handed)
 	if err != nil {
 		return nil, &fs.PathError{Op: "fork/exec", Path: path, Err: err}
 	}
@@ -68,9 +66,14 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		_ = c.reap()
 		return nil, errors.New("running plugins needs Linux 5.4 or later")
 	}
-	_ = unix.SetNonblock(c.pidfd, true) // it waits in the runtime's poller
-	c.exit = os.NewFile(uintptr(c.pidfd), "")
+	c.exit = pollable(c.pidfd)
 	return c, nil
+}
+
+// pollable returns a file that waits in the runtime's poller.
+func pollable(fd int) *os.File {
+	_ = unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), "") //nolint:gosec // a descriptor that was just opened
 }
 
 // close closes our files of a child that was reaped or never ran.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -139,28 +138,26 @@ func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func
 	}
 }
 
-// environ returns the environment of in, sorted by key. The last value of a key counts.
+// environ returns the environment of in, sorted by key.
 func (iv *Invoker) environ(in *invocation) []string {
-	vars := make(map[string]string)
+	env := make([]string, 0, len(iv.Env)+6)
 	for _, kv := range iv.Env {
-		if key, _, ok := strings.Cut(kv, "="); ok {
-			vars[key] = kv
+		if strings.Contains(kv, "=") && !slices.Contains(parameters, envKey(kv)) {
+			env = append(env, kv)
 		}
 	}
-	for key, value := range map[string]string{
-		"CNI_COMMAND": string(in.Command), "CNI_PATH": strings.Join(iv.Path, string(filepath.ListSeparator)),
-		"CNI_CONTAINERID": in.ContainerID, "CNI_NETNS": in.at.NetNS, "CNI_IFNAME": in.IfName, "CNI_ARGS": in.at.Args,
-	} {
-		vars[key] = key + "=" + value
+	env = append(env, "CNI_COMMAND="+string(in.Command), "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
+	if in.ContainerID != "" {
+		env = append(env, "CNI_CONTAINERID="+in.ContainerID, "CNI_NETNS="+in.at.NetNS, "CNI_IFNAME="+in.IfName, "CNI_ARGS="+in.at.Args)
 	}
-	if in.ContainerID == "" {
-		for _, key := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
-			delete(vars, key)
-		}
-	}
-	env := make([]string, 0, len(vars))
-	for _, key := range slices.Sorted(maps.Keys(vars)) {
-		env = append(env, vars[key])
-	}
+	slices.SortStableFunc(env, func(a, b string) int { return strings.Compare(envKey(a), envKey(b)) })
+	slices.Reverse(env) // the last of a key counts
+	env = slices.CompactFunc(env, func(a, b string) bool { return envKey(a) == envKey(b) })
+	slices.Reverse(env)
 	return env
 }
+
+// parameters are the variables of the specification (section 2, "Parameters").
+var parameters = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} //nolint:gochecknoglobals // never written
+
+func envKey(kv string) string { key, _, _ := strings.Cut(kv, "="); return key }
