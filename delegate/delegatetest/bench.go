@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,9 +11,7 @@ import (
 	"math/big"
 	"net"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -42,11 +41,11 @@ type bench struct {
 	*suite
 	version string
 	dir     string
-	conf    map[string]json.RawMessage // the plugin's
-	before  types.Result               // prevResult of an ADD, or nil
-	files   []string                   // that Stdin wrote
-	twice   bool                       // whether conf has a key twice
-	marked  []string                   // delegates whose configuration has the unknown key
+	conf    map[string]any // the plugin's
+	before  types.Result   // prevResult of an ADD, or nil
+	files   []string       // that Stdin wrote
+	twice   bool           // whether conf has a key twice
+	marked  []string       // delegates whose configuration has the unknown key
 	exec    *Exec
 	host    host
 
@@ -73,27 +72,23 @@ func (b *bench) start(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	var conf map[string]any
-	if err := d.Decode(&conf); err != nil || conf == nil {
-		return fmt.Errorf("the configuration %s is not a JSON object: %v", text, err) //nolint:errorlint // may be nil
+	if conf, ok := decode([]byte(text)).(map[string]any); ok {
+		b.conf = conf
+	} else {
+		return fmt.Errorf("the configuration %s is not a JSON object", text)
 	}
-	for _, v := range conf {
-		b.mark(v)
+	for k, v := range b.conf {
+		b.conf[k] = rewrite(v, b.mark)
 	}
-	data, err := json.Marshal(conf)
-	if err == nil {
-		err = json.Unmarshal(data, &b.conf)
-	}
-	if err == nil && b.conf["prevResult"] != nil {
-		if b.before, err = create.CreateFromBytes(b.conf["prevResult"]); err != nil {
-			err = fmt.Errorf("the prevResult of the configuration: %w", err)
+	if prev, ok := b.conf["prevResult"]; ok {
+		text, err := json.Marshal(prev)
+		if err == nil {
+			b.before, err = create.CreateFromBytes(text)
+		}
+		if err != nil {
+			return fmt.Errorf("the prevResult of the configuration: %w", err)
 		}
 		delete(b.conf, "prevResult")
-	}
-	if err != nil {
-		return err
 	}
 	b.exec = &Exec{Plugins: make(map[string]Plugin), Script: func(n int, c Call, p Plugin) Plugin {
 		b.mu.Lock()
@@ -117,22 +112,20 @@ func (b *bench) start(ctx context.Context) error {
 	return err
 }
 
-// mark adds the unknown key to the configurations of delegates.
-func (b *bench) mark(v any) {
-	switch v := v.(type) {
-	case []any:
-		for _, e := range v {
-			b.mark(e)
-		}
-	case map[string]any:
-		for _, e := range v {
-			b.mark(e)
-		}
-		if typ, ok := v["type"].(string); ok && slices.Contains(b.types(), typ) {
-			v[unknownKey] = json.RawMessage(unknownValue)
-			b.marked = append(b.marked, typ)
-		}
+// mark adds the unknown key to v if that is the configuration of a delegate.
+func (b *bench) mark(v any) any {
+	if typ, ok := b.delegate(v); ok {
+		v.(map[string]any)[unknownKey] = json.RawMessage(unknownValue)
+		b.marked = append(b.marked, typ)
 	}
+	return v
+}
+
+// delegate returns the type of the delegate that v is the configuration of.
+func (b *bench) delegate(v any) (typ string, ok bool) {
+	object, _ := v.(map[string]any)
+	typ, _ = object["type"].(string)
+	return typ, slices.Contains(b.types(), typ)
 }
 
 // address returns the address that the i-th delegate gives.
@@ -245,9 +238,7 @@ const none = "-"
 // stdin returns the plugin's configuration with more keys.
 func (b *bench) stdin(keys map[string]any) []byte {
 	conf := map[string]any{"name": "conform"}
-	for k, v := range b.conf {
-		conf[k] = v
-	}
+	maps.Copy(conf, b.conf)
 	conf["cniVersion"] = b.version
 	maps.Copy(conf, keys)
 	data, err := json.Marshal(conf)
@@ -345,33 +336,36 @@ func atLeast(v, since string) bool {
 	return ok && err == nil
 }
 
-// sameJSON reports whether a and b hold the same values, to the last digit.
-func sameJSON(a, b []byte) bool {
-	var values [2]any
-	for i, text := range [][]byte{a, b} {
-		d := json.NewDecoder(strings.NewReader(string(text)))
-		d.UseNumber()
-		if d.Decode(&values[i]) != nil {
-			return false
-		}
-		values[i] = numbers(values[i])
+// decode returns the value of a JSON text, with numbers as they were written, or nil.
+func decode(text []byte) (v any) { //nolint:ireturn // any JSON value
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if d.Decode(&v) != nil {
+		return nil
 	}
-	return reflect.DeepEqual(values[0], values[1])
+	return v
 }
 
-// numbers replaces each number by a string that equal numbers share.
-func numbers(v any) any { //nolint:ireturn // any JSON value
+// rewrite returns v with each value in it replaced by what f makes of it, the inner ones
+// first.
+func rewrite(v any, f func(any) any) any { //nolint:ireturn // any JSON value
 	switch v := v.(type) {
 	case []any:
 		for i := range v {
-			v[i] = numbers(v[i])
+			v[i] = rewrite(v[i], f)
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = numbers(v[k])
+			v[k] = rewrite(v[k], f)
 		}
-	case json.Number:
-		if r, ok := new(big.Rat).SetString(v.String()); ok {
+	}
+	return f(v)
+}
+
+// number replaces a number by a string that equal numbers share.
+func number(v any) any { //nolint:ireturn // any JSON value
+	if n, ok := v.(json.Number); ok {
+		if r, ok := new(big.Rat).SetString(n.String()); ok {
 			return r.String()
 		}
 	}

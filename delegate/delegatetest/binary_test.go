@@ -115,11 +115,6 @@ func binary(path string) delegatetest.Binary {
 	return delegatetest.Binary{Path: path, Env: []string{"GOCOVERDIR=" + filepath.Dir(path)}}
 }
 
-func TestConformPassesARightBinary(t *testing.T) {
-	t.Parallel()
-	delegatetest.Conform(t, binary(executable(t, "meta")), metaConfig)
-}
-
 func TestFlawsOfAMainAreFound(t *testing.T) {
 	t.Parallel()
 	// These checks tell the mains apart; the others take longer.

@@ -24,29 +24,14 @@ func checkVersion(_ context.Context, s *suite) error {
 	return nil
 }
 
-func checkAdd(ctx context.Context, s *suite) error {
-	b, _, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	return b.ran("ADD")
-}
+func checkAdd(_ context.Context, b *bench, _ Outcome) error { return b.ran("ADD") }
 
-func checkStdout(ctx context.Context, s *suite) error {
-	_, o, err := s.attached(ctx)
-	if err == nil {
-		_, err = o.document()
-	}
+func checkStdout(_ context.Context, _ *bench, added Outcome) error {
+	_, err := added.document()
 	return err
 }
 
-func checkResult(ctx context.Context, s *suite) error {
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	return b.isResult(o)
-}
+func checkResult(_ context.Context, b *bench, added Outcome) error { return b.isResult(added) }
 
 // isResult fails unless o printed a result, in the version of b, with an
 // address of a delegate.
@@ -100,18 +85,9 @@ func checkVersions(ctx context.Context, s *suite) error {
 // undone checks that an ADD fails and leaves nothing when any of its delegates
 // goes wrong. With idle delegates it may succeed, unless all go wrong.
 func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
-	return func(ctx context.Context, s *suite) error {
-		n, err := s.count(ctx, "ADD")
-		if err != nil {
-			return err
-		}
-		var errs []error
-		trial := func(k int) error {
+	try := func(ctx context.Context, s *suite, k, n int) error {
+		return onNew(func(ctx context.Context, b *bench, _ Outcome) error {
 			what := which(k, n)
-			b, err := s.bench(ctx)
-			if err != nil {
-				return err
-			}
 			b.fault("ADD", k, wrong)
 			o := b.call(ctx, Call{Command: "ADD"})
 			switch {
@@ -121,15 +97,15 @@ func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
 				return b.recovered(ctx, o, what)
 			}
 			return fmt.Errorf("ADD succeeds though %s went wrong", what)
-		}
-		for k := 1; k <= n; k++ {
-			errs = append(errs, trial(k))
-		}
-		if s.fatal() == every {
-			errs = append(errs, trial(every))
-		}
-		return errors.Join(errs...)
+		})(ctx, s)
 	}
+	return onEach("ADD", func(ctx context.Context, s *suite, k, n int) error {
+		err := try(ctx, s, k, n)
+		if k == n && s.fatal() == every {
+			err = errors.Join(err, try(ctx, s, every, n))
+		}
+		return err
+	})
 }
 
 // recovered checks an ADD that succeeded although a delegate went wrong: another
@@ -155,33 +131,21 @@ func (b *bench) recovered(ctx context.Context, o Outcome, what string) error {
 	return b.deleted(ctx, "the DEL after an ADD in which "+what+" went wrong", b.later("DEL", o))
 }
 
-// failsWith checks that command fails when any of its delegates does.
+// failsWith checks that command fails when any of its delegates does, and STATUS when all do
+// that can take each other's place.
 func failsWith(command string) func(context.Context, *suite) error {
-	return func(ctx context.Context, s *suite) error {
-		if err := s.needs(command); err != nil {
-			return err
-		}
-		n, err := s.count(ctx, command)
-		if err != nil {
-			return err
-		}
-		first := 1
+	return onEach(command, func(ctx context.Context, s *suite, k, n int) error {
 		if command == "STATUS" && s.fatal() == every {
-			first, n = every, every
+			k = every
 		}
-		var errs []error
-		for k := first; k <= n; k++ {
-			b, o, err := s.attached(ctx)
-			if err != nil {
-				return err
-			}
+		return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
 			b.fault(command, k, failing)
-			if b.call(ctx, b.later(command, o)).Status == 0 {
-				errs = append(errs, fmt.Errorf("%s succeeds though %s fails", command, which(k, n)))
+			if b.call(ctx, b.later(command, added)).Status == 0 {
+				return fmt.Errorf("%s succeeds though %s fails", command, which(k, n))
 			}
-		}
-		return errors.Join(errs...)
-	}
+			return nil
+		})(ctx, s)
+	})
 }
 
 // which names the delegates that fault makes go wrong.
@@ -192,12 +156,8 @@ func which(k, n int) string {
 	return fmt.Sprintf("delegate %d of %d", k, n)
 }
 
-func checkConcurrent(ctx context.Context, s *suite) error {
-	if err := s.works(); err != nil {
-		return err
-	}
-	b, err := s.bench(ctx)
-	if err != nil {
+func checkConcurrent(ctx context.Context, b *bench, _ Outcome) error {
+	if err := b.works(); err != nil {
 		return err
 	}
 	for _, command := range []string{"ADD", "DEL"} {

@@ -2,7 +2,6 @@ package delegatetest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,18 +21,17 @@ type damage struct {
 func (b *bench) damages() []damage {
 	all := []damage{{"has a key twice", func(b *bench) { b.twice = true }}}
 	for _, key := range slices.Sorted(maps.Keys(b.conf)) {
-		var list []json.RawMessage
-		if json.Unmarshal(b.conf[key], &list) == nil && len(list) > 0 {
+		if list, ok := b.conf[key].([]any); ok && len(list) > 0 {
 			all = append(all,
-				damage{fmt.Sprintf("has an empty list %q", key), func(b *bench) { b.conf[key] = json.RawMessage("[]") }},
-				damage{fmt.Sprintf("has a number for the list %q", key), func(b *bench) { b.conf[key] = json.RawMessage("0") }},
+				damage{fmt.Sprintf("has an empty list %q", key), func(b *bench) { b.conf[key] = []any{} }},
+				damage{fmt.Sprintf("has a number for the list %q", key), func(b *bench) { b.conf[key] = 0 }},
 			)
 		}
 	}
 	if len(b.marked) > 0 {
 		all = append(all, damage{"has empty objects for delegates", func(b *bench) {
 			for key, v := range b.conf {
-				b.conf[key] = b.hollow(v)
+				b.conf[key] = rewrite(v, b.hollow)
 			}
 		}})
 	}
@@ -47,34 +45,12 @@ func (b *bench) damages() []damage {
 	return all
 }
 
-// hollow replaces the configurations of delegates in text by empty objects.
-func (b *bench) hollow(text json.RawMessage) json.RawMessage {
-	var object map[string]json.RawMessage
-	var array []json.RawMessage
-	var whole any
-	switch {
-	case json.Unmarshal(text, &object) == nil && object != nil:
-		var typ string
-		if json.Unmarshal(object["type"], &typ) == nil && slices.Contains(b.types(), typ) {
-			return json.RawMessage("{}")
-		}
-		for k, v := range object {
-			object[k] = b.hollow(v)
-		}
-		whole = object
-	case json.Unmarshal(text, &array) == nil && array != nil:
-		for i, v := range array {
-			array[i] = b.hollow(v)
-		}
-		whole = array
-	default:
-		return text
+// hollow replaces the configuration of a delegate by an empty object.
+func (b *bench) hollow(v any) any {
+	if _, ok := b.delegate(v); ok {
+		return map[string]any{}
 	}
-	data, err := json.Marshal(whole)
-	if err != nil {
-		panic(err) // what was JSON still is
-	}
-	return data
+	return v
 }
 
 // damaged calls try once for each way to break a configuration, with a new bench.

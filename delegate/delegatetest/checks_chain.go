@@ -34,10 +34,12 @@ func checkChain(ctx context.Context, s *suite) error {
 	if err != nil {
 		return nil //nolint:nilerr // the check "result" is about that
 	}
-	b, err := s.bench(ctx)
-	if err != nil {
-		return err
-	}
+	return onNew(func(ctx context.Context, b *bench, _ Outcome) error { return b.chains(ctx, alone) })(ctx, s)
+}
+
+// chains fails unless an ADD with a prevResult prints the content of that, and that of an ADD
+// alone where it was.
+func (b *bench) chains(ctx context.Context, alone content) error {
 	if b.before == nil {
 		b.before = before()
 	}
@@ -45,7 +47,7 @@ func checkChain(ctx context.Context, s *suite) error {
 	if err != nil {
 		return err
 	}
-	o = b.call(ctx, Call{Command: "ADD"})
+	o := b.call(ctx, Call{Command: "ADD"})
 	if err := o.Err(); err != nil {
 		return fmt.Errorf("ADD with a prevResult fails: %w", err)
 	}

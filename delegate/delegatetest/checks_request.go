@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -14,17 +15,10 @@ import (
 )
 
 // checkRequest checks what delegates receive on stdin in every command.
-func checkRequest(ctx context.Context, s *suite) error {
-	if err := s.delegates(); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
+func checkRequest(ctx context.Context, b *bench, added Outcome) error {
 	for _, command := range []string{"CHECK", "GC", "STATUS", "DEL"} {
-		if s.needs(command) == nil {
-			b.call(ctx, b.later(command, o)) // how it ends is for other checks
+		if b.need(command) == nil {
+			b.call(ctx, b.later(command, added)) // how it ends is for other checks
 		}
 	}
 	var errs []error
@@ -50,41 +44,27 @@ func (b *bench) isComplete(typ string, stdin []byte) error {
 	if conf.CNIVersion == "" {
 		return errors.New("no cniVersion")
 	}
-	if slices.Contains(b.marked, typ) && !slices.ContainsFunc(find(stdin), func(v []byte) bool { return sameJSON(v, []byte(unknownValue)) }) {
+	if slices.Contains(b.marked, typ) && !has(stdin, decode([]byte(unknownValue))) {
 		return fmt.Errorf("the key %q does not have the value that it was configured with, %s", unknownKey, unknownValue)
 	}
 	return nil
 }
 
-// find returns the values of the unknown key at any depth.
-func find(text json.RawMessage) (values [][]byte) {
-	var object map[string]json.RawMessage
-	var array []json.RawMessage
-	if json.Unmarshal(text, &object) == nil {
-		for k, v := range object {
-			if k == unknownKey {
-				values = append(values, v)
-			}
-			array = append(array, v)
+// has reports whether the unknown key has this value, to the last digit, at any depth of text.
+func has(text []byte, value any) (found bool) {
+	value = rewrite(value, number)
+	rewrite(decode(text), func(v any) any {
+		v = number(v)
+		if object, ok := v.(map[string]any); ok {
+			found = found || reflect.DeepEqual(object[unknownKey], value)
 		}
-	} else if json.Unmarshal(text, &array) != nil {
-		return nil
-	}
-	for _, v := range array {
-		values = append(values, find(v)...)
-	}
-	return values
+		return v
+	})
+	return found
 }
 
-func checkEnvironment(ctx context.Context, s *suite) error {
-	if err := s.delegates(); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	b.call(ctx, b.later("DEL", o)) // how it ends is for other checks
+func checkEnvironment(ctx context.Context, b *bench, added Outcome) error {
+	b.call(ctx, b.later("DEL", added)) // how it ends is for other checks
 	var errs []error
 	ours := false
 	for _, c := range b.exec.Calls() {
@@ -100,21 +80,14 @@ func checkEnvironment(ctx context.Context, s *suite) error {
 	return errors.Join(errs...)
 }
 
-func checkStderr(ctx context.Context, s *suite) error {
-	if err := s.delegates(); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
+func checkStderr(_ context.Context, b *bench, added Outcome) error {
 	if !b.host.real {
 		return &skipError{"the plugin is not a process"}
 	}
 	var errs []error
 	for _, c := range b.calls("ADD") {
-		if line := said(c.Command, c.Plugin); !bytes.Contains(o.Stderr, []byte(line)) {
-			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", clip(o.Stderr), line))
+		if line := said(c.Command, c.Plugin); !bytes.Contains(added.Stderr, []byte(line)) {
+			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", clip(added.Stderr), line))
 		}
 	}
 	return errors.Join(errs...)

@@ -19,84 +19,44 @@ func (b *bench) deleted(ctx context.Context, what string, c Call) error {
 	return b.empty(what)
 }
 
-func checkDel(ctx context.Context, s *suite) error {
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	return b.deleted(ctx, "DEL", b.later("DEL", o))
+func checkDel(ctx context.Context, b *bench, added Outcome) error {
+	return b.deleted(ctx, "DEL", b.later("DEL", added))
 }
 
-func checkDelAgain(ctx context.Context, s *suite) error {
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	if b.call(ctx, b.later("DEL", o)).Status != 0 {
+func checkDelAgain(ctx context.Context, b *bench, added Outcome) error {
+	if b.call(ctx, b.later("DEL", added)).Status != 0 {
 		return nil // the check "del" is about that
 	}
-	if err := b.call(ctx, b.later("DEL", o)).Err(); err != nil {
+	if err := b.call(ctx, b.later("DEL", added)).Err(); err != nil {
 		return fmt.Errorf("a second DEL fails: %w", err)
 	}
 	return nil
 }
 
-func checkDelUnknown(ctx context.Context, s *suite) error {
-	b, err := s.bench(ctx)
-	if err != nil {
-		return err
-	}
+func checkDelUnknown(ctx context.Context, b *bench, _ Outcome) error {
 	return b.deleted(ctx, "a DEL without ADD", Call{Command: "DEL"})
 }
 
-func checkDelFailed(ctx context.Context, s *suite) error {
-	if err := s.delegates(); err != nil {
-		return err
-	}
-	b, err := s.bench(ctx)
-	if err != nil {
-		return err
-	}
-	b.fault("ADD", s.fatal(), failing)
+func checkDelFailed(ctx context.Context, b *bench, _ Outcome) error {
+	b.fault("ADD", b.fatal(), failing)
 	b.call(ctx, Call{Command: "ADD"})
 	return b.deleted(ctx, "the DEL after an ADD that failed", Call{Command: "DEL"})
 }
 
-func checkDelBare(ctx context.Context, s *suite) error {
-	b, _, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
+func checkDelBare(ctx context.Context, b *bench, _ Outcome) error {
 	return b.deleted(ctx, "a DEL without CNI_NETNS and prevResult", Call{Command: "DEL", NetNS: none})
 }
 
-func checkDelRetry(ctx context.Context, s *suite) error {
-	n, err := s.count(ctx, "DEL")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for k := 1; k <= n; k++ {
-		b, o, err := s.attached(ctx)
-		if err != nil {
-			return err
-		}
+func checkDelRetry(ctx context.Context, s *suite, k, n int) error {
+	return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
 		b.fault("DEL", k, failing)
-		b.call(ctx, b.later("DEL", o))
-		errs = append(errs, b.deleted(ctx, fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n), b.later("DEL", o)))
-	}
-	return errors.Join(errs...)
+		b.call(ctx, b.later("DEL", added))
+		return b.deleted(ctx, fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n), b.later("DEL", added))
+	})(ctx, s)
 }
 
-func checkCheck(ctx context.Context, s *suite) error {
-	if err := s.needs("CHECK"); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	if err := b.call(ctx, b.later("CHECK", o)).Err(); err != nil {
+func checkCheck(ctx context.Context, b *bench, added Outcome) error {
+	if err := b.call(ctx, b.later("CHECK", added)).Err(); err != nil {
 		return fmt.Errorf("CHECK fails: %w", err)
 	}
 	errs := []error{b.ran("CHECK")}
@@ -111,15 +71,8 @@ func checkCheck(ctx context.Context, s *suite) error {
 	return errors.Join(errs...)
 }
 
-func checkGC(ctx context.Context, s *suite) error {
-	if err := s.needs("GC"); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	o = b.call(ctx, b.later("GC", o))
+func checkGC(ctx context.Context, b *bench, added Outcome) error {
+	o := b.call(ctx, b.later("GC", added))
 	if err := o.Err(); err != nil {
 		return fmt.Errorf("GC fails: %w", err)
 	}
@@ -133,28 +86,19 @@ func checkGCError(ctx context.Context, s *suite) error {
 	if err := failsWith("GC")(ctx, s); err != nil {
 		return err
 	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
-	b.fault("GC", 1, failing)
-	b.call(ctx, b.later("GC", o))
-	if err := b.ran("GC"); err != nil {
-		return fmt.Errorf("when one delegate fails: %w", err)
-	}
-	return nil
+	return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
+		b.fault("GC", 1, failing)
+		b.call(ctx, b.later("GC", added))
+		if err := b.ran("GC"); err != nil {
+			return fmt.Errorf("when one delegate fails: %w", err)
+		}
+		return nil
+	})(ctx, s)
 }
 
-func checkGCValid(ctx context.Context, s *suite) error {
-	if err := s.needs("GC"); err != nil {
-		return err
-	}
-	b, o, err := s.attached(ctx)
-	if err != nil {
-		return err
-	}
+func checkGCValid(ctx context.Context, b *bench, added Outcome) error {
 	before := b.exec.Live()
-	b.call(ctx, b.later("GC", o))
+	b.call(ctx, b.later("GC", added))
 	if live := b.exec.Live(); !slices.Equal(before, live) {
 		return fmt.Errorf("of the valid attachments %q GC leaves %q", before, live)
 	}
@@ -173,14 +117,7 @@ func checkGCValid(ctx context.Context, s *suite) error {
 	return errors.Join(errs...)
 }
 
-func checkStatus(ctx context.Context, s *suite) error {
-	if err := s.needs("STATUS"); err != nil {
-		return err
-	}
-	b, err := s.bench(ctx)
-	if err != nil {
-		return err
-	}
+func checkStatus(ctx context.Context, b *bench, _ Outcome) error {
 	if err := b.call(ctx, Call{Command: "STATUS"}).Err(); err != nil {
 		return fmt.Errorf("STATUS fails: %w", err)
 	}

@@ -53,19 +53,6 @@ func SlowOn(command string, d time.Duration, p Plugin) Plugin {
 	})
 }
 
-// GateOn returns p, except that before command it waits until gate is closed or
-// sends a value. If the context ends first, it behaves as [SlowOn].
-func GateOn(command string, gate <-chan struct{}, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		select {
-		case <-gate:
-			return p(ctx, c)
-		case <-ctx.Done():
-			return nil, errKilled()
-		}
-	})
-}
-
 // NoiseOn returns p, except that command prints noise before its output.
 func NoiseOn(command, noise string, p Plugin) Plugin {
 	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {

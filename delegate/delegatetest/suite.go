@@ -139,38 +139,81 @@ func (s *suite) works() error {
 	return nil
 }
 
-// count returns how many delegates command runs for one attachment.
-func (s *suite) count(ctx context.Context, command string) (int, error) {
-	if err := s.delegates(); err != nil {
-		return 0, err
+// A trial is a check of a bench: on which c1 has been attached by the ADD that is given, or
+// on which nothing has been attached.
+type trial func(ctx context.Context, b *bench, added Outcome) error
+
+// onAttached returns a check that makes try after an ADD. It needs these commands, or
+// [delegates].
+func onAttached(try trial, needs ...string) func(context.Context, *suite) error {
+	return func(ctx context.Context, s *suite) error {
+		if err := s.need(needs...); err != nil {
+			return err
+		}
+		b, o, err := s.attached(ctx)
+		if err != nil {
+			return err
+		}
+		return try(ctx, b, o)
 	}
-	b, o, err := s.attached(ctx)
-	if err == nil && command != "ADD" {
-		err = b.call(ctx, b.later(command, o)).Err()
-	}
-	if err != nil {
-		return 0, err
-	}
-	n := len(b.calls(command))
-	if n == 0 {
-		return 0, fmt.Errorf("%s runs no delegate", command)
-	}
-	return n, nil
 }
 
-// needs fails unless the plugin supports a version that has command.
-func (s *suite) needs(command string) error {
-	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
-	if since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
-		return nil
+// onNew is onAttached without the ADD.
+func onNew(try trial, needs ...string) func(context.Context, *suite) error {
+	return func(ctx context.Context, s *suite) error {
+		if err := s.need(needs...); err != nil {
+			return err
+		}
+		b, err := s.bench(ctx)
+		if err != nil {
+			return err
+		}
+		return try(ctx, b, Outcome{})
 	}
-	return &skipError{fmt.Sprintf("%s is not in the versions that the plugin supports, %q", command, s.versions)}
 }
 
-// delegates fails if the plugin has none.
-func (s *suite) delegates() error {
-	if len(s.conf.Delegates) == 0 {
-		return &skipError{"the plugin has no delegates"}
+// onEach returns a check that makes try, on a bench of its own, for each of the delegates
+// that command runs for one attachment. These are the k-th of n.
+func onEach(command string, try func(ctx context.Context, s *suite, k, n int) error) func(context.Context, *suite) error {
+	return func(ctx context.Context, s *suite) error {
+		n := 0
+		if err := onAttached(func(ctx context.Context, b *bench, o Outcome) error {
+			if command != "ADD" {
+				if err := b.call(ctx, b.later(command, o)).Err(); err != nil {
+					return err
+				}
+			}
+			if n = len(b.calls(command)); n == 0 {
+				return fmt.Errorf("%s runs no delegate", command)
+			}
+			return nil
+		}, command, delegates)(ctx, s); err != nil {
+			return err
+		}
+		var errs []error
+		for k := 1; k <= n; k++ {
+			errs = append(errs, try(ctx, s, k, n))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// delegates, as what a check needs, means that the plugin has some.
+const delegates = "delegates"
+
+// need fails unless the plugin supports a version that has these commands.
+func (s *suite) need(what ...string) error {
+	for _, w := range what {
+		if w == delegates {
+			if len(s.conf.Delegates) == 0 {
+				return &skipError{"the plugin has no delegates"}
+			}
+			continue
+		}
+		since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[w]
+		if since != "" && !slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
+			return &skipError{fmt.Sprintf("%s is not in the versions that the plugin supports, %q", w, s.versions)}
+		}
 	}
 	return nil
 }

@@ -49,15 +49,15 @@ func addChecks() []Check {
 		}, {
 			"add", "ADD succeeds and runs every delegate",
 			"Pods do not start, or start without a part of their network.",
-			addOperation, checkAdd,
+			addOperation, onAttached(checkAdd),
 		}, {
 			"stdout", "ADD prints one JSON document",
 			"A log line or a second document on stdout makes the result unreadable: the pod does not start although its network is there.",
-			addSuccess, checkStdout,
+			addSuccess, onAttached(checkStdout),
 		}, {
 			"result", "ADD prints a result of the version asked for, with a delegate's address",
 			"The runtime takes the pod's address from the result. Without one the cluster does not know the pod's IP; a result of another version may be misread.",
-			addSuccess, checkResult,
+			addSuccess, onAttached(checkResult),
 		}, {
 			"versions", "ADD and DEL work in every supported version",
 			"A configuration with another cniVersion from the plugin's own list gives pods that do not start, or that leave interfaces and addresses behind.",
@@ -69,15 +69,15 @@ func addChecks() []Check {
 		}, {
 			"request", "delegates receive name, cniVersion and their own keys unchanged",
 			"A delegate works without the options that did not reach it, such as a VLAN or a rate limit, and nobody is told.",
-			derivation, checkRequest,
+			derivation, onAttached(checkRequest, delegates),
 		}, {
 			"environment", "delegates receive the plugin's environment",
 			"Without CNI_PATH a delegate does not find its IPAM plugin; without the rest it attaches another interface, or behaves differently from one started by the runtime.",
-			delegation, checkEnvironment,
+			delegation, onAttached(checkEnvironment, delegates),
 		}, {
 			"stderr", "delegates' stderr appears on the plugin's",
 			"What a delegate logged before it failed is lost, and the runtime's log does not say why pods do not start.",
-			procedure, checkStderr,
+			procedure, onAttached(checkStderr, delegates),
 		}, {
 			"undo", "an ADD whose delegate fails fails and leaves nothing",
 			"Unless the runtime calls DEL, which it may not after an ADD that failed, each attempt to start the pod leaves an interface or an address on the node.",
@@ -129,23 +129,23 @@ func delChecks() []Check {
 		{
 			"del", "DEL removes what ADD attached",
 			"Interfaces, addresses and firewall rules of pods that are gone pile up on the node.",
-			delOperation, checkDel,
+			delOperation, onAttached(checkDel),
 		}, {
 			"del-again", "DEL succeeds once more",
 			"Runtimes repeat a DEL, for example after their own restart. One that fails then leaves the pod in Terminating.",
-			delOperation, checkDelAgain,
+			delOperation, onAttached(checkDelAgain),
 		}, {
 			"del-unknown", "DEL succeeds for what was never attached",
 			"Runtimes call DEL for pods whose ADD never ran. One that fails then leaves the pod in Terminating.",
-			delOperation, checkDelUnknown,
+			delOperation, onNew(checkDelUnknown),
 		}, {
 			"del-failed", "DEL succeeds after an ADD that failed",
 			"Runtimes must call DEL after a failed ADD. One that fails then keeps the pod from being started again.",
-			ordering, checkDelFailed,
+			ordering, onNew(checkDelFailed, delegates),
 		}, {
 			"del-bare", "DEL works without CNI_NETNS and prevResult",
 			"After a reboot the namespace is gone, and perhaps the runtime's cache too. What is not released then stays allocated.",
-			delOperation, checkDelBare,
+			delOperation, onAttached(checkDelBare),
 		}, {
 			"del-broken", "DEL works when the configuration was broken after the ADD",
 			"People edit configurations while pods run. If DEL needs the old one, these pods stay in Terminating, or their addresses stay allocated.",
@@ -157,7 +157,7 @@ func delChecks() []Check {
 		}, {
 			"del-retry", "a repeated DEL removes the rest",
 			"A delegate that failed once, for example because its daemon was restarting, is not asked again: its interface and address stay on the node.",
-			delOperation, checkDelRetry,
+			delOperation, onEach("DEL", checkDelRetry),
 		},
 	}
 }
@@ -167,7 +167,7 @@ func otherChecks() []Check {
 		{
 			"check", "CHECK runs every delegate's CHECK, with prevResult",
 			"A pod whose network is broken is reported as healthy.",
-			checkOperation, checkCheck,
+			checkOperation, onAttached(checkCheck, "CHECK"),
 		}, {
 			"check-error", "CHECK fails when a delegate's CHECK fails",
 			"A pod whose network is broken is reported as healthy.",
@@ -175,7 +175,7 @@ func otherChecks() []Check {
 		}, {
 			"gc", "GC runs every delegate's GC and prints nothing",
 			"Addresses of pods that disappeared without a DEL, for example in a crash of the node, are never released.",
-			gcOperation, checkGC,
+			gcOperation, onAttached(checkGC, "GC"),
 		}, {
 			"gc-error", "GC fails when a delegate's GC fails, after running the others",
 			"One delegate that fails keeps the others from releasing anything, or the runtime is told that all is clean.",
@@ -183,11 +183,11 @@ func otherChecks() []Check {
 		}, {
 			"gc-valid", "GC keeps the valid attachments and passes them to delegates",
 			"A delegate that does not find an attachment on its list releases the address of a running pod, and another pod gets the same one.",
-			gcOperation, checkGCValid,
+			gcOperation, onAttached(checkGCValid, "GC"),
 		}, {
 			"status", "STATUS runs every delegate's STATUS",
 			"The node is reported as ready, and pods are scheduled to it, although no ADD can succeed.",
-			statusOperation, checkStatus,
+			statusOperation, onNew(checkStatus, "STATUS"),
 		}, {
 			"status-error", "STATUS fails when a delegate's STATUS fails",
 			"The node is reported as ready, and pods are scheduled to it, although no ADD can succeed.",
@@ -195,7 +195,7 @@ func otherChecks() []Check {
 		}, {
 			"concurrent", "ADD and DEL work for several containers at once",
 			"Runtimes start pods in parallel. Pods that start together fail, or get each other's state.",
-			ordering, checkConcurrent,
+			ordering, onNew(checkConcurrent),
 		},
 	}
 }

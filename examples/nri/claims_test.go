@@ -309,8 +309,7 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 			edit := func(*Plugin) {}
 			words := []string{`claim "s1", request "neta"`, "no free device", "code 113"}
 			if late {
-				gate, _ := c.gate()
-				x.Plugins["b"] = delegatetest.GateOn("ADD", gate, good)
+				x.Plugins["b"] = delegatetest.HangOn("ADD", good)
 				edit, words = lateBy, []string{`network "own" (net2)`, "within the runtime's timeout", "code 11"}
 			}
 			p := c.startWith(x, edit)

@@ -499,7 +499,8 @@ func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 	gate, open := n.gate()
 	x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		arrived <- struct{}{}
-		return delegatetest.GateOn("ADD", gate, plugin)
+		<-gate
+		return plugin
 	}
 	p := n.configured(x)
 	ctx, lost := context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -28,10 +28,6 @@ func (o *options) object() (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	var network struct {
-		Name    json.RawMessage
-		Plugins []map[string]json.RawMessage
-	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(text, &object); err != nil || object == nil {
 		return nil, fmt.Errorf("%s is not a JSON object: %v", o.conf, err) //nolint:errorlint // may be nil
@@ -39,17 +35,17 @@ func (o *options) object() (json.RawMessage, error) {
 	if object["plugins"] == nil || object["type"] != nil {
 		return text, nil
 	}
-	if err := json.Unmarshal(text, &network); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.conf, err)
+	var plugins []map[string]json.RawMessage
+	if err := json.Unmarshal(object["plugins"], &plugins); err != nil {
+		return nil, fmt.Errorf("%s: plugins: %w", o.conf, err)
 	}
-	for _, plugin := range network.Plugins {
-		if string(plugin["type"]) != fmt.Sprintf("%q", typ) {
-			continue
+	for _, plugin := range plugins {
+		if string(plugin["type"]) == fmt.Sprintf("%q", typ) {
+			if name, ok := object["name"]; ok {
+				plugin["name"] = name
+			}
+			return json.Marshal(plugin)
 		}
-		if network.Name != nil {
-			plugin["name"] = network.Name
-		}
-		return json.Marshal(plugin)
 	}
 	return nil, fmt.Errorf("%s is a network configuration list without a plugin of type %q", o.conf, typ)
 }
@@ -93,8 +89,8 @@ func (o *options) results() (map[string]delegatetest.Plugin, error) {
 		if err != nil {
 			return nil, err
 		}
-		var result cnitypes.Result
-		if result, err = create.CreateFromBytes(text); err != nil {
+		result, err := create.CreateFromBytes(text)
+		if err != nil {
 			return nil, fmt.Errorf("%s is not a CNI result: %w", file, err)
 		}
 		fakes[typ] = delegatetest.Result(result)
@@ -102,21 +98,19 @@ func (o *options) results() (map[string]delegatetest.Plugin, error) {
 	return fakes, nil
 }
 
-// A file is one that is written before each check.
-type file struct {
-	text string
-	mode fs.FileMode
-}
-
-// load reads the files of -files, by path.
-func (o *options) load() (map[string]file, error) {
-	files := make(map[string]file)
+// copyFiles copies the files of -files to dir, with {dir} replaced in them.
+func (o *options) copyFiles(dir string) error {
 	if o.files == "" {
-		return files, nil
+		return nil
 	}
-	return files, filepath.WalkDir(o.files, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
+	return filepath.WalkDir(o.files, func(path string, e fs.DirEntry, err error) error {
+		name, relErr := filepath.Rel(o.files, path)
+		if err = errors.Join(err, relErr); err != nil {
 			return err
+		}
+		to := filepath.Join(dir, name)
+		if e.IsDir() {
+			return os.MkdirAll(to, 0o700)
 		}
 		info, err := e.Info()
 		if err != nil {
@@ -126,18 +120,8 @@ func (o *options) load() (map[string]file, error) {
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(o.files, path)
-		files[name] = file{string(text), info.Mode().Perm()}
-		return err
+		return os.WriteFile(to, []byte(expand(string(text), dir)), info.Mode().Perm())
 	})
-}
-
-func (f file) write(dir, name string) error {
-	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(expand(f.text, dir)), f.mode)
 }
 
 // expand replaces {dir} in text.

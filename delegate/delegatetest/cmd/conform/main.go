@@ -15,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -193,15 +192,16 @@ func (o *options) config() (delegatetest.Config, error) {
 	if conf.Fakes, err = o.results(); err != nil {
 		return conf, err
 	}
-	files, err := o.load()
+	try, err := os.MkdirTemp("", "conform")
+	if err == nil {
+		err = errors.Join(o.copyFiles(try), os.RemoveAll(try))
+	}
 	if err != nil {
 		return conf, err
 	}
 	conf.Stdin = func(dir string) string {
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			if err := files[name].write(dir, name); err != nil {
-				fmt.Fprintln(os.Stderr, "conform:", err) // the directory is temporary and ours
-			}
+		if err := o.copyFiles(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "conform:", err)
 		}
 		return expand(string(text), dir)
 	}
