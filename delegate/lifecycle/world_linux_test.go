@@ -380,7 +380,7 @@ func (w *world) attachments(k scratch.Key, plan []string) (as []delegate.Attachm
 }
 
 func (w *world) transaction(ctx context.Context, o op) Transaction {
-	hook := func(ctx context.Context, place string) (fault, error) {
+	hook := func(ctx context.Context, place string) (mishap, error) {
 		f := w.fault(place)
 		return f, w.goesWrong(ctx, f)
 	}
