@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	eventsv1 "k8s.io/api/events/v1"
-
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/metacni/metacni/examples/multinet/publish"
@@ -23,17 +21,6 @@ func (w *world) ask(t *testing.T, pod, network, keys string) {
 	nodetest.OK(t, w.client.Execute(t.Context(), "ADD", a))
 }
 
-// forbidden reports whether an Event, after the first ones, says that a pod cannot have a
-// network of another namespace.
-func (w *world) forbidden(pod string, after int) bool {
-	for _, e := range kubetest.List[eventsv1.Event](w.api)[after:] {
-		if e.Regarding.Name == pod && e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, "namespaceIsolation") {
-			return true
-		}
-	}
-	return false
-}
-
 // What pods may have does not depend on when the daemon was started: it is what the last ADD
 // of their network said, whichever daemon has served it. The file of the daemon takes
 // precedence.
@@ -44,15 +31,16 @@ func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 	w.ask(t, "two", "other", `,"namespaceIsolation":false`)
 	edit := func(when, selection string, may ...string) {
 		t.Helper()
-		before := len(kubetest.List[eventsv1.Event](w.api))
 		for _, pod := range []string{"one", "two"} {
+			forbidden := func() int { return w.told(pod, "FailedAddingInterface", "namespaceIsolation") }
+			before := forbidden()
 			w.edit(pod, "blue,"+selection)
 			if slices.Contains(may, pod) {
 				w.until(t, when+": "+pod+" has it", func() bool { return len(w.recorded(t, "c-"+pod)) == 2 })
 				w.edit(pod, "blue")
 				w.until(t, when+": "+pod+" does not have it", func() bool { return len(w.recorded(t, "c-"+pod)) == 1 })
 			} else {
-				w.until(t, when+": "+pod+" may not have it", func() bool { return w.forbidden(pod, before) })
+				w.until(t, when+": "+pod+" may not have it", func() bool { return forbidden() > before })
 				w.edit(pod, "blue")
 			}
 		}
@@ -88,7 +76,7 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	kubetest.Put(w.api, kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
 	w = w.next(t, following+strings.ReplaceAll(keys, "$DIR", w.dir)).start(t)
 	w.edit("one", "blue,other/green")
-	w.until(t, "the pod may not have it", func() bool { return w.forbidden("one", 0) })
+	w.until(t, "the pod may not have it", func() bool { return w.told("one", "FailedAddingInterface", "namespaceIsolation") > 0 })
 	a := w.configs.of(w.conf.stateDir, publish.Network)
 	if a.CNIPath != "/opt/other/bin" {
 		t.Errorf("CNI_PATH %q", a.CNIPath)

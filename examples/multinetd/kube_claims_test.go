@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/kubetest"
@@ -312,17 +311,21 @@ func TestContainersSeeWhatTheirClaimsAreAttachedTo(t *testing.T) {
 	}
 }
 
-// Between two steps the daemon may be replaced, and the API may be away: nothing is lost.
+// Between two steps the daemon may be replaced, and the API may be away: nothing is lost. Where the
+// DEL has not come, Unprepare removes the network of the claim from all sandboxes of the pod, and
+// no other network.
 func TestClaimsOutliveTheDaemon(t *testing.T) {
 	t.Parallel()
-	w := withClaims(t, `,"metadata":true,"cdiDir":"$DIR/cdi"`).start(t)
-	a := w.pod(t, "one")
-	c := w.claim(t, "storage", a, parameters("net7", "blue"))
-	prepare(t, w.kubelet(t), c)
 	const keys = claimKeys + `,"metadata":true,"cdiDir":"$DIR/cdi"}`
+	w := inCluster(t, keys).withKubelet(t).start(t)
+	a, other := w.pod(t, "one"), w.pod(t, "two")
+	b := sandbox(a)
+	c, d := w.claim(t, "storage", a, parameters("net7", "blue")), w.claim(t, "other", other, parameters("net7", "blue"))
+	prepare(t, w.kubelet(t), c, d)
 	w = w.next(t, keys).start(t)
-	heal := w.api.Break(kubetestFault("update"))
-	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
+	heal := w.api.Break(kubetest.Fault{Verb: "update", Status: 500})
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", other, annotated("")), 0, "")
 	w.until(t, "the status is refused", func() bool { return w.api.Count("update", "resourceclaims/status") > 0 })
 	if got := w.condition("storage"); got != "" {
 		t.Errorf("status: %s", got)
@@ -330,54 +333,26 @@ func TestClaimsOutliveTheDaemon(t *testing.T) {
 	heal()
 	w = w.next(t, keys).start(t)
 	w.until(t, "the next daemon writes the status", func() bool { return w.condition("storage") == ready })
-	if got := w.fake.Live(); !slices.Equal(got, []string{"bridge c-one eth0", "macvlan c-one net7"}) {
-		t.Errorf("attached: %q", got)
-	}
-	// The DEL has not come: the network of the claim is removed, and no other.
+	want(t, "ADD", w.command(t, "ADD", b, annotated("")), 0, "")
 	w = w.next(t, keys).start(t)
 	k := w.kubelet(t)
 	for range 2 {
 		want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
 	}
-	if got := w.fake.Live(); !slices.Equal(got, []string{"bridge c-one eth0"}) {
-		t.Errorf("attached: %q", got)
-	}
-	if files, _ := filepath.Glob(w.dir + "/cdi/*"); len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
-	w = w.next(t, keys).start(t)
-	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
-	w.clean(t)
-}
-
-// The kubelet hears of a claim that cannot be released, and asks again. Sandboxes of other pods
-// keep what they have.
-func TestUnprepareRemovesWhatIsLeftOfAllSandboxes(t *testing.T) {
-	t.Parallel()
-	w := withClaims(t, "").start(t)
-	k := w.kubelet(t)
-	a, other := w.pod(t, "one"), w.pod(t, "two")
-	c, d := w.claim(t, "storage", a, parameters("net7", "blue")), w.claim(t, "other", other, parameters("net7", "blue"))
-	prepare(t, k, c, d)
-	b := sandbox(a)
-	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
-	want(t, "ADD", w.command(t, "ADD", b, annotated("")), 0, "")
-	want(t, "ADD", w.command(t, "ADD", other, annotated("")), 0, "")
-	macvlan := w.fake.Plugins["macvlan"]
-	w.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", macvlan)
-	if err := k.Unprepare(t.Context(), c); err == nil || !strings.Contains(err.Error(), "not now") {
-		t.Errorf("Unprepare: %v", err)
-	}
-	if claims, _, err := w.claimStore().All(); err != nil || len(claims) != 2 {
-		t.Errorf("prepared: %v, %v", claims, err)
-	}
-	w.fake.Plugins["macvlan"] = macvlan
-	want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
 	left := []string{"bridge c-one eth0", "bridge c-one-2 eth0", "bridge c-two eth0", "macvlan c-one net1", "macvlan c-two net7"}
 	if got := w.fake.Live(); !slices.Equal(got, left) {
 		t.Errorf("attached: %q, want %q", got, left)
 	}
 	w.until(t, "the other claim stays", func() bool { return w.condition("other") == ready })
+	want(t, "Unprepare", k.Unprepare(t.Context(), d), 0, "")
+	if files, _ := filepath.Glob(w.dir + "/cdi/*"); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+	w = w.next(t, keys).start(t)
+	for _, each := range []*skel.CmdArgs{a, b, other} {
+		want(t, "DEL", w.command(t, "DEL", each, annotated("")), 0, "")
+	}
+	w.clean(t)
 }
 
 // A sweep that removes a container says so in the status of its claims, although nobody has
@@ -457,11 +432,6 @@ func TestAClaimThatIsReleasedDuringTheADDIsNotAttached(t *testing.T) {
 	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
 	w.clean(t)
 }
-
-func (w *world) claimStore() dra.Store { return dra.Store{Dir: w.dir + "/state.claims"} }
-
-// kubetestFault fails a verb of all resources.
-func kubetestFault(verb string) kubetest.Fault { return kubetest.Fault{Verb: verb, Status: 500} }
 
 // offered are the devices in the ResourceSlices of the node, such as
 // "storage{master=eth1 plugin=macvlan}", and "storage!{}" for one that only one claim can have.

@@ -89,6 +89,16 @@ func (w *world) events() []string {
 	return all
 }
 
+// told is the number of Events about the pod with this reason and text.
+func (w *world) told(pod, reason, text string) (n int) {
+	for _, e := range kubetest.List[eventsv1.Event](w.api) {
+		if e.Regarding.Name == pod && e.Reason == reason && strings.Contains(e.Note, text) {
+			n++
+		}
+	}
+	return n
+}
+
 const blueStatus = `[{"name":"multi","interface":"eth0","ips":["10.9.0.2"],"default":true},{"name":"ns/blue","interface":"net1","ips":["10.9.1.2"]}]`
 
 // Per pod there are one patch and one Event. The ADD waits for the patch and for nothing

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -183,24 +182,13 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	}
 }
 
-// lines has the lines of a log.
-type lines chan string
-
-func (l lines) Write(line []byte) (int, error) {
-	l <- string(line)
-	return len(line), nil
-}
-
 // The daemon is not ready before its network is published, and says why.
 func TestNotReadyUntilPublished(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
 	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
-	looked := make(lines, 100)
-	w.log = slog.New(slog.NewTextHandler(looked, nil))
 	w.begin(t)
-	for !strings.Contains(<-looked, autoconf.ErrNotReady.Error()) {
-	}
+	w.until(t, "the daemon says why", func() bool { return strings.Contains(w.logged.String(), autoconf.ErrNotReady.Error()) })
 	if code, body := w.get(t, wire.PathReady+"?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not published") || !strings.Contains(body, autoconf.ErrNotReady.Error()) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
