@@ -316,14 +316,6 @@ func TestAttachmentsAreListed(t *testing.T) {
 	post(t, s(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "")
 }
 
-func TestHealthIsOKEvenIfNotReady(t *testing.T) {
-	t.Parallel()
-	for _, method := range []string{"GET", "HEAD", "POST"} {
-		a := post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("never") }}, method, wire.PathHealth, "null")
-		a.wantOK(t)
-	}
-}
-
 func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
@@ -380,7 +372,8 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := newRig(t, local(&Server{Commands: f.commands()}))
+		var why error
+		r := newRig(t, local(&Server{Commands: f.commands(), Ready: func(context.Context) error { return why }}))
 		ready := func(want string) {
 			t.Helper()
 			err := r.CheckReady(t.Context())
@@ -395,6 +388,11 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 		r.run(r.l)
 		synctest.Wait()
 		ready("")
+		why = errors.New("no primary network")
+		ready("not ready: plugin: no primary network")
+		if err := r.CheckReady(t.Context()); !errors.Is(err, why) {
+			t.Error(err)
+		}
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		r.stop()
@@ -404,18 +402,6 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 		add().wantOK(t)
 		<-r.done
 		ready("is stopping")
-	})
-}
-
-func TestCheckReadyReturnsTheErrorOfReady(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		sentinel := errors.New("no primary network")
-		r := serve(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return sentinel }})
-		synctest.Wait()
-		if err := r.CheckReady(t.Context()); !errors.Is(err, sentinel) || err.Error() != "not ready: plugin: no primary network" {
-			t.Error(err)
-		}
 	})
 }
 

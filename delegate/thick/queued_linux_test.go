@@ -14,12 +14,16 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
 )
 
 // queued returns a queue with the DELs of the containers.
@@ -244,15 +248,16 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 		var seen nodetest.Notes[Event]
 		dir := queued(t)
 		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
+		enqueue(t, dir, request("ADD", "c3"))
 		f := &fake{}
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book), Observer: seen.Note})
 		time.Sleep(time.Hour)
 		f.want(t)
 		all := seen.Taken()
-		if len(all) != 1 || all[0].Status != 400 || all[0].ContainerID != "c1" || !all[0].Replayed {
+		if len(all) != 2 || all[0].Status != 400 || all[1].Status != 400 || !all[0].Replayed {
 			t.Errorf("%+v", all)
 		}
-		if aside, err := filepath.Glob(dir + "/*.corrupt"); left(t, dir) != 0 || len(aside) != 1 || err != nil {
+		if aside, err := filepath.Glob(dir + "/*.corrupt"); left(t, dir) != 0 || len(aside) != 2 || err != nil {
 			t.Errorf("%d left, set aside %q", left(t, dir), aside)
 		}
 		a := r.get(wire.PathReady + "?verbose")
@@ -262,50 +267,10 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 				t.Errorf("it does not say so: %s", text)
 			}
 		}
-		if !strings.Contains(book.String(), "notapair") {
+		if !strings.Contains(book.String(), "notapair") || !strings.Contains(book.String(), "ADD cannot be queued") {
 			t.Errorf("it does not say why: %s", book.String())
 		}
 		r.do(request("ADD", "c1")).wantOK(t)
-	})
-}
-
-// What an operator has taken out of the queue is owed no more, and what comes
-// into it later is done.
-func TestQueuedDelRemovedByHandIsNotDone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var works atomic.Bool
-		var dels atomic.Int32
-		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
-			dels.Add(1)
-			if works.Load() {
-				return nil
-			}
-			return types.NewError(101, "stuck", "")
-		}}
-		dir := queued(t, "c1", "c2")
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
-		synctest.Wait()
-		names, err := filepath.Glob(dir + "/*.json")
-		if err != nil || len(names) != 2 {
-			t.Fatalf("%q, %v", names, err)
-		}
-		for _, name := range names {
-			nodetest.OK(t, os.Remove(name))
-		}
-		works.Store(true)
-		r.do(request("DEL", "c2")).wantOK(t)
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		r.do(request("ADD", "c1")).wantOK(t)
-		r.do(request("ADD", "c2")).wantOK(t)
-		enqueue(t, dir, request("DEL", "c2"))
-		dels.Store(0)
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		if dels.Load() != 1 || left(t, dir) != 0 {
-			t.Errorf("%d done, %d left", dels.Load(), left(t, dir))
-		}
 	})
 }
 
@@ -329,29 +294,6 @@ func TestQueuedDelCancelsNothing(t *testing.T) {
 		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
 		synctest.Wait()
 		f.want(t, "DEL c1", "end DEL c1", "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
-	})
-}
-
-// Damaged files are set aside, and what is no DEL is not done.
-func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var book nodetest.Log
-		dir := queued(t, "c1", "c2")
-		names, err := filepath.Glob(dir + "/*.json")
-		nodetest.OK(t, err)
-		nodetest.OK(t, os.WriteFile(names[0], []byte("{"), 0o600))
-		enqueue(t, dir, request("ADD", "c3"))
-		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
-		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		if calls := f.Taken(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
-			t.Errorf("calls %q", calls)
-		}
-		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "cannot be queued") {
-			t.Errorf("log %s", book.String())
-		}
 	})
 }
 
@@ -588,50 +530,30 @@ func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 	})
 }
 
-// A server that cannot write to its queue says so to probes and STATUS: shims cannot leave a
-// DEL there either. An ADD is served.
-func TestNotReadyWhileTheQueueCannotBeWritten(t *testing.T) {
+// A server that cannot write to its queue, or cannot be its reader, says so to probes and
+// STATUS: shims cannot leave a DEL there, or nobody does it. An ADD is served.
+func TestNotReadyWhileTheQueueCannotBeUsed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t)
-		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
-		synctest.Wait()
-		nodetest.OK(t, r.CheckReady(t.Context()))
-		r.do(request("STATUS", "")).wantOK(t)
-		obstacle := filepath.Join(dir, durable.TempPrefix+"try") // as a full disk is
-		nodetest.OK(t, os.Mkdir(obstacle, 0o700))
-		r.get(wire.PathReady).want(t, 503, 11, dir)
-		r.do(request("STATUS", "")).want(t, 500, 50, dir)
-		r.do(request("ADD", "c1")).wantOK(t)
-		nodetest.OK(t, os.Remove(obstacle))
-		nodetest.OK(t, r.CheckReady(t.Context()))
-		nodetest.OK(t, os.RemoveAll(dir))
-		nodetest.OK(t, r.CheckReady(t.Context()))
-		if left(t, dir) != 0 {
-			t.Error("a file is left")
-		}
-	})
-}
-
-// A server that cannot be the reader of its queue says so to probes and STATUS: shims leave
-// DELs there that nobody does. An ADD is served.
-func TestNotReadyWhileTheQueueIsNotRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t)
-		mark := filepath.Join(dir, ".reader")
-		nodetest.OK(t, os.Remove(mark))
-		nodetest.OK(t, os.Mkdir(mark, 0o700))
-		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
-		synctest.Wait()
-		r.get(wire.PathReady).want(t, 503, 11, mark)
-		r.do(request("STATUS", "")).want(t, 500, 50, mark)
-		r.do(request("ADD", "c1")).wantOK(t)
-		nodetest.OK(t, os.Remove(mark))
-		time.Sleep(2 * firstPause)
-		synctest.Wait()
-		nodetest.OK(t, r.CheckReady(t.Context()))
-	})
+	for name, obstacle := range map[string]string{"a full disk": durable.TempPrefix + "try", "no mark": ".reader"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir := queued(t)
+				path := filepath.Join(dir, obstacle)
+				nodetest.OK(t, os.RemoveAll(path))
+				nodetest.OK(t, os.Mkdir(path, 0o700))
+				r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+				synctest.Wait()
+				r.get(wire.PathReady).want(t, 503, 11, dir)
+				r.do(request("STATUS", "")).want(t, 500, 50, dir)
+				r.do(request("ADD", "c1")).wantOK(t)
+				nodetest.OK(t, os.RemoveAll(path))
+				time.Sleep(2 * firstPause)
+				synctest.Wait()
+				nodetest.OK(t, r.CheckReady(t.Context()))
+			})
+		})
+	}
 }
 
 // A queued DEL does not remove an attachment that was recorded after it was queued,
@@ -647,8 +569,8 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				works := delegatetest.Result(nil)
-				m, exec := newMeta(t, map[string]delegatetest.Plugin{"blue": works, "red": works})
+				exec := &delegatetest.Exec{Plugins: nodetest.Plugins("blue")}
+				m := meta{&lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: t.TempDir()}}
 				args := &skel.CmdArgs{ContainerID: "c1", IfName: "eth0"}
 				add := func() {
 					_, err := m.Add(t.Context(), args)
@@ -672,7 +594,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 					nodetest.OK(t, m.Del(t.Context(), args))
 					add()
 				}
-				commands := m.commands()
+				commands := Commands{Add: m.Add, Del: m.Del}
 				if tt.during {
 					commands.Del = func(ctx context.Context, a *skel.CmdArgs) error {
 						again()
@@ -683,7 +605,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				}
 				serve(t, &Server{Commands: commands, Queue: dir})
 				time.Sleep(time.Hour)
-				if live := exec.Live(); len(live) != 2 {
+				if live := exec.Live(); len(live) != 1 {
 					t.Errorf("alive %q", live)
 				}
 				if left(t, dir) != 0 {
@@ -692,4 +614,27 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A meta is a plugin that attaches a network and keeps records.
+type meta struct{ *lifecycle.Manager }
+
+func (m meta) key(a *skel.CmdArgs) scratch.Key {
+	return scratch.Key{Network: "pods", ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+func (m meta) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+	added, err := m.Manager.Add(ctx, m.key(a), lifecycle.Transaction{Plan: lifecycle.Plan(
+		delegate.Attachment{Network: nodetest.Network("blue", "blue"), ContainerID: a.ContainerID, IfName: a.IfName},
+	)})
+	if err != nil {
+		return nil, err
+	}
+	return create.CreateFromBytes(added[0].Result)
+}
+
+func (m meta) Del(ctx context.Context, a *skel.CmdArgs) error {
+	its := &lifecycle.Manager{Invoker: m.Invoker, Dir: m.Dir}
+	its.Stale, _ = ctx.Value(staleKey{}).(func(time.Time) (bool, error)) // as in CommandsOf
+	return its.Del(ctx, lifecycle.Removal{Key: m.key(a), NetNS: a.Netns})
 }

@@ -191,30 +191,11 @@ func mark(t *testing.T, queue string) {
 	nodetest.OK(t, s.Serve(ctx, l))
 }
 
-// A DEL that finds no daemon is on disk for the next one, or done from the
-// records, or an error: never a success that did nothing.
-func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
+// A DEL that finds no daemon is done from the records.
+func TestDelWithoutADaemonIsDone(t *testing.T) {
 	t.Parallel()
-	t.Run("queue", func(t *testing.T) {
-		t.Parallel()
-		h := programtest.NewHost(t, "multinet-shim")
-		queue := filepath.Join(h.Dir, "queue")
-		mark(t, queue)
-		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"queuePolicy":"queue","delQueueDir":%q,"delQueueWait":"1ms"`, queue)))
-		if code != 0 || len(stdout) > 0 || stderr != "" {
-			t.Errorf("status %d, %s, %s", code, stdout, stderr)
-		}
-		found := false
-		for _, f := range programtest.Files(t, queue) {
-			data, err := os.ReadFile(filepath.Join(queue, f))
-			found = found || err == nil && strings.Contains(string(data), `"CNI_CONTAINERID":"c1"`)
-		}
-		if !found {
-			t.Errorf("the queue has %q", programtest.Files(t, queue))
-		}
-	})
 	for _, policy := range []string{`,"delPolicy":"exec"`, ""} {
-		t.Run("executed"+policy, func(t *testing.T) {
+		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			a := newAttached(t, policy)
 			for range 2 {
@@ -235,7 +216,8 @@ func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
 	}
 }
 
-// What the shim cannot do without the daemon is queued, and nothing else is.
+// What the shim cannot do without the daemon is on disk for the next one, and nothing else
+// is: never a success that did nothing.
 func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -273,8 +255,15 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 					t.Errorf("code %d, want %d", said.Code, tt.code)
 				}
 			}
-			if all := a.queued(); (len(all) == 1) != (tt.code == 0) {
+			all := a.queued()
+			if (len(all) == 1) != (tt.code == 0) {
 				t.Errorf("queued %q", all)
+			}
+			for _, name := range all {
+				data, err := os.ReadFile(filepath.Join(a.queue, name))
+				if err != nil || !strings.Contains(string(data), `"CNI_CONTAINERID":"c1"`) {
+					t.Errorf("queued %s, %v", data, err)
+				}
 			}
 			if got := a.Log(); !slices.Equal(got, tt.calls) {
 				t.Errorf("calls %q, want %q", got, tt.calls)
@@ -341,6 +330,23 @@ func TestSignalEndsTheRequestAndItsErrorIsPrinted(t *testing.T) {
 	if version, said := h.Said(stdout.Bytes()); version != "1.0.0" || said.Code != 11 {
 		t.Errorf("version %s, %+v", version, said)
 	}
+}
+
+// Nobody reads the result, so the shim has the attachment undone.
+func TestResultThatNobodyReadsIsUndone(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet-shim")
+	d := newDaemon(t, func(wire.Request) (int, string) { return 200, result })
+	cmd := h.Command("ADD", conf("1.0.0", d.dir, ""))
+	r, w, err := os.Pipe()
+	nodetest.OK(t, err)
+	cmd.Stdout = w
+	nodetest.OK(t, r.Close())
+	if err := cmd.Run(); err == nil {
+		t.Error("exit status 0")
+	}
+	nodetest.OK(t, w.Close())
+	nodetest.Equal(t, "commands", d.commands(), []string{"ADD", "DEL"})
 }
 
 // Somebody who runs the shim by hand learns what it is for.

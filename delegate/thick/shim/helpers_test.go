@@ -2,7 +2,6 @@ package shim
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -196,14 +195,6 @@ func glob(t *testing.T, dir string) []string {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	nodetest.OK(t, err)
 	return names
-}
-
-// funcs are the commands of a main with the client c.
-func funcs(ctx context.Context, c *Client) skel.CNIFuncs {
-	command := func(name string) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error { return c.Execute(ctx, name, a) }
-	}
-	return skel.CNIFuncs{Add: command("ADD"), Check: command("CHECK"), Del: command("DEL"), GC: command("GC"), Status: command("STATUS")}
 }
 
 // The shim stays small.
