@@ -55,14 +55,11 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 	if err == nil && result != nil {
 		err = answer.UnmarshalResult(result)
 	}
+	err, certain := outcome(ctx, err)
 	var foul *jrpc2.Error
 	switch {
-	case err == nil:
-		return nil
-	case said(err) != nil:
-		return said(err)
-	case ctx.Err() != nil:
-		return ended(ctx)
+	case certain:
+		return err
 	case answer == nil && !errors.As(err, &foul) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
 		return notRun(fmt.Errorf("%w: %w", errGone, e.why())) // the message was not sent
 	case e.closed():

@@ -45,6 +45,14 @@ func newNode(tb testing.TB) *node {
 	return n
 }
 
+// newBareNode returns a node with a host that does not listen at a socket of the node.
+func newBareNode(tb testing.TB, h *resident.Host) *node {
+	tb.Helper()
+	n := &node{t: tb, more: make(chan struct{}), Host: h}
+	h.Observer = n.note
+	return n
+}
+
 // start starts the host, and stops it when the test ends.
 func (n *node) start() *node {
 	n.t.Helper()

@@ -85,8 +85,7 @@ func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 		nodetest.OK(t, os.Chmod(path, mode))
 	}
 	for name, mode := range map[string]fs.FileMode{
-		"README": 0o644, "bridge": 0o755, "1-bridge": 0o755, "100-bridge": 0o755, "aa-bridge": 0o755, "10-": 0o755, "10-a b": 0o755,
-		"10-good~": 0o755, ".10-good": 0o755, "30-plain": 0o644, "31-world": 0o757, "32-group": 0o775,
+		"README": 0o644, "1-bridge": 0o755, "10-": 0o755, "10-good~": 0o755, "30-plain": 0o644, "31-world": 0o757, "32-group": 0o775,
 	} {
 		write(name, mode)
 	}
@@ -94,8 +93,7 @@ func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 	nodetest.OK(t, os.Symlink("nowhere", filepath.Join(n.Dir, "34-dangling")))
 	nodetest.OK(t, syscall.Mkfifo(filepath.Join(n.Dir, "35-pipe"), 0o755))
 	want := map[string]string{
-		"README": "its name", "bridge": "its name", "1-bridge": "its name", "100-bridge": "its name", "aa-bridge": "its name", "10-": "its name",
-		"10-a b": "its name", "10-good~": "its name", ".10-good": "its name",
+		"README": "its name", "1-bridge": "its name", "10-": "its name", "10-good~": "its name",
 		"30-plain": "not executable", "31-world": "other users may write", "32-group": "other users may write", "33-dir": "not a regular file",
 		"34-dangling": "no such file", "35-pipe": "not a regular file",
 	}

@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,6 +83,20 @@ func said(err error) *types.Error {
 		return &e
 	}
 	return nil
+}
+
+// outcome returns what has come of a call that returned err: the error object that the other
+// side has sent, or the end of ctx. It is not certain what other errors mean.
+func outcome(ctx context.Context, err error) (_ error, certain bool) {
+	switch {
+	case err == nil:
+		return nil, true
+	case said(err) != nil:
+		return said(err), true
+	case ctx.Err() != nil:
+		return ended(ctx), true
+	}
+	return err, false
 }
 
 func unknownCall(r *jrpc2.Request) error {

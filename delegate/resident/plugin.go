@@ -3,6 +3,7 @@ package resident
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -78,8 +79,9 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 		process.Env = append(process.Env, k+"="+c.Env[k])
 	}
 	process.Stdin, process.Stdout = bytes.NewReader(c.Config), &stdout
-	if err := p.Plugin.Run(ctx, process); err != nil {
-		return nil, err
+	err := p.Plugin.Run(ctx, process)
+	if err == nil && stdout.Len() > maxOutput {
+		err = types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", stdout.Len(), maxOutput), "")
 	}
-	return stdout.Bytes(), nil
+	return stdout.Bytes(), err
 }

@@ -243,9 +243,7 @@ func TestUnidentifiedPeersAreRefused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	nodetest.OK(t, err)
-	n := &node{t: t, more: make(chan struct{})}
-	n.Host = &resident.Host{Listener: l, Observer: n.note}
-	n.start()
+	n := newBareNode(t, &resident.Host{Listener: l}).start()
 	c, err := net.Dial("tcp", l.Addr().String())
 	nodetest.OK(t, err)
 	err = simple("10", "a").Serve(t.Context(), c)

@@ -85,19 +85,15 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 	if !ok {
 		return nil, "", "", nil
 	}
-	failed := func(err error) (net.Conn, string, string, error) {
-		return nil, "", "", fault.Of("serve", "CNI_RELAY_SOCKET", err)
-	}
 	fd, err := strconv.Atoi(socket)
 	if err != nil || fd < 3 {
-		return failed(fmt.Errorf("%.40q is not the number of a descriptor", socket))
+		err = fmt.Errorf("%.40q is not the number of a descriptor", socket)
+	} else {
+		f := os.NewFile(uintptr(fd), "resident")
+		defer func() { _ = f.Close() }() // children do not inherit the copy that FileConn makes
+		conn, err = net.FileConn(f)
 	}
-	f := os.NewFile(uintptr(fd), "resident")
-	defer func() { _ = f.Close() }() // children do not inherit the copy that FileConn makes
-	if conn, err = net.FileConn(f); err != nil {
-		return failed(err)
-	}
-	return conn, env["CNI_RELAY_INDEX"], env["CNI_RELAY_NAME"], nil
+	return conn, env["CNI_RELAY_INDEX"], env["CNI_RELAY_NAME"], fault.Of("serve", "CNI_RELAY_SOCKET", err)
 }
 
 // Request asks the host for a change and returns when it is done. An error of
@@ -134,13 +130,9 @@ func (s *session) request(ctx context.Context, r Request) error {
 		return err
 	}
 	_, err = s.server.Callback(ctx, methodRequest, json.RawMessage(data))
-	switch {
-	case err == nil:
-		return nil
-	case said(err) != nil:
-		return said(err)
-	case ctx.Err() != nil:
-		return ended(ctx)
+	err, certain := outcome(ctx, err)
+	if !certain {
+		err = fmt.Errorf("%w: %w", errLost, err)
 	}
-	return fmt.Errorf("%w: %w", errLost, err)
+	return err
 }

@@ -2,7 +2,6 @@ package resident
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -97,9 +96,5 @@ func (s *session) command(ctx context.Context, r *jrpc2.Request) (stdout []byte,
 	if err := decode(r, &c); err != nil {
 		return nil, err
 	}
-	stdout, err = s.plugin.run(ctx, &c)
-	if len(stdout) > maxOutput {
-		return nil, types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", len(stdout), maxOutput), "")
-	}
-	return stdout, err
+	return s.plugin.run(ctx, &c)
 }

@@ -36,9 +36,7 @@ func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id strin
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note}
-		n.start()
+		n := newBareNode(t, &resident.Host{}).start()
 		n.pipe(with("10", "p", hangs(t)))
 		n.pipe(simple("20", "other"))
 		synctest.Wait()
@@ -99,9 +97,7 @@ func TestResidentIsDisconnectedAfterThreeTimeoutsInARow(t *testing.T) {
 func TestDelCheckAndGCWaitForAResidentThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note, Reserve: []string{"p"}}
-		n.start()
+		n := newBareNode(t, &resident.Host{Reserve: []string{"p"}}).start()
 		unanswered := func(command string, after time.Duration) {
 			t.Helper()
 			start := time.Now()
@@ -146,9 +142,7 @@ func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, told := simple("10", "p"), make(chan struct{})
 		d.Synchronize = func(context.Context, []resident.Known) error { <-told; return nil }
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note, ReturnTimeout: time.Second}
-		n.start()
+		n := newBareNode(t, &resident.Host{ReturnTimeout: time.Second}).start()
 		n.pipe(d)
 		synctest.Wait()
 		for range 3 { // three timeouts would disconnect it
