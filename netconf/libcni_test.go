@@ -120,7 +120,7 @@ func TestRequestLikeLibcni(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(3, 4))}
 	verbs := map[string]int{}
 	cache := t.TempDir()
-	for run := range 1000 {
+	for run := range 500 {
 		conf := g.network()
 		n, err := netconf.Parse([]byte(conf.data))
 		if err != nil || !conf.exact() || n.Name() == "" || !slices.Contains(version.All.SupportedVersions(), n.CNIVersion()) {
