@@ -28,66 +28,47 @@ const (
 var errTooLarge = errors.New("the record cannot be stored")
 
 // stored is the JSON of a line. It has a Value if it is a whole record, and a Change if it
-// changes the record before it.
-type stored struct {
-	Version     int             `json:"version"`
-	Network     string          `json:"network"`
-	ContainerID string          `json:"container"`
-	IfName      string          `json:"ifname"`
-	State       State           `json:"state"`
-	Created     time.Time       `json:"created"`
-	Updated     time.Time       `json:"updated"`
-	Value       json.RawMessage `json:"value,omitempty"`
-	Change      json.RawMessage `json:"change,omitempty"`
+// changes the record before it. They are of any type while they are written, and JSON when
+// they have been read.
+type stored[V any] struct {
+	Version     int       `json:"version"`
+	Network     string    `json:"network"`
+	ContainerID string    `json:"container"`
+	IfName      string    `json:"ifname"`
+	State       State     `json:"state"`
+	Created     time.Time `json:"created"`
+	Updated     time.Time `json:"updated"`
+	Value       V         `json:"value,omitempty"`
+	Change      V         `json:"change,omitempty"`
 }
 
-func (l *stored) key() Key {
+func (l *stored[V]) key() Key {
 	return Key{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}
 }
 
 // encode returns the line for r, with its newline, after checking r.
 func encode[T any](r Record[T]) ([]byte, error) {
-	value, err := marshal(nil, r.Value)
-	if err != nil {
-		return nil, err
-	}
 	limit := maxLine
 	if r.State == Deleting || r.State == Partial || r.State == Leftover {
 		limit += maxNote // what is recorded of an ADD must never hinder a DEL
 	}
-	return encodeLine(r.Key, stored{State: r.State, Created: r.Created, Value: value}, limit)
+	return encodeLine(r.Key, stored[any]{State: r.State, Created: r.Created, Value: &r.Value}, limit)
 }
 
 // encodeNote returns the line for what has changed in r, if the value says that, or
 // else for all of it.
 func encodeNote[T any](r Record[T]) ([]byte, error) {
-	var noted any
 	if v, ok := any(&r.Value).(records.Changer); ok {
-		noted = v.Noted()
+		if noted := v.Noted(); noted != nil {
+			return encodeLine(r.Key, stored[any]{State: r.State, Created: r.Created, Change: noted}, maxLine)
+		}
 	}
-	if noted == nil {
-		return encode(r)
-	}
-	change, err := marshal(nil, noted)
-	if err != nil {
-		return nil, err
-	}
-	return encodeLine(r.Key, stored{State: r.State, Created: r.Created, Change: change}, maxLine)
-}
-
-// marshal appends the JSON of v to dst. Unlike [json.Marshal] it writes <, > and & as the
-// user did.
-func marshal(dst []byte, v any) ([]byte, error) {
-	b := bytes.NewBuffer(dst)
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), err
+	return encode(r)
 }
 
 // encodeLine completes l, a line of the record of k, and returns it as at most limit bytes.
 // It refuses one that could not be read back.
-func encodeLine(k Key, l stored, limit int) ([]byte, error) {
+func encodeLine(k Key, l stored[any], limit int) ([]byte, error) {
 	if err := checkKey(k); err != nil {
 		return nil, err
 	}
@@ -99,18 +80,24 @@ func encodeLine(k Key, l stored, limit int) ([]byte, error) {
 	if l.Created = l.Created.UTC(); l.Created.IsZero() {
 		l.Created = l.Updated
 	}
-	out, err := marshal(make([]byte, prefix), &l)
-	switch {
-	case err != nil:
+	var b bytes.Buffer
+	b.Write(make([]byte, prefix))
+	// Not json.Marshal: it would write < > and & in other ways than the user.
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(&l); err != nil {
 		return nil, err
-	case len(out) >= limit:
+	}
+	out := b.Bytes()
+	switch {
+	case len(out) > limit:
 		return nil, fmt.Errorf("%w: %w", errTooLarge, bounds.Above(maxLine))
 	case bounds.Deeper(out[prefix:], bounds.RecordDepth):
 		return nil, fmt.Errorf("%w: nested more deeply than %d levels", errTooLarge, bounds.RecordDepth)
 	}
-	sum(out, out[prefix:])
+	sum(out, out[prefix:len(out)-1])
 	out[sumLen] = ' '
-	return append(out, '\n'), nil
+	return out, nil
 }
 
 // sum writes the sum of text to the beginning of dst.
@@ -125,7 +112,7 @@ func sum(dst, text []byte) {
 // another version. k may come from a file name.
 func decode[T any](data []byte, k Key) (Record[T], error) {
 	why := errors.New("empty")
-	var changes []*stored // the last first
+	var changes []*stored[json.RawMessage] // the last first
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
 		text := data[start:]
@@ -159,11 +146,11 @@ func decode[T any](data []byte, k Key) (Record[T], error) {
 	return Record[T]{}, corrupt(why)
 }
 
-func decodeLine(data []byte, k Key) (*stored, error) {
+func decodeLine(data []byte, k Key) (*stored[json.RawMessage], error) {
 	if err := verify(data); err != nil {
 		return nil, err
 	}
-	var l stored
+	var l stored[json.RawMessage]
 	if err := json.Unmarshal(data[prefix:], &l); err != nil || l.Version != version {
 		return nil, unknown(data[prefix:], err)
 	}
