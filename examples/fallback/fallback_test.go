@@ -315,40 +315,6 @@ func TestChoiceIsCompleted(t *testing.T) {
 	h.WantNothing("state")
 }
 
-// Choices may have the same name: DEL detaches each container from its own.
-func TestChoicesWithOneName(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	const keys = `"choices":[{"type":"bridge","bridge":"br0"},{"type":"tuning"},{"type":"bridge","bridge":"br1"}]`
-	c2 := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
-	c3 := func(a *skel.CmdArgs) { a.ContainerID = "c3" }
-	works := delegatetest.Result(nil)
-	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.ContainerID == "c2" || c.ContainerID == "c3" && strings.Contains(string(c.Stdin), "br0") {
-			return delegatetest.FailOn("ADD", 107, "no free address", works)(ctx, c)
-		}
-		return works(ctx, c)
-	}
-	h.mustRun(t, "ADD", keys)
-	h.mustRun(t, "ADD", keys, c2)
-	h.Exec.Plugins["tuning"] = delegatetest.FailOn("ADD", 107, "no free address", works)
-	h.mustRun(t, "ADD", keys, c3)
-	h.Trace()
-	h.mustRun(t, "DEL", keys, c2)
-	h.WantTrace("DEL tuning eth0 of c2")
-	h.mustRun(t, "DEL", keys, c3)
-	h.WantTrace("DEL bridge eth0 of c3")
-	if got := h.last(t, "DEL", "bridge").Bridge; got != "br1" {
-		t.Errorf("DEL of bridge %q", got)
-	}
-	h.mustRun(t, "DEL", keys)
-	h.WantTrace("DEL bridge eth0")
-	if got := h.last(t, "DEL", "bridge").Bridge; got != "br0" {
-		t.Errorf("DEL of bridge %q", got)
-	}
-	h.WantNothing("state")
-}
-
 // STATUS succeeds if one choice is ready. Otherwise it has the reasons of all.
 func TestStatus(t *testing.T) {
 	t.Parallel()

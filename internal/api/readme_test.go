@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -66,7 +65,7 @@ func TestImageOfTheLastRelease(t *testing.T) {
 	}
 }
 
-// Examples/README.md lists every example. The log says how long each is.
+// Examples/README.md lists every example.
 func TestExamplesAreListed(t *testing.T) {
 	t.Parallel()
 	page := content(t, "examples/README.md")
@@ -75,7 +74,6 @@ func TestExamplesAreListed(t *testing.T) {
 		if n := strings.Count(page, "\n| ["+name+"]("+name+") |"); n != 1 {
 			t.Errorf("examples/README.md lists %s %d times", name, n)
 		}
-		t.Logf("%s: %d lines of Go without tests, comments and blank lines", name, codeLines(t, filepath.Join(root, filepath.Dir(main))))
 	}
 }
 
@@ -87,26 +85,4 @@ func TestFindingsInReferencePlugins(t *testing.T) {
 	if got := submatches(content(t, "README.md"), count); len(want) != 1 || !slices.Equal(got, want) {
 		t.Errorf("README.md says %q, the suite's page %q", got, want)
 	}
-}
-
-// codeLines counts the lines of Go in a directory, and below, that are not blank,
-// comments or of tests.
-func codeLines(t *testing.T, dir string) (n int) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		for line := range strings.Lines(string(data)) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
-				n++
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
