@@ -493,11 +493,11 @@ var responses = []struct {
 	{"no content", "HTTP/1.1 204 No Content\r\n\r\n", 204, "", nil},
 
 	{"nothing", "", 0, "", io.ErrUnexpectedEOF},
-	{"half a status", "HTTP/1.1 20", 0, "", io.ErrUnexpectedEOF},
-	{"half a header", "HTTP/1.1 200 OK\r\nContent-Le", 0, "", io.ErrUnexpectedEOF},
 	{"no end of the header", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", 0, "", io.ErrUnexpectedEOF},
 	{"half a body", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", 0, "", io.ErrUnexpectedEOF},
 
+	{"half a status", "HTTP/1.1 20", 0, "", errMalformed},
+	{"half a header", "HTTP/1.1 200 OK\r\nContent-Le", 0, "", errMalformed},
 	{"not HTTP", "SSH-2.0-OpenSSH_9.6\r\n\r\n", 0, "", errMalformed},
 	{"HTTP/2", "HTTP/2.0 200 OK\r\n\r\n", 0, "", errMalformed},
 	{"a status of two digits", "HTTP/1.1 20 OK\r\n\r\n", 0, "", errMalformed},

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -195,20 +194,4 @@ func glob(t *testing.T, dir string) []string {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	nodetest.OK(t, err)
 	return names
-}
-
-// The shim stays small.
-func TestNoHeavyDependencies(t *testing.T) {
-	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".")
-	cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0", "GOFLAGS=")
-	out, err := cmd.Output()
-	nodetest.OK(t, err)
-	for dep := range strings.Lines(string(out)) {
-		switch dep = strings.TrimSpace(dep); dep {
-		case "net/http", "encoding/xml", "log/slog", "os/exec", "crypto/tls", "testing",
-			"github.com/vishvananda/netlink", "github.com/containernetworking/cni/libcni", "github.com/containernetworking/cni/pkg/invoke":
-			t.Errorf("depends on %s", dep)
-		}
-	}
 }

@@ -35,22 +35,18 @@ func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string 
 	// The daemon of Multus needs these keys even without a value, but takes a
 	// missing CNI_IFNAME for eth0.
 	container := ofContainer(command)
-	for _, v := range []struct {
-		name, value string
-		keep        bool
-	}{
-		{"CNI_COMMAND", command, true},
-		{"CNI_CONTAINERID", a.ContainerID, container},
-		{"CNI_NETNS", a.Netns, container},
-		{"CNI_IFNAME", a.IfName, false},
-		{"CNI_ARGS", a.Args, container},
-		{"CNI_PATH", a.Path, false},
-	} {
-		delete(env, v.name)
-		if v.value != "" || v.keep {
-			env[v.name] = v.value
+	set := func(name, value string, keep bool) {
+		delete(env, name)
+		if value != "" || keep {
+			env[name] = value
 		}
 	}
+	set("CNI_COMMAND", command, true)
+	set("CNI_CONTAINERID", a.ContainerID, container)
+	set("CNI_NETNS", a.Netns, container)
+	set("CNI_IFNAME", a.IfName, false)
+	set("CNI_ARGS", a.Args, container)
+	set("CNI_PATH", a.Path, false)
 	if a.NetnsOverride != "" {
 		env["CNI_NETNS_OVERRIDE"] = a.NetnsOverride
 	}

@@ -26,36 +26,23 @@ type response struct {
 
 // readResponse reads the response to a request of HTTP/1.0. The error is errMalformed for a
 // response that is invalid or too large, [io.ErrUnexpectedEOF] for one that ends too early,
-// and otherwise that of the reader.
+// and otherwise that of the reader. One that ends within a line of its header is invalid:
+// daemons write the header at once.
 func readResponse(from io.Reader) (*response, error) {
 	limited := &io.LimitedReader{R: from, N: maxResponse}
-	in := &eofReader{Reader: limited}
-	r, err := parse(textproto.NewReader(bufio.NewReader(in)))
+	r, err := parse(textproto.NewReader(bufio.NewReader(limited)))
 	var invalid textproto.ProtocolError
 	switch {
 	case limited.N <= 0:
 		return nil, malformed("it is too long")
-	case err == nil:
-		return r, nil
-	case in.ended: // package textproto takes half a line for a whole one
+	case errors.Is(err, io.EOF):
 		return nil, io.ErrUnexpectedEOF
 	case errors.As(err, &invalid):
 		return nil, malformed("invalid header line")
+	case err != nil:
+		return nil, err
 	}
-	return nil, err
-}
-
-// An eofReader notes whether its end was read.
-type eofReader struct {
-	io.Reader
-
-	ended bool
-}
-
-func (e *eofReader) Read(p []byte) (int, error) {
-	n, err := e.Reader.Read(p)
-	e.ended = e.ended || errors.Is(err, io.EOF)
-	return n, err
+	return r, nil
 }
 
 func parse(in *textproto.Reader) (*response, error) {

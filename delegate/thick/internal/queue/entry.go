@@ -3,7 +3,6 @@ package queue
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,14 +34,8 @@ func Name(r wire.Request) (string, error) {
 	if err := json.Unmarshal(r.Config, &conf); err != nil || conf == nil {
 		return "", errConfig
 	}
-	h := sha256.New()
-	for _, part := range []string{conf.Name, r.Env["CNI_CONTAINERID"], r.Env["CNI_IFNAME"]} {
-		var n [8]byte
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
-	}
-	return hex.EncodeToString(h.Sum(nil)) + entrySuffix, nil
+	key, err := json.Marshal([]string{conf.Name, r.Env["CNI_CONTAINERID"], r.Env["CNI_IFNAME"]})
+	return fmt.Sprintf("%x", sha256.Sum256(key)) + entrySuffix, err
 }
 
 // encode returns the name and the content of r's file. The content is the JSON of r

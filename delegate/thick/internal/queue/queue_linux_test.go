@@ -215,7 +215,7 @@ func TestFormat(t *testing.T) {
 		Config: []byte(`{"name":"net"}`),
 	})
 	nodetest.OK(t, err)
-	nodetest.Equal(t, "got", name, "fbeb4bcb178e16ae19f3ae6a1527266bad65dbe5b9d4379244e14452ef52b44e.json")
+	nodetest.Equal(t, "got", name, "942b7792c85697eb54b040e80b544e3a21620580ba505071f20605ad804633c7.json")
 	want := `{"sum":"2a48eb5e0dacb8baf15cbed45284c591dcfbc1b19d5805ab51b8e062fb50fd63","env":{"CNI_COMMAND":"DEL","CNI_CONTAINERID":"c1","CNI_IFNAME":"eth0"},"config":"eyJuYW1lIjoibmV0In0="}`
 	nodetest.Equal(t, "got", string(data), want)
 	// What a later version adds is covered by the sum, and ignored.
