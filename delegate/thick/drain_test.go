@@ -303,7 +303,7 @@ func TestDrainingKeepsNoConnection(t *testing.T) {
 	s := bare()
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
-		s.service().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))
+		s.service().ServeHTTP(w, httptest.NewRequestWithContext(context.WithValue(t.Context(), callerKey{}, caller{0, true}), http.MethodGet, wire.PathHealth, nil))
 		if got := w.Header().Get("Connection"); got != want {
 			t.Errorf("Connection %q, want %q", got, want)
 		}

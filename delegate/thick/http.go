@@ -54,10 +54,7 @@ var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.
 
 // ServeHTTP serves one request: a command, a page of Other, or one of its own.
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who, looked := r.Context().Value(callerKey{}).(caller)
-	if !looked {
-		who = caller{-1, true}
-	}
+	who, _ := r.Context().Value(callerKey{}).(caller)
 	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
 	if !who.allowed || sv.flight.now() >= draining {
 		w.Header().Set("Connection", "close")

@@ -53,7 +53,7 @@ func needsDaemon(err error) bool {
 func (d daemonless) recorded(ctx context.Context, args *skel.CmdArgs) (at time.Time, known bool) {
 	c, err := d.call(args)
 	if err != nil {
-		return time.Time{}, false
+		return at, false
 	}
 	records, err := c.Manager.Container(ctx, args.ContainerID)
 	for _, r := range records {
@@ -61,7 +61,7 @@ func (d daemonless) recorded(ctx context.Context, args *skel.CmdArgs) (at time.T
 			return r.Created, true
 		}
 	}
-	return time.Time{}, err == nil
+	return at, err == nil
 }
 
 func (d daemonless) call(args *skel.CmdArgs) (*plugin.Call, error) {

@@ -59,7 +59,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
-	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout, UndoTimeout: 3 * time.Second}
+	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout}
 	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
 		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
 	}
@@ -70,8 +70,12 @@ func client(c *plugin.Call) (*shim.Client, error) {
 		if policy == "" {
 			client.Away = away.del
 		}
-		if client.QueueWait, err = conf.wait(c); err != nil {
-			return nil, err
+		if conf.DelQueueWait != "" {
+			wait, err := time.ParseDuration(conf.DelQueueWait)
+			if err != nil || wait < 0 {
+				return nil, c.Invalid("delQueueWait", errors.New("not a duration such as \"2s\""))
+			}
+			client.QueueWait = cmp.Or(wait, -1) // 0 means the default
 		}
 		if client.Queue, err = plugin.CheckStateDir(cmp.Or(conf.DelQueueDir, defaultQueueDir)); err != nil {
 			return nil, c.Invalid("delQueueDir", err)
@@ -85,16 +89,4 @@ func client(c *plugin.Call) (*shim.Client, error) {
 		return nil, c.Invalid("queuePolicy", errors.New(`want "queue", "exec" or "fail"`))
 	}
 	return client, nil
-}
-
-// wait returns DelQueueWait for a [shim.Client], in which 0 means the default.
-func (conf config) wait(c *plugin.Call) (time.Duration, error) {
-	if conf.DelQueueWait == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(conf.DelQueueWait)
-	if err != nil || d < 0 {
-		return 0, c.Invalid("delQueueWait", errors.New("not a duration such as \"2s\""))
-	}
-	return cmp.Or(d, -1), nil
 }
