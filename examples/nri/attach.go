@@ -47,14 +47,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), progressKey{}, &at))
 	var answered atomic.Bool // whoever sets it first decides the answer
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
-	late := make(chan struct{})
-	timer := time.AfterFunc(time.Until(at.by), func() {
-		if answer() {
-			cancel(errLate)
-			close(late)
-		}
-	})
-	defer timer.Stop()
+	late := p.until(at.by)
 	err := error(errEnds)
 	done := p.work.start(func(context.Context) {
 		defer cancel(nil)
@@ -72,8 +65,21 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	case <-done:
 		return err
 	case <-late:
+	}
+	if answer() {
+		cancel(errLate)
 		return at.late()
 	}
+	<-done // soon
+	return err
+}
+
+// until returns a channel that receives at a time.
+func (p *Plugin) until(t time.Time) <-chan time.Time {
+	if p.clock != nil {
+		return p.clock
+	}
+	return time.After(time.Until(t))
 }
 
 // A progress holds the last plugin that was run for a request, and when the request must be
@@ -147,8 +153,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 // deadline, and the DEL goes on.
 func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
 	p.pods.forget(s.GetId())
-	late := time.NewTimer(time.Until(p.opened.Load().conf.answerBy(ctx)))
-	defer late.Stop()
+	late := p.until(p.opened.Load().conf.answerBy(ctx))
 	done := p.work.start(func(alive context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
 		defer cancel()
@@ -159,7 +164,7 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 	})
 	select {
 	case <-done: // or the plugin is stopping, and the next one detaches what is recorded
-	case <-late.C:
+	case <-late:
 		p.log().WarnContext(ctx, "DEL continues after the answer", who(podIn(s)))
 	}
 }

@@ -202,8 +202,20 @@ func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 	})
 }
 
-// late is a margin that leaves a request three seconds, in which what nothing holds up is done.
-func late(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout - 3*time.Second) }
+// A deadline is the time at which requests must be answered: each value is for one of them.
+type deadline chan time.Time
+
+func (d deadline) set(p *Plugin) { p.clock = d }
+
+// during is p, whose request is late as soon as it does its command.
+func (d deadline) during(command string, p delegatetest.Plugin) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command {
+			d <- time.Time{}
+		}
+		return p(ctx, c)
+	}
+}
 
 // stuck is p that does its command when the gate is open, whatever its context.
 func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {
@@ -233,8 +245,9 @@ func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	n := newNode(t)
 	x := plugins()
 	gate, open := n.gate()
-	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
-	p := n.start(x, late)
+	late := make(deadline)
+	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
+	p := n.start(x, late.set)
 	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
 		"within the runtime's timeout", "plugin_request_timeout", "nri_plugin_request_timeout", "code 11")
 	nodetest.Equal(t, "running", n.running(), nil)
@@ -281,8 +294,9 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
 	x.Plugins["a"] = failing("DEL", &broken, x.Plugins["a"])
-	x.Plugins["b"] = delegatetest.HangOn("ADD", x.Plugins["b"])
-	p := n.start(x, late)
+	late := make(deadline)
+	x.Plugins["b"] = late.during("ADD", delegatetest.HangOn("ADD", x.Plugins["b"]))
+	p := n.start(x, late.set)
 	if err := n.run(n.sandbox("c1", "blue,red")); err == nil {
 		t.Error("the pod is started")
 	}
@@ -388,8 +402,9 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 	n := newNode(t)
 	x := plugins()
 	gate, open := n.gate()
-	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
-	p := n.start(x, late)
+	late := make(deadline)
+	x.Plugins["a"] = late.during("DEL", stuck("DEL", gate, x.Plugins["a"]))
+	p := n.start(x, late.set)
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	n.stop(s)
@@ -407,12 +422,14 @@ func TestStopWaitsForUndo(t *testing.T) {
 	n := newNode(t)
 	x := plugins()
 	gate, open := n.gate()
-	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
-	p := n.start(x, late)
+	late := make(deadline)
+	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
+	p := n.start(x, late.set)
 	s := n.sandbox("c1", "blue,red")
 	if err := n.run(s); err == nil {
 		t.Error("the pod is started")
 	}
+	go func() { late <- time.Time{} }()
 	n.stop(s) // does not wait longer than it may
 	open()
 	p.work.running.Wait()

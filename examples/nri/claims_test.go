@@ -309,8 +309,9 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 			edit := func(*Plugin) {}
 			words := []string{`claim "s1", request "neta"`, "no free device", "code 113"}
 			if late {
-				x.Plugins["b"] = delegatetest.HangOn("ADD", good)
-				edit, words = lateBy, []string{`network "own" (net2)`, "within the runtime's timeout", "code 11"}
+				late := make(deadline)
+				x.Plugins["b"] = late.during("ADD", delegatetest.HangOn("ADD", good))
+				edit, words = late.set, []string{`network "own" (net2)`, "within the runtime's timeout", "code 11"}
 			}
 			p := c.startWith(x, edit)
 			o := c.prepared("s1", "uid-1", inline("b", ""))
@@ -368,7 +369,8 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 			p := c.startWith(x, func(p *Plugin) {
 				p.Config.AllowedTypes = []string{"a", "b", "multus"}
 				if tt.away {
-					lateBy(p)
+					make(deadline).set(p)
+					p.Config.Margin = multinet.Duration(requestTimeout - time.Second) // for the API server
 				}
 			})
 			o := c.prepared("s1", "uid-1", tt.parameters)
@@ -526,9 +528,6 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 
 // sweepOften is a pause between two sweeps that a test can wait for.
 const sweepOften = 5 * time.Millisecond
-
-// lateBy is a margin that leaves a request a second and a half.
-func lateBy(p *Plugin) { late(p) }
 
 // A claim stays prepared when the plugin ends, at any time. The next one attaches and detaches
 // the pod.
