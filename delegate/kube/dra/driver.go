@@ -120,7 +120,11 @@ func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.
 		if err != nil {
 			p.log.WarnContext(ctx, "claim not prepared", "claim", c.Namespace+"/"+c.Name, "error", err)
 		}
-		results[c.UID] = kubeletplugin.PrepareResult{Err: err, Devices: claim.devices("")}
+		result := kubeletplugin.PrepareResult{Err: err}
+		for _, n := range claim.Networks {
+			result.Devices = append(result.Devices, n.prepared())
+		}
+		results[c.UID] = result
 	}
 	return results, nil
 }
@@ -184,20 +188,13 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 	return nil
 }
 
-// devices returns what the kubelet is told of the devices of a request, or of all requests.
-func (c Claim) devices(request string) []kubeletplugin.Device {
-	var all []kubeletplugin.Device
-	for _, n := range c.Networks {
-		if request != "" && n.Claim.Request != request {
-			continue
-		}
-		device := kubeletplugin.Device{Requests: []string{n.Claim.Request}, PoolName: n.Claim.Pool, DeviceName: n.Claim.Device}
-		if n.Claim.Share != "" {
-			device.ShareID = new(types.UID(n.Claim.Share))
-		}
-		all = append(all, device)
+// prepared returns what the kubelet is told of the device of n.
+func (n Network) prepared() kubeletplugin.Device {
+	d := kubeletplugin.Device{Requests: []string{n.Claim.Request}, PoolName: n.Claim.Pool, DeviceName: n.Claim.Device}
+	if n.Claim.Share != "" {
+		d.ShareID = new(types.UID(n.Claim.Share))
 	}
-	return all
+	return d
 }
 
 // UnprepareResourceClaims detaches what is still attached because of claims, and forgets them.

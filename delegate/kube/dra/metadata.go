@@ -3,6 +3,7 @@ package dra
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -39,20 +40,16 @@ func (d *Driver) updateMetadata(ctx context.Context, c Claim) error {
 	}
 	attached, err := d.config.attached(ctx, c.Ref)
 	errs := []error{err}
-	var done []string
+	devices := map[string][]kubeletplugin.Device{} // by request
 	for _, n := range c.Networks {
-		if slices.Contains(done, n.Claim.Request) {
-			continue
+		d := n.prepared()
+		if i := slices.IndexFunc(attached, func(a attachment) bool { return a.device == n.device() }); i >= 0 {
+			d.Metadata = &kubeletplugin.DeviceMetadata{NetworkData: attached[i].networkData()}
 		}
-		done = append(done, n.Claim.Request)
-		devices := c.devices(n.Claim.Request)
-		for i := range devices {
-			id := deviceOf(devices[i].PoolName, devices[i].DeviceName, devices[i].ShareID)
-			if at := slices.IndexFunc(attached, func(a attachment) bool { return a.device == id }); at >= 0 {
-				devices[i].Metadata = &kubeletplugin.DeviceMetadata{NetworkData: attached[at].networkData()}
-			}
-		}
-		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(n.Claim.Request), devices))
+		devices[n.Claim.Request] = append(devices[n.Claim.Request], d)
+	}
+	for _, request := range slices.Sorted(maps.Keys(devices)) {
+		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(request), devices[request]))
 	}
 	return errors.Join(errs...)
 }
