@@ -81,19 +81,15 @@ func (a Attached) prevResult() json.RawMessage {
 	if have, err := resultVersion(a.Result); err == nil && have == v {
 		return a.Result
 	}
-	// DEL must run, with or without a result that the plugins can read.
 	r, err := decodeResult(a.Result)
 	if err != nil {
 		return nil
 	}
-	if r, err = convert(r, v); err != nil {
-		return nil
-	}
-	converted, err := json.Marshal(r)
+	text, err := convert(r, v)
 	if err != nil {
-		return nil
+		return nil // DEL must run, with or without a result that the plugins can read
 	}
-	return converted
+	return text
 }
 
 // atLeast reports whether version v is w or later. It is false for what is no

@@ -24,13 +24,13 @@
 package delegate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -196,18 +196,13 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	if err != nil {
 		return err
 	}
-	out := bytes.NewBuffer(bytes.Clone(a.Result))
+	text := a.Result
 	if cniVersion != "" && r.Version() != cniVersion {
-		out.Reset()
-		if r, err = convert(r, cniVersion); err == nil {
-			err = r.PrintTo(out)
-		}
-		if err != nil {
+		if text, err = convert(r, cniVersion); err != nil {
 			return a.fail(CommandAdd, types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error()))
 		}
 	}
-	out.WriteByte('\n')
-	if _, err := w.Write(out.Bytes()); err != nil {
+	if _, err := w.Write(slices.Concat(text, []byte("\n"))); err != nil {
 		return a.fail(CommandAdd, fault.With(types.ErrIOFailure, fmt.Errorf("cannot print the result: %w", err)))
 	}
 	return nil

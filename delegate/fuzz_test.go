@@ -93,20 +93,15 @@ func FuzzConvert(f *testing.F) {
 			return
 		}
 		for _, version := range versions {
-			to, err := convert(r, version)
+			printed, err := convert(r, version)
 			if err != nil {
 				if strings.Contains(err.Error(), "panic") {
 					t.Errorf("%q in %q: %v", text, version, err)
 				}
 				continue
 			}
-			printed, err := json.Marshal(to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			again, err := decodeResult(printed)
-			if err != nil || again.Version() != to.Version() || version != "" && to.Version() != version {
-				t.Errorf("%q in %q is %s, which is of version %q: %v", text, version, printed, to.Version(), err)
+			if again, err := decodeResult(printed); err != nil || version != "" && again.Version() != version {
+				t.Errorf("%q in %q is %s: %v", text, version, printed, err)
 			}
 		}
 	})

@@ -129,7 +129,7 @@ func TestAttachedPrintTo(t *testing.T) {
 	for _, tt := range []struct{ name, result, version, want string }{
 		{"as it is", printed, "1.0.0", printed + "\n"},
 		{"in its own version", printed, "", printed + "\n"},
-		{"converted", printed, "0.4.0", `"version": "4"`},
+		{"converted", printed, "0.4.0", `"version":"4"`},
 	} {
 		var out strings.Builder
 		if err := added(a, tt.result).PrintTo(&out, tt.version); err != nil || !strings.Contains(out.String(), tt.want) || !json.Valid([]byte(out.String())) {

@@ -179,36 +179,34 @@ func refuseNulls(result []byte) error {
 	return nil
 }
 
-// convert returns r, which has been decoded, in another version. It fails if that
-// version has no place for all addresses: versions up to 0.2.0 have one for each
+// convert returns the text of r, which has been decoded, in another version. It fails if
+// that version has no place for all addresses: versions up to 0.2.0 have one for each
 // family. It also fails if the outcome is not a result, for example if an address
 // is "<nil>".
-func convert(r types.Result, version string) (_ types.Result, err error) {
+func convert(r types.Result, version string) (text json.RawMessage, err error) {
 	defer catch(&err) // the converters are not ours
 	to, err := r.GetAsVersion(version)
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(to)
+	if _, old := to.(*types020.Result); old {
+		all, err := types100.NewResultFromResult(r)
+		if err != nil {
+			return nil, err
+		}
+		families := make(map[bool]int)
+		for _, ip := range all.IPs {
+			families[ip.Address.IP.To4() != nil]++
+		}
+		if families[true] > 1 || families[false] > 1 {
+			return nil, errors.New("it has more than one address of a family")
+		}
+	}
+	if text, err = json.Marshal(to); err == nil {
+		_, err = decodeResult(text)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if _, err := decodeResult(text); err != nil {
-		return nil, err
-	}
-	if _, old := to.(*types020.Result); !old {
-		return to, nil
-	}
-	all, err := types100.NewResultFromResult(r)
-	if err != nil {
-		return nil, err
-	}
-	families := make(map[bool]int)
-	for _, ip := range all.IPs {
-		families[ip.Address.IP.To4() != nil]++
-	}
-	if families[true] > 1 || families[false] > 1 {
-		return nil, errors.New("it has more than one address of a family")
-	}
-	return to, nil
+	return text, nil
 }
