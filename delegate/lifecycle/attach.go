@@ -21,7 +21,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
 	if m.nothing(k) {
-		return nil, fail(OpAttach, k, ErrNotAdded)
+		return nil, fail(opAttach, k, ErrNotAdded)
 	}
 	var added []delegate.Attached
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
@@ -36,7 +36,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		}
 		return err
 	})
-	return added, fail(OpAttach, k, because(ctx, err))
+	return added, fail(opAttach, k, because(ctx, err))
 }
 
 // attachTo carries out t, and adds what it attaches to the record before.
@@ -56,9 +56,9 @@ func (m *Manager) attachTo(ctx context.Context, l *scratch.Lock, before scratch.
 // itself: for that Detach fails with [ErrPlan].
 func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) error {
 	if ifname == k.IfName {
-		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))
+		return fail(opDetach, k, impossible("only DEL removes the attachment's own interface"))
 	}
-	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	return fail(opDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == ifname }})
 	}))
 }

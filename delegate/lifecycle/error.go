@@ -62,33 +62,26 @@ func refused(a delegate.Attachment, err error) error {
 	return &delegate.Error{Event: delegate.Event{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName}, Err: err}
 }
 
-// An Op is an operation of a [Manager]: the name of its method in capital letters, or
-// "SWEEP".
-type Op string
-
-// What [Manager.Reconcile] does.
+// The operations, see [Error].
 const (
-	OpAttach Op = "ATTACH"
-	OpDetach Op = "DETACH"
+	opAdd       = "ADD"
+	opAttach    = "ATTACH"
+	opCheck     = "CHECK"
+	opDel       = "DEL"
+	opDetach    = "DETACH"
+	opGC        = "GC"
+	opAdopt     = "ADOPT"
+	opRelease   = "RELEASE"
+	opSweep     = "SWEEP"
+	opReconcile = "RECONCILE"
 )
 
-const (
-	opAdd       Op = "ADD"
-	opCheck     Op = "CHECK"
-	opDel       Op = "DEL"
-	opGC        Op = "GC"
-	opAdopt     Op = "ADOPT"
-	opRelease   Op = "RELEASE"
-	opSweep     Op = "SWEEP"
-	opReconcile Op = "RECONCILE"
-)
-
-// command returns the command that plugins usually receive for op.
-func (op Op) command() delegate.Command {
+// commandOf returns the command that plugins usually receive for op.
+func commandOf(op string) delegate.Command {
 	switch op {
-	case OpAttach:
+	case opAttach:
 		return delegate.CommandAdd
-	case OpDetach, opRelease, opSweep:
+	case opDetach, opRelease, opSweep:
 		return delegate.CommandDel
 	}
 	return delegate.Command(op)
@@ -97,7 +90,7 @@ func (op Op) command() delegate.Command {
 // An Error is a failed operation on one attachment. Its CNI code is that of its
 // cause.
 type Error struct {
-	Op  Op
+	Op  string // the method of [Manager] in capital letters, or "SWEEP"
 	Key scratch.Key // for GC, of the network alone or of a stale attachment
 	Err error
 }
@@ -107,7 +100,7 @@ type Error struct {
 // shows the first 12. What the cause says of the same operation, container and
 // interface is left out.
 func (e *Error) Error() string {
-	where := string(e.Op)
+	where := e.Op
 	if k := e.Key; k.ContainerID == "" && k.Network != "" {
 		where += fmt.Sprintf(" network %q", k.Network)
 	} else {
@@ -121,7 +114,7 @@ func (e *Error) retell(err error) (string, bool) {
 	switch err := err.(type) { //nolint:errorlint // it is one step in the tree
 	case *delegate.Error:
 		c := *err
-		if c.Command == e.Op.command() {
+		if c.Command == commandOf(e.Op) {
 			c.Command = ""
 		}
 		if c.IfName == e.Key.IfName {
@@ -146,7 +139,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // fail returns the error of op on k, which failed because of err. It returns nil
 // if err is nil.
-func fail(op Op, k scratch.Key, err error) error {
+func fail(op string, k scratch.Key, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -128,7 +128,7 @@ func ExampleManager_Reconcile() {
 			},
 		})
 		for _, d := range done {
-			fmt.Println(d.Op, d.Wanted.Network, d.Attached.IfName)
+			fmt.Println(d.Command, d.Wanted.Network, d.Attached.IfName)
 		}
 		fmt.Println("err:", err)
 	}
@@ -136,15 +136,15 @@ func ExampleManager_Reconcile() {
 	follow(entry{"video", "net1"}, entry{"storage", "net2"}) // they swap their interfaces
 	follow()
 	// Output:
-	// ATTACH storage net1
-	// ATTACH video net2
+	// ADD storage net1
+	// ADD video net2
 	// err: <nil>
-	// DETACH video net2
-	// DETACH storage net1
-	// ATTACH video net1
-	// ATTACH storage net2
+	// DEL video net2
+	// DEL storage net1
+	// ADD video net1
+	// ADD storage net2
 	// err: <nil>
-	// DETACH storage net2
-	// DETACH video net1
+	// DEL storage net2
+	// DEL video net1
 	// err: <nil>
 }

@@ -68,11 +68,12 @@ func (w Wanted) asked() [3]string { return [3]string{w.Network, w.IfName, w.Opti
 
 // A Reconciled is one difference that [Manager.Reconcile] has found.
 type Reconciled struct {
-	// Op is what was done, [OpAttach] or [OpDetach]. It is empty for an
+	// Command is [delegate.CommandAdd] if something was attached, and
+	// [delegate.CommandDel] if it was detached. It is empty for an
 	// attachment that stays although its Options have changed.
-	Op Op
+	Command delegate.Command
 
-	// Wanted is what is wanted or, if Op is OpDetach, was wanted. It is zero for
+	// Wanted is what is wanted or, if it was detached, was wanted. It is zero for
 	// the remains of an interrupted Attach or Detach that Recorded does not know.
 	Wanted Wanted
 
@@ -80,7 +81,7 @@ type Reconciled struct {
 	// if that has failed, and zero if it could not be planned.
 	Attached delegate.Attached
 
-	// Err is why Op has failed, or nil. It is an [*Error] of Op.
+	// Err is why that has failed, or nil. It is an [*Error].
 	Err error
 }
 
@@ -211,25 +212,25 @@ func (p *pass) replaceable(ctx context.Context, name string, by *Wanted) bool {
 	if err != nil {
 		p.stuck[name] = true
 		p.failed[by.asked()]++
-		p.done = append(p.done, Reconciled{Op: OpAttach, Wanted: *by, Err: fail(OpAttach, p.k, because(ctx, err))})
+		p.done = append(p.done, Reconciled{Command: delegate.CommandAdd, Wanted: *by, Err: fail(opAttach, p.k, because(ctx, err))})
 	}
 	return err == nil
 }
 
 // detach detaches the i'th delegate of r.
 func (p *pass) detach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], i int) {
-	d := Reconciled{Op: OpDetach, Attached: p.m.record(r).Attached[i]}
+	d := Reconciled{Command: delegate.CommandDel, Attached: p.m.record(r).Attached[i]}
 	d.Wanted, _ = p.r.Recorded(d.Attached)
 	name := d.Attached.IfName
 	err := p.m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == name }})
-	d.Err = fail(OpDetach, p.k, because(ctx, err))
+	d.Err = fail(opDetach, p.k, because(ctx, err))
 	p.stuck[name] = err != nil
 	p.done = append(p.done, d)
 }
 
 // attach attaches w to the container of r, which should have all of wanted.
 func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], w Wanted, wanted []Wanted) {
-	d := Reconciled{Op: OpAttach, Wanted: w}
+	d := Reconciled{Command: delegate.CommandAdd, Wanted: w}
 	var netns string
 	if len(r.Value.Delegates) > 0 {
 		netns = r.Value.Delegates[0].NetNS.Path
@@ -256,7 +257,7 @@ func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	} else {
 		p.failed[w.asked()]++
 	}
-	d.Err = fail(OpAttach, p.k, because(ctx, err))
+	d.Err = fail(opAttach, p.k, because(ctx, err))
 	p.done = append(p.done, d)
 }
 

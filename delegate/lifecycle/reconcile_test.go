@@ -63,7 +63,8 @@ func keep(texts ...string) Reconciliation {
 func reconciled(done []Reconciled) []string {
 	var all []string
 	for _, d := range done {
-		line := strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Op, d.Wanted.Network, d.Attached.IfName))
+		did := map[delegate.Command]string{delegate.CommandAdd: "ATTACH", delegate.CommandDel: "DETACH"}[d.Command]
+		line := strings.TrimSpace(fmt.Sprintf("%s %s %s", did, d.Wanted.Network, d.Attached.IfName))
 		if d.Err != nil {
 			line += " failed"
 		}
@@ -543,7 +544,7 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 			if len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) {
 				t.Errorf("%v, %v", reconciled(done), err)
 			}
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpAttach {
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opAttach {
 				t.Errorf("err = %v", err)
 			}
 			n.wantTrace("ADD bridge eth0", "ADD tuning dflt0")

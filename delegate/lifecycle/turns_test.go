@@ -94,7 +94,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		for verb, do := range verbs {
 			start := time.Now()
 			err := do(t.Context())
-			if e := (*Error)(nil); !errors.As(err, &e) || string(e.Op) != verb || e.Key.ContainerID != "c1" {
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
 				t.Errorf("%s: %v", verb, err)
 			}
 			nodetest.Code(t, err, 11)

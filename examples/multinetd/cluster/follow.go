@@ -109,7 +109,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {
-		if d.Op != "" {
+		if d.Command != "" {
 			c.writer.Changed(p)
 			break
 		}
@@ -118,7 +118,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 		return false, nil
 	}
 	for _, d := range done {
-		differs = differs || d.Op == "" || d.Err != nil
+		differs = differs || d.Command == "" || d.Err != nil
 	}
 	return differs, err
 }
@@ -151,12 +151,12 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []l
 			name = cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 		}
 		action, reason, outcome := actionAttach, failedAddingInterface, outcomeFailed
-		if d.Op == lifecycle.OpDetach {
+		if d.Command == delegate.CommandDel {
 			action, reason = actionDetach, failedRemovingInterface
 		}
 		ifname := cmp.Or(d.Attached.IfName, d.Wanted.IfName)
 		switch {
-		case d.Op == "":
+		case d.Command == "":
 			c.events.Pod(p, networksIgnored, ifname, fmt.Sprintf(
 				"%s from %s stays as it is: what else the pod asks for has changed since it was attached", ifname, name))
 			continue
@@ -169,7 +169,7 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []l
 				why = name + ": " + why // which knows the network by the name in its configuration
 			}
 			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
-		case d.Op == lifecycle.OpDetach:
+		case d.Command == delegate.CommandDel:
 			outcome = outcomeOK
 			c.events.Removed(p, ifname, name)
 		default:
