@@ -29,7 +29,6 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/ifname"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -45,25 +44,19 @@ func New(cluster Cluster) plugin.Plugin {
 			return do(conf, ctx)
 		}
 	}
-	networks := func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
-		conf, err := readConfig(c, cluster)
-		if err != nil {
-			return nil, err
-		}
-		return conf.current(ctx)
-	}
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
 		StateDir: DefaultStateDir, StateKey: "cniDir",
-		Forget:   "multinet forget",
-		Prepare:  prepare,
-		Networks: networks,
+		Forget:  "multinet forget",
+		Prepare: prepare,
 		GC: func(ctx context.Context, c *plugin.Call) error {
-			nets, err := networks(ctx, c)
-			err = errors.Join(c.GC(ctx, nets...), err)
-			if conf, broken := readConfig(c, cluster); broken == nil {
-				conf.sweepDeviceInfo(ctx)
+			conf, err := readConfig(c, cluster)
+			if err != nil {
+				return errors.Join(c.GC(ctx), err)
 			}
+			nets, err := conf.current(ctx)
+			err = errors.Join(c.GC(ctx, nets...), err)
+			conf.sweepDeviceInfo(ctx)
 			return err
 		},
 		Add:    configured((*config).add),
