@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -19,23 +18,15 @@ import (
 )
 
 // A plugin writes down what it did.
-type plugin struct {
-	add func(context.Context) error
-	did nodetest.Notes[string]
-}
+type plugin struct{ did nodetest.Notes[string] }
 
 func (p *plugin) note(command string, a *skel.CmdArgs) error {
 	p.did.Note(strings.TrimSpace(command + " " + a.ContainerID))
 	return nil
 }
 
-func (p *plugin) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+func (p *plugin) Add(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
 	_ = p.note("ADD", a)
-	if p.add != nil {
-		if err := p.add(ctx); err != nil {
-			return nil, err
-		}
-	}
 	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}, nil
 }
 
@@ -110,24 +101,4 @@ func TestWithServer(t *testing.T) {
 	if diff := cmp.Diff([]string{"ADD", "CHECK", "GC", "DEL"}, got); diff != "" || detached != 1 {
 		t.Error(detached, diff)
 	}
-}
-
-// A shim that is asked to stop has the server's ADD end and undone.
-func TestWithServerStop(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &plugin{add: func(ctx context.Context) error {
-		cancel()
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}}
-	socket := filepath.Join(nodetest.ShortDir(t), "s")
-	serve(t, &thick.Server{Commands: p.commands()}, socket)
-	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args(), nil)
-	wantError(t, err, 11)
-	var said *types.Error
-	if !errors.As(err, &said) {
-		t.Errorf("%v: not the server's", err)
-	}
-	nodetest.Equal(t, "got", p.did.Taken(), []string{"ADD c1"})
 }

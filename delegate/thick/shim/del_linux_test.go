@@ -261,8 +261,8 @@ func TestAwayDoesADelInTheDaemonsPlace(t *testing.T) {
 		d := newDaemon(t, replies(answer("500 X", `{"code":108,"msg":"x"}`)))
 		c.Socket = d.socket
 		wantError(t, c.Execute(t.Context(), "DEL", args()), 108)
-		if asked != 2 {
-			t.Error("asked although there is a daemon")
+		if n := len(queued(t, dir)); n > 0 || asked != 2 {
+			t.Errorf("there is a daemon; asked %d times, queued %d", asked, n)
 		}
 	}
 }
@@ -333,18 +333,6 @@ func TestAwayIsNotAskedWithoutTheDaemonsConfiguration(t *testing.T) {
 	}
 	if all := queued(t, c.Queue); len(all) != 1 {
 		t.Errorf("queued %v", all)
-	}
-}
-
-// An error of a daemon that is there is the DEL's, and nothing is queued
-// that it would meet again.
-func TestErrorOfADaemonsDelIsNotQueued(t *testing.T) {
-	t.Parallel()
-	dir := newQueue(t)
-	d := newDaemon(t, replies(answer("500 X", `{"code":107,"msg":"x"}`)))
-	wantError(t, (&Client{Socket: d.socket, Queue: dir, QueueWait: -1}).Execute(t.Context(), "DEL", args()), 107)
-	if len(queued(t, dir)) > 0 {
-		t.Error("queued")
 	}
 }
 
