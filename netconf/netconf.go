@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/metacni/metacni/internal/bounds"
@@ -331,7 +330,7 @@ func (n Network) MarshalJSON() ([]byte, error) {
 	if n.IsZero() {
 		return []byte("null"), nil
 	}
-	keys := maps.Clone(n.keys)
+	keys := n.keys.shallow()
 	keys["plugins"] = n.marshalPlugins()
 	return keys.marshal(), nil
 }

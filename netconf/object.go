@@ -202,6 +202,13 @@ func (o object) get(key string) (json.RawMessage, bool) {
 	return bytes.Clone(raw), ok
 }
 
+// shallow returns a copy of o that shares the values, with room for a few more.
+func (o object) shallow() object {
+	c := make(object, len(o)+4)
+	maps.Copy(c, o)
+	return c
+}
+
 // clone returns a copy of o that shares nothing.
 func (o object) clone() object {
 	c := make(object, len(o)+4)
@@ -213,7 +220,10 @@ func (o object) clone() object {
 
 // sorted returns the keys of o in order.
 func (o object) sorted() []string {
-	names := slices.AppendSeq(make([]string, 0, len(o)), maps.Keys(o))
+	names := make([]string, 0, len(o))
+	for key := range o {
+		names = append(names, key)
+	}
 	slices.Sort(names)
 	return names
 }

@@ -56,7 +56,12 @@ func newPlugin(keys object) (Plugin, error) {
 		if !ok || isNull(raw) && r.key != "type" {
 			continue
 		}
-		if err := decodeAs(raw, r.key, r.want, r.into()); err != nil {
+		if r.into == nil {
+			err = checkKind(raw, r.key, r.want)
+		} else {
+			err = decodeAs(raw, r.key, r.want, r.into())
+		}
+		if err != nil {
 			return Plugin{}, err
 		}
 		if r.key == "type" {
@@ -69,11 +74,11 @@ func newPlugin(keys object) (Plugin, error) {
 // reserved are the keys that libcni reads.
 var reserved = []struct { //nolint:gochecknoglobals // never written
 	key, want string
-	into      func() any
+	into      func() any // nil for strings
 }{
-	{"type", "a string", func() any { return new(string) }},
-	{"name", "a string", func() any { return new(string) }},
-	{"cniVersion", "a string", func() any { return new(string) }},
+	{"type", "a string", nil},
+	{"name", "a string", nil},
+	{"cniVersion", "a string", nil},
 	{"ipam", "an object", func() any { return new(types.IPAM) }},
 	{"dns", "an object", func() any { return new(types.DNS) }},
 	{"prevResult", "an object", func() any { return new(map[string]json.RawMessage) }},
