@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -82,6 +83,23 @@ func TestDecodeRefusesWhatIsNotAsked(t *testing.T) {
 		if err := Decode([]byte(text), &v); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+func TestValuesOfKeysAreChecked(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		`dir "run" is not an absolute path`:      Absolute("dir", "run"),
+		`level "loud" is none of ["low" "high"]`: OneOf("level", "loud", "low", "high"),
+		"limit -1 is negative":                   NotNegative("limit", -1),
+		"wait -1s is negative":                   NotNegative("wait", -time.Second),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := errors.Join(Absolute("dir", ""), Absolute("dir", "/run"), OneOf("level", "low", "low", "high"), NotNegative("rate", 0.0)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -101,7 +101,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	ctx, end, err := c.follow.begin(ctx, r.Key.ContainerID)
 	defer end()
 	if err != nil {
-		return false, nil //nolint:nilerr // a DEL has come, or the end of the daemon
+		return false, nil // a DEL has come, or the end of the daemon
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
