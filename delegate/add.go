@@ -62,9 +62,12 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 	errs := make([]error, len(as))
 	ctxs := make([]context.Context, len(as)+1)
 	ends := make([]context.CancelCauseFunc, len(as)+1)
-	for i, parent := 0, ctx; i < len(ctxs); i++ {
-		ctxs[i], ends[i] = context.WithCancelCause(parent) // ends with those before it
-		parent = ctxs[i]
+	for i := range ctxs {
+		parent := ctx
+		if i > 0 {
+			parent = ctxs[i-1]
+		}
+		ctxs[i], ends[i] = context.WithCancelCause(parent) //nolint:fatcontext // each ends with those before it
 	}
 	defer ends[0](nil)
 	add := func(i int) {

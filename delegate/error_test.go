@@ -96,8 +96,8 @@ func vault(tb testing.TB) delegate.Attachment {
 	tb.Helper()
 	key, err := json.Marshal(pem)
 	nodetest.OK(tb, err)
-	a := attach(parse(tb, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p","capabilities":{"token":true},
-		"password":"`+secret+`","auth":{"keys":[`+string(key)+`,"`+bracketed+`"],"pin":`+pin+`}}]}`))
+	a := attach(nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p","capabilities":{"token":true},
+		"password":"` + secret + `","auth":{"keys":[` + string(key) + `,"` + bracketed + `"],"pin":` + pin + `}}]}`))
 	a.CapabilityArgs = map[string]json.RawMessage{"token": json.RawMessage(`"` + credential + `"`)}
 	return a
 }
@@ -125,10 +125,10 @@ func tree(err error) []string {
 
 // textOf is what events say, without addresses: their digits may be those of a
 // secret.
-func textOf(events []invocation) string {
+func textOf(events []delegate.Error) string {
 	var text strings.Builder
 	for _, e := range events {
-		fmt.Fprintf(&text, "%+v %v\n", e.Event, e.err)
+		fmt.Fprintf(&text, "%+v %v\n", e.Event, e.Err)
 	}
 	return text.String()
 }
@@ -195,10 +195,10 @@ func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 				return nil, errors.New("DEL with " + secret)
 			}
 			var log bytes.Buffer
-			var events []invocation
+			var events []delegate.Error
 			iv := invoker(x)
 			iv.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: timeless}))
-			iv.Observer = observe(func(e invocation) { events = append(events, e) })
+			iv.Observer = observe(func(e delegate.Error) { events = append(events, e) })
 			_, err := iv.Add(t.Context(), vault(t))
 			if got := status.Code(err); got != tt.code {
 				t.Errorf("code %d, want %d: %v", got, tt.code, err)
@@ -212,7 +212,7 @@ func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 				}
 			}
 			for i, command := range []delegate.Command{delegate.CommandAdd, delegate.CommandDel} {
-				if e := events[i]; e.Command != command || e.Plugin != "p" || e.Network != "blue" || e.ContainerID != "c1" || e.IfName != "eth0" || e.err == nil {
+				if e := events[i]; e.Command != command || e.Plugin != "p" || e.Network != "blue" || e.ContainerID != "c1" || e.IfName != "eth0" || e.Err == nil {
 					t.Errorf("event %+v", e)
 				}
 			}
@@ -249,18 +249,18 @@ func TestWordsSurvive(t *testing.T) {
 func TestObserverAndLogger(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	var events []invocation
+	var events []delegate.Error
 	x := fakes("p")
 	iv := invoker(x)
 	iv.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: timeless}))
-	iv.Observer = observe(func(e invocation) { events = append(events, e) })
+	iv.Observer = observe(func(e delegate.Error) { events = append(events, e) })
 	a := vault(t)
 	done, err := iv.Add(t.Context(), a)
 	nodetest.OK(t, err)
 	nodetest.OK(t, errors.Join(iv.Check(t.Context(), done), iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)))
 	var commands []string
 	for _, e := range events {
-		if e.err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {
+		if e.Err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {
 			t.Errorf("event %+v", e)
 		}
 		commands = append(commands, string(e.Command))
@@ -348,7 +348,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		},
 		"a configuration that cannot be used": {
 			"", func(iv *delegate.Invoker) error {
-				a := attach(parse(t, `{"cniVersion":"1.1.0","name":"blue","type":"bridge","capabilities":{"mac":true}}`))
+				a := attach(nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","capabilities":{"mac":true}}`))
 				a.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage("{")}
 				_, err := iv.Add(ctx, a)
 				return err

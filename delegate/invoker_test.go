@@ -186,10 +186,10 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 		{"interface of 16 bytes", with(func(a *delegate.Attachment) { a.IfName = "0123456789abcdef" }), 4, nil, "interface"},
 		{"NUL in the arguments", with(func(a *delegate.Attachment) { a.Args = "A=\x00" }), 4, nil, "CNI_ARGS"},
 		{"NUL in the namespace", with(func(a *delegate.Attachment) { a.NetNS = "/\x00" }), 4, nil, "CNI_NETNS"},
-		{"network without a name", with(func(a *delegate.Attachment) { a.Network = parse(t, `{"plugins":[{"type":"bridge"}]}`) }), 7, nil, "name"},
+		{"network without a name", with(func(a *delegate.Attachment) { a.Network = nodetest.Parse(`{"plugins":[{"type":"bridge"}]}`) }), 7, nil, "name"},
 		{"no network", with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, nil, "name"},
 		{"capability argument that is not JSON", with(func(a *delegate.Attachment) {
-			a.Network = parse(t, `{"name":"blue","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
+			a.Network = nodetest.Parse(`{"name":"blue","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
 			a.CapabilityArgs = map[string]json.RawMessage{"portMappings": json.RawMessage("[")}
 		}), 6, nil, "portMappings"},
 	}
@@ -260,7 +260,7 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 // and DEL replays what ADD used.
 func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 	t.Parallel()
-	n := parse(t, `{"cniVersion":"1.1.0","name":"blue","plugins":[
+	n := nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","plugins":[
 		{"type":"first","capabilities":{"mac":true},"vendor":{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]},"html":"<&>","null":null},
 		{"type":"second"}]}`)
 	a := attach(n)
@@ -438,7 +438,7 @@ func TestCheckStopsAtTheFirstFailure(t *testing.T) {
 	old := added(attach(network(t, "0.3.1", "old", "a")), `{"cniVersion":"0.3.1"}`)
 	blue := added(attach(network(t, "1.0.0", "blue", "a", "b", "c")), `{"cniVersion":"1.0.0"}`)
 	red := added(attach(network(t, "1.0.0", "red", "c")), `{"cniVersion":"1.0.0"}`)
-	off := added(attach(parse(t, `{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
+	off := added(attach(nodetest.Parse(`{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
 
 	// One that is too old is passed over, and does not fail.
 	for _, a := range []delegate.Attached{old, off, red} {
@@ -491,7 +491,7 @@ func TestGCTellsEveryPlugin(t *testing.T) {
 	}
 	for _, conf := range []netconf.Network{
 		network(t, "1.0.0", "old", "a"),
-		parse(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"a"}]}`),
+		nodetest.Parse(`{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"a"}]}`),
 	} {
 		if err := iv.GC(t.Context(), conf, valid); err != nil {
 			t.Error(err)

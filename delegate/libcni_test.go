@@ -18,6 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Plugins cannot tell an Invoker from libcni: for generated networks and
@@ -181,7 +182,7 @@ func (g generator) compare(t *testing.T) {
 	t.Helper()
 	conf, alone := g.network()
 	a, rt := g.runtime()
-	a.Network = parse(t, string(conf))
+	a.Network = nodetest.Parse(string(conf))
 	ours := g.exec()
 	theirs := &delegatetest.Exec{Plugins: ours.Plugins}
 	path := []string{"/opt/cni/bin", "/usr/lib/cni"}

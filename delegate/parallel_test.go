@@ -297,7 +297,7 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 				events := 0
 				iv := invoker(x)
 				iv.Parallel = parallel
-				iv.Observer = observe(func(invocation) {
+				iv.Observer = observe(func(delegate.Error) {
 					mu.Lock()
 					defer mu.Unlock()
 					events++
@@ -379,11 +379,11 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 		var ended error
 		iv := invoker(x)
 		iv.Parallel = 8
-		iv.Observer = observe(func(e invocation) {
+		iv.Observer = observe(func(e delegate.Error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.Plugin == "d0" && e.Command == "ADD" {
-				ended = e.err
+				ended = e.Err
 			}
 		})
 		start := time.Now()

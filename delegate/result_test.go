@@ -123,7 +123,7 @@ func TestErrorObjectIsNoResult(t *testing.T) {
 			if !last {
 				chain += `,{"type":"last"}`
 			}
-			_, err := invoker(x).Add(t.Context(), attach(parse(t, `{"cniVersion":"1.0.0","name":"blue","plugins":[`+chain+`]}`)))
+			_, err := invoker(x).Add(t.Context(), attach(nodetest.Parse(`{"cniVersion":"1.0.0","name":"blue","plugins":[`+chain+`]}`)))
 			if status.Code(err) != 107 || errors.Is(err, delegate.ErrResult) || !strings.HasSuffix(fmt.Sprint(err), tt.says) {
 				t.Errorf("%s: code %d, %v", tt.printed, status.Code(err), err)
 			}

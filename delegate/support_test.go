@@ -24,14 +24,7 @@ func network(tb testing.TB, version, name string, plugins ...string) netconf.Net
 	for _, typ := range plugins {
 		list = append(list, `{"type":"`+typ+`"}`)
 	}
-	return parse(tb, fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[%s]}`, version, name, strings.Join(list, ",")))
-}
-
-func parse(tb testing.TB, conf string) netconf.Network {
-	tb.Helper()
-	n, err := netconf.Parse([]byte(conf))
-	nodetest.OK(tb, err)
-	return n
+	return nodetest.Parse(fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[%s]}`, version, name, strings.Join(list, ",")))
 }
 
 // attach returns the attachment of n to eth0 of container c1.
@@ -112,16 +105,10 @@ func mustCIDR(s string) net.IPNet {
 	return net.IPNet{IP: ip, Mask: network.Mask}
 }
 
-// An invocation is what an observer was told of one.
-type invocation struct {
-	delegate.Event
-	err error
-}
-
 // observe returns an observer that calls ended with each invocation that has
 // ended.
-func observe(ended func(invocation)) func(context.Context, delegate.Event) (context.Context, func(error)) {
+func observe(ended func(delegate.Error)) func(context.Context, delegate.Event) (context.Context, func(error)) {
 	return func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
-		return ctx, func(err error) { ended(invocation{e, err}) }
+		return ctx, func(err error) { ended(delegate.Error{Event: e, Err: err}) }
 	}
 }

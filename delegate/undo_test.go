@@ -109,25 +109,15 @@ func TestUndoBudgetIsShared(t *testing.T) {
 		{"one hangs", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), slow(0), hang}, 650 * ms, []string{"p5"}},
 		{"two hang", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), hang, hang}, 925 * ms, []string{"p4", "p5"}},
 		{"all hang", 0, false, slices.Repeat([]delegatetest.Plugin{hang}, 6), 2323 * ms, []string{"p0", "p1", "p2", "p3", "p4", "p5"}},
-		{
-			"slow ones have longer while the caller waits", 0, true,
-			[]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3000 * ms), slow(0), slow(3000 * ms)}, 6000 * ms, nil,
-		},
+		{"slow ones have longer while the caller waits", 0, true, []delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3000 * ms), slow(0), slow(3000 * ms)}, 6000 * ms, nil},
 		{"but not forever", 0, true, []delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 14 * time.Second, []string{"p1"}},
 		{"slow ones beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{slow(700 * ms)}, 9), 1400 * ms, nil},
-		{
-			"one hangs beside others", 8, false,
-			[]delegatetest.Plugin{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)},
-			// It has half of the time, less the half for killing, and the first takes longer meanwhile.
-			900 * ms, []string{"p4"},
-		},
+		// It has half of the time, less the half for killing, and the first takes longer meanwhile.
+		{"one hangs beside others", 8, false, []delegatetest.Plugin{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 900 * ms, []string{"p4"}},
 		{"all hang beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{hang}, 9), 2 * time.Second, []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"}},
-		{
-			"one of two places is blocked", 2, false, append(slices.Repeat([]delegatetest.Plugin{slow(250 * ms)}, 8), hang),
-			// It has a fifth, less the half for killing. In the other place five go
-			// by, and in its own the three that are left.
-			1250 * ms, []string{"p8"},
-		},
+		// It has a fifth, less the half for killing. In the other place five go by, and in its
+		// own the three that are left.
+		{"one of two places is blocked", 2, false, append(slices.Repeat([]delegatetest.Plugin{slow(250 * ms)}, 8), hang), 1250 * ms, []string{"p8"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

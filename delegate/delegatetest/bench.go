@@ -72,9 +72,7 @@ func (b *bench) start(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if conf, ok := decode([]byte(text)).(map[string]any); ok {
-		b.conf = conf
-	} else {
+	if b.conf, _ = decode([]byte(text)).(map[string]any); b.conf == nil {
 		return fmt.Errorf("the configuration %s is not a JSON object", text)
 	}
 	for k, v := range b.conf {
@@ -113,19 +111,22 @@ func (b *bench) start(ctx context.Context) error {
 }
 
 // mark adds the unknown key to v if that is the configuration of a delegate.
-func (b *bench) mark(v any) any {
-	if typ, ok := b.delegate(v); ok {
-		v.(map[string]any)[unknownKey] = json.RawMessage(unknownValue)
+func (b *bench) mark(v any) any { //nolint:ireturn // any JSON value
+	if conf, typ := b.delegate(v); conf != nil {
+		conf[unknownKey] = json.RawMessage(unknownValue)
 		b.marked = append(b.marked, typ)
 	}
 	return v
 }
 
-// delegate returns the type of the delegate that v is the configuration of.
-func (b *bench) delegate(v any) (typ string, ok bool) {
-	object, _ := v.(map[string]any)
-	typ, _ = object["type"].(string)
-	return typ, slices.Contains(b.types(), typ)
+// delegate returns v and its type if it is the configuration of a delegate, and else nil.
+func (b *bench) delegate(v any) (conf map[string]any, typ string) {
+	conf, _ = v.(map[string]any)
+	typ, _ = conf["type"].(string)
+	if !slices.Contains(b.types(), typ) {
+		return nil, ""
+	}
+	return conf, typ
 }
 
 // address returns the address that the i-th delegate gives.

@@ -97,16 +97,16 @@ func NotUndone(err, left error) error {
 	if Ended(err) {
 		err = Or(types.ErrTryAgainLater, err)
 	}
-	return &notUndone{err, left}
+	return &notUndoneError{err, left}
 }
 
-// notUndone is one line, the cause first.
-type notUndone struct{ err, left error }
+// A notUndoneError is one line, the cause first.
+type notUndoneError struct{ err, left error }
 
-func (e *notUndone) Error() string {
+func (e *notUndoneError) Error() string {
 	return fmt.Sprintf("%s; %v: %s", terse.Line(e.err.Error()), ErrNotUndone, terse.Line(e.left.Error()))
 }
-func (e *notUndone) Unwrap() []error { return []error{e.err, ErrNotUndone, e.left} }
+func (e *notUndoneError) Unwrap() []error { return []error{e.err, ErrNotUndone, e.left} }
 
 // coded is an error with a CNI code.
 type coded struct {
