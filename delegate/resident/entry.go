@@ -55,7 +55,7 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 	if err == nil && result != nil {
 		err = answer.UnmarshalResult(result)
 	}
-	err, certain := outcome(ctx, err)
+	certain, err := outcome(ctx, err)
 	var foul *jrpc2.Error
 	switch {
 	case certain:

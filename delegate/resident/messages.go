@@ -87,16 +87,16 @@ func said(err error) *types.Error {
 
 // outcome returns what has come of a call that returned err: the error object that the other
 // side has sent, or the end of ctx. It is not certain what other errors mean.
-func outcome(ctx context.Context, err error) (_ error, certain bool) {
+func outcome(ctx context.Context, err error) (certain bool, _ error) {
 	switch {
 	case err == nil:
-		return nil, true
+		return true, nil
 	case said(err) != nil:
-		return said(err), true
+		return true, said(err)
 	case ctx.Err() != nil:
-		return ended(ctx), true
+		return true, ended(ctx)
 	}
-	return err, false
+	return false, err
 }
 
 func unknownCall(r *jrpc2.Request) error {

@@ -130,7 +130,7 @@ func (s *session) request(ctx context.Context, r Request) error {
 		return err
 	}
 	_, err = s.server.Callback(ctx, methodRequest, json.RawMessage(data))
-	err, certain := outcome(ctx, err)
+	certain, err := outcome(ctx, err)
 	if !certain {
 		err = fmt.Errorf("%w: %w", errLost, err)
 	}
