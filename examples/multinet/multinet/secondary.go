@@ -20,6 +20,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
 )
 
 // Secondary returns a plugin that attaches one more network to a running container,
@@ -32,8 +33,8 @@ import (
 // may be missing. Otherwise it must be the recorded network namespace, because the
 // runtime's DEL would not find an interface in another one. DEL uses the record,
 // whatever the configuration says; for a container without a record it runs the plugins of
-// the configuration, if there is one. CHECK is about this network only. There are no other
-// commands.
+// the configuration, if there is one. CHECK and STATUS are about this network only. There is
+// no GC.
 func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 	do := func(command func(*secondary, context.Context) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
@@ -45,7 +46,9 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 			return command(s, ctx)
 		}
 	}
-	return plugin.Plugin{Add: do((*secondary).add), Check: do((*secondary).check), Del: do((*secondary).del)}
+	return plugin.Plugin{
+		Add: do((*secondary).add), Check: do((*secondary).check), Del: do((*secondary).del), Status: do((*secondary).status),
+	}
 }
 
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
@@ -212,7 +215,7 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	if s.Root.OwnNetNS(s.Netns) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.Netns)
 	}
-	a, err := s.network(&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion})
+	a, err := s.network(s.withoutRecord())
 	if err != nil {
 		return err
 	}
@@ -223,6 +226,19 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	a.ContainerID, a.NetNS, a.IfName = s.ContainerID, s.Netns, s.IfName
 	err = s.own.Manager.Invoker.Del(ctx, delegate.Attached{Attachment: a})
 	return errors.Join(err, lock.Unlock())
+}
+
+func (s *secondary) status(ctx context.Context) error {
+	a, err := s.network(s.withoutRecord())
+	if err != nil {
+		return err
+	}
+	return status.NotReady(s.own.Manager.Status(ctx, []netconf.Network{a.Network}))
+}
+
+// withoutRecord completes the networks of a container without a record.
+func (s *secondary) withoutRecord() *plugin.Call {
+	return &plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion}
 }
 
 // record returns the oldest record of the container that is wanted, even if others

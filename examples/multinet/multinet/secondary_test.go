@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -167,7 +168,7 @@ func TestAttachIsRefused(t *testing.T) {
 		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
 		{name: "mac that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, with: wire.Attributes{MAC: "02:00:00:00:00:01"}, code: 7, says: `network "green", key "mac"`},
 		{name: "GC", command: "GC", network: green, code: 4, says: "GC"},
-		{name: "STATUS", command: "STATUS", network: green, code: 4, says: "STATUS"},
+		{name: "STATUS of nothing", command: "STATUS", network: "{}", code: 7, says: "type"},
 	} {
 		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
 			t.Parallel()
@@ -203,6 +204,15 @@ func TestFailedAttachIsUndone(t *testing.T) {
 	wantTrace(t, h, "CHECK bridge eth0")
 	h.mustRun(t, "DEL", bridge)
 	h.clean(t)
+}
+
+func TestStatusOfOneMoreNetwork(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
+	wantTrace(t, h, "STATUS macvlan")
+	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
+	nodetest.Fails(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no
