@@ -2,6 +2,7 @@ package thick
 
 import (
 	"context"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -57,6 +58,18 @@ const (
 	cmdGC     command = "GC"
 	cmdStatus command = "STATUS"
 )
+
+// timeout returns the limit of an operation with the command c, counted from the arrival of
+// the request.
+func (c command) timeout() time.Duration {
+	switch c {
+	case cmdCheck:
+		return 60 * time.Second
+	case cmdStatus:
+		return 2 * time.Second
+	}
+	return 110 * time.Second
+}
 
 // removes reports whether c only removes attachments. Such commands are served
 // while the server drains.

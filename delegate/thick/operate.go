@@ -14,27 +14,35 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/status"
 )
 
-// An operation is an order of a client or of the Queue.
-type operation struct {
-	order
-
-	uid    int // of the peer, or -1
-	start  time.Time
-	queued time.Duration // how long it waited for its turn
-
-	// answer sends the answer to the client, or drops it if there is none. A success is
-	// sent while the operation still has the turn of its container, because an ADD is
-	// undone if its result does not arrive.
-	answer   func(reply) error
-	answered bool
-
-	cancel   context.CancelCauseFunc
-	commands *Commands // nil until the operation runs
+// decode checks m, which was sent to path. The keys of the Override replace those of its
+// configuration, unless it is the one of one more network. Beside an error decode returns
+// what it could decode.
+func (sv *service) decode(path string, m *wire.Request, header http.Header) (order, error) {
+	o := order{path: path, with: m.Attributes, patience: m.DeadlineMs}
+	if o.with == nil {
+		o.with = &wire.Attributes{}
+	}
+	var err error
+	if o.command, err = commandOf(m.Env["CNI_COMMAND"]); err != nil {
+		return o, err
+	}
+	o.trace = traceOf(m.Env, header)
+	if err := o.environment(m.Env); err != nil {
+		return o, err
+	}
+	if o.more() {
+		return o, o.configuration(m.Config, nil)
+	}
+	if sv.Queue != "" && (o.command == cmdAdd || o.command == cmdDel) {
+		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
+	}
+	return o, o.configuration(m.Config, sv.override)
 }
 
 // operate executes op and returns its error, which it has not sent to the client. The

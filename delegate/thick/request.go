@@ -2,6 +2,7 @@ package thick
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate/thick/internal/override"
-	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/terse"
 )
@@ -33,6 +33,24 @@ type order struct {
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
+}
+
+// An operation is an order of a client or of the Queue.
+type operation struct {
+	order
+
+	uid    int // of the peer, or -1
+	start  time.Time
+	queued time.Duration // how long it waited for its turn
+
+	// answer sends the answer to the client, or drops it if there is none. A success is
+	// sent while the operation still has the turn of its container, because an ADD is
+	// undone if its result does not arrive.
+	answer   func(reply) error
+	answered bool
+
+	cancel   context.CancelCauseFunc
+	commands *Commands // nil until the operation runs
 }
 
 // more reports whether o is about one more network of a running container.
@@ -81,31 +99,6 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request cannot be decoded: %v", err)
 	}
 	return &m, nil
-}
-
-// decode checks m, which was sent to path. The keys of the Override replace those of its
-// configuration, unless it is the one of one more network. Beside an error decode returns
-// what it could decode.
-func (sv *service) decode(path string, m *wire.Request, header http.Header) (order, error) {
-	o := order{path: path, with: m.Attributes, patience: m.DeadlineMs}
-	if o.with == nil {
-		o.with = &wire.Attributes{}
-	}
-	var err error
-	if o.command, err = commandOf(m.Env["CNI_COMMAND"]); err != nil {
-		return o, err
-	}
-	o.trace = traceOf(m.Env, header)
-	if err := o.environment(m.Env); err != nil {
-		return o, err
-	}
-	if o.more() {
-		return o, o.configuration(m.Config, nil)
-	}
-	if sv.Queue != "" && (o.command == cmdAdd || o.command == cmdDel) {
-		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
-	}
-	return o, o.configuration(m.Config, sv.override)
 }
 
 func commandOf(name string) (command, error) {

@@ -196,18 +196,6 @@ const (
 	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
 )
 
-// timeout returns the limit of an operation with the command c, counted from the arrival of
-// the request.
-func (c command) timeout() time.Duration {
-	switch c {
-	case cmdCheck:
-		return 60 * time.Second
-	case cmdStatus:
-		return 2 * time.Second
-	}
-	return 110 * time.Second
-}
-
 // A service is a Server with its defaults and its state.
 type service struct {
 	*Server
