@@ -62,15 +62,12 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 	errs := make([]error, len(as))
 	ctxs := make([]context.Context, len(as)+1)
 	ends := make([]context.CancelCauseFunc, len(as)+1)
-	for i := range ctxs {
-		parent := ctx
-		if i > 0 {
-			parent = ctxs[i-1]
-		}
-		ctxs[i], ends[i] = context.WithCancelCause(parent) //nolint:fatcontext // each ends with those before it
-	}
+	ctxs[0], ends[0] = context.WithCancelCause(ctx)
 	defer ends[0](nil)
-	add := func(i int) {
+	for i := range as {
+		ctxs[i+1], ends[i+1] = context.WithCancelCause(ctxs[i]) //nolint:fatcontext // each ends with those before it
+	}
+	add := func(i int) { //nolint:contextcheck // each has one made from ctx
 		done[i].Attachment = as[i]
 		errs[i] = iv.chain(ctxs[i], i, &done[i], found[i], tell)
 		if errs[i] != nil {
