@@ -90,7 +90,7 @@ func commandOf(op string) delegate.Command {
 // An Error is a failed operation on one attachment. Its CNI code is that of its
 // cause.
 type Error struct {
-	Op  string // the method of [Manager] in capital letters, or "SWEEP"
+	Op  string      // the method of [Manager] in capital letters, or "SWEEP"
 	Key scratch.Key // for GC, of the network alone or of a stale attachment
 	Err error
 }
