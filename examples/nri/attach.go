@@ -49,7 +49,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
 	late := p.until(at.by)
 	err := error(errEnds)
-	done := p.work.start(func(context.Context) {
+	done := p.work.start(ctx, func(context.Context) {
 		defer cancel(nil)
 		err = p.attach(ctx, s, namespace(s), func() error {
 			if !answer() {
@@ -154,7 +154,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
 	p.pods.forget(s.GetId())
 	late := p.until(p.opened.Load().conf.answerBy(ctx))
-	done := p.work.start(func(alive context.Context) {
+	done := p.work.start(ctx, func(alive context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
 		defer cancel()
 		defer context.AfterFunc(alive, cancel)()

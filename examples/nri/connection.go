@@ -54,7 +54,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	var reconciler sync.WaitGroup
 	reconciler.Go(func() { p.reconcile(ctx) })
 	defer reconciler.Wait()
-	defer p.work.end()
+	defer p.work.end(ctx)
 	defer stop()
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		err := p.serve(ctx, conf)
@@ -114,7 +114,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 		return p.lost(err)
 	case <-lost:
 	case <-ctx.Done():
-		p.work.end()
+		p.work.end(ctx)
 		timer := time.NewTimer(linger)
 		defer timer.Stop()
 		select {
