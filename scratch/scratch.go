@@ -176,7 +176,9 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 	var r Record[T]
 	if err == nil {
 		err = l.using(s.Dir, k.ContainerID, func() (err error) {
-			r, err = load[T](l.root, fileName(k), k)
+			if r, err = load[T](l.root, fileName(k), k); err == nil {
+				l.known[fileName(k)] = minCompact
+			}
 			return err
 		})
 	}

@@ -86,7 +86,7 @@ func ending() []op {
 // shrink returns a part of ops that still fails, and that does not any more without one
 // of its operations.
 func shrink(ops []op, fails func([]op) bool) []op {
-	for i := len(ops) - 1; i >= 0; i-- {
+	for i := range slices.Backward(ops) {
 		if try := slices.Delete(slices.Clone(ops), i, i+1); fails(try) {
 			ops = try
 		}

@@ -164,10 +164,10 @@ func TestSweepBacksOff(t *testing.T) {
 	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	s := newSweeper(n)
 	s.Wait = time.Minute
-	for _, wait := range []time.Duration{1, 2, 4, 8, 10, 10} {
+	for _, minutes := range []float64{1, 2, 4, 8, 10, 10} {
 		s.sweep(Sweep{Failed: 1})
-		if got := s.tries[eth0].wait; got != wait*time.Minute || time.Until(s.tries[eth0].at) > got {
-			t.Errorf("waits for %s, want %d minutes", got, wait)
+		if got := s.tries[eth0].wait; got.Minutes() != minutes || time.Until(s.tries[eth0].at) > got {
+			t.Errorf("waits for %s, want %v minutes", got, minutes)
 		}
 		s.sweep(Sweep{Waiting: 1})
 		s.come()

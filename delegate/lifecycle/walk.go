@@ -35,26 +35,23 @@ type errand struct {
 // remove removes all that is recorded under k, and the record. It reports whether there
 // was one.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e errand) (found bool, err error) {
-	r, err := m.store().Get(k)
-	switch {
-	case notThere(err):
-		return false, m.store().Delete(l, k) // a process that died may have left a part of one
-	case err == nil:
-		err = e.unlessStale(r.Created)
-	}
-	if err != nil {
-		return true, err
-	}
-	w := &walk{errand: e, m: m, lock: l, r: &r}
-	err = w.run(ctx)
-	if err == nil && len(r.Value.Leftovers) > 0 { // they had to wait: their interfaces may have been these
-		r.State, r.Value.Delegates = scratch.Leftover, nil
-		err = w.run(ctx)
-	}
-	if err != nil {
-		return true, w.giveUp(ctx, err)
-	}
-	return true, m.store().Delete(l, k)
+	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
+		found = true
+		if err := e.unlessStale(r.Created); err != nil {
+			return err
+		}
+		w := &walk{errand: e, m: m, lock: l, r: &r}
+		err := w.run(ctx)
+		if err == nil && len(r.Value.Leftovers) > 0 { // they had to wait: their interfaces may have been these
+			r.State, r.Value.Delegates = scratch.Leftover, nil
+			err = w.run(ctx)
+		}
+		if err != nil {
+			return w.giveUp(ctx, err)
+		}
+		return nil
+	})
+	return found, err
 }
 
 // drop removes from r the attachments for which e.which is true. The record stays, even

@@ -471,7 +471,7 @@ func prepareFiles(_ context.Context, plan []delegate.Attachment) (err error) {
 func (w *world) damage(o op) error {
 	r, err := w.store().Get(o.key)
 	if err != nil {
-		return nil // there is none, or it is damaged already
+		return nil //nolint:nilerr // there is none, or it is damaged already
 	}
 	file := w.recordFile(o.key)
 	if o.verb == "damage" {
@@ -542,7 +542,8 @@ func (w *world) keeps(o op, before, now view, err error, ended bool) (wrong []st
 		wrong = append(wrong, fmt.Sprintf("%v: recorded are %q, before %q", err, describe(t.is), describe(t.was)))
 	}
 	for k, r := range before {
-		if mine := k == o.key || o.verb == "gc" && stale(k, o); !mine && !reflect.DeepEqual(r, now[k]) && !(w.clears(o, k) && w.ended(r)) {
+		mine := k == o.key || o.verb == "gc" && stale(k, o) || w.clears(o, k) && w.ended(r)
+		if !mine && !reflect.DeepEqual(r, now[k]) {
 			wrong = append(wrong, fmt.Sprintf("the record of %s was %q, and is %q", k, describe(r), describe(now[k])))
 		}
 	}
