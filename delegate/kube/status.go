@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/metacni/metacni/delegate/kube/internal/apierr"
+	"github.com/metacni/metacni/delegate/kube/internal/queue"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -99,7 +99,7 @@ type StatusConfig struct {
 type StatusWriter struct {
 	config  StatusConfig
 	view    *View
-	queue   *apierr.Queue[nad.Pod]
+	queue   *queue.Queue[nad.Pod]
 	limiter *rate.Limiter
 	tell    rate.Sometimes // of refusals
 	ended   chan struct{}  // closed when Run returns
@@ -142,7 +142,7 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 	w := &StatusWriter{
 		config:  c,
 		view:    v,
-		queue:   apierr.NewQueue[nad.Pod](),
+		queue:   queue.New[nad.Pod](),
 		limiter: rate.NewLimiter(rate.Limit(cmp.Or(c.Rate, 50)), 1),
 		tell:    rate.Sometimes{Interval: tellInterval},
 		ended:   make(chan struct{}),

@@ -64,7 +64,8 @@ var rules = map[string][]string{
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
 	"delegate/kube/internal/apierr":               nil,
-	"delegate/kube":                               {"delegate/kube/internal/apierr", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
+	"delegate/kube/internal/queue":                nil,
+	"delegate/kube":                               {"delegate/kube/internal/apierr", "delegate/kube/internal/queue", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,
 	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},
@@ -96,7 +97,7 @@ var bans = []struct {
 	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
 	{"sigs.k8s.io/controller-runtime/...", "client-go is enough", nil, false},
 	{"github.com/k8snetworkplumbingwg/...", "netconf/nad reads definitions", nil, false},
-	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube"}, false},
+	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue"}, false},
 	{"google.golang.org/grpc/...", "only the kubelet is asked so", []string{"delegate/kube/podresources/..."}, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
 	{"github.com/prometheus/...", "nested modules only", nil, false},

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
+	"github.com/metacni/metacni/delegate/kube/internal/queue"
 )
 
 const (
@@ -90,7 +91,7 @@ func (d *Driver) Stats() Stats {
 // A writer writes the status of claims. It is level-triggered.
 type writer struct {
 	driver *Driver
-	queue  *apierr.Queue[Ref]
+	queue  *queue.Queue[Ref]
 
 	mu       sync.Mutex
 	failures map[Ref]string // why the last attempt to attach has failed
@@ -101,7 +102,7 @@ type writer struct {
 func newWriter(d *Driver) *writer {
 	return &writer{
 		driver:   d,
-		queue:    apierr.NewQueue[Ref](),
+		queue:    queue.New[Ref](),
 		failures: map[Ref]string{}, pending: map[Ref]bool{},
 	}
 }

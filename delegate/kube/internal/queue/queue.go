@@ -1,4 +1,5 @@
-package apierr
+// Package queue has the objects that are to be written to an API server.
+package queue
 
 import (
 	"sync"
@@ -15,8 +16,8 @@ type Queue[K comparable] struct {
 	failed, refused workqueue.TypedRateLimiter[K] // the pauses of each key
 }
 
-// NewQueue returns an empty queue, which has a goroutine until it is shut down.
-func NewQueue[K comparable]() *Queue[K] {
+// New returns an empty queue, which has a goroutine until it is shut down.
+func New[K comparable]() *Queue[K] {
 	return &Queue[K]{
 		TypedDelayingInterface: workqueue.NewTypedDelayingQueue[K](),
 		failed:                 workqueue.NewTypedItemExponentialFailureRateLimiter[K](100*time.Millisecond, 30*time.Second),
