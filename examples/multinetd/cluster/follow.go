@@ -98,10 +98,10 @@ func runs(pod kube.Pod) bool {
 // certainly still differ from what the pod selects, and why they may. A container that goes
 // does not differ.
 func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs bool, err error) {
-	ctx, end, err := c.follow.begin(ctx, r.Key.ContainerID)
+	ctx, end, ok := c.follow.begin(ctx, r.Key.ContainerID)
 	defer end()
-	if err != nil {
-		return false, nil // a DEL has come, or the end of the daemon
+	if !ok {
+		return false, nil
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current

@@ -12,7 +12,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/turns"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -43,10 +42,10 @@ type podQueue struct {
 	retries chan struct{}          // one for each pass that may be a retry
 	changes *prometheus.CounterVec // action, outcome
 
-	turns turns.Turns[context.CancelCauseFunc] // of passes and DELs
-
-	mu   sync.Mutex // guards what follows
-	pods map[nad.Pod]*followedPod
+	mu      sync.Mutex // guards what follows
+	pods    map[nad.Pod]*followedPod
+	running map[string]context.CancelCauseFunc // passes, by container
+	leaving map[string]int                     // DELs under way, by container
 }
 
 // A followedPod is a pod that may have records.
@@ -76,7 +75,7 @@ func newPodQueue(pass func(context.Context, nad.Pod, []string) passResult, log *
 		pass: pass, log: log, changes: newChanges(), retries: make(chan struct{}, retries),
 		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry),
-		pods:    make(map[nad.Pod]*followedPod),
+		pods:    make(map[nad.Pod]*followedPod), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
 	}
 }
 
@@ -210,22 +209,43 @@ func (q *podQueue) attempt(ctx context.Context, p nad.Pod) {
 	q.queue.AddAfter(p, pause)
 }
 
-// begin returns a context for changes of a container, which ends when a DEL comes. It waits for
-// those that are under way. The caller calls end.
-func (q *podQueue) begin(ctx context.Context, container string) (_ context.Context, end func(), err error) {
+// begin returns a context for changes of a container, which ends when a DEL comes. It
+// reports false if one is under way. The caller calls end.
+func (q *podQueue) begin(ctx context.Context, container string) (_ context.Context, end func(), ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.leaving[container] > 0 {
+		return ctx, func() {}, false
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	turn := q.turns.LineUp(container, cancel, nil)
-	return ctx, func() { cancel(nil); turn.Leave() }, turn.Wait(ctx)
+	q.running[container] = cancel
+	return ctx, func() {
+		cancel(nil)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		delete(q.running, container)
+	}, true
 }
 
 // deleting cancels the changes of a container, and allows no more until the caller calls
-// end. It does not wait for them: the record has a lock.
+// end.
 func (q *podQueue) deleting(container string) (end func()) {
 	if q == nil {
 		return func() {}
 	}
-	turn := q.turns.LineUp(container, func(error) {}, func(cancel context.CancelCauseFunc) { cancel(lifecycle.ErrSuperseded) })
-	return turn.Leave
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.leaving[container]++
+	if cancel := q.running[container]; cancel != nil {
+		cancel(lifecycle.ErrSuperseded)
+	}
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.leaving[container]--; q.leaving[container] == 0 {
+			delete(q.leaving, container)
+		}
+	}
 }
 
 // differing is the number of pods that do not have exactly what they select.
