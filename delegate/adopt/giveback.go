@@ -49,24 +49,23 @@ func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifec
 	}
 }
 
-// giveBack removes libcni's entry of the attachment r from the caches old, and writes an entry
-// of what is left of r to the caches kept. It returns that entry, or nil if nothing is left.
+// giveBack writes libcni's entry of what is left of r to the caches kept, and removes that of
+// the attachment r from the caches old. It returns the first entry, or nil if nothing is left.
 func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
 	i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
 	if i < 0 {
 		return nil, nil //nolint:nilnil // there is no entry
 	}
-	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
-	for _, dir := range old { // first, because both entries may have one name
-		if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
 	e, err := entryOf(r.Attached[i])
 	if err != nil {
 		return nil, err
 	}
+	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
 	data, err := json.Marshal(e)
+	if err == nil && ours.file() == e.file() {
+		// First: a cache may be in both lists, with another path.
+		err = remove(ours, slices.DeleteFunc(slices.Clone(old), func(dir string) bool { return slices.Contains(kept, dir) }))
+	}
 	for _, dir := range kept {
 		if err == nil {
 			err = os.MkdirAll(cache(dir), 0o700)
@@ -75,7 +74,20 @@ func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
 			err = scratch.WriteFile(filepath.Join(cache(dir), e.file()), data)
 		}
 	}
+	if err == nil && ours.file() != e.file() {
+		err = remove(ours, old)
+	}
 	return e, err
+}
+
+// remove removes e from the caches in dirs.
+func remove(e entry, dirs []string) error {
+	for _, dir := range dirs {
+		if err := os.Remove(filepath.Join(cache(dir), e.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // entryOf is what libcni would cache of a.

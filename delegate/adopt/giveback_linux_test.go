@@ -115,7 +115,7 @@ func TestGivingBackANetworkWithOurName(t *testing.T) {
 	}
 }
 
-// What cannot be written stays recorded.
+// What cannot be written stays recorded, and in the runtime's cache.
 func TestGivingBackThatFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -126,8 +126,13 @@ func TestGivingBackThatFails(t *testing.T) {
 	}
 	nodetest.OK(t, os.Remove(w.Path("cni")))
 	nodetest.OK(t, os.MkdirAll(w.Path("cni/results/cbr-c1-eth0/x"), 0o700))
+	ours := "cni/results/" + eth0.Network + "-c1-eth0"
+	w.Write(ours, "{}")
 	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))); err == nil {
 		t.Error("no error with a directory in the way")
+	}
+	if !w.exists(ours) {
+		t.Error("the runtime has no entry any more")
 	}
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
 	if err := adopt.GiveBack(w.Path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
