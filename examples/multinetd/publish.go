@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -96,11 +95,11 @@ func (c *config) makeTemplate() error {
 	if p.CacheDir != "" {
 		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(p.CacheDir)))
 	}
-	edits = append(edits, follows("daemonSocketDir", "socketDir", c.root().OnNode(c.SocketDir), wire.DefaultDir))
+	edits = append(edits, c.follows("daemonSocketDir", "socketDir", c.SocketDir, wire.DefaultDir))
 	if c.QueueDir == "" {
 		edits = append(edits, withoutQueue)
 	} else {
-		edits = append(edits, follows("delQueueDir", "queueDir", c.root().OnNode(c.QueueDir), defaultQueueDir))
+		edits = append(edits, c.follows("delQueueDir", "queueDir", c.QueueDir, defaultQueueDir))
 	}
 	template, err := netconf.ParsePlugin([]byte(cmp.Or(string(p.Network), "{}")))
 	if err == nil {
@@ -130,17 +129,22 @@ func (c *config) makeTemplate() error {
 	return err
 }
 
-// follows is a [netconf.Edit] that gives a key of the shim the value of the daemon's own key,
-// unless it is the default. It fails if the user has set another value.
-func follows(key, own, value, byDefault string) netconf.Edit {
+// follows is a [netconf.Edit] that gives a key of the shim the directory dir, the value of the
+// daemon's own key, unless it is the default. It fails if the user has set another directory.
+func (c *config) follows(key, own, dir, byDefault string) netconf.Edit {
 	return func(keys map[string]json.RawMessage) error {
-		text, _ := json.Marshal(value) // a string
-		given, ok := keys[key]
-		if ok && !bytes.Equal(given, text) {
-			return fmt.Errorf("%s is %s, but the %s of the daemon is %q", key, given, own, value)
-		}
-		if value != byDefault {
-			keys[key] = text
+		value := c.root().OnNode(dir)
+		if text, ok := keys[key]; ok {
+			var given string
+			err := json.Unmarshal(text, &given)
+			if err == nil { // links of the node count, as for the daemon's own key
+				given, err = c.root().Resolve(filepath.Clean(given))
+			}
+			if err != nil || given != dir {
+				return fmt.Errorf("%s is %s, but the %s of the daemon is %q", key, text, own, value)
+			}
+		} else if value != byDefault {
+			keys[key], _ = json.Marshal(value) // a string
 		}
 		return nil
 	}

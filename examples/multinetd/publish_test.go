@@ -22,6 +22,7 @@ import (
 func TestPublishingConfig(t *testing.T) {
 	t.Parallel()
 	root := node(t)
+	nodetest.OK(t, os.Symlink("../run", root+"/var/run"))
 	const annotations = `"io.kubernetes.cri.pod-annotations":true`
 	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Output: "00-multinet"}
 	for _, tt := range []struct {
@@ -52,6 +53,14 @@ func TestPublishingConfig(t *testing.T) {
 			file:   `{"multusConfigFile":"auto","chrootDir":"$ROOT","socketDir":"$ROOT/run/multus","queueDir":"$ROOT/q"}`,
 			want:   publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet"},
 			plugin: `{"capabilities":{` + annotations + `},"delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
+		},
+		{
+			name: "as the host has it by a link", file: `{"multusConfigFile":"auto","chrootDir":"$ROOT","queueDir":"/q","network":{"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q"}}`,
+			want: publishing{
+				File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet",
+				Network: []byte(`{"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q"}`),
+			},
+			plugin: `{"capabilities":{` + annotations + `},"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
 		},
 		{
 			name: "its own words win", file: `{"multusConfigFile":"auto","name":"n","capabilities":{"mac":true},"network":{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}}`,
