@@ -599,6 +599,22 @@ func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 	c.reports(o, "Ready=False", "started without nri")
 }
 
+// The kubelet is served while there is no connection to the runtime, and by the same driver after it.
+func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
+	t.Parallel()
+	c, x, p := startedCluster(t)
+	away := c.BlockPluginSync()
+	p.disconnect()
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	away.Unblock()
+	p.connected()
+	c.mustRun(c.pod("c1", "uid-1", ""))
+	c.reports(o, "net1", "Ready=True")
+	p.reconnect()
+	nodetest.OK(t, c.unprepare(o))
+	nodetest.Equal(t, "alive", x.Live(), nil)
+}
+
 // A pod that the runtime has given up without an event is detached when its namespace is gone, and
 // the status of its claims says so.
 func TestLostPodsAreReported(t *testing.T) {
