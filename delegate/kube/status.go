@@ -111,13 +111,14 @@ type StatusWriter struct {
 	away     bool      // it has not answered lately
 }
 
-// A stage is how far the status of a pod is. Only write leaves due and unheard for sending, and
-// only attempt ends in idle.
+// A stage is how far the status of a pod is. Only write leaves due and unheard for sending, by
+// way of paced, and only attempt ends in idle.
 type stage int
 
 const (
 	idle    stage = iota // there is nothing to do
 	due                  // to be written, or to be tried again
+	paced                // the limiter has given it a time
 	sending              // a request is under way
 	unheard              // the last request was not answered: to be tried again when another one is
 )
@@ -189,7 +190,7 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 		}
 		w.note(pod, nil)
 		if !turns[id] {
-			w.later(id, time.Duration(len(turns))*time.Second/10)
+			w.queue.AddAfter(id, time.Duration(len(turns))*time.Second/10)
 			turns[id] = true
 		}
 	}
@@ -259,25 +260,11 @@ func identity(pod nad.Pod) nad.Pod {
 
 // change notes that a pod has something to do, and does it after delay.
 func (w *StatusWriter) change(pod nad.Pod, waiting chan error, delay time.Duration) {
-	if !pod.Valid() {
-		return
+	if pod.Valid() {
+		w.note(pod, waiting)
+		w.queue.AddAfter(identity(pod), delay)
 	}
-	w.note(pod, waiting)
-	if waiting == nil {
-		w.later(identity(pod), delay)
-		return
-	}
-	w.limiter.Reserve() // others make up for it
-	w.queue.Add(identity(pod))
 }
-
-// later has a pod looked at after delay, or later if the limiter wants that.
-func (w *StatusWriter) later(pod nad.Pod, delay time.Duration) {
-	w.queue.AddAfter(pod, max(delay, w.pace()))
-}
-
-// pace returns how long the next request is to be held back.
-func (w *StatusWriter) pace() time.Duration { return w.limiter.Reserve().Delay() }
 
 // note notes that a pod has something to do.
 func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {

@@ -246,6 +246,19 @@ func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
 	}
 }
 
+// The DEL of each pod of a node that is drained does not hold back the statuses that follow.
+func TestWhatNeedsNoRequestDoesNotCountForTheRate(t *testing.T) {
+	bubble(t, StatusConfig{Rate: 1}, func(b *bench) {
+		for i := range 110 {
+			b.Changed(aPod(strconv.Itoa(i)))
+		}
+		settle(time.Second)
+		b.added("a")
+		settle(time.Second)
+		b.wantRequests(1, "in all")
+	})
+}
+
 func TestStatsSayWhatIsPending(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
 		b.api.fail(answer{err: errRefused}, answer{err: errRefused}, answer{code: 500})

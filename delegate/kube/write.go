@@ -76,6 +76,13 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 			}
 		}
 	}
+	if v.outcome == early {
+		w.queue.AddAfter(pod, v.delay)
+		return
+	}
+	if p.stage == paced {
+		p.stage = due
+	}
 	if v.outcome != failed || v.unheard && w.config.Policy != StatusRequire {
 		for _, c := range waiting {
 			c <- v.err
@@ -98,7 +105,7 @@ func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
 	if v.outcome != failed && v.outcome != refused {
 		return false
 	}
-	times := w.queue.Retry(pod, v.outcome == refused, max(v.delay, w.pace()))
+	times := w.queue.Retry(pod, v.outcome == refused, v.delay)
 	if v.outcome == failed {
 		w.view.log.DebugContext(ctx, "network status not written yet", "pod", pod.String(), "error", v.err)
 	} else if times > tolerated {
@@ -130,7 +137,7 @@ func (w *StatusWriter) desired(ctx context.Context, pod nad.Pod, sandboxes []str
 	return newest, recorded, errors.Join(errs...)
 }
 
-// write writes the status of a pod, unless that is not needed.
+// write writes the status of a pod, unless that is not needed or not due yet.
 func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, want Status) verdict {
 	w.mu.Lock()
 	if !w.needed(pod, p, want) {
@@ -141,6 +148,13 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	if v.outcome != settled {
 		w.mu.Unlock()
 		return v
+	}
+	if p.stage != paced {
+		p.stage = paced
+		if delay := w.limiter.Reserve().Delay(); delay > 0 && len(p.waiting) == 0 {
+			w.mu.Unlock()
+			return verdict{outcome: early, delay: delay}
+		}
 	}
 	p.stage = sending
 	w.mu.Unlock()
@@ -280,7 +294,7 @@ func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
 		w.view.log.InfoContext(ctx, "Kubernetes API answers again")
 		for pod, p := range w.pods {
 			if p.stage == unheard {
-				w.later(pod, 0) // however long its pause still is
+				w.queue.Add(pod) // however long its pause still is
 			}
 		}
 	}
@@ -324,6 +338,6 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	w.stats.Overwritten++
 	p.text = ""
 	p.begin()
-	w.later(pod, time.Until(p.written.Add(repairInterval)))
+	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
 	w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
 }

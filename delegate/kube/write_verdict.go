@@ -17,6 +17,7 @@ type outcome int
 
 const (
 	settled outcome = iota // the API server has it, or there is nothing to be written
+	early                  // not tried yet, because of the rate
 	gone                   // there is no such pod, and there will not be
 	refused                // it will not be written until somebody changes something
 	failed                 // it may be written if it is tried again
