@@ -71,7 +71,7 @@ func (f finder) files(fsys fs.FS) iter.Seq2[netconf.File, error] {
 	return func(yield func(netconf.File, error) bool) {
 		n, err := netconf.LoadFile(fsys, f.fixed)
 		if err == nil {
-			err = n.Runnable()
+			err = fail("read", f.fixed, n.Runnable())
 		}
 		yield(netconf.File{Name: f.fixed, Network: n}, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -98,7 +99,7 @@ func TestFirstValidNetworkIsPrimary(t *testing.T) {
 func TestFixedFileIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	fsys := tree("10-a.conf", flannel, "20-b.conflist", calico, "30-c.conf", "{", "40-d.conf", `{"name":"x","type":"multinet"}`,
-		"bare", flannel, "00-multinet.conflist", flannel, "dir.conf/x", "")
+		"bare", flannel, "00-multinet.conflist", flannel, "dir.conf/x", "", "50-e.conf", `{"type":"unnamed"}`)
 	for fixed, want := range map[string]string{
 		"20-b.conflist":        "20-b.conflist",
 		"30-c.conf":            "-30-c.conf",
@@ -107,9 +108,16 @@ func TestFixedFileIsTheOnlyOne(t *testing.T) {
 		"absent":               "-absent",
 		"00-multinet.conflist": "",
 		"dir.conf":             "-dir.conf",
+		"50-e.conf":            "-50-e.conf",
 	} {
-		if got := summary(finder{fixed: fixed, own: our(), beside: true}.find(fsys)); got != want {
+		f := finder{fixed: fixed, own: our(), beside: true}.find(fsys)
+		if got := summary(f); got != want {
 			t.Errorf("fixed %s: found %q, want %q", fixed, got, want)
+		}
+		for _, err := range f.errs() {
+			if !strings.Contains(err.Error(), strconv.Quote(fixed)) {
+				t.Errorf("fixed %s: the error does not name the file: %v", fixed, err)
+			}
 		}
 	}
 }

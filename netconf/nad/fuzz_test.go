@@ -37,6 +37,29 @@ func checkError(t *testing.T, err error) {
 	}
 }
 
+// Whatever names a pod gives, namespaceIsolation holds and no reference leads elsewhere. TestPolicy
+// has what is allowed.
+func FuzzPolicy(f *testing.F) {
+	for _, use := range []nad.Use{nad.Selected, nad.PodDefault, nad.Attached, nad.Claimed, ""} {
+		f.Add("a", "b", "blue", string(use), "default,b")
+		f.Add("", "", "../x", string(use), "..,")
+	}
+	f.Fuzz(func(t *testing.T, pod, namespace, name, use, global string) {
+		p := nad.Policy{Isolation: true, GlobalNamespaces: strings.Split(global, ",")}
+		r, err := p.Ref(pod, netconf.Selection{Namespace: namespace, Name: name}, nad.Use(use))
+		if err == nil && use != string(nad.Cluster) && use != string(nad.Default) {
+			var attach bool
+			attach, err = p.Decide(pod, r, nad.Use(use))
+			if attach && (err != nil || r.Namespace != pod && !slices.Contains(p.GlobalNamespaces, r.Namespace) || path.Clean("/"+r.String()) != "/"+r.String()) {
+				t.Errorf("a pod of %q gets %v, %v", pod, r, err)
+			}
+		}
+		if err != nil {
+			checkError(t, err)
+		}
+	})
+}
+
 func FuzzDefinition(f *testing.F) {
 	for _, config := range []string{
 		"", "x", "{}", `{"name":"","type":"x","n":12345678901234567890}`, `{"name":"chain","plugins":[{"type":"x","ipam":{"type":"a/b"},"IPAM":{"Type":"own"}}]}`,
