@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
@@ -296,3 +299,283 @@ func TestReleaseThatFails(t *testing.T) {
 	n.del(eth0)
 	n.wantNothing()
 }
+
+// addWith adds a network of this name whose two plugins print result.
+func (n *node) addWith(k scratch.Key, networkName, result string) {
+	n.Helper()
+	n.printing("bridge", result)
+	n.printing("tuning", result)
+	tr := Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
+	n.mustAdd(k, tr)
+}
+
+func ipsOf(addresses ...string) string {
+	var ips []string
+	for _, a := range addresses {
+		ips = append(ips, `{"address":"`+a+`","x":1.0}`)
+	}
+	return `{"cniVersion":"1.1.0","n":9007199254740993,"ips":[` + strings.Join(ips, ",") + `],"routes":[{"dst":"0.0.0.0/0"}]}`
+}
+
+// An address that belongs to another attachment by now is not in the
+// prevResult of a DEL that is tried again: the plugin that failed would remove
+// what the new owner has. Everything else is there, as it was.
+func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
+	t.Parallel()
+	c2 := key("c2", "eth0")
+	own := func(k scratch.Key, net string, addresses ...string) func(*node) {
+		return func(n *node) { n.addWith(k, net, ipsOf(addresses...)) }
+	}
+	for name, tt := range map[string]struct {
+		mine  string // the result, ipsOf(10.0.0.2/24) unless set
+		owner func(*node)
+		want  string
+	}{
+		"nobody has it":     {"", func(*node) {}, ipsOf("10.0.0.2/24")},
+		"another container": {"", own(c2, "blue", "10.0.0.2/24"), ipsOf()},
+		"IPv6":              {ipsOf("fd00::2/64"), own(c2, "blue", "fd00:0:0::2/64"), ipsOf()},
+		"one of several":    {ipsOf("10.0.0.2/24", "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf("10.0.0.2/24", "10.0.0.3/24")},
+		"all of several":    {ipsOf("10.0.0.2/24", "fd00::2/64"), own(c2, "blue", "fd00::2/64", "10.0.0.2/24"), ipsOf()},
+		"another mask":      {"", own(c2, "blue", "10.0.0.2/16"), ipsOf()},
+		"another address":   {"", own(c2, "blue", "10.0.0.20/24"), ipsOf("10.0.0.2/24")},
+		"another network":   {"", own(c2, "red", "10.0.0.2/24"), ipsOf("10.0.0.2/24")},
+		"of two owners": {ipsOf("10.0.0.2/24", "10.0.0.3/24"), func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			own(key("c3", "eth0"), "blue", "10.0.0.3/24")(n)
+		}, ipsOf()},
+		"another interface of the container": {"", own(key("c1", "eth1"), "blue", "10.0.0.2/24"), ipsOf()},
+		"another plugin's record":            {"", own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", "10.0.0.2/24"), ipsOf()},
+		"an owner that is being added": {"", func(n *node) {
+			n.printing("bridge", ipsOf("10.0.0.2/24"))
+			dead := nodeAt(n.TB, n.Dir)
+			dead.Exec.Plugins["bridge"] = n.Exec.Plugins["bridge"]
+			dead.crash("ADD tuning", c2)
+		}, ipsOf()},
+		"an owner that is being deleted": {"", func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			sick := nodeAt(n.TB, n.Dir)
+			sick.FailOn("DEL bridge", 101)
+			nodetest.Code(n.TB, sick.Del(n.Context(), Removal{Key: c2}), 101)
+		}, ipsOf("10.0.0.2/24")},
+		"a leftover": {"", func(n *node) {
+			sick := nodeAt(n.TB, n.Dir)
+			sick.printing("bridge", ipsOf("10.0.0.2/24"))
+			sick.FailOn("ADD tuning", 101)
+			sick.FailOn("DEL tuning", 102)
+			_, err := sick.Add(n.Context(), c2, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c2", "eth0"))})
+			nodetest.Code(n.TB, err, 101)
+		}, ipsOf("10.0.0.2/24")},
+		"a damaged owner": {"", func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			n.damage(c2)
+		}, ipsOf("10.0.0.2/24")},
+		"an old result": {
+			`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`, own(c2, "blue", "10.0.0.2/24"),
+			`{"cniVersion":"1.1.0","ips":[{"address":"fd00::2/64"}]}`,
+		},
+		"an owner's old result": {"", func(n *node) {
+			n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`)
+		}, ipsOf()},
+		"keys in capitals": {
+			`{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`, own(c2, "blue", "10.0.0.2/24"),
+			`{"cniVersion":"1.1.0","IPS":[]}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.mine == "" {
+				tt.mine = ipsOf("10.0.0.2/24")
+			}
+			n.addWith(eth0, "blue", tt.mine)
+			sick := nodeAt(t, n.Dir)
+			sick.FailOn("DEL bridge", 101)
+			nodetest.Code(t, sick.Del(t.Context(), Removal{Key: eth0}), 101)
+			tt.owner(n)
+			before := len(n.Exec.Calls())
+			n.del(eth0)
+			calls := n.Exec.Calls()[before:]
+			if len(calls) != 1 || calls[0].String() != "DEL bridge eth0" {
+				t.Fatalf("calls %v", calls)
+			}
+			var got, want any
+			var conf struct{ PrevResult json.RawMessage }
+			nodetest.OK(t, json.Unmarshal(calls[0].Stdin, &conf))
+			nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(tt.want), &want)))
+			nodetest.Equal(t, "prevResult", got, want)
+			if strings.Contains(tt.want, "9007199254740993") && !strings.Contains(string(conf.PrevResult), "9007199254740993") {
+				t.Errorf("prevResult %s", conf.PrevResult)
+			}
+		})
+	}
+}
+
+// A first DEL is given the addresses as they were: two attachments that have
+// one address in common, as anycast has, are removed alike.
+func TestFirstDelHasAllAddresses(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
+	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+	n.del(eth0)
+	for _, p := range []string{"tuning", "bridge"} {
+		if !strings.Contains(string(n.Last("DEL "+p).Stdin), "10.0.0.2") {
+			t.Errorf("DEL %s: %s", p, n.Last("DEL "+p).Stdin)
+		}
+	}
+}
+
+// The program that an attachment was adopted from may have removed it already,
+// where its file is gone, or the container was: an address that belongs to another
+// attachment by now is not in the prevResult of our DEL. While the file is there
+// and the container as well, the DEL is a first one.
+func TestAddressOfAnotherIsNotInTheDelOfAdopted(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		gone   bool
+		before func(n *node, source string)
+		want   bool
+	}{
+		"attached":                   {false, func(*node, string) {}, true},
+		"its file removed":           {false, func(n *node, source string) { unlink(n.TB, source) }, false},
+		"gone when it was adopted":   {true, func(*node, string) {}, false},
+		"gone, and its file as well": {true, func(n *node, source string) { unlink(n.TB, source) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.printing("tuning", ipsOf("10.0.0.2/24"))
+			a := n.foreign(eth0, newNetNS(t))
+			a.Gone = tt.gone
+			n.adopt(a, true)
+			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+			tt.before(n, a.Sources[0])
+			n.del(eth0)
+			if got := strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2"); got != tt.want {
+				t.Errorf("DEL has the address: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Of what is attached and has lost its namespace, another program may have removed
+// it past us: while ours was not in front of its network.
+func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	netns := newNetNS(t)
+	n.printing("tuning", ipsOf("10.0.0.2/24"))
+	n.addIn(eth0, netns)
+	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+	unlink(t, netns)
+	newSweeper(n).sweep(Sweep{Removed: 1})
+	if strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
+		t.Error("DEL has the address")
+	}
+	n.del(key("c2", "eth0"))
+	if !strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
+		t.Error("the owner's DEL has no address")
+	}
+	n.wantNothing()
+}
+
+// An address of the attachment itself is its own: a Detach that is tried again
+// hands it to the plugins.
+func TestOwnAddressIsInTheNextDetach(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
+	hot := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
+	n.mustAttach(eth0, hot)
+	tries := 0
+	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error {
+		if tries++; tries == 2 {
+			return errors.New("no")
+		}
+		return nil
+	})
+	if err := n.Detach(t.Context(), eth0, "hot0"); err == nil {
+		t.Fatal("it succeeded")
+	}
+	n.wantRecords("c1/eth0 partial")
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+	if last := n.Last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
+		t.Errorf("DEL %d: %s", tries, last.Stdin)
+	}
+}
+
+// A process that dies in a DEL or in an undo may have freed an address, and written
+// down nothing about it: where another attachment has the address by now, it is not
+// in the prevResult of the next DEL.
+func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
+	t.Parallel()
+	hot := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "hot0"))}
+	failing := func() Transaction { // with everything attached
+		tr := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"))}
+		tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
+		return tr
+	}
+	for name, tt := range map[string]struct {
+		attached bool   // eth0, before it dies
+		ifname   string // of what it removes
+		dies     func(n *node) error
+	}{
+		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.Context(), Removal{Key: eth0}) }},
+		"in a GC": {true, "eth0", func(n *node) error {
+			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
+		}},
+		"in the undo after a plugin's failure": {false, "eth0", func(n *node) error {
+			n.FailOn("ADD tuning", 101)
+			_, err := n.Add(n.Context(), eth0, failing())
+			return err
+		}},
+		"in the undo after the report": {false, "eth0", func(n *node) error {
+			_, err := n.Add(n.Context(), eth0, failing())
+			return err
+		}},
+		"in a Detach": {true, "hot0", func(n *node) error {
+			if _, err := nodeAt(n.TB, n.Dir).withResults().Attach(n.Context(), eth0, hot); err != nil {
+				return err
+			}
+			return n.Detach(n.Context(), eth0, "hot0")
+		}},
+		"in the undo of an Attach": {true, "hot0", func(n *node) error {
+			tr := hot
+			tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
+			_, err := n.Attach(n.Context(), eth0, tr)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.attached {
+				n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
+			}
+			dying := nodeAt(t, n.Dir).withResults()
+			dying.FailOn("DEL tuning", 102)
+			dying.dieOn("DEL bridge")
+			dying.dies(func() error { return tt.dies(dying) })
+			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+			before := len(n.Exec.Calls())
+			n.del(eth0)
+			for _, c := range n.Exec.Calls()[before:] {
+				if c.IfName == tt.ifname && strings.Contains(string(c.Stdin), "10.0.0.2") {
+					t.Errorf("%s: %s", c, c.Stdin)
+				}
+			}
+			n.wantRecords("c2/eth0 added")
+		})
+	}
+}
+
+// withResults makes the plugins of network "blue" print an address.
+func (n *node) withResults() *node {
+	n.printing("bridge", ipsOf("10.0.0.2/24"))
+	n.printing("tuning", ipsOf("10.0.0.2/24"))
+	return n
+}
+
+// made is the result of a plugin that has made eth0.
+const made = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/ns"}],"ips":[{"address":"10.0.0.2/24"}]}`

@@ -1,18 +1,38 @@
 package lifecycle
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
 )
 
 var (
@@ -247,3 +267,1206 @@ func randomFault(r *rand.Rand, o op) mishap {
 }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+// A world is a node on which one process after another does the operations of a history.
+type world struct {
+	*node
+	parallel   int // attachments at once
+	tries      int // Manager.DelTries
+	gone       map[string]bool
+	namespaces int                    // made so far
+	lost       map[scratch.Key]record // what damaged records were about
+	damaged    map[string]bool        // containers of which a record was damaged
+	passed     chan error             // from the Del that has overtaken
+	end        context.CancelFunc     // ends the context of the operation
+
+	mu    sync.Mutex // guards what follows
+	op    op
+	hits  []int  // how often the place of each fault was reached
+	codes []uint // that the operation may answer
+	after bool   // the process dies when the call has ended
+	calls []delegatetest.Call
+	wrong []string
+}
+
+func newWorld(t *testing.T, dir string, parallel int) *world {
+	t.Helper()
+	w := &world{node: nodeAt(t, filepath.Join(dir, "state")), parallel: parallel, gone: make(map[string]bool), lost: make(map[scratch.Key]record), damaged: make(map[string]bool)}
+	for name, p := range w.Exec.Plugins {
+		w.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { return w.plugin(ctx, c, p) }
+	}
+	nodetest.OK(t, errors.Join(os.Mkdir(w.Dir, 0o700), os.Mkdir(w.Dir+"-ns", 0o700), os.Mkdir(w.Dir+"-files", 0o700)))
+	for _, k := range historyKeys() {
+		nodetest.OK(t, w.makeNamespace(k.ContainerID))
+	}
+	w.start()
+	return w
+}
+
+// start is a new process.
+func (w *world) start() {
+	w.Manager = &Manager{Dir: w.Dir, Invoker: &delegate.Invoker{Exec: worldExec{w.Exec, w}, Parallel: w.parallel}, DelTries: w.tries}
+	w.InterfaceNames = func(netns string) (names []string, _ error) {
+		if exists(netns) {
+			names = []string{"lo"} // the plugins make none
+		}
+		return names, nil
+	}
+}
+
+// namespace is the path of a container's network namespace: here it is a file.
+func (w *world) namespace(container string) string { return filepath.Join(w.Dir+"-ns", container) }
+
+// makeNamespace makes another one at the path. What was there is kept, so that no other
+// has its inode.
+func (w *world) makeNamespace(container string) error {
+	path := w.namespace(container)
+	w.namespaces++
+	if err := os.Rename(path, fmt.Sprint(path, "-", w.namespaces)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o600)
+}
+
+// worldExec fails and dies when a plugin is looked for, and dies after one has run.
+type worldExec struct {
+	*delegatetest.Exec
+	w *world
+}
+
+func (e worldExec) FindInPath(plugin string, paths []string) (string, error) {
+	if e.w.fault("find "+plugin).kind == "crash" {
+		runtime.Goexit()
+	}
+	if e.w.gone[plugin] {
+		return "", errors.New("vanished")
+	}
+	return e.Exec.FindInPath(plugin, paths)
+}
+
+func (e worldExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
+	out, err := e.Exec.ExecPlugin(ctx, pluginPath, stdin, environ)
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if e.w.after {
+		e.w.after = false
+		runtime.Goexit()
+	}
+	return out, err
+}
+
+// The contexts of an overtaking Del and of what the operator does have these.
+type (
+	quiet  struct{}
+	byHand struct{}
+)
+
+// fault returns the fault at place, if it happens now.
+func (w *world) fault(place string) (now mishap) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, f := range w.op.faults {
+		if f.at != place {
+			continue
+		}
+		if w.hits[i]++; now.kind == "" && (f.nth == 0 || f.nth == w.hits[i]) {
+			now = f
+		}
+	}
+	switch now.kind {
+	case "error":
+		w.codes = append(w.codes, now.code())
+	case "noise", "silence", "spoil":
+		w.codes = append(w.codes, 6)
+	case "hang", "cancel", "overtake":
+		w.codes = append(w.codes, 11, now.code())
+	case "plain":
+		w.codes = append(w.codes, 999)
+	}
+	return now
+}
+
+// plugin is any of the fakes, with what goes wrong with it.
+func (w *world) plugin(ctx context.Context, c delegatetest.Call, p delegatetest.Plugin) ([]byte, error) {
+	if ctx.Value(byHand{}) != nil {
+		return p(ctx, c)
+	}
+	w.mu.Lock()
+	w.calls = append(w.calls, c)
+	if wrong := w.allows(c); wrong != "" {
+		w.wrong = append(w.wrong, fmt.Sprintf("%s of %s: %s", c, c.ContainerID, wrong))
+	}
+	w.mu.Unlock()
+	var f mishap
+	if ctx.Value(quiet{}) == nil {
+		f = w.fault(c.Command + " " + c.Plugin)
+	}
+	switch f.kind {
+	case "crash-after":
+		w.mu.Lock()
+		w.after = true
+		w.mu.Unlock()
+	case "overtake":
+		return nil, w.overtake(ctx)
+	case "noise":
+		return []byte("loading modules\n{"), nil
+	case "silence":
+		return nil, nil
+	}
+	if err := w.goesWrong(ctx, f); err != nil {
+		return nil, err
+	}
+	return p(ctx, c)
+}
+
+// goesWrong does what f says, which is the same for plugins and hooks.
+func (w *world) goesWrong(ctx context.Context, f mishap) error {
+	switch f.kind {
+	case "error":
+		return types.NewError(f.code(), "no", "")
+	case "plain":
+		return errors.New("no")
+	case "crash":
+		runtime.Goexit()
+	case "cancel", "hang":
+		w.end()
+	}
+	if f.kind != "hang" {
+		return nil
+	}
+	if ctx.Err() == nil { // it undoes, and would hang until its time is up
+		return types.NewError(f.code(), "no", "")
+	}
+	<-ctx.Done()
+	return fmt.Errorf("hung: %w", context.Cause(ctx))
+}
+
+// overtake is a Del that comes in while the operation runs, and ends it.
+func (w *world) overtake(ctx context.Context) error {
+	background, m, k := context.WithValue(w.Context(), quiet{}, true), w.Manager, w.op.key
+	passed := make(chan error, 1)
+	go func() { passed <- m.Del(background, Removal{Key: k}) }()
+	w.passed = passed
+	<-ctx.Done()
+	return errors.New("signal: killed")
+}
+
+// allows returns why the records on disk do not allow a call, or "".
+func (w *world) allows(c delegatetest.Call) string {
+	if c.Command == "GC" {
+		return w.allowsGC(c)
+	}
+	if !lockIsHeld(filepath.Join(w.Dir, c.ContainerID+"@lock")) {
+		return "without the lock"
+	}
+	rs, _ := w.store().Container(w.Context(), c.ContainerID) // without the damaged ones
+	for _, r := range rs {
+		for _, e := range r.Value.Delegates {
+			if e.IfName != c.IfName || !slices.Contains(leftOf(e), c.Plugin) {
+				continue
+			}
+			of := e.state(r.State)
+			taken := of == scratch.Leftover && slices.ContainsFunc(rs, func(other scratch.Record[record]) bool {
+				return other.Key != r.Key && other.State != scratch.Leftover && slices.ContainsFunc(other.Value.Delegates, func(f entry) bool { return f.IfName == e.IfName })
+			})
+			switch {
+			case c.Command == "ADD" && of == scratch.Planned,
+				c.Command == "CHECK" && of == scratch.Added,
+				c.Command == "DEL" && of != scratch.Added && !taken: // it may have been told on disk before it is told
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("not in the records %q", describe(rs...))
+}
+
+// allowsGC wants the plugin to be told of everything that is attached to its network, and
+// of nothing that is not.
+func (w *world) allowsGC(c delegatetest.Call) string {
+	var conf struct {
+		Name  string               `json:"name"`
+		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	}
+	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+		return err.Error()
+	}
+	allowed := validFor(w.op.valid...)
+	for r := range w.store().List(w.Context()) {
+		for _, e := range r.Value.Delegates {
+			a := types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName}
+			if allowed = append(allowed, a); e.Network.Name() == conf.Name && r.State.Attached() && !slices.Contains(conf.Valid, a) {
+				return fmt.Sprintf("it is not told of %v", a)
+			}
+		}
+	}
+	for _, a := range conf.Valid {
+		if !slices.Contains(allowed, a) {
+			return fmt.Sprintf("it is told of %v", a)
+		}
+	}
+	return ""
+}
+
+// leftOf are the plugins of e that have not released it.
+func leftOf(e entry) (left []string) {
+	for i, p := range e.Network.Plugins() {
+		if !slices.Contains(e.Gone, i) {
+			left = append(left, p.Type())
+		}
+	}
+	return left
+}
+
+func describe(rs ...scratch.Record[record]) (all []string) {
+	for _, r := range rs {
+		for _, e := range r.Value.Delegates {
+			all = append(all, fmt.Sprintf("%s %s: %s of %s %s", r.Key, r.State, e.state(r.State), e.IfName, leftOf(e)))
+		}
+	}
+	return all
+}
+
+// lockIsHeld reports whether somebody holds the lock in a file.
+func lockIsHeld(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK
+}
+
+// do does o and returns what is wrong about it.
+func (w *world) do(o op) string {
+	ctx, end := context.WithCancel(w.Context())
+	defer end()
+	w.op, w.hits, w.codes, w.end, w.calls, w.after, w.passed = o, make([]int, len(o.faults)), nil, end, nil, false, nil
+	if w.fault("start").kind != "" {
+		end()
+	}
+	before := w.look()
+	err, died := error(nil), true
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = w.verb(ctx, o)
+		died = false
+	}()
+	<-ended
+	wrong := w.wrong
+	if w.passed != nil {
+		if delErr := <-w.passed; delErr != nil && len(w.gone) == 0 {
+			wrong = append(wrong, fmt.Sprintf("the Del that overtakes: %v", delErr))
+		}
+	} else if !died {
+		wrong = append(wrong, w.keeps(o, before, w.look(), err, ctx.Err() != nil)...)
+	}
+	if died {
+		w.start()
+	}
+	return strings.Join(append(wrong, append(w.unrecorded(), w.unfiled()...)...), "\n")
+}
+
+func (w *world) verb(ctx context.Context, o op) (err error) {
+	switch k := o.key; o.verb {
+	case "add":
+		_, err = w.Add(ctx, k, w.transaction(ctx, o))
+	case "attach":
+		_, err = w.Attach(ctx, k, w.transaction(ctx, o))
+	case "del":
+		err = w.Del(ctx, Removal{Key: k})
+	case "check":
+		err = w.Check(ctx, k)
+	case "detach":
+		err = w.Detach(ctx, k, o.ifname)
+	case "gc":
+		c := Collection{Network: k.Network, Valid: validFor(o.valid...)}
+		if o.nets {
+			c.Networks = []netconf.Network{nodetest.Network("blue", "bridge")}
+		}
+		if w.fault("no-list").kind != "" {
+			c.Valid = nil
+		}
+		err = w.GC(ctx, c)
+	case "reconcile":
+		_, err = w.Reconcile(ctx, k, w.reconciliation(o))
+	case "sweep":
+		_, err = (&Sweeper{Manager: w.Manager}).remove(ctx, k, errand{})
+	case "vanish":
+		w.gone[o.plugin] = true
+	case "return":
+		clear(w.gone)
+	case "reuse":
+		err = w.makeNamespace(k.ContainerID)
+	case "tries":
+		w.tries = o.shape
+		w.start()
+	case "damage", "tear":
+		err = w.damage(o)
+	case "forget":
+		err = w.forgetDamaged(ctx, k)
+	}
+	return err
+}
+
+// attachments are those of a plan.
+func (w *world) attachments(k scratch.Key, plan []string) (as []delegate.Attachment) {
+	for _, text := range plan {
+		words := strings.Fields(strings.NewReplacer("OWN", k.IfName, "SECOND", second(k)).Replace(text))
+		a := in(w.namespace(k.ContainerID), attachment(nodetest.Network(words[0], strings.Split(words[1], "+")...), k.ContainerID, words[2]))
+		a.Files = []string{filepath.Join(w.Dir+"-files", a.ContainerID+"@"+a.IfName)}
+		as = append(as, a)
+	}
+	return as
+}
+
+func (w *world) transaction(ctx context.Context, o op) Transaction {
+	hook := func(ctx context.Context, place string) (mishap, error) {
+		f := w.fault(place)
+		return f, w.goesWrong(ctx, f)
+	}
+	tx := Transaction{
+		NetNS: w.namespace(o.key.ContainerID),
+		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
+			w.checkTaken(o.key, taken)
+			_, err := hook(ctx, "plan")
+			return w.attachments(o.key, plans[o.verb][o.shape]), err
+		},
+		Prepare: prepareFiles,
+		Report: func(ctx context.Context, _ []delegate.Attached) error {
+			_, err := hook(ctx, "report")
+			return err
+		},
+	}
+	if o.next {
+		asked := false
+		tx.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
+			if failed == nil || !undone(failed) {
+				w.wrong = append(w.wrong, fmt.Sprintf("another plan after %v", failed))
+			}
+			_, err := hook(ctx, "next")
+			if asked {
+				return nil, err
+			}
+			asked = true
+			return w.attachments(o.key, plans["next of "+o.verb][0]), err
+		}
+	}
+	if o.adjust {
+		tx.Adjust = func(ctx context.Context, added []delegate.Attached) error {
+			f, err := hook(ctx, "adjust")
+			if f.kind == "spoil" {
+				added[0].Result = nil
+			}
+			return err
+		}
+	}
+	return tx
+}
+
+// checkTaken wants the names in the container's records, and none that are free.
+func (w *world) checkTaken(k scratch.Key, taken []string) {
+	want := []string{"lo"}
+	rs, _ := w.store().Container(w.Context(), k.ContainerID)
+	for _, r := range rs {
+		for _, e := range r.Value.Delegates {
+			if r.State != scratch.Leftover {
+				want = append(want, e.IfName)
+			}
+		}
+	}
+	if slices.Sort(want); !slices.Equal(want, slices.Sorted(slices.Values(taken))) {
+		w.wrong = append(w.wrong, fmt.Sprintf("taken are %q, want %q", taken, want))
+	}
+}
+
+// reconciliation wants what o says for the interfaces hot0 and hot1. Others stay.
+func (w *world) reconciliation(o op) Reconciliation {
+	return Reconciliation{
+		Prepare: prepareFiles,
+		Recorded: func(a delegate.Attached) (Wanted, bool) {
+			return Wanted{Network: a.Network.Name(), IfName: a.IfName}, strings.HasPrefix(a.IfName, "hot")
+		},
+		Wanted: func(context.Context, Record) (all []Wanted, err error) {
+			for _, a := range w.attachments(o.key, plans[o.verb][o.shape]) {
+				all = append(all, Wanted{Network: a.Network.Name(), IfName: a.IfName, Plan: func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+					if taken != nil {
+						w.checkTaken(o.key, taken)
+					}
+					return a, w.goesWrong(ctx, w.fault("plan"))
+				}})
+			}
+			return all, nil
+		},
+	}
+}
+
+func prepareFiles(_ context.Context, plan []delegate.Attachment) (err error) {
+	for _, a := range plan {
+		err = errors.Join(err, os.WriteFile(a.Files[0], nil, 0o600))
+	}
+	return err
+}
+
+// damage damages the record of o's key, or takes the end of its file away.
+func (w *world) damage(o op) error {
+	r, err := w.store().Get(o.key)
+	if err != nil {
+		return nil //nolint:nilerr // there is none, or it is damaged already
+	}
+	file := w.recordFile(o.key)
+	if o.verb == "damage" {
+		err = os.WriteFile(file, [][]byte{nil, []byte("{}"), []byte("0123456789abcdef {}\n"), []byte("0"), []byte("null\n")}[o.shape], 0o600)
+	} else if info, statErr := os.Stat(file); statErr != nil {
+		err = statErr
+	} else {
+		err = os.Truncate(file, info.Size()*int64(5+o.shape)/10)
+	}
+	w.damaged[o.key.ContainerID] = true
+	if _, getErr := w.store().Get(o.key); errors.Is(getErr, scratch.ErrCorrupt) {
+		w.lost[o.key] = r.Value
+	}
+	return err
+}
+
+// forgetDamaged is an operator who knows what the damaged record of k was about.
+func (w *world) forgetDamaged(ctx context.Context, k scratch.Key) error {
+	if _, err := w.store().Get(k); !errors.Is(err, scratch.ErrCorrupt) {
+		return nil // nothing for the operator to do
+	}
+	for _, e := range slices.Concat(w.lost[k].Delegates, w.lost[k].Leftovers) {
+		for _, p := range e.Network.Plugins() {
+			env := []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=" + k.ContainerID, "CNI_IFNAME=" + e.IfName}
+			if _, err := w.Exec.ExecPlugin(context.WithValue(ctx, byHand{}, true), "/"+p.Type(), nil, env); err != nil {
+				return err
+			}
+		}
+	}
+	delete(w.lost, k)
+	return w.forget(k)
+}
+
+// A view is what is on disk. A damaged record has no State.
+type view map[scratch.Key]scratch.Record[record]
+
+func (w *world) look() view {
+	all := make(view)
+	for r := range w.store().List(w.Context()) {
+		r.Updated = time.Time{}
+		all[r.Key] = r
+	}
+	return all
+}
+
+// An answered is an operation with its answer, and the record of its key before and after it. The
+// record is zero if there is none, and has no State if it is damaged.
+type answered struct {
+	op
+	err   error
+	ended bool // the context
+	was   scratch.Record[record]
+	is    scratch.Record[record]
+}
+
+// same reports whether the operation has left its record alone.
+func (t answered) same() bool { return reflect.DeepEqual(t.was, t.is) }
+
+// keeps returns which promises o has not kept that has answered err. The records were
+// before, and are now.
+func (w *world) keeps(o op, before, now view, err error, ended bool) (wrong []string) {
+	t := answered{op: o, err: err, ended: ended, was: before[o.key], is: now[o.key]}
+	promise := map[string]func(answered) bool{
+		"add": w.keepsAdd, "attach": w.keepsAttach, "reconcile": w.keepsReconcile, "detach": w.keepsDetach,
+		"del": w.keepsDel, "sweep": w.keepsSweep, "check": w.keepsCheck, "gc": func(t answered) bool { return err != nil || !anyStale(now, t.op) },
+	}[o.verb]
+	if promise != nil && !promise(t) {
+		wrong = append(wrong, fmt.Sprintf("%v: recorded are %q, before %q", err, describe(t.is), describe(t.was)))
+	}
+	for k, r := range before {
+		mine := k == o.key || o.verb == "gc" && stale(k, o) || w.clears(o, k) && w.ended(r)
+		if !mine && !reflect.DeepEqual(r, now[k]) {
+			wrong = append(wrong, fmt.Sprintf("the record of %s was %q, and is %q", k, describe(r), describe(now[k])))
+		}
+	}
+	if damaged := t.was.Key == o.key && t.was.State == ""; damaged && promise != nil && o.verb != "gc" && (err == nil || len(w.calls) > 0) && !ended {
+		wrong = append(wrong, fmt.Sprintf("the record is damaged: %v", err))
+	}
+	return append(wrong, w.wrongCode(t)...)
+}
+
+// clears reports whether o removes what has ended of the other attachments of k's container.
+func (w *world) clears(o op, k scratch.Key) bool {
+	return k.ContainerID == o.key.ContainerID && (o.verb == "add" || o.verb == "attach" || o.verb == "reconcile")
+}
+
+// ended reports whether the network namespace of r is gone.
+func (w *world) ended(r scratch.Record[record]) bool { return w.Manager.record(r).outlived() }
+
+func stale(k scratch.Key, o op) bool {
+	return k.Network == o.key.Network && !slices.Contains(validFor(o.valid...), types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName})
+}
+
+func anyStale(now view, o op) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(k scratch.Key) bool { return stale(k, o) })
+}
+
+// wholly are the attachments of r that are completely attached, "network interface".
+func wholly(r scratch.Record[record]) (all []string) {
+	for _, e := range r.Value.Delegates {
+		if e.state(r.State) == scratch.Added {
+			all = append(all, e.Network.Name()+" "+e.IfName)
+		}
+	}
+	return all
+}
+
+// attaches reports whether the record has what was attached before and one of the plans.
+func (w *world) attaches(t answered, before []string) bool {
+	return slices.ContainsFunc(slices.Concat(plans[t.verb], plans["next of "+t.verb]), func(plan []string) bool {
+		return slices.Equal(slices.Concat(before, w.names(t.key, plan)), wholly(t.is))
+	})
+}
+
+func (w *world) names(k scratch.Key, plan []string) (all []string) {
+	for _, a := range w.attachments(k, plan) {
+		all = append(all, a.Network.Name()+" "+a.IfName)
+	}
+	return all
+}
+
+// An ADD attaches all of a plan, or nothing. What it could not undo is a leftover.
+func (w *world) keepsAdd(t answered) bool {
+	switch {
+	case t.err == nil:
+		return t.is.State == scratch.Added && w.attaches(t, nil)
+	case !undone(t.err):
+		return t.is.State == scratch.Leftover
+	case t.was.State.Attached() && !w.ended(t.was):
+		return t.same()
+	case t.is.State == "": // none, or damaged
+		return true
+	}
+	return t.same() || t.was.State != "" && (t.is.State == scratch.Leftover || t.is.State == scratch.Deleting)
+}
+
+func (w *world) keepsAttach(t answered) bool {
+	switch {
+	case t.err == nil:
+		return t.is.State.Attached() && w.attaches(t, wholly(t.was))
+	case !undone(t.err):
+		return t.is.State == scratch.Partial && slices.Equal(wholly(t.was), wholly(t.is))
+	}
+	return slices.Equal(wholly(t.was), wholly(t.is))
+}
+
+func (w *world) keepsReconcile(t answered) bool {
+	hot := func(a string) bool { return strings.Contains(a, " hot") }
+	cold := func(a string) bool { return !hot(a) }
+	if !slices.Equal(slices.DeleteFunc(wholly(t.was), hot), slices.DeleteFunc(wholly(t.is), hot)) {
+		return false
+	}
+	want, got := w.names(t.key, plans[t.verb][t.shape]), slices.DeleteFunc(wholly(t.is), cold)
+	slices.Sort(want)
+	slices.Sort(got)
+	return t.err != nil || t.is.State == scratch.Added && slices.Equal(want, got)
+}
+
+func (w *world) keepsDetach(t answered) bool {
+	other := func(r scratch.Record[record]) []string {
+		return slices.DeleteFunc(wholly(r), func(a string) bool { return strings.HasSuffix(a, " "+t.ifname) })
+	}
+	if t.ifname == t.key.IfName {
+		return t.err != nil && t.same()
+	}
+	left := slices.ContainsFunc(t.is.Value.Delegates, func(e entry) bool { return e.IfName == t.ifname })
+	return slices.Equal(other(t.was), other(t.is)) && (t.err != nil || !left)
+}
+
+// A DEL that has removed everything has removed the record. Otherwise it fails, except for
+// a leftover, and when it was tried often enough and the namespace is gone.
+func (w *world) keepsDel(t answered) bool {
+	switch {
+	case t.err != nil:
+		return t.was.State == "" || t.is.State != "" && w.triesAll(t)
+	case t.is.State == "":
+		return true
+	}
+	return w.triesAll(t) && (t.is.State == scratch.Leftover || w.tries > 0 && t.is.Value.Tries >= w.tries && w.ended(t.was))
+}
+
+// A sweep removes a part of what is attached, if that is half done, and all of the rest.
+func (w *world) keepsSweep(t answered) bool {
+	if t.was.State.Attached() && !w.ended(t.was) {
+		return slices.Equal(wholly(t.was), wholly(t.is)) && (t.err != nil || t.is.State == scratch.Added)
+	}
+	if t.err == nil {
+		return t.is.State == ""
+	}
+	return t.was.State == "" || t.is.State != "" && w.triesAll(t)
+}
+
+// triesAll reports whether every plugin was told to release what it had, unless an interface
+// may be another attachment's.
+func (w *world) triesAll(t answered) bool {
+	if t.ended || len(w.usedBeside(w.Context(), t.key)) > 0 {
+		return true
+	}
+	for _, e := range t.was.Value.Delegates {
+		for _, p := range leftOf(e) {
+			told := func(c delegatetest.Call) bool { return c.Command == "DEL" && c.Plugin == p && c.IfName == e.IfName }
+			if !w.gone[p] && !slices.ContainsFunc(w.calls, told) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// A CHECK asks every plugin of what is completely attached.
+func (w *world) keepsCheck(t answered) bool {
+	asked := 0
+	for _, e := range t.was.Value.Delegates {
+		if e.state(t.was.State) == scratch.Added {
+			asked += len(e.Network.Plugins())
+		}
+	}
+	return t.same() && (t.err != nil || t.was.State.Attached() && len(w.calls) == asked)
+}
+
+// wrongCode wants the code of what has failed, 7 for what is refused, 5 for a damaged record,
+// and 11 for the end of the context and for a GC of containers without a record. It wants none
+// for a leftover that is kept because of another attachment's interface.
+func (w *world) wrongCode(t answered) []string {
+	allowed := append(slices.Clone(w.codes), 0, 7)
+	if t.ended || t.verb == "gc" {
+		allowed = append(allowed, 11)
+	}
+	if len(w.lost) > 0 {
+		allowed = append(allowed, 5)
+	}
+	if t.verb == "add" || t.verb == "sweep" || t.verb == "gc" {
+		allowed = append(allowed, 999)
+	}
+	if code := status.Code(t.err); !slices.Contains(allowed, code) {
+		return []string{fmt.Sprintf("the code is %d, want one of %d: %v", code, allowed, t.err)}
+	}
+	return nil
+}
+
+// unrecorded is what is attached and not recorded.
+func (w *world) unrecorded() (wrong []string) {
+	known := make(map[string]bool)
+	know := func(k scratch.Key, r record) {
+		for _, e := range slices.Concat(r.Delegates, r.Leftovers) {
+			for _, p := range leftOf(e) {
+				known[p+" "+k.ContainerID+" "+e.IfName] = true
+			}
+		}
+	}
+	for k, r := range w.look() {
+		know(k, r.Value)
+	}
+	for k, r := range w.lost {
+		know(k, r)
+	}
+	for _, a := range w.Exec.Live() {
+		if !known[a] {
+			wrong = append(wrong, "attached and not recorded: "+a)
+		}
+	}
+	return wrong
+}
+
+// unfiled says which files are there without a record, and which attachment has lost its
+// own. It says nothing of containers with a record that was damaged.
+func (w *world) unfiled() (wrong []string) {
+	recorded := make(map[string]bool)
+	for k, r := range w.look() {
+		for _, e := range slices.Concat(r.Value.Delegates, r.Value.Leftovers) {
+			recorded[e.Files[0]] = true
+			if r.State == scratch.Added && !w.damaged[k.ContainerID] && !exists(e.Files[0]) && !slices.ContainsFunc(r.Value.Leftovers, func(l entry) bool { return l.IfName == e.IfName }) {
+				wrong = append(wrong, "no file of "+e.IfName)
+			}
+		}
+	}
+	for _, name := range files(w.TB, w.Dir+"-files") {
+		container, _, _ := strings.Cut(name, "@")
+		if !recorded[filepath.Join(w.Dir+"-files", name)] && !w.damaged[container] {
+			wrong = append(wrong, "no record has the file "+name)
+		}
+	}
+	return wrong
+}
+
+// hasty waits for nobody.
+func hasty(n *node) *Manager {
+	return &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: 20 * time.Millisecond}
+}
+
+// Operations of two processes on one container do not overlap.
+func TestProcessesTakeTurns(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		role   role
+		before bool
+		then   string
+	}{
+		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "DEL"},
+		{role{Verb: "ADD", HoldAt: "DEL bridge", FailAt: "ADD macvlan"}, false, "DEL"},
+		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "ADD"},
+		{role{Verb: "DEL", HoldAt: "DEL tuning"}, true, "ADD"},
+		{role{Verb: "DEL", HoldAt: "DEL tuning"}, true, "DEL"},
+		{role{Verb: "ATTACH", HoldAt: "ADD ipvlan"}, true, "DEL"},
+		{role{Verb: "ATTACH", HoldAt: "ADD ipvlan"}, true, "ATTACH"},
+		{role{Verb: "GC", HoldAt: "DEL tuning"}, true, "DEL"},
+	} {
+		t.Run(tt.role.Verb+" at "+tt.role.HoldAt+", "+tt.then, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.before {
+				n.add(eth0)
+			}
+			calls := n.trace()
+			r := tt.role
+			r.Dir, r.Alone = n.Dir, filepath.Join(t.TempDir(), "alone")
+			p := start(t, r)
+			p.held()
+			nodetest.Code(t, (&node{Manager: hasty(n)}).verb(t.Context(), tt.then), 11)
+			n.wantTrace(calls...)
+			// One that has more time waits, and comes after it.
+			n.alone(r.Alone)
+			done := make(chan error, 1)
+			go func() { done <- n.verb(t.Context(), tt.then) }()
+			out := p.end()
+			err := <-done
+			nodetest.Code(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
+			nodetest.Code(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
+			n.del(eth0)
+			if left := n.files(); len(left) > 0 {
+				t.Errorf("files: %q", left)
+			}
+		})
+	}
+}
+
+// A roleError is what came of a role.
+type roleError outcome
+
+func (e roleError) Error() string { return e.Err }
+func (e roleError) CNICode() uint { return e.Code }
+
+func errOf(o outcome) error {
+	if o.Err == "" {
+		return nil
+	}
+	return roleError(o)
+}
+
+// script is a plugin. As the bridge it says that it runs the command AT, and waits, in
+// a child of its own, to be told to go on.
+const script = `#!/bin/sh
+cat >/dev/null
+case "$CNI_COMMAND $0" in
+"$AT "*/bridge)
+	echo $$ >"$RUNNING"
+	cat "$GO" >/dev/null
+esac
+echo '{"cniVersion":"1.1.0"}'
+`
+
+// A real is a role with a real plugin that runs.
+type real struct {
+	*process
+	node *node
+	goOn string // a fifo that the plugin reads
+	pid  int    // the plugin's
+}
+
+func startReal(t *testing.T, n *node, verb string) *real {
+	t.Helper()
+	at, _, _ := strings.Cut(verb, " ")
+	dir := t.TempDir()
+	r := &real{node: n, goOn: filepath.Join(dir, "go")}
+	running := filepath.Join(dir, "running")
+	for _, fifo := range []string{running, r.goOn} {
+		nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
+	}
+	for _, p := range []string{"bridge", "tuning", "macvlan"} {
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700))
+	}
+	says, err := os.OpenFile(running, os.O_RDWR, 0)
+	nodetest.OK(t, err)
+	defer says.Close()
+	nodetest.OK(t, says.SetReadDeadline(time.Now().Add(time.Minute)))
+	r.process = start(t, role{
+		Dir: n.Dir, Verb: verb, Plugins: dir,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
+	})
+	buf := make([]byte, 32)
+	got, err := says.Read(buf)
+	if err == nil {
+		r.pid, err = strconv.Atoi(strings.TrimSpace(string(buf[:got])))
+	}
+	if err != nil {
+		t.Fatalf("the plugin does not run: %v: %s", err, &r.stderr)
+	}
+	t.Cleanup(func() {
+		if alive(r.pid) {
+			_ = syscall.Kill(-r.pid, syscall.SIGKILL)
+		}
+	})
+	return r
+}
+
+// alive reports whether pid runs.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+// The plugin of an ADD that was killed goes on and holds the lock. DEL waits
+// for it, then kills it, and never runs beside it.
+func TestOrphanIsKilled(t *testing.T) {
+	t.Parallel()
+	for name, del := range map[string]func(*testing.T, *node, func()){
+		"after LockTimeout": func(t *testing.T, n *node, wantAlive func()) {
+			t.Helper()
+			wantAlive()
+			m := hasty(n)
+			nodetest.OK(t, m.Del(t.Context(), Removal{Key: eth0}))
+		},
+		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
+			t.Helper()
+			wantAlive()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			nodetest.Code(t, n.Del(ctx, Removal{Key: eth0}), 11)
+			n.wantTrace()
+			n.del(eth0) // the next has no need to wait
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startReal(t, newNode(t), "ADD")
+			n := r.node
+			nodetest.OK(t, r.cmd.Process.Kill())
+			r.died()
+			n.On("", func(context.Context, delegatetest.Call) error {
+				if alive(r.pid) {
+					t.Error("a plugin runs beside the orphan")
+				}
+				return nil
+			})
+			del(t, n, func() {
+				t.Helper()
+				if !alive(r.pid) {
+					t.Fatal("the orphan is dead already")
+				}
+				n.wantRecords("c1/eth0 planned")
+			})
+			if alive(r.pid) {
+				t.Error("the orphan lives")
+			}
+			n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+			n.wantNothing()
+		})
+	}
+}
+
+// The plugin of a GC that was killed goes on with its list. So nothing is recorded
+// beside it: an ADD, or another GC, waits for it, and then kills it.
+func TestOrphanOfAGCIsKilled(t *testing.T) {
+	t.Parallel()
+	other := key("c2", "eth0")
+	for name, then := range map[string]func(ctx context.Context, m *Manager) error{
+		"ADD": func(ctx context.Context, m *Manager) error {
+			_, err := m.Add(ctx, other, pair(other))
+			return err
+		},
+		"GC": func(ctx context.Context, m *Manager) error {
+			return m.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.add(eth0)
+			r := startReal(t, n, "GC of none")
+			calls := n.trace()
+			nodetest.Code(t, then(t.Context(), hasty(n)), 11)
+			if !alive(r.pid) {
+				t.Fatal("the plugin of a GC that is alive was killed")
+			}
+			n.wantTrace(calls...)
+			nodetest.OK(t, r.cmd.Process.Kill())
+			r.died()
+			if !alive(r.pid) {
+				t.Fatal("the orphan is dead already")
+			}
+			n.On("", func(context.Context, delegatetest.Call) error {
+				if alive(r.pid) {
+					t.Error("a plugin runs beside the orphan")
+				}
+				return nil
+			})
+			nodetest.OK(t, then(t.Context(), hasty(n)))
+		})
+	}
+}
+
+// The plugin of an ADD that is alive is nobody's to kill.
+func TestOwnersPluginIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	r := startReal(t, newNode(t), "ADD")
+	n := r.node
+	nodetest.Code(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
+	nodetest.Code(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
+	if !alive(r.pid) {
+		t.Fatal("the plugin was killed")
+	}
+	for _, c := range n.trace() {
+		if !strings.HasPrefix(c, "GC ") {
+			t.Errorf("%s beside the ADD", c)
+		}
+	}
+	// It goes on, and the others after it.
+	goOn, err := os.OpenFile(r.goOn, os.O_WRONLY, 0)
+	nodetest.OK(t, err)
+	nodetest.OK(t, goOn.Close())
+	if out := r.end(); out.Err != "" {
+		t.Errorf("ADD: %s", out.Err)
+	}
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// The disk is full: what cannot be recorded is not done, what cannot be noted
+// is undone, and DEL works all the same.
+func TestAddOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dead := newNode(t)
+	dead.crash("ADD bridge", eth0)
+	planned, err := os.Stat(dead.recordFile(eth0))
+	nodetest.OK(t, err)
+	forPlan := uint64(planned.Size()) + 30 // room for it, and not for what follows
+	for name, tt := range map[string]struct {
+		role   role
+		before bool
+		code   uint
+		trace  []string
+		after  []string
+	}{
+		"ADD, nothing fits":  {role{Verb: "ADD", Limit: 1}, false, 5, nil, nil},
+		"ADD, the plan fits": {role{Verb: "ADD", Limit: forPlan}, false, 5, []string{"ADD bridge eth0", "DEL bridge eth0"}, nil},
+		"ADD, undo fails":    {role{Verb: "ADD", Limit: forPlan, FailAt: "DEL bridge"}, false, 5, []string{"ADD bridge eth0", "DEL bridge eth0"}, []string{"c1/eth0 planned"}},
+		"ATTACH":             {role{Verb: "ATTACH", Limit: 1}, true, 5, nil, []string{"c1/eth0 added"}},
+		"DEL":                {role{Verb: "DEL", Limit: 1}, true, 0, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
+		"DEL that fails":     {role{Verb: "DEL", Limit: 1, FailAt: "DEL bridge"}, true, 101, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, []string{"c1/eth0 added"}},
+		"GC":                 {role{Verb: "GC", Limit: 1}, true, 0, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.before {
+				n.add(eth0)
+			}
+			r := tt.role
+			r.Dir = n.Dir
+			out := start(t, r).end()
+			nodetest.Code(t, errOf(out), tt.code)
+			nodetest.Equal(t, "calls", out.Trace, tt.trace)
+			n.wantRecords(tt.after...)
+			n.del(eth0) // when there is room again
+			if left := n.files(); len(left) > 0 {
+				t.Errorf("files: %q", left)
+			}
+		})
+	}
+}
+
+// A meta-plugin that is run by itself for the same container would wait for
+// itself for ever: its ADD fails at once, and the DEL that undoes that does not,
+// or the container could never go.
+func TestOperationInsideAnotherIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Invoker = &delegate.Invoker{Exec: &delegate.Process{}, Path: []string{filepath.Dir(nested(t, n.Dir))}, Env: []string{"PATH=" + os.Getenv("PATH"), noRaceSleep}}
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "nested"), "c1", "eth0"))})
+	nodetest.Code(t, err, 7)
+	if err == nil || !strings.Contains(err.Error(), "runs inside the operation") {
+		t.Errorf("err = %v", err)
+	}
+	if left := n.files(); len(left) > 0 {
+		t.Errorf("files: %q", left)
+	}
+}
+
+// nested returns a plugin whose ADD and DEL are those of this test in dir, and
+// that says what came of them as a plugin does.
+func nested(t *testing.T, dir string) string {
+	t.Helper()
+	self, err := os.Executable()
+	nodetest.OK(t, err)
+	path := filepath.Join(t.TempDir(), "nested")
+	text := fmt.Sprintf(`#!/bin/sh
+cat >/dev/null
+export %s='{"Dir":"%s","Verb":"'$CNI_COMMAND'"}'
+out=$(%s | sed 's/"Code"/"code"/;s/"Err"/"msg"/')
+echo "$out"
+case $out in *'"code":0,'*) exit 0;; esac
+exit 1
+`, roleEnv, dir, self)
+	nodetest.OK(t, os.WriteFile(path, []byte(text), 0o700))
+	return path
+}
+
+// A role is what this test's binary does as another process.
+type role struct {
+	Dir  string
+	Verb string // "ADD", "CHECK", "DEL", "ATTACH" or "DETACH" of eth0, "GC" of all, or "GC of none"
+
+	HoldAt string // says so, and waits for the end of its stdin
+	FailAt string // fails there, with code 101
+	Limit  uint64 // of the size of files, if not 0
+	Alone  string // the file that is there while a plugin runs, if not empty
+
+	// Plugins, when not empty, is a directory with real ones, which are run
+	// with Env, in place of the fakes.
+	Plugins string
+	Env     []string
+}
+
+// An outcome is what a role prints at last.
+type outcome struct {
+	Code  uint
+	Err   string
+	Trace []string
+}
+
+const (
+	roleEnv = "LIFECYCLE_TEST_ROLE"
+
+	// With -race a process sleeps before it exits, unless told not to.
+	noRaceSleep = "GORACE=atexit_sleep_ms=0"
+)
+
+func TestMain(m *testing.M) {
+	if s := os.Getenv(roleEnv); s != "" {
+		var r role
+		err := json.Unmarshal([]byte(s), &r)
+		if err == nil {
+			err = r.play()
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func (r role) play() error {
+	x := &delegatetest.Exec{Plugins: plugins()}
+	n := &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: r.Dir}, Node: &nodetest.Node{Exec: x}, Dir: r.Dir}
+	if r.Plugins != "" {
+		n.Invoker = &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{r.Plugins}, Env: r.Env}
+	}
+	if r.HoldAt != "" {
+		n.On(r.HoldAt, func(context.Context, delegatetest.Call) error {
+			fmt.Println("held")
+			_, err := io.Copy(io.Discard, os.Stdin)
+			return err
+		})
+	}
+	if r.FailAt != "" {
+		n.On(r.FailAt, func(context.Context, delegatetest.Call) error { return types.NewError(101, "no", "") })
+	}
+	if r.Alone != "" {
+		n.alone(r.Alone)
+	}
+	if r.Limit > 0 {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: r.Limit, Max: r.Limit}); err != nil {
+			return err
+		}
+	}
+	err := n.verb(context.Background(), r.Verb)
+	out := outcome{Code: status.Code(err), Trace: x.Trace()}
+	if err != nil {
+		out.Err = err.Error()
+	}
+	return json.NewEncoder(os.Stdout).Encode(out)
+}
+
+// alone makes plugins fail that run while another does, in any process that
+// says so by the same file.
+func (n *node) alone(file string) {
+	for name, p := range n.Exec.Plugins {
+		n.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			if err := os.Mkdir(file, 0o700); err != nil {
+				return nil, types.NewError(199, "not alone", err.Error())
+			}
+			out, err := p(ctx, c)
+			return out, errors.Join(err, os.Remove(file))
+		}
+	}
+}
+
+// A process plays a role.
+type process struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+}
+
+func start(tb testing.TB, r role) *process {
+	tb.Helper()
+	spec, err := json.Marshal(r)
+	nodetest.OK(tb, err)
+	p := &process{t: tb, cmd: exec.CommandContext(tb.Context(), "/proc/self/exe")}
+	p.cmd.Env = append(os.Environ(), noRaceSleep, roleEnv+"="+string(spec))
+	p.cmd.Stderr = &p.stderr
+	stdin, err := p.cmd.StdinPipe()
+	nodetest.OK(tb, err)
+	stdout, err := p.cmd.StdoutPipe()
+	nodetest.OK(tb, err)
+	nodetest.OK(tb, p.cmd.Start())
+	p.stdin, p.stdout = stdin, bufio.NewReader(stdout)
+	return p
+}
+
+// held waits until the process is at its HoldAt.
+func (p *process) held() {
+	p.t.Helper()
+	line, err := p.stdout.ReadString('\n')
+	if line != "held\n" {
+		p.t.Fatalf("not held: %q, %v, %s", line, err, &p.stderr)
+	}
+}
+
+// end lets the process go on, and returns what came of it.
+func (p *process) end() outcome {
+	p.t.Helper()
+	err := p.stdin.Close()
+	var out outcome
+	err = errors.Join(err, json.NewDecoder(p.stdout).Decode(&out), p.cmd.Wait())
+	if err != nil {
+		p.t.Fatalf("%v: %s", err, &p.stderr)
+	}
+	return out
+}
+
+// died waits for a process that is killed.
+func (p *process) died() {
+	p.t.Helper()
+	if err := p.cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		p.t.Fatalf("%v: %s", err, &p.stderr)
+	}
+}

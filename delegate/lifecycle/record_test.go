@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,6 +26,7 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
 )
 
 // The first plugin finds everything on disk, readable by another process.
@@ -527,4 +529,498 @@ func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withFiles gives each attachment that t plans a file in dir, named for its interface,
+// which Prepare makes.
+func withFiles(t Transaction, dir string) Transaction {
+	plan := t.Plan
+	t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+		as, err := plan(ctx, taken)
+		for i := range as {
+			as[i].Files = []string{filepath.Join(dir, as[i].IfName)}
+		}
+		return as, err
+	}
+	t.Prepare = func(_ context.Context, plan []delegate.Attachment) error {
+		for _, a := range plan {
+			if err := os.WriteFile(a.Files[0], []byte("{}"), 0o600); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return t
+}
+
+// The files of an attachment are gone before its record is. Of the others see
+// TestGuaranteesHoldInEveryHistory.
+func TestFilesGoWithTheirAttachment(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		do   func(n *node, dir string) error
+		left []string
+	}{
+		{"Release", func(n *node, dir string) error {
+			return n.Release(n.Context(), eth0, func(_ context.Context, r Record) error {
+				if diff := cmp.Diff([]string{filepath.Join(dir, "eth0")}, r.Attached[0].Files); diff != "" || len(files(n.TB, dir)) != 1 {
+					n.Errorf("when the other program takes over: %s, left %q", diff, files(n.TB, dir))
+				}
+				return nil
+			})
+		}, nil},
+		{"a Release that fails", func(n *node, _ string) error {
+			return failing(n.Release(n.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
+		}, []string{"eth0"}},
+		{"Del of files that are gone", func(n *node, dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.Context(), Removal{Key: eth0}))
+		}, []string{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n, dir := newNode(t), t.TempDir()
+			n.mustAdd(eth0, withFiles(pair(eth0), dir))
+			nodetest.OK(t, tt.do(n, dir))
+			if diff := cmp.Diff(strings.Join(tt.left, " "), strings.Join(files(t, dir), " ")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// failing turns an error that a test wants into none.
+func failing(err error) error {
+	if err == nil {
+		return errors.New("no error")
+	}
+	return nil
+}
+
+func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := pair(eth0)
+	tr.Prepare = func(_ context.Context, plan []delegate.Attachment) error {
+		n.wantRecords("c1/eth0 planned")
+		n.wantTrace()
+		if len(plan) != 2 || plan[0].IfName != "eth0" || plan[1].IfName != "net0" {
+			t.Errorf("prepared %v", plan)
+		}
+		return types.NewError(types.ErrIOFailure, "no space", "")
+	}
+	_, err := n.Add(t.Context(), eth0, tr)
+	nodetest.Code(t, err, types.ErrIOFailure)
+	n.wantTrace()
+	n.wantNothing()
+
+	prepare, prepared := tr.Prepare, 0
+	tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+		if prepared++; prepared == 1 {
+			return prepare(ctx, plan)
+		}
+		return nil
+	}
+	tr.Next = func(context.Context, error) ([]delegate.Attachment, error) {
+		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, nil
+	}
+	if _, err := n.Add(t.Context(), eth0, tr); err != nil || prepared != 2 {
+		t.Fatalf("another plan: %v, prepared %d times", err, prepared)
+	}
+	n.wantTrace("ADD ipvlan eth0")
+}
+
+// A file that cannot be removed must not keep the runtime from removing the container.
+func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	n, dir := newNode(t), t.TempDir()
+	n.mustAdd(eth0, withFiles(pair(eth0), dir))
+	file := filepath.Join(dir, "net0")
+	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
+	n.del(eth0)
+	n.wantRecords("c1/eth0 deleting")
+	nodetest.OK(t, os.Remove(filepath.Join(file, "x")))
+	calls := len(n.trace())
+	n.del(eth0)
+	n.wantRecords()
+	if len(n.trace()) != calls {
+		t.Errorf("ran %q again", n.trace()[calls:])
+	}
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// If only a file is left, but the record cannot say so, DEL fails: a later one would run
+// the plugins again, and what they have freed may belong to another container.
+func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	n, dir := newNode(t), t.TempDir()
+	n.mustAdd(eth0, withFiles(pair(eth0), dir))
+	file := filepath.Join(dir, "net0")
+	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
+	// A record with another name is written anew, and something has the name for that.
+	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
+	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("success")
+	}
+	n.wantRecords("c1/eth0 added")
+	nodetest.OK(t, errors.Join(os.RemoveAll(file), os.Remove(record+".copy"), os.Remove(full)))
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// The record of an ADD that has failed stays while one of its files cannot be removed:
+// only the record knows that the file is there.
+func TestFailedAddKeepsTheRecordOfAFileThatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func(*node, *Transaction){
+		"a plugin": func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 101) },
+		"Prepare": func(_ *node, tr *Transaction) {
+			prepare := tr.Prepare
+			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+				return errors.Join(prepare(ctx, plan), types.NewError(101, "no", ""))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, dir := newNode(t), t.TempDir()
+			tr := withFiles(pair(eth0), dir)
+			prepare := tr.Prepare
+			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+				return errors.Join(prepare(ctx, plan), os.Remove(plan[1].Files[0]), os.MkdirAll(plan[1].Files[0]+"/x", 0o700))
+			}
+			fails(n, &tr)
+			_, err := n.Add(t.Context(), eth0, tr)
+			nodetest.Code(t, err, 101)
+			nodetest.Says(t, err, "net0", "not empty")
+			nodetest.OK(t, os.Remove(filepath.Join(dir, "net0", "x")))
+			calls := len(n.trace())
+			n.del(eth0)
+			n.wantNothing()
+			if left := files(t, dir); len(left) > 0 || len(n.trace()) > calls {
+				t.Errorf("left %q, ran %q", left, n.trace()[calls:])
+			}
+		})
+	}
+}
+
+func TestFilesAreThoseOfTheNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Root = t.TempDir()
+	dir := filepath.Join(n.Root, "run", "files")
+	nodetest.OK(t, errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/run", filepath.Join(n.Root, "var-run"))))
+	file := filepath.Join(dir, "eth0")
+	tr := pair(eth0)
+	tr.Plan = func(context.Context, []string) ([]delegate.Attachment, error) {
+		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+		a.Files = []string{"/var-run/files/eth0"}
+		return []delegate.Attachment{a}, os.WriteFile(file, nil, 0o600)
+	}
+	n.mustAdd(eth0, tr)
+	n.del(eth0)
+	if exists(file) {
+		t.Error("the file is still there")
+	}
+}
+
+// deep returns JSON with the given number of levels.
+func deep(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+
+// withResult returns a result with the given JSON in one of its keys.
+func withResult(value string) string { return `{"cniVersion":"1.1.0","x":` + value + `}` }
+
+// The deepest input that is accepted is recorded, read back and detached.
+func TestDeepestAttachmentIsDetached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	deepest := deep(bounds.Depth)
+	net, err := nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","x":` + deep(bounds.Depth-1) + `}`).
+		EditPlugins(netconf.In("args", netconf.In("cni", netconf.Set("x", raw(deepest[6:len(deepest)-6])))))
+	nodetest.OK(t, err)
+	a := attachment(net, "c1", "eth0")
+	a.Origin, a.CapabilityArgs = raw(deepest), map[string]raw{"x": raw(deepest)}
+	n.printing("bridge", withResult(deep(bounds.Depth-1)))
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
+	n.wantRecords("c1/eth0 added")
+	other := nodeAt(t, n.Dir)
+	nodetest.OK(t, other.Check(t.Context(), eth0))
+	other.del(eth0)
+	other.wantTrace("CHECK bridge eth0", "DEL bridge eth0")
+	n.wantRecords()
+}
+
+// A result that cannot be recorded makes the ADD fail, and everything is undone.
+func TestResultThatCannotBeReadBackIsUndone(t *testing.T) {
+	t.Parallel()
+	for name, result := range map[string]string{
+		"deep":   withResult(deep(bounds.Depth)),
+		"deeper": withResult(deep(9_999)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.printing("bridge", result)
+			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
+			nodetest.Code(t, err, 6)
+			n.wantTrace("ADD bridge eth0", "DEL bridge eth0")
+			n.wantNothing()
+		})
+	}
+}
+
+// Several results that are too large together make the ADD fail before the next plugin
+// runs.
+func TestResultsAreTooLargeTogether(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("bridge", withResult(`"`+strings.Repeat("x", bounds.Record/2)+`"`))
+	var plan []delegate.Attachment
+	for i := range 3 {
+		plan = append(plan, attachment(nodetest.Network(fmt.Sprint("n", i), "bridge"), "c1", fmt.Sprint("net", i)))
+	}
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(plan...)})
+	nodetest.Code(t, err, 7)
+	n.wantTrace("ADD bridge net0", "ADD bridge net1", "DEL bridge net1", "DEL bridge net0")
+	n.wantNothing()
+}
+
+// Whatever decodes as a record, and whatever changes were noted of it, can be
+// encoded, decoded again, and deleted: no disk content makes the package panic,
+// or a DEL that can never succeed. What no change says is gone is deleted, and
+// nothing else is run.
+func FuzzRecord(f *testing.F) {
+	const one = `{"delegates":[{"network":{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"bridge","x":1.0},{"type":"tuning"}]},"ifname":"eth0","netns":{"path":"/x","inode":7},"args":"A=1","result":{"cniVersion":"1.1.0","ips":[]}}]}`
+	for _, change := range []string{
+		``, `{"at":0,"gone":[1]}`, `{"at":0,"gone":[1,0]}`, `{"at":0,"gone":[0,0,1]}`, `{"at":0,"gone":[-1,7]}`, `{"at":0,"gone":[]}`, `{"at":0,"gone":null}`,
+		`{"at":-1,"gone":[0]}`, `{"at":1,"gone":[0]}`, `{"gone":[1]}`, `{"at":0,"result":{"cniVersion":"0.4.0"},"unfinished":true}`, `{"at":0,"result":null}`,
+		`{"at":0,"result":[]}`, `{"at":0,"result":{"cniVersion":"1.0.0","ips":[null]}}`, `{"at":"0"}`, `{"at":1e99}`, `null`, `[]`, `7`,
+	} {
+		f.Add([]byte(one), []byte(change), []byte(`{"at":0,"gone":[0]}`))
+	}
+	for _, value := range []string{
+		`{"delegates":[{"network":{"name":"n","cniVersion":"0.4.0","plugins":[{"type":"bridge","capabilities":{"mac":true}}]},"ifname":"eth0","capabilityArgs":{"mac":"x"},"leaving":true}]}`,
+		`{"delegates":[{"network":{"name":"n","type":"bridge"},"ifname":"eth0","gone":[5,-1,0,0]}]}`,
+		`{"delegates":[]}`,
+		`{"delegates":null}`,
+		`{"delegates":[{"network":{"name":"n","cniVersion":"9.9.9","type":"a/b"},"ifname":"e","result":{"cniVersion":"9.9.9"}}]}`,
+	} {
+		f.Add([]byte(value), []byte(`{"at":0,"gone":[0]}`), []byte(``))
+	}
+	f.Fuzz(func(t *testing.T, data, change1, change2 []byte) {
+		var r, again record
+		if json.Unmarshal(data, &r) != nil {
+			return
+		}
+		for _, c := range [][]byte{change1, change2} {
+			before, err := json.Marshal(r)
+			nodetest.OK(t, err)
+			if r.Make(c) == nil {
+				continue
+			}
+			if after, err := json.Marshal(r); err != nil || string(after) != string(before) {
+				t.Fatalf("what was refused has made %s of %s: %v", after, before, err)
+			}
+		}
+		out, err := json.Marshal(r)
+		nodetest.OK(t, err)
+		if err := json.Unmarshal(out, &again); err != nil {
+			t.Fatalf("%s: %v", out, err)
+		}
+		if d := cmp.Diff(stateOf(r), stateOf(again)); d != "" {
+			t.Error(d)
+		}
+		as := again.attached("c1", asRecorded)
+		n := nodeAt(t, "unused")
+		for _, a := range as {
+			for _, p := range a.Network.Plugins() {
+				n.Exec.Plugins[p.Type()] = n.Exec.Plugins["bridge"]
+			}
+		}
+		err = n.Invoker.DelAll(t.Context(), as)
+		if err := except(err, func(err error) bool { return errors.Is(err, delegate.ErrPluginNotFound) }); err != nil { // a type may be a path
+			t.Errorf("DEL: %v", err)
+		}
+		var want []string
+		for _, a := range slices.Backward(as) {
+			for i, p := range slices.Backward(a.Network.Plugins()) {
+				if _, err := n.Exec.FindInPath(p.Type(), nil); err == nil && !slices.Contains(a.Gone, i) {
+					want = append(want, "DEL "+p.Type()+" "+a.IfName)
+				}
+			}
+		}
+		if got := n.Exec.Trace(); err == nil && !slices.Equal(got, want) {
+			t.Errorf("ran %q, want %q", got, want)
+		}
+	})
+}
+
+// stateOf is what a record says beside its networks, result by result.
+func stateOf(r record) []any {
+	var all []any
+	for _, e := range r.Delegates {
+		var result any
+		_ = json.Unmarshal(e.Result, &result)
+		all = append(all, e.IfName, e.NetNS, e.Args, result, e.State, e.Unfinished, len(e.Gone), e.left())
+	}
+	return all
+}
+
+// results of the plugins for the status, in the forms that there are.
+const (
+	full = `{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1400,"sandbox":"/ns"},{"name":"eth0.7","sandbox":"/ns"}],
+		"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":1},{"address":"10.7.0.2/24","gateway":"10.7.0.1","interface":2}]}`
+	hostOnly = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"}],"dns":{"domain":"a"}}`
+	old      = `{"cniVersion":"0.2.0","ip4":{"ip":"10.2.0.2/24","gateway":"10.2.0.1"}}`
+)
+
+// recorded is the status as another process has it from the record.
+func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
+	n.Helper()
+	rs, err := nodeAt(n.TB, n.Dir).Container(n.Context(), "c1")
+	if err != nil || len(rs) != 1 {
+		n.Fatalf("%d records, %v", len(rs), err)
+	}
+	first := rs[0].Status(name)
+	if d := cmp.Diff(first, rs[0].Status(name)); d != "" {
+		n.Errorf("asked again:\n%s", d)
+	}
+	return first
+}
+
+func (n *node) wantStatus(name func(delegate.Attached) string, want ...status.Network) {
+	n.Helper()
+	nodetest.Equal(n.TB, "status", n.recorded(name), want)
+}
+
+// Every attachment has an entry, whatever its plugin has printed, in the order of
+// attachment. One interface is the default: of the network that the runtime asked for.
+func TestStatusHasEveryAttachment(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("bridge", full)
+	n.printing("macvlan", hostOnly)
+	n.printing("ipvlan", old)
+	n.printing("tuning", `{"cniVersion":"1.1.0"}`)
+	plan := Plan(
+		attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"),
+		attachment(nodetest.Network("red", "macvlan"), "c1", "net1"),
+		attachment(nodetest.Parse(`{"cniVersion":"0.2.0","name":"old","type":"ipvlan"}`), "c1", "net2"),
+		attachment(nodetest.Network("green", "tuning"), "c1", "net3"),
+	)
+	want := []status.Network{
+		{Name: "blue", Interface: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, IPs: []string{"10.0.0.2"}, Gateway: []string{"10.0.0.1"}, Default: true},
+		{Name: "blue", Interface: "eth0.7", IPs: []string{"10.7.0.2"}, Gateway: []string{"10.7.0.1"}},
+		{Name: "red", Interface: "net1"},
+		{Name: "old", Interface: "net2", IPs: []string{"10.2.0.2"}, Gateway: []string{"10.2.0.1"}},
+		{Name: "green", Interface: "net3"},
+	}
+	want[2].DNS.Domain = "a"
+	reported := false
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: plan, Report: func(_ context.Context, added []delegate.Attached) error {
+		reported = true
+		n.wantStatus(nil, want...)
+		composed := Record{Key: eth0, State: scratch.Added, Attached: added}
+		nodetest.Equal(t, "of what was added", composed.Status(nil), want)
+		return nil
+	}})
+	if err != nil || !reported {
+		t.Fatal(err)
+	}
+	n.wantStatus(nil, want...)
+	named := slices.Clone(want)
+	for i := range named {
+		named[i].Name = "ns/" + named[i].Name
+	}
+	n.wantStatus(func(a delegate.Attached) string { return "ns/" + a.Network.Name() }, named...)
+}
+
+// The status is of what the container can use: nothing while it is being attached or
+// detached, and no network that is half attached.
+func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+		n.wantStatus(nil)
+		return nil
+	})
+	n.add(eth0)
+	both := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net0"}}
+	n.wantStatus(nil, both...)
+	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
+		n.wantStatus(nil, both...)
+		return nil
+	})
+	n.attach()
+	n.wantStatus(nil, slices.Concat(both, []status.Network{{Name: "green", Interface: "hot0"}})...)
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+	n.wantStatus(nil, both...)
+	n.FailOn("DEL bridge", 100)
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("Del succeeded")
+	}
+	n.wantStatus(nil)
+}
+
+// What was adopted may have no result, and a result may be of no known version.
+func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	blue, red := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")
+	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
+	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
+	nodetest.Equal(t, "", r.Status(nil), want)
+}
+
+// Package examples/nri records attachments beside the interface of the runtime.
+func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("macvlan", strings.ReplaceAll(full, "eth0", "net1"))
+	n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "net1"))})
+	for _, s := range n.recorded(nil) {
+		if s.Default {
+			t.Errorf("%+v", s)
+		}
+	}
+	if got := (Record{}).Status(nil); got != nil {
+		t.Errorf("of nothing: %+v", got)
+	}
+}
+
+// STATUS tries what an ADD does first: it is an error if nothing can be written in the
+// directory of the records, and no file is left or touched.
+func TestStatusTriesToWrite(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for range 2 {
+		nodetest.OK(t, n.Status(t.Context(), nil))
+	}
+	if left := files(t, n.Dir); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	n.add(eth0)
+	before := n.files()
+	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600))
+	nodetest.OK(t, n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}))
+	if d := cmp.Diff(before, n.files()); d != "" {
+		t.Errorf("files (-before +after):\n%s", d)
+	}
+	nodetest.OK(t, os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700))
+	calls := len(n.trace())
+	err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")})
+	nodetest.Code(t, err, types.ErrIOFailure)
+	nodetest.Says(t, err, n.Dir)
+	if len(n.trace()) != calls {
+		t.Error("a plugin was asked")
+	}
+
+	file := filepath.Join(t.TempDir(), "file")
+	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
+	err = (&Manager{Dir: file}).Status(t.Context(), nil)
+	nodetest.Code(t, err, types.ErrIOFailure)
+	nodetest.Says(t, err, file)
 }

@@ -4,16 +4,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -379,5 +387,326 @@ func TestNextDaemonWritesTheStatus(t *testing.T) {
 	next.until(t, "the status is written", func() bool { return w.status("one") == blueStatus })
 	if got := next.writes()["patch pods/status"]; got > before+1 { // the first may have been served when it was healed
 		t.Errorf("%d requests", got-before)
+	}
+}
+
+// An ADD that fails for a reason that users can mend is an Event on the pod. A definition
+// that cannot be used has one too, for each of its versions.
+func TestEventsSayWhyADDHasFailed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys, selection string
+		code                  uint
+		events                []string
+	}{
+		{"no such definition", "", "green", 7, []string{"Pod one NoNetworkFound"}},
+		{"an invalid definition", "", "broken", 7, []string{"Pod one InvalidNetwork", "NetworkAttachmentDefinition broken InvalidNetwork"}},
+		{"a forbidden namespace", `,"namespaceIsolation":true`, "other/red", 7, []string{"Pod one NetworkForbidden"}},
+		{"a forbidden type", `,"allowedTypes":{"nad":["bridge"]}`, "blue", 7, []string{"Pod one NetworkForbidden"}},
+		{"an API that does not tell", "", "gone", 11, nil},
+		{"no Events", `,"events":"off"`, "broken", 7, nil},
+		{"a failure of a plugin", "", "full", 107, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := inCluster(t, `,"nadWait":"10ms"`+tt.keys).start(t)
+			kubetest.Put(w.api, kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+			w.until(t, "all definitions are known", func() bool {
+				return w.metric(t, `multinetd_view_objects{resource="network-attachment-definitions"}`) == 4
+			})
+			heal := func() {}
+			if tt.code == 11 {
+				heal = w.api.Break(kubetest.Fault{Verb: "get", Status: 500})
+			}
+			a := w.pod(t, "one")
+			for range 2 { // the kubelet tries again
+				want(t, "ADD", w.command(t, "ADD", a, annotated(tt.selection)), tt.code, "")
+			}
+			heal()
+			nodetest.OK(t, w.stop()) // Events are written then
+			nodetest.Equal(t, "Events", w.events(), tt.events)
+			for _, e := range kubetest.List[eventsv1.Event](w.api) {
+				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
+					t.Errorf("%s: %s", e.Reason, e.Note)
+				}
+			}
+			w.clean(t)
+		})
+	}
+}
+
+// With statusFor selected, pods that have the primary network alone have no status.
+func TestStatusForSelectedPods(t *testing.T) {
+	t.Parallel()
+	w := inCluster(t, `,"statusFor":"selected","events":"off"`).start(t)
+	one, two := w.pod(t, "one"), w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", one, annotated("")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", two, annotated("blue")), 0, "")
+	if got := w.status("two"); got != blueStatus {
+		t.Errorf("status %s", got)
+	}
+	w.wantWrites(t, map[string]int{"patch pods/status": 1})
+	// A network that comes later is shown, and so is that it has gone.
+	w.onSocket(t, "ADD", one, "hot0", "green")
+	w.until(t, "the status has it", func() bool { return strings.Contains(w.status("one"), "green") })
+	w.onSocket(t, "DEL", one, "hot0", "green")
+	w.until(t, "the status lacks it", func() bool { return w.status("one") != "" && !strings.Contains(w.status("one"), "green") })
+}
+
+// Containers that were taken over from another program keep the status that they have:
+// only that program knows why they are attached.
+func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
+	t.Parallel()
+	w := inCluster(t, `,"events":"off"`)
+	w.adopt(t, w.pod(t, "one"), "bridge")
+	w.start(t)
+	b := w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", b, annotated("blue")), 0, "")
+	nodetest.OK(t, w.stop())
+	w.wantWrites(t, map[string]int{"patch pods/status": 1})
+}
+
+// The daemon tells on its socket, and nowhere else, which status the API server has.
+func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
+	t.Parallel()
+	w := inCluster(t, `,"metricsAddress":"127.0.0.1:0","events":"off"`).start(t)
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
+	uid := string(kubetest.Get[corev1.Pod](w.api, "ns", "one").UID)
+	ask := func(namespace, name, uid string) (int, string) {
+		return w.get(t, "/network-status?"+url.Values{"namespace": {namespace}, "name": {name}, "uid": {uid}}.Encode())
+	}
+	for _, tt := range []struct {
+		namespace, name, uid string
+		code                 int
+		text                 string
+	}{
+		{"ns", "one", uid, 200, blueStatus},
+		{"ns", "one", "", 200, blueStatus},
+		{"ns", "one", "other", 404, "ns/one"},
+		{"ns", "two", "", 404, "ns/two"},
+	} {
+		if code, text := ask(tt.namespace, tt.name, tt.uid); code != tt.code || !strings.Contains(text, tt.text) {
+			t.Errorf("%s/%s: %d %s, want %d %s", tt.namespace, tt.name, code, text, tt.code, tt.text)
+		}
+	}
+	for _, f := range []kubetest.Fault{{Verb: "patch", Status: 403}, {Verb: "patch", Status: 500}, {Verb: "patch", Cut: true}} {
+		heal := w.api.Break(f)
+		if code, text := ask("ns", "one", uid); code != 503 || !strings.Contains(text, "ns/one") {
+			t.Errorf("%+v: %d %s", f, code, text)
+		}
+		heal()
+	}
+	if got := w.status("one"); got != blueStatus {
+		t.Errorf("asking has changed the status: %s", got)
+	}
+	over := httptest.NewRecorder()
+	w.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
+	if over.Code != 404 {
+		t.Errorf("over TCP: %d", over.Code)
+	}
+}
+
+// Metrics about the cluster do not have the names of pods and definitions.
+func TestMetricsOfTheCluster(t *testing.T) {
+	t.Parallel()
+	w := inCluster(t, `,"nadWait":"10ms"`).start(t)
+	one, two := w.pod(t, "one"), w.pod(t, "two")
+	want(t, "ADD", w.command(t, "ADD", one, annotated("blue")), 0, "")
+	want(t, "ADD", w.command(t, "ADD", two, annotated("green")), 7, "")
+	var all map[string]float64
+	w.until(t, "the Events and the status are written", func() bool {
+		all = w.scrape(t)
+		return all[`multinetd_events_total{outcome="sent"}`] == 2 && all[`multinetd_status_writes_total{outcome="written"}`] == 1 && all[`multinetd_status_pending`] == 0
+	})
+	wantSeries(t, all, map[string]float64{
+		`multinetd_view_synced{resource="network-attachment-definitions"}`:  1,
+		`multinetd_view_objects{resource="network-attachment-definitions"}`: 3,
+		`multinetd_nads_invalid`:                                                                        1,
+		`multinetd_nad_waits_total{outcome="none"}`:                                                     1,
+		`multinetd_status_writes_total{outcome="written"}`:                                              1,
+		`multinetd_status_pending`:                                                                      0,
+		`multinetd_status_lag_seconds`:                                                                  0,
+		`multinetd_events_total{outcome="sent"}`:                                                        2,
+		`multinetd_api_requests_total{code="200",resource="pods/status",verb="patch"}`:                  1,
+		`multinetd_api_requests_total{code="404",resource="network-attachment-definitions",verb="get"}`: 1,
+	})
+	if _, ok := all[`multinetd_view_age_seconds{resource="network-attachment-definitions"}`]; !ok {
+		t.Error("no age of the view")
+	}
+	for name := range all {
+		if strings.Contains(name, "blue") || strings.Contains(name, "green") || strings.Contains(name, `"one"`) {
+			t.Errorf("%s names an object", name)
+		}
+	}
+}
+
+// Neither the kubeconfig nor its path nor the token reaches a plugin.
+func TestPluginsLearnNothingOfCredentials(t *testing.T) {
+	t.Parallel()
+	w := inCluster(t, "")
+	w.api.SetToken("swordfish")
+	next := w.next(t, "").start(t)
+	a := next.pod(t, "one")
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		want(t, command, next.command(t, command, a, annotated("blue")), 0, "")
+	}
+	want(t, "STATUS", next.command(t, "STATUS", a, bridge), 0, "")
+	if len(next.fake.Calls()) != 7 {
+		t.Errorf("calls %q", next.fake.Trace())
+	}
+	for _, c := range next.fake.Calls() {
+		for _, text := range append(slices.Clone(c.Env), string(c.Stdin)) {
+			if strings.Contains(text, "KUBE") || strings.Contains(strings.ToLower(text), "kubeconfig") || strings.Contains(text, "swordfish") {
+				t.Errorf("%s is given %s", c, text)
+			}
+		}
+	}
+	if log := next.logged.String(); strings.Contains(log, "swordfish") || strings.Contains(log, "hunter2") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// Each key of Multus's daemon without a meaning here is said at the start, with the
+// reason, and a misspelt one as a warning. So are the keys about a cluster where there is
+// none.
+func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c, err := configOf(t, fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
+		"misspelt":1,"statusPolicy":"async","statusRate":1,"nodeName":"n1"}`, dir+"/run", dir+"/state"))
+	nodetest.OK(t, err)
+	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
+	log := &nodetest.Log{}
+	logIgnored(t.Context(), c.logger(log), c)
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		var l struct{ Level, Msg, Key, Why string }
+		nodetest.OK(t, json.Unmarshal([]byte(line), &l))
+		got = append(got, fmt.Sprintf("%s %s %t", l.Level, l.Key, l.Why != ""))
+	}
+	if diff := cmp.Diff([]string{
+		"INFO logToStderr true", "WARN misspelt false", "INFO nodeName true", "INFO perNodeCertificate true", "INFO statusPolicy true", "INFO statusRate true", "INFO  false",
+	}, got); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+const vf = "vendor.example/vf"
+
+// withDevices makes a daemon with a kubelet, in a cluster with the definition ns/vf,
+// which needs a device. Device information files are in dir/devinfo.
+func withDevices(t *testing.T) (*world, *podresourcestest.Kubelet) {
+	t.Helper()
+	k, err := podresourcestest.Start()
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = k.Close() })
+	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	kubetest.Put(w.api, kubetest.Definition{
+		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
+		Annotations: map[string]string{nad.ResourceAnnotation: vf},
+	})
+	return w.start(t), k
+}
+
+// writeInfo writes what a device plugin says about a device.
+func (w *world) writeInfo(t *testing.T, id, text string) {
+	t.Helper()
+	info := filepath.Join(w.dir, "devinfo", "dp", "vendor.example-vf-"+id+"-device.json")
+	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)))
+}
+
+// The devices are those of the kubelet. It is asked once, and only for pods that need one.
+func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
+	t.Parallel()
+	w, k := withDevices(t)
+	w.writeInfo(t, "a", `{"type":"pci","pci":{"pci-address":"a"}}`)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
+	want(t, "a pod that the kubelet does not have", w.command(t, "ADD", w.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
+	for i, id := range []string{"", "", "a", "b"} {
+		if text := string(w.fake.Calls()[i].Stdin); strings.Contains(text, `"deviceID":"`+id+`"`) != (id != "") {
+			t.Errorf("call %d is without %q: %s", i, id, text)
+		}
+	}
+	if got := w.status("one"); !strings.Contains(got, `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`) {
+		t.Errorf("status %s", got)
+	}
+	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
+	want(t, "more than there are", w.command(t, "ADD", w.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
+	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod few InvalidNetwork") })
+	if w.metric(t, "multinetd_devices_exhausted_total") != 1 {
+		t.Error("one ADD of three had too few devices")
+	}
+	asked := len(k.Requests())
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	want(t, "a pod without devices", w.command(t, "ADD", w.pod(t, "three"), annotated("blue")), 0, "")
+	if len(k.Requests()) != asked || k.Connections() != 1 {
+		t.Errorf("%d requests, want %d; %d connections", len(k.Requests()), asked, k.Connections())
+	}
+	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+		t.Errorf("device information left: %v, %v", left, err)
+	}
+}
+
+// What cannot be read of a device is said once, and nothing else fails.
+func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T) {
+	t.Parallel()
+	w, k := withDevices(t)
+	w.writeInfo(t, "a", `{"type":"pci"`)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
+	a := w.pod(t, "one")
+	want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
+	w.until(t, "there is a status", func() bool { return strings.Contains(w.status("one"), "net1") })
+	w.until(t, "all is told", func() bool {
+		return slices.Contains(w.events(), "Pod one DeviceInfoLost") && slices.Contains(w.events(), "Pod one AddedInterface")
+	})
+	if n := strings.Count(w.logged.String(), "device information of net1"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+		t.Errorf("device information left: %v, %v", left, err)
+	}
+}
+
+// Devices that a ResourceClaim has allocated are devices of the pod too. ResourceSlices are
+// watched only when there is one.
+func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
+	t.Parallel()
+	w, k := withDevices(t)
+	slice := &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1-nic"},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: "nic.example", NodeName: new("n1"), Pool: resourcev1.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
+			Devices: []resourcev1.Device{{Name: "vf-7", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+				"k8s.cni.cncf.io/resourceName":    {StringValue: new(vf)},
+				"resource.kubernetes.io/pciBusID": {StringValue: new("0000:3b:02.7")},
+			}}},
+		},
+	}
+	k.SetPod("ns", "plain", podresourcestest.Devices("app", vf, "a"))
+	want(t, "ADD", w.command(t, "ADD", w.pod(t, "plain"), annotated("vf")), 0, "")
+	if n := w.api.Count("", "resourceslices"); n != 0 {
+		t.Errorf("%d requests for a pod without claims", n)
+	}
+	k.SetPod("ns", "claims", &podresources.ContainerResources{Name: "app", DynamicResources: []*podresources.DynamicResource{{
+		ClaimNamespace: "ns", ClaimName: "nic",
+		ClaimResources: []*podresources.ClaimResource{{DriverName: "nic.example", PoolName: "n1", DeviceName: "vf-7"}},
+	}}})
+	a := w.pod(t, "claims")
+	want(t, "before the ResourceSlice has come", w.command(t, "ADD", a, annotated("vf")), 11, `the resource is not known of "nic.example/n1/vf-7"`)
+	kubetest.Put(w.api, slice)
+	w.until(t, "the daemon knows the ResourceSlice", func() bool {
+		return w.metric(t, `multinetd_view_objects{resource="resourceslices"}`) == 1
+	})
+	want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
+	if w.metric(t, "multinetd_devices_exhausted_total") != 0 || slices.Contains(w.events(), "Pod claims InvalidNetwork") {
+		t.Error("the pod is to blame")
+	}
+	calls := w.fake.Calls()
+	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"0000:3b:02.7"`) {
+		t.Errorf("the plugin was given %s", text)
 	}
 }

@@ -1,22 +1,32 @@
 package multinet
 
 import (
+	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 // newNamespace moves the current thread, for good, to a new network namespace
@@ -233,5 +243,273 @@ func TestResultsSayWhereTheDefaultRouteLeads(t *testing.T) {
 		if err := reviseResults([]delegate.Attached{{Result: json.RawMessage(bad)}}, 0, netip.IPv4Unspecified()); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
+	}
+}
+
+// A DEL without a record removes what the runtime has attached to the primary network, as
+// libcni's cache has it, whatever else is wrong with the configuration.
+func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
+	t.Parallel()
+	const (
+		blue = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"},{"type":"tuning"}]}`
+		file = `cni/results/blue-c1-eth0`
+	)
+	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"blue","netns":"/no-such-directory/c1"}`,
+		base64.StdEncoding.EncodeToString([]byte(blue)))
+	for _, tt := range []struct {
+		name, conf string
+		found      bool
+	}{
+		{"delegate", `"delegates":[` + blue + `]`, true},
+		{"delegate of another configuration now", `"delegates":[{"name":"blue","type":"macvlan"}]`, true},
+		{"cluster network by path", `"clusterNetwork":"$DIR/net.d/blue.conflist"`, true},
+		{"cluster network by name", `"clusterNetwork":"blue"`, true},
+		{"broken keys", `"delegates":[{"name":"blue","plugins":5},7],"nadDir":"x","confDir":1,"capabilities":"","namespaceIsolation":"no"`, true},
+		{"another network", `"delegates":[{"name":"green","type":"bridge"}],"nadDir":"x"`, false},
+		{"no network", `"delegates":5,"clusterNetwork":5`, false},
+		{"no file", `"clusterNetwork":"$DIR/absent"`, false},
+		{"no cache", `"delegates":[` + blue + `],"cniCacheDir":""`, false},
+		{"unusable cache", `"delegates":[` + blue + `],"cniCacheDir":["x"]`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.Write("net.d/blue.conflist", blue)
+			h.Write(file, entry)
+			conf := keys(`"cniCacheDir":"`+filepath.Join(h.Dir, "cni")+`"`, os.Expand(tt.conf, func(string) string { return h.Dir }))
+			other := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
+			h.mustRun(t, "DEL", conf, other)
+			wantTrace(t, h)
+			h.mustRun(t, "DEL", conf)
+			if tt.found {
+				wantTrace(t, h, "DEL tuning eth0", "DEL bridge eth0")
+			} else {
+				wantTrace(t, h)
+			}
+			h.mustRun(t, "DEL", conf)
+			wantTrace(t, h)
+			if _, err := os.Lstat(filepath.Join(h.Dir, file)); (err == nil) == tt.found {
+				t.Errorf("libcni's entry: %v", err)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// No executable is run for the type of a resident plugin of the daemon, not even for
+// DEL, until the daemon's note is removed. Other types are run.
+func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	const two = `"delegates":[{"type":"bridge"},{"name":"fast","type":"macvlan"}]`
+	h.mustRun(t, "ADD", two)
+	h.trace()
+	h.Write("state.relay/macvlan", `{"index":"10","name":"vlans","source":"external"}`)
+	note := filepath.Join(ResidentState(h.state()), "macvlan")
+	for _, command := range []string{"CHECK", "DEL", "ADD"} {
+		err := h.run(t, command, two)
+		if status.Code(err) != 11 || !strings.Contains(err.Error(), "remove "+note) {
+			t.Errorf("%s: code %d: %v", command, status.Code(err), err)
+		}
+	}
+	for _, call := range h.trace() {
+		if strings.Contains(call, "macvlan") {
+			t.Errorf("run: %s", call)
+		}
+	}
+	nodetest.OK(t, os.Remove(note))
+	h.mustRun(t, "DEL", two)
+	if got := h.trace(); len(got) != 1 || got[0] != "DEL macvlan net1" {
+		t.Errorf("%q", got)
+	}
+}
+
+// With a Root, all paths in the configuration are the node's. Symbolic links are
+// followed in the Root: absolute ones, dangling ones, and ones that would lead out.
+// No file outside is read or written. A path may also begin with the Root.
+func TestPathsAreThoseOfTheNode(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.root = filepath.Join(h.Dir, "node")
+	h.Write("node/data/etc/storage.conf", `{"name":"storage","type":"macvlan"}`)
+	h.Write("node/data/other/fast.conf", `{"name":"fast","type":"bridge"}`)
+	h.Write("node/run/primary.conf", `{"name":"primary","type":"bridge"}`)
+	h.Write("elsewhere/out.conf", `{"name":"out","type":"full"}`)
+	if err := errors.Join(
+		os.MkdirAll(h.root+"/etc/cni", 0o700), os.MkdirAll(h.root+"/var/lib", 0o700),
+		os.Symlink("/data/etc", h.root+"/etc/cni/net.d"),
+		os.Symlink("/data/other/fast.conf", h.root+"/data/etc/fast.conf"),
+		os.Symlink(h.Dir+"/elsewhere/out.conf", h.root+"/data/etc/out.conf"),
+		os.Symlink("../../../../../../../../../../../state", h.root+"/var/lib/cni"), // dangles
+		os.Symlink("loop", h.root+"/loop"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for name, conf := range map[string]string{
+		"as the node has them":     `"binDir":"/opt/x","cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
+		"as this process has them": `"binDir":"` + h.root + `/opt/x","cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
+			nodetest.OK(t, h.call(t.Context(), "ADD", conf))
+			if path := h.Exec.Calls()[h.seen].Path; path != "/opt/x:/opt/other/bin" {
+				t.Errorf("plugins are looked for in %s", path)
+			}
+			wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2")
+			if records, err := filepath.Glob(h.root + "/state/multinet/c1@*.json"); len(records) != 1 {
+				t.Errorf("records %q, %v", records, err)
+			}
+			if dir, err := StateDir(plugin.Root(h.root), []byte(conf)); err != nil || dir != h.root+"/state/multinet" {
+				t.Errorf("%q, %v", dir, err)
+			}
+			nodetest.OK(t, h.call(t.Context(), "DEL", conf))
+			wantTrace(t, h, "DEL bridge net2", "DEL macvlan net1", "DEL bridge eth0")
+		})
+	}
+	const cniDir = `,"cniDir":"/state"`
+	for _, tt := range []struct {
+		keys string
+		code uint
+		says string
+	}{
+		{`"clusterNetwork":"out","confDir":"/etc/cni/net.d"` + cniDir, 7, `"out"`},
+		{`"clusterNetwork":"` + h.Dir + `/elsewhere/out.conf"` + cniDir, 7, "out.conf"},
+		{bridge + `,"readinessTimeout":"0s","readinessindicatorfile":"/etc/cni/net.d/out.conf"` + cniDir, 11, "readinessindicatorfile is missing"},
+		{bridge + `,"cniDir":"/proc/multinet"`, 7, "as the node has it"},
+		{bridge + `,"cniDir":"` + h.root + `/var/lib/x/../cni"`, 7, "runtime keeps its own state"},
+		{bridge + `,"cniDir":"/loop/x"`, 7, "too many symbolic links"},
+	} {
+		err := h.call(t.Context(), "ADD", `{"cniVersion":"1.1.0","name":"multi","type":"multinet",`+tt.keys+`}`)
+		if err == nil {
+			t.Errorf("%s: no error", tt.keys)
+		}
+		nodetest.Fails(t, err, tt.code, tt.says)
+	}
+	wantTrace(t, h)
+	if files, _ := filepath.Glob(h.Dir + "/state"); len(files) > 0 {
+		t.Errorf("made outside: %q", files)
+	}
+}
+
+func gcFor(attachments ...string) string {
+	var all []string
+	for _, a := range attachments {
+		container, ifname, _ := strings.Cut(a, " ")
+		all = append(all, `{"containerID":"`+container+`","ifname":"`+ifname+`"}`)
+	}
+	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
+}
+
+// GC deletes attachments that the runtime does not list, also if the configuration is broken,
+// and tells each delegate of the configuration which of its own are valid.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	for conf, want := range map[string][]string{
+		`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`: {"GC bridge", "GC tuning"},
+		`"clusterNetwork":"absent"`:                                      {"GC bridge"},
+	} {
+		h := newHost(t, "1.1.0")
+		second := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
+		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
+		h.mustRun(t, "ADD", bridge, second)
+		h.trace()
+		if err := h.run(t, "GC", keys(conf, gcFor("c2 eth0"))); err != nil {
+			nodetest.Fails(t, err, 7, `"absent"`)
+		}
+		calls := h.Exec.Calls()
+		wantTrace(t, h, append([]string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0"}, want...)...)
+		for _, c := range calls[len(calls)-len(want):] {
+			valid := map[string]string{"bridge": `{"containerID":"c2","ifname":"eth0"}`, "tuning": ""}[c.Plugin]
+			if !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[`+valid+`]`) {
+				t.Errorf("%s with %s", c, c.Stdin)
+			}
+		}
+		h.mustRun(t, "DEL", bridge, second)
+		h.clean(t)
+	}
+}
+
+// A mistake in a definition can make both ADD and DEL fail. A sweep removes what is
+// recorded of such an ADD once the definition is mended: that of the pod's namespace, with
+// what the pod has asked for, and with the device that the record has. A network in a claim
+// cannot change: another one of its name is not tried.
+func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
+	t.Parallel()
+	config := func(mode string) string { return `{"name":"net","type":"strict","mode":"` + mode + `"}` }
+	removed, failed := lifecycle.Sweep{Removed: 1}, lifecycle.Sweep{Failed: 1}
+	asked := annotated(`[{"name":"vf","cni-args":{"k":1}}]`)
+	cluster := func(mode string) func(context.Context, nad.Ref, nad.Use) (nad.Definition, error) {
+		return func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+			if use != nad.Selected && use != nad.Claimed {
+				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+			}
+			return nad.Definition{Ref: r, Resource: vf, Config: config(mode + "-of-" + r.Namespace)}, nil
+		}
+	}
+	silent := func(ctx context.Context, _ nad.Ref, _ nad.Use) (nad.Definition, error) {
+		<-ctx.Done()
+		return nad.Definition{}, ctx.Err()
+	}
+	type find = func(context.Context, nad.Ref, nad.Use) (nad.Definition, error)
+	for name, tt := range map[string]struct {
+		keys     string
+		selects  string // the annotation
+		claim    Claimed
+		file     string // the definition is mended in it
+		was, now find   // of a cluster, at the ADD and at the sweep
+		want     string // modes of the DELs
+		swept    lifecycle.Sweep
+	}{
+		"not mended":                             {selects: asked, want: "typo", swept: failed},
+		"in a file":                              {selects: asked, file: "net.d/a/vf.conf", want: "typo right", swept: removed},
+		"in the file of another namespace":       {selects: asked, file: "net.d/b/vf.conf", want: "typo", swept: failed},
+		"with plugins that it may not have":      {selects: asked, keys: `"allowedTypes":{"nad":["other"]},`, file: "net.d/a/vf.conf", want: "typo", swept: failed},
+		"in a cluster, with a device":            {selects: asked, was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0 right-of-a dev0", swept: removed},
+		"in a cluster that does not answer":      {selects: asked, now: silent, want: "typo", swept: failed},
+		"of a claim":                             {claim: claimed("c", "r", "a/vf", ""), was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0 right-of-a dev0", swept: removed},
+		"of a claim, which may not have plugins": {claim: claimed("c", "r", "a/vf", ""), keys: `"allowedTypes":{"nad":["other"]},`, was: cluster("typo"), now: cluster("right"), want: "typo-of-a dev0", swept: failed},
+		"a network in a claim":                   {claim: claimed("c", "r", config("typo"), ""), file: "net.d/net.conf", want: "typo", swept: failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			var tried []string
+			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+				var conf struct {
+					Mode, DeviceID string
+					Args           struct{ CNI map[string]int }
+				}
+				nodetest.OK(t, json.Unmarshal(c.Stdin, &conf))
+				if c.Command == "DEL" {
+					tried = append(tried, strings.TrimSpace(conf.Mode+" "+conf.DeviceID))
+				}
+				if strings.HasPrefix(conf.Mode, "typo") || tt.selects != "" && conf.Args.CNI["k"] != 1 {
+					return nil, errors.New("no such mode")
+				}
+				return nil, nil
+			}
+			h.Write("net.d/a/vf.conf", config("typo"))
+			devices := 0
+			h.cluster = withDevices(&devices, "dev0")
+			h.cluster.Definition = tt.was
+			selects := tt.selects
+			if selects == "" {
+				h.cluster, selects = h.cluster.with(tt.claim), passedNothing
+			}
+			if err := h.run(t, "ADD", keys(bridge, selects), podOf("a")); err == nil {
+				t.Fatal("success")
+			}
+			if tt.file != "" {
+				h.Write(tt.file, config("right"))
+			}
+			h.cluster.Definition, tried = tt.now, nil
+			s := &lifecycle.Sweeper{}
+			nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
+			swept, err := s.Sweep(t.Context())
+			if err != nil || swept != tt.swept {
+				t.Errorf("%+v, %v, want %+v", swept, err, tt.swept)
+			}
+			nodetest.Equal(t, "DELs", strings.Join(tried, " "), tt.want)
+		})
 	}
 }

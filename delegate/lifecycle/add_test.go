@@ -1,0 +1,768 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+var noneValid = []types.GCAttachment{}
+
+// Wherever an ADD fails it is undone, the failing plugin included, the record
+// goes and the cause's code stays.
+func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
+	t.Parallel()
+	all := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	later := types.NewError(11, "later", "")
+	for name, tt := range map[string]struct {
+		prepare func(*node, *Transaction)
+		code    uint
+		undone  []string
+	}{
+		"first plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD bridge", 101) }, 101, all[2:]},
+		"second plugin": {func(n *node, _ *Transaction) { n.FailOn("ADD tuning", 102) }, 102, all[1:]},
+		"third plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 103) }, 103, all},
+		"noise": {func(n *node, _ *Transaction) {
+			n.Exec.Plugins["macvlan"] = delegatetest.NoiseOn("ADD", "hello\n", n.Exec.Plugins["macvlan"])
+		}, 6, all},
+		"not a result": {func(n *node, _ *Transaction) {
+			n.Exec.Plugins["macvlan"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+				return []byte(`{"cniVersion":"1.1.0","ips":7}`), nil
+			}
+		}, 6, all},
+		"Adjust": {func(_ *node, t *Transaction) {
+			t.Adjust = func(context.Context, []delegate.Attached) error { return later }
+		}, 11, all},
+		"Adjust breaks a result": {func(_ *node, t *Transaction) {
+			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
+				added[0].Result = json.RawMessage("{")
+				return nil
+			}
+		}, 6, all},
+		"Adjust removes a result": {func(_ *node, t *Transaction) {
+			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
+				added[1].Result = nil
+				return nil
+			}
+		}, 6, all},
+		"Adjust leaves a key twice": {func(_ *node, t *Transaction) {
+			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
+				added[0].Result = json.RawMessage(`{"cniVersion":"1.1.0","x":1,"x":2}`)
+				return nil
+			}
+		}, 6, all},
+		"Adjust makes a result too deep": {func(_ *node, t *Transaction) {
+			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
+				added[0].Result = raw(withResult(deep(bounds.Depth)))
+				return nil
+			}
+		}, 6, all},
+		"Note": {func(n *node, t *Transaction) {
+			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
+		}, 5, all},
+		"Report": {func(_ *node, t *Transaction) {
+			t.Report = func(context.Context, []delegate.Attached) error { return later }
+		}, 11, all},
+		"Report without a code": {func(_ *node, t *Transaction) {
+			t.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
+		}, 999, all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			tr := pair(eth0)
+			tt.prepare(n, &tr)
+			added, err := n.Add(t.Context(), eth0, tr)
+			if added != nil {
+				t.Errorf("Add returned %v", added)
+			}
+			nodetest.Code(t, err, tt.code)
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "ADD" || e.Key != eth0 {
+				t.Errorf("err = %#v", err)
+			}
+			nodetest.Equal(t, "undone", n.trace()[len(n.trace())-len(tt.undone):], tt.undone)
+			n.wantNothing()
+			// It is as if nothing had been: DEL and GC have nothing to do.
+			calls := n.trace()
+			n.del(eth0)
+			n.wantTrace(calls...)
+		})
+	}
+}
+
+// When the record of an undone ADD cannot be removed, that is said beside the
+// cause.
+func TestRecordThatCannotBeDeletedStays(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := pair(eth0)
+	tr.Report = func(context.Context, []delegate.Attached) error {
+		file := n.recordFile(eth0)
+		return errors.Join(types.NewError(101, "no", ""), os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700))
+	}
+	_, err := n.Add(t.Context(), eth0, tr)
+	nodetest.Code(t, err, 101)
+	if e := (*scratch.Error)(nil); !errors.As(err, &e) || e.Op != "delete" {
+		t.Errorf("err = %v", err)
+	}
+	if left := n.Exec.Live(); len(left) > 0 {
+		t.Errorf("alive: %q", left)
+	}
+}
+
+// What Adjust makes of the results is what CHECK and DEL hand to the plugins,
+// and what Add returns.
+func TestAdjustedResultsAreRecorded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := pair(eth0)
+	const adjusted = `{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0"}],"n":9007199254740993}`
+	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
+		added[1].Result = json.RawMessage(adjusted)
+		return nil
+	}
+	var reported string
+	tr.Report = func(_ context.Context, added []delegate.Attached) error {
+		reported = string(added[1].Result)
+		return nil
+	}
+	added, err := n.Add(t.Context(), eth0, tr)
+	nodetest.OK(t, err)
+	if got := string(added[1].Result); got != adjusted || reported != adjusted {
+		t.Errorf("added %s, reported %s", got, reported)
+	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
+	n.del(eth0)
+	for _, verb := range []string{"CHECK macvlan", "DEL macvlan"} {
+		var conf struct{ PrevResult json.RawMessage }
+		nodetest.OK(t, json.Unmarshal(n.Last(verb).Stdin, &conf))
+		var got, want map[string]json.RawMessage
+		nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(adjusted), &want)))
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: prevResult (-want +got):\n%s", verb, d)
+		}
+	}
+	n.wantNothing()
+}
+
+// What Adjust has changed is undone with the plugins' own results: by the ADD, and by a DEL
+// after a process that has died in between.
+func TestUndoUsesThePluginsOwnResults(t *testing.T) {
+	t.Parallel()
+	want := []string{"DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"}
+	tr := pair(eth0)
+	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
+		for i := range added {
+			added[i].Result = json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"adjusted"}]}`)
+		}
+		return nil
+	}
+	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
+	n := newNode(t)
+	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
+		t.Fatal("Add succeeded")
+	}
+	n.wantCalls(3, want...)
+	n.wantNothing()
+	dead := newNode(t)
+	dead.dieOn("DEL macvlan")
+	dead.dies(func() error { _, err := dead.Add(t.Context(), eth0, tr); return err })
+	n = nodeAt(t, dead.Dir)
+	n.wantRecords("c1/eth0 leftover")
+	n.del(eth0)
+	n.wantCalls(0, want...)
+}
+
+// A Report that fails because its context has ended says so.
+func TestReportAfterTheContextHasEnded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	tr := pair(eth0)
+	tr.Report = func(context.Context, []delegate.Attached) error { cancel(); return errors.New("broken pipe") }
+	_, err := n.Add(ctx, eth0, tr)
+	nodetest.Code(t, err, 11)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	n.wantNothing()
+}
+
+// printing makes the ADD of a plugin print a result, and do the rest well.
+func (n *node) printing(plugin, result string) {
+	n.Exec.Plugins[plugin] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return []byte(result), nil
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// dieOn ends the process, as it were, at the calls that begin so.
+func (n *node) dieOn(prefix string) {
+	n.On(prefix, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+}
+
+// prev returns the name of the interface in what a call was given as
+// prevResult, which is that of the plugin that printed it.
+func prev(tb testing.TB, c delegatetest.Call) string {
+	tb.Helper()
+	var conf struct {
+		PrevResult *struct{ Interfaces []struct{ Name string } }
+	}
+	nodetest.OK(tb, json.Unmarshal(c.Stdin, &conf))
+	if conf.PrevResult == nil {
+		return ""
+	}
+	return conf.PrevResult.Interfaces[0].Name
+}
+
+// calls are the calls after the first ones, with the plugin whose result they
+// were given: "DEL tuning eth0 <bridge>".
+func (n *node) calls(after int) []string {
+	n.Helper()
+	var all []string
+	for _, c := range n.Exec.Calls()[after:] {
+		all = append(all, fmt.Sprintf("%s <%s>", c, prev(n.TB, c)))
+	}
+	return all
+}
+
+func (n *node) wantCalls(after int, want ...string) {
+	n.Helper()
+	nodetest.Equal(n.TB, "calls", n.calls(after), want)
+}
+
+// A record in which nothing can be noted does not keep the rest from going.
+func TestDelGoesOnWithoutNotes(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error {
+		n.damage(eth0) // nothing can be noted in it
+		return nil
+	})
+	n.FailOn("DEL bridge", 101)
+	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+}
+
+// choose plans one network of each plugin in turn, and tells what Next
+// is called with: "next 101".
+func choose(k scratch.Key, said *[]string, plugins ...string) Transaction {
+	plan := func(i int) []delegate.Attachment {
+		return []delegate.Attachment{attachment(nodetest.Network(plugins[i], plugins[i]), k.ContainerID, k.IfName)}
+	}
+	chosen := 0
+	return Transaction{
+		Plan: Plan(plan(0)...),
+		Next: func(_ context.Context, failed error) ([]delegate.Attachment, error) {
+			*said = append(*said, fmt.Sprint("next ", status.Code(failed)))
+			if chosen++; chosen == len(plugins) {
+				return nil, nil
+			}
+			return plan(chosen), nil
+		},
+	}
+}
+
+// Next is told why, and is not asked if no plan can help. Which plans are
+// tried see TestGuaranteesHoldInEveryHistory.
+func TestNoPlanWorks(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(n *node, t *Transaction)
+		code  uint
+		said  []string
+		calls []string
+	}{
+		"none": {func(n *node, _ *Transaction) {
+			for i, p := range []string{"bridge", "macvlan", "ipvlan"} {
+				n.FailOn("ADD "+p, 101+uint(i))
+			}
+		}, 103, []string{"next 101", "next 102", "next 103"}, []string{
+			"ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0", "ADD ipvlan eth0", "DEL ipvlan eth0",
+		}},
+		"impossible alone": {func(_ *node, t *Transaction) {
+			t.Plan = Plan(attachment(nodetest.Network("x", "bridge"), "c2", "eth0"))
+			t.Next = nil
+		}, 7, nil, nil},
+		"the record vanishes at a plugin": {func(n *node, _ *Transaction) {
+			n.On("ADD bridge", func(context.Context, delegatetest.Call) error { return os.Remove(n.recordFile(eth0)) })
+		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
+		"the record vanishes in Adjust": {func(n *node, t *Transaction) {
+			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
+		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
+		"the record cannot be written": {func(n *node, t *Transaction) {
+			plan := t.Plan
+			t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+				n.Cleanup(func() { _ = os.Remove(n.recordFile(eth0)) })
+				if err := os.Mkdir(n.recordFile(eth0), 0o700); err != nil {
+					return nil, err
+				}
+				return plan(ctx, taken)
+			}
+		}, 5, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			var said []string
+			tr := choose(eth0, &said, "bridge", "macvlan", "ipvlan")
+			tt.spoil(n, &tr)
+			_, err := n.Add(t.Context(), eth0, tr)
+			nodetest.Code(t, err, tt.code)
+			nodetest.Equal(t, "hooks", said, tt.said)
+			n.Exec.Plugins = plugins() // for the trace
+			nodetest.Equal(t, "calls", n.trace(), tt.calls)
+			nodetest.Equal(t, "alive", n.Exec.Live(), nil)
+			if os.Remove(n.recordFile(eth0)) == nil { // the lock's file was kept for it
+				n.del(eth0)
+			}
+			n.wantNothing()
+		})
+	}
+}
+
+// Between two plans the record is there and nobody else gets at the container: a Del
+// waits.
+func TestNextRunsUnderTheLock(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.FailOn("ADD", 101)
+	var said []string
+	tr := choose(eth0, &said, "bridge", "macvlan")
+	next, asked, deleted := tr.Next, 0, make(chan error, 1)
+	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
+		if asked++; asked == 2 { // the second time it waits longer
+			go func() { deleted <- (&Manager{Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), Removal{Key: eth0}) }()
+		}
+		hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+		nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11)
+		nodetest.Equal(t, "records", len(n.records()), 1)
+		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
+		return next(ctx, failed)
+	}
+	_, err := n.Add(t.Context(), eth0, tr)
+	nodetest.Code(t, err, 101)
+	nodetest.OK(t, <-deleted)
+	nodetest.Equal(t, "hooks", said, []string{"next 101", "next 101"})
+	n.wantTrace("ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0")
+	n.wantNothing()
+}
+
+func (n *node) attach() {
+	n.Helper()
+	n.mustAttach(eth0, hotplug(eth0))
+}
+
+// What was attached later is checked, and deleted with the rest.
+func TestAttachAddsToTheRecord(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	var created []any
+	for r := range n.Records(t.Context()) {
+		created = append(created, r.Created)
+	}
+	var taken []string
+	added, err := n.Attach(t.Context(), eth0, Transaction{
+		Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
+			taken = names
+			return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")}, nil
+		},
+		Adjust: func(context.Context, []delegate.Attached) error {
+			n.wantRecords("c1/eth0 partial") // it is on disk while it is made
+			return nil
+		},
+	})
+	nodetest.OK(t, err)
+	if len(added) != 1 || added[0].IfName != "hot0" || added[0].Result == nil {
+		t.Errorf("added %v", added)
+	}
+	nodetest.Equal(t, "taken", taken, []string{"eth0", "net0"})
+	n.wantRecords("c1/eth0 added")
+	for r := range n.Records(t.Context()) {
+		created = append(created, r.Created)
+	}
+	if created[0] != created[1] {
+		t.Errorf("created at %v", created)
+	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodeAt(t, n.Dir).del(eth0)
+	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "ADD ipvlan hot0",
+		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot0")
+}
+
+// The last interface of an attachment may go, when its own never came.
+func TestDetachRemovesEveryNetworkOfAnInterface(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.mustAdd(eth0, hotplug(eth0))
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+	n.wantRecords("c1/eth0 added")
+	n.attach()
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// in returns a with a network namespace.
+func in(netns string, a delegate.Attachment) delegate.Attachment {
+	a.NetNS = netns
+	return a
+}
+
+// Names that exist in the network namespace are refused before anything runs:
+// a plugin that fails because of one might remove that interface in its DEL.
+func TestNamesInTheNamespaceAreRefused(t *testing.T) {
+	t.Parallel()
+	blue := func(ifname string) delegate.Attachment {
+		return attachment(nodetest.Network("blue", "bridge"), "c1", ifname)
+	}
+	red := func(ifname string) delegate.Attachment {
+		return attachment(nodetest.Network("red", "macvlan"), "c1", ifname)
+	}
+	there := map[string][]string{"/ns/a": {"lo", "eth0"}, "/ns/b": {"lo", "net0"}, "/ns/c": {"lo"}}
+	for name, tt := range map[string]struct {
+		netns  string // of the transaction
+		plan   []delegate.Attachment
+		taken  []string // what Plan is told
+		asked  []string // the namespaces looked into
+		refuse string
+	}{
+		"free":                          {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth1"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, ""},
+		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, `network "blue": the interface name is in use`},
+		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b"}, `network "red" (net0): the interface name is in use`},
+		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c"}, `network "blue" (lo): the interface name is in use`},
+		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a"}, `network "blue": the interface name is in use`},
+		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `network "blue": the interface name is in use`},
+		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"/ns/b"}, ""},
+		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, nil, ""},
+		"several, each looked at once":  {"/ns/c", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("eth7")), in("/ns/a", red("eth8"))}, []string{"lo"}, []string{"/ns/c", "/ns/b", "/ns/a"}, ""},
+		"several, the name in another":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, ""},
+		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, `network "red" (net0): the interface name is in use`},
+		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c"}, `network "blue": the interface name is in use`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			var asked, taken []string
+			n.InterfaceNames = func(netns string) ([]string, error) {
+				asked = append(asked, netns)
+				names, known := there[netns]
+				if !known {
+					return nil, fmt.Errorf("%q: nobody knows", netns)
+				}
+				return names, nil
+			}
+			_, err := n.Add(t.Context(), eth0, Transaction{NetNS: tt.netns, Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
+				taken = slices.Clone(names)
+				for i := range names {
+					names[i] = "spoilt" // it is the planner's to change
+				}
+				return tt.plan, nil
+			}})
+			nodetest.Equal(t, "taken", taken, tt.taken)
+			nodetest.Equal(t, "asked", asked, tt.asked)
+			if tt.refuse == "" {
+				nodetest.OK(t, err)
+				n.del(eth0)
+				n.wantNothing()
+				return
+			}
+			nodetest.Code(t, err, 7)
+			if !errors.Is(err, ErrPlan) || !strings.Contains(err.Error(), tt.refuse) {
+				t.Errorf("err = %v, want it to say %s", err, tt.refuse)
+			}
+			n.wantTrace()
+			n.wantNothing()
+		})
+	}
+}
+
+// Where the names cannot be had nothing runs: a namespace that cannot be looked
+// into may hold any name.
+func TestUnknownNamesAreAReasonToStop(t *testing.T) {
+	t.Parallel()
+	deaf := errors.New("netlink is deaf")
+	for _, which := range []string{"/ns/a", "/ns/b"} {
+		n := newNode(t)
+		n.InterfaceNames = func(netns string) ([]string, error) {
+			if netns == which {
+				return nil, deaf
+			}
+			return nil, nil
+		}
+		_, err := n.Add(t.Context(), eth0, Transaction{
+			NetNS: "/ns/a", Plan: Plan(in("/ns/b", attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"))),
+		})
+		if !errors.Is(err, deaf) {
+			t.Errorf("%s: %v", which, err)
+		}
+		n.wantTrace()
+		n.wantNothing()
+	}
+}
+
+// The names in records are refused in every namespace, those of a second plan
+// too, and those of an interface that has been undone are free again.
+func TestNamesInRecordsAreRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	k := key("c1", "eth1")
+	blue := func(ifname string) []delegate.Attachment {
+		return []delegate.Attachment{in("/ns/b", attachment(nodetest.Network("blue", "bridge"), "c1", ifname))}
+	}
+	n.InterfaceNames = func(string) ([]string, error) { return nil, nil }
+	n.On("ADD bridge eth1", func(context.Context, delegatetest.Call) error { return errors.New("no") })
+	calls := len(n.trace())
+	plans := [][]delegate.Attachment{blue("net0"), blue("eth1"), blue("net0"), blue("eth2")}
+	_, err := n.Add(t.Context(), k, Transaction{Plan: Plan(blue("eth0")...), Next: func(context.Context, error) ([]delegate.Attachment, error) {
+		plan := plans[0]
+		plans = plans[1:]
+		return plan, nil
+	}})
+	if err != nil || len(plans) > 0 {
+		t.Errorf("%d plans are left: %v", len(plans), err)
+	}
+	nodetest.Equal(t, "calls", n.trace()[calls:], []string{"ADD bridge eth1", "DEL bridge eth1", "ADD bridge eth2"})
+}
+
+// An interface that was attached and is not in its namespace any more was detached by
+// another program: an ADD removes the rest, and attaches anew. Without an interface in
+// the result nobody knows, and the attachment counts as attached.
+func TestAddAgainAfterTheInterfaceWasRemoved(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		result string
+		there  []string
+		again  bool
+	}{
+		"gone":                       {made, []string{"lo"}, true},
+		"there":                      {made, []string{"lo", "eth0"}, false},
+		"not known":                  {made, nil, false},
+		"none was made":              {`{"cniVersion":"1.1.0"}`, []string{"lo"}, false},
+		"made without a MAC address": {strings.Replace(made, "mac", "x", 1), []string{"lo"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, netns := newNode(t), newNetNS(t)
+			n.printing("tuning", tt.result)
+			n.addIn(eth0, netns)
+			n.InterfaceNames = func(string) ([]string, error) { return tt.there, nil }
+			before := len(n.trace())
+			tr := pair(eth0)
+			tr.Plan = inNetNS(tr.Plan, netns)
+			_, err := n.Add(t.Context(), eth0, tr)
+			if !tt.again {
+				if !errors.Is(err, ErrAdded) || len(n.trace()) > before {
+					t.Errorf("ran %q: %v", n.trace()[before:], err)
+				}
+				return
+			}
+			nodetest.OK(t, err)
+			want := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0"}
+			nodetest.Equal(t, "calls", n.trace()[before:], want)
+		})
+	}
+}
+
+// What has ended of the container's other attachments is removed before an ADD attaches
+// anything: another program may have detached it, or its network namespace is gone. Later
+// it would be in the way of an ADD with the same interface name, and its DEL could remove
+// what plugins keep for the container, such as its published ports.
+func TestAddRemovesOtherAttachmentsThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	other, removed := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	for name, tt := range map[string]struct {
+		there []string // interfaces when the second ADD comes
+		gone  bool     // the namespace of the first
+		fails string   // what the DEL of the first does
+		add   string   // the interface of the second
+		code  uint
+		calls []string
+		left  []string
+	}{
+		"the interface is gone": {
+			there: []string{"lo"}, add: "eth0",
+			calls: append(removed[:3:3], "ADD bridge eth0"), left: []string{"c1/eth0 added"},
+		},
+		"the interface is gone, another name": {
+			there: []string{"lo"}, add: "eth1",
+			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added"},
+		},
+		"the namespace is gone": {
+			there: []string{"lo"}, gone: true, add: "eth1",
+			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added"},
+		},
+		"it is attached": {
+			there: []string{"lo", "eth0"}, add: "eth1",
+			calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"},
+		},
+		"it is attached, and has the name": {
+			there: []string{"lo", "eth0"}, add: "eth0", code: 7, left: []string{"c1/eth0 added"},
+		},
+		"its DEL fails": {
+			there: []string{"lo"}, fails: "DEL tuning", add: "eth1",
+			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added", "c1/eth0 deleting"},
+		},
+		"its DEL fails, and it has the name": {
+			there: []string{"lo"}, fails: "DEL tuning", add: "eth0", code: 7,
+			calls: removed, left: []string{"c1/eth0 deleting"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, before, now := newNode(t), newNetNS(t), newNetNS(t)
+			if !tt.gone {
+				now = before
+			}
+			n.printing("tuning", made)
+			n.addIn(other, before)
+			n.InterfaceNames = func(string) ([]string, error) { return tt.there, nil }
+			if tt.gone {
+				unlink(t, before)
+			}
+			if tt.fails != "" {
+				n.FailOn(tt.fails, 104)
+			}
+			ran := len(n.trace())
+			k := key("c1", tt.add)
+			plan := Plan(attachment(nodetest.Network("blue", "bridge"), "c1", tt.add))
+			_, err := n.Add(t.Context(), k, Transaction{NetNS: now, Plan: inNetNS(plan, now)})
+			nodetest.Code(t, err, tt.code)
+			nodetest.Equal(t, "calls", n.trace()[ran:], tt.calls)
+			nodetest.Equal(t, "records", n.records(), tt.left)
+		})
+	}
+}
+
+// An ADD that waits in line is cancelled as well, and one that has ended does
+// not hide the others from the DEL.
+func TestDelCancelsEveryAdd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	in := make(chan struct{})
+	n.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+		close(in)
+		<-ctx.Done()
+		return errors.New("killed")
+	})
+	errs := make(chan error)
+	go func() {
+		_, err := n.Add(t.Context(), eth0, pair(eth0))
+		errs <- err
+	}()
+	<-in
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := n.Add(short, eth0, pair(eth0)) // waits in vain, and is gone
+	nodetest.Code(t, err, 11)
+	patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
+	done := make(chan error)
+	go func() { done <- patient.Del(t.Context(), Removal{Key: eth0}) }() // of "another process": it only waits
+	n.del(eth0)
+	if err := <-errs; !errors.Is(err, ErrSuperseded) {
+		t.Errorf("ADD: %v", err)
+	}
+	nodetest.OK(t, <-done)
+	n.wantNothing()
+	if len(n.adds) > 0 {
+		t.Errorf("%d ADDs are still known", len(n.adds))
+	}
+}
+
+// A DEL of another attachment of the container waits, and cancels nothing.
+func TestDelOfAnotherKeyWaits(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	eth1 := key("c1", "eth1")
+	n.add(eth1)
+	in, out := n.Gate("ADD bridge eth0")
+	var add sync.WaitGroup
+	add.Go(func() { n.add(eth0) })
+	<-in
+	calls := n.trace()
+	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth1}), 11)
+	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11) // nor does another Manager
+	n.wantTrace(calls...)
+	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
+	n.del(key("c2", "eth0")) // other containers have locks of their own
+	out()
+	n.del(eth1)
+	add.Wait()
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// Without LockTimeout an operation waits for ten seconds, and then kills
+// nobody who is alive. The context counts too.
+func TestWaitForTheLockIsBounded(t *testing.T) {
+	t.Parallel()
+	dir := newNode(t).Dir
+	synctest.Test(t, func(t *testing.T) {
+		n := nodeAt(t, dir)
+		n.add(eth0)
+		l, err := scratch.Store[record]{Dir: dir}.Lock(t.Context(), "c1")
+		nodetest.OK(t, err)
+		verbs := map[string]func(context.Context) error{
+			"DEL":    func(ctx context.Context) error { return n.Del(ctx, Removal{Key: eth0}) },
+			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0) },
+			"DETACH": func(ctx context.Context) error { return n.Detach(ctx, eth0, "net0") },
+			"GC":     func(ctx context.Context) error { return n.GC(ctx, Collection{Network: "multi", Valid: noneValid}) },
+			"ADD":    func(ctx context.Context) error { _, err := n.Add(ctx, eth0, pair(eth0)); return err },
+			"ATTACH": func(ctx context.Context) error { _, err := n.Attach(ctx, eth0, hotplug(eth0)); return err },
+		}
+		for verb, do := range verbs {
+			start := time.Now()
+			err := do(t.Context())
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
+				t.Errorf("%s: %v", verb, err)
+			}
+			nodetest.Code(t, err, 11)
+			if took := time.Since(start); took != defaultLockTimeout {
+				t.Errorf("%s: waited for %s", verb, took)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			start = time.Now()
+			err = do(ctx)
+			cancel()
+			nodetest.Code(t, err, 11)
+			if took := time.Since(start); took != time.Second {
+				t.Errorf("%s: waited for %s with a second to go", verb, took)
+			}
+		}
+		nodetest.Equal(t, "calls", n.trace(), []string{
+			"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
+			"GC bridge", "GC tuning", "GC macvlan", // with the attachment: somebody is working on it
+		})
+		wantValid(t, n.Last("GC macvlan"), "c1 net0")
+		nodetest.OK(t, l.Unlock())
+		n.wantRecords("c1/eth0 added")
+		n.del(eth0)
+		n.wantNothing()
+	})
+}
