@@ -17,6 +17,8 @@ type lists struct {
 	callers atomic.Int64  // of join
 	begun   atomic.Int64  // requests
 	last    answer        // used by whoever has the turn
+
+	why atomic.Pointer[error] // of the last try, which is repeated, whoever has made it
 }
 
 func newLists() *lists { return &lists{turn: make(chan struct{}, 1)} }
@@ -35,15 +37,20 @@ type asker func(context.Context) (*api.ListPodResourcesResponse, error)
 
 // join returns the answer to a request that begins after the call of join: an earlier one may be
 // older than the pod of the caller. The request is repeated while the kubelet is not there or
-// rejects it. The answer is shared: do not change it.
+// rejects it. If ctx ends first, the error is that of the last try, if there is one. The answer is
+// shared: do not change it.
 func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesResponse, error) {
 	before := l.begun.Load()
 	l.callers.Add(1)
-	defer l.callers.Add(-1)
+	defer func() {
+		if l.callers.Add(-1) == 0 {
+			l.why.Store(nil)
+		}
+	}()
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, errUnanswered
+		return nil, l.unanswered()
 	}
 	defer func() { <-l.turn }()
 	if l.last.number <= before {
@@ -56,10 +63,8 @@ func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesRespo
 	return got.reply, got.err
 }
 
-// repeat asks until there is an answer, or an error that will not pass. If ctx ends first, the
-// error is that of the last try, if there is one.
+// repeat asks until there is an answer, or an error that will not pass.
 func (l *lists) repeat(ctx context.Context, ask asker) answer {
-	why := errUnanswered
 	// The pauses vary, so that the processes of a node do not ask at the same time again.
 	pause := wait.Backoff{Duration: minWait / 2, Factor: 2, Jitter: 1, Steps: 10, Cap: maxWait / 2}
 	for {
@@ -67,15 +72,23 @@ func (l *lists) repeat(ctx context.Context, ask asker) answer {
 		reply, err := ask(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return answer{err: why}
+			return answer{err: l.unanswered()}
 		case err == nil || !passing(err):
 			return answer{number, reply, err}
 		}
-		why = err
+		l.why.Store(&err)
 		select {
 		case <-time.After(pause.Step()):
 		case <-ctx.Done():
-			return answer{err: why}
+			return answer{err: l.unanswered()}
 		}
 	}
+}
+
+// unanswered returns the error of a caller whose time is over.
+func (l *lists) unanswered() error {
+	if why := l.why.Load(); why != nil {
+		return *why
+	}
+	return errUnanswered
 }
