@@ -36,7 +36,7 @@ func outages() map[string]func(*kubetest.Server) (heal func()) {
 		"answers 404":                 fault(kubetest.Fault{Status: http.StatusNotFound}),
 		"answers 429":                 fault(kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: time.Second}),
 		"answers 500":                 fault(kubetest.Fault{Status: http.StatusInternalServerError}),
-		"answers late":                fault(kubetest.Fault{Delay: time.Second}),
+		"answers late":                fault(kubetest.Fault{Delay: 3 * time.Second}),
 		"answers with rubbish":        fault(kubetest.Fault{Body: "<html>welcome</html>"}),
 		"answers with nothing":        fault(kubetest.Fault{Body: " "}),
 		"answers with an empty":       fault(kubetest.Fault{Body: "{}"}),

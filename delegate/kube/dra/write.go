@@ -18,7 +18,7 @@ import (
 const (
 	requestTimeout = 10 * time.Second // for each request of the writer
 	resumeInterval = time.Second / 10 // between two claims after the start
-	writesAtATime  = 8                // a slow answer delays no other claim
+	writesAtATime  = 8                // a few slow answers delay no other claim
 )
 
 // Attached says that what a pod is attached to because of its claims has changed: an ADD, a
