@@ -43,20 +43,12 @@ func TestCodesSurviveWrappingAndJoining(t *testing.T) {
 			t.Errorf("%s: the plugin's error is lost", name)
 		}
 	}
-	if got, want := e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; all 8 in use`; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
+	nodetest.Equal(t, "text", e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; all 8 in use`)
 	lines := types.NewError(107, "no free device\n  8 in use\n", "dmesg says:\r\nhot")
 	e.Err = fault.NotUndone(errors.Join(lines, errors.New("x")), errors.New("y\nz"))
-	if got, want := e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
-	if got, want := e.Err.Error(), `no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
-	if got, want := (&delegate.Error{Event: delegate.Event{Command: "GC", Network: "blue"}, Err: said}).Error(), `GC network "blue": no free device; all 8 in use`; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
+	nodetest.Equal(t, "text", e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`)
+	nodetest.Equal(t, "text", e.Err.Error(), `no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`)
+	nodetest.Equal(t, "text", (&delegate.Error{Event: delegate.Event{Command: "GC", Network: "blue"}, Err: said}).Error(), `GC network "blue": no free device; all 8 in use`)
 }
 
 func TestErrorCNICode(t *testing.T) {
@@ -76,9 +68,7 @@ func TestErrorCNICode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := (&delegate.Error{Err: tt.err}).CNICode(); got != tt.want {
-				t.Errorf("code %d, want %d", got, tt.want)
-			}
+			nodetest.Equal(t, "code", (&delegate.Error{Err: tt.err}).CNICode(), tt.want)
 		})
 	}
 }
@@ -265,9 +255,7 @@ func TestObserverAndLogger(t *testing.T) {
 		}
 		commands = append(commands, string(e.Command))
 	}
-	if got := strings.Join(commands, " "); got != "ADD CHECK DEL STATUS GC" {
-		t.Errorf("events of %s", got)
-	}
+	nodetest.Equal(t, "events", strings.Join(commands, " "), "ADD CHECK DEL STATUS GC")
 	if leaks(log.String()) || leaks(textOf(events)) {
 		t.Errorf("a secret is in the log or the events:\n%s", &log)
 	}
@@ -360,9 +348,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			t.Parallel()
 			x := fakes("bridge", "tuning")
 			x.Plugins["tuning"] = failing(tt.fail, types.NewError(107, "no", "not today"))
-			if got := fmt.Sprint(status.Error(tt.do(invoker(x)))); got != tt.want {
-				t.Errorf("the runtime reads\n\t%s, want\n\t%s", got, tt.want)
-			}
+			nodetest.Equal(t, "the runtime reads", fmt.Sprint(status.Error(tt.do(invoker(x)))), tt.want)
 		})
 	}
 }
@@ -380,8 +366,6 @@ func TestErrorLeavesOutEmptyFields(t *testing.T) {
 		`plugin "p": why`:                  {delegate.Event{Plugin: "p"}, why},
 		`network "blue": ` + other.Error(): {delegate.Event{Network: "blue"}, other},
 	} {
-		if got := err.Error(); got != want {
-			t.Errorf("text %q, want %q", got, want)
-		}
+		nodetest.Equal(t, "text", err.Error(), want)
 	}
 }

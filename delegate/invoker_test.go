@@ -206,9 +206,7 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 			if tt.is != nil && !errors.Is(err, tt.is) {
 				t.Errorf("%v is not %v", err, tt.is)
 			}
-			if trace := x.Trace(); trace != nil {
-				t.Errorf("ran %q", trace)
-			}
+			nodetest.Equal(t, "ran", x.Trace(), nil)
 		})
 	}
 }
@@ -275,9 +273,7 @@ func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 	nodetest.OK(t, iv.Del(t.Context(), done))
 	var kept []string
 	for _, c := range x.Calls() {
-		if c.Args != a.Args {
-			t.Errorf("%s: CNI_ARGS %q", c, c.Args)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: CNI_ARGS", c), c.Args, a.Args)
 		keys := stdin(t, c)
 		if c.String() != "ADD first eth0" && string(keys["prevResult"]) != `{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}` {
 			t.Errorf("%s: prevResult %s", c, keys["prevResult"])
@@ -296,9 +292,7 @@ func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 			"capabilities":  `{"mac":true}`,
 			"runtimeConfig": `{"mac":"02:00:00:00:00:01"}`,
 		} {
-			if string(keys[key]) != want {
-				t.Errorf("%s: %s is %s, want %s", c, key, keys[key], want)
-			}
+			nodetest.Equal(t, fmt.Sprintf("%s: %s", c, key), string(keys[key]), want)
 		}
 	}
 	if len(kept) != 3 || kept[0] != kept[1] || kept[1] != kept[2] {
@@ -337,9 +331,7 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 		{"CNI_COMMAND=STATUS"},
 		{"CNI_COMMAND=GC"},
 	} {
-		if diff := cmp.Diff(slices.Concat(want, same), calls[i].Env); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", calls[i], diff)
-		}
+		nodetest.Equal(t, calls[i].String(), calls[i].Env, slices.Concat(want, same))
 	}
 	for range 20 {
 		if diff := cmp.Diff(calls, run(nil)); diff != "" {
@@ -422,9 +414,7 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 				for _, c := range x.Calls() {
 					got = string(stdin(t, c)["prevResult"])
 				}
-				if got != want {
-					t.Errorf("%s was given %s, want %s", command, got, want)
-				}
+				nodetest.Equal(t, fmt.Sprintf("%s was given", command), got, want)
 			}
 		})
 	}
@@ -446,9 +436,7 @@ func TestCheckStopsAtTheFirstFailure(t *testing.T) {
 	}
 	nodetest.Code(t, iv.Check(t.Context(), blue), 110)
 	nodetest.Equal(t, "trace", x.Trace(), []string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"})
-	if err := iv.Check(t.Context(), delegate.Attached{}); status.Code(err) != 4 {
-		t.Errorf("CHECK of nothing: %v", err)
-	}
+	nodetest.Equal(t, "CHECK of nothing", status.Code(iv.Check(t.Context(), delegate.Attached{})), 4)
 }
 
 func TestStatusStopsAtTheFirstFailure(t *testing.T) {
@@ -456,9 +444,7 @@ func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	x := fakes("a", "b", "c")
 	x.Plugins["b"] = delegatetest.FailOn("STATUS", 50, "no daemon", x.Plugins["b"])
 	iv := invoker(x)
-	if err := iv.Status(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c")); status.Code(err) != 50 {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Equal(t, "code of STATUS", status.Code(iv.Status(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c"))), 50)
 	if err := iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")); err != nil {
 		t.Errorf("a network without STATUS: %v", err)
 	}
@@ -469,9 +455,7 @@ func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")); !errors.Is(err, delegate.ErrPluginNotFound) {
 		t.Errorf("err = %v", err)
 	}
-	if err := iv.Status(t.Context(), netconf.Network{}); status.Code(err) != 7 {
-		t.Errorf("STATUS of nothing: %v", err)
-	}
+	nodetest.Equal(t, "STATUS of nothing", status.Code(iv.Status(t.Context(), netconf.Network{})), 7)
 }
 
 // Every plugin is told, with the list under both keys.
@@ -497,9 +481,7 @@ func TestGCTellsEveryPlugin(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := iv.GC(t.Context(), netconf.Network{}, valid); status.Code(err) != 7 {
-		t.Errorf("GC of nothing: %v", err)
-	}
+	nodetest.Equal(t, "GC of nothing", status.Code(iv.GC(t.Context(), netconf.Network{}, valid)), 7)
 	nodetest.Equal(t, "trace", x.Trace(), []string{"GC a", "GC b", "GC c", "GC b"})
 	for i, want := range []string{`[{"containerID":"c1","ifname":"net1"}]`, "", "", `[]`} {
 		keys := stdin(t, x.Calls()[i])
@@ -528,7 +510,5 @@ func TestNothingStartsAfterTheContextHasEnded(t *testing.T) {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
-	if trace := x.Trace(); trace != nil {
-		t.Errorf("ran %q", trace)
-	}
+	nodetest.Equal(t, "ran", x.Trace(), nil)
 }

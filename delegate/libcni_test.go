@@ -14,7 +14,6 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -215,9 +214,7 @@ func (g generator) compare(t *testing.T) {
 		if err = errors.Join(err, json.Unmarshal(done.Result, &our), json.Unmarshal(text, &their)); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(their, our); diff != "" {
-			t.Errorf("result (-libcni +ours):\n%s", diff)
-		}
+		nodetest.Equal(t, "result", our, their)
 	}
 	ourErr, theirErr = iv.Check(t.Context(), done), cni.check(t.Context(), rt)
 	if !errors.Is(theirErr, libcni.ErrorCheckNotSupp) {
@@ -228,9 +225,7 @@ func (g generator) compare(t *testing.T) {
 	// After DEL, so that libcni finds no attachment of its own to remove.
 	sameOutcome(t, "GC", iv.GC(t.Context(), a.Network, valid), cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: valid}))
 
-	if diff := cmp.Diff(normal(t, theirs.Calls(), false), normal(t, ours.Calls(), true)); diff != "" {
-		t.Errorf("%s\n(-libcni +ours):\n%s", conf, diff)
-	}
+	nodetest.Equal(t, string(conf), normal(t, ours.Calls(), true), normal(t, theirs.Calls(), false))
 }
 
 // listOf returns the list of a plugin that is alone.

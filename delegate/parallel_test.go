@@ -245,9 +245,7 @@ func TestParallelAddIsUndone(t *testing.T) {
 								t.Errorf("%v, %v; want %v", done, err, want)
 							}
 						})
-						if left := x.Live(); len(left) > 0 {
-							t.Errorf("left behind: %q", left)
-						}
+						nodetest.Equal(t, "left behind", x.Live(), nil)
 						wantOrder(t, s.calls)
 						wantUndone(t, s.calls)
 						if s.most > max(1, parallel) {
@@ -258,9 +256,7 @@ func TestParallelAddIsUndone(t *testing.T) {
 						}
 						wantNoneBegun(t, s, failing)
 					})
-					if orders > 1 != (parallel > 1 && failing[0][0] != 'a') {
-						t.Errorf("%d orders", orders)
-					}
+					nodetest.Equal(t, fmt.Sprintf("%d orders", orders), orders > 1, parallel > 1 && failing[0][0] != 'a')
 				})
 			}
 		}
@@ -321,9 +317,7 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 					t.Errorf("%d events of %d calls, %d at once", events, len(s.calls), s.most)
 				}
 			})
-			if orders != want {
-				t.Errorf("%d orders, want %d", orders, want)
-			}
+			nodetest.Equal(t, "orders", orders, want)
 		})
 	}
 }
@@ -358,9 +352,7 @@ func TestParallelDelGoesOnPastFailures(t *testing.T) {
 					t.Errorf("calls %q, %d at once", s.calls, s.most)
 				}
 			})
-			if orders != want {
-				t.Errorf("%d orders, want %d", orders, want)
-			}
+			nodetest.Equal(t, "orders", orders, want)
 		})
 	}
 }
@@ -388,9 +380,7 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 		})
 		start := time.Now()
 		_, err := iv.AddAll(t.Context(), as)
-		if took := time.Since(start); took != 5*time.Second {
-			t.Errorf("took %v", took)
-		}
+		nodetest.Equal(t, "took", time.Since(start), 5*time.Second)
 		if status.Code(err) != 102 || errors.Is(err, context.Canceled) {
 			t.Errorf("err = %v", err)
 		}
@@ -398,9 +388,7 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 			t.Errorf("d0: %v", ended)
 		}
 	})
-	if left := x.Live(); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
+	nodetest.Equal(t, "left behind", x.Live(), nil)
 	wantUndone(t, x.Trace())
 }
 
@@ -423,13 +411,9 @@ func TestParallelAddThatHangsEndsInTime(t *testing.T) {
 			if !errors.As(err, &e) || e.Plugin != "b1" || !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
 				t.Errorf("err = %v", err)
 			}
-			if took := time.Since(start); took != time.Minute {
-				t.Errorf("took %v", took)
-			}
+			nodetest.Equal(t, "took", time.Since(start), time.Minute)
 		})
-		if left := x.Live(); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
+		nodetest.Equal(t, "left behind", x.Live(), nil)
 		wantUndone(t, x.Trace())
 	}
 }
@@ -503,9 +487,7 @@ func TestParallelUndoEndsInTime(t *testing.T) {
 				t.Errorf("seed %d: %v", seed, err)
 			}
 		})
-		if calls := x.Trace(); len(calls) != plugins {
-			t.Errorf("seed %d: %d of %d plugins had their turn: %q", seed, len(calls), plugins, calls)
-		}
+		nodetest.Equal(t, fmt.Sprintf("seed %d", seed), len(x.Trace()), plugins)
 		if least := limit / time.Duration(plugins); shortest < least-time.Microsecond {
 			t.Errorf("seed %d: a turn of %v, and one after another it would be %v", seed, shortest, least)
 		}

@@ -305,9 +305,7 @@ func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	iv := &delegate.Invoker{Path: []string{dir}} // a nil Exec is a Process
 	_, err := iv.Add(delegate.WithFiles(t.Context(), w), attach(network(t, "1.0.0", "blue", "good", "broken")))
 	w.Close()
-	if trace := rest(t, r); trace != "ADD\nDEL\n" {
-		t.Errorf("good ran %q", trace)
-	}
+	nodetest.Equal(t, "good ran", rest(t, r), "ADD\nDEL\n")
 	if !errors.Is(err, syscall.ENOEXEC) || errors.Is(err, delegate.ErrNotUndone) {
 		t.Errorf("err = %v", err)
 	}
@@ -368,9 +366,7 @@ func TestStderrIsCapped(t *testing.T) {
 	var stderr bytes.Buffer
 	input := bytes.Repeat([]byte("0123456789abcde\n"), 1<<17) // 2 MiB
 	_, err := (&delegate.Process{Stderr: &stderr}).ExecPlugin(t.Context(), script(t, `cat >&2; echo done >&2; exit 4`), input, []string{"PATH=" + os.Getenv("PATH")})
-	if stderr.Len() != 1<<20 {
-		t.Errorf("%d bytes passed on, want 1 MiB", stderr.Len())
-	}
+	nodetest.Equal(t, "bytes passed on", stderr.Len(), 1<<20)
 	if err == nil || !strings.Contains(err.Error(), `exit status 4, without an error object on stdout; last line on stderr: "done"`) {
 		t.Errorf("err = %v", err)
 	}

@@ -127,9 +127,7 @@ func TestErrorObjectIsNoResult(t *testing.T) {
 			if status.Code(err) != 107 || errors.Is(err, delegate.ErrResult) || !strings.HasSuffix(fmt.Sprint(err), tt.says) {
 				t.Errorf("%s: code %d, %v", tt.printed, status.Code(err), err)
 			}
-			if got := strings.Join(x.Trace(), ", "); got != "ADD first eth0, ADD p eth0, DEL p eth0, DEL first eth0" {
-				t.Errorf("%s: %s", tt.printed, got)
-			}
+			nodetest.Equal(t, tt.printed, strings.Join(x.Trace(), ", "), "ADD first eth0, ADD p eth0, DEL p eth0, DEL first eth0")
 		}
 	}
 	x := fakes("p")
@@ -153,9 +151,7 @@ func TestSecondAddressOfAFamilyIsNotDropped(t *testing.T) {
 	} {
 		a := added(attach(network(t, "1.0.0", "blue", "p")), `{"cniVersion":"1.0.0","ips":[`+tt.ips+`]}`)
 		for _, version := range []string{"0.1.0", "0.2.0"} {
-			if err := a.PrintTo(new(bytes.Buffer), version); status.Code(err) != tt.code {
-				t.Errorf("%s in %s: %v", tt.ips, version, err)
-			}
+			nodetest.Equal(t, fmt.Sprintf("%s in %s", tt.ips, version), status.Code(a.PrintTo(new(bytes.Buffer), version)), tt.code)
 		}
 		if err := a.PrintTo(new(bytes.Buffer), "0.4.0"); err != nil {
 			t.Errorf("%s in 0.4.0: %v", tt.ips, err)
@@ -176,9 +172,7 @@ func TestNonsenseIsNotPrinted(t *testing.T) {
 	if err := invoker(x).Del(t.Context(), a); err != nil {
 		t.Error(err)
 	}
-	if prev := stdin(t, x.Calls()[0])["prevResult"]; prev != nil {
-		t.Errorf("prevResult %s", prev)
-	}
+	nodetest.Equal(t, "prevResult", stdin(t, x.Calls()[0])["prevResult"], nil)
 	if err := invoker(x).Check(t.Context(), a); !errors.Is(err, delegate.ErrResult) {
 		t.Errorf("CHECK: %v", err)
 	}

@@ -122,9 +122,7 @@ func TestPluginRunsInItsRoot(t *testing.T) {
 				if err != nil || strings.TrimSpace(string(out)) != want {
 					t.Errorf("%s printed %q, want %s: %v", name, out, want, err)
 				}
-				if now := whereabouts(t); now != before {
-					t.Errorf("this process was at %s and is at %s", before, now)
-				}
+				nodetest.Equal(t, "this process was at", whereabouts(t), before)
 			})
 		}
 	}

@@ -146,9 +146,7 @@ func TestUndoBudgetIsShared(t *testing.T) {
 				}
 				start := time.Now()
 				err = iv.Undo(ctx, done, coded(105, "no device"))
-				if took := time.Since(start).Round(ms); took != tt.took {
-					t.Errorf("took %v, want %v", took, tt.took)
-				}
+				nodetest.Equal(t, "took", time.Since(start).Round(ms), tt.took)
 				nodetest.Code(t, err, 105)
 				for _, want := range []error{delegate.ErrNotUndone, context.DeadlineExceeded} {
 					if errors.Is(err, want) != (tt.left != nil) {

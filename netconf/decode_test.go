@@ -84,9 +84,7 @@ func TestDecodeErrors(t *testing.T) {
 			t.Parallel()
 			conf, err := netconf.Decode[metaConfig]([]byte(tt.data))
 			tt.want.check(t, err)
-			if conf.Name != "" {
-				t.Errorf("returned with the error: %+v", conf)
-			}
+			nodetest.Equal(t, "returned with the error", conf.Name, "")
 		})
 	}
 	// Texts are about JSON, not about types of Go.
@@ -269,12 +267,8 @@ func TestError(t *testing.T) {
 		{netconf.Error{Kind: netconf.ErrInvalid, Key: "k"}, `invalid configuration: key "k"`, 7},
 	}
 	for _, tt := range tests {
-		if got := tt.err.Error(); got != tt.text {
-			t.Errorf("text is %q, want %q", got, tt.text)
-		}
-		if got := tt.err.CNICode(); got != tt.code {
-			t.Errorf("%v: code is %d, want %d", &tt.err, got, tt.code)
-		}
+		nodetest.Equal(t, "text", tt.err.Error(), tt.text)
+		nodetest.Equal(t, fmt.Sprintf("%v: code", &tt.err), tt.err.CNICode(), tt.code)
 		for _, want := range []error{tt.err.Kind, tt.err.Err} {
 			if want != nil && !errors.Is(&tt.err, want) {
 				t.Errorf("%v is not %v", &tt.err, want)
@@ -328,9 +322,7 @@ func (w wantError) check(t *testing.T, err error) {
 			w.code = 6
 		}
 	}
-	if e.CNICode() != w.code {
-		t.Errorf("CNI code is %d, want %d", e.CNICode(), w.code)
-	}
+	nodetest.Equal(t, "CNI code", e.CNICode(), w.code)
 	got := []string{e.File, e.Network, e.Key}
 	nodetest.Equal(t, "file, network, key", got, []string{w.file, w.network, w.key})
 	if !strings.HasPrefix(err.Error(), "") || !strings.Contains(err.Error(), w.text) {

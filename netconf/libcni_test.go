@@ -55,9 +55,7 @@ func TestParseLikeLibcni(t *testing.T) {
 		if want.CNIVersion == "" {
 			want.CNIVersion = "0.1.0"
 		}
-		if got.CNIVersion() != want.CNIVersion {
-			t.Errorf("%s: version %q, libcni has %q", conf.data, got.CNIVersion(), want.CNIVersion)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: version", conf.data), got.CNIVersion(), want.CNIVersion)
 		if got.DisableCheck() != want.DisableCheck || got.DisableGC() != want.DisableGC {
 			t.Errorf("%s: disable %v %v, libcni has %v %v", conf.data, got.DisableCheck(), got.DisableGC(), want.DisableCheck, want.DisableGC)
 		}
@@ -65,9 +63,7 @@ func TestParseLikeLibcni(t *testing.T) {
 			t.Fatalf("%s: %d plugins, libcni has %d", conf.data, len(got.Plugins()), len(want.Plugins))
 		}
 		for i, p := range got.Plugins() {
-			if p.Type() != want.Plugins[i].Network.Type {
-				t.Errorf("%s: type %q, libcni has %q", conf.data, p.Type(), want.Plugins[i].Network.Type)
-			}
+			nodetest.Equal(t, fmt.Sprintf("%s: type", conf.data), p.Type(), want.Plugins[i].Network.Type)
 			var caps []string
 			for name, declared := range want.Plugins[i].Network.Capabilities {
 				if declared {

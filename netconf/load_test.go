@@ -308,9 +308,7 @@ func TestFilesOfADirectoryThatCannotBeListed(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, f, err)
 			}
 		}
-		if n != 1 {
-			t.Errorf("%s: %d results", name, n)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: results", name), n, 1)
 	}
 }
 

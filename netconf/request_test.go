@@ -2,6 +2,7 @@ package netconf_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -71,9 +72,7 @@ func TestRequest(t *testing.T) {
 			t.Parallel()
 			got, err := n.Request(tt.i, tt.r)
 			nodetest.OK(t, err)
-			if string(got) != tt.want {
-				t.Errorf("got\n%s, want\n%s", got, tt.want)
-			}
+			nodetest.Equal(t, "request", string(got), tt.want)
 			// The same again, and nothing kept of the last time.
 			clear(got)
 			if again, err := n.Request(tt.i, tt.r); err != nil || string(again) != tt.want {
@@ -203,8 +202,6 @@ func TestLegacyArgsReplaceTheAddressesOfTheRuntime(t *testing.T) {
 			"IgnoreUnknown=1;K8S_POD_NAME=p=q;IP=10.0.0.5;MAC=02:00:00:00:00:01",
 		},
 	} {
-		if got := tt.s.LegacyArgs(tt.args); got != tt.want {
-			t.Errorf("%v of %q: got %q, want %q", tt.s, tt.args, got, tt.want)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%v of %q: got", tt.s, tt.args), tt.s.LegacyArgs(tt.args), tt.want)
 	}
 }

@@ -180,9 +180,7 @@ func TestSelectionJSON(t *testing.T) {
 	}
 	wantError{kind: netconf.ErrInvalid, network: "b", key: "mac"}.check(t, s.UnmarshalJSON([]byte(`{"name":"b","mac":"x"}`)))
 	wantError{kind: netconf.ErrDecode, key: "name"}.check(t, s.UnmarshalJSON([]byte(`{"name":"b","name":"c"}`)))
-	if s.Name != "a" {
-		t.Errorf("a failed Unmarshal left %v", s)
-	}
+	nodetest.Equal(t, "left by a failed Unmarshal", s.Name, "a")
 }
 
 func TestCapabilityArgs(t *testing.T) {

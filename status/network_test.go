@@ -127,9 +127,7 @@ func TestNetworks(t *testing.T) {
 				got[i].Default = false
 			}
 			nodetest.Equal(t, "not the default", others, got)
-			if after := encode(t, r); after != before {
-				t.Errorf("the result is now\n%s\nwas\n%s", after, before)
-			}
+			nodetest.Equal(t, "the result is now", encode(t, r), before)
 		})
 	}
 }
@@ -193,9 +191,7 @@ func TestNetworksMadeInGo(t *testing.T) {
 			got, err := status.Networks("n", tt.result, true)
 			nodetest.OK(t, err)
 			nodetest.Equal(t, "got", encode(t, got), tt.want)
-			if v := tt.result.Version(); v != version {
-				t.Errorf("the result's version is now %q", v)
-			}
+			nodetest.Equal(t, "the result's version is now", tt.result.Version(), version)
 		})
 	}
 }
@@ -331,9 +327,7 @@ func TestAnnotationLeavesOutDNSThenDevices(t *testing.T) {
 		if dns, device := strings.Contains(text, `"dns"`), strings.Contains(text, `"device-info"`); dns != tt.dns || device != tt.device || trimmed == tt.dns {
 			t.Errorf("%s: has DNS %v, devices %v, trimmed %v", tt.name, dns, device, trimmed)
 		}
-		if (len(text) <= limit) != tt.fit {
-			t.Errorf("%s: %d bytes", tt.name, len(text))
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: %d bytes", tt.name, len(text)), (len(text) <= limit), tt.fit)
 		var got []status.Network
 		if err := json.Unmarshal([]byte(text), &got); err != nil || len(got) != len(tt.networks) {
 			t.Fatalf("%s: %d networks, %v", tt.name, len(got), err)

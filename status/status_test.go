@@ -76,9 +76,7 @@ func TestCode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := status.Code(tt.err); got != tt.want {
-				t.Errorf("Code = %d, want %d", got, tt.want)
-			}
+			nodetest.Equal(t, "Code", status.Code(tt.err), tt.want)
 			var e *types.Error
 			e, ok := status.Error(tt.err).(*types.Error)
 			if !ok || e == nil {
@@ -91,9 +89,7 @@ func TestCode(t *testing.T) {
 
 func TestNil(t *testing.T) {
 	t.Parallel()
-	if got := status.Code(nil); got != 0 {
-		t.Errorf("Code(nil) = %d", got)
-	}
+	nodetest.Equal(t, "Code of nil", status.Code(nil), 0)
 	// Not a typed nil.
 	if err := status.Error(nil); err != nil {
 		t.Errorf("Error(nil) = %#v", err)
@@ -111,9 +107,7 @@ func TestErrorKeepsDetails(t *testing.T) {
 	want := types.NewError(107, "blue: no device; pool a is empty", "")
 	nodetest.Equal(t, "got", status.Error(fmt.Errorf("blue: %w", in)), error(want))
 	in.Code = 0
-	if got := status.Error(in).Error(); got != "no device; pool a is empty" {
-		t.Errorf("text %q", got)
-	}
+	nodetest.Equal(t, "text", status.Error(in).Error(), "no device; pool a is empty")
 }
 
 // SPEC, STATUS: 50 or 51, with the reason.
@@ -139,9 +133,7 @@ func TestNotReady(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			err := status.NotReady(tt.err)
-			if got := status.Code(err); got != tt.want {
-				t.Errorf("code %d, want %d", got, tt.want)
-			}
+			nodetest.Equal(t, "code", status.Code(err), tt.want)
 			if err.Error() != tt.text {
 				t.Errorf("text %q, want %q", err, tt.text)
 			}
@@ -153,9 +145,7 @@ func TestNotReady(t *testing.T) {
 			if !errors.As(fmt.Errorf("x: %w", err), &e) || e.Code != tt.want || e.Msg != tt.text {
 				t.Errorf("skel finds %+v", e)
 			}
-			if got := status.Code(status.Error(err)); got != tt.want {
-				t.Errorf("through Error: code %d, want %d", got, tt.want)
-			}
+			nodetest.Equal(t, "through Error: code", status.Code(status.Error(err)), tt.want)
 			var own *codeError
 			if errors.As(tt.err, &own) != errors.As(err, &own) {
 				t.Error("errors.As finds other errors than in the reason")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // programs holds the plugins that the test binary can be, by the name of the
@@ -46,13 +47,9 @@ func TestMain(m *testing.M) {
 func executable(t *testing.T, name string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.Symlink(self, path); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink(self, path))
 	return path
 }
 
@@ -140,9 +137,7 @@ func TestFlawsOfAMainAreFound(t *testing.T) {
 			if diff := gocmp.Diff(want, *r.failed, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
-			if advice := strings.Contains(strings.Join(*r.said, "\n"), "skel.PluginMainFuncsWithError"); advice != slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name) {
-				t.Errorf("what to do about errors without a version: %v", advice)
-			}
+			nodetest.Equal(t, "what to do about errors without a version", strings.Contains(strings.Join(*r.said, "\n"), "skel.PluginMainFuncsWithError"), slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name))
 		})
 	}
 }
@@ -177,9 +172,7 @@ func TestBinaryDoesNotWaitForTheRaceDetector(t *testing.T) {
 			conf := onlyChecks(t, "add")
 			conf.Fakes = map[string]delegatetest.Plugin{"one": fake, "two": fake}
 			delegatetest.Conform(t, plugin, conf)
-			if diff := gocmp.Diff(map[string]bool{tt.want: true}, seen); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "environment", seen, map[string]bool{tt.want: true})
 		})
 	}
 }
@@ -200,9 +193,7 @@ func onlyChecks(t *testing.T, some ...string) delegatetest.Config {
 // The path of a socket must be short; a temporary directory may have a long one.
 func TestBinaryWorksInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TMPDIR
 	t.Setenv("TMPDIR", t.TempDir()+strings.Repeat("/a-long-name", 10))
-	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(os.TempDir(), 0o700))
 	delegatetest.Conform(t, binary(executable(t, "meta")), onlyChecks(t, "add", "del"))
 }
 
@@ -217,9 +208,7 @@ func forgetfulMain() {
 func TestATestThatForgetsMainEnds(t *testing.T) {
 	t.Parallel()
 	path := executable(t, "forgetful")
-	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "delegatetest.sock"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(filepath.Dir(path), "delegatetest.sock"), nil, 0o600))
 	cmd := exec.CommandContext(t.Context(), path)
 	cmd.Env = binary(path).Env
 	out, err := cmd.Output()
@@ -227,9 +216,7 @@ func TestATestThatForgetsMainEnds(t *testing.T) {
 		t.Errorf("said %q: %v", out, err)
 	}
 	// A delegate whose test is gone ends too.
-	if err := os.Rename(path, filepath.Join(filepath.Dir(path), "one")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Rename(path, filepath.Join(filepath.Dir(path), "one")))
 	cmd = exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "one"))
 	cmd.Env = binary(path).Env
 	if out, err := cmd.Output(); err == nil || cmd.ProcessState.ExitCode() != 3 {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 var (
@@ -83,9 +84,7 @@ func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 				if diff := cmp.Diff(sorted(fails), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 				}
-				if diff := cmp.Diff([]string{"stderr"}, *r.skipped); diff != "" {
-					t.Errorf("skipped (-want +got):\n%s", diff)
-				}
+				nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
 			})
 		}
 	}
@@ -93,9 +92,7 @@ func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {
 		found[name] = true
 	}
-	if diff := cmp.Diff(sorted(names()), slices.Sorted(maps.Keys(found))); diff != "" {
-		t.Errorf("checks that nothing fails (-all +failed):\n%s", diff)
-	}
+	nodetest.Equal(t, "checks that nothing fails", slices.Sorted(maps.Keys(found)), sorted(names()))
 }
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
@@ -113,9 +110,7 @@ func names() []string {
 func TestConformDocumentsEveryCheck(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("conform.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var there, documented []string
 	for _, c := range delegatetest.Checks() {
 		there = append(there, c.Name+": "+c.Duty)
@@ -123,22 +118,16 @@ func TestConformDocumentsEveryCheck(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^//\t([a-z-]+) {2,}(.*)$`).FindAllStringSubmatch(string(source), -1) {
 		documented = append(documented, match[1]+": "+match[2])
 	}
-	if diff := cmp.Diff(there, documented); diff != "" {
-		t.Errorf("checks (-table +comment):\n%s", diff)
-	}
+	nodetest.Equal(t, "checks", documented, there)
 }
 
 // Each check says why it matters, and names headings that the specification has.
 func TestChecksSayWhyAndWhere(t *testing.T) {
 	t.Parallel()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/containernetworking/cni").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	spec, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "SPEC.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	headings := make(map[string]bool)
 	for _, match := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(string(spec), -1) {
 		headings[strings.ReplaceAll(match[1], "`", "")] = true
@@ -194,9 +183,7 @@ func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 			if diff := cmp.Diff(tt.failed, *r.failed, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
-			if diff := cmp.Diff(tt.skipped, *r.skipped, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("skipped (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "skipped", *r.skipped, tt.skipped)
 		})
 	}
 }
@@ -230,9 +217,7 @@ func TestAnAddThatFailsIsOneFinding(t *testing.T) {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
 	ran := []string{"version", "add", "add-broken", "error", "error-version", "del-unknown", "del-failed", "status"}
-	if diff := cmp.Diff(names(), slices.Concat(ran, *r.skipped), cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Errorf("skipped (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "skipped", slices.Concat(ran, *r.skipped), names(), cmpopts.SortSlices(strings.Compare))
 	if n := strings.Count(strings.Join(*r.said, "\n"), "no free device"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, strings.Join(*r.said, "\n"))
 	}
@@ -366,17 +351,13 @@ func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
 
 	flat = newRecorder(t.Context()).flatT
 	delegatetest.Conform(flat, newMeta().program(), metaConfig)
-	if len(*flat.failed) > 0 {
-		t.Errorf("failed with %q", *flat.said)
-	}
+	nodetest.Equal(t, strings.Join(*flat.said, "\n"), *flat.failed, nil)
 }
 
 func TestFailuresSayWhyAndWhere(t *testing.T) {
 	t.Parallel()
 	findings, err := delegatetest.Findings(t.Context(), newMeta("ignores DEL").program(), metaConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var all []string
 	for f := range findings {
 		all = append(all, f.Name)
@@ -385,9 +366,7 @@ func TestFailuresSayWhyAndWhere(t *testing.T) {
 			t.Errorf("said %s", said)
 		}
 	}
-	if diff := cmp.Diff(names(), all); diff != "" {
-		t.Errorf("checks (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "checks", all, names())
 }
 
 func TestAddOfAChainedPluginGetsPrevResult(t *testing.T) {
@@ -427,9 +406,7 @@ func TestABinaryThatDoesNotEndIsAFinding(t *testing.T) {
 			findings, err := delegatetest.Findings(t.Context(), delegatetest.Binary{
 				Path: script(t, tt.text), Env: []string{"PATH=" + os.Getenv("PATH")},
 			}, conf)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			for f := range findings {
 				if f.Name != "version" || f.Err == nil || !strings.Contains(f.Err.Error(), tt.want) {
 					t.Errorf("%v, want %q", f, tt.want)

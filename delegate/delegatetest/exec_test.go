@@ -16,9 +16,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 var _ invoke.Exec = (*delegatetest.Exec)(nil)
@@ -84,12 +84,8 @@ func TestLiveListsWhatIsAttached(t *testing.T) {
 		{"DEL", "good", "c", "e", false, []string{"baddel c e"}},
 	} {
 		_, err := call(x, step.command, step.typ, step.container, step.ifname, `{"cniVersion":"1.0.0"}`)
-		if (err != nil) != step.fails {
-			t.Errorf("step %d: %v", i, err)
-		}
-		if diff := cmp.Diff(step.live, x.Live()); diff != "" {
-			t.Errorf("step %d, %s %s: alive (-want +got):\n%s", i, step.command, step.typ, diff)
-		}
+		nodetest.Equal(t, fmt.Sprintf("step %d: %v", i, err), err != nil, step.fails)
+		nodetest.Equal(t, fmt.Sprintf("step %d, %s %s: alive", i, step.command, step.typ), x.Live(), step.live)
 	}
 }
 
@@ -106,16 +102,12 @@ func TestCallsAreRecordedAsCopies(t *testing.T) {
 	}}
 	in[0], env[0] = 'x', "x" // the calls are copies
 	got := x.Calls()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", got, want)
 	got[0].Plugin = "x" // so is the list
 	if _, err := x.ExecPlugin(t.Context(), "/opt/p", nil, []string{"CNI_COMMAND=GC", "garbage"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"ADD p e", "GC p"}, x.Trace()); diff != "" {
-		t.Errorf("trace (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "trace", x.Trace(), []string{"ADD p e", "GC p"})
 }
 
 func TestAnUnknownPluginIsAnError(t *testing.T) {
@@ -130,9 +122,7 @@ func TestAnUnknownPluginIsAnError(t *testing.T) {
 	if _, err := new(delegatetest.Exec).ExecPlugin(t.Context(), "/bin/c", nil, []string{"CNI_COMMAND=ADD"}); err == nil {
 		t.Error("ran what is not there")
 	}
-	if got := new(delegatetest.Exec).Live(); len(got) > 0 {
-		t.Errorf("alive in nothing: %q", got)
-	}
+	nodetest.Equal(t, "alive in nothing", new(delegatetest.Exec).Live(), nil)
 }
 
 func TestResultAnswersInTheVersionOfTheConfiguration(t *testing.T) {

@@ -7,23 +7,20 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestNewNetNSMakesANewNamespaceAndRemovesIt(t *testing.T) {
 	t.Parallel()
 	here, err := os.Stat("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	seen := []os.FileInfo{here}
 	for range 3 {
 		path, remove, err := delegatetest.NewNetNS(t.TempDir(), "c1")
 		if errors.Is(err, errors.ErrUnsupported) {
 			t.Skip(err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		info, err := os.Stat(path)
 		if err != nil {
 			remove()

@@ -24,6 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -224,12 +225,8 @@ func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	if o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
 		t.Errorf("printed %q: %v", o.Stdout, o.Err())
 	}
-	if diff := cmp.Diff([]string{"X=1", "CNI_ARGS=kept", "CNI_COMMAND=GC", "CNI_PATH=/p"}, seen); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, c.Env); diff != "" {
-		t.Errorf("the caller's was changed (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "environment", seen, []string{"X=1", "CNI_ARGS=kept", "CNI_COMMAND=GC", "CNI_PATH=/p"})
+	nodetest.Equal(t, "the caller's was changed", c.Env, before)
 }
 
 func TestAPanicIsStatusTwo(t *testing.T) {

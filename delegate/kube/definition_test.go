@@ -30,9 +30,7 @@ func TestDefinitionsComeOutOfTheViewWithoutARequest(t *testing.T) {
 			t.Fatalf("error %v, definition (-want +got):\n%s", err, diff)
 		}
 	}
-	if n := len(s.Requests()); n != before {
-		t.Errorf("%d requests, want none", n-before)
-	}
+	nodetest.Equal(t, "requests", len(s.Requests()), before)
 	for _, r := range s.Requests() {
 		if r.UserAgent != "multinetd" || r.Verb != "watch" || r.Namespace != "" {
 			t.Errorf("request %+v, want one watch of all namespaces by multinetd", r)
@@ -108,9 +106,7 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 			if notFound := test.code == 7; errors.Is(err, netconf.ErrNotFound) != notFound || errors.Is(err, ErrNotFound) != notFound {
 				t.Errorf("error %v: is ErrNotFound %v, want %v", err, !notFound, notFound)
 			}
-			if n := s.Count("get", ""); n != 1 {
-				t.Errorf("%d requests, want 1", n)
-			}
+			nodetest.Equal(t, "requests", s.Count("get", ""), 1)
 		})
 	}
 }
@@ -135,9 +131,7 @@ func TestADefinitionIsWaitedFor(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
-	if n := s.Count("get", ""); n != 0 {
-		t.Errorf("%d requests, want none: the watch brings it", n)
-	}
+	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 }
 
 func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
@@ -211,9 +205,7 @@ func TestANameThatIsNoneIsNotLookedUp(t *testing.T) {
 			t.Errorf("%+v: %v, want ErrInvalid", r, err)
 		}
 	}
-	if n := s.Count("get", ""); n != 0 {
-		t.Errorf("%d requests, want none", n)
-	}
+	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 }
 
 func TestAViewThatIsTooOldSaysSo(t *testing.T) {

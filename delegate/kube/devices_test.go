@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // resourceSlice is one of node1's devices, with the attribute in it that is given.
@@ -51,18 +52,14 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	other.Spec.NodeName = new("node2")
 	kubetest.Put(s, other)
 	v := synced(t, s, Config{Node: "node1"})
-	if n := s.Count("", "resourceslices"); n != 0 {
-		t.Errorf("%d requests before anybody has asked", n)
-	}
+	nodetest.Equal(t, "requests before anybody has asked", s.Count("", "resourceslices"), 0)
 	for range 2 {
 		wantAttributes(t, v, "vf-0", map[string]string{"k8s.cni.cncf.io/resourceName": "vendor.example/vf"})
 		wantAttributes(t, v, "vf-1", map[string]string{"nic.example/model": "x"})
 		wantAttributes(t, v, "withdrawn", nil)
 		wantAttributes(t, v, "none", nil)
 	}
-	if n := s.Count("", "resourceslices"); n != 1 {
-		t.Errorf("%d requests, want one watch", n)
-	}
+	nodetest.Equal(t, "requests", s.Count("", "resourceslices"), 1)
 	if all := v.Resources(); all[len(all)-1].Name != "resourceslices" || all[len(all)-1].Objects != 6 {
 		t.Errorf("resources: %+v", all)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -114,9 +113,7 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 		settle(time.Hour)
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"no blue/x"}, sent(api)); diff != "" {
-			t.Errorf("after an hour: %s", diff)
-		}
+		nodetest.Equal(t, "after an hour", sent(api), []string{"no blue/x"})
 	})
 }
 
@@ -148,15 +145,11 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 				synctest.Wait() // the first is on its way
 			}
 		}
-		if d := time.Since(begin); d != 0 {
-			t.Errorf("adding Events has taken %v", d)
-		}
+		nodetest.Equal(t, "adding Events has taken", time.Since(begin), 0)
 		wantStats(t, e, 0, 2*eventQueue-1)
 		begin = time.Now()
 		stop()
-		if d := time.Since(begin); d != eventFlush {
-			t.Errorf("the end has taken %v, want %v", d, eventFlush)
-		}
+		nodetest.Equal(t, "the end has taken", time.Since(begin), eventFlush)
 		wantStats(t, e, 0, 3*eventQueue)
 	})
 }
@@ -172,9 +165,7 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 		synctest.Wait()
 		begin := time.Now()
 		stop()
-		if d := time.Since(begin); d != time.Second {
-			t.Errorf("the end has taken %v, want 1s", d)
-		}
+		nodetest.Equal(t, "the end has taken", time.Since(begin), time.Second)
 		wantStats(t, e, 10, 0)
 	})
 }
@@ -226,9 +217,7 @@ func TestAnEventIsTriedForTenMinutes(t *testing.T) {
 		// It was never told, so it is worth telling.
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
-		if n := api.count(); n != 1 {
-			t.Errorf("%d requests for the next one, want 1", n)
-		}
+		nodetest.Equal(t, "requests for the next one", api.count(), 1)
 	})
 }
 
@@ -267,9 +256,7 @@ func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
 				ev := <-e.queue
 				got = ev.about.Kind + " " + ev.about.Namespace + "/" + ev.about.Name + " " + e.instance
 			}
-			if got != test.want {
-				t.Errorf("%q, want %q", got, test.want)
-			}
+			nodetest.Equal(t, "got", got, test.want)
 		})
 	}
 }

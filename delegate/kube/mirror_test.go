@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -78,9 +79,7 @@ func TestAMirrorFollowsTheStore(t *testing.T) {
 	list := nad.Definition{Ref: ref("blue", "list"), UID: "u2", Version: "2", Config: `{"name":"l","plugins":[{"type":"x"}]}`}
 	mirroring(t, dir, func(st *store[known], settle func(), log *logText) {
 		settle()
-		if files := tree(t, dir); files != nil {
-			t.Errorf("before the store has synced: %q", files)
-		}
+		nodetest.Equal(t, "before the store has synced", tree(t, dir), nil)
 		_ = st.Replace([]any{object(single), object(list)}, "2")
 		settle()
 		want := []string{"blue", "blue/list.conflist", "blue/list.key", "blue/storage.conf", "blue/storage.key"}
@@ -101,12 +100,8 @@ func TestAMirrorFollowsTheStore(t *testing.T) {
 		bad.err = errors.New("cannot be used")
 		_ = st.Update(bad)
 		settle()
-		if files := tree(t, dir); files != nil {
-			t.Errorf("after all have gone: %q", files)
-		}
-		if log.String() != "" {
-			t.Errorf("log %q", log)
-		}
+		nodetest.Equal(t, "after all have gone", tree(t, dir), nil)
+		nodetest.Equal(t, "log", log.String(), "")
 	})
 }
 
@@ -129,9 +124,7 @@ func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
 	nodetest.OK(t, err)
 	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
 		settle()
-		if files := tree(t, dir); len(files) != 9 {
-			t.Errorf("before the store has synced: %q, want all that was there", files)
-		}
+		nodetest.Equal(t, "before the store has synced", len(tree(t, dir)), 9)
 		_ = st.Replace([]any{object(kept)}, "9")
 		settle()
 	})
@@ -153,18 +146,14 @@ func TestAMirrorThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 		_ = st.Replace([]any{object(d), object(nad.Definition{Ref: ref("blue", "other"), Config: config})}, "1")
 		time.Sleep(10 * mirrorRetry)
 		settle()
-		if n := strings.Count(log.String(), "\n"); n != 1 {
-			t.Errorf("log %q, want one line", log)
-		}
+		nodetest.Equal(t, fmt.Sprintf("lines of %q", log), strings.Count(log.String(), "\n"), 1)
 		nodetest.OK(t, os.Remove(dir))
 		time.Sleep(mirrorRetry)
 		settle()
 		if got, err := nad.Load(os.DirFS(dir), d.Ref); err != nil || got != d {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if n := strings.Count(log.String(), "\n"); n != 2 {
-			t.Errorf("log %q, want another line", log)
-		}
+		nodetest.Equal(t, fmt.Sprintf("lines of %q", log), strings.Count(log.String(), "\n"), 2)
 	})
 }
 

@@ -104,9 +104,7 @@ func TestALookUpTakesAPartOfTheTime(t *testing.T) {
 			waiting, cancel := within(tt.ctx, tt.limit)
 			<-waiting.Done()
 			cancel()
-			if took := time.Since(start); took != tt.want {
-				t.Errorf("%v, want %v", took, tt.want)
-			}
+			nodetest.Equal(t, "got", time.Since(start), tt.want)
 		}
 	})
 }

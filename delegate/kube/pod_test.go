@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -66,9 +67,7 @@ func TestWhoseThePodIs(t *testing.T) {
 			if cached, ok := v.KnownPod(web(test.uid)); ok != (test.code == 0) || ok && cached.UID != got.UID {
 				t.Errorf("cached: %+v, %v", cached, ok)
 			}
-			if n, want := len(s.Requests())-before, map[bool]int{true: 0, false: 1}[test.code == 0]; n != want {
-				t.Errorf("%d requests, want %d", n, want)
-			}
+			nodetest.Equal(t, "requests", len(s.Requests())-before, map[bool]int{true: 0, false: 1}[test.code == 0])
 		})
 	}
 }
@@ -111,9 +110,7 @@ func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
-	if n := s.Count("list", "pods"); n != 0 {
-		t.Errorf("%d requests, want none: the watch brings it", n)
-	}
+	nodetest.Equal(t, "requests", s.Count("list", "pods"), 0)
 }
 
 func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
@@ -139,9 +136,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && code(err) != 11 {
 				t.Errorf("pod %+v, error %v, want %v", got, err, test.want)
 			}
-			if n := s.Count("list", "pods"); n != 1 {
-				t.Errorf("%d requests, want 1", n)
-			}
+			nodetest.Equal(t, "requests", s.Count("list", "pods"), 1)
 		})
 	}
 }
@@ -154,9 +149,7 @@ func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 	if _, err := v.Pod(t.Context(), web("u1")); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
 		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
 	}
-	if n := s.Count("", "pods"); n != 0 {
-		t.Errorf("%d requests for pods, want none", n)
-	}
+	nodetest.Equal(t, "requests for pods", s.Count("", "pods"), 0)
 }
 
 // A node whose runtime passes the annotations of pods costs the API server no watch of
@@ -228,8 +221,6 @@ func TestThePodHasTheNamesOfItsClaims(t *testing.T) {
 		},
 	} {
 		_, got, _ := keepPod(pod("u1", test.edit))
-		if diff := cmp.Diff(test.want, got.Claims); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		nodetest.Equal(t, what, got.Claims, test.want)
 	}
 }

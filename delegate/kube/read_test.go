@@ -2,12 +2,14 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -26,9 +28,7 @@ func TestKnownDefinitionWaitsForNothing(t *testing.T) {
 	if _, err := v.KnownDefinition(t.Context(), ref("blue", "other")); !errors.Is(err, ErrNotFound) || !errors.Is(err, netconf.ErrNotFound) || code(err) != 7 {
 		t.Errorf("err = %v", err)
 	}
-	if n := s.Count("get", ""); n > 0 {
-		t.Errorf("%d requests", n)
-	}
+	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 	s.Stop()
 	away := open(t, s, Config{})
 	if _, err := away.KnownDefinition(briefly(t), want.Ref); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
@@ -133,9 +133,7 @@ func TestOnDefinitionTellsOfEachChange(t *testing.T) {
 	v.OnDefinition(func(r nad.Ref) { told <- r })
 	next := func(what, name string) {
 		t.Helper()
-		if got := <-told; got != (nad.Ref{Namespace: "blue", Name: name}) {
-			t.Errorf("%s: told of %v", what, got)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: told of", what), <-told, nad.Ref{Namespace: "blue", Name: name})
 	}
 	next("one that is known", "old")
 	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"x"}`})

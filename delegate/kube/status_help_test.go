@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -151,9 +152,7 @@ func (a *fakeAPI) view(tb testing.TB) *View {
 	tb.Helper()
 	a.start = time.Now()
 	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler), ctx: tb.Context()}
-	if err := v.clients(); err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, v.clients())
 	for _, c := range []client{v.core, v.events} {
 		c.group.(*rest.RESTClient).Client = &http.Client{Transport: a} //nolint:forcetypeassert // what clients makes
 	}

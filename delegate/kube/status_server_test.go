@@ -78,9 +78,7 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 		after := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name)
 		before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
 		before.ResourceVersion, before.ManagedFields, after.ManagedFields = after.ResourceVersion, nil, nil
-		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("more than the annotation has changed: %s", diff)
-		}
+		nodetest.Equal(t, "the pod but for the annotation", after, before)
 	}
 	for i := range 5 { // DEL
 		pod := aPod(fmt.Sprint("p", i))
@@ -96,9 +94,7 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 	}{
 		{"patch", "pods/status", 5}, {"create", "events", 5}, {"", "pods", 0}, {"get", "", 0},
 	} {
-		if n := s.server.Count(count.verb, count.resource); n != count.want {
-			t.Errorf("%s %s: %d requests, want %d", count.verb, count.resource, n, count.want)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s %s: requests", count.verb, count.resource), s.server.Count(count.verb, count.resource), count.want)
 	}
 }
 

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -218,29 +219,21 @@ func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
 					b.added(strconv.Itoa(i))
 				}
 				settle(999 * time.Millisecond)
-				if n := b.api.count(); n != test.want {
-					b.Errorf("%d requests in the first second, want %d", n, test.want)
-				}
+				nodetest.Equal(b, "requests in the first second", b.api.count(), test.want)
 				waits := aPod("waits")
 				b.set(waits.Container, aStatus("waits"))
 				begin := time.Now()
 				if err := b.Wait(b.Context(), waits); err != nil {
 					b.Error(err)
 				}
-				if d := time.Since(begin); d != 0 {
-					b.Errorf("an ADD has waited for %v", d)
-				}
+				nodetest.Equal(b, "an ADD has waited for", time.Since(begin), 0)
 				// Also one that is in the backlog already.
 				if err := b.Wait(b.Context(), aPod("109")); err != nil {
 					b.Error(err)
 				}
-				if d := time.Since(begin); d != 0 {
-					b.Errorf("an ADD has waited for %v", d)
-				}
+				nodetest.Equal(b, "an ADD has waited for", time.Since(begin), 0)
 				settle(time.Minute)
-				if n := b.api.count(); n != 111-test.want {
-					b.Errorf("%d requests afterwards, want %d", n, 111-test.want)
-				}
+				nodetest.Equal(b, "requests afterwards", b.api.count(), 111-test.want)
 			})
 		})
 	}
@@ -314,9 +307,7 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 					b.set(pod.Container, aStatus("a"))
 					begin := time.Now()
 					err := b.Wait(b.Context(), pod)
-					if d := time.Since(begin); d != test.want {
-						b.Errorf("waited for %v, want %v", d, test.want)
-					}
+					nodetest.Equal(b, "waited for", time.Since(begin), test.want)
 					checkNotWritten(b, err, test.fails && policy == StatusRequire)
 				})
 			})
@@ -357,23 +348,17 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 					return time.Since(begin)
 				}
 				b.api.fail(repeat(test.answer, 6)...)
-				if d := wait("a"); d != test.first {
-					b.Errorf("the first ADD has waited for %v, want %v", d, test.first)
-				}
+				nodetest.Equal(b, "the first ADD has waited for", wait("a"), test.first)
 				synctest.Wait()
 				for _, name := range []string{"b", "c"} {
-					if d := wait(name); d != 0 {
-						b.Errorf("the ADD of %s has waited for %v", name, d)
-					}
+					nodetest.Equal(b, fmt.Sprintf("the ADD of %s has waited for", name), wait(name), 0)
 				}
 				settle(2 * time.Minute)
 				if s := b.Stats(); s.Written != 3 || s.Pending != 0 {
 					b.Errorf("%+v, want 3 written", s)
 				}
 				b.api.fail(answer{delay: 300 * time.Millisecond})
-				if d := wait("d"); d != 300*time.Millisecond {
-					b.Errorf("the ADD afterwards has waited for %v, want 300ms", d)
-				}
+				nodetest.Equal(b, "the ADD afterwards has waited for", wait("d"), 300*time.Millisecond)
 			})
 		})
 	}

@@ -134,9 +134,7 @@ func TestRemovingATaintEndsWithItsContext(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node1") {
 		t.Errorf("err = %v", err)
 	}
-	if got := len(taints(s)); got != 1 {
-		t.Errorf("%d taints", got)
-	}
+	nodetest.Equal(t, "taints", len(taints(s)), 1)
 	if err := open(t, s, Config{}).RemoveTaint(t.Context(), notReady); err == nil {
 		t.Error("no node, and no error")
 	}

@@ -76,9 +76,7 @@ func TestRequestsAreObservedInTheWordsOfARole(t *testing.T) {
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://api"+path, nil)
 		nodetest.OK(t, err)
-		if got := requestOf(req); got != want {
-			t.Errorf("%s: %+v, want %+v", target, got, want)
-		}
+		nodetest.Equal(t, target, requestOf(req), want)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // An api is an API server in the same goroutine bubble as its client.
@@ -131,9 +133,7 @@ func TestAWatchThatIsDownForLongIsLogged(t *testing.T) {
 	inBubble(t, a, func(s *source, st *store[known], log *logText) {
 		time.Sleep(downAfter - time.Second)
 		synctest.Wait()
-		if log.String() != "" {
-			t.Errorf("logged too early: %s", log)
-		}
+		nodetest.Equal(t, "logged too early", log.String(), "")
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no route to host") || !strings.Contains(log.String(), "level=WARN") {

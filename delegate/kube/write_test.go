@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,18 +87,12 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 					times = append(times, r.At)
 				}
 				wantTimes(t, test.answers, test.want, times)
-				if diff := cmp.Diff(test.stats, b.Stats()); diff != "" {
-					t.Errorf("statistics: %s", diff)
-				}
+				nodetest.Equal(t, "statistics", b.Stats(), test.stats)
 				if b.isAway() {
 					t.Error("away after an answer")
 				}
-				if n := len(events.queue); n != test.events {
-					t.Errorf("%d Events, want %d", n, test.events)
-				}
-				if gone := test.stats.Gone > 0; gone != (len(b.pods) == 0) {
-					t.Errorf("%d pods are remembered", len(b.pods))
-				}
+				nodetest.Equal(t, "Events", len(events.queue), test.events)
+				nodetest.Equal(t, fmt.Sprintf("%d pods are remembered", len(b.pods)), test.stats.Gone > 0, len(b.pods) == 0)
 			})
 		})
 	}
@@ -145,9 +138,7 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 				adding.Wait()
 				settle(time.Minute)
 				b.wantRequests(110, "in all")
-				if b.api.peak != requestsAtATime {
-					b.Errorf("%d requests at a time, want %d", b.api.peak, requestsAtATime)
-				}
+				nodetest.Equal(b, "requests at a time", b.api.peak, requestsAtATime)
 			})
 		})
 	}
@@ -210,9 +201,7 @@ func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 			b.Errorf("%+v after two seconds, want 21 written", s)
 		}
 		settle(time.Hour)
-		if n := b.api.count(); n != 0 {
-			b.Errorf("%d more requests", n)
-		}
+		nodetest.Equal(b, "more requests", b.api.count(), 0)
 	})
 }
 
@@ -332,9 +321,7 @@ func TestAFightOverAStatusIsSlowAndToldOnce(t *testing.T) {
 			settle(time.Second)
 		}
 		b.wantRequests(4, "in 2 minutes")
-		if n := len(events.queue); n != 1 {
-			b.Errorf("%d Events, want 1", n)
-		}
+		nodetest.Equal(b, "Events", len(events.queue), 1)
 		if n := b.Stats().Overwritten; n < 4 || n > 5 {
 			b.Errorf("%d times somebody else, want 4", n)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -38,9 +37,7 @@ func TestExecCallsResidentsForTheirTypesOnly(t *testing.T) {
 	nodetest.OK(t, iv.Del(t.Context(), done))
 	for x, typ := range map[*delegatetest.Exec]string{far: "far", near: "near"} {
 		want := []string{"ADD " + typ + " eth0", "CHECK " + typ + " eth0", "STATUS " + typ, "GC " + typ, "DEL " + typ + " eth0"}
-		if d := cmp.Diff(want, x.Trace()); d != "" {
-			t.Errorf("%s (-want +got):\n%s", typ, d)
-		}
+		nodetest.Equal(t, typ, x.Trace(), want)
 	}
 	x := n.Exec(near)
 	path, err := x.FindInPath("far", nil)
@@ -65,9 +62,7 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: [][2]string{{"CNI_NETNS_OVERRIDE", "1"}}}
 	versions, err := cni.ValidateNetworkList(t.Context(), list)
 	nodetest.OK(t, err)
-	if len(versions) != 0 {
-		t.Errorf("capabilities %q", versions)
-	}
+	nodetest.Equal(t, "capabilities", versions, nil)
 	info, err := cni.GetVersionInfo(t.Context(), "first")
 	nodetest.OK(t, err)
 	if got := fmt.Sprint(info.SupportedVersions()); !strings.Contains(got, "1.1.0") {
@@ -79,9 +74,7 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	nodetest.OK(t, cni.GetStatusNetworkList(t.Context(), list))
 	nodetest.OK(t, cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}))
 	nodetest.OK(t, cni.DelNetworkList(t.Context(), list, rt))
-	if live := far.Live(); len(live) > 0 {
-		t.Errorf("alive: %q", live)
-	}
+	nodetest.Equal(t, "alive", far.Live(), nil)
 	for _, c := range far.Calls() {
 		if c.Command == "ADD" && c.Plugin == "second" && !strings.Contains(string(c.Stdin), "prevResult") {
 			t.Errorf("no prevResult in %s", c.Stdin)
@@ -141,13 +134,9 @@ func TestExecRefusesWhatSkelRefuses(t *testing.T) {
 		"no path":         {"ADD", "c1", "CNI_PATH="},
 	} {
 		_, err := n.exec(t.Context(), "p", tt.command, tt.id, tt.env)
-		if status.Code(err) != 4 {
-			t.Errorf("%s: %v", name, err)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: %v", name, err), status.Code(err), 4)
 	}
-	if calls := x.Trace(); len(calls) > 0 {
-		t.Errorf("called: %q", calls)
-	}
+	nodetest.Equal(t, "called", x.Trace(), nil)
 	_, err := n.exec(t.Context(), "p", "ADD", "c1", "CNI_NETNS_OVERRIDE=", "CNI_NETNS=/proc/self/ns/net")
 	nodetest.Code(t, err, types.ErrInvalidNetNS)
 }
@@ -219,9 +208,7 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	nodetest.Equal(t, "beside the ADD", x.Trace(), []string{"ADD p eth0", "DEL p eth0"})
 	close(out)
 	nodetest.OK(t, nodetest.Come(t, deleted, "the DEL"))
-	if live := x.Live(); len(live) > 0 {
-		t.Errorf("alive: %q", live)
-	}
+	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
 func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {

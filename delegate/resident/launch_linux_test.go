@@ -119,9 +119,7 @@ func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, s.State, s.Err)
 		}
 	}
-	if len(got) != 2 {
-		t.Errorf("%d residents", len(got))
-	}
+	nodetest.Equal(t, "residents", len(got), 2)
 }
 
 // A missing directory launches nothing. One that other users may write to is an

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // connected returns the host's side of a pipe, and the other end of the pipe.
@@ -49,15 +50,11 @@ func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
 				t.Errorf("err = %v", err)
 			}
 		}
-		if took := time.Since(start); took != 3*time.Second {
-			t.Errorf("after %v", took)
-		}
+		nodetest.Equal(t, "after", time.Since(start), 3*time.Second)
 		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errLost) {
 			t.Errorf("err = %v", err)
 		}
-		if took := time.Since(start); took != writeTimeout {
-			t.Errorf("after %v", took)
-		}
+		nodetest.Equal(t, "after", time.Since(start), writeTimeout)
 		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)
 		}
@@ -113,9 +110,7 @@ func TestFailuresAreSentWhole(t *testing.T) {
 			t.Errorf("%v: %+v, want %+v", tt.want, got, tt.want)
 		}
 	}
-	if got := said(errors.New("lost")); got != nil {
-		t.Errorf("%+v", got)
-	}
+	nodetest.Equal(t, "got", said(errors.New("lost")), nil)
 }
 
 // Whatever is received, a host neither panics nor hangs.

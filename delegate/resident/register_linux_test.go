@@ -250,9 +250,7 @@ func TestUnidentifiedPeersAreRefused(t *testing.T) {
 	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "the user of its process is unknown") {
 		t.Errorf("err = %v", err)
 	}
-	if all := n.Plugins(); len(all) > 0 {
-		t.Errorf("entered: %v", all)
-	}
+	nodetest.Equal(t, "entered", n.Plugins(), nil)
 }
 
 // told returns a channel of the lists that d receives.
@@ -350,9 +348,7 @@ func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 			if err := nodetest.Come(t, r.err, "the end"); !errors.Is(err, resident.ErrRefused) && !errors.Is(err, resident.ErrLost) {
 				t.Errorf("err = %v", err)
 			}
-			if got := n.states(); len(got) != 0 {
-				t.Errorf("left: %q", got)
-			}
+			nodetest.Equal(t, "left", n.states(), nil)
 			fail = false
 			n.serve(newPlugin("20", "b", fakes("a"), "a"))
 			_, err := n.exec(t.Context(), "a", "ADD", "c1")

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // ended checks that Serve has returned, without an error.
@@ -83,9 +84,7 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 			r.attach(request(verb, "c4")).wantOK(t)
 		}
 		r.get(wire.PathHealth).wantOK(t)
-		if d := time.Since(start); d != 0 {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), 0)
 		// A DEL of the container that is worked on ends that.
 		r.do(request("DEL", "c1")).wantOK(t)
 		add().want(t, 500, 11, "cancelled by DEL")
@@ -304,9 +303,7 @@ func TestDrainingKeepsNoConnection(t *testing.T) {
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
 		s.service().ServeHTTP(w, httptest.NewRequestWithContext(context.WithValue(t.Context(), callerKey{}, caller{0, true}), http.MethodGet, wire.PathHealth, nil))
-		if got := w.Header().Get("Connection"); got != want {
-			t.Errorf("Connection %q, want %q", got, want)
-		}
+		nodetest.Equal(t, "Connection", w.Header().Get("Connection"), want)
 		s.service().flight.advance(draining)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -36,9 +37,7 @@ func post(t *testing.T, s *Server, method, path, body string) (a answer) {
 	if a.err != nil {
 		t.Fatal(a.err)
 	}
-	if v := a.header.Get(wire.VersionHeader); v != "1" {
-		t.Errorf("%s %s: %s %q", method, path, wire.VersionHeader, v)
-	}
+	nodetest.Equal(t, fmt.Sprintf("%s %s: %s", method, path, wire.VersionHeader), a.header.Get(wire.VersionHeader), "1")
 	return a
 }
 
@@ -81,9 +80,7 @@ func TestMethodsOfEachPath(t *testing.T) {
 					}
 					continue
 				}
-				if got := a.header.Get("Allow"); got != allow {
-					t.Errorf("%s: Allow %q, want %q", method, got, allow)
-				}
+				nodetest.Equal(t, fmt.Sprintf("%s: Allow", method), a.header.Get("Allow"), allow)
 				if method == "HEAD" {
 					a.body = `{"code":999}`
 				}
@@ -179,13 +176,9 @@ func TestMessagesOfMultus(t *testing.T) {
 			} else {
 				want = fixture(t, tt.answer)
 			}
-			if got := a.header.Get("Content-Type"); got != ct {
-				t.Errorf("Content-Type %q, want %q", got, ct)
-			}
+			nodetest.Equal(t, "Content-Type", a.header.Get("Content-Type"), ct)
 			if want == "" {
-				if a.body != "" {
-					t.Errorf("body %q", a.body)
-				}
+				nodetest.Equal(t, "body", a.body, "")
 				return
 			}
 			sameJSON(t, want, a.body)
@@ -231,12 +224,8 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 			}
 			for _, verb := range []string{"ADD", "DEL"} {
 				a := post(t, &Server{Commands: f.commands()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
-				if a.status != tt.status {
-					t.Errorf("%s: status %d", verb, a.status)
-				}
-				if ct := a.header.Get("Content-Type"); ct != "application/json" {
-					t.Errorf("%s: Content-Type %q", verb, ct)
-				}
+				nodetest.Equal(t, fmt.Sprintf("%s: status", verb), a.status, tt.status)
+				nodetest.Equal(t, fmt.Sprintf("%s: Content-Type", verb), a.header.Get("Content-Type"), "application/json")
 				sameJSON(t, tt.want, a.body)
 			}
 			nodetest.Equal(t, "calls", f.Taken(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
@@ -279,9 +268,7 @@ func TestAttachCommandsAreServed(t *testing.T) {
 	}
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("CHECK", "c1")))).wantOK(t)
-	if got != podsConf {
-		t.Errorf("configuration %s", got)
-	}
+	nodetest.Equal(t, "configuration", got, podsConf)
 	post(t, s(), "GET", wire.PathAttach, "").want(t, 404, 999, "does not list")
 	post(t, bare(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "does not attach")
 	post(t, bare(), "PUT", wire.PathAttach, "{}").want(t, 404, 999, "")
@@ -348,9 +335,7 @@ func TestUnknownPathIs404(t *testing.T) {
 func TestOtherPathsAreServedOnTheSameSocket(t *testing.T) {
 	t.Parallel()
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
-	if a := post(t, &Server{Commands: (&fake{}).commands(), Other: other}, "GET", "/metrics", ""); a.body != "/metrics" {
-		t.Errorf("%d %q", a.status, a.body)
-	}
+	nodetest.Equal(t, "body", post(t, &Server{Commands: (&fake{}).commands(), Other: other}, "GET", "/metrics", "").body, "/metrics")
 }
 
 func TestInfo(t *testing.T) {
@@ -620,9 +605,7 @@ func TestConfiguration(t *testing.T) {
 		} else if err != nil || string(o.args.StdinData) != conf {
 			t.Errorf("%s: %q, %v", conf, o.args.StdinData, err)
 		}
-		if o.network != want.network {
-			t.Errorf("%s: network %q", conf, o.network)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: network", conf), o.network, want.network)
 	}
 }
 
@@ -721,9 +704,7 @@ func TestResultsOfAPlugin(t *testing.T) {
 				a.wantOK(t)
 				sameJSON(t, `{"Result":`+tt.want+`}`, a.body)
 			}
-			if undone != tt.undone {
-				t.Errorf("undone: %v", undone)
-			}
+			nodetest.Equal(t, "undone", undone, tt.undone)
 		})
 	}
 }

@@ -104,9 +104,7 @@ func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands()})
 		start := time.Now()
 		r.do(request("ADD", "c1")).wantOK(t)
-		if d := time.Since(start); d != 6*readTimeout {
-			t.Errorf("after %v", d)
-		}
+		nodetest.Equal(t, "after", time.Since(start), 6*readTimeout)
 		f.want(t, "ADD c1", "end ADD c1")
 
 		c := r.connect()
@@ -164,9 +162,7 @@ func TestStrangers(t *testing.T) {
 						a.want(t, 403, 999, "may not connect")
 					}
 				}
-				if calls := f.Taken(); tt.ok != (len(calls) == 1) {
-					t.Errorf("calls %q", calls)
-				}
+				nodetest.Equal(t, "calls", tt.ok, len(f.Taken()) == 1)
 				all := seen.Taken()
 				if tt.ok {
 					return
@@ -221,16 +217,12 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 		for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo} {
 			r.get(path).wantOK(t)
 		}
-		if d := time.Since(start); d != 0 {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), 0)
 		close(g)
 		for _, wait := range waits[:inFlight+queued] {
 			wait().wantOK(t)
 		}
-		if n := most.Load(); n != inFlight {
-			t.Errorf("%d ran at once", n)
-		}
+		nodetest.Equal(t, "ran at once", most.Load(), inFlight)
 		r.idle()
 	})
 }
@@ -272,9 +264,7 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		synctest.Wait()
 		dels = append(dels, r.begin(request("DEL", "c2")))
 		synctest.Wait()
-		if s := r.Loads(); s["del"] != (Load{2, 1}) {
-			t.Errorf("%+v", s)
-		}
+		nodetest.Equal(t, "load", r.Loads()["del"], Load{2, 1})
 		r.do(request("GC", "")).want(t, 503, 11, "too many")
 		r.do(request("ADD", "c3")).wantOK(t)
 		var asked []func() answer
@@ -289,15 +279,11 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		synctest.Wait()
 		r.do(request("STATUS", "")).want(t, 503, 50, "too many")
 		waits().want(t, 503, 50, "operation timed out") // waiting is of it
-		if d := time.Since(start); d != time.Second {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), time.Second)
 		for _, wait := range asked {
 			wait().want(t, 500, 50, "operation timed out")
 		}
-		if d := time.Since(start); d != 2*time.Second {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), 2*time.Second)
 		close(g)
 		for _, wait := range dels {
 			wait().wantOK(t)
@@ -320,9 +306,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("ADD", "c1"))
 		byLane().want(t, 503, 11, "timed out in the queue")
 		byContainer().want(t, 503, 11, "timed out in the queue")
-		if d := time.Since(start); d != 30*time.Second {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), 30*time.Second)
 		hurried := request("ADD", "c2")
 		hurried.DeadlineMs = 1000
 		r.do(hurried).want(t, 503, 11, "operation timed out")

@@ -59,9 +59,7 @@ func TestDirectoryOfTheSocketIsMadeAndNotEmptied(t *testing.T) {
 	socket := base + "/a/b/s"
 	nodetest.OK(t, listenOn(t, socket).Close())
 	for _, dir := range []string{base + "/a", base + "/a/b"} {
-		if m := mode(t, dir); m != fs.ModeDir|0o700 {
-			t.Errorf("%s: %v", dir, m)
-		}
+		nodetest.Equal(t, dir, mode(t, dir), fs.ModeDir|0o700)
 	}
 	other := base + "/a/b/other"
 	nodetest.OK(t, os.WriteFile(other, []byte("x"), 0o644))
@@ -70,9 +68,7 @@ func TestDirectoryOfTheSocketIsMadeAndNotEmptied(t *testing.T) {
 	if data, err := os.ReadFile(other); string(data) != "x" || err != nil || mode(t, base+"/a/b/dir") != fs.ModeDir|0o755 {
 		t.Errorf("%q, %v", data, err)
 	}
-	if m := mode(t, base); m.Perm() != 0o700 {
-		t.Errorf("the directory above: %v", m)
-	}
+	nodetest.Equal(t, "the directory above", mode(t, base).Perm(), 0o700)
 }
 
 // A directory that others can enter, or that is not what it seems, is an error
@@ -113,9 +109,7 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 			if l != nil || err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("%v, %v; want %s", l, err, tt.want)
 			}
-			if mode(t, dir) != before {
-				t.Errorf("changed to %v", mode(t, dir))
-			}
+			nodetest.Equal(t, "changed to", mode(t, dir), before)
 			if list, _ := os.ReadDir(dir); len(list) != 0 {
 				t.Errorf("made %v", list)
 			}
@@ -129,9 +123,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	socket := nodetest.ShortDir(t) + "/s"
 	for range 2 {
 		l := listenOn(t, socket)
-		if m := mode(t, socket); m != fs.ModeSocket|0o600 {
-			t.Errorf("mode %v", m)
-		}
+		nodetest.Equal(t, "mode", mode(t, socket), fs.ModeSocket|0o600)
 		if a := l.Addr(); a.Network() != "unix" || a.String() != socket {
 			t.Errorf("address %v", a)
 		}
@@ -164,9 +156,7 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 			if l != nil || err == nil || !strings.Contains(err.Error(), socket+name+" exists and is not a socket") {
 				t.Errorf("%s: %v, %v", what, l, err)
 			}
-			if mode(t, socket+name) != before {
-				t.Errorf("%s: now %v", what, mode(t, socket+name))
-			}
+			nodetest.Equal(t, fmt.Sprintf("%s: now", what), mode(t, socket+name), before)
 			nodetest.OK(t, os.Remove(socket+name))
 			nodetest.OK(t, listenOn(t, socket).Close()) // the locks have been let go
 		}
@@ -322,9 +312,7 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
 	nodetest.OK(t, l.Close())
 	next.says(t, "serves "+other+" []")
-	if m := mode(t, other); m.Type() != fs.ModeSocket {
-		t.Errorf("removed: %v", m)
-	}
+	nodetest.Equal(t, "removed", mode(t, other).Type(), fs.ModeSocket)
 }
 
 // What is not for this process is none, and what it cannot use is an error.

@@ -137,12 +137,8 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 	m := request("ADD", "c1")
 	o, err := s.service().decode(wire.PathCNI, &m, nil)
 	nodetest.OK(t, err)
-	if got, want := string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if o.network != "other" {
-		t.Errorf("network %q", o.network)
-	}
+	nodetest.Equal(t, "configuration", string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`)
+	nodetest.Equal(t, "network", o.network, "other")
 }
 
 func (f *fake) want(t *testing.T, lines ...string) {
@@ -220,9 +216,7 @@ func TestUndoFails(t *testing.T) {
 		start := time.Now()
 		a := r.do(request("ADD", "c1"))
 		a.want(t, 500, 6, "it is empty; undo: ")
-		if d := time.Since(start); d != time.Second {
-			t.Errorf("took %v", d)
-		}
+		nodetest.Equal(t, "took", time.Since(start), time.Second)
 		if args.ContainerID != "c1" || string(args.StdinData) != podsConf {
 			t.Errorf("undone with %+v", args)
 		}
@@ -242,9 +236,7 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 		attached := &fake{
 			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return nil, nil }, //nolint:nilnil // what is tested
 			del: func(_ context.Context, a *skel.CmdArgs) error {
-				if a.IfName != "net1" {
-					t.Errorf("undone on %s", a.IfName)
-				}
+				nodetest.Equal(t, "undone on", a.IfName, "net1")
 				return nil
 			},
 		}
@@ -291,9 +283,7 @@ func TestPanic(t *testing.T) {
 		r.do(request("DEL", "c1")).want(t, 500, 999, "panicked")
 		r.do(request("ADD", "c1")).want(t, 500, 999, "undo: ")
 		r.idle()
-		if n := len(seen.Taken()); n != 7 {
-			t.Errorf("%d events", n)
-		}
+		nodetest.Equal(t, "events", len(seen.Taken()), 7)
 	})
 }
 
@@ -314,9 +304,7 @@ func TestClientThatGoesEndsItsOperation(t *testing.T) {
 				cancel()
 				wait()
 				r.idle()
-				if d := time.Since(start); d != 0 {
-					t.Errorf("ended after %v", d)
-				}
+				nodetest.Equal(t, "ended after", time.Since(start), 0)
 				what := strings.TrimSpace(verb + " c1")
 				if verb == "GC" || verb == "STATUS" {
 					what = verb
@@ -420,9 +408,7 @@ func TestDeadlines(t *testing.T) {
 				m.DeadlineMs = tt.asked
 				start := time.Now()
 				r.do(m).want(t, 500, tt.code, "operation timed out")
-				if d := time.Since(start); d != tt.want {
-					t.Errorf("took %v, want %v", d, tt.want)
-				}
+				nodetest.Equal(t, "took", time.Since(start), tt.want)
 				r.idle()
 			})
 		})
@@ -501,16 +487,12 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		start := time.Now()
 		r.do(request("CHECK", "c2")).wantOK(t)
 		r.do(request("GC", "c1")).wantOK(t)
-		if d := time.Since(start); d != time.Second {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), time.Second)
 		for _, wait := range waits {
 			wait().wantOK(t)
 		}
 		(<-attached).wantOK(t)
-		if d := time.Since(start); d != 4*time.Second {
-			t.Errorf("took %v", d)
-		}
+		nodetest.Equal(t, "took", time.Since(start), 4*time.Second)
 		got := slices.DeleteFunc(f.Taken(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
 		nodetest.Equal(t, "calls", got, []string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"})
 		r.idle()
@@ -544,9 +526,7 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 		queued().want(t, 500, 11, "CHECK c1 eth0: cancelled by DEL")
 		first().wantOK(t)
 		second().wantOK(t)
-		if d := time.Since(start); d != 3*time.Second {
-			t.Errorf("waited %v", d)
-		}
+		nodetest.Equal(t, "waited", time.Since(start), 3*time.Second)
 		r.do(request("DEL", "c2")).wantOK(t)
 		other().want(t, 500, 11, "cancelled by DEL")
 		after().wantOK(t)

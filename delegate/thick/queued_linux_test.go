@@ -74,9 +74,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 			synctest.Wait()
 			start := time.Now()
 			r.do(with(request("DEL", "c1"), "CNI_IFNAME", ifName)).wantOK(t)
-			if d := time.Since(start); d != 0 {
-				t.Errorf("it waited %v", d)
-			}
+			nodetest.Equal(t, "it waited", time.Since(start), 0)
 			f.want(t, "DEL c1", "end DEL c1", "DEL c1", "end DEL c1")
 			time.Sleep(firstPause)
 			synctest.Wait()
@@ -85,9 +83,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 			} else {
 				f.want(t, "DEL c1", "end DEL c1")
 			}
-			if left(t, dir) != 0 {
-				t.Errorf("%d left", left(t, dir))
-			}
+			nodetest.Equal(t, "left", left(t, dir), 0)
 		})
 	}
 }
@@ -139,9 +135,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 		r.do(request("ADD", "c1")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
 		time.Sleep(firstPause)
 		synctest.Wait()
-		if left(t, dir) != 0 {
-			t.Errorf("%d left", left(t, dir))
-		}
+		nodetest.Equal(t, "left", left(t, dir), 0)
 		if got := verbose(); strings.Contains(got, "error") {
 			t.Errorf("with none: %s", got)
 		}
@@ -174,9 +168,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		fails = false
 		r.do(request("DEL", "c1")).wantOK(t)
-		if left(t, dir) != 0 {
-			t.Errorf("%d left", left(t, dir))
-		}
+		nodetest.Equal(t, "left", left(t, dir), 0)
 		r.do(request("ADD", "c1")).wantOK(t)
 		r.stop()
 		<-r.done
@@ -344,9 +336,7 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 		}
 		r.do(with(request("ADD", "hung200"), "CNI_IFNAME", "eth1")).wantOK(t)
 		r.do(request("ADD", "hung200")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
-		if d := time.Since(start); d != 0 {
-			t.Errorf("it took %v", d)
-		}
+		nodetest.Equal(t, "it took", time.Since(start), 0)
 	})
 }
 
@@ -383,21 +373,15 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			live = append(live, r.begin(request("DEL", fmt.Sprint("c", i))))
 			synctest.Wait()
 		}
-		if got := r.Loads()["del"]; got != (Load{InFlight: 6, Queued: 4}) {
-			t.Errorf("%+v", got)
-		}
+		nodetest.Equal(t, "load", r.Loads()["del"], Load{InFlight: 6, Queued: 4})
 		r.do(request("DEL", "one-more")).want(t, 503, 11, "too many requests are waiting")
 		start := time.Now()
 		for _, del := range live {
 			del().wantOK(t)
 		}
-		if d := time.Since(start); d != 40*time.Second {
-			t.Errorf("DELs of the runtime took %v", d)
-		}
+		nodetest.Equal(t, "DELs of the runtime took", time.Since(start), 40*time.Second)
 		time.Sleep(10 * time.Minute)
-		if most.Load() != 4 {
-			t.Errorf("%d at once", most.Load())
-		}
+		nodetest.Equal(t, "at once", most.Load(), 4)
 		tried := map[string]bool{}
 		for _, e := range seen.Taken() {
 			if e.Replayed {
@@ -407,9 +391,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 				}
 			}
 		}
-		if len(tried) != 9 {
-			t.Errorf("tried %v", tried)
-		}
+		nodetest.Equal(t, fmt.Sprintf("tried %v", tried), len(tried), 9)
 	})
 }
 
@@ -605,9 +587,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				}
 				serve(t, &Server{Commands: commands, Queue: dir})
 				time.Sleep(time.Hour)
-				if live := exec.Live(); len(live) != 1 {
-					t.Errorf("alive %q", live)
-				}
+				nodetest.Equal(t, "alive", len(exec.Live()), 1)
 				if left(t, dir) != 0 {
 					t.Error("it is still queued")
 				}

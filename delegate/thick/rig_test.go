@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -359,9 +360,7 @@ func (a answer) want(t *testing.T, status int, code uint, text string) {
 	if a.status != status || a.code() != code || !strings.Contains(a.msg(), text) {
 		t.Errorf("answer %d %s (%v), want %d, code %d and %q", a.status, a.body, a.err, status, code, text)
 	}
-	if ct := a.header.Get("Content-Type"); ct != "application/json" {
-		t.Errorf("%d: Content-Type %q", a.status, ct)
-	}
+	nodetest.Equal(t, fmt.Sprintf("%d: Content-Type", a.status), a.header.Get("Content-Type"), "application/json")
 	if (status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
 		t.Errorf("%d: Retry-After %q", a.status, a.header.Get("Retry-After"))
 	}

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -43,9 +45,7 @@ func TestAPI(t *testing.T) {
 			got := text(t, p, fset)
 			file := filepath.Join("testdata", name)
 			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.WriteFile(file, got, 0o644))
 			}
 			want, err := os.ReadFile(file)
 			if err != nil {
@@ -57,9 +57,7 @@ func TestAPI(t *testing.T) {
 		})
 	}
 	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, e := range entries {
 		if !golden[e.Name()] {
 			t.Errorf("testdata/%s belongs to no package", e.Name())
@@ -128,9 +126,7 @@ func packages(t *testing.T) (dirs []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if len(dirs) == 0 {
 		t.Fatal("no packages found")
 	}
@@ -143,22 +139,16 @@ func load(t *testing.T, dir string) (*doc.Package, *token.FileSet) {
 	ctx := build.Default
 	ctx.GOOS, ctx.GOARCH, ctx.CgoEnabled = "linux", "amd64", false
 	pkg, err := ctx.ImportDir(filepath.Join(root, dir), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	fset := token.NewFileSet()
 	var files []*ast.File
 	for _, name := range pkg.GoFiles {
 		f, err := parser.ParseFile(fset, filepath.Join(pkg.Dir, name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		files = append(files, f)
 	}
 	p, err := doc.NewFromFiles(fset, files, module+"/"+dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return p, fset
 }
 

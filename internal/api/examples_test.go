@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // An example exists to be copied: its directory must compile in a module that requires only
@@ -35,9 +37,7 @@ func TestCopiedExamplesBuild(t *testing.T) {
 func newModule(t *testing.T, name string) (dir string) {
 	t.Helper()
 	sdk, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	dir = t.TempDir()
 	run(t, dir, "go", "mod", "init", name)
 	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
@@ -66,9 +66,7 @@ func copySources(t *testing.T, from, to string) {
 		}
 		return os.WriteFile(filepath.Join(to, rel), data, 0o600)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 }
 
 func run(t *testing.T, dir string, args ...string) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // rules is the import graph: which packages of the SDK each package may import
@@ -195,9 +197,7 @@ func TestRequirements(t *testing.T) {
 			t.Errorf("go.mod requires %s", r.Path)
 		}
 	}
-	if len(mod.Tool) > 0 {
-		t.Errorf("go.mod has tools, which belong to nested modules: %v", mod.Tool)
-	}
+	nodetest.Equal(t, "go.mod has tools, which belong to nested modules", mod.Tool, nil)
 }
 
 // list runs the go command in the root module and decodes its output.
@@ -210,9 +210,7 @@ func list[T any](t *testing.T, args ...string) (all []T) {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		t.Fatalf("go %s: %v: %s", strings.Join(args, " "), err, exit.Stderr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	d := json.NewDecoder(strings.NewReader(string(out)))
 	for {
 		var v T

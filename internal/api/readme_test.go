@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestMain(m *testing.M) {
@@ -26,9 +27,7 @@ func TestPluginOfTheReadmeConforms(t *testing.T) {
 		t.Fatalf("README.md has %d programs", len(code))
 	}
 	dir := newModule(t, "example.com/mine")
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600))
 	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", ".")
 	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
 		Stdin: func(dir string) string {
@@ -71,9 +70,7 @@ func TestExamplesAreListed(t *testing.T) {
 	page := content(t, "examples/README.md")
 	for _, main := range glob(t, "examples/*/main.go") {
 		name := filepath.Base(filepath.Dir(main))
-		if n := strings.Count(page, "\n| ["+name+"]("+name+") |"); n != 1 {
-			t.Errorf("examples/README.md lists %s %d times", name, n)
-		}
+		nodetest.Equal(t, fmt.Sprintf("examples/README.md lists %s", name), strings.Count(page, "\n| ["+name+"]("+name+") |"), 1)
 	}
 }
 

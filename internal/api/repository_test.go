@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -11,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // dependabot updates the directories that its configuration lists, and no others.
@@ -21,9 +22,7 @@ func TestDependabotKnowsEveryModule(t *testing.T) {
 	listed, _, _ = strings.Cut(listed, "schedule:")
 	got := submatches(listed, `(?m)^ +- /(.*)$`)
 	want := append([]string{""}, nested(t)...)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("modules (-) and what dependabot.yml lists (+):\n%s", diff)
-	}
+	nodetest.Equal(t, "modules (-) and what dependabot.yml lists (+)", got, want)
 }
 
 // Each module is linted: the loops over modules find it at its depth, or name it.
@@ -82,9 +81,7 @@ func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
 				t.Errorf("%s lacks %q", file, key)
 			}
 		}
-		if jobs, limits := strings.Count(workflow, "runs-on:"), strings.Count(workflow, "timeout-minutes:"); jobs != limits {
-			t.Errorf("%s: %d jobs, but only %d timeouts", file, jobs, limits)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: jobs", file), strings.Count(workflow, "runs-on:"), strings.Count(workflow, "timeout-minutes:"))
 	}
 }
 
@@ -185,9 +182,7 @@ func nested(t *testing.T) []string {
 func content(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(data)
 }
 
@@ -203,9 +198,7 @@ func files(t *testing.T) (paths []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return paths
 }
 
@@ -213,9 +206,7 @@ func files(t *testing.T) (paths []string) {
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for i, file := range files {
 		if files[i], err = filepath.Rel(root, file); err != nil {
 			t.Fatal(err)

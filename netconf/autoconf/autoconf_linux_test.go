@@ -125,9 +125,7 @@ func TestLinksAreFollowedInRoot(t *testing.T) {
 	if s.Published != "/etc/cni/net.d/00-multinet.conflist" || s.Network != "link" || len(s.Skipped) != 1 {
 		t.Errorf("%+v", s)
 	}
-	if got := delegate(t, filepath.Join(root, "data/net.d/00-multinet.conflist")); got != "link" {
-		t.Errorf("%s is published", got)
-	}
+	nodetest.Equal(t, "what is published", delegate(t, filepath.Join(root, "data/net.d/00-multinet.conflist")), "link")
 	nodetest.OK(t, m.Uninstall())
 	want := []string{".multinet", "05-out.conflist", "10-link.conflist", "20-other.conflist"}
 	nodetest.Equal(t, "got", list(t, filepath.Join(root, "data/net.d")), want)

@@ -116,9 +116,7 @@ func TestCannotWatch(t *testing.T) {
 		src.broken.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := m.State(); s.Degraded != nil {
-			t.Errorf("%+v", s)
-		}
+		nodetest.OK(t, m.State().Degraded)
 	})
 }
 
@@ -181,9 +179,7 @@ func TestMatters(t *testing.T) {
 	for file, want := range map[string]bool{
 		"net.d/x": true, "net.d": true, "run/ready": true, "run": true, "run/x": false, "link": false, "x": false, "net.d/sub/1.conf": false,
 	} {
-		if w.wants(filepath.Join(up, file)) != want {
-			t.Errorf("%s: %v", file, !want)
-		}
+		nodetest.Equal(t, file, w.wants(filepath.Join(up, file)), want)
 	}
 }
 

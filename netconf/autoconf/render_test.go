@@ -109,9 +109,7 @@ func TestRenderVersion(t *testing.T) {
 		before := string(must(p.Network.MarshalJSON()))
 		data := string(published(t, plugin(`{"type":"multinet"`+tt.template+`}`), p, "").data)
 		n := must(netconf.Parse([]byte(data)))
-		if n.CNIVersion() != tt.want {
-			t.Errorf("%s%s: version %s, want %s", tt.primary, tt.template, n.CNIVersion(), tt.want)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s%s: version", tt.primary, tt.template), n.CNIVersion(), tt.want)
 		if !strings.Contains(data, before) {
 			t.Errorf("the primary network was changed: %s", data)
 		}

@@ -82,9 +82,7 @@ func (r *runner) until(t *testing.T, what string, is func(State) bool) State {
 func (r *runner) publishes(t *testing.T, name string) {
 	t.Helper()
 	s := r.until(t, name, func(s State) bool { return s.Network == name && s.Published != "" && s.Degraded == nil })
-	if got := delegate(t, s.Published); got != name {
-		t.Errorf("%s is published, want %s", got, name)
-	}
+	nodetest.Equal(t, "what is published", delegate(t, s.Published), name)
 }
 
 // where is a directory in a test.
@@ -195,9 +193,7 @@ func TestRunWaitsForWhatIsMissing(t *testing.T) {
 	nodetest.OK(t, os.MkdirAll(dir, 0o700))
 	put(t, dir, "10-x.conflist", net("a"))
 	nodetest.OK(t, os.MkdirAll(filepath.Dir(ready), 0o700))
-	if names := list(t, dir); len(names) != 1 {
-		t.Errorf("published before it was ready: %q", names)
-	}
+	nodetest.Equal(t, "published before it was ready", len(list(t, dir)), 1)
 	put(t, filepath.Dir(ready), "subnet.env", "")
 	m.publishes(t, "a")
 }

@@ -1,6 +1,7 @@
 package nad_test
 
 import (
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -73,9 +74,7 @@ func TestParseErrors(t *testing.T) {
 		object(`,"spec":{"config":"`+strings.Repeat(" ", 16<<20)+`"}`, ""): {kind: netconf.ErrInvalid, text: "3 MiB"},
 	} {
 		got, err := nad.Parse([]byte(data))
-		if got != (nad.Definition{}) {
-			t.Errorf("%.200s: got %+v", data, got)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%.200s: got", data), got, nad.Definition{})
 		want.check(t, err)
 	}
 }

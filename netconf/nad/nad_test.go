@@ -3,6 +3,7 @@ package nad_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -164,9 +165,7 @@ func TestPodOfARuntimesArguments(t *testing.T) {
 		if got != tt.want || got.String() != tt.text {
 			t.Errorf("%s: %q is %+v (%q), want %+v (%q)", tt.name, tt.args, got, got, tt.want, tt.text)
 		}
-		if valid := tt.text == "ns/p"; got.Valid() != valid {
-			t.Errorf("%s: valid: %v", tt.name, got.Valid())
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: valid", tt.name), got.Valid(), tt.text == "ns/p")
 	}
 }
 
@@ -272,9 +271,7 @@ func TestPolicy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := decision(t, tt.policy, tt.pod, tt.ref, tt.use); got != tt.want {
-				t.Errorf("%s", got)
-			}
+			nodetest.Equal(t, "got", decision(t, tt.policy, tt.pod, tt.ref, tt.use), tt.want)
 		})
 	}
 }
@@ -351,9 +348,7 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		},
 	} {
 		data := tt.origin.JSON()
-		if string(data) != tt.want {
-			t.Errorf("%s: recorded as %s, want %s", tt.name, data, tt.want)
-		}
+		nodetest.Equal(t, tt.name+": recorded", string(data), tt.want)
 		got := nad.ParseOrigin(data)
 		nodetest.Equal(t, tt.name, got, tt.origin)
 	}
@@ -366,9 +361,7 @@ func TestClaimsAreNamed(t *testing.T) {
 		`claim "storage"`:                     {UID: "u", Name: "storage"},
 		`claim "u"`:                           {UID: "u"},
 	} {
-		if got := c.String(); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		nodetest.Equal(t, "got", c.String(), want)
 	}
 }
 
@@ -376,9 +369,7 @@ func TestOriginLeavesOutWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, selection := range []string{"", "{", `"` + "\xff" + `"`} {
 		o := nad.Origin{Use: nad.Selected, Definition: nad.Ref{Namespace: "..", Name: "x"}, Selection: json.RawMessage(selection)}
-		if got := string(o.JSON()); got != `{"use":"selected"}` {
-			t.Errorf("selection %q: recorded as %s", selection, got)
-		}
+		nodetest.Equal(t, fmt.Sprintf("selection %q: recorded as", selection), string(o.JSON()), `{"use":"selected"}`)
 	}
 }
 

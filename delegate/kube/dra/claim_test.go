@@ -47,9 +47,7 @@ func TestEachRequestHasOneConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, ofClass, err := configOf(row.request, row.configs, driverName)
-			if ofClass != row.ofClass {
-				t.Errorf("of the class: %v", ofClass)
-			}
+			nodetest.Equal(t, "of the class", ofClass, row.ofClass)
 			if string(got) != row.want || (err != nil) != (row.want == "") {
 				t.Errorf("got %q, %v", got, err)
 			}

@@ -57,9 +57,7 @@ func TestAClaimThatIsNotPreparedFailsTheADDOnlyIfItIsOurs(t *testing.T) {
 			if tt.code != 0 && err.Error() != "claim blue/x: not prepared" {
 				t.Error(err)
 			}
-			if asked := n.server.Count("get", "resourceclaims") - before; asked != 1 {
-				t.Errorf("%d requests, want 1", asked)
-			}
+			nodetest.Equal(t, "requests", n.server.Count("get", "resourceclaims")-before, 1)
 			if logged := strings.Contains(log.String(), "claim=blue/x"); logged != (tt.fault != nil) {
 				t.Errorf("logged: %v:\n%s", logged, log)
 			}
@@ -91,9 +89,7 @@ func TestPodsWithoutOtherClaimsDoNotFeelAnOutage(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	if asked := n.server.Count("get", "resourceclaims") - before; asked > 0 {
-		t.Errorf("%d requests", asked)
-	}
+	nodetest.Equal(t, "requests", n.server.Count("get", "resourceclaims")-before, 0)
 }
 
 // Claims that were released while the ADD has run are not held any more.

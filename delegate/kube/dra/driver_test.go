@@ -54,9 +54,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
-	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
-		t.Errorf("detached: %v", n.detached)
-	}
+	nodetest.Equal(t, "detached", n.detached, []string{"a"})
 	if err := unprepareClaim(t, k, a); err != nil || len(n.detached) != 1 {
 		t.Errorf("the second time: %v, %v", err, n.detached)
 	}
@@ -182,9 +180,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	before := n.server.Count("", "")
 	nodetest.OK(t, unprepareClaim(t, k, a))
 	n.wantClaims(t, "pod-web", 0)
-	if got := n.server.Count("", "") - before; got != 0 {
-		t.Errorf("%d requests to release a claim", got)
-	}
+	nodetest.Equal(t, "requests to release a claim", n.server.Count("", "")-before, 0)
 }
 
 func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
@@ -204,9 +200,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	n.attach(t, "pod-web")
 	damage()
 	nodetest.OK(t, unprepareClaim(t, k, a))
-	if want := []string{"a"}; cmp.Diff(want, n.detached) != "" {
-		t.Errorf("detached: %v", n.detached)
-	}
+	nodetest.Equal(t, "detached", n.detached, []string{"a"})
 	n.wantClaims(t, "pod-web", 1)
 }
 

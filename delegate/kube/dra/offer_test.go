@@ -64,13 +64,9 @@ func TestDevicesAreNamedForTheirNetworks(t *testing.T) {
 		strings.Repeat("a", 62) + "_b": strings.Repeat("a", 62),
 	} {
 		got := Offer{Network: network}.name()
-		if got != want {
-			t.Errorf("%q is named %q, want %q", network, got, want)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%q is named", network), got, want)
 	}
-	if got := (Offer{Network: "blue/storage", Device: "other"}).name(); got != "other" {
-		t.Errorf("got %q", got)
-	}
+	nodetest.Equal(t, "got", (Offer{Network: "blue/storage", Device: "other"}).name(), "other")
 }
 
 func TestOffersThatNoAPIServerTakesAreRefused(t *testing.T) {
@@ -240,9 +236,7 @@ func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 		m.set("c", nil)
 		m.want(t, time.Minute, "a b c d e f", "a b d e f", "a b c d e f")
 	})
-	if m.busiest != offersAtOnce {
-		t.Errorf("%d were asked at once, want %d", m.busiest, offersAtOnce)
-	}
+	nodetest.Equal(t, "were asked at once", m.busiest, offersAtOnce)
 }
 
 // A definition that changes is looked at soon, and many changes at once are one look.

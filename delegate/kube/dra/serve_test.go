@@ -157,9 +157,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 	k, err := dratest.Register(t.Context(), filepath.Join(root, "plugins_registry", driverName+"-reg.sock"), link)
 	nodetest.OK(t, errors.Join(err, os.Symlink(root, filepath.Join(link, "node"))))
 	defer func() { _ = k.Close() }()
-	if want := "/node/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
-		t.Errorf("endpoint %s, want %s", k.Endpoint, want)
-	}
+	nodetest.Equal(t, "endpoint", k.Endpoint, "/node/plugins/"+driverName+"/dra.sock")
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
 	n.restart(t) // in place of a socket that is still there
 	n.Stop()
@@ -364,9 +362,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 			t.Error(err)
 		}
 		n.writer.mu.Lock()
-		if len(n.writer.failures) > 0 {
-			t.Errorf("%s: %v", name, n.writer.failures)
-		}
+		nodetest.Equal(t, name, n.writer.failures, nil)
 		n.writer.mu.Unlock()
 	}
 }

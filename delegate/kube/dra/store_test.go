@@ -175,8 +175,6 @@ func TestUIDsAreNoPaths(t *testing.T) {
 		"0d3f8a2e-1111-4222-8333-444455556666": true, "a": true, "": false, "a/b": false, "..": false, "a_b": false, "é": false, "a\x00": false,
 		string(make([]byte, 65)): false,
 	} {
-		if isUID(uid) != want {
-			t.Errorf("%q: %v", uid, !want)
-		}
+		nodetest.Equal(t, uid, isUID(uid), want)
 	}
 }

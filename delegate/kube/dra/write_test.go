@@ -13,7 +13,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,18 +47,14 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{foreign}
 	}))
 	mustPrepare(t, n.kubelet(t), a)
-	if got := n.server.Count("update", ""); got != 0 {
-		t.Errorf("%d updates before the ADD", got)
-	}
+	nodetest.Equal(t, "updates before the ADD", n.server.Count("update", ""), 0)
 	n.Attached("pod-web", errors.New("bridge: no address left"))
 	devices := func() []resourcev1.AllocatedDeviceStatus {
 		return kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Status.Devices
 	}
 	check := func(what string, want resourcev1.AllocatedDeviceStatus) {
 		t.Helper()
-		if diff := cmp.Diff([]resourcev1.AllocatedDeviceStatus{foreign, want}, devices(), ignoreTimes); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
+		nodetest.Equal(t, what, devices(), []resourcev1.AllocatedDeviceStatus{foreign, want}, ignoreTimes)
 	}
 	share := "share-a"
 	status := resourcev1.AllocatedDeviceStatus{Driver: driverName, Pool: "node1", Device: "storage", ShareID: &share}
@@ -103,9 +98,7 @@ func TestClaimsGetAStatusWhateverTheirParametersLookLike(t *testing.T) {
 		})))
 		n.attach(t, "pod-web")
 		n.await(t, form, n.ready(name, "True"))
-		if got := string(kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw); got != parameters {
-			t.Errorf("%s: %q has become %q", form, parameters, got)
-		}
+		nodetest.Equal(t, fmt.Sprintf("%s: has become", form), string(kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw), parameters)
 	}
 }
 
@@ -130,9 +123,7 @@ func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))
 	nodetest.Equal(t, "Claim", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a"), before)
-	if got := n.server.Count("update", ""); got != 2 {
-		t.Errorf("%d updates of two claims", got)
-	}
+	nodetest.Equal(t, "updates of two claims", n.server.Count("update", ""), 2)
 }
 
 func TestAStatusIsWrittenAfterARestart(t *testing.T) {
@@ -188,9 +179,7 @@ func TestAConflictIsNoFailure(t *testing.T) {
 	kubetest.Put(n.server, a)
 	heal()
 	n.await(t, "written", n.ready("a", "True"))
-	if got := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Labels["changed"]; got != "meanwhile" {
-		t.Errorf("the label is %q", got)
-	}
+	nodetest.Equal(t, "the label", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Labels["changed"], "meanwhile")
 }
 
 func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
@@ -317,9 +306,7 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 		t.Error("the object has changed")
 	}
 	object.Status.Allocation.Devices.Results = nil
-	if got := desired(object, driverName, claim, attached, ""); got != nil {
-		t.Errorf("the status of a device that is not allocated: %v", got)
-	}
+	nodetest.Equal(t, "the status of a device that is not allocated", desired(object, driverName, claim, attached, ""), nil)
 }
 
 // A pod that is attached while its status is computed is never said to have no network.
@@ -340,9 +327,7 @@ func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 	n.restart(t)
 	close(started)
 	n.await(t, "attached", n.ready("a", "True"))
-	if got := n.server.Count("update", ""); got != 1 {
-		t.Errorf("%d updates", got)
-	}
+	nodetest.Equal(t, "updates", n.server.Count("update", ""), 1)
 }
 
 // counts waits until the driver has counted something.
@@ -378,7 +363,5 @@ func TestRefreshFollowsWhatHasChanged(t *testing.T) {
 	n.detach(string(a.UID))
 	n.Refresh()
 	n.await(t, "refreshed", n.ready("a", "False"))
-	if text := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "b").Status.Devices[0].Conditions[0].Message; text != "no free device" {
-		t.Errorf("the text is now %q", text)
-	}
+	nodetest.Equal(t, "the text is now", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "b").Status.Devices[0].Conditions[0].Message, "no free device")
 }
