@@ -137,9 +137,7 @@ func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 	t.Parallel()
 	indent := func(stdin []byte) []byte {
 		var out bytes.Buffer
-		if err := json.Indent(&out, stdin, "", "  "); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, json.Indent(&out, stdin, "", "  "))
 		return out.Bytes()
 	}
 	tests := []struct {

@@ -448,13 +448,9 @@ func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	if err := iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")); err != nil {
 		t.Errorf("a network without STATUS: %v", err)
 	}
-	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "a")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, iv.Status(t.Context(), network(t, "1.1.0", "red", "a")))
 	nodetest.Equal(t, "trace", x.Trace(), []string{"STATUS a", "STATUS b", "STATUS a"})
-	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")); !errors.Is(err, delegate.ErrPluginNotFound) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")), delegate.ErrPluginNotFound)
 	nodetest.Equal(t, "STATUS of nothing", status.Code(iv.Status(t.Context(), netconf.Network{})), 7)
 }
 
@@ -470,16 +466,12 @@ func TestGCTellsEveryPlugin(t *testing.T) {
 	if text := fmt.Sprint(err); status.Code(err) != 101 || strings.Index(text, "a is busy") > strings.Index(text, "c is busy") {
 		t.Errorf("err = %v", err)
 	}
-	if err := iv.GC(t.Context(), network(t, "1.1.0", "red", "b"), nil); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, iv.GC(t.Context(), network(t, "1.1.0", "red", "b"), nil))
 	for _, conf := range []netconf.Network{
 		network(t, "1.0.0", "old", "a"),
 		nodetest.Parse(`{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"a"}]}`),
 	} {
-		if err := iv.GC(t.Context(), conf, valid); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, iv.GC(t.Context(), conf, valid))
 	}
 	nodetest.Equal(t, "GC of nothing", status.Code(iv.GC(t.Context(), netconf.Network{}, valid)), 7)
 	nodetest.Equal(t, "trace", x.Trace(), []string{"GC a", "GC b", "GC c", "GC b"})

@@ -169,13 +169,9 @@ func TestNonsenseIsNotPrinted(t *testing.T) {
 		t.Errorf("printed %s, %v", &out, err)
 	}
 	x := fakes("p")
-	if err := invoker(x).Del(t.Context(), a); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, invoker(x).Del(t.Context(), a))
 	nodetest.Equal(t, "prevResult", stdin(t, x.Calls()[0])["prevResult"], nil)
-	if err := invoker(x).Check(t.Context(), a); !errors.Is(err, delegate.ErrResult) {
-		t.Errorf("CHECK: %v", err)
-	}
+	nodetest.Is(t, invoker(x).Check(t.Context(), a), delegate.ErrResult)
 }
 
 // libcni decodes null into an empty result. We give it the version of its network.

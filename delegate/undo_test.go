@@ -323,9 +323,7 @@ func TestDelAllLeavesItsArgumentAlone(t *testing.T) {
 		"DelAll": func() error { return iv.DelAll(t.Context(), as) },
 		"Undo":   func() error { return iv.Undo(t.Context(), as, nil) },
 	} {
-		if err := do(); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, do())
 		if len(as[0].Gone) > 0 || all[0] != 0 || all[1] != 0 {
 			t.Errorf("%s: gone %v of %v", name, as[0].Gone, all)
 		}

@@ -141,9 +141,7 @@ func TestLoadNotFound(t *testing.T) {
 	nodetest.Equal(t, "error", err.Error(), `no such network: network "blue"`)
 	_, err = netconf.Load(os.DirFS(filepath.Join(t.TempDir(), "absent")), "blue")
 	wantError{kind: netconf.ErrNotFound, network: "blue"}.check(t, err)
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v is not fs.ErrNotExist", err)
-	}
+	nodetest.Is(t, err, fs.ErrNotExist)
 	_, err = netconf.Load(nil, "blue")
 	wantError{kind: netconf.ErrInvalid, network: "blue"}.check(t, err)
 }
@@ -184,14 +182,10 @@ func TestLoadUnreadable(t *testing.T) {
 	good := files(confDir)
 	_, err := netconf.Load(failing{good, "."}, "red")
 	wantError{kind: nil, code: 5, network: "red"}.check(t, err)
-	if !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("%v is not fs.ErrPermission", err)
-	}
+	nodetest.Is(t, err, fs.ErrPermission)
 	_, err = netconf.Load(failing{good, "10-red.conf"}, "red")
 	wantError{kind: netconf.ErrNotFound, network: "red", text: `4 bad files, the first: cannot decode configuration: file "05-bad.conf"`}.check(t, err)
-	if !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("%v is not fs.ErrPermission", err)
-	}
+	nodetest.Is(t, err, fs.ErrPermission)
 	for bad, text := range map[string]string{"chain": `file "chain"`, "chain/10-a.conf": `file "chain/10-a.conf", network "chain"`} {
 		_, err = netconf.Load(failing{good, bad}, "chain")
 		wantError{kind: netconf.ErrNotFound, network: "chain", text: text}.check(t, err)

@@ -169,15 +169,11 @@ func TestServedBySeveralPlugins(t *testing.T) {
 	s := netconf.Selection{Name: "blue", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.1"}, DeviceID: "d"}
 	n, err := netconf.Parse([]byte(`{"name":"other","plugins":[{"type":"x","capabilities":{"mac":true}},{"type":"y","capabilities":{"ips":true,"deviceID":true}}]}`))
 	nodetest.OK(t, err)
-	if err := s.ServedBy(n); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.ServedBy(n))
 	wantError{kind: netconf.ErrInvalid, network: "blue", key: "deviceID"}.check(t, s.ServedBy(netconf.Network{}))
 	s.DeviceID = ""
 	wantError{kind: netconf.ErrInvalid, network: "blue", key: "ips"}.check(t, s.ServedBy(netconf.Network{}))
-	if err := (netconf.Selection{Name: "blue"}).ServedBy(netconf.Network{}); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, (netconf.Selection{Name: "blue"}).ServedBy(netconf.Network{}))
 }
 
 func TestLegacyArgsReplaceTheAddressesOfTheRuntime(t *testing.T) {

@@ -137,9 +137,7 @@ func TestNotReady(t *testing.T) {
 			if err.Error() != tt.text {
 				t.Errorf("text %q, want %q", err, tt.text)
 			}
-			if !errors.Is(err, tt.err) {
-				t.Error("errors.Is does not find the reason")
-			}
+			nodetest.Is(t, err, tt.err)
 			// As skel looks for it, also around more text.
 			var e *types.Error
 			if !errors.As(fmt.Errorf("x: %w", err), &e) || e.Code != tt.want || e.Msg != tt.text {

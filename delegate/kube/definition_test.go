@@ -128,9 +128,7 @@ func TestADefinitionIsWaitedFor(t *testing.T) {
 		got <- err
 	}()
 	storage(s)
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, <-got)
 	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 }
 

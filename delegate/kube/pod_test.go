@@ -107,9 +107,7 @@ func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
 		got <- err
 	}()
 	kubetest.Put(s, pod("u2", nil))
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, <-got)
 	nodetest.Equal(t, "requests", s.Count("list", "pods"), 0)
 }
 

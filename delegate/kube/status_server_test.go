@@ -56,9 +56,7 @@ func (s *served) pod(name string) nad.Pod {
 func (s *served) add(t *testing.T, pod nad.Pod) {
 	t.Helper()
 	s.set(pod.Container, aStatus(pod.Name))
-	if err := s.Wait(t.Context(), pod); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.Wait(t.Context(), pod))
 	s.events.Added(pod, networks())
 }
 
@@ -83,9 +81,7 @@ func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
 	for i := range 5 { // DEL
 		pod := aPod(fmt.Sprint("p", i))
 		s.set(pod.Container, Status{})
-		if err := s.Wait(t.Context(), pod); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, s.Wait(t.Context(), pod))
 	}
 	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
 	for _, count := range []struct {

@@ -28,9 +28,7 @@ func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 		pod := b.added("a")
 		settle(time.Second)
 		b.Changed(pod)
-		if err := b.Wait(b.Context(), pod); err != nil {
-			b.Error(err)
-		}
+		nodetest.OK(b, b.Wait(b.Context(), pod))
 		settle(time.Hour)
 		b.wantRequests(1, "in all")
 		b.set(pod.Container, aStatus("one more network"))
@@ -49,9 +47,7 @@ func TestAStatusThatNoADDWaitsForIsDelayed(t *testing.T) {
 			bubble(t, StatusConfig{Policy: policy, Delay: delay}, func(b *bench) {
 				pod := aPod("a")
 				b.set(pod.Container, aStatus("net"))
-				if err := b.Wait(b.Context(), pod); err != nil {
-					b.Error(err)
-				}
+				nodetest.OK(b, b.Wait(b.Context(), pod))
 				settle(time.Second)
 				wrote := []request{{At: want, Name: "a", Body: patchOf(pod, aStatus("net"))}}
 				nodetest.Equal(b, "requests", b.api.take(), wrote)
@@ -64,9 +60,7 @@ func TestAContainerThatIsRemovedDuringTheDelayNeedsNoRequest(t *testing.T) {
 	bubble(t, StatusConfig{Policy: StatusAsync, Delay: time.Second}, func(b *bench) {
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("net"))
-		if err := b.Wait(b.Context(), pod); err != nil {
-			b.Error(err)
-		}
+		nodetest.OK(b, b.Wait(b.Context(), pod))
 		b.set(pod.Container, Status{})
 		b.Changed(pod)
 		settle(time.Hour)
@@ -88,9 +82,7 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 				b.set("c", aStatus("net"))
 				b.Changed(pod)
 				b.Resume([]nad.Pod{pod})
-				if err := b.Wait(b.Context(), pod); err != nil {
-					b.Error(err)
-				}
+				nodetest.OK(b, b.Wait(b.Context(), pod))
 				settle(time.Minute)
 				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
 					b.Errorf("%d requests, %d pods, want none", n, len(b.pods))
@@ -223,14 +215,10 @@ func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
 				waits := aPod("waits")
 				b.set(waits.Container, aStatus("waits"))
 				begin := time.Now()
-				if err := b.Wait(b.Context(), waits); err != nil {
-					b.Error(err)
-				}
+				nodetest.OK(b, b.Wait(b.Context(), waits))
 				nodetest.Equal(b, "an ADD has waited for", time.Since(begin), 0)
 				// Also one that is in the backlog already.
-				if err := b.Wait(b.Context(), aPod("109")); err != nil {
-					b.Error(err)
-				}
+				nodetest.OK(b, b.Wait(b.Context(), aPod("109")))
 				nodetest.Equal(b, "an ADD has waited for", time.Since(begin), 0)
 				settle(time.Minute)
 				nodetest.Equal(b, "requests afterwards", b.api.count(), 111-test.want)
@@ -342,9 +330,7 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 					pod := aPod(name)
 					b.set(pod.Container, aStatus(name))
 					begin := time.Now()
-					if err := b.Wait(b.Context(), pod); err != nil {
-						b.Error(err)
-					}
+					nodetest.OK(b, b.Wait(b.Context(), pod))
 					return time.Since(begin)
 				}
 				b.api.fail(repeat(test.answer, 6)...)

@@ -166,9 +166,7 @@ func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, delegate.ErrNotRun) {
 		t.Errorf("err = %v", err)
 	}
-	if err := nodetest.Come(t, out, "the end of the handler's context"); !errors.Is(err, context.Canceled) {
-		t.Errorf("the handler's context: %v", err)
-	}
+	nodetest.Is(t, nodetest.Come(t, out, "the end of the handler's context"), context.Canceled)
 	if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
 		t.Errorf("the next call: %v", err)
 	}

@@ -131,9 +131,7 @@ func TestLaunchDirectoryMayBeMissingButNotWritableByOthers(t *testing.T) {
 	n.start()
 	n, l := launcher(t, "10-good")
 	nodetest.OK(t, os.Chmod(n.Dir, 0o777))
-	if err := n.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "other users may write to it") {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Says(t, n.Start(t.Context()), "other users may write to it")
 	if l.String() != "" {
 		t.Error(l)
 	}
@@ -270,12 +268,8 @@ func TestStartLeavesNothingRunningWhenItsContextEnds(t *testing.T) {
 	n.RegisterTimeout = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	n.Observer = func(resident.Status) { cancel() } // of 10-good
-	if err := n.Start(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
-	if err := n.Stop(t.Context()); !errors.Is(err, resident.ErrStopped) {
-		t.Errorf("it runs: %v", err)
-	}
+	nodetest.Is(t, n.Start(ctx), context.Canceled)
+	nodetest.Is(t, n.Stop(t.Context()), resident.ErrStopped)
 }
 
 // When a launched resident dies, running calls fail with code 11, the process
@@ -288,9 +282,7 @@ func TestResidentThatDiesIsLaunchedAgain(t *testing.T) {
 	pid := n.Plugins()[0].PID
 	_, err := n.exec(t.Context(), "it", "ADD", "die")
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, resident.ErrLost) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, resident.ErrLost)
 	n.await("10-it gone", 1)
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%d: %v", pid, err)
@@ -311,9 +303,7 @@ func TestDeadResidentIsGoneWhileItsChildLives(t *testing.T) {
 			n.SetPingInterval(time.Hour) // a ping would also find out
 			n.start()
 			_, err := n.exec(t.Context(), "it", "ADD", "leave-"+keeps)
-			if !errors.Is(err, resident.ErrLost) {
-				t.Errorf("err = %v", err)
-			}
+			nodetest.Is(t, err, resident.ErrLost)
 			n.await("10-it gone", 1)
 			_ = syscall.Kill(l.child(t), syscall.SIGKILL)
 		})

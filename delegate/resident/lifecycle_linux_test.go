@@ -2,7 +2,6 @@ package resident_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -87,9 +86,7 @@ func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	dies <- n.serve(newPlugin("20", "b", x))
 	err := d.add(t.Context(), attach("c1", "below", "a", "b", "c"))
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, resident.ErrLost) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, resident.ErrLost)
 	nodetest.Equal(t, "alive", append(x.Live(), below.Live()...), []string{"b c1 eth0"})
 	nodetest.OK(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
 	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 leftover"})

@@ -51,9 +51,7 @@ func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
 			}
 		}
 		nodetest.Equal(t, "after", time.Since(start), 3*time.Second)
-		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errLost) {
-			t.Errorf("err = %v", err)
-		}
+		nodetest.Is(t, e.call(t.Context(), methodPing, nil, nil), errLost)
 		nodetest.Equal(t, "after", time.Since(start), writeTimeout)
 		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)

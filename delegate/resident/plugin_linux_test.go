@@ -38,9 +38,7 @@ func TestServeFailsWhenTheHostBreaksTheProtocol(t *testing.T) {
 			nodetest.OK(t, err)
 			defer func() { _ = c.Close() }()
 			go func() { _, _ = io.WriteString(c, tt.say) }()
-			if err := nodetest.Come(t, r.err, "the end"); !errors.Is(err, tt.want) {
-				t.Errorf("err = %v", err)
-			}
+			nodetest.Is(t, nodetest.Come(t, r.err, "the end"), tt.want)
 		})
 	}
 }
@@ -58,9 +56,7 @@ func TestServeDoesNotWaitForASilentHost(t *testing.T) {
 		_ = ours.Close()
 		ours, its = net.Pipe()
 		_ = ours.Close()
-		if err := simple("10", "a").Serve(t.Context(), its); !errors.Is(err, resident.ErrLost) {
-			t.Errorf("err = %v", err)
-		}
+		nodetest.Is(t, simple("10", "a").Serve(t.Context(), its), resident.ErrLost)
 	})
 }
 
@@ -72,9 +68,7 @@ func TestServeRefusesAnInvalidPlugin(t *testing.T) {
 		newPlugin("10", "a/b", fakes(), "a"),
 		newPlugin("10", "a", fakes(), "a/b"),
 	} {
-		if err := nodetest.Come(t, n.connect(d).err, "the refusal"); !errors.Is(err, resident.ErrRefused) {
-			t.Errorf("err = %v", err)
-		}
+		nodetest.Is(t, nodetest.Come(t, n.connect(d).err, "the refusal"), resident.ErrRefused)
 	}
 }
 
@@ -133,9 +127,7 @@ func TestServeWaitsForRunningCommands(t *testing.T) {
 		// Calls are answered until the host knows that it leaves.
 		if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
 			nodetest.Code(t, err, 11)
-			if !errors.Is(err, delegate.ErrNotRun) {
-				t.Errorf("err = %v", err)
-			}
+			nodetest.Is(t, err, delegate.ErrNotRun)
 			break
 		}
 	}
@@ -250,9 +242,7 @@ func TestRequestsThatCannotBeHandledFail(t *testing.T) {
 	}
 	n := newNode(t).start()
 	n.serve(p)
-	if err := p.Request(t.Context(), detach("c1")); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("not taken: %v", err)
-	}
+	nodetest.Is(t, p.Request(t.Context(), detach("c1")), errors.ErrUnsupported)
 
 	n = newNode(t)
 	in := make(chan struct{})
@@ -269,15 +259,11 @@ func TestRequestsThatCannotBeHandledFail(t *testing.T) {
 	go func() { result <- p.Request(ctx, detach("c1")) }()
 	nodetest.Come(t, in, "the request")
 	cancel()
-	if err := nodetest.Come(t, result, "the end"); !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, nodetest.Come(t, result, "the end"), context.Canceled)
 	go func() { result <- p.Request(t.Context(), detach("c1")) }()
 	nodetest.Come(t, in, "the request")
 	r.stop()
-	if err := nodetest.Come(t, result, "the end"); !errors.Is(err, resident.ErrLost) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, nodetest.Come(t, result, "the end"), resident.ErrLost)
 	nodetest.OK(t, n.Stop(t.Context()))
 }
 

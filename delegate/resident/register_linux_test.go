@@ -36,12 +36,8 @@ func TestZeroHostCallsTheExecBelow(t *testing.T) {
 		nodetest.OK(t, err)
 		nodetest.OK(t, iv.Del(t.Context(), done))
 	}
-	if err := r.Start(t.Context()); !errors.Is(err, resident.ErrStopped) {
-		t.Errorf("started again: %v", err)
-	}
-	if err := r.Stop(t.Context()); !errors.Is(err, resident.ErrStopped) {
-		t.Errorf("stopped again: %v", err)
-	}
+	nodetest.Is(t, r.Start(t.Context()), resident.ErrStopped)
+	nodetest.Is(t, r.Stop(t.Context()), resident.ErrStopped)
 }
 
 func TestResidentsAreOrderedByIndexAndName(t *testing.T) {
@@ -388,9 +384,7 @@ func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 	err = nodetest.Come(t, waiting, "the call")
 	// It may have begun after the registration had failed.
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, delegate.ErrNotRun) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, delegate.ErrNotRun)
 }
 
 // A peer is a connection to a host on which the test speaks the protocol itself.

@@ -262,9 +262,7 @@ func TestTypesAreReservedAfterStop(t *testing.T) {
 	n.start()
 	a := n.serve(simple("10", "a"))
 	nodetest.OK(t, n.Stop(t.Context()))
-	if err := nodetest.Come(t, a.err, "the end"); !errors.Is(err, resident.ErrLost) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, nodetest.Come(t, a.err, "the end"), resident.ErrLost)
 	_, err := n.invoker(fakes("a")).Add(t.Context(), attach("c1", "a"))
 	nodetest.Code(t, err, 11)
 	if s := n.Plugins()[0]; s.State != resident.Gone || s.Err != nil {

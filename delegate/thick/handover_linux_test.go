@@ -225,9 +225,7 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 			nodetest.OK(t, ask(c))
 			nodetest.OK(t, c.Close())
 		}
-		if err := <-served; !errors.Is(err, unix.EINVAL) {
-			t.Error(err)
-		}
+		nodetest.Is(t, <-served, unix.EINVAL)
 		nodetest.OK(t, l.Close())
 		if awaited {
 			nodetest.OK(t, echo(socket))
@@ -265,9 +263,7 @@ func TestHandOverEndsAccept(t *testing.T) {
 			if err := l.handOver(ctx); errors.Is(err, context.Canceled) != (tt.waits && !tt.replaced) {
 				t.Error(err)
 			}
-			if err := <-served; !errors.Is(err, unix.EINVAL) {
-				t.Error(err)
-			}
+			nodetest.Is(t, <-served, unix.EINVAL)
 		})
 	}
 }

@@ -375,9 +375,7 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 		ready("")
 		why = errors.New("no primary network")
 		ready("not ready: plugin: no primary network")
-		if err := r.CheckReady(t.Context()); !errors.Is(err, why) {
-			t.Error(err)
-		}
+		nodetest.Is(t, r.CheckReady(t.Context()), why)
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		r.stop()
@@ -448,9 +446,7 @@ func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
 				}
 				r.do(request("STATUS", "")).wantOK(t)
 				r.do(request("ADD", "c1")).wantOK(t)
-				if err := r.CheckReady(t.Context()); err != nil {
-					t.Error(err)
-				}
+				nodetest.OK(t, r.CheckReady(t.Context()))
 			})
 		})
 	}

@@ -203,6 +203,14 @@ func Code(tb testing.TB, err error, code uint) {
 	}
 }
 
+// Is wants an error that is the other, or wraps it.
+func Is(tb testing.TB, err, want error) {
+	tb.Helper()
+	if !errors.Is(err, want) {
+		tb.Errorf("%v is not %v", err, want)
+	}
+}
+
 // Says wants an error whose text has each of these words.
 func Says(tb testing.TB, err error, words ...string) {
 	tb.Helper()

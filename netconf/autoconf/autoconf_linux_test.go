@@ -130,7 +130,5 @@ func TestLinksAreFollowedInRoot(t *testing.T) {
 	want := []string{".multinet", "05-out.conflist", "10-link.conflist", "20-other.conflist"}
 	nodetest.Equal(t, "got", list(t, filepath.Join(root, "data/net.d")), want)
 	nodetest.OK(t, os.Remove(filepath.Join(root, "opt/ready")))
-	if err := m.Publish(); !errors.Is(err, ErrNotReady) {
-		t.Error(err)
-	}
+	nodetest.Is(t, m.Publish(), ErrNotReady)
 }

@@ -90,15 +90,11 @@ func TestPublishFails(t *testing.T) {
 		t.Error(err)
 	}
 	m.Ready = filepath.Join(m.Dir, "ready")
-	if err := m.Publish(); !errors.Is(err, ErrNotReady) {
-		t.Error(err)
-	}
+	nodetest.Is(t, m.Publish(), ErrNotReady)
 	put(t, m.Dir, "ready", "", "30-c.conf", flannel)
 	nodetest.OK(t, m.Publish())
 	put(t, m.Dir, "00-a.conf", "{")
-	if err := m.Publish(); !errors.Is(err, errShadowed) {
-		t.Error(err)
-	}
+	nodetest.Is(t, m.Publish(), errShadowed)
 	m.Dir = filepath.Join(m.Dir, "absent")
 	if err := m.Publish(); !errors.Is(err, ErrNoPrimary) || !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
@@ -212,9 +208,7 @@ func TestUninstallRemovesOnlyOurs(t *testing.T) {
 	}
 	m := newManager(t)
 	nodetest.OK(t, os.Symlink("10-a.conf", m.Output+".conflist"))
-	if err := m.Uninstall(); !errors.Is(err, errNotRegular) {
-		t.Error(err)
-	}
+	nodetest.Is(t, m.Uninstall(), errNotRegular)
 	nodetest.OK(t, os.RemoveAll(m.Dir))
 	nodetest.OK(t, m.Uninstall())
 }
@@ -334,9 +328,7 @@ func TestLock(t *testing.T) {
 	// Its directory is made, and none above it.
 	up := filepath.Join(t.TempDir(), "up")
 	m.Lock = filepath.Join(up, "state", "lock")
-	if err := m.Publish(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("nothing to make it in: %v", err)
-	}
+	nodetest.Is(t, m.Publish(), fs.ErrNotExist)
 	if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("was made: %v", err)
 	}

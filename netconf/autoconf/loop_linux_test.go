@@ -45,9 +45,7 @@ func loop(t *testing.T, m *Manager, f func(src *fakeSource)) {
 		synctest.Wait()
 		f(src)
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, <-done)
 	})
 }
 
@@ -76,9 +74,7 @@ func TestGraceAndPausesPass(t *testing.T) {
 		happen()
 		time.Sleep(10*time.Second - time.Nanosecond)
 		written(t, m, 1)
-		if !errors.Is(m.State().Degraded, errGone) {
-			t.Errorf("%+v", m.State())
-		}
+		nodetest.Is(t, m.State().Degraded, errGone)
 		time.Sleep(time.Nanosecond)
 		written(t, m, 2)
 		nodetest.OK(t, os.Remove(file))

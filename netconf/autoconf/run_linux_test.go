@@ -283,12 +283,8 @@ func TestLossOfReadinessEndsRun(t *testing.T) {
 			defer r.stop()
 			s := r.until(t, "published", func(s State) bool { return s.Published != "" })
 			nodetest.OK(t, lose(m.Ready))
-			if err := <-r.done; !errors.Is(err, ErrReadinessLost) {
-				t.Error(err)
-			}
-			if !errors.Is(m.State().Degraded, ErrReadinessLost) {
-				t.Errorf("%+v", m.State())
-			}
+			nodetest.Is(t, <-r.done, ErrReadinessLost)
+			nodetest.Is(t, m.State().Degraded, ErrReadinessLost)
 			if delegate(t, s.Published) != "a" {
 				t.Error("removed")
 			}
@@ -329,9 +325,7 @@ func TestPublishedFileStaysWhenRunEnds(t *testing.T) {
 		}
 	}
 	m.stop()
-	if err := <-m.done; err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, <-m.done)
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "10-x.conflist"})
 	if s := m.State(); !strings.HasSuffix(s.Published, "/00-multinet.conflist") {
 		t.Errorf("%+v", s)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/internal/nadfile"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -137,9 +138,7 @@ func TestOnlyAMissingDefinitionIsNotFound(t *testing.T) {
 	for _, r := range []nad.Ref{blue, {Namespace: "none", Name: "blue"}, long} {
 		_, err := nad.Load(fsys, r)
 		wantError{kind: netconf.ErrNotFound, ref: r.String()}.check(t, err)
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("not fs.ErrNotExist: %v", err)
-		}
+		nodetest.Is(t, err, fs.ErrNotExist)
 	}
 	if !nadfile.TooLong(long.Name) || nadfile.TooLong(long.Name[1:]) {
 		t.Error("a file has a name of 255 bytes at most")

@@ -280,9 +280,7 @@ func TestRefusalsNameBothNamespacesAndSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	_, err := nad.Policy{Isolation: true}.Decide("pods", nad.Ref{Namespace: "other", Name: "blue"}, nad.Selected)
 	for _, part := range []string{"NAD other/blue", `"pods"`, `"other"`, "namespaceIsolation", "globalNamespaces"} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("%v does not say %s", err, part)
-		}
+		nodetest.Says(t, err, part)
 	}
 }
 

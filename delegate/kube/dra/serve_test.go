@@ -74,9 +74,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 			k := n.kubelet(t)
 			mustPrepare(t, k, a, b)
 			nodetest.OK(t, unprepareClaim(t, k, a))
-			if err := n.publish(t.Context(), nil); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, n.publish(t.Context(), nil))
 			n.Stop()
 			if left, _ := filepath.Glob(n.config.registry() + "/*"); len(left) > 0 {
 				t.Errorf("left: %q", left)
@@ -93,14 +91,10 @@ func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
 	nodetest.OK(t, err)
 	t.Cleanup(next.Stop)
 	poll(t, "the driver sees the next one", func() bool { return n.Err() != nil })
-	if err := n.Err(); !errors.Is(err, errTaken) {
-		t.Error(err)
-	}
+	nodetest.Is(t, n.Err(), errTaken)
 	n.Stop()
 	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
-	if err := next.Err(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, next.Err())
 }
 
 // A helper that cannot serve any more is replaced.
@@ -358,9 +352,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 		mustPrepare(t, k, c)
 		n.attach(t, "pod-web")
 		n.await(t, "written", n.ready(name, "True"))
-		if err := release(c); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, release(c))
 		n.writer.mu.Lock()
 		nodetest.Equal(t, name, n.writer.failures, nil)
 		n.writer.mu.Unlock()

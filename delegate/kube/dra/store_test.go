@@ -63,9 +63,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 		t.Error(got, err)
 	}
 	for range 2 {
-		if err := s.remove(a.Ref); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, s.remove(a.Ref))
 	}
 	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || status.Code(err) != 11 {
 		t.Error(err)
@@ -151,15 +149,11 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 	if got, damaged, err := s.All(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
 		t.Error(got, damaged, err)
 	}
-	if err := s.clean(time.Now().Add(-time.Hour)); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.clean(time.Now().Add(-time.Hour)))
 	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); err != nil {
 		t.Error(err)
 	}
-	if err := s.clean(time.Now().Add(time.Hour)); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.clean(time.Now().Add(time.Hour)))
 	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the temporary file is still there")
 	}
