@@ -114,7 +114,7 @@ func TestNilDriverDoesNothing(t *testing.T) {
 	t.Parallel()
 	var d *Driver
 	claims, err := d.Claims(t.Context(), web, "storage")
-	if len(claims) > 0 || err != nil || d.Held(web, []delegate.Attached{{}}) != nil || d.UpdateMetadata(t.Context(), web.UID) != nil || d.Err() != nil {
+	if len(claims) > 0 || err != nil || d.Held(web, []delegate.Attached{{}}) != nil || d.UpdateMetadata(t.Context(), web.UID) != nil || d.Err() != nil || d.Stats() != (Stats{}) {
 		t.Errorf("%v, %v", claims, err)
 	}
 	d.Attached(web.UID, nil)

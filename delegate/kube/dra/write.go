@@ -78,6 +78,9 @@ type Stats struct {
 // Stats returns the state of the Driver. It reads the Store. Claims are not counted if that is
 // not possible.
 func (d *Driver) Stats() Stats {
+	if d == nil {
+		return Stats{}
+	}
 	claims, _, _ := d.config.Store.All() // whoever uses them reports errors
 	w := d.writer
 	w.mu.Lock()
