@@ -53,7 +53,7 @@ func (sv *service) checks(ctx context.Context) []check {
 	case now >= draining:
 		phase = errDraining
 	}
-	unusable := sv.usable(ctx)
+	unusable := sv.usable()
 	queue := checked("queue", unusable == nil, unusable)
 	if queue.OK {
 		queue = checked("queue", true, sv.backlog.why())
@@ -77,7 +77,7 @@ func (sv *service) probed(ctx context.Context) []check {
 
 // notReady returns why a STATUS fails without asking the plugin.
 func (sv *service) notReady(ctx context.Context) error {
-	if err := sv.usable(ctx); err != nil {
+	if err := sv.usable(); err != nil {
 		return err
 	}
 	return sv.ready(ctx)

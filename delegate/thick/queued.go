@@ -1,7 +1,6 @@
 package thick
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -60,14 +59,14 @@ func (sv *service) dequeue(o *order) error {
 }
 
 // usable returns why the DELs in the queue are not done, or why shims cannot write to it.
-func (sv *service) usable(ctx context.Context) error {
+func (sv *service) usable() error {
 	if sv.Queue == "" {
 		return nil
 	}
 	if err := sv.backlog.failed(); err != nil {
 		return unreadable(err)
 	}
-	if err := queue.In(sv.Queue).Writable(ctx); err != nil {
+	if err := queue.In(sv.Queue).Writable(); err != nil {
 		return stopped("no DEL can be queued: "+err.Error(), err)
 	}
 	return nil

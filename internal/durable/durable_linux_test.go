@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -188,6 +189,36 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 			if !errors.As(err, &p) || !strings.HasPrefix(p.Path, dir) {
 				t.Errorf("%v does not contain the path", err)
 			}
+		}
+	}
+}
+
+// What a process leaves that dies in TryWrite is gone after the next one.
+func TestTryWriteLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for at, done := 1, false; !done; at++ {
+		n := 0
+		d := open(t, dir, func(string, string) error {
+			if n++; n == at+1 { // the first is of open
+				runtime.Goexit()
+			}
+			return nil
+		})
+		dead := make(chan struct{})
+		go func() {
+			defer close(dead)
+			if err := d.TryWrite(); err != nil {
+				t.Error(err)
+			}
+			done = true
+		}()
+		<-dead
+		if err := open(t, dir, nil).TryWrite(); err != nil {
+			t.Error(err)
+		}
+		if left := entries(t, dir); len(left) > 0 {
+			t.Errorf("dead at call %d: left are %q", at, left)
 		}
 	}
 }

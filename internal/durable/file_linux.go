@@ -47,14 +47,28 @@ const (
 	trySize = 4 << 10
 )
 
-// TryWrite writes a file as [Dir.WriteFile] does, and removes it, to find out whether that is
-// possible. A crash may leave the file behind; the next TryWrite removes it.
+// TryWrite writes a file, syncs it, removes it and syncs the directory, to find out whether
+// that is possible. The file has one name, so that what a crash leaves behind is gone with the
+// next TryWrite. Several at once, and whoever removes temporary files, do no harm.
 func (d *Dir) TryWrite() error {
-	err := d.WriteFile(tryName, make([]byte, trySize))
-	if removed := d.Remove(tryName); err == nil && !errors.Is(removed, fs.ErrNotExist) { // by another TryWrite
+	fd, _, err := d.open(tryName, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	err = d.write(fd, tryName, make([]byte, trySize))
+	if err == nil {
+		err = d.at("fsync", tryName, func() error { return unix.Fsync(fd) })
+	}
+	if cerr := d.close(fd, tryName); err == nil {
+		err = cerr
+	}
+	if removed := d.Remove(tryName); err == nil && !errors.Is(removed, fs.ErrNotExist) {
 		err = removed
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return d.Sync()
 }
 
 // create makes the file name, which must not be there.

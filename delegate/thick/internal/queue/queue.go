@@ -176,17 +176,10 @@ func (q Queue) Remove(name string) error {
 }
 
 // Writable returns why no DEL can be written to the queue. It tries, and makes the
-// directory if it is missing. The end of ctx ends the wait for the lock.
-func (q Queue) Writable(ctx context.Context) error {
+// directory if it is missing. It does not wait for the lock.
+func (q Queue) Writable() error {
 	q.make()
-	return q.open("write to", "", func(dir *durable.Dir) error {
-		unlock, err := lock(ctx, dir, false) // otherwise List might remove what is tried
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		return dir.TryWrite()
-	})
+	return q.open("write to", "", (*durable.Dir).TryWrite)
 }
 
 // make makes the directory if it is missing. Whether there is one then, open tells.
