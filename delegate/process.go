@@ -65,8 +65,9 @@ func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 
 // ExecPlugin runs the executable at path, which is absolute, with stdin and
 // environ. It returns what the plugin printed to stdout if the plugin exits with
-// status 0. A plugin that prints more than 4 MiB is killed. An empty environ is an empty environment, not that of this process.
-// The working directory of a plugin is the root directory.
+// status 0. A plugin that prints more than 4 MiB is killed. An empty environ is an
+// empty environment, not that of this process. The working directory of a plugin is
+// the root directory.
 //
 // When ctx ends, the plugin's process group receives SIGTERM, and so does the
 // plugin if it has left that group. After the grace period, or when the plugin

@@ -29,7 +29,7 @@ func redacted(err error, stdin []byte) error {
 	}
 	hide := hider(stdin).Hide
 	text := hide(err.Error())
-	if text == err.Error() {
+	if text == err.Error() && !errors.Is(err, ErrNotUndone) {
 		return err
 	}
 	if err == error(said) { //nolint:errorlint // one inside another error is the next case
@@ -39,15 +39,18 @@ func redacted(err error, stdin []byte) error {
 }
 
 // A redactedError is err with another text. Nobody can unwrap err, but errors.Is
-// and the code still work.
+// and the code still work. [ErrNotUndone] is not in it: what a plugin in this process could
+// not undo by itself, its DEL may undo yet.
 type redactedError struct {
 	text string
 	err  error
 }
 
-func (e *redactedError) Error() string        { return e.text }
-func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
-func (e *redactedError) CNICode() uint        { return fault.Code(e.err, types.ErrUnknown) }
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Is(target error) bool {
+	return target != ErrNotUndone && errors.Is(e.err, target)
+}
+func (e *redactedError) CNICode() uint { return fault.Code(e.err, types.ErrUnknown) }
 
 // noise quotes the beginning of text, which a plugin should not have printed. It
 // stops where a configuration could begin, and hides the strings and numbers of

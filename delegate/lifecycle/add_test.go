@@ -766,3 +766,25 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		n.wantNothing()
 	})
 }
+
+// A plugin in this process may use package delegate itself. What it could not undo its DEL
+// undoes, so that nothing is left, and another plan is tried.
+func TestPluginThatCouldNotUndoIsUndone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Exec.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return nil, fmt.Errorf("%w; %w", types.NewError(117, "why", ""), delegate.ErrNotUndone)
+		}
+		return nil, nil
+	}
+	asked := 0
+	_, err := n.Add(t.Context(), key("c1", "eth0"), Transaction{
+		Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")),
+		Next: func(context.Context, error) ([]delegate.Attachment, error) { asked++; return nil, nil },
+	})
+	if errors.Is(err, delegate.ErrNotUndone) || status.Code(err) != 117 || asked != 1 {
+		t.Errorf("code %d: %v; asked %d times for another plan", status.Code(err), err, asked)
+	}
+	n.wantNothing()
+}

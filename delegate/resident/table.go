@@ -139,9 +139,10 @@ func (t *table) changed() {
 	t.change.Broadcast()
 }
 
-// await waits until a resident serves a type, and returns it with one call more. A patient call also waits for one that is not connected, unless it has
-// been gone for as long as patience. When await fails, it returns the resident that
-// is about to serve the type or still to leave, if there is one.
+// await waits until a resident serves a type, and returns it with one call more. A
+// patient call also waits for one that is not connected, unless it has been gone for as
+// long as patience. When await fails, it returns the resident that is about to serve the
+// type or still to leave, if there is one.
 func (t *table) await(ctx context.Context, typ string, patience time.Duration) (*entry, error) {
 	defer context.AfterFunc(ctx, t.changed)()
 	t.mu.Lock()

@@ -30,8 +30,8 @@ import (
 // socket are in use: socket with ".lock", ".next" and "~" added.
 //
 // The service manager sets the permissions of a socket that it has opened, so see
-// [Server.AllowUIDs]. It goes on listening: that socket needs no hand-over. Children do not inherit the socket. Call Listen
-// with env once, at the start.
+// [Server.AllowUIDs]. It goes on listening: that socket needs no hand-over. Children do
+// not inherit the socket. Call Listen with env once, at the start.
 //
 // On systems other than Linux it returns [errors.ErrUnsupported].
 func Listen(ctx context.Context, env []string, socket string) (net.Listener, error) {

@@ -97,8 +97,10 @@ func (r *Reader) claim(dir *durable.Dir) error {
 		return cmp.Or(err, ErrOther)
 	}
 	r.mark = mark
-	_, err = mark.WriteAt(text, 0)
-	if err = errors.Join(err, mark.Truncate(int64(len(text)))); err != nil {
+	if err = mark.Truncate(0); err == nil { // a reader must not see the old text mixed with the new one
+		_, err = mark.WriteAt(text, 0)
+	}
+	if err != nil {
 		r.Close()
 	}
 	return err
