@@ -235,8 +235,7 @@ func (n Network) DisableCheck() bool { return n.list.disableCheck }
 func (n Network) DisableGC() bool { return n.list.disableGC }
 
 // Get returns the value of a key of the network's own object, the list, and whether it is
-// there. The
-// value of "plugins" is what [Network.MarshalJSON] writes.
+// there. The value of "plugins" is what [Network.MarshalJSON] writes.
 func (n Network) Get(key string) (json.RawMessage, bool) {
 	if key == "plugins" {
 		return n.marshalPlugins(), !n.IsZero()

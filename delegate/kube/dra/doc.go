@@ -27,7 +27,7 @@
 //
 // parameters.go and claim.go say what a claim wants, without an API. store.go keeps it, and
 // attached.go finds and detaches the attachments of a claim. claims.go has them for the ADD of a
-// pod. driver.go, configured by config.go, answers the kubelet, whose sockets are in serve.go. device_status.go computes the status of a claim,
-// and write.go writes it. sweep.go forgets claims that nobody has released. offer.go makes
-// devices of networks, and offering.go publishes them.
+// pod. driver.go, configured by config.go, answers the kubelet, whose sockets are in serve.go.
+// device_status.go computes the status of a claim, and write.go writes it. sweep.go forgets claims
+// that nobody has released. offer.go makes devices of networks, and offering.go publishes them.
 package dra
