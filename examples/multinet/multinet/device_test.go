@@ -266,6 +266,7 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		"that of the attachment that it replaces": {devices: "a", before: x, after: xm, replace: true, want: "x=a x=a"},
 		"one beside that of a default network":    {keys: `"defaultNetworks":["vf2"]`, devices: "a b", after: x, want: "x=b"},
 		"one without a resource":                  {keys: `"allowDeviceID":true`, after: `{"name":"plain","interface":"x","deviceID":"z"}`, want: "x=z"},
+		"one that two name, for the first":        {devices: "a b", after: xa + "," + ya, want: "x=a", words: []string{`"a"`, "in use"}},
 		"none, because all are used":              {devices: "a", before: x, after: x + "," + y, words: []string{`"vf"`, vf, "free"}},
 		"nothing selected beside claims":          {devices: "a b", before: x, claims: claims, want: "x=a"},
 		"one beside that of a claim":              {devices: "a b", after: x, claims: claims, want: "x=b"},
