@@ -78,6 +78,8 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 		{"annotations of the runtime only", keys(bridge, `"annotations":"runtime"`, annotated("red")), podOf("a"), []string{"definition selected a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
 		{"outside of Kubernetes", keys(bridge, annotated("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
 		{"outside of Kubernetes, another primary", keys(bridge, defaultNetwork("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD macvlan eth0 fast"},
+		{"outside of Kubernetes, nothing passed", keys(bridge, `"annotations":"runtime"`), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi"},
+		{"no pod name", bridge, func(a *skel.CmdArgs) { a.Args = "K8S_POD_NAMESPACE=a" }, []string{"attached c1 eth0 a/ c1"}, "ADD bridge eth0 multi"},
 		{"the sandbox of the runtime", keys(bridge, passedNothing), func(a *skel.CmdArgs) {
 			a.Args = "K8S_POD_INFRA_CONTAINER_ID=c9;K8S_POD_NAME=web;K8S_POD_NAMESPACE=a;X=y=z"
 		}, []string{"attached c1 eth0 a/web c9"}, "ADD bridge eth0 multi"},

@@ -299,6 +299,7 @@ func TestIsolation(t *testing.T) {
 		{"primary of multusNamespace", defaultNetwork("blue"), ""},
 		{"primary of multusNamespace, which is global", keys(`"globalNamespaces":"kube-system"`, defaultNetwork("blue")), "kube-system"},
 		{"primary of another multusNamespace", keys(`"multusNamespace":"net"`, defaultNetwork("blue")), ""},
+		{"primary of networkNamespace", keys(`"networkNamespace":"shared","globalNamespaces":"shared"`, defaultNetwork("blue")), "shared"},
 		{"primary of another namespace", defaultNetwork("b/blue"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
