@@ -301,6 +301,9 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 		t.Error("the pod is started")
 	}
 	p.work.running.Wait() // for the ADD to end, and the undo to fail
+	if _, known := p.pods.get("c1"); known {
+		t.Error("the runtime has the pod")
+	}
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
 	p.again(func(pass Pass) bool { return pass.Failed == 1 })
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})

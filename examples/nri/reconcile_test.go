@@ -335,6 +335,22 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 }
 
+// What is left of a pass when the connection is lost is not done.
+func TestALostConnectionEndsThePass(t *testing.T) {
+	t.Parallel()
+	n, x := newNode(t), plugins()
+	p := n.configured(x) // and nothing is listed yet
+	gone, owed := n.sandbox("gone", "blue"), n.sandbox("owed", "blue")
+	nodetest.OK(t, p.RunPodSandbox(t.Context(), gone))
+	p.pods.forget("gone")
+	p.pods.learn(owed)
+	pass := Pass{}
+	p.attachAll(t.Context(), []job{{pod{sandbox: owed}, namespace(owed)}}, &pass)
+	p.sweep(t.Context(), nil, &pass)
+	nodetest.Equal(t, "pass", pass, Pass{})
+	nodetest.Equal(t, "alive", x.Live(), []string{"a gone net1"})
+}
+
 // Wherever a plugin is killed, the next one leaves nothing behind. A pod that runs
 // gets all of its networks if the plugin was killed while it attached them. A pod
 // that is gone has none.
