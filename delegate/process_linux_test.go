@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -529,4 +532,162 @@ func TestWorkingDirectoryDoesNotCount(t *testing.T) {
 	if out, err := new(delegate.Process).ExecPlugin(t.Context(), there, nil, nil); string(out) != "/\n" || err != nil {
 		t.Errorf("run in %q: %v", out, err)
 	}
+}
+
+func TestFindInPath(t *testing.T) {
+	t.Parallel()
+	one, two := t.TempDir(), t.TempDir()
+	for path, mode := range map[string]os.FileMode{one + "/plain": 0o644, two + "/plain": 0o755, one + "/both": 0o755, two + "/both": 0o755} {
+		nodetest.OK(t, os.WriteFile(path, []byte("x"), mode))
+	}
+	nodetest.OK(t, errors.Join(os.Mkdir(one+"/dir", 0o755), os.Symlink(two+"/plain", one+"/link")))
+	p := new(delegate.Process)
+	for plugin, want := range map[string]string{
+		"both": one + "/both", "plain": two + "/plain", "link": one + "/link",
+		"dir": "", "absent": "", "": "", "../" + filepath.Base(one) + "/both": "", "a\x00b": "",
+	} {
+		got, err := p.FindInPath(plugin, []string{"", one + "/", "/does/not/exist", two})
+		if got != want || (want == "") != errors.Is(err, delegate.ErrPluginNotFound) {
+			t.Errorf("%q is at %q, want %q (%v)", plugin, got, want, err)
+		}
+	}
+	if _, err := p.FindInPath("plain", []string{one, "/does/not/exist"}); err == nil || !strings.Contains(err.Error(), one+"/plain is not a file that can be executed") {
+		t.Errorf("not executable: %v", err)
+	}
+	if _, err := (&delegate.Process{Root: "/does/not/exist"}).FindInPath("both", []string{one}); !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("no root: %v", err)
+	}
+}
+
+// jail is a root directory with a shell, a plugin, and links that point out.
+func jail(t *testing.T) (root, outside string) {
+	t.Helper()
+	root, outside = t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)))
+	}
+	write(root+"/opt/cni/bin/plugin", "#!/bin/sh\nread who </who; echo \"{\\\"who\\\":\\\"$who\\\",\\\"in\\\":\\\"$(pwd)\\\"}\"\n")
+	write(root+"/who", "jail\n")
+	write(outside+"/escaped", "#!/bin/sh\necho outside\n")
+	for link, target := range map[string]string{
+		"absolute": "/opt/cni/bin/plugin", // of the root, not of the host
+		"upwards":  "../../../../../../../../../../../../../../opt/cni/bin/plugin",
+		"file":     outside + "/escaped",
+		"relative": "../../../../../../../../../../../../../../" + outside + "/escaped",
+	} {
+		nodetest.OK(t, os.Symlink(target, root+"/opt/cni/bin/"+link))
+	}
+	nodetest.OK(t, os.Symlink(outside, root+"/opt/cni/dir"))
+	return root, outside
+}
+
+// No link leads out of the root.
+func TestNoLinkLeadsOutOfTheRoot(t *testing.T) {
+	t.Parallel()
+	root, outside := jail(t)
+	p := &delegate.Process{Root: root}
+	for _, name := range []string{"plugin", "absolute", "upwards"} {
+		if got, err := p.FindInPath(name, []string{"/opt/cni/bin"}); err != nil || got != "/opt/cni/bin/"+name {
+			t.Errorf("%s is at %q: %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"file", "relative", "escaped"} {
+		for _, dir := range []string{"/opt/cni/bin", "/opt/cni/dir", outside, "/.." + outside} {
+			if got, err := p.FindInPath(name, []string{dir}); !errors.Is(err, delegate.ErrPluginNotFound) {
+				t.Errorf("%s in %s is at %q: %v", name, dir, got, err)
+			}
+		}
+	}
+}
+
+// The child alone changes its root: plugins run in two of them side by side,
+// each in a directory of its own root, and this process stays where it is.
+func TestPluginRunsInItsRoot(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to change the root directory of a child")
+	}
+	before := whereabouts(t)
+	roots := map[string]*delegate.Process{}
+	for _, who := range []string{"one", "two"} {
+		root, _ := jail(t)
+		furnish(t, root)
+		// What is not in this process's tree, and of which each root has its own.
+		if err := errors.Join(
+			os.WriteFile(root+"/who", []byte(who+"\n"), 0o600),
+			os.WriteFile(root+"/opt/cni/bin/only-"+who, []byte("#!/bin/sh\necho $0\n"), 0o755),
+		); err != nil {
+			t.Fatal(err)
+		}
+		roots[who] = &delegate.Process{Root: root}
+	}
+	var wg sync.WaitGroup
+	for who, p := range roots {
+		for i := range 8 {
+			wg.Go(func() {
+				name := []string{"plugin", "absolute", "upwards"}[i%3]
+				want := `{"who":"` + who + `","in":"/"}`
+				if i == 7 {
+					name, want = "only-"+who, "/opt/cni/bin/only-"+who
+				}
+				path, err := p.FindInPath(name, []string{"/opt/cni/bin"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				out, err := p.ExecPlugin(t.Context(), path, nil, nil)
+				if err != nil || strings.TrimSpace(string(out)) != want {
+					t.Errorf("%s printed %q, want %s: %v", name, out, want, err)
+				}
+				nodetest.Equal(t, "this process was at", whereabouts(t), before)
+			})
+		}
+	}
+	wg.Wait()
+	for who := range roots {
+		if _, err := new(delegate.Process).FindInPath("only-"+who, []string{"/opt/cni/bin"}); !errors.Is(err, delegate.ErrPluginNotFound) {
+			t.Errorf("only-%s is found without a root: %v", who, err)
+		}
+		for other, p := range roots {
+			if _, err := p.FindInPath("only-"+who, []string{"/opt/cni/bin"}); (err == nil) != (who == other) {
+				t.Errorf("only-%s in the root of %s: %v", who, other, err)
+			}
+		}
+	}
+}
+
+// furnish copies a shell with its libraries into root, or skips the test.
+func furnish(t *testing.T, root string) {
+	t.Helper()
+	ldd, err := exec.CommandContext(t.Context(), "ldd", "/bin/sh").Output()
+	if err != nil {
+		t.Skipf("needs ldd(1), to copy a shell with its libraries: %v", err)
+	}
+	for _, path := range append([]string{"/bin/sh"}, regexp.MustCompile(`/[^ ]+`).FindAllString(string(ldd), -1)...) {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, data, 0o755))
+		}
+		nodetest.OK(t, err)
+	}
+}
+
+// whereabouts are the root and the working directory of each thread of this
+// process.
+func whereabouts(t *testing.T) string {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*")
+	if err != nil {
+		t.Error(err)
+	}
+	seen := make(map[string]bool)
+	for _, task := range append(tasks, "/proc/self") {
+		root, err := os.Readlink(task + "/root")
+		cwd, err2 := os.Readlink(task + "/cwd")
+		if errors.Join(err, err2) == nil { // a thread may have ended
+			seen[root+" "+cwd] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 }

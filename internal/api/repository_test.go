@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -222,4 +223,141 @@ func submatches(s, expr string) []string {
 		found = append(found, m[1])
 	}
 	return found
+}
+
+// An example exists to be copied: its directory must compile in a module that requires only
+// the SDK. The examples with a go.mod of their own compile with it where they are, so a copy
+// shows only which packages they import.
+func TestCopiedExamplesBuild(t *testing.T) {
+	t.Parallel()
+	mains, err := filepath.Glob("../../examples/*/main.go")
+	if err != nil || len(mains) < 8 {
+		t.Fatalf("%d examples: %v", len(mains), err)
+	}
+	one := newModule(t, "example.com/copied") // all examples without a go.mod
+	for _, main := range mains {
+		example := filepath.Dir(main)
+		if _, err := os.Stat(filepath.Join(example, "go.mod")); err != nil {
+			copySources(t, example, filepath.Join(one, filepath.Base(example)))
+			continue
+		}
+		copySources(t, example, t.TempDir())
+	}
+	run(t, one, "go", "vet", "-mod=mod", "./...")
+}
+
+// newModule makes an empty module in a directory that uses the SDK of this repository.
+func newModule(t *testing.T, name string) (dir string) {
+	t.Helper()
+	sdk, err := filepath.Abs(root)
+	nodetest.OK(t, err)
+	dir = t.TempDir()
+	run(t, dir, "go", "mod", "init", name)
+	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
+	return dir
+}
+
+// copySources copies a directory without its tests, as a reader would.
+func copySources(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		rel, relErr := filepath.Rel(from, path)
+		switch {
+		case err != nil || relErr != nil:
+			return fmt.Errorf("%w, %w", err, relErr)
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		case strings.HasSuffix(path, "_test.go") || !d.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(path, ".go") && strings.Contains(string(data), "metacni/metacni/internal/") {
+			t.Errorf("%s imports an internal package of the SDK", path)
+		}
+		return os.WriteFile(filepath.Join(to, rel), data, 0o600)
+	})
+	nodetest.OK(t, err)
+}
+
+func run(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "GONOSUMDB=*", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func TestMain(m *testing.M) {
+	delegatetest.Main()
+	os.Exit(m.Run())
+}
+
+// The plugin of README.md is whole: in a module of its own it builds, and it does
+// what the CNI specification asks of a plugin that delegates.
+func TestPluginOfTheReadmeConforms(t *testing.T) {
+	t.Parallel()
+	code := submatches(content(t, "README.md"), "(?s)```go\n(package main\n.*?)```")
+	if len(code) != 1 {
+		t.Fatalf("README.md has %d programs", len(code))
+	}
+	dir := newModule(t, "example.com/mine")
+	nodetest.OK(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600))
+	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", ".")
+	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`, dir)
+		},
+		Delegates: []string{"bridge", "macvlan", "tuning"},
+	})
+}
+
+// Links of documents lead to files of the repository.
+func TestDocumentsLinkToFilesThatExist(t *testing.T) {
+	t.Parallel()
+	for _, page := range files(t) {
+		if filepath.Ext(page) != ".md" {
+			continue
+		}
+		text := regexp.MustCompile("(?s)\n```.*?\n```|`[^`\n]*`").ReplaceAllString(content(t, page), "")
+		for _, link := range submatches(text, `\]\(([^)#:]+)[^):]*\)`) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), link)); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
+
+// The image in the manifests' page is that of the last release.
+func TestImageOfTheLastRelease(t *testing.T) {
+	t.Parallel()
+	released := submatches(content(t, "CHANGELOG.md"), `(?m)^## \[([0-9.]+)\]`)
+	for _, tag := range submatches(content(t, "examples/multinetd/deploy/README.md"), `newTag: v([0-9.]+)`) {
+		if len(released) == 0 || tag != released[0] {
+			t.Errorf("the tag is v%s, released are %q", tag, released)
+		}
+	}
+}
+
+// Examples/README.md lists every example.
+func TestExamplesAreListed(t *testing.T) {
+	t.Parallel()
+	page := content(t, "examples/README.md")
+	for _, main := range glob(t, "examples/*/main.go") {
+		name := filepath.Base(filepath.Dir(main))
+		nodetest.Equal(t, fmt.Sprintf("examples/README.md lists %s", name), strings.Count(page, "\n| ["+name+"]("+name+") |"), 1)
+	}
+}
+
+// README.md says of the reference plugins what the page of the conformance suite says.
+func TestFindingsInReferencePlugins(t *testing.T) {
+	t.Parallel()
+	const count = `fail\s(?:the same )?(\d+ of \d+) checks`
+	want := submatches(content(t, "delegate/delegatetest/cmd/conform/README.md"), count)
+	if got := submatches(content(t, "README.md"), count); len(want) != 1 || !slices.Equal(got, want) {
+		t.Errorf("README.md says %q, the suite's page %q", got, want)
+	}
 }
