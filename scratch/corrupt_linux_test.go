@@ -151,22 +151,17 @@ func TestDamagedUntilForgotten(t *testing.T) {
 			for r, err := range s.List(t.Context()) {
 				listed = append(listed, fmt.Sprint(r.Key, errors.Is(err, ErrCorrupt), err == nil))
 			}
-			if diff := cmp.Diff([]string{fmt.Sprint(k1, true, false), fmt.Sprint(k2, false, true)}, listed); diff != "" {
-				t.Errorf("listed (-want +got):\n%s", diff)
-			}
+			equal(t, "listed", listed, []string{fmt.Sprint(k1, true, false), fmt.Sprint(k2, false, true)})
 			keys, err := damaged(t.Context(), s)
-			if diff := cmp.Diff([]Key{k1}, keys); diff != "" || err != nil {
-				t.Error(diff, err)
-			}
+			equal(t, "damaged", keys, []Key{k1})
+			ok(t, err)
 			kept, err := os.ReadFile(recordPath(s, k1))
 			if string(kept) != content || err != nil {
 				t.Errorf("kept %q, %v", kept, err)
 			}
 			ok(t, s.Forget(l, k1))
 			ok(t, s.Forget(l, k1))
-			if got := text(s, k1); got != "none" {
-				t.Errorf("after forget: %s", got)
-			}
+			holds(t, s, k1, "none")
 			ok(t, s.Delete(l, k2))
 			ok(t, l.Unlock())
 			nothing(t, s)
@@ -221,9 +216,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 				t.Errorf("%s, %s: %v", ifName, verb, err)
 			}
 		}
-		if got := text(s, k); got != "corrupt" {
-			t.Errorf("%s: %s", ifName, got)
-		}
+		holds(t, s, k, "corrupt")
 		ok(t, forget(s, k))
 		put(t, s, k, "")
 		ok(t, del(s, k))
@@ -273,9 +266,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 		ok(t, f(filepath.Join(s.Dir, name)))
 		k := Key{"other", name, "eth0"}
 		put(t, s, k, "x")
-		if got := text(s, k); got != "planned x" {
-			t.Errorf("%s: %s", name, got)
-		}
+		holds(t, s, k, "planned x")
 		if all, err := s.Container(t.Context(), name); len(all) != 1 || err != nil {
 			t.Errorf("%s: %v, %v", name, all, err)
 		}
@@ -294,9 +285,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 	if keys, err := damaged(t.Context(), s); n != 1 || len(keys) != 0 || err != nil {
 		t.Error(n, keys, err)
 	}
-	if left := tree(t, out); len(left) != 0 {
-		t.Errorf("written outside: %q", left)
-	}
+	equal(t, "written outside", tree(t, out), nil)
 }
 
 // A record of another version is left alone by every verb, and named by those
@@ -477,9 +466,7 @@ func TestCrashAnywhere(t *testing.T) {
 				if got != c.old && got != c.new {
 					t.Errorf("crash at call %d: %q", n, got)
 				}
-				if got := text(s, k3); got != "planned bystander" {
-					t.Errorf("crash at call %d: bystander %q", n, got)
-				}
+				holds(t, s, k3, "planned bystander")
 				checkLock(t, s)
 				if got == "corrupt" {
 					ok(t, forget(s, k1))
@@ -697,9 +684,7 @@ func TestDeleteWithoutAFreeInode(t *testing.T) {
 		return nil
 	})
 	s.hook = &hook
-	if err := putRecord(s, k2, Planned, value{}); !errors.Is(err, unix.ENOSPC) {
-		t.Error(err)
-	}
+	is(t, putRecord(s, k2, Planned, value{}), unix.ENOSPC)
 	if err := putRecord(s, k3, Planned, value{}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(s.Dir, "c2@lock")+"): create: ") {
 		t.Errorf("a lock that cannot be made: %v", err)
 	}
@@ -742,9 +727,7 @@ func TestNoteAfterAFailedPut(t *testing.T) {
 	ok(t, under(s, "c1", func(l *Lock) error {
 		ok(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{"short"}}))
 		broken = true
-		if err := s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{strings.Repeat("long", 100)}}); !errors.Is(err, unix.EIO) {
-			t.Error(err)
-		}
+		is(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{strings.Repeat("long", 100)}}), unix.EIO)
 		return s.Note(l, Record[value]{Key: k1, State: Added, Value: value{"noted"}})
 	}))
 	holds(t, s, k1, "added noted")

@@ -19,6 +19,13 @@ type value struct{ Text string }
 
 var k1 = Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // check reads data as k1's file and returns what it says.
 func check(data []byte) string {
 	r, err := decode[value](data, k1)
@@ -97,9 +104,7 @@ func TestDecodeUndoesEncode(t *testing.T) {
 	for i, v := range []string{"", "\n", "\x00", "é\u2028", `"\`, strings.Repeat("x", 100_000)} {
 		r := Record[value]{Key: k1, State: Added, Created: time.Unix(int64(i)*1e9, 1).UTC(), Value: value{v}}
 		data, err := encode(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		got, err := decode[value](data, k1)
 		r.Updated = got.Updated
 		if diff := cmp.Diff(r, got); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
@@ -174,13 +179,9 @@ func TestFileNames(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	k := Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 	one, err := encode(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	ok(f, err)
 	two, err := encode(Record[any]{Key: k, State: Added, Created: time.Unix(1, 0), Value: []any{nil, "\n"}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	ok(f, err)
 	f.Add(one)
 	f.Add(append(append(one, '\n'), two...))
 	f.Add(append(one, two[:len(two)/2]...))

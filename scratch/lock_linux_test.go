@@ -288,9 +288,7 @@ func TestLockAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	holder := start(t, "hold", s.Dir, "")
-	if got := holder.says(t); got != "locked" {
-		t.Fatal(got)
-	}
+	equal(t, "it", holder.says(t), "locked")
 	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
 		t.Errorf("while another process holds it: %v", err)
 	}
@@ -303,15 +301,11 @@ func TestLockAcrossProcesses(t *testing.T) {
 		got <- err
 	}()
 	holder.in.Close()
-	if said := holder.says(t); said != "unlocked" {
-		t.Fatal(said)
-	}
+	equal(t, "it", holder.says(t), "unlocked")
 	ok(t, <-got)
 	// A holder that is killed holds nothing.
 	holder = start(t, "hold", s.Dir, "")
-	if got := holder.says(t); got != "locked" {
-		t.Fatal(got)
-	}
+	equal(t, "it", holder.says(t), "locked")
 	holder.kill(t)
 	ok(t, tryLock(t, s))
 	nothing(t, s)
@@ -412,9 +406,7 @@ func TestOwnGroupIsNotKilled(t *testing.T) {
 		t.Fatal(said)
 	}
 	ok(t, killer.Process.Signal(unix.SIGUSR1))
-	if said := killer.says(t); said != "1 <nil>" {
-		t.Errorf("killed %s", said)
-	}
+	equal(t, "killed", killer.says(t), "1 <nil>")
 	killer.gone(t)
 	p.gone(t)
 	ok(t, tryLock(t, s))
@@ -427,9 +419,7 @@ func TestThoseInsideKillNobody(t *testing.T) {
 	p, pids := orphan(t, s, "stay,killer")
 	p.kill(t)
 	ok(t, unix.Kill(pids[1], unix.SIGUSR1))
-	if said := p.says(t); said != "0 <nil>" {
-		t.Errorf("killed %s", said)
-	}
+	equal(t, "killed", p.says(t), "0 <nil>")
 	ok(t, unix.Kill(pids[0], 0))
 }
 
@@ -442,9 +432,7 @@ func TestOrphansInAPIDNamespace(t *testing.T) {
 	}
 	s := newStore(t)
 	a := startWith(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true}, "namespace", s.Dir, "")
-	if said := a.says(t); said != "0 1 <nil>" {
-		t.Error(said)
-	}
+	equal(t, "killed", a.says(t), "0 1 <nil>")
 	a.in.Close()
 	a.gone(t)
 	ok(t, lock(t, s).Unlock())
@@ -457,12 +445,8 @@ func TestNestedLockIsRefused(t *testing.T) {
 	s := newStore(t)
 	l := lock(t, s)
 	c := start(t, "nested", s.Dir, "", file(t, l))
-	if got := c.says(t); got != "true true 7" {
-		t.Errorf("same container: %s", got)
-	}
-	if got := c.says(t); got != "true <nil>" {
-		t.Errorf("another container: %s", got)
-	}
+	equal(t, "same container", c.says(t), "true true 7")
+	equal(t, "another container", c.says(t), "true <nil>")
 	ok(t, l.Unlock())
 }
 
@@ -480,9 +464,7 @@ func TestInheritedLockThatWasReleased(t *testing.T) {
 		t.Error("another file")
 	}
 	c := start(t, "nested", s.Dir, "brief", inherited)
-	if got := c.says(t); got != "true false 11" {
-		t.Errorf("same file, another holder: %s", got)
-	}
+	equal(t, "same file, another holder", c.says(t), "true false 11")
 	ok(t, l.Unlock())
 }
 

@@ -8,12 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/durable"
@@ -37,10 +37,19 @@ func newStore(t *testing.T) Store[value] {
 	return Store[value]{Dir: dir}
 }
 
-func ok(t *testing.T, err error) {
+// is wants an error that [errors.Is] finds target in.
+func is(t *testing.T, err, target error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+	if !errors.Is(err, target) {
+		t.Errorf("%v, want %v", err, target)
+	}
+}
+
+// equal compares what a test got with what it wants. An empty slice equals nil.
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
 
@@ -105,9 +114,7 @@ func holds(t *testing.T, s Store[value], k Key, want string) {
 // nothing checks that nothing is left of the store.
 func nothing(t *testing.T, s Store[value]) {
 	t.Helper()
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
+	equal(t, "left", tree(t, s.Dir), nil)
 }
 
 // damaged returns the keys that List has of damaged records, and its other
@@ -157,18 +164,15 @@ func TestPutGetDelete(t *testing.T) {
 	put(t, s, k2, "two")
 	put(t, s, k3, "three")
 	want := []string{"c1@lock", "c1@net@eth0.json", "c1@net@net1.json", "c2@lock", "c2@other@eth0.json"}
-	if diff := cmp.Diff(want, tree(t, s.Dir)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "files", tree(t, s.Dir), want)
 	for name, perm := range map[string]fs.FileMode{"": 0o700, "c1@net@eth0.json": 0o600, "c2@lock": 0o600} {
 		if info, err := os.Stat(filepath.Join(s.Dir, name)); err != nil || info.Mode().Perm() != perm {
 			t.Errorf("%q: mode %v, want %v (G12)", name, info.Mode(), perm)
 		}
 	}
 	r, err := s.Get(k2)
-	if diff := cmp.Diff(Record[value]{Key: k2, State: Planned, Created: r.Created, Updated: r.Created, Value: value{"two"}}, r); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
+	equal(t, "record", r, Record[value]{Key: k2, State: Planned, Created: r.Created, Updated: r.Created, Value: value{"two"}})
+	ok(t, err)
 	if r.Created.Before(before) || r.Created.After(time.Now()) || r.Created.Location() != time.UTC {
 		t.Errorf("created %v", r.Created)
 	}
@@ -177,9 +181,7 @@ func TestPutGetDelete(t *testing.T) {
 	ok(t, del(s, k1))
 	ok(t, del(s, k1))
 	ok(t, del(s, k3))
-	if diff := cmp.Diff([]string{"c1@lock", "c1@net@net1.json"}, tree(t, s.Dir)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "files", tree(t, s.Dir), []string{"c1@lock", "c1@net@net1.json"})
 }
 
 // Put and Note keep when the record was made.
@@ -216,9 +218,7 @@ func TestNote(t *testing.T) {
 		t.Error(err)
 	}
 	put(t, s, k2, "")
-	if err := note(s, r); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	is(t, note(s, r), fs.ErrNotExist)
 	put(t, s, k1, "")
 	hook := durable.Hook(func(call, _ string) error {
 		if call == "fsync" {
@@ -244,9 +244,7 @@ func TestNotesDoNotGrowWithoutEnd(t *testing.T) {
 	if err != nil || info.Size() > 2*minCompact {
 		t.Errorf("%d bytes, %v", info.Size(), err)
 	}
-	if got := text(s, k1); got != "deleting "+long {
-		t.Error(got[:20])
-	}
+	holds(t, s, k1, "deleting "+long)
 }
 
 // Values come back as they went in: nothing is escaped, dropped or rounded.
@@ -261,9 +259,8 @@ func TestValuesAreLossless(t *testing.T) {
 	}
 	ok(t, putRecord(s, k1, Planned, in))
 	got, err := s.Get(k1)
-	if diff := cmp.Diff(in, got.Value); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
+	equal(t, "value", got.Value, in)
+	ok(t, err)
 }
 
 func TestKeysAreChecked(t *testing.T) {
@@ -340,9 +337,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	for _, err := range none.List(t.Context()) {
-		if !errors.Is(err, errNoDir) {
-			t.Errorf("list without a directory: %v", err)
-		}
+		is(t, err, errNoDir)
 	}
 	if err := putRecord(s, k1, "done", value{}); code(err) != 5 {
 		t.Errorf("unknown state: %v", err)
@@ -460,9 +455,7 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 		ok(t, s.Delete(l, k1))
 		ok(t, l.Unlock())
 	}
-	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "files", tree(t, s.Dir), before)
 	if fds, err := os.ReadDir("/proc/self/fd"); err != nil || len(fds) > 200 {
 		t.Errorf("%d files open, %v", len(fds), err)
 	}
@@ -491,9 +484,7 @@ func TestWriteFile(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if left := tree(t, dir); !slices.Equal(left, []string{"link", "state.json"}) {
-		t.Errorf("left %q", left)
-	}
+	equal(t, "left", tree(t, dir), []string{"link", "state.json"})
 }
 
 // What is written can be read back: Put refuses everything else, and keeps the record
@@ -535,9 +526,7 @@ func TestLargestRecordCanBeNotedWhileItIsRemoved(t *testing.T) {
 	s := newStore(t)
 	ok(t, putRecord(s, k1, Added, largest))
 	ok(t, note(s, Record[value]{Key: k1, State: Deleting, Value: longer}))
-	if got := text(s, k1); got != "deleting "+longer.Text {
-		t.Errorf("read back %.20q", got)
-	}
+	holds(t, s, k1, "deleting "+longer.Text)
 }
 
 // A counted value counts how often all of it is encoded.
@@ -565,27 +554,20 @@ func TestNotesOfALargeRecordDoNotEncodeIt(t *testing.T) {
 	s := Store[counted]{Dir: t.TempDir()}
 	r := Record[counted]{Key: k1, State: Planned, Value: counted{Text: strings.Repeat("x", 2*minCompact), whole: &encoded}}
 	ok(t, update(s, r))
-	ok(t, under(s, "c1", func(l *Lock) error {
-		ok(t, s.Put(l, r))
-		encoded = 0
-		for i := range 100 {
-			r.Value.noted = i
-			ok(t, s.Note(l, r))
-		}
-		return nil
-	}))
-	if encoded != 0 {
-		t.Errorf("encoded %d times by the process that wrote it", encoded)
-	}
-	ok(t, under(s, "c1", func(l *Lock) error {
-		for i := range 100 {
-			r.Value.noted = i
-			ok(t, s.Note(l, r))
-		}
-		return nil
-	}))
-	if encoded != 1 {
-		t.Errorf("encoded %d times by another process, want once, to know its length", encoded)
+	for want, first := range []func(*Lock) error{
+		func(l *Lock) error { return s.Put(l, r) }, // by the process that wrote it
+		func(*Lock) error { return nil },           // by another process: once, to know its length
+	} {
+		ok(t, under(s, "c1", func(l *Lock) error {
+			ok(t, first(l))
+			encoded = 0
+			for i := range 100 {
+				r.Value.noted = i
+				ok(t, s.Note(l, r))
+			}
+			return nil
+		}))
+		equal(t, "times that it was encoded", encoded, want)
 	}
 }
 
@@ -619,9 +601,7 @@ func TestListAndContainer(t *testing.T) {
 		}
 		got = append(got, r.Key)
 	}
-	if diff := cmp.Diff([]Key{long, k1, k2, k3}, got); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "keys", got, []Key{long, k1, k2, k3})
 	for r, err := range s.List(t.Context()) { // stops when told to
 		ok(t, err)
 		if r.Key != long {
@@ -635,15 +615,11 @@ func TestListAndContainer(t *testing.T) {
 	for _, r := range all {
 		got = append(got, r.Key)
 	}
-	if diff := cmp.Diff([]Key{k1, k2}, got); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "keys", got, []Key{k1, k2})
 	if keys, err := damaged(t.Context(), s); len(keys) != 0 || err != nil {
 		t.Error(keys, err)
 	}
-	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "files", tree(t, s.Dir), before)
 }
 
 // List goes on while records come and go under it.
@@ -663,9 +639,7 @@ func TestListWhileOthersWrite(t *testing.T) {
 		ok(t, del(s, Key{"net", "b", "eth1"}))
 	}
 	want := []string{"aeth0", "ceth0", "ceth1"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "listed", got, want)
 }
 
 // List says that its context has ended instead of pretending to be complete.
@@ -681,9 +655,7 @@ func TestListEndsWithItsContext(t *testing.T) {
 		cancel()
 		got = append(got, fmt.Sprint(r.Key, code(err)))
 	}
-	if diff := cmp.Diff([]string{fmt.Sprint(k1, 0), fmt.Sprint(Key{}, 11)}, got); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "listed", got, []string{fmt.Sprint(k1, 0), fmt.Sprint(Key{}, 11)})
 	if _, err := s.Container(ctx, "c1"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}

@@ -90,9 +90,7 @@ func TestThereAndBackAgain(t *testing.T) {
 		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)))
 	}
-	if len(w.Exec.Trace()) > 0 {
-		t.Errorf("calls %q", w.Exec.Trace())
-	}
+	nodetest.Equal(t, "calls", w.Exec.Trace(), nil)
 }
 
 // An attachment may have the name of the meta-plugin's own network: its entry is not

@@ -64,9 +64,7 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	if got := w.take(w.node.Attachments()); got != nil || w.exists("cni/results/cbr-c1-eth0") || !w.exists("cni/results/podman-c1-eth0") {
 		t.Errorf("after DEL: %q", got)
 	}
-	if len(w.states()) > 0 {
-		t.Errorf("records: %q", w.states())
-	}
+	nodetest.Equal(t, "records", w.states(), nil)
 }
 
 // Of a container that is gone a DEL is owed, and run once, without a namespace:

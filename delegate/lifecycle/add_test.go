@@ -50,6 +50,8 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 				return []byte(`{"cniVersion":"1.1.0","ips":7}`), nil
 			}
 		}, 6, all},
+		"a deep result":   {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(bounds.Depth))) }, 6, all},
+		"a deeper result": {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(9_999))) }, 6, all},
 		"Adjust": {func(_ *node, t *Transaction) {
 			t.Adjust = func(context.Context, []delegate.Attached) error { return later }
 		}, 11, all},
@@ -125,9 +127,7 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 	if e := (*scratch.Error)(nil); !errors.As(err, &e) || e.Op != "delete" {
 		t.Errorf("err = %v", err)
 	}
-	if left := n.Exec.Live(); len(left) > 0 {
-		t.Errorf("alive: %q", left)
-	}
+	nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 }
 
 // What Adjust makes of the results is what CHECK and DEL hand to the plugins,
@@ -202,9 +202,7 @@ func TestReportAfterTheContextHasEnded(t *testing.T) {
 	tr.Report = func(context.Context, []delegate.Attached) error { cancel(); return errors.New("broken pipe") }
 	_, err := n.Add(ctx, eth0, tr)
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, context.Canceled)
 	n.wantNothing()
 }
 
@@ -647,12 +645,12 @@ func TestAddRemovesOtherAttachmentsThatHaveEnded(t *testing.T) {
 			if tt.fails != "" {
 				n.FailOn(tt.fails, 104)
 			}
-			ran := len(n.trace())
+			n.Trace()
 			k := key("c1", tt.add)
 			plan := Plan(attachment(nodetest.Network("blue", "bridge"), "c1", tt.add))
 			_, err := n.Add(t.Context(), k, Transaction{NetNS: now, Plan: inNetNS(plan, now)})
 			nodetest.Code(t, err, tt.code)
-			nodetest.Equal(t, "calls", n.trace()[ran:], tt.calls)
+			n.WantTrace(tt.calls...)
 			nodetest.Equal(t, "records", n.records(), tt.left)
 		})
 	}
@@ -683,9 +681,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- patient.Del(t.Context(), Removal{Key: eth0}) }() // of "another process": it only waits
 	n.del(eth0)
-	if err := <-errs; !errors.Is(err, ErrSuperseded) {
-		t.Errorf("ADD: %v", err)
-	}
+	nodetest.Is(t, <-errs, ErrSuperseded)
 	nodetest.OK(t, <-done)
 	n.wantNothing()
 	if len(n.adds) > 0 {

@@ -52,13 +52,11 @@ func TestAdoptedIsAttached(t *testing.T) {
 	n := newNode(t)
 	netns := newNetNS(t)
 	a := n.foreign(eth0, netns)
-	calls := len(n.trace())
+	n.Trace()
 	n.adopt(a, true)
 	n.adopt(a, false)
 	n.wantRecords("c1/eth0 added")
-	if len(n.trace()) != calls {
-		t.Errorf("ran %q", n.trace()[calls:])
-	}
+	n.WantTrace()
 
 	nodetest.OK(t, n.Check(t.Context(), eth0))
 	if prev := nodetest.Stdin(t, n.Last("CHECK bridge"))["prevResult"]; prev == nil {
@@ -68,9 +66,7 @@ func TestAdoptedIsAttached(t *testing.T) {
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}))
 	n.wantRecords("c1/eth0 added")
 	_, err := n.Add(t.Context(), eth0, pair(eth0))
-	if !errors.Is(err, ErrAdded) {
-		t.Error(err)
-	}
+	nodetest.Is(t, err, ErrAdded)
 	n.del(eth0)
 	if got := n.Last("DEL bridge"); nodetest.Stdin(t, got)["prevResult"] == nil || got.NetNS != netns {
 		t.Errorf("DEL in %q of %s", got.NetNS, got.Stdin)
@@ -218,7 +214,7 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 	nodetest.OK(t, os.MkdirAll(filepath.Join(a.Sources[0], "x"), 0o700))
 	n.del(eth0)
 	n.wantRecords("c1/eth0 deleting")
-	calls := len(n.trace())
+	n.Trace()
 	n.del(eth0)
 	n.adopt(a, false)
 	s := newSweeper(n)
@@ -227,9 +223,7 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 	unlink(t, filepath.Join(a.Sources[0], "x"))
 	s.sweep(Sweep{Removed: 1})
 	n.wantNothing()
-	if len(n.trace()) != calls {
-		t.Errorf("run again: %q", n.trace()[calls:])
-	}
+	n.WantTrace()
 }
 
 // What is given back keeps its own interface, for another program to delete, and
@@ -276,9 +270,7 @@ func TestReleasedOfWhatIsNotAttached(t *testing.T) {
 			n.adopt(n.foreign(eth0, netns), true)
 			leave(n, netns)
 			err := n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("kept"); return nil })
-			if err != nil {
-				t.Error(err)
-			}
+			nodetest.Code(t, err, 0)
 			n.wantNothing()
 		})
 	}

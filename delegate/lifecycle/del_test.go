@@ -33,9 +33,7 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 	for range 2 {
 		err := n.Del(t.Context(), Removal{Key: eth0})
 		nodetest.Code(t, err, 101)
-		if !errors.Is(err, delegate.ErrPluginNotFound) {
-			t.Errorf("err = %v, want it to name the missing plugin as well", err)
-		}
+		nodetest.Is(t, err, delegate.ErrPluginNotFound)
 		n.wantRecords("c1/eth0 deleting")
 	}
 	nodetest.Code(t, n.Check(t.Context(), eth0), 7)
@@ -206,9 +204,7 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 	n.add(eth0)
 	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { return syscall.ENOSPC })
 	renamed := scratch.Key{Network: "new", ContainerID: eth0.ContainerID, IfName: eth0.IfName}
-	if err := n.Del(t.Context(), Removal{Key: renamed}); !errors.Is(err, syscall.ENOSPC) {
-		t.Error(err)
-	}
+	nodetest.Is(t, n.Del(t.Context(), Removal{Key: renamed}), syscall.ENOSPC)
 	n.wantRecords("c1/eth0 deleting")
 }
 
@@ -246,9 +242,7 @@ func TestStaleDelChangesNothing(t *testing.T) {
 			}
 			return tt.stale, tt.err
 		}
-		if err := n.Del(t.Context(), Removal{Key: eth0}); !errors.Is(err, tt.err) {
-			t.Errorf("%v, want %v", err, tt.err)
-		}
+		nodetest.Is(t, n.Del(t.Context(), Removal{Key: eth0}), tt.err)
 	}
 	if got := n.Exec.Trace(); len(got) != len(before) {
 		t.Errorf("calls %q", got[len(before):])
@@ -284,12 +278,10 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 			n.del(key("c2", "eth0"))
 		}
 		a, calls := n.foreign(eth0, newNetNS(t)), 0
-		ran := len(n.trace())
-		for range 2 {
+		n.Trace()
+		for _, want := range [][]string{{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil} {
 			nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
-			if got := n.trace()[ran:]; !slices.Equal(got, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}) {
-				t.Errorf("ran %q", got)
-			}
+			n.WantTrace(want...)
 		}
 		n.wantNothing()
 		if exists(a.Sources[0]) {
@@ -352,9 +344,7 @@ func TestDelOfARecordAsksNoOtherProgram(t *testing.T) {
 		t.Error("asked")
 		return Adoption{}, errors.New("x")
 	}})
-	if err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, err, 0)
 	n.wantNothing()
 }
 
@@ -363,15 +353,11 @@ func TestDelFailsIfItCannotTakeOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	broken := errors.New("broken entry")
-	if err := n.Del(t.Context(), Removal{Key: eth0, Adopt: func() (Adoption, error) { return Adoption{}, broken }}); !errors.Is(err, broken) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, n.Del(t.Context(), Removal{Key: eth0, Adopt: func() (Adoption, error) { return Adoption{}, broken }}), broken)
 	full := &scratch.Error{Op: "put", Err: &fs.PathError{Op: "open", Path: "x", Err: syscall.ENOSPC}}
 	calls := 0
 	r := elsewhere(n.foreign(eth0, newNetNS(t)), &calls)
-	if err := n.answer(r, full); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("on a full disk: %v", err)
-	}
+	nodetest.Is(t, n.answer(r, full), syscall.ENOSPC)
 	a, err := r.Adopt()
 	if err == nil {
 		err = os.Remove(a.Sources[0])
@@ -402,9 +388,7 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot1")...)
 
 	_, err = n.Attach(t.Context(), eth0, hotplug(eth0))
-	if !errors.Is(err, ErrPlan) {
-		t.Errorf("the leftover's own name: %v", err)
-	}
+	nodetest.Is(t, err, ErrPlan)
 	nodetest.Says(t, err, "hot0", "in use", "DEL network") // and why it is
 	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 102)
 	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot1"))
@@ -522,15 +506,13 @@ func TestReleaseKeepsLeftovers(t *testing.T) {
 	n.Exec.Plugins = plugins()
 	n.Exec.Plugins["bridge"] = bridge // its DEL fails
 	n.addIn(eth0, netns)
-	before := len(n.trace())
+	n.Trace()
 	err := n.Release(t.Context(), eth0, func(context.Context, Record) error {
 		t.Error("it was handed over")
 		return nil
 	})
 	nodetest.Code(t, err, 11)
-	if got := n.trace()[before:]; len(got) > 0 {
-		t.Errorf("ran %q", got)
-	}
+	n.WantTrace()
 	n.wantRecords("c1/eth0 added")
 	n.Exec.Plugins = plugins()
 	n.del(eth0)

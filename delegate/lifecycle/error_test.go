@@ -78,12 +78,10 @@ func TestMistakesOfTheCallerAreRefusedFirst(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.add(eth0)
-			calls := len(n.trace())
+			n.Trace()
 			nodetest.Code(t, do(n), types.ErrInvalidNetworkConfig)
 			n.wantRecords("c1/eth0 added")
-			if len(n.trace()) > calls {
-				t.Errorf("ran %q", n.trace()[calls:])
-			}
+			n.WantTrace()
 		})
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -243,9 +242,7 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	all.Go(func() { n.attach() }) // is half done when GC comes
 	<-inAttach
 	all.Go(func() {
-		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}); err != nil {
-			t.Error(err)
-		}
+		nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}), 0)
 	})
 	<-inGC
 	outAttach() // what is recorded already need not wait
@@ -388,9 +385,8 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	calls := n.trace()
 	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
 	nodetest.Code(t, err, 7)
-	if !errors.Is(err, ErrNoList) || !strings.Contains(err.Error(), `network "multi": no list of valid attachments`) || !strings.Contains(err.Error(), `GC needs "cni.dev/valid-attachments"`) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, ErrNoList)
+	nodetest.Says(t, err, `network "multi": no list of valid attachments`, `GC needs "cni.dev/valid-attachments"`)
 	for _, bad := range []string{"", "../x"} {
 		nodetest.Code(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
 	}
@@ -526,9 +522,7 @@ func TestGCEndsWithItsContext(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added", "c5/eth0 added")
-	if len(n.gcs()) > 0 {
-		t.Errorf("told: %q", n.gcs())
-	}
+	nodetest.Equal(t, "told", n.gcs(), nil)
 }
 
 // sweeping is a Sweeper on a node.
@@ -567,9 +561,7 @@ func (s *sweeping) come() {
 
 func (s *sweeping) wantTold(want ...string) {
 	s.n.Helper()
-	if d := cmp.Diff(want, s.told); d != "" {
-		s.n.Errorf("told (-want +got):\n%s", d)
-	}
+	nodetest.Equal(s.n, "told", s.told, want)
 }
 
 // addIn attaches what pair plans, in a namespace.
@@ -605,11 +597,9 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.wantRecords("alive/eth0 added", "unseen/eth0 added")
 	slices.Sort(s.told)
 	s.wantTold("removed deleting", "removed gone", "removed planned")
-	calls := len(n.trace())
+	n.Trace()
 	s.sweep(Sweep{})
-	if len(n.trace()) > calls {
-		t.Errorf("ran %q", n.trace()[calls:])
-	}
+	n.WantTrace()
 	s.Ended = Record.NetNSGone
 	s.sweep(Sweep{Removed: 1})
 	n.del(key("alive", "eth0"))
@@ -638,14 +628,10 @@ func TestSweepRemovesLocksOfTheDead(t *testing.T) {
 	nodetest.OK(t, err)
 	newSweeper(n).sweep(Sweep{})
 	want := []string{"alive@lock", "alive@multi@eth0.json", "busy@lock"}
-	if got := n.files(); !slices.Equal(got, want) {
-		t.Errorf("files %q, want %q", got, want)
-	}
+	nodetest.Equal(t, "files", n.files(), want)
 	nodetest.OK(t, l.Unlock())
 	newSweeper(n).sweep(Sweep{})
-	if got := n.files(); !slices.Equal(got, want[:2]) {
-		t.Errorf("files %q, want %q", got, want[:2])
-	}
+	nodetest.Equal(t, "files", n.files(), want[:2])
 }
 
 // What the end of the sweep has kept from being removed has not failed.

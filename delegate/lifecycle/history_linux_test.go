@@ -1042,9 +1042,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 			nodetest.Code(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
 			nodetest.Code(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
 			n.del(eth0)
-			if left := n.files(); len(left) > 0 {
-				t.Errorf("files: %q", left)
-			}
+			nodetest.Equal(t, "files", n.files(), nil)
 		})
 	}
 }
@@ -1282,9 +1280,7 @@ func TestAddOnAFullDisk(t *testing.T) {
 			nodetest.Equal(t, "calls", out.Trace, tt.trace)
 			n.wantRecords(tt.after...)
 			n.del(eth0) // when there is room again
-			if left := n.files(); len(left) > 0 {
-				t.Errorf("files: %q", left)
-			}
+			nodetest.Equal(t, "files", n.files(), nil)
 		})
 	}
 }
@@ -1298,12 +1294,8 @@ func TestOperationInsideAnotherIsRefused(t *testing.T) {
 	n.Invoker = &delegate.Invoker{Exec: &delegate.Process{}, Path: []string{filepath.Dir(nested(t, n.Dir))}, Env: []string{"PATH=" + os.Getenv("PATH"), noRaceSleep}}
 	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "nested"), "c1", "eth0"))})
 	nodetest.Code(t, err, 7)
-	if err == nil || !strings.Contains(err.Error(), "runs inside the operation") {
-		t.Errorf("err = %v", err)
-	}
-	if left := n.files(); len(left) > 0 {
-		t.Errorf("files: %q", left)
-	}
+	nodetest.Says(t, err, "runs inside the operation")
+	nodetest.Equal(t, "files", n.files(), nil)
 }
 
 // nested returns a plugin whose ADD and DEL are those of this test in dir, and

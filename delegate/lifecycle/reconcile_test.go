@@ -87,9 +87,7 @@ func (n *node) own() {
 func (n *node) reconcile(r Reconciliation) []string {
 	n.Helper()
 	done, err := n.Reconcile(n.Context(), eth0, r)
-	if err != nil {
-		n.Error(err)
-	}
+	nodetest.Code(n, err, 0)
 	return reconciled(done)
 }
 
@@ -410,40 +408,41 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	n.wantRecords("c1/eth0 added")
 }
 
-// What is wanted is read again before each change, under the lock.
+// What is wanted is read again before each change, under the lock. An interface can change hands
+// more than once in a pass.
 func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.own()
-	var seen []string
-	lists := [][]string{{"ipvlan", "macvlan"}, {"ipvlan", "tuning"}, {"tuning"}}
-	r := keep()
-	r.Wanted = func(_ context.Context, r Record) ([]Wanted, error) {
-		seen = append(seen, fmt.Sprint(len(r.Attached)))
-		list := lists[0]
-		lists = lists[min(1, len(lists)-1):]
-		return wanted(list...), nil
+	for _, tt := range []struct {
+		before string
+		lists  []string // one for each time, the last for all further ones
+		done   []string
+		seen   []int // attachments when asked
+		then   string
+	}{
+		{"", []string{"ipvlan macvlan", "ipvlan tuning", "tuning"}, []string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"}, []int{2, 3, 4, 3}, "tuning net2"},
+		{
+			"macvlan@hot0",
+			[]string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"},
+			[]string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"},
+			[]int{3, 2, 3, 2, 3},
+			"tuning hot0",
+		},
+	} {
+		n := newNode(t)
+		n.own()
+		n.reconcile(keep(strings.Fields(tt.before)...))
+		var seen []int
+		r, lists := keep(), tt.lists
+		r.Wanted = func(_ context.Context, r Record) ([]Wanted, error) {
+			seen = append(seen, len(r.Attached))
+			list := lists[0]
+			lists = lists[min(1, len(lists)-1):]
+			return wanted(strings.Fields(list)...), nil
+		}
+		nodetest.Equal(t, "done", n.reconcile(r), tt.done)
+		nodetest.Equal(t, "attachments when asked", seen, tt.seen)
+		n.wantAttachments(tt.then)
 	}
-	nodetest.Equal(t, "done", n.reconcile(r), []string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"})
-	nodetest.Equal(t, "attachments when asked", seen, []string{"2", "3", "4", "3"})
-	n.wantAttachments("tuning net2")
-}
-
-// The same interface can change hands more than once in a pass.
-func TestReconcileFollowsEditsOfOneInterface(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.own()
-	n.reconcile(keep("macvlan@hot0"))
-	lists := []string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"}
-	r := keep()
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-		list := lists[0]
-		lists = lists[min(1, len(lists)-1):]
-		return wanted(list), nil
-	}
-	nodetest.Equal(t, "done", n.reconcile(r), []string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"})
-	n.wantAttachments("tuning hot0")
 }
 
 // When it cannot be said what is wanted, nothing changes any more.
@@ -614,13 +613,11 @@ func TestReconcilePreparesWhatItAttaches(t *testing.T) {
 		t.Errorf("files %q", got)
 	}
 	all, r.Prepare = wanted("ipvlan"), func(context.Context, []delegate.Attachment) error { return errors.New("no space") }
-	before := len(n.trace())
+	n.Trace()
 	if _, err := n.Reconcile(t.Context(), eth0, r); err == nil || !strings.Contains(err.Error(), "no space") {
 		t.Errorf("err = %v", err)
 	}
-	if got := n.trace()[before:]; len(got) > 0 {
-		t.Errorf("calls %q", got)
-	}
+	n.WantTrace()
 	n.wantAttachments()
 }
 

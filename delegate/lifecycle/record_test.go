@@ -125,9 +125,7 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 			}
 			nodetest.Code(t, err, 5)
 			n.wantTrace()
-			if d := cmp.Diff(before, files(t, filepath.Dir(n.Dir))); d != "" {
-				t.Errorf("files (-before +after):\n%s", d)
-			}
+			nodetest.Equal(t, "files", files(t, filepath.Dir(n.Dir)), before)
 		})
 	}
 }
@@ -259,9 +257,7 @@ func TestManagerWithoutADirectoryFails(t *testing.T) {
 	m.Dir = filepath.Join(t.TempDir(), "state")
 	_, err = m.Add(ctx, eth0, pair(eth0))
 	nodetest.Code(t, err, 7)
-	if !errors.Is(err, delegate.ErrPluginNotFound) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, delegate.ErrPluginNotFound)
 }
 
 // origins are of "blue", "red" and "green"; red has none.
@@ -582,9 +578,7 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 			n, dir := newNode(t), t.TempDir()
 			n.mustAdd(eth0, withFiles(pair(eth0), dir))
 			nodetest.OK(t, tt.do(n, dir))
-			if diff := cmp.Diff(strings.Join(tt.left, " "), strings.Join(files(t, dir), " ")); diff != "" {
-				t.Error(diff)
-			}
+			nodetest.Equal(t, "left", files(t, dir), tt.left)
 		})
 	}
 }
@@ -640,12 +634,10 @@ func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	n.del(eth0)
 	n.wantRecords("c1/eth0 deleting")
 	nodetest.OK(t, os.Remove(filepath.Join(file, "x")))
-	calls := len(n.trace())
+	n.Trace()
 	n.del(eth0)
 	n.wantRecords()
-	if len(n.trace()) != calls {
-		t.Errorf("ran %q again", n.trace()[calls:])
-	}
+	n.WantTrace()
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
@@ -753,26 +745,6 @@ func TestDeepestAttachmentIsDetached(t *testing.T) {
 	n.wantRecords()
 }
 
-// A result that cannot be recorded makes the ADD fail, and everything is undone.
-func TestResultThatCannotBeReadBackIsUndone(t *testing.T) {
-	t.Parallel()
-	for name, result := range map[string]string{
-		"deep":   withResult(deep(bounds.Depth)),
-		"deeper": withResult(deep(9_999)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			n.printing("bridge", result)
-			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
-			nodetest.Code(t, err, 6)
-			n.wantTrace("ADD bridge eth0", "DEL bridge eth0")
-			n.wantNothing()
-		})
-	}
-}
-
 // Several results that are too large together make the ADD fail before the next plugin
 // runs.
 func TestResultsAreTooLargeTogether(t *testing.T) {
@@ -831,9 +803,7 @@ func FuzzRecord(f *testing.F) {
 		if err := json.Unmarshal(out, &again); err != nil {
 			t.Fatalf("%s: %v", out, err)
 		}
-		if d := cmp.Diff(stateOf(r), stateOf(again)); d != "" {
-			t.Error(d)
-		}
+		nodetest.Equal(t, "state", stateOf(again), stateOf(r))
 		as := again.attached("c1", asRecorded)
 		n := nodeAt(t, "unused")
 		for _, a := range as {
@@ -886,9 +856,7 @@ func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
 		n.Fatalf("%d records, %v", len(rs), err)
 	}
 	first := rs[0].Status(name)
-	if d := cmp.Diff(first, rs[0].Status(name)); d != "" {
-		n.Errorf("asked again:\n%s", d)
-	}
+	nodetest.Equal(n, "asked again", rs[0].Status(name), first)
 	return first
 }
 
@@ -999,24 +967,18 @@ func TestStatusTriesToWrite(t *testing.T) {
 	for range 2 {
 		nodetest.OK(t, n.Status(t.Context(), nil))
 	}
-	if left := files(t, n.Dir); len(left) > 0 {
-		t.Errorf("left %q", left)
-	}
+	nodetest.Equal(t, "left", files(t, n.Dir), nil)
 	n.add(eth0)
 	before := n.files()
 	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600))
 	nodetest.OK(t, n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}))
-	if d := cmp.Diff(before, n.files()); d != "" {
-		t.Errorf("files (-before +after):\n%s", d)
-	}
+	nodetest.Equal(t, "files", n.files(), before)
 	nodetest.OK(t, os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700))
-	calls := len(n.trace())
+	n.Trace()
 	err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")})
 	nodetest.Code(t, err, types.ErrIOFailure)
 	nodetest.Says(t, err, n.Dir)
-	if len(n.trace()) != calls {
-		t.Error("a plugin was asked")
-	}
+	n.WantTrace()
 
 	file := filepath.Join(t.TempDir(), "file")
 	nodetest.OK(t, os.WriteFile(file, nil, 0o600))

@@ -195,9 +195,7 @@ func TestConfig(t *testing.T) {
 			t.Parallel()
 			got, err := configOf(t, strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(cmp.Or(tt.file, "{}")), tt.args...)
 			if tt.errs != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.errs) {
-					t.Errorf("err = %v, want %q", err, tt.errs)
-				}
+				nodetest.Says(t, err, tt.errs)
 				return
 			}
 			nodetest.OK(t, err)

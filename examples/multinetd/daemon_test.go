@@ -156,9 +156,7 @@ func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
 	sock, err := bad.listen(t.Context(), nil)
 	nodetest.OK(t, err)
-	if err := bad.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Says(t, bad.serve(t.Context(), sock, func(string) {}), "metrics")
 }
 
 // A daemon that does not become ready says why, once, in its log and to the service
@@ -338,9 +336,7 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	<-removed
 	<-removed
 	w.final(t)
-	if left := w.fake.Live(); len(left) > 0 {
-		t.Errorf("attached: %q", left)
-	}
+	nodetest.Equal(t, "attached", w.fake.Live(), nil)
 }
 
 // What is left of an ADD that never succeeded is counted. It is an Event on its pod, once, if it

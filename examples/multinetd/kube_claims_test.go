@@ -340,9 +340,7 @@ func TestClaimsOutliveTheDaemon(t *testing.T) {
 		want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
 	}
 	left := []string{"bridge c-one eth0", "bridge c-one-2 eth0", "bridge c-two eth0", "macvlan c-one net1", "macvlan c-two net7"}
-	if got := w.fake.Live(); !slices.Equal(got, left) {
-		t.Errorf("attached: %q, want %q", got, left)
-	}
+	nodetest.Equal(t, "attached", w.fake.Live(), left)
 	w.until(t, "the other claim stays", func() bool { return w.condition("other") == ready })
 	want(t, "Unprepare", k.Unprepare(t.Context(), d), 0, "")
 	if files, _ := filepath.Glob(w.dir + "/cdi/*"); len(files) > 0 {

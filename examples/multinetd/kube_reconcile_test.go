@@ -371,9 +371,7 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	w.edit("two", "blue")
 	nodetest.Come(t, hangs, "the ADD of the plugin")
 	nodetest.OK(t, w.stop())
-	if live := w.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
-		t.Errorf("attached: %q", live)
-	}
+	nodetest.Equal(t, "attached", w.fake.Live(), []string{"bridge c-two eth0"})
 	if got := w.events(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "Failed") }) {
 		t.Errorf("Events %q", got)
 	}

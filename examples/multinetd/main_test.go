@@ -74,9 +74,7 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 	t.Parallel()
 	image, node := t.TempDir(), t.TempDir()
 	self := func() (string, error) { return filepath.Join(image, "multinetd"), nil }
-	if err := installShim(self, node); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("an image without the shim: %v", err)
-	}
+	nodetest.Is(t, installShim(self, node), fs.ErrNotExist)
 	shim := filepath.Join(node, shimType)
 	for _, version := range []string{"one", "two"} {
 		nodetest.OK(t, os.WriteFile(filepath.Join(image, shimType), []byte(version), 0o755))
@@ -91,9 +89,7 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 	if entries, _ := os.ReadDir(node); len(entries) != 1 {
 		t.Errorf("more than the shim: %v", entries)
 	}
-	if err := run(t.Context(), []string{"--install-shim", node}, "/absent", nil, io.Discard, io.Discard); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the test has no shim beside it: %v", err)
-	}
+	nodetest.Is(t, run(t.Context(), []string{"--install-shim", node}, "/absent", nil, io.Discard, io.Discard), fs.ErrNotExist)
 }
 
 func TestServiceManagerIsNotified(t *testing.T) {
@@ -111,9 +107,7 @@ func TestServiceManagerIsNotified(t *testing.T) {
 	for err = nil; err == nil; { // until nobody reads for too long
 		err = notify(dir+"/s", "READY=1")
 	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a service manager that does not read: %v", err)
-	}
+	nodetest.Is(t, err, os.ErrDeadlineExceeded)
 	if err := notify(dir+"/absent", "READY=1"); err == nil {
 		t.Error("nobody was told, and no error")
 	}
@@ -136,9 +130,7 @@ func TestWaitingForAnotherDaemonIsLogged(t *testing.T) {
 		t.Errorf("logged %q, %v", line, err)
 	}
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, <-ended, context.Canceled)
 }
 
 func TestMain(m *testing.M) {
@@ -230,9 +222,7 @@ func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 			if err := s.cmd.Wait(); err != nil {
 				t.Errorf("the daemon ended with %v", err)
 			}
-			if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
-				t.Errorf("calls %q", got)
-			}
+			nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "DEL eth0"})
 			if files := programtest.Files(t, s.State); len(files) > 0 {
 				t.Errorf("left: %q", files)
 			}
@@ -321,9 +311,7 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("the daemon ended with %v", err)
 	}
-	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
-		t.Errorf("calls %q", got)
-	}
+	nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "DEL eth0"})
 	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conflist")); err != nil {
 		t.Errorf("what was published is gone: %v", err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -99,9 +98,7 @@ func TestPublishingConfig(t *testing.T) {
 			t.Parallel()
 			c, err := configOf(t, strings.ReplaceAll(tt.file, "$ROOT", root))
 			if tt.errs != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.errs) {
-					t.Errorf("err = %v, want %q", err, tt.errs)
-				}
+				nodetest.Says(t, err, tt.errs)
 				return
 			}
 			nodetest.OK(t, err)
@@ -158,9 +155,7 @@ func (w *world) ended(t *testing.T, want error) {
 	}
 	err := w.stop()
 	w.stop = func() error { return nil }
-	if !errors.Is(err, want) {
-		t.Errorf("ended with %v", err)
-	}
+	nodetest.Is(t, err, want)
 }
 
 // A daemon that is ready has published a network that leads to it. The file stays

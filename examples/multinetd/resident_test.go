@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -82,9 +81,7 @@ func (r *served) run(t *testing.T, socket string) (stop func()) {
 
 func (r *served) clean(t *testing.T) {
 	t.Helper()
-	if live := r.fake.Live(); len(live) > 0 {
-		t.Errorf("left: %q", live)
-	}
+	nodetest.Equal(t, "left", r.fake.Live(), nil)
 }
 
 // A reserved type fails until its resident has registered, and is served by it
@@ -102,9 +99,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 
 	r := newResident("10")
 	r.run(t, w.conf.resident.Socket)
-	if known := <-r.known; len(known) > 0 {
-		t.Errorf("it is told %+v", known)
-	}
+	nodetest.Equal(t, "it is told", <-r.known, nil)
 	w.mustRun(t, "ADD", two)
 	w.mustRun(t, "CHECK", two)
 	w.wantTrace(t, "ADD bridge eth0", "CHECK bridge eth0")
@@ -193,9 +188,7 @@ func TestDaemonFailsWhenResidentsCannotStart(t *testing.T) {
 			nodetest.OK(t, errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o600))) //nolint:gosec // that is the matter
 			l, err := w.listen(t.Context(), nil)
 			nodetest.OK(t, err)
-			if err := w.serve(t.Context(), l, func(string) {}); err == nil || !strings.Contains(err.Error(), "resident plugins: ") {
-				t.Errorf("err = %v", err)
-			}
+			nodetest.Says(t, w.serve(t.Context(), l, func(string) {}), "resident plugins: ")
 		})
 	}
 }
@@ -296,9 +289,7 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 			s.run(t, "state=ready")
 			nodetest.Code(t, s.client.Execute(t.Context(), "CHECK", s.args), 0)
 			nodetest.Code(t, s.client.Execute(t.Context(), "DEL", s.args), 0)
-			if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"}) {
-				t.Errorf("calls %q", got)
-			}
+			nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"})
 			if files := programtest.Files(t, s.State); len(files) > 0 {
 				t.Errorf("left: %q", files)
 			}

@@ -285,9 +285,7 @@ func (w *world) metric(t *testing.T, name string) float64 {
 // clean fails unless nothing is left.
 func (w *world) clean(t *testing.T) {
 	t.Helper()
-	if live := w.fake.Live(); len(live) > 0 {
-		t.Errorf("left: %q", live)
-	}
+	nodetest.Equal(t, "left", w.fake.Live(), nil)
 	if files, _ := filepath.Glob(w.dir + "/state/*/*"); len(files) > 0 {
 		t.Errorf("left: %q", files)
 	}

@@ -105,9 +105,7 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 			asked = nil
 			h.mustRun(t, "CHECK", bridge, tt.pod)
 			h.mustRun(t, "DEL", bridge, tt.pod)
-			if len(asked) > 0 {
-				t.Errorf("asked by CHECK and DEL: %q", asked)
-			}
+			nodetest.Equal(t, "asked by CHECK and DEL", asked, nil)
 			h.clean(t)
 		})
 	}
@@ -168,9 +166,7 @@ func TestClusterIsAway(t *testing.T) {
 	asked = nil
 	h.mustRun(t, "CHECK", standing, podOf("a"))
 	h.mustRun(t, "DEL", standing, podOf("a"))
-	if len(asked) > 0 {
-		t.Errorf("asked by CHECK and DEL: %q", asked)
-	}
+	nodetest.Equal(t, "asked by CHECK and DEL", asked, nil)
 	h.mustRun(t, "GC", keys(standing, gcFor()))
 	for _, a := range asked {
 		if !strings.HasPrefix(a, "definition ") {

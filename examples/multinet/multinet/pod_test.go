@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -243,9 +242,7 @@ func TestEqualSelectionsShareTheirDefinition(t *testing.T) {
 	mac := func(i int) string { return fmt.Sprintf(`{"name":"blue","cni-args":{"i":%d}}`, i) }
 	h.mustRun(t, "ADD", keys(bridge, annotated("["+mac(1)+","+mac(2)+`,{"name":"red"},`+mac(3)+"]")), podOf("ns"))
 	want := []string{"definition selected ns/blue", "definition selected ns/red", "attached c1 eth0 ns/web c1"}
-	if d := cmp.Diff(want, asked); d != "" {
-		t.Errorf("asked (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "asked", asked, want)
 	for i, want := range []string{`"i":1`, `"i":2`, ``, `"i":3`} {
 		if text, _ := recorded(t, h, "c1").Attached[i+1].Network.MarshalJSON(); !strings.Contains(string(text), want) || want == "" && strings.Contains(string(text), `"i"`) {
 			t.Errorf("%d: %s, want %s", i, text, want)
@@ -301,6 +298,8 @@ func TestIsolation(t *testing.T) {
 		{"primary of another multusNamespace", keys(`"multusNamespace":"net"`, defaultNetwork("blue")), ""},
 		{"primary of networkNamespace", keys(`"networkNamespace":"shared","globalNamespaces":"shared"`, defaultNetwork("blue")), "shared"},
 		{"primary of another namespace", defaultNetwork("b/blue"), ""},
+		{"primary of the configuration", `"clusterNetwork":"blue"`, "kube-system"}, // the administrator's is not checked
+		{"networks of the configuration", `"defaultNetworks":["fast","blue"]`, "kube-system"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -338,15 +337,6 @@ func TestIsolationKeepsPodsFromFiles(t *testing.T) {
 	h.clean(t)
 	h.mustRun(t, "ADD", `"namespaceIsolation":true,"clusterNetwork":"fast","defaultNetworks":["storage"]`, podOf("a"))
 	wantTrace(t, h, "ADD macvlan eth0", "ADD macvlan net1", "ADD tuning net1")
-}
-
-// What the configuration names is the administrator's, and not checked.
-func TestIsolationIsNotForTheConfiguration(t *testing.T) {
-	t.Parallel()
-	h := written(t)
-	h.mustRun(t, "ADD", `"namespaceIsolation":true,"clusterNetwork":"blue","defaultNetworks":["blue","fast"]`, podOf("a"))
-	want := []string{"ADD macvlan eth0 kube-system", "ADD macvlan net1 kube-system", "ADD macvlan net2 fast"}
-	nodetest.Equal(t, "calls", h.attached(t), want)
 }
 
 // The pods of system namespaces get no default networks. It is the namespace of the pod
@@ -482,19 +472,6 @@ func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
 		err := r.Definition(nad.Definition{Ref: nad.Ref{Namespace: namespace, Name: "x"}})
 		if status.Code(err) != code {
 			t.Errorf("empty, of %s: code %d, want %d: %v", namespace, status.Code(err), code, err)
-		}
-	}
-}
-
-// A review is about the namespace of the pod.
-func TestReviewKnowsNamespaces(t *testing.T) {
-	t.Parallel()
-	r := newHost(t, "1.0.0").reviewer(t, keys(bridge, `"namespaceIsolation":true`))
-	for _, namespace := range []string{"a", "b"} {
-		for _, of := range []string{"a", "b"} {
-			if err := r.Pod(namespace, map[string]string{nad.NetworksAnnotation: of + "/blue"}); (err == nil) != (namespace == of) {
-				t.Errorf("a pod of %s selects a network of %s: %v", namespace, of, err)
-			}
 		}
 	}
 }

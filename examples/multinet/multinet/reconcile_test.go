@@ -133,9 +133,7 @@ func TestNetworkSelectedLaterReceivesWhatAnADDPasses(t *testing.T) {
 			if _, err := later.reconcile(t); err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff(received(first), received(later)); diff != "" {
-				t.Errorf("at the start and later (-first +later):\n%s", diff)
-			}
+			nodetest.Equal(t, "at the start and later", received(later), received(first))
 		})
 	}
 }
@@ -310,9 +308,7 @@ func TestOldContainerOfAPodGetsNoMoreNetworks(t *testing.T) {
 	p.networks = "blue,red"
 	_, err := p.reconcile(t)
 	nodetest.Fails(t, err, 11, "newer container", "c2")
-	if got := p.attached(t); len(got) > 0 {
-		t.Errorf("calls: %q", got)
-	}
+	nodetest.Equal(t, "calls", p.attached(t), nil)
 	p.mustRun(t, "DEL", p.keys, func(a *skel.CmdArgs) { a.ContainerID = "c2" })
 	p.attached(t)
 	p.mustReconcile(t, "ADD tuning net2 red")

@@ -396,9 +396,7 @@ func TestInstallProgram(t *testing.T) {
 	// What fails leaves what there was.
 	before := n.files()
 	c.self = func() (string, error) { return n.Path("absent"), nil }
-	if err := c.copyProgram(n.Path("bin/multinet")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, c.copyProgram(n.Path("bin/multinet")), fs.ErrNotExist)
 	c.self = func() (string, error) { return n.Path("self"), nil }
 	nodetest.OK(t, errors.Join(os.Mkdir(n.Path("bin/dir"), 0o700), os.Mkdir(n.Path("bin/dir/x"), 0o700)))
 	if err := c.copyProgram(n.Path("bin/dir")); err == nil {
@@ -532,9 +530,7 @@ func TestAdopt(t *testing.T) {
 	n.printed.Reset()
 	n.Write("cni/results/blue-c3-eth0", "")
 	err := n.do("adopt", "--dir", n.Path("state"), "-o", "json", "--name", "other")
-	if err == nil || !strings.Contains(err.Error(), "1 could not be taken over") {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Says(t, err, "1 could not be taken over")
 	var got []map[string]any
 	nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &got))
 	want := []map[string]any{
@@ -594,9 +590,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	n := attached(t)
 	before := n.records()
 	err := n.do("uninstall", "--binary")
-	if err == nil || !strings.Contains(err.Error(), "3 containers are still attached") || !strings.Contains(err.Error(), "--detach") {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Says(t, err, "3 containers are still attached", "--detach")
 	if n.read("net.d/00-multinet.conflist") == "" || n.read("bin/multinet") == "" {
 		t.Error("something is removed")
 	}
@@ -606,9 +600,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	}
 	nodetest.Equal(t, "records after --leave", n.records(), before)
 	n.Write("state/c9@multinet@eth0.json", "x")
-	if err := n.do("uninstall"); err == nil || !strings.Contains(err.Error(), "corrupt") {
-		t.Errorf("damaged: %v", err)
-	}
+	nodetest.Says(t, n.do("uninstall"), "corrupt")
 }
 
 // After --detach, containers have the cluster network only, and the runtime has what
@@ -706,9 +698,7 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 			n := attached(t, tt.install...)
 			files, before := n.files(), n.records()
 			err := n.do(append([]string{"uninstall", "--binary"}, tt.words...)...)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("err = %v, want %q", err, tt.want)
-			}
+			nodetest.Says(t, err, tt.want)
 			nodetest.Equal(t, "files", n.files(), files)
 			nodetest.Equal(t, "records", n.records(), before)
 		})
@@ -738,9 +728,7 @@ func TestUninstallThatCannotDetach(t *testing.T) {
 	works := n.Exec.Plugins["macvlan"]
 	n.Exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
 	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"))
-	if err == nil || !strings.Contains(err.Error(), "2 containers are still attached") || !strings.Contains(err.Error(), "busy") || !strings.Contains(err.Error(), "--name multinet") {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Says(t, err, "2 containers are still attached", "busy", "--name multinet")
 	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") == "" || len(n.records()) != 2 {
 		t.Errorf("records %q", n.records())
 	}

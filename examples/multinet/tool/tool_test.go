@@ -724,9 +724,7 @@ func TestStatusIsComparedWithThePods(t *testing.T) {
 				}
 				differences = append(differences, strings.TrimRight(p.Interface+" "+p.Difference, " "))
 			}
-			if d := cmp.Diff(tt.want, differences); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "got", differences, tt.want)
 		})
 	}
 }
