@@ -26,11 +26,7 @@ import (
 // raw connects to r, and returns what it reads until the end there.
 func (r *rig) raw() (net.Conn, func() string) {
 	r.t.Helper()
-	c, err := r.l.dial(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = c.Close() })
+	c := r.connect()
 	all := make(chan string, 1)
 	go func() {
 		data, _ := io.ReadAll(c)

@@ -55,6 +55,16 @@ func left(t *testing.T, dir string) int {
 	return len(names)
 }
 
+// stuckWhile is a DEL that fails as long as fails is true.
+func stuckWhile(fails *bool) func(context.Context, *skel.CmdArgs) error {
+	return func(context.Context, *skel.CmdArgs) error {
+		if *fails {
+			return types.NewError(101, "stuck", "")
+		}
+		return nil
+	}
+}
+
 // A DEL of the runtime does not wait for one of the queue that hangs, whatever
 // attachment of the container that is for: it takes its place.
 func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
@@ -155,12 +165,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
-		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
-			if fails {
-				return types.NewError(101, "stuck", "")
-			}
-			return nil
-		}}
+		f := &fake{del: stuckWhile(&fails)}
 		dir := queued(t, "c1")
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
@@ -271,12 +276,7 @@ func TestQueuedDelCancelsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
-		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
-			if fails {
-				return types.NewError(101, "stuck", "")
-			}
-			return nil
-		}, add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{del: stuckWhile(&fails), add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
 			time.Sleep(10 * time.Second)
 			return someResult(), ctx.Err()
 		}}
