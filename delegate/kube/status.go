@@ -135,6 +135,8 @@ type podStatus struct {
 	version string // the pod's resourceVersion then; "" if nothing was written
 	written time.Time
 	created time.Time // of the sandbox
+
+	contested bool // somebody else has written too, and an Event has said so
 }
 
 // NewStatusWriter returns a StatusWriter for the cluster of v. If v watches pods, the

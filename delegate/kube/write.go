@@ -339,5 +339,8 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	p.text = ""
 	p.begin()
 	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
-	w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
+	if !p.contested {
+		p.contested = true
+		w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
+	}
 }
