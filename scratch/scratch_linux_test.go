@@ -365,7 +365,7 @@ func TestErrors(t *testing.T) {
 }
 
 // A DEL that fails keeps the record, one that succeeds deletes it, and one that
-// finds nothing is a success that does nothing.
+// finds nothing is a success that does nothing. Both remove what a crash has left.
 func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -385,6 +385,7 @@ func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 	}
 	holds(t, s, k1, "planned one")
 	for range 2 {
+		ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k1)), []byte("half"), 0o600)) // by a Put that was killed
 		ok(t, s.Consume(t.Context(), l, k1, use(nil)))
 	}
 	if got := text(s, k1); got != "none" || calls != 2 {
