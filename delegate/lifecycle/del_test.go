@@ -112,8 +112,7 @@ func TestDelWithoutALock(t *testing.T) {
 		},
 		"deleting": func(n *node) {
 			n.add(eth0)
-			n.FailOn("DEL bridge", 101)
-			nodetest.Code(n.TB, n.Del(n.Context(), Removal{Key: eth0}), 101)
+			n.halfDelete(eth0)
 		},
 		"damaged": func(n *node) { n.add(eth0); n.damage(eth0) },
 	}

@@ -155,8 +155,7 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 		}, []string{"c4/eth0 added"}, []string{"c4 eth0"}},
 		"half deleted": {func(n *node) error {
 			sick := nodeAt(n.TB, n.Dir)
-			sick.FailOn("DEL bridge", 101)
-			nodetest.Code(n.TB, sick.Del(n.Context(), Removal{Key: c2}), 101)
+			sick.halfDelete(c2)
 			return nil
 		}, []string{"c2/eth0 deleting"}, []string{"c2 eth0"}},
 	} {
@@ -584,8 +583,7 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.addIn(key("gone", "eth0"), gone)
 	unlink(t, gone)
 	n.add(key("deleting", "eth0"))
-	n.FailOn("DEL bridge eth0", 101)
-	nodetest.Code(t, n.Del(t.Context(), Removal{Key: key("deleting", "eth0")}), 101)
+	n.halfDelete(key("deleting", "eth0"))
 	n.Exec.Plugins = plugins()
 	n.dieOn("ADD macvlan")
 	n.dies(func() error { n.addIn(key("planned", "eth0"), alive); return nil })
@@ -639,8 +637,7 @@ func TestSweepThatIsEnded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.FailOn("DEL bridge eth0", 101)
-	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.halfDelete(eth0)
 	ctx, cancel := context.WithCancel(t.Context())
 	n.On("DEL bridge eth0", func(context.Context, delegatetest.Call) error { cancel(); return nil })
 	s := newSweeper(n)
@@ -655,8 +652,7 @@ func TestSweepBacksOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.FailOn("DEL bridge eth0", 101)
-	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.halfDelete(eth0)
 	s := newSweeper(n)
 	s.Wait = time.Minute
 	for _, minutes := range []float64{1, 2, 4, 8, 10, 10} {

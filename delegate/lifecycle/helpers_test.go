@@ -94,6 +94,13 @@ func (n *node) del(k scratch.Key) {
 	nodetest.OK(n, n.Del(n.Context(), Removal{Key: k}))
 }
 
+// halfDelete is a Del of k that fails at the bridge.
+func (n *node) halfDelete(k scratch.Key) {
+	n.Helper()
+	n.FailOn("DEL bridge", 101)
+	nodetest.Code(n, n.Del(n.Context(), Removal{Key: k}), 101)
+}
+
 // records are the keys and states in the directory, "c1/eth0 added".
 func (n *node) records() []string {
 	n.Helper()

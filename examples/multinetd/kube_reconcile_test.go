@@ -288,15 +288,7 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 // network of it uses, or is an Event.
 func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 	t.Parallel()
-	k, err := podresourcestest.Start()
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = k.Close() })
-	w := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	kubetest.Put(w.api, kubetest.Definition{
-		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
-		Annotations: map[string]string{nad.ResourceAnnotation: vf},
-	})
-	w.start(t)
+	w, k := withDevices(t, `,"reconcile":true`)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a", "b"))
 	w.add(t, "one", "vf")
 	w.edit("one", "vf,vf,vf")

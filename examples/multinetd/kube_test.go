@@ -595,13 +595,13 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 const vf = "vendor.example/vf"
 
 // withDevices makes a daemon with a kubelet, in a cluster with the definition ns/vf,
-// which needs a device. Device information files are in dir/devinfo.
-func withDevices(t *testing.T) (*world, *podresourcestest.Kubelet) {
+// which needs a device, and with more keys. Device information files are in dir/devinfo.
+func withDevices(t *testing.T, keys string) (*world, *podresourcestest.Kubelet) {
 	t.Helper()
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
-	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`+keys)
 	kubetest.Put(w.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
@@ -619,7 +619,7 @@ func (w *world) writeInfo(t *testing.T, id, text string) {
 // The devices are those of the kubelet. It is asked once, and only for pods that need one.
 func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	t.Parallel()
-	w, k := withDevices(t)
+	w, k := withDevices(t, "")
 	w.writeInfo(t, "a", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
 	a := w.pod(t, "one")
@@ -653,7 +653,7 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 // What cannot be read of a device is said once, and nothing else fails.
 func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T) {
 	t.Parallel()
-	w, k := withDevices(t)
+	w, k := withDevices(t, "")
 	w.writeInfo(t, "a", `{"type":"pci"`)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
 	a := w.pod(t, "one")
@@ -675,7 +675,7 @@ func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T
 // watched only when there is one.
 func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 	t.Parallel()
-	w, k := withDevices(t)
+	w, k := withDevices(t, "")
 	slice := &resourcev1.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1-nic"},
 		Spec: resourcev1.ResourceSliceSpec{
