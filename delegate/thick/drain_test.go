@@ -249,6 +249,52 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	})
 }
 
+// The successor has the socket also if an operation does not end, and what connects until then
+// gets an answer.
+func TestHandOverDoesNotWaitForWhatIsStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := make(gate)
+		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			<-g
+			return someResult(), nil
+		}}
+		r := newRig(t, local(&Server{Commands: f.commands()}))
+		handedOver := false
+		served := make(chan error, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			served <- r.Serve(ctx, handingOver{r.l, func() error {
+				handedOver = true
+				r.do(request("DEL", "c2")).want(t, 503, 11, "stopping") // the next daemon gets it again
+				return r.l.Close()
+			}})
+		}()
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		stop()
+		nodetest.Is(t, <-served, errStuck)
+		if !handedOver {
+			t.Error("not handed over")
+		}
+		close(g)
+		add()
+	})
+}
+
+// A listener whose handOver does not end Accept is closed.
+func TestListenerThatDoesNotEndIsClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, local(bare()))
+		r.run(handingOver{r.l, func() error { return nil }})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(handOverTimeout, start)
+	})
+}
+
 // When the listener fails, Serve drains and says why.
 func TestListenerFails(t *testing.T) {
 	t.Parallel()

@@ -56,6 +56,7 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	ctx, op.cancel = context.WithCancelCause(ctx)
 	defer op.cancel(nil)
 	defer context.AfterFunc(client, func() { op.cancel(errGone) })()
+	op.gone = func() bool { return client.Err() != nil }
 	ctx, stop := context.WithDeadlineCause(ctx, op.start.Add(limit), errDeadline)
 	defer stop()
 
@@ -132,7 +133,7 @@ func (sv *service) perform(ctx context.Context, op *operation) error {
 		err = sv.dequeue(&op.order)
 	}
 	if err == nil {
-		err = op.succeed(ctx, body)
+		err = op.succeed(body)
 	}
 	if err == nil {
 		return nil
@@ -157,9 +158,9 @@ func (sv *service) perform(ctx context.Context, op *operation) error {
 }
 
 // succeed answers with the body. A result for a client that has gone is an error.
-func (op *operation) succeed(ctx context.Context, body []byte) error {
+func (op *operation) succeed(body []byte) error {
 	err := errGone
-	if op.command != cmdAdd || !errors.Is(context.Cause(ctx), errGone) {
+	if op.command != cmdAdd || !op.gone() {
 		op.answered = true
 		err = op.answer(reply{status: http.StatusOK, body: body})
 	}

@@ -363,6 +363,27 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 	})
 }
 
+// A client that goes after the time of its ADD is over hears nothing either, although the answer
+// could still be written: it has closed its half of the connection.
+func TestAddThatIsLateAndForNobodyIsUndone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, leave := context.WithCancel(t.Context())
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			leave()
+			return someResult(), nil
+		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
+		sv := (&Server{Commands: f.commands()}).service()
+		m := request("ADD", "c1")
+		m.DeadlineMs = 1000
+		o, err := sv.decode(wire.PathCNI, &m, nil)
+		nodetest.OK(t, err)
+		nodetest.Is(t, sv.operate(client, heard(o)), errUnheard)
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
+	})
+}
+
 // Nor does a client count that is there and does not read.
 func TestAddWhoseClientDoesNotReadIsUndone(t *testing.T) {
 	t.Parallel()

@@ -49,6 +49,7 @@ type operation struct {
 	answer   func(reply) error
 	answered bool
 
+	gone     func() bool // whether the client has gone
 	cancel   context.CancelCauseFunc
 	commands *Commands // nil until the operation runs
 }

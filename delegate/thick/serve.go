@@ -96,36 +96,38 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Drain.
 	sv.flight.advance(draining)
 	stop()
-	if !sv.flight.settle(sv.drainTimeout(), sv.undoTimeout()) {
-		return errors.Join(err, errStuck, h.Close())
+	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
+	if ended {
+		<-replayed
 	}
-	<-replayed
-	sv.handOver(base, l)
-	<-accepted
+	sv.handOver(base, l, accepted)
 	// Not Shutdown: it would close connections that have not sent a request yet.
-	if !busy.wait(sv.undoTimeout()) {
-		if !sv.flight.settle(0, sv.undoTimeout()) {
-			err = errors.Join(err, errStuck)
-		}
+	if !busy.wait(sv.undoTimeout()) && ended {
+		ended = sv.flight.settle(0, sv.undoTimeout())
 		busy.wait(time.Second) // for clients to read their answers
 	}
 	_ = h.Close()
+	if !ended {
+		err = errors.Join(err, errStuck)
+	}
 	return err
 }
 
-// handOver lets the next daemon have l if it can, or closes l, so that all connections that
-// it accepts are accepted soon.
-func (sv *service) handOver(ctx context.Context, l net.Listener) {
-	own, ok := l.(interface {
+// handOver lets the next daemon have l if it can, or closes l. It returns once all connections
+// that l accepts are being served.
+func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
+	if own, ok := l.(interface {
 		handOver(ctx context.Context) error
-	})
-	if !ok {
+	}); ok {
+		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
+		defer cancel()
+		if err := own.handOver(limited); err != nil {
+			sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
+		}
+		// In case Accept does not end although handOver has returned.
+		defer time.AfterFunc(handOverTimeout, func() { _ = l.Close() }).Stop()
+	} else {
 		_ = l.Close()
-		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
-	defer cancel()
-	if err := own.handOver(ctx); err != nil {
-		sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
-	}
+	<-accepted
 }
