@@ -491,6 +491,8 @@ var responses = []struct {
 	{"length twice", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", nil},
 	{"up to the end", "HTTP/1.0 200 OK\r\n\r\nhi", 200, "hi", nil},
 	{"no content", "HTTP/1.1 204 No Content\r\n\r\n", 204, "", nil},
+	{"no content, and more", "HTTP/1.1 204 No Content\r\n\r\n0", 204, "", nil},
+	{"not modified, with a length", "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", 304, "", nil},
 
 	{"nothing", "", 0, "", io.ErrUnexpectedEOF},
 	{"no end of the header", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", 0, "", io.ErrUnexpectedEOF},

@@ -67,6 +67,9 @@ func parse(in *textproto.Reader) (*response, error) {
 	if n, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16); err == nil {
 		r.retryAfter = time.Duration(n) * time.Second
 	}
+	if status == 204 || status == 304 {
+		return r, nil // whatever follows is no body
+	}
 	length, framed := header["Content-Length"]
 	if !framed {
 		r.unframed = true
