@@ -669,13 +669,13 @@ func TestSweepBacksOff(t *testing.T) {
 	n.Exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.Exec.Plugins["bridge"])
 	s.sweep(Sweep{Failed: 1})
 	s.wantTold("c1 in 1m0s", "c1 in 10m0s")
-	n.del2(eth0) // by somebody else
+	n.delWell(eth0) // by somebody else
 	s.sweep(Sweep{})
 	n.wantNothing()
 }
 
-// del2 is del with plugins that succeed.
-func (n *node) del2(k scratch.Key) {
+// delWell is del with plugins that succeed.
+func (n *node) delWell(k scratch.Key) {
 	n.Helper()
 	n.Exec.Plugins = plugins()
 	n.del(k)

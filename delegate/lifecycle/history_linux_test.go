@@ -133,7 +133,7 @@ type op struct {
 	faults []mishap
 }
 
-// A mishap is what goes wrong at a place: a call such as "ADD bridge", the search for a
+// A mishap is a failure injected at a place: a call such as "ADD bridge", the search for a
 // plugin such as "find bridge", "plan", "next", "adjust" or "report".
 //
 // Kinds: "error" (with a code), "plain" (without), "noise" and "silence" (on stdout), "hang"
