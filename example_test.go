@@ -36,7 +36,7 @@ func Example() {
 	})
 	fmt.Println("ADD  ", err, fake.Live())
 	fmt.Println("CHECK", life.Check(ctx, key))                                    // with what ADD used
-	fmt.Println("DEL  ", life.Del(ctx, lifecycle.Removal{Key: key}), fake.Live()) // from the record
+	fmt.Println("DEL  ", life.Del(ctx, key, lifecycle.Removal{}), fake.Live()) // from the record
 	// Output:
 	// {"cniVersion":"1.1.0"}
 	// ADD   <nil> [bridge c1 eth0 tuning c1 eth0]

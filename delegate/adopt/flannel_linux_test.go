@@ -46,7 +46,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 		t.Fatalf("%t, %v", adopted, err)
 	}
 	nodetest.OK(t, w.life.Check(t.Context(), a.Key))
-	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: a.Key}))
+	nodetest.OK(t, w.life.Del(t.Context(), a.Key, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"CHECK bridge eth0", "DEL bridge eth0"})
 	if c := w.Exec.Calls()[1]; !strings.Contains(stdin(t, c, "prevResult"), "10.1.0.5") || stdin(t, c, "mtu") != "1450" || !strings.Contains(strings.Join(c.Env, " "), "A=B") {
 		t.Errorf("%s %q", c.Stdin, c.Env)

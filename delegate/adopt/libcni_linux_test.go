@@ -44,7 +44,7 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded multi/c1/eth0 cbr:eth0"})
 	nodetest.OK(t, w.life.Check(t.Context(), eth0))
-	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: eth0, NetNS: unseen}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{NetNS: unseen}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0"})
 	del := w.Exec.Calls()[2]
 	for key, want := range map[string]string{
@@ -166,7 +166,7 @@ func TestTakingOverInARoot(t *testing.T) {
 	w.node.Root, w.node.CacheDir, w.node.MultusDir = w.Path("root"), "/cni", "/multus"
 	w.life.Root = w.node.Root
 	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 gone"})
-	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("root/cni/results/cbr-c1-eth0") {
+	if err := w.life.Del(t.Context(), eth0, lifecycle.Removal{}); err != nil || w.exists("root/cni/results/cbr-c1-eth0") {
 		t.Errorf("the entry is left: %v", err)
 	}
 }

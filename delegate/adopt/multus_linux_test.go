@@ -60,7 +60,7 @@ func TestWhatMultusAttached(t *testing.T) {
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded" + all})
 	nodetest.OK(t, w.life.Check(t.Context(), eth0))
 	checks := len(w.Exec.Trace())
-	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace()[checks:], []string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 	for _, c := range w.Exec.Calls() {
 		if !strings.Contains(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName+" ") && !strings.HasSuffix(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName) || stdin(t, c, "prevResult") == "" {
@@ -136,7 +136,7 @@ func TestMultusMayBeAtWork(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 	// A container that is gone is not being attached.
 	w.Write("multus/c2", "["+saved(cbr, "")+","+saved(storage, "")+"]")
@@ -176,7 +176,7 @@ func TestRecordsBesideTheStateOfMultus(t *testing.T) {
 	for _, want := range []string{"adopted", "recorded"} {
 		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{want + " multi/c1/eth0 cbr:eth0"})
 	}
-	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("multus/c1") {
+	if err := w.life.Del(t.Context(), eth0, lifecycle.Removal{}); err != nil || w.exists("multus/c1") {
 		t.Errorf("the state is left: %v", err)
 	}
 	if got := w.take(w.node.Attachments()); got != nil {

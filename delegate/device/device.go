@@ -23,7 +23,7 @@
 //			return dir.Fill(plan...)
 //		},
 //	}
-//	networks := record.Status(nil)
+//	networks := record.Networks(nil)
 //	err := device.Describe(root, networks, record.Attached...)
 //
 // Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that

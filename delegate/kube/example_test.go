@@ -100,7 +100,7 @@ func recorded(stateDir string) func(context.Context, nad.Pod) (kube.Status, erro
 			return s, err
 		}
 		s.Created = all[0].Created
-		s.Annotation, s.Trimmed = status.Annotation(all[0].Status(nil))
+		s.Annotation, s.Trimmed = status.Annotation(all[0].Networks(nil))
 		return s, nil
 	}
 }

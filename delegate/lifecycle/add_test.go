@@ -352,10 +352,10 @@ func TestNextRunsUnderTheLock(t *testing.T) {
 	next, asked, deleted := tr.Next, 0, make(chan error, 1)
 	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
 		if asked++; asked == 2 { // the second time it waits longer
-			go func() { deleted <- (&Manager{Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), Removal{Key: eth0}) }()
+			go func() { deleted <- (&Manager{Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), eth0, Removal{}) }()
 		}
 		hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-		nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11)
+		nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11)
 		nodetest.Equal(t, "records", len(n.records()), 1)
 		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 		return next(ctx, failed)
@@ -678,7 +678,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	nodetest.Code(t, err, 11)
 	patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
 	done := make(chan error)
-	go func() { done <- patient.Del(t.Context(), Removal{Key: eth0}) }() // of "another process": it only waits
+	go func() { done <- patient.Del(t.Context(), eth0, Removal{}) }() // of "another process": it only waits
 	n.del(eth0)
 	nodetest.Is(t, <-errs, ErrSuperseded)
 	nodetest.OK(t, <-done)
@@ -700,8 +700,8 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	<-in
 	calls := n.trace()
 	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth1}), 11)
-	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11) // nor does another Manager
+	nodetest.Code(t, hasty.Del(t.Context(), eth1, Removal{}), 11)
+	nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11) // nor does another Manager
 	n.wantTrace(calls...)
 	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
 	n.del(key("c2", "eth0")) // other containers have locks of their own
@@ -724,7 +724,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		l, err := scratch.Store[record]{Dir: dir}.Lock(t.Context(), "c1")
 		nodetest.OK(t, err)
 		verbs := map[string]func(context.Context) error{
-			"DEL":    func(ctx context.Context) error { return n.Del(ctx, Removal{Key: eth0}) },
+			"DEL":    func(ctx context.Context) error { return n.Del(ctx, eth0, Removal{}) },
 			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0) },
 			"DETACH": func(ctx context.Context) error { return n.Detach(ctx, eth0, "net0") },
 			"GC":     func(ctx context.Context) error { return n.GC(ctx, Collection{Network: "multi", Valid: noneValid}) },

@@ -90,7 +90,7 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 		remove func(*node) error
 	}{
 		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
-		{"DEL", true, func(n *node) error { return n.Del(n.Context(), Removal{Key: eth0}) }},
+		{"DEL", true, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }},
 		{"GC", true, func(n *node) error {
 			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
 		}},
@@ -510,7 +510,7 @@ func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 		ifname   string // of what it removes
 		dies     func(n *node) error
 	}{
-		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.Context(), Removal{Key: eth0}) }},
+		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }},
 		"in a GC": {true, "eth0", func(n *node) error {
 			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
 		}},

@@ -17,24 +17,22 @@ import (
 
 // A Removal says what Del removes.
 type Removal struct {
-	Key scratch.Key
-
 	// NetNS is the path of the container's network namespace, as the runtime
 	// passes it with the DEL. Empty means the recorded one.
 	NetNS string
 
 	// Adopt, if not nil, finds the attachment in the records of another program. It
-	// is called if there is no record of Key. What it returns is recorded, as
+	// is called if there is no record of the attachment. What it returns is recorded, as
 	// [Manager.Adopt] does, and then removed. It fails with [fs.ErrNotExist] if there
 	// is nothing. With any other error Del fails.
 	Adopt func() (Adoption, error)
 }
 
-// Del removes an attachment with its recorded configuration, and then its Files and
+// Del removes attachment k with its recorded configuration, and then its Files and
 // its record. It cancels an Add of the same key in this Manager and waits for its
 // undo.
 //
-// If there is no record under the key, Del removes the record of this [Manager.Type] that
+// If there is no record of k, Del removes the record of this [Manager.Type] that
 // has the same container and interface under another network: the configuration has been
 // renamed since. With two such records it fails with code 7. With none, and nothing to
 // adopt, it returns nil.
@@ -60,23 +58,22 @@ type Removal struct {
 // The plugins receive the path of the Removal if the namespace of the ADD is there, or
 // else the recorded path if it is there. Otherwise they receive none, because the path
 // may belong to another container by now.
-func (m *Manager) Del(ctx context.Context, r Removal) error {
-	k := r.Key
+func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 	m.supersede(k)
 	if m.nothing(k) && !r.elsewhere() {
 		return nil
 	}
+	recorded := k
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		e := errand{given: r.NetNS, stale: m.Stale}
 		if found, err := m.remove(ctx, l, k, e); err != nil || found {
 			return err
 		}
-		recorded, err := m.renamed(ctx, l, k)
-		if err != nil {
+		var err error
+		if recorded, err = m.renamed(ctx, l, k); err != nil {
 			return err
 		}
 		if recorded != k {
-			r.Key = recorded // an answer is about the record that there is
 			_, err := m.remove(ctx, l, recorded, e)
 			return err
 		}
@@ -93,7 +90,7 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		_, err = m.remove(ctx, l, k, e)
 		return err
 	})
-	return fail(opDel, k, m.answer(r, err))
+	return fail(opDel, k, m.answer(recorded, r, err))
 }
 
 // elsewhere reports whether another program may have a record of the attachment.
@@ -135,15 +132,15 @@ func (m *Manager) renamed(ctx context.Context, l *scratch.Lock, k scratch.Key) (
 	return found, nil
 }
 
-// answer returns what Del returns when removing r has failed with err. It is nil
+// answer returns what Del returns when the removal of k has failed with err. It is nil
 // if the runtime may remove the container all the same.
-func (m *Manager) answer(r Removal, err error) error {
+func (m *Manager) answer(k scratch.Key, r Removal, err error) error {
 	switch {
 	case errors.Is(err, errStale):
 		return nil
-	case errors.As(err, new(*givenUpError)), errors.Is(err, flock.ErrNested) && m.refused(r.Key):
+	case errors.As(err, new(*givenUpError)), errors.Is(err, flock.ErrNested) && m.refused(k):
 		return nil
-	case noRoom(err) && m.unrecorded(r.Key) && !r.elsewhere():
+	case noRoom(err) && m.unrecorded(k) && !r.elsewhere():
 		return nil // without the lock's file nobody is attaching k either
 	}
 	return err

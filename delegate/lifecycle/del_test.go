@@ -31,7 +31,7 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 	delete(n.Exec.Plugins, "bridge") // its binary is gone
 	n.FailOn("DEL macvlan", 101)
 	for range 2 {
-		err := n.Del(t.Context(), Removal{Key: eth0})
+		err := n.Del(t.Context(), eth0, Removal{})
 		nodetest.Code(t, err, 101)
 		nodetest.Is(t, err, delegate.ErrPluginNotFound)
 		n.wantRecords("c1/eth0 deleting")
@@ -71,7 +71,7 @@ func TestNothingIsRecorded(t *testing.T) {
 		calls := n.trace()
 		nothing := func(context.Context, Record) error { t.Error("called"); return nil }
 		for name, err := range map[string]error{
-			"Del": n.Del(t.Context(), Removal{Key: eth0}), "Detach": n.Detach(t.Context(), eth0, "net0"), "Release": n.Release(t.Context(), eth0, nothing),
+			"Del": n.Del(t.Context(), eth0, Removal{}), "Detach": n.Detach(t.Context(), eth0, "net0"), "Release": n.Release(t.Context(), eth0, nothing),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -133,14 +133,14 @@ func TestDelWithoutALock(t *testing.T) {
 			for i, state := range states {
 				n := nodeAt(t, fastDir(t))
 				leave[state](n)
-				got := n.answer(Removal{Key: eth0}, tt.err)
+				got := n.answer(eth0, Removal{}, tt.err)
 				if got != nil && got != tt.err || (got == nil) != tt.passes[i] {
 					t.Errorf("%s: %v", state, got)
 				}
 			}
 		})
 	}
-	nodetest.OK(t, newNode(t).answer(Removal{Key: eth0}, nil))
+	nodetest.OK(t, newNode(t).answer(eth0, Removal{}, nil))
 }
 
 // After our network was renamed a DEL finds the record by the container and the
@@ -184,7 +184,7 @@ func TestDelFindsTheRecordAfterARename(t *testing.T) {
 			n.Type = "mine"
 			tt.add(n)
 			n.Type = tt.typ
-			err := n.Del(t.Context(), Removal{Key: named("new", "eth0")})
+			err := n.Del(t.Context(), named("new", "eth0"), Removal{})
 			nodetest.Code(t, err, tt.code)
 			if tt.code == 7 {
 				nodetest.Says(t, err, `"multi" and "other"`)
@@ -203,7 +203,7 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 	n.add(eth0)
 	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { return syscall.ENOSPC })
 	renamed := scratch.Key{Network: "new", ContainerID: eth0.ContainerID, IfName: eth0.IfName}
-	nodetest.Is(t, n.Del(t.Context(), Removal{Key: renamed}), syscall.ENOSPC)
+	nodetest.Is(t, n.Del(t.Context(), renamed, Removal{}), syscall.ENOSPC)
 	n.wantRecords("c1/eth0 deleting")
 }
 
@@ -241,23 +241,23 @@ func TestStaleDelChangesNothing(t *testing.T) {
 			}
 			return tt.stale, tt.err
 		}
-		nodetest.Is(t, n.Del(t.Context(), Removal{Key: eth0}), tt.err)
+		nodetest.Is(t, n.Del(t.Context(), eth0, Removal{}), tt.err)
 	}
 	if got := n.Exec.Trace(); len(got) != len(before) {
 		t.Errorf("calls %q", got[len(before):])
 	}
 	n.wantRecords("c1/eth0 added")
 	n.Stale = func(time.Time) (bool, error) { return false, nil }
-	nodetest.OK(t, n.Del(t.Context(), Removal{Key: eth0}))
+	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
 	n.wantRecords()
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err != nil {
 		t.Errorf("without a record: %v", err)
 	}
 }
 
 // elsewhere returns a Removal of a's container, which another program has recorded.
 func elsewhere(a Adoption, calls *int) Removal {
-	return Removal{Key: a.Key, Adopt: func() (Adoption, error) {
+	return Removal{Adopt: func() (Adoption, error) {
 		*calls++
 		if !exists(a.Sources[0]) {
 			return Adoption{}, &fs.PathError{Op: "open", Path: a.Sources[0], Err: fs.ErrNotExist}
@@ -279,7 +279,7 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 		a, calls := n.foreign(eth0, newNetNS(t)), 0
 		n.Trace()
 		for _, want := range [][]string{{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil} {
-			nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
+			nodetest.OK(t, n.Del(t.Context(), eth0, elsewhere(a, &calls)))
 			n.WantTrace(want...)
 		}
 		n.wantNothing()
@@ -296,11 +296,11 @@ func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {
 	n := newNode(t)
 	a, calls := n.foreign(eth0, newNetNS(t)), 0
 	n.dieOn("DEL bridge")
-	n.dies(func() error { return n.Del(t.Context(), elsewhere(a, &calls)) })
+	n.dies(func() error { return n.Del(t.Context(), eth0, elsewhere(a, &calls)) })
 	n.wantRecords("c1/eth0 deleting")
 	n.Exec.Plugins = plugins()
 	ran := len(n.trace())
-	nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
+	nodetest.OK(t, n.Del(t.Context(), eth0, elsewhere(a, &calls)))
 	if got := n.trace()[ran:]; !slices.Equal(got, []string{"DEL bridge eth0"}) || calls != 2 {
 		t.Errorf("ran %q, asked %d times", got, calls)
 	}
@@ -326,7 +326,7 @@ func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 			}
 			ran := len(n.trace())
 			n.Stale = func(recorded time.Time) (bool, error) { return recorded.After(queued), nil }
-			nodetest.OK(t, n.Del(t.Context(), elsewhere(a, &calls)))
+			nodetest.OK(t, n.Del(t.Context(), eth0, elsewhere(a, &calls)))
 			if got := n.trace()[ran:]; (len(got) == 0) != later {
 				t.Errorf("%s, attached later: %v: ran %q", name, later, got)
 			}
@@ -339,7 +339,7 @@ func TestDelOfARecordAsksNoOtherProgram(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	err := n.Del(t.Context(), Removal{Key: eth0, Adopt: func() (Adoption, error) {
+	err := n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) {
 		t.Error("asked")
 		return Adoption{}, errors.New("x")
 	}})
@@ -352,16 +352,16 @@ func TestDelFailsIfItCannotTakeOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	broken := errors.New("broken entry")
-	nodetest.Is(t, n.Del(t.Context(), Removal{Key: eth0, Adopt: func() (Adoption, error) { return Adoption{}, broken }}), broken)
+	nodetest.Is(t, n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) { return Adoption{}, broken }}), broken)
 	full := &scratch.Error{Op: "put", Err: &fs.PathError{Op: "open", Path: "x", Err: syscall.ENOSPC}}
 	calls := 0
 	r := elsewhere(n.foreign(eth0, newNetNS(t)), &calls)
-	nodetest.Is(t, n.answer(r, full), syscall.ENOSPC)
+	nodetest.Is(t, n.answer(eth0, r, full), syscall.ENOSPC)
 	a, err := r.Adopt()
 	if err == nil {
 		err = os.Remove(a.Sources[0])
 	}
-	if err := errors.Join(err, n.answer(r, full)); err != nil {
+	if err := errors.Join(err, n.answer(eth0, r, full)); err != nil {
 		t.Errorf("without an entry: %v", err)
 	}
 }
@@ -442,7 +442,7 @@ func TestLeftoverOfAnAddDoesNotHoldUpTheDel(t *testing.T) {
 			n.failedAdd(eth0, netns)
 			n.named(netns, tt.there...)
 			for range 2 {
-				err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns})
+				err := n.Del(t.Context(), eth0, Removal{NetNS: netns})
 				if tt.holds {
 					nodetest.Code(t, err, 102)
 				} else if err != nil {
@@ -537,7 +537,7 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 	n.On("DEL tuning", func(context.Context, delegatetest.Call) error {
 		return types.NewError(101, strings.Repeat("é", 1<<20), "")
 	})
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 		t.Error("success")
 	}
 	r, err := n.store().Get(eth0)
@@ -582,7 +582,7 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 				n.FailOn("DEL tuning", 123)
 			}
 			for i, ok := range tt.attempts {
-				err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns})
+				err := n.Del(t.Context(), eth0, Removal{NetNS: netns})
 				if (err == nil) != ok {
 					t.Fatalf("DEL %d: %v", i+1, err)
 				}
@@ -654,7 +654,7 @@ func TestGCOfAPartOfALeftoverSparesTheInterfaceOfAnother(t *testing.T) {
 			t.Errorf("beside the other attachment: %s", call)
 		}
 	}
-	nodetest.OK(t, n.Del(t.Context(), Removal{Key: other}))
+	nodetest.OK(t, n.Del(t.Context(), other, Removal{}))
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
 	n.wantRecords("c1/eth0 leftover") // of red
 }

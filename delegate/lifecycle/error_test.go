@@ -95,7 +95,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 	long := key(longID, "eth0")
 	add := func(n *node, k scratch.Key) error { _, err := n.Add(n.Context(), k, pair(k)); return err }
 	attach := func(n *node) error { _, err := n.Attach(n.Context(), eth0, hotplug(eth0)); return err }
-	del := func(n *node, k scratch.Key) error { return n.Del(n.Context(), Removal{Key: k}) }
+	del := func(n *node, k scratch.Key) error { return n.Del(n.Context(), k, Removal{}) }
 	for name, tt := range map[string]struct {
 		before func(*node)
 		fail   string // the plugin that fails
@@ -123,7 +123,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 				n.add(eth0)
 				sick := nodeAt(n.TB, n.Dir)
 				sick.FailOn("DEL", 101)
-				nodetest.Code(n.TB, sick.Del(n.Context(), Removal{Key: eth0}), 101)
+				nodetest.Code(n.TB, sick.Del(n.Context(), eth0, Removal{}), 101)
 			}, "DEL bridge", func(n *node) error { return add(n, eth0) },
 			`ADD c1 eth0: what was attached before cannot be removed: DEL network "blue": plugin "bridge": no`,
 		},

@@ -63,7 +63,7 @@ func Example() {
 
 	// A DEL that fails is tried again: nothing is forgotten.
 	exec.Plugins["sriov"] = delegatetest.FailOn("DEL", 11, "device is busy", works)
-	fmt.Println(m.Del(ctx, lifecycle.Removal{Key: k}))
+	fmt.Println(m.Del(ctx, k, lifecycle.Removal{}))
 	fmt.Println("alive:", exec.Live())
 	exec.Plugins["sriov"] = works
 	fmt.Println("collected:", m.GC(ctx, lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))

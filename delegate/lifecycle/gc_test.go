@@ -143,13 +143,13 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 		"attached to":   {func(n *node) error { _, err := n.Attach(n.Context(), c2, hotplug(c2)); return err }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
 		"detached from": {func(n *node) error { return n.Detach(n.Context(), c2, "net0") }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
 		"made again": {func(n *node) error {
-			err := n.Del(n.Context(), Removal{Key: c2})
+			err := n.Del(n.Context(), c2, Removal{})
 			_, err2 := n.Add(n.Context(), c2, pair(c2))
 			return errors.Join(err, err2)
 		}, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"deleted": {func(n *node) error { return n.Del(n.Context(), Removal{Key: c2}) }, nil, nil},
+		"deleted": {func(n *node) error { return n.Del(n.Context(), c2, Removal{}) }, nil, nil},
 		"deleted, and another added": {func(n *node) error {
-			err := n.Del(n.Context(), Removal{Key: c2})
+			err := n.Del(n.Context(), c2, Removal{})
 			_, err2 := n.Add(n.Context(), key("c4", "eth0"), pair(key("c4", "eth0")))
 			return errors.Join(err, err2)
 		}, []string{"c4/eth0 added"}, []string{"c4 eth0"}},
@@ -217,7 +217,7 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				}
 				return nil
 			})
-			nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+			nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
 			err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)})
 			if name == "valid" && err != nil || name != "valid" && err == nil {
 				t.Errorf("err = %v", err)
@@ -855,7 +855,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 			n.adopt(a, true)
 		} else {
 			n.add(eth0)
-			if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+			if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 				t.Fatal("success")
 			}
 		}

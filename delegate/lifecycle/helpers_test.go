@@ -91,14 +91,14 @@ func (n *node) mustAttach(k scratch.Key, t Transaction) {
 
 func (n *node) del(k scratch.Key) {
 	n.Helper()
-	nodetest.OK(n, n.Del(n.Context(), Removal{Key: k}))
+	nodetest.OK(n, n.Del(n.Context(), k, Removal{}))
 }
 
 // halfDelete is a Del of k that fails at the bridge.
 func (n *node) halfDelete(k scratch.Key) {
 	n.Helper()
 	n.FailOn("DEL bridge", 101)
-	nodetest.Code(n, n.Del(n.Context(), Removal{Key: k}), 101)
+	nodetest.Code(n, n.Del(n.Context(), k, Removal{}), 101)
 }
 
 // records are the keys and states in the directory, "c1/eth0 added".
@@ -191,7 +191,7 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 	case "ATTACH":
 		_, err = n.Attach(ctx, eth0, hotplug(eth0))
 	case "DEL":
-		err = n.Del(ctx, Removal{Key: eth0})
+		err = n.Del(ctx, eth0, Removal{})
 	case "CHECK":
 		err = n.Check(ctx, eth0)
 	case "DETACH":

@@ -445,7 +445,7 @@ func (w *world) goesWrong(ctx context.Context, f mishap) error {
 func (w *world) overtake(ctx context.Context) error {
 	background, m, k := context.WithValue(w.Context(), quiet{}, true), w.Manager, w.op.key
 	passed := make(chan error, 1)
-	go func() { passed <- m.Del(background, Removal{Key: k}) }()
+	go func() { passed <- m.Del(background, k, Removal{}) }()
 	w.passed = passed
 	<-ctx.Done()
 	return errors.New("signal: killed")
@@ -574,7 +574,7 @@ func (w *world) verb(ctx context.Context, o op) (err error) {
 	case "attach":
 		_, err = w.Attach(ctx, k, w.transaction(ctx, o))
 	case "del":
-		err = w.Del(ctx, Removal{Key: k})
+		err = w.Del(ctx, k, Removal{})
 	case "check":
 		err = w.Check(ctx, k)
 	case "detach":
@@ -1135,14 +1135,14 @@ func TestOrphanIsKilled(t *testing.T) {
 			t.Helper()
 			wantAlive()
 			m := hasty(n)
-			nodetest.OK(t, m.Del(t.Context(), Removal{Key: eth0}))
+			nodetest.OK(t, m.Del(t.Context(), eth0, Removal{}))
 		},
 		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
 			t.Helper()
 			wantAlive()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			nodetest.Code(t, n.Del(ctx, Removal{Key: eth0}), 11)
+			nodetest.Code(t, n.Del(ctx, eth0, Removal{}), 11)
 			n.wantTrace()
 			n.del(eth0) // the next has no need to wait
 		},
@@ -1221,7 +1221,7 @@ func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, newNode(t), "ADD")
 	n := r.node
-	nodetest.Code(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
+	nodetest.Code(t, hasty(n).Del(t.Context(), eth0, Removal{}), 11)
 	nodetest.Code(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
 	if !alive(r.pid) {
 		t.Fatal("the plugin was killed")

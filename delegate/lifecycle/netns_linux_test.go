@@ -51,7 +51,7 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 					t.Error("gone, as far as one sees without a root")
 				}
 			}
-			nodetest.OK(t, n.Del(t.Context(), Removal{Key: eth0}))
+			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
 			if add, del := n.Last("ADD").NetNS, n.Last("DEL").NetNS; add != tt.atAdd || del != tt.want {
 				t.Errorf("ADD was given netns %q, DEL %q, want %q", add, del, tt.want)
 			}

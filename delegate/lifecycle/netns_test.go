@@ -89,7 +89,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, in(path), in(other))
 			}
-			nodetest.OK(t, n.Del(t.Context(), Removal{Key: eth0, NetNS: in(tt.given)}))
+			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: in(tt.given)}))
 			if got, want := n.Last("DEL").NetNS, in(tt.want); got != want {
 				t.Errorf("DEL was given netns %q, want %q", got, want)
 			}

@@ -271,7 +271,7 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 	refused("no record", 7, ErrNotAdded)
 	n.own()
 	n.FailOn("DEL bridge", 101)
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 		t.Fatal("Del succeeded")
 	}
 	refused("half deleted", 7, ErrNotAdded)
@@ -490,7 +490,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 					return nil
 				}
 				first = false
-				go func() { removed <- n.Del(n.Context(), Removal{Key: eth0}) }()
+				go func() { removed <- n.Del(n.Context(), eth0, Removal{}) }()
 				<-ctx.Done()
 				return errors.New("signal: killed")
 			})

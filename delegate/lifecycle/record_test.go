@@ -229,13 +229,13 @@ func TestBadKeysAreRefused(t *testing.T) {
 			nodetest.Code(t, err, tt.code)
 			_, err = n.Attach(ctx, tt.k, pair(eth0))
 			nodetest.Code(t, err, tt.code)
-			nodetest.Code(t, n.Del(ctx, Removal{Key: tt.k}), tt.code)
+			nodetest.Code(t, n.Del(ctx, tt.k, Removal{}), tt.code)
 			nodetest.Code(t, n.Check(ctx, tt.k), tt.code)
 			nodetest.Code(t, n.Detach(ctx, tt.k, "net9"), tt.code)
 			n.wantTrace()
 			n.wantNothing()
 			// And when there is no directory yet.
-			nodetest.Code(t, nodeAt(t, n.Dir+"2").Del(ctx, Removal{Key: tt.k}), tt.code)
+			nodetest.Code(t, nodeAt(t, n.Dir+"2").Del(ctx, tt.k, Removal{}), tt.code)
 		})
 	}
 }
@@ -247,7 +247,7 @@ func TestManagerWithoutADirectoryFails(t *testing.T) {
 	ctx := t.Context()
 	_, err := m.Add(ctx, eth0, pair(eth0))
 	nodetest.Code(t, err, 5)
-	nodetest.Code(t, m.Del(ctx, Removal{Key: eth0}), 5)
+	nodetest.Code(t, m.Del(ctx, eth0, Removal{}), 5)
 	nodetest.Code(t, m.Check(ctx, eth0), 5)
 	nodetest.Code(t, m.Detach(ctx, eth0, "net0"), 5)
 	nodetest.Code(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
@@ -321,7 +321,7 @@ func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 	delete(all, "hot0")
 	n.wantOrigins(all)
 	n.FailOn("DEL bridge", 100)
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 		t.Error("Del succeeded")
 	}
 	n.wantOrigins(all)
@@ -501,7 +501,7 @@ func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 					{"GC", func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }, []string{"GC"}},
 					{"DETACH", func() error { return n.Detach(t.Context(), eth0, "text") }, []string{"DEL"}},
 					{"ATTACH", func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err }, []string{"ADD", "DEL"}},
-					{"DEL", func() error { return n.Del(t.Context(), Removal{Key: eth0}) }, []string{"DEL"}},
+					{"DEL", func() error { return n.Del(t.Context(), eth0, Removal{}) }, []string{"DEL"}},
 				} {
 					before := len(n.Exec.Calls())
 					err := verb.do()
@@ -570,7 +570,7 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 			return failing(n.Release(n.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
 		}, []string{"eth0"}},
 		{"Del of files that are gone", func(n *node, dir string) error {
-			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.Context(), Removal{Key: eth0}))
+			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.Context(), eth0, Removal{}))
 		}, []string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -654,7 +654,7 @@ func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
 	// A record with another name is written anew, and something has the name for that.
 	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
 	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 		t.Error("success")
 	}
 	n.wantRecords("c1/eth0 added")
@@ -855,8 +855,8 @@ func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
 	if err != nil || len(rs) != 1 {
 		n.Fatalf("%d records, %v", len(rs), err)
 	}
-	first := rs[0].Status(name)
-	nodetest.Equal(n, "asked again", rs[0].Status(name), first)
+	first := rs[0].Networks(name)
+	nodetest.Equal(n, "asked again", rs[0].Networks(name), first)
 	return first
 }
 
@@ -893,7 +893,7 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 		reported = true
 		n.wantStatus(nil, want...)
 		composed := Record{Key: eth0, State: scratch.Added, Attached: added}
-		nodetest.Equal(t, "of what was added", composed.Status(nil), want)
+		nodetest.Equal(t, "of what was added", composed.Networks(nil), want)
 		return nil
 	}})
 	if err != nil || !reported {
@@ -928,7 +928,7 @@ func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
 	n.wantStatus(nil, both...)
 	n.FailOn("DEL bridge", 100)
-	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
 		t.Error("Del succeeded")
 	}
 	n.wantStatus(nil)
@@ -940,7 +940,7 @@ func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
 	blue, red := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")
 	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
 	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
-	nodetest.Equal(t, "", r.Status(nil), want)
+	nodetest.Equal(t, "", r.Networks(nil), want)
 }
 
 // Package examples/nri records attachments beside the interface of the runtime.
@@ -954,7 +954,7 @@ func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if got := (Record{}).Status(nil); got != nil {
+	if got := (Record{}).Networks(nil); got != nil {
 		t.Errorf("of nothing: %+v", got)
 	}
 }

@@ -119,7 +119,7 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 	}
 }
 
-// Status returns the state of the interfaces of r, in the order of r.Attached: for each
+// Networks returns the state of the interfaces of r, in the order of r.Attached: for each
 // attachment that is [Record.Whole] what [status.Networks] returns, at least one Network.
 // An attachment whose result lacks the interface, as those before CNI 0.3 do, has a Network
 // with the interface that was asked for. That is all that an attachment has whose result
@@ -128,9 +128,9 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 //
 // name returns the name of a network. Nil means the name in its configuration.
 //
-// Status is a pure function of r: whoever reads the record later gets the same. From the
+// Networks is a pure function of r: whoever reads the record later gets the same. From the
 // time when [Transaction].Report runs it is what it will be when Add returns.
-func (r Record) Status(name func(delegate.Attached) string) []status.Network {
+func (r Record) Networks(name func(delegate.Attached) string) []status.Network {
 	if name == nil {
 		name = func(a delegate.Attached) string { return a.Network.Name() }
 	}

@@ -235,7 +235,7 @@ func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.
 // Del runs DEL of the plugins in the record and removes the record; see
 // [lifecycle.Manager.Del].
 func (c *Call) Del(ctx context.Context) error {
-	return c.Manager.Del(ctx, lifecycle.Removal{Key: c.Key(), NetNS: c.Netns})
+	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.Netns})
 }
 
 // GC removes the attachments that are recorded and not on the runtime's list, and

@@ -44,7 +44,7 @@ func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
 }
 
 func (d *daemon) del(ctx context.Context, id string) error {
-	return d.Del(ctx, lifecycle.Removal{Key: key(id)})
+	return d.Del(ctx, key(id), lifecycle.Removal{})
 }
 
 // attachments lists the recorded attachments.

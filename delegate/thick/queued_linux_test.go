@@ -616,5 +616,5 @@ func (m meta) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
 func (m meta) Del(ctx context.Context, a *skel.CmdArgs) error {
 	its := &lifecycle.Manager{Invoker: m.Invoker, Dir: m.Dir}
 	its.Stale, _ = ctx.Value(staleKey{}).(func(time.Time) (bool, error)) // as in CommandsOf
-	return its.Del(ctx, lifecycle.Removal{Key: m.key(a), NetNS: a.Netns})
+	return its.Del(ctx, m.key(a), lifecycle.Removal{NetNS: a.Netns})
 }

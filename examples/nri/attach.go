@@ -144,7 +144,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 	case err != nil:
 		return aboutClaims(planned, err)
 	}
-	networks, _ := status.Annotation(lifecycle.Record{State: scratch.Added, Attached: added}.Status(nil))
+	networks, _ := status.Annotation(lifecycle.Record{State: scratch.Added, Attached: added}.Networks(nil))
 	o.log.InfoContext(ctx, "attached", who(podIn(s)), slog.String("networks", networks))
 	return nil
 }
@@ -172,7 +172,7 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 // detach detaches a sandbox if it has a record. podUID is that of its pod.
 func (p *Plugin) detach(ctx context.Context, id, podUID, netns string) error {
 	o := p.opened.Load()
-	err := o.life.Del(ctx, lifecycle.Removal{Key: key(id), NetNS: netns})
+	err := o.life.Del(ctx, key(id), lifecycle.Removal{NetNS: netns})
 	o.driver.Attached(podUID, err)
 	return err
 }

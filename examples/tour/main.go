@@ -69,11 +69,11 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 
 	fmt.Fprintln(out, "A DEL that fails keeps the record, and the next one does the rest:")
 	plugins.Plugins["bridge"] = delegatetest.FailOn("DEL", types.ErrTryAgainLater, "busy", ok)
-	err = life.Del(ctx, lifecycle.Removal{Key: key})
+	err = life.Del(ctx, key, lifecycle.Removal{})
 	show()
 	fmt.Fprintf(out, "   attached: %q, CNI code %d\n", plugins.Live(), status.Code(err))
 	plugins.Plugins["bridge"] = ok
-	if err := life.Del(ctx, lifecycle.Removal{Key: key}); err != nil {
+	if err := life.Del(ctx, key, lifecycle.Removal{}); err != nil {
 		return err
 	}
 	show()

@@ -24,7 +24,7 @@ import (
 // attach the container before multinet was published: then del removes what libcni's
 // cache has of the primary network. Mistakes in the configuration are no obstacle.
 func del(ctx context.Context, c *plugin.Call) error {
-	return c.Manager.Del(ctx, lifecycle.Removal{Key: c.Key(), NetNS: c.Netns, Adopt: func() (lifecycle.Adoption, error) {
+	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.Netns, Adopt: func() (lifecycle.Adoption, error) {
 		dir := DefaultCacheDir
 		if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
 			dir = ""

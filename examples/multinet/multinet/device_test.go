@@ -183,7 +183,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	}
 	nodetest.OK(t, os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644))
 	r := recorded(t, h, "c1")
-	networks := r.Status(nil)
+	networks := r.Networks(nil)
 	nodetest.OK(t, device.Describe("", networks, r.Attached...))
 	var got []string
 	for _, n := range networks {

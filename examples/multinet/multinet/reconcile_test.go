@@ -290,7 +290,7 @@ func (p *runningPod) rerecord(t *testing.T, ifname string, change func([]delegat
 		plan = append(plan, a.Attachment)
 	}
 	change(plan)
-	err = m.Del(t.Context(), lifecycle.Removal{Key: k})
+	err = m.Del(t.Context(), k, lifecycle.Removal{})
 	if err == nil {
 		_, err = m.Add(t.Context(), k, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
 	}

@@ -171,10 +171,10 @@ func OfStaticPod(r lifecycle.Record) bool {
 const NetworkStatusPath = "/network-status"
 
 // NetworkStatus returns the elements of the pod's annotation network-status that r is the
-// source of, see [lifecycle.Record.Status]. Networks have the names that people know them by:
+// source of, see [lifecycle.Record.Networks]. Networks have the names that people know them by:
 // "namespace/name" of the definition, or the CNI name where there is none.
 func NetworkStatus(r lifecycle.Record) []status.Network {
-	return r.Status(func(a delegate.Attached) string {
+	return r.Networks(func(a delegate.Attached) string {
 		return cmp.Or(nad.ParseOrigin(a.Origin).Definition.String(), a.Network.Name())
 	})
 }

@@ -404,7 +404,7 @@ func TestRecordsWithoutAnOrigin(t *testing.T) {
 		}
 		h.wantTool(t, []string{"list"}, "c1 - net1 storage - - added")
 		h.wantTool(t, []string{"status", "c1", "-o", "table"}, "storage net1 - - false")
-		nodetest.OK(t, h.life().Del(t.Context(), lifecycle.Removal{Key: key("c1")}))
+		nodetest.OK(t, h.life().Del(t.Context(), key("c1"), lifecycle.Removal{}))
 		nodetest.Equal(t, "left", h.Exec.Live(), nil)
 	}
 }
