@@ -178,25 +178,22 @@ func (a *addition) taken(rs []scratch.Record[record]) ([]string, error) {
 	return append(taken, there...), err
 }
 
-// check refuses a plan that cannot be carried out.
-func (a *addition) check(plan []delegate.Attachment, taken []string) error {
-	if err := recordable(a.r.Key, plan); err != nil {
-		return err
-	}
+// free refuses es, which are planned, if one of their interface names is in use.
+func (a *addition) free(es []entry, taken []string) error {
 	there := map[string][]string{a.t.NetNS: nil} // its names are in taken
-	for _, p := range plan {
-		names, known := there[p.NetNS]
+	for _, e := range es {
+		names, known := there[e.NetNS.Path]
 		if !known {
 			var err error
-			if names, err = a.m.interfaceNames(p.NetNS); err != nil {
+			if names, err = a.m.interfaceNames(e.NetNS.Path); err != nil {
 				return err
 			}
-			there[p.NetNS] = names
+			there[e.NetNS.Path] = names
 		}
-		if slices.Contains(taken, p.IfName) || slices.Contains(names, p.IfName) {
-			return refused(p, impossible("the interface name is in use, choose another"))
+		if slices.Contains(taken, e.IfName) || slices.Contains(names, e.IfName) {
+			return e.refused(a.r.Key, impossible("the interface name is in use, choose another"))
 		}
-		taken = append(taken, p.IfName)
+		taken = append(taken, e.IfName)
 	}
 	return nil
 }
@@ -205,19 +202,21 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 // the error is [delegate.ErrNotUndone] too. final says that another plan would
 // fail as well.
 func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
-	if err := a.check(plan, taken); err != nil {
+	es, err := a.m.planned(a.r.Key, plan)
+	if err == nil {
+		err = a.free(es, taken)
+	}
+	if err != nil {
 		return nil, false, err
 	}
 	a.r.State = scratch.Planned
 	if a.part {
 		a.r.State = scratch.Partial
-	}
-	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], entries(a.m.Root, plan))
-	for i := range plan {
-		if a.part {
-			a.r.Value.Delegates[a.first+i].State = scratch.Planned
+		for i := range es {
+			es[i].State = scratch.Planned
 		}
 	}
+	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], es)
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
 	}

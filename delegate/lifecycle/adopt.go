@@ -87,7 +87,8 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 	for i, d := range a.Attached {
 		plan[i] = d.Attachment
 	}
-	if err := recordable(a.Key, plan); err != nil {
+	var err error
+	if r.Value.Delegates, err = m.planned(a.Key, plan); err != nil {
 		return r, err
 	}
 	for _, path := range a.Sources { // a DEL from a queue may be older than we are, and younger than they are
@@ -95,7 +96,6 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 			r.Created = at
 		}
 	}
-	r.Value.Delegates = entries(m.Root, plan)
 	for i, d := range a.Attached {
 		if err := usable(d); err != nil {
 			return r, err

@@ -57,11 +57,6 @@ func impossible(text string) error {
 	return &codedError{types.ErrInvalidNetworkConfig, text, ErrPlan}
 }
 
-// refused says that a, which is planned, cannot be attached because of err.
-func refused(a delegate.Attachment, err error) error {
-	return &delegate.Error{Event: delegate.Event{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName}, Err: err}
-}
-
 // The operations, see [Error].
 const (
 	opAdd       = "ADD"

@@ -273,7 +273,7 @@ func (p *pass) plan(ctx context.Context, w Wanted, taken []string) (delegate.Att
 	}
 	again, mine := p.r.Recorded(delegate.Attached{Attachment: a})
 	if !mine || again.asked() != w.asked() || w.IfName != "" && w.IfName != a.IfName || a.IfName == p.k.IfName {
-		return delegate.Attachment{}, refused(a, impossible("it is not the attachment that is wanted"))
+		return delegate.Attachment{}, entry{Network: a.Network, IfName: a.IfName}.refused(p.k, impossible("it is not the attachment that is wanted"))
 	}
 	return a, nil
 }

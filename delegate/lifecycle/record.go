@@ -121,51 +121,67 @@ func usable(a delegate.Attached) error {
 	return a.Network.CheckRequest(netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})
 }
 
-// recordable refuses a plan that cannot be carried out or recorded under k.
-func recordable(k scratch.Key, plan []delegate.Attachment) error {
-	if len(plan) == 0 {
-		return impossible("the plan has no networks")
-	}
+// planned returns the form on disk of plan, attachments of k before they are carried out. It
+// refuses a plan that cannot be carried out or recorded.
+func (m *Manager) planned(k scratch.Key, plan []delegate.Attachment) ([]entry, error) {
+	look := looking(m.Root)
+	es := make([]entry, len(plan))
 	size := 0
-	for _, p := range plan {
-		if p.ContainerID != k.ContainerID {
-			return refused(p, impossible("planned for another container, "+terse.ID(p.ContainerID)))
+	for i, a := range plan {
+		es[i] = entry{Network: a.Network, NetNS: look(a.NetNS), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
+		err := es[i].recordable()
+		if a.ContainerID != k.ContainerID {
+			err = impossible("planned for another container, " + terse.ID(a.ContainerID))
 		}
-		if err := keepable(p); err != nil {
-			return refused(p, err)
+		if err != nil {
+			return nil, es[i].refused(k, err)
 		}
-		size += p.Network.Size() + len(p.Origin)
-		for _, arg := range p.CapabilityArgs {
-			size += len(arg)
-		}
+		size += es[i].size()
 	}
-	if size > bounds.Record { // before it is encoded, which takes several times the memory
-		return impossible("the record would be " + bounds.Above(bounds.Record).Error())
+	switch {
+	case len(es) == 0:
+		return nil, impossible("the plan has no networks")
+	case size > bounds.Record: // before it is encoded, which takes several times the memory
+		return nil, impossible("the record would be " + bounds.Above(bounds.Record).Error())
 	}
-	return nil
+	return es, nil
 }
 
-// keepable refuses an attachment that would not be read back as it was written.
-func keepable(a delegate.Attachment) error {
-	for _, path := range a.Files {
+// size is about how many bytes the configuration of e has.
+func (e entry) size() int {
+	size := e.Network.Size() + len(e.Origin)
+	for _, arg := range e.CapabilityArgs {
+		size += len(arg)
+	}
+	return size
+}
+
+// refused says that e, which is planned for k, cannot be attached because of err.
+func (e entry) refused(k scratch.Key, err error) error {
+	return &delegate.Error{Event: delegate.Event{Network: e.Network.Name(), ContainerID: k.ContainerID, IfName: e.IfName}, Err: err}
+}
+
+// recordable refuses e if it would not be read back as it is written.
+func (e entry) recordable() error {
+	for _, path := range e.Files {
 		if !filepath.IsAbs(path) {
 			return impossible(fmt.Sprintf("the file %q is not an absolute path", path))
 		}
 	}
-	for _, s := range append([]string{a.IfName, a.NetNS, a.Args}, a.Files...) {
+	for _, s := range append([]string{e.IfName, e.NetNS.Path, e.Args}, e.Files...) {
 		if !utf8.ValidString(s) {
 			return impossible(fmt.Sprintf("%q is not UTF-8", s))
 		}
 	}
-	if err := usable(delegate.Attached{Attachment: a}); err != nil {
+	if err := usable(e.attached("", asRecorded)); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.CapabilityArgs)) {
-		if err := keepableJSON("capability argument "+strconv.Quote(name), a.CapabilityArgs[name]); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(e.CapabilityArgs)) {
+		if err := keepableJSON("capability argument "+strconv.Quote(name), e.CapabilityArgs[name]); err != nil {
 			return err
 		}
 	}
-	return keepableJSON("origin", a.Origin)
+	return keepableJSON("origin", e.Origin)
 }
 
 // keepableJSON refuses text, which may be empty, if it is not JSON or is nested too
@@ -179,16 +195,6 @@ func keepableJSON(what string, text []byte) error {
 		return impossible(fmt.Sprintf("the %s is nested more deeply than %d levels", what, bounds.Depth))
 	}
 	return nil
-}
-
-// entries returns the form on disk of plan, before it is carried out.
-func entries(root string, plan []delegate.Attachment) []entry {
-	look := looking(root)
-	es := make([]entry, len(plan))
-	for i, a := range plan {
-		es[i] = entry{Network: a.Network, NetNS: look(a.NetNS), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
-	}
-	return es
 }
 
 // state returns how far e has come in a record whose state is whole: Planned, Added,
