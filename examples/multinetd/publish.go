@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strings"
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -182,22 +180,8 @@ func (d *service) adopter(ctx context.Context) *publish.Adopter {
 			CacheDir:  d.conf.root().OnNode(cmp.Or(p.CacheDir, multinet.DefaultCacheDir)),
 			MultusDir: d.conf.root().OnNode(cmp.Or(p.MultusDir, multinet.DefaultMultusDir)),
 		},
-		Tell: func(o publish.Outcome) { logAdopted(ctx, d.log, o) },
+		Tell: func(o publish.Outcome) { o.Log(ctx, d.log) },
 	}
-}
-
-// logAdopted logs the takeover of an attachment, or why it was skipped.
-func logAdopted(ctx context.Context, log *slog.Logger, o publish.Outcome) {
-	if o.Verdict == publish.Skipped {
-		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", append(daemon.About(o.Adoption.Key), slog.Any("error", o.Err))...)
-		return
-	}
-	var networks []string
-	for _, a := range o.Adoption.Attached {
-		networks = append(networks, a.Network.Name())
-	}
-	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over",
-		append(daemon.About(o.Adoption.Key), slog.Any("networks", networks), slog.Bool("gone", o.Adoption.Gone))...)
 }
 
 // follow publishes the network, keeps it in step with the primary network, and
@@ -211,7 +195,7 @@ func (d *service) follow(ctx context.Context, notify func(state string), ready f
 		return nil
 	}
 	return d.adopter(ctx).Follow(ctx, func(s autoconf.State) {
-		logState(ctx, d.log, s)
+		publish.LogState(ctx, d.log, s)
 		if s.Degraded != nil {
 			notify("STATUS=" + s.Degraded.Error())
 		}
@@ -219,20 +203,4 @@ func (d *service) follow(ctx context.Context, notify func(state string), ready f
 			ready()
 		}
 	})
-}
-
-// logState logs the state of the published network.
-func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
-	level, attrs := slog.LevelInfo, []slog.Attr{}
-	if s.Published != "" {
-		attrs = append(attrs, slog.String("published", s.Published), slog.String("network", s.Network), slog.String("primary", s.Primary))
-	}
-	if s.Degraded != nil {
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
-	}
-	for _, skipped := range s.Skipped {
-		attrs = append(attrs, slog.String("passed_over", skipped.Error()))
-	}
-	log.LogAttrs(ctx, level, "network", attrs...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -106,6 +108,26 @@ type Outcome struct {
 	Adoption lifecycle.Adoption // zero if a file could not be understood
 	Verdict  Verdict
 	Err      error // why it was skipped
+}
+
+// Log logs the takeover of the attachment, or why it was skipped.
+func (o Outcome) Log(ctx context.Context, log *slog.Logger) {
+	level, msg, attrs := slog.LevelInfo, "attachment taken over", daemon.About(o.Adoption.Key)
+	if o.Verdict == Skipped {
+		level, msg, attrs = slog.LevelWarn, "attachment not taken over", append(attrs, slog.Any("error", o.Err))
+	} else {
+		attrs = append(attrs, slog.Any("networks", o.Networks()), slog.Bool("gone", o.Adoption.Gone))
+	}
+	log.LogAttrs(ctx, level, msg, attrs...)
+}
+
+// Networks returns the names of the networks of the attachment.
+func (o Outcome) Networks() []string {
+	names := make([]string, 0, len(o.Adoption.Attached))
+	for _, a := range o.Adoption.Attached {
+		names = append(names, a.Network.Name())
+	}
+	return names
 }
 
 // A Verdict says what [Adopter.Take] has done about an attachment.

@@ -4,8 +4,10 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,4 +79,20 @@ func accept(f netconf.File) bool {
 // unless the template sets that capability itself.
 func Annotations() netconf.Edit {
 	return netconf.In("capabilities", netconf.Default("io.kubernetes.cri.pod-annotations", true))
+}
+
+// LogState logs the state of the published network.
+func LogState(ctx context.Context, log *slog.Logger, s autoconf.State) {
+	level, attrs := slog.LevelInfo, []slog.Attr{}
+	if s.Published != "" {
+		attrs = append(attrs, slog.String("published", s.Published), slog.String("network", s.Network), slog.String("primary", s.Primary))
+	}
+	if s.Degraded != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
+	}
+	for _, skipped := range s.Skipped {
+		attrs = append(attrs, slog.String("passed_over", skipped.Error()))
+	}
+	log.LogAttrs(ctx, level, "network", attrs...)
 }

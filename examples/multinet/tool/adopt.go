@@ -92,7 +92,7 @@ func (t *tool) adopted(done []publish.Outcome) error {
 	out := newOutput("CONTAINER INTERFACE NETWORKS OUTCOME WHY")
 	skipped := 0
 	for _, o := range done {
-		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: networks(o), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
+		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: o.Networks(), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
 		why := ""
 		if o.Verdict == publish.Skipped {
 			skipped++
@@ -108,13 +108,4 @@ func (t *tool) adopted(done []publish.Outcome) error {
 		err = errors.Join(err, fmt.Errorf("%d could not be taken over", skipped))
 	}
 	return err
-}
-
-// networks returns the names of the networks in o.
-func networks(o publish.Outcome) []string {
-	names := make([]string, 0, len(o.Adoption.Attached))
-	for _, a := range o.Adoption.Attached {
-		names = append(names, a.Network.Name())
-	}
-	return names
 }

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"os/signal"
@@ -24,6 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -31,14 +32,11 @@ import (
 )
 
 // A site is what install and uninstall have in common: where the program is installed and its
-// network published, and messages.
+// network published.
 type site struct {
 	*tool
 
 	confDir, output, binDir, typ, name string
-
-	saying sync.Mutex // held while a line is written
-	stamp  bool       // lines begin with the time
 }
 
 // site adds the flags that install and uninstall have in common, except --name.
@@ -64,18 +62,6 @@ func (s *site) resolve(more ...*string) error {
 	return errors.Join(errs...)
 }
 
-// say writes one line to stderr. Several goroutines may call it.
-func (s *site) say(format string, args ...any) {
-	who := "multinet: "
-	if s.stamp {
-		who = time.Now().UTC().Format(time.RFC3339) + " " + who
-	}
-	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
-	s.saying.Lock()
-	defer s.saying.Unlock()
-	_, _ = io.WriteString(s.ask, line) // there is nowhere to report a failure
-}
-
 // plainName fails if name is not a plain file name.
 func plainName(what, name string) error {
 	if !publish.PlainName(name) {
@@ -99,7 +85,7 @@ type installer struct {
 
 	conf     []byte // the plugin to publish
 	stateDir string // of its records
-	orphans  bool   // containers that are gone have been taken over
+	log      *slog.Logger
 }
 
 func (t *tool) install(flags *flag.FlagSet) runner {
@@ -126,7 +112,8 @@ func (t *tool) install(flags *flag.FlagSet) runner {
 // publish copies the program and publishes its network. With --watch it goes on until
 // ctx ends or a signal comes.
 func (i *installer) publish(ctx context.Context, _ []string) error {
-	i.stamp = i.watch
+	i.log = daemon.NewLogger(i.ask, slog.LevelInfo, false)
+	tell := func(s autoconf.State) { publish.LogState(ctx, i.log, s) }
 	if err := i.resolve(&i.readinessFile); err != nil {
 		return err
 	}
@@ -147,30 +134,34 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 		if !i.watch {
 			return err
 		}
-		i.say("%v", err) // it may come later
+		i.log.LogAttrs(ctx, slog.LevelWarn, "a plugin is missing", slog.Any("error", err)) // it may come later
 	}
-	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: i.tellAdopted}
+	orphans := false // containers that are gone have been taken over
+	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: func(o publish.Outcome) {
+		orphans = orphans || o.Adoption.Gone
+		o.Log(ctx, i.log)
+	}}
 	sweeper, err := i.sweeper(ctx)
 	if err != nil {
 		return err
 	}
 	if i.watch {
-		return i.follow(ctx, adopter, sweeper)
+		return i.follow(ctx, adopter, sweeper, tell)
 	}
 	adopter.Pass(ctx)
 	if err := m.Publish(); err != nil {
 		return err
 	}
-	i.tell(m.State())
+	tell(m.State())
 	adopter.Pass(ctx) // containers that were being added
-	if i.orphans {
+	if orphans {
 		_, err = sweeper.Sweep(ctx)
 	}
 	return err
 }
 
 // follow follows the cluster network, and sweeps, until ctx ends or a signal comes.
-func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweeper *lifecycle.Sweeper) error {
+func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweeper *lifecycle.Sweeper, tell func(autoconf.State)) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -180,7 +171,7 @@ func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweepe
 	if i.sweepInterval > 0 {
 		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // ends with ctx
 	}
-	return adopter.Follow(ctx, i.tell)
+	return adopter.Follow(ctx, tell)
 }
 
 // publisher returns the Manager that publishes the network.
@@ -288,49 +279,9 @@ func (i *installer) runnable(m *autoconf.Manager) error {
 	return nil
 }
 
-// tell writes the state of publishing to stderr.
-func (i *installer) tell(s autoconf.State) {
-	var words []string
-	switch {
-	case s.Published != "":
-		words = append(words, fmt.Sprintf("%q is published in front of %q", s.Published, s.Primary))
-	case s.Degraded != nil:
-		words = append(words, "what has been published stays")
-	}
-	if s.Degraded != nil {
-		words = append(words, s.Degraded.Error())
-	}
-	for _, skipped := range s.Skipped {
-		words = append(words, "skipped: "+skipped.Error())
-	}
-	i.say("%s", strings.Join(words, "; "))
-}
-
-// tellAdopted writes to stderr that a container has been taken over, or why not.
-func (i *installer) tellAdopted(o publish.Outcome) {
-	if o.Verdict == publish.Skipped {
-		i.say("not taken over: %v", o.Err)
-		return
-	}
-	more := ""
-	if o.Adoption.Gone {
-		i.orphans = true
-		more = ", to be detached: its container is gone"
-	}
-	k := o.Adoption.Key
-	i.say("%s %s (%s) is taken over%s", k.ContainerID, k.IfName, strings.Join(networks(o), ", "), more)
-}
-
-// sweeper returns a Sweeper for the records of the published plugin. It reports to
-// stderr.
+// sweeper returns a Sweeper for the records of the published plugin.
 func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) {
-		if swept.Err == nil {
-			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
-		} else {
-			i.say("%v", swept.Err)
-		}
-	}}
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) { daemon.LogSwept(ctx, i.log, swept) }}
 	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -208,7 +207,7 @@ func TestInstall(t *testing.T) {
 			if tt.want != "" && n.stat("net.d/00-multinet.conflist").Mode() != mode {
 				t.Errorf("mode %v", n.stat("net.d/00-multinet.conflist").Mode())
 			}
-			if strings.Contains(n.said.String(), "is published") != (tt.errs == "") {
+			if strings.Contains(n.said.String(), "published=") != (tt.errs == "") {
 				t.Errorf("said %q", n.said.String())
 			}
 		})
@@ -280,7 +279,7 @@ func startWatch(t *testing.T, flags ...string) *watcher {
 	}
 	nodetest.OK(t, err)
 	w.stderr = bufio.NewReader(pipe)
-	w.says(`is published in front of "10-x.conflist"`)
+	w.says(`primary=10-x.conflist`)
 	return w
 }
 
@@ -305,9 +304,7 @@ func TestInstallWatch(t *testing.T) {
 			t.Parallel()
 			w := startWatch(t)
 			w.Write("net.d/05-y.conflist", green)
-			when, _, _ := strings.Cut(w.says(`is published in front of "05-y.conflist"`), " multinet: ")
-			_, err := time.Parse(time.RFC3339, when)
-			nodetest.OK(t, err)
+			w.says("primary=05-y.conflist")
 			nodetest.OK(t, w.cmd.Process.Signal(sig))
 			if err := w.cmd.Wait(); err != nil {
 				t.Errorf("ended with %v", err)
@@ -479,12 +476,16 @@ func TestInstallTakesOver(t *testing.T) {
 	if got, want := n.Exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
 		t.Errorf("ran %q, want %q", got, want)
 	}
-	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "c2 eth0 was stale, and has been removed", "not taken over: " + n.Path("cni/results/blue-c4-eth0")} {
+	const ofBlue = " network=multinet ifname=eth0 networks=[blue] gone="
+	for _, words := range []string{
+		`msg="attachment taken over" container=c1` + ofBlue + "false\n", `msg="attachment taken over" container=c2` + ofBlue + "true\n",
+		`msg="stale attachment removed" container=c2`, `msg="attachment not taken over" error="` + n.Path("cni/results/blue-c4-eth0"),
+	} {
 		if !strings.Contains(n.said.String(), words) {
 			t.Errorf("%q is not said: %s", words, n.said.String())
 		}
 	}
-	if strings.Contains(n.said.String(), "c3") || strings.Count(n.said.String(), "c1 eth0") != 1 {
+	if strings.Contains(n.said.String(), "c3") || strings.Count(n.said.String(), "container=c1") != 1 {
 		t.Errorf("said: %s", n.said.String())
 	}
 }

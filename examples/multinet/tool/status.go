@@ -92,15 +92,12 @@ func (t *tool) diff(ctx context.Context, container, socketDir string) error {
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", pod, err)
 	}
-	out := newOutput("")
+	out := newOutput("INTERFACE DIFFERENCE OF ENTRY")
 	differs := false
 	for _, p := range compare(entries(recorded), entries(current)) {
-		out.list = append(out.list, p)
-		p.write(&out.text)
+		out.add(p, p.Interface, cmp.Or(p.Difference, "equal"), "records", canonical(p.Recorded))
+		out.row([]string{"", "", "pod", canonical(p.Pod)}) // below each other, for people who compare
 		differs = differs || p.Difference != ""
-	}
-	if len(out.list) == 0 {
-		out.text.WriteString("nothing is recorded, and the pod has no entries\n")
 	}
 	err = t.print(out)
 	if err == nil && differs {
@@ -179,21 +176,6 @@ func canonical(entry json.RawMessage) string {
 	}
 	text, _ := json.Marshal(value) //nolint:errchkjson // it was JSON
 	return string(text)
-}
-
-// write writes p for people: both entries below each other where they differ.
-func (p pairView) write(to io.Writer) {
-	words := map[string]string{
-		"": "equal", "changed": "the entries differ", "missing": "the pod has no such entry",
-		"unexpected": "only the pod has this entry", "moved": "the pod has this entry before the one above",
-	}
-	fmt.Fprintf(to, "%s: %s\n", cmp.Or(p.Interface, "(no interface)"), words[p.Difference])
-	if p.Difference != "" && p.Recorded != nil {
-		fmt.Fprintf(to, "  recorded  %s\n", canonical(p.Recorded))
-	}
-	if p.Difference != "" && p.Pod != nil {
-		fmt.Fprintf(to, "  pod       %s\n", canonical(p.Pod))
-	}
 }
 
 // daemonTimeout limits how long a daemon may take for its answer. It may have to ask the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"path/filepath"
@@ -30,7 +31,8 @@ func (t *tool) gc(flags *flag.FlagSet) runner {
 	}
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
 		if *dryRun {
-			return t.listRecords(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
+			stale, err := t.records(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
+			return errors.Join(t.printRecords(stale, false), err)
 		}
 		dir, err := filepath.Abs(t.life.Dir)
 		if err != nil {
@@ -68,7 +70,7 @@ func (t *tool) sweep(ctx context.Context, conf []byte) error {
 		return fmt.Errorf("%d of %d could not be removed", left, left+swept.Removed)
 	}
 	if swept.Waiting > 0 {
-		fmt.Fprintf(t.ask, "multinet: %d left alone: an operation on the container is running\n", swept.Waiting)
+		t.say("%d left alone: an operation on the container is running", swept.Waiting)
 	}
 	return nil
 }

@@ -153,6 +153,9 @@ type tool struct {
 	form string             // "table" or "json", or empty
 }
 
+// say writes a line to stderr.
+func (t *tool) say(format string, args ...any) { fmt.Fprintf(t.ask, "multinet: "+format+"\n", args...) }
+
 func (t *tool) formFlag(flags *flag.FlagSet) {
 	flags.StringVar(&t.form, "o", "", "`form`, table or json")
 }
@@ -172,16 +175,13 @@ func existing(name, dir, usual string) error {
 // An output is what a command prints: a list for programs, and the same as text for people.
 type output struct {
 	list []any
-	text strings.Builder // tabs separate the cells of a table
+	text strings.Builder // a table, whose cells are separated by tabs
 }
 
-// newOutput returns an output without elements. Text begins with the heading of a table, if
-// that is not empty.
+// newOutput returns an output without elements, whose table has this heading.
 func newOutput(heading string) *output {
 	o := &output{list: []any{}}
-	if heading != "" {
-		o.row(strings.Fields(heading))
-	}
+	o.row(strings.Fields(heading))
 	return o
 }
 
