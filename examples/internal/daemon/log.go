@@ -24,8 +24,8 @@ func NewLogger(w io.Writer, level slog.Level, json bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// About returns the attributes of a line about the attachment k.
-func About(k scratch.Key) []slog.Attr {
+// about returns the attributes of a line about the attachment k.
+func about(k scratch.Key) []slog.Attr {
 	return Named("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
 }
 
@@ -41,7 +41,7 @@ func Named(pairs ...string) (attrs []slog.Attr) {
 
 // LogSwept logs that a stale attachment was removed, or why it was not, with more attributes.
 func LogSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept, more ...slog.Attr) {
-	level, msg, attrs := slog.LevelInfo, "stale attachment removed", append(About(swept.Key), more...)
+	level, msg, attrs := slog.LevelInfo, "stale attachment removed", append(about(swept.Key), more...)
 	if swept.Err != nil {
 		level, msg, attrs = slog.LevelWarn, "record cannot be read", append(attrs, slog.Any("error", swept.Err))
 		if !swept.At.IsZero() {

@@ -15,7 +15,6 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -112,13 +111,14 @@ type Outcome struct {
 
 // Log logs the takeover of the attachment, or why it was skipped.
 func (o Outcome) Log(ctx context.Context, log *slog.Logger) {
-	level, msg, attrs := slog.LevelInfo, "attachment taken over", daemon.About(o.Adoption.Key)
-	if o.Verdict == Skipped {
-		level, msg, attrs = slog.LevelWarn, "attachment not taken over", append(attrs, slog.Any("error", o.Err))
-	} else {
-		attrs = append(attrs, slog.Any("networks", o.Networks()), slog.Bool("gone", o.Adoption.Gone))
+	if k := o.Adoption.Key; k.ContainerID != "" {
+		log = log.With("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
 	}
-	log.LogAttrs(ctx, level, msg, attrs...)
+	if o.Verdict == Skipped {
+		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", slog.Any("error", o.Err))
+		return
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over", slog.Any("networks", o.Networks()), slog.Bool("gone", o.Adoption.Gone))
 }
 
 // Networks returns the names of the networks of the attachment.

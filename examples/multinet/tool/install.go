@@ -24,7 +24,6 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -112,7 +111,7 @@ func (t *tool) install(flags *flag.FlagSet) runner {
 // publish copies the program and publishes its network. With --watch it goes on until
 // ctx ends or a signal comes.
 func (i *installer) publish(ctx context.Context, _ []string) error {
-	i.log = daemon.NewLogger(i.ask, slog.LevelInfo, false)
+	i.log = slog.New(slog.NewTextHandler(i.ask, nil))
 	tell := func(s autoconf.State) { publish.LogState(ctx, i.log, s) }
 	if err := i.resolve(&i.readinessFile); err != nil {
 		return err
@@ -281,7 +280,13 @@ func (i *installer) runnable(m *autoconf.Manager) error {
 
 // sweeper returns a Sweeper for the records of the published plugin.
 func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) { daemon.LogSwept(ctx, i.log, swept) }}
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) {
+		if swept.Err != nil {
+			i.log.LogAttrs(ctx, slog.LevelWarn, "stale attachment cannot be removed", slog.Any("error", swept.Err))
+			return
+		}
+		i.log.LogAttrs(ctx, slog.LevelInfo, "stale attachment removed", slog.String("container", swept.Key.ContainerID), slog.String("ifname", swept.Key.IfName))
+	}}
 	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)
