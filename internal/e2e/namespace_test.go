@@ -1,20 +1,18 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
 )
 
-// TestDELSparesANamespaceWithAReusedNumber: the kernel reuses the device and
-// inode number of a deleted network namespace. If the new namespace is also at
+// TestDELSparesANamespaceWithAReusedNumber: the kernel gives a network namespace the device
+// and inode number of a deleted one. If the new namespace is also at
 // the same path, detaching the container of the old one takes nothing from the
 // container of the new one.
 func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
@@ -54,63 +52,32 @@ func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 	}
 }
 
-// renumbering is held by the test that waits for a number, so that no two tests
-// wait for each other's.
-var renumbering sync.Mutex
-
-// succeeded returns a container whose namespace has been deleted after its ADD.
-// At the same path is a new namespace with the same numbers.
+// succeeded returns a container whose namespace has been deleted after its ADD. At the
+// same path is a new namespace, and the record has the numbers of that one: the kernel
+// gives them again when it likes, so that a test cannot wait for it.
 func (n *node) succeeded(conf object) *pod {
 	n.Helper()
-	renumbering.Lock()
-	defer renumbering.Unlock()
-	for range 20 {
-		p := n.pod(conf)
-		n.ok("ADD", p)
-		numbers := n.numbers(p.netns)
-		n.vanish(p)
-		if n.reused(p, numbers) {
-			nodetest.Equal(n, "numbers of the new namespace", n.numbers(p.netns), numbers)
-			return p
-		}
-		n.ok("DEL", p)
-	}
-	n.Fatal("no namespace was given the numbers of one that has gone")
-	return nil
-}
+	p := n.pod(conf)
+	n.ok("ADD", p)
+	n.vanish(p)
+	_, err := host.NewNS(p.id)
+	nodetest.OK(n, err)
+	var now unix.Stat_t
+	nodetest.OK(n, unix.Stat(p.netns, &now))
 
-// reused creates namespaces until one has the numbers want, and moves that one
-// to p's path. It keeps the others until then, so that their numbers stay in
-// use. It returns false if the numbers have gone to a test that runs at the
-// same time.
-func (n *node) reused(p *pod, want [2]uint64) bool {
-	n.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for i, waited := 0, 0; i < 1000 && waited < 20; i++ {
-		path, err := host.NewNS(fmt.Sprintf("%s-%d", p.id, i))
-		nodetest.OK(n, err)
-		defer func() { _ = host.RemoveNS(path) }()
-		got := n.numbers(path)
-		if got[1] > want[1] { // the kernel frees a number later
-			waited++
-			<-tick.C
+	records := scratch.Store[map[string]any]{Dir: n.file("state")}
+	lock, err := records.Lock(n.Context(), p.id)
+	nodetest.OK(n, err)
+	defer lock.Unlock() //nolint:errcheck // it ends with the test
+	r, err := records.Get(scratch.Key{Network: n.name("multi"), ContainerID: p.id, IfName: p.ifname})
+	nodetest.OK(n, err)
+	for _, d := range r.Value["delegates"].([]any) {
+		recorded := d.(map[string]any)["netns"].(map[string]any)
+		if recorded["unique"] == nil {
+			n.Fatalf("recorded as %v: nothing tells the old namespace from the new one", recorded)
 		}
-		if got != want {
-			continue
-		}
-		n.write("", "mount")
-		nodetest.OK(n, unix.Rename(n.file("mount"), p.netns))
-		nodetest.OK(n, unix.Mount(path, p.netns, "", unix.MS_BIND, ""))
-		return true
+		recorded["dev"], recorded["inode"] = now.Dev, now.Ino
 	}
-	return false
-}
-
-// numbers returns the device and inode number of a namespace.
-func (n *node) numbers(path string) [2]uint64 {
-	n.Helper()
-	var st unix.Stat_t
-	nodetest.OK(n, unix.Stat(path, &st))
-	return [2]uint64{uint64(st.Dev), st.Ino} //nolint:unconvert // not on every architecture
+	nodetest.OK(n, records.Put(lock, r))
+	return p
 }
