@@ -63,7 +63,7 @@ func TestPluginsWorkInEveryVersion(t *testing.T) {
 				if len(r.IPs) != tt.addresses || r.IPs[0].Address.String() != n.net(1)+".2/24" {
 					t.Errorf("result %s", p.result)
 				}
-				n.answersPing(p, n.net(1)+".1")
+				n.answersFrom(p, n.net(1)+".1")
 				nodetest.Equal(t, "MTU", n.find(p, tt.interfaces[len(tt.interfaces)-1]).MTU, tt.mtu)
 				if version == "1.1.0" {
 					n.ok("GC", p, valid(p))
@@ -147,8 +147,8 @@ func TestDefaultRouteMovesToTheSelectedNetwork(t *testing.T) {
 			p.selects(fmt.Sprintf(`[{"name": "exit", "default-route": ["%s.1"]}]`, n.net(2)))
 			n.ok("ADD", p)
 			nodetest.Equal(t, "default routes", n.defaultRoutes(p), []string{n.net(2) + ".1 dev net1"})
-			n.answersPing(p, n.net(2)+".1")
-			n.answersPing(p, n.net(1)+".1")
+			n.answersFrom(p, n.net(2)+".1")
+			n.answersFrom(p, n.net(1)+".1")
 			for _, r := range decode(t, p, version).Routes {
 				if ones, _ := r.Dst.Mask.Size(); ones == 0 {
 					t.Errorf("the result still has the default route %v: %s", r, p.result)
@@ -230,11 +230,11 @@ func (n *node) uplink() (name string, index int) {
 	return name, index
 }
 
-func (n *node) answersPing(p *pod, addr string) {
+func (n *node) answersFrom(p *pod, addr string) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
 	defer cancel()
-	if _, err := host.Ping(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
+	if _, err := host.Reach(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
 		n.Error(err)
 	}
 }

@@ -45,7 +45,7 @@ func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 				}
 			}
 			n.ok("CHECK", now)
-			n.answersPing(now, n.net(1)+".1")
+			n.answersFrom(now, n.net(1)+".1")
 			n.ok("DEL", now)
 			n.nothingLeft()
 		})

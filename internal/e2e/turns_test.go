@@ -138,7 +138,7 @@ func TestParallelAttachesAndDetachesEverything(t *testing.T) {
 				for _, p := range ps {
 					nodetest.Equal(t, "interfaces", n.interfaces(p), want)
 					nodetest.Equal(t, "recorded", records[p.id], want)
-					n.answersPing(p, n.net(0)+".1")
+					n.answersFrom(p, n.net(0)+".1")
 					if i := decode(t, p, "1.0.0").Interfaces; i[len(i)-1].Name != "eth0" {
 						t.Errorf("the result is not the first network's: %s", p.result)
 					}

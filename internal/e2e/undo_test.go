@@ -210,7 +210,7 @@ func TestDELSparesAnAddressThatHasMoved(t *testing.T) {
 				}
 				nodetest.Equal(t, "the second's, after a "+then+" that succeeds", n.belongings(second), want)
 				n.ok("CHECK", second)
-				n.answersPing(second, n.net(1)+".1")
+				n.answersFrom(second, n.net(1)+".1")
 				n.ok("DEL", second)
 				n.gone(second)
 			})
