@@ -152,27 +152,9 @@ func encode(v any) (json.RawMessage, error) {
 }
 
 // encodeString writes s as JSON.
-func encodeString(s string) json.RawMessage { return appendString(nil, s) }
-
-// appendString appends s as JSON to dst.
-func appendString(dst []byte, s string) []byte {
-	if !printable(s) {
-		raw, _ := encode(s) // cannot fail: every string has a JSON form
-		return append(dst, raw...)
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
-}
-
-// printable reports whether s is ASCII that JSON writes as it is.
-func printable(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
+func encodeString(s string) json.RawMessage {
+	raw, _ := encode(s) // cannot fail: every string has a JSON form
+	return raw
 }
 
 // inAnyCase returns the value of a key of a plugin, which libcni reads in upper and lower
@@ -239,16 +221,8 @@ func (o object) size() int {
 
 // marshal writes o with sorted keys.
 func (o object) marshal() json.RawMessage {
-	out := append(make([]byte, 0, o.size()), '{')
-	for i, key := range o.sorted() {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = appendString(out, key)
-		out = append(out, ':')
-		out = append(out, o[key]...)
-	}
-	return append(out, '}')
+	raw, _ := encode(o) // cannot fail: the values are valid
+	return raw
 }
 
 // nameForErrors is what the object gives as its name, if it is a string.

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 )
 
 // A scanner goes through valid JSON, without making anything of it: its methods
@@ -80,19 +79,10 @@ func (s *scanner) value() []byte {
 	return s.text[start:s.at:s.at]
 }
 
-// plain returns what the string raw, with its quotes, says if it says it
-// without escapes, and whether it does.
-func plain(raw []byte) ([]byte, bool) {
-	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
-		return nil, false
-	}
-	return raw[1 : len(raw)-1], true
-}
-
 // unquote returns what the string raw, with its quotes, says.
 func unquote(raw []byte) string {
-	if said, ok := plain(raw); ok {
-		return string(said)
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1])
 	}
 	var said string
 	_ = json.Unmarshal(raw, &said) // cannot fail: it is a string
@@ -104,14 +94,15 @@ func unquote(raw []byte) string {
 func (s *scanner) repeatedKey() string {
 	switch s.space() {
 	case '{':
-		var seen keySet
+		seen := make(map[string]bool)
 		for s.next() {
-			key := s.key()
-			if !seen.add(key) {
-				return cmp.Or(unquote(key), `""`)
+			key := unquote(s.key())
+			if seen[key] {
+				return cmp.Or(key, `""`)
 			}
+			seen[key] = true
 			if inner := s.repeatedKey(); inner != "" {
-				return joinKey(unquote(key), inner)
+				return joinKey(key, inner)
 			}
 		}
 	case '[':
@@ -124,32 +115,4 @@ func (s *scanner) repeatedKey() string {
 		s.value()
 	}
 	return ""
-}
-
-// A keySet is the keys of one object. Most have few.
-type keySet struct {
-	few  [16][]byte
-	n    int // of few
-	many map[string]bool
-}
-
-// add reports whether the set was without raw, a string with its quotes.
-func (k *keySet) add(raw []byte) bool {
-	key, ok := plain(raw)
-	if !ok {
-		key = []byte(unquote(raw))
-	}
-	if slices.ContainsFunc(k.few[:k.n], func(f []byte) bool { return bytes.Equal(f, key) }) || k.many[string(key)] {
-		return false
-	}
-	if k.n < len(k.few) {
-		k.few[k.n] = key
-		k.n++
-		return true
-	}
-	if k.many == nil {
-		k.many = make(map[string]bool)
-	}
-	k.many[string(key)] = true
-	return true
 }
