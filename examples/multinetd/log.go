@@ -16,20 +16,27 @@ func (c *config) logger(w io.Writer) *slog.Logger {
 	return daemon.NewLogger(w, slog.Level(c.LogLevel), c.LogFormat == "json")
 }
 
+// levelOf returns the level of a line about what has ended with err.
+func levelOf(err error) slog.Level {
+	if err != nil {
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
 // logEvent logs a request in one line. A STATUS that succeeds is logged at level
 // debug, because runtimes send it all the time.
 func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
-	level := slog.LevelInfo
-	switch {
-	case e.Err != nil:
-		level = slog.LevelWarn
-	case e.Command == "STATUS":
+	level := levelOf(e.Err)
+	if e.Err == nil && e.Command == "STATUS" {
 		level = slog.LevelDebug
 	}
 	pod := nad.PodOf(e.Args)
-	attrs := []slog.Attr{slog.String("command", e.Command), slog.String("path", e.Path)}
-	attrs = append(attrs, daemon.Named("container", e.ContainerID, "ifname", e.IfName, "network", e.Network, "pod_namespace", pod.Namespace, "pod", pod.Name)...)
-	attrs = append(attrs, slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status))
+	attrs := []slog.Attr{
+		slog.String("command", e.Command), slog.String("path", e.Path), slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
+		slog.String("network", e.Network), slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name),
+		slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status),
+	}
 	if e.Replayed {
 		attrs = append(attrs, slog.Bool("replayed", true))
 	}

@@ -127,42 +127,28 @@ func (d *service) request(ctx context.Context, from resident.Info, r resident.Re
 		})
 	}
 	d.cluster.Changed(ctx, r.ContainerID, "")
-	level, attrs := slog.LevelInfo, []slog.Attr{
+	d.log.LogAttrs(ctx, levelOf(err), "request of a resident plugin",
 		slog.String("operation", operation), slog.String("resident", from.String()), slog.String("container", r.ContainerID),
-		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)),
-	}
-	if err != nil {
-		level, attrs = slog.LevelWarn, append(attrs, slog.Any("error", err))
-	}
-	d.log.LogAttrs(ctx, level, "request of a resident plugin", attrs...)
+		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)), slog.Any("error", err))
 	return err
 }
 
 // logResident logs a change of a resident.
 func (d *service) logResident(s resident.Status) {
-	level := slog.LevelInfo
-	if s.Err != nil {
-		level = slog.LevelWarn
-	}
-	source := "external"
+	attrs := []slog.Attr{slog.String("state", string(s.State)), slog.String("source", "external"), slog.String("path", s.Path), slog.Any("error", s.Err)}
 	if s.Path != "" {
-		source = "launched"
+		attrs[1].Value = slog.StringValue("launched")
 	}
-	attrs := []slog.Attr{slog.String("state", string(s.State)), slog.String("source", source)}
 	if s.Name != "" {
 		attrs = append(attrs, slog.String("resident", s.String()), slog.Any("types", s.Types))
 	}
-	attrs = append(attrs, daemon.Named("path", s.Path)...)
 	if s.UID >= 0 {
 		attrs = append(attrs, slog.Int("uid", s.UID))
 	}
 	if s.PID != 0 {
 		attrs = append(attrs, slog.Int("pid", s.PID))
 	}
-	if s.Err != nil {
-		attrs = append(attrs, slog.String("error", s.Err.Error()))
-	}
-	d.log.LogAttrs(d.ctx, level, "resident plugin", attrs...)
+	d.log.LogAttrs(d.ctx, levelOf(s.Err), "resident plugin", attrs...)
 }
 
 // maxOutput is how much of a line of output is logged, in bytes.

@@ -6,42 +6,33 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/scratch"
 )
 
-// NewLogger returns a logger that writes JSON or text to w.
+// NewLogger returns a logger that writes JSON or text to w. It leaves out attributes whose
+// value is an empty string or nil.
 func NewLogger(w io.Writer, level slog.Level, json bool) *slog.Logger {
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if v := a.Value.Any(); v == nil || v == "" {
+			return slog.Attr{}
+		}
+		return a
+	}}
 	if json {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// about returns the attributes of a line about the attachment k.
-func about(k scratch.Key) []slog.Attr {
-	return Named("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
-}
-
-// Named returns attributes of keys and values, without those whose value is empty.
-func Named(pairs ...string) (attrs []slog.Attr) {
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			attrs = append(attrs, slog.String(pair[0], pair[1]))
-		}
-	}
-	return attrs
-}
-
 // LogSwept logs that a stale attachment was removed, or why it was not, with more attributes.
 func LogSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept, more ...slog.Attr) {
-	level, msg, attrs := slog.LevelInfo, "stale attachment removed", append(about(swept.Key), more...)
+	k := swept.Key
+	attrs := append([]slog.Attr{slog.String("container", k.ContainerID), slog.String("network", k.Network), slog.String("ifname", k.IfName)}, more...)
+	level, msg := slog.LevelInfo, "stale attachment removed"
 	if swept.Err != nil {
 		level, msg, attrs = slog.LevelWarn, "record cannot be read", append(attrs, slog.Any("error", swept.Err))
 		if !swept.At.IsZero() {
@@ -72,9 +63,9 @@ func (x *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	p.Stderr = &written
 	result, err := p.ExecPlugin(ctx, path, stdin, environ)
 	if text, cut := written.end(); len(text) > 0 {
-		attrs := Named("plugin", filepath.Base(path), "command", Variable(environ, "CNI_COMMAND"),
+		log := x.Log.With("plugin", filepath.Base(path), "command", Variable(environ, "CNI_COMMAND"),
 			"container", Variable(environ, "CNI_CONTAINERID"), "ifname", Variable(environ, "CNI_IFNAME"))
-		logStderr(ctx, slog.New(x.Log.Handler().WithAttrs(attrs)), delegate.NewHider(stdin), string(text), cut)
+		logStderr(ctx, log, delegate.NewHider(stdin), string(text), cut)
 	}
 	return result, err
 }

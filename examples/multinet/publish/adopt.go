@@ -18,6 +18,7 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
+	"github.com/metacni/metacni/scratch"
 )
 
 const (
@@ -159,6 +160,7 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 	if dryRun {
 		take, taken = a.adoptable, Adoptable
 	}
+	listed := make(map[scratch.Key]bool) // libcni also has what Multus has
 	var done []Outcome
 	for found, err := range n.Attachments() {
 		if ctx.Err() != nil {
@@ -166,9 +168,10 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 		}
 		o := Outcome{Adoption: found, Verdict: Recorded, Err: err}
 		adopted := false
-		if err == nil {
+		if err == nil && !listed[found.Key] {
 			adopted, o.Err = take(ctx, found)
 		}
+		listed[found.Key] = listed[found.Key] || adopted
 		switch {
 		case o.Err != nil:
 			o.Verdict = Skipped

@@ -145,6 +145,24 @@ func TestAdopterFollows(t *testing.T) {
 	}
 }
 
+// What both Multus and libcni have recorded is taken over once, and a dry run says so.
+func TestTakeOfWhatIsRecordedTwice(t *testing.T) {
+	t.Parallel()
+	a, _ := adopter(t)
+	write(t, a.Publisher, "10-a.conflist", ofBlue)
+	a.attach(t, "blue", "c1")
+	a.Node.MultusDir = a.Node.CacheDir
+	state := `[{"Bytes":"` + base64.StdEncoding.EncodeToString([]byte(ofBlue)) + `"}]`
+	nodetest.OK(t, os.WriteFile(filepath.Join(a.Node.MultusDir, "c1"), []byte(state), 0o600))
+	for _, dryRun := range []bool{true, false} {
+		var got []Verdict
+		for _, o := range a.Take(t.Context(), dryRun) {
+			got = append(got, o.Verdict)
+		}
+		nodetest.Equal(t, "verdicts", got, []Verdict{map[bool]Verdict{true: Adoptable, false: Adopted}[dryRun], Recorded})
+	}
+}
+
 // A pass whose context has ended does not report containers that it has not seen.
 func TestPassThatIsEnded(t *testing.T) {
 	t.Parallel()

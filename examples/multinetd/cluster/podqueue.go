@@ -37,8 +37,7 @@ const (
 type podQueue struct {
 	pass    func(ctx context.Context, p nad.Pod, containers []string) passResult
 	log     *slog.Logger
-	queue   workqueue.TypedDelayingInterface[nad.Pod]
-	backoff workqueue.TypedRateLimiter[nad.Pod]
+	queue   workqueue.TypedRateLimitingInterface[nad.Pod]
 	retries chan struct{}          // one for each pass that may be a retry
 	changes *prometheus.CounterVec // action, outcome
 
@@ -54,6 +53,15 @@ type followedPod struct {
 	seen       podState // zero before the first
 	differs    bool
 	said       string // the error that was logged last
+}
+
+// add adds containers that may have records.
+func (f *followedPod) add(containers ...string) {
+	for _, container := range containers {
+		if !slices.Contains(f.containers, container) {
+			f.containers = append(f.containers, container)
+		}
+	}
 }
 
 // A podState is the part of a pod in the API that decides about its networks.
@@ -73,9 +81,8 @@ type passResult struct {
 func newPodQueue(pass func(context.Context, nad.Pod, []string) passResult, log *slog.Logger) *podQueue {
 	return &podQueue{
 		pass: pass, log: log, changes: newChanges(), retries: make(chan struct{}, retries),
-		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
-		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry),
-		pods:    make(map[nad.Pod]*followedPod), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry)),
+		pods:  make(map[nad.Pod]*followedPod), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
 	}
 }
 
@@ -122,9 +129,7 @@ func (q *podQueue) note(p nad.Pod, after time.Duration) {
 		f = &followedPod{}
 		q.pods[p] = f
 	}
-	if !slices.Contains(f.containers, container) {
-		f.containers = append(f.containers, container)
-	}
+	f.add(container)
 	q.queue.AddAfter(p, after) // at once if that is 0
 }
 
@@ -141,14 +146,14 @@ func (q *podQueue) seen(p kube.Pod) {
 			continue
 		}
 		f.seen = now
-		q.backoff.Forget(pod)
+		q.queue.Forget(pod)
 		q.queue.Add(pod)
 	}
 }
 
 // take makes a pass, or puts it off if too many others are retries as well.
 func (q *podQueue) take(ctx context.Context, p nad.Pod) {
-	if q.backoff.NumRequeues(p) > 0 {
+	if q.queue.NumRequeues(p) > 0 {
 		select {
 		case q.retries <- struct{}{}:
 			defer func() { <-q.retries }()
@@ -157,11 +162,6 @@ func (q *podQueue) take(ctx context.Context, p nad.Pod) {
 			return
 		}
 	}
-	q.attempt(ctx, p)
-}
-
-// attempt makes a pass.
-func (q *podQueue) attempt(ctx context.Context, p nad.Pod) {
 	q.mu.Lock()
 	f := q.pods[p]
 	if f == nil || ctx.Err() != nil {
@@ -179,11 +179,7 @@ func (q *podQueue) attempt(ctx context.Context, p nad.Pod) {
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, container := range done.recorded {
-		if !slices.Contains(f.containers, container) {
-			f.containers = append(f.containers, container)
-		}
-	}
+	f.add(done.recorded...)
 	if done.differs || done.err == nil {
 		f.differs = done.differs
 	}
@@ -196,17 +192,16 @@ func (q *podQueue) attempt(ctx context.Context, p nad.Pod) {
 		q.log.LogAttrs(ctx, slog.LevelWarn, "pod does not have the networks that it selects", slog.String("pod", p.String()), slog.String("error", f.said))
 	}
 	if len(f.containers) == 0 {
-		q.backoff.Forget(p)
+		q.queue.Forget(p)
 		delete(q.pods, p)
 		return
 	}
-	pause := lastRetry
 	if done.err != nil {
-		pause = q.backoff.When(p)
-	} else {
-		q.backoff.Forget(p)
+		q.queue.AddRateLimited(p)
+		return
 	}
-	q.queue.AddAfter(p, pause)
+	q.queue.Forget(p)
+	q.queue.AddAfter(p, lastRetry)
 }
 
 // begin returns a context for changes of a container, which ends when a DEL comes. It

@@ -134,7 +134,7 @@ func (c *Cluster) container(ctx context.Context, id string) ([]daemon.Record, er
 	return all, err
 }
 
-// ServeHTTP answers a GET of multinet.NetworkStatusPath with the annotation network-status
+// ServeHTTP answers multinet.NetworkStatusPath with the annotation network-status
 // that the API server has, for people who compare it with the records. An error is a line
 // of text: 404 if the pod is gone, 501 if there is no cluster, 503 if the API server is away
 // or does not allow it.
@@ -143,9 +143,6 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := nad.Pod{Namespace: q.Get("namespace"), Name: q.Get("name"), UID: q.Get("uid")}
 	code, text := http.StatusOK, ""
 	switch {
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		w.Header().Set("Allow", "GET, HEAD")
-		code, text = http.StatusMethodNotAllowed, "only GET is served"
 	case !c.conf.On():
 		code, text = http.StatusNotImplemented, "the daemon has no Kubernetes cluster"
 	case !p.Valid():
