@@ -37,7 +37,7 @@ func TestCostIsAsCommitted(t *testing.T) {
 	n := newNode(t)
 	const file = "testdata/costs.txt"
 	committed, got, opened := readFigures(t, file), figures{}, map[string][]string{}
-	nothing := n.least(n.counting(".", "bench/testdata/noop"), "VERSION", func() *pod { return n.pod(object{}) })
+	nothing := n.least(n.counting(".", "testdata/noop"), "VERSION", func() *pod { return n.pod(object{}) })
 
 	multinet := n.counting("../..", "examples/multinet")
 	all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}

@@ -47,13 +47,19 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	hosttest.Need(t)
 	t.Parallel()
-	n := &node{TB: t, id: int(nodes.Add(1)), bin: hosttest.Programs(), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
-	n.dir = fmt.Sprintf("/run/n%d", n.id)
+	return nodeIn(t, "/run")
+}
+
+// nodeIn returns a new node whose directory is in root.
+func nodeIn(tb testing.TB, root string) *node {
+	tb.Helper()
+	n := &node{TB: tb, id: int(nodes.Add(1)), bin: hosttest.Programs(), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
+	n.dir = fmt.Sprintf("%s/n%d", root, n.id)
 	for _, sub := range []string{"net.d", "fake/live"} {
-		nodetest.OK(t, os.MkdirAll(filepath.Join(n.dir, sub), 0o700))
+		nodetest.OK(tb, os.MkdirAll(filepath.Join(n.dir, sub), 0o700))
 	}
 	for _, fifo := range []string{"ready", "gate"} {
-		nodetest.OK(t, unix.Mkfifo(n.file("fake", fifo), 0o600))
+		nodetest.OK(tb, unix.Mkfifo(n.file("fake", fifo), 0o600))
 	}
 	return n
 }

@@ -1,5 +1,5 @@
-// Libcni does what floor does, in the obvious way with the CNI library: pkg/skel
-// and libcni. libcni keeps a cache of its own, without fsync.
+// Libcni is a minimal meta-plugin, in the obvious way with the CNI library: pkg/skel and
+// libcni. It keeps no records, but libcni a cache, without fsync.
 package main
 
 import (
