@@ -1,19 +1,25 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
-
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/sample"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -92,5 +98,148 @@ func TestARuleThatCannotBeReadEndsTheDaemon(t *testing.T) {
 	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{Own: []byte(`{"type":"x","globalNamespaces":5}`)}, slog.New(slog.DiscardHandler))
 	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrDecode) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
 		t.Error(err)
+	}
+}
+
+// read reads keys as the daemon does.
+func read(t *testing.T, keys string) (Config, error) {
+	t.Helper()
+	c := DefaultConfig()
+	var all map[string]json.RawMessage
+	nodetest.OK(t, json.Unmarshal([]byte(keys), &all))
+	for key, field := range c.Keys() {
+		if value, ok := all[key]; ok {
+			if err := json.Unmarshal(value, field); err != nil {
+				return c, err
+			}
+		}
+	}
+	return c, c.Check()
+}
+
+func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
+	t.Parallel()
+	const driver = `"driver":"net.example.com"`
+	for _, tt := range []struct {
+		keys string
+		want func(*Config)
+		errs string
+	}{
+		{keys: `{}`, want: func(*Config) {}},
+		{
+			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusRate":2.5,"statusFor":"selected","events":"full",
+				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace","startupTaint":"a.io/b"}`,
+			want: func(c *Config) {
+				*c = Config{
+					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusRate: 2.5, StatusFor: Selected,
+					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k", StartupTaint: "a.io/b",
+				}
+			},
+		},
+		{keys: `{"statusRate":0}`, want: func(*Config) {}},
+		{keys: `{"dra":null}`, want: func(*Config) {}},
+		{keys: `{"dra":{` + driver + `,"allowedTypes":["macvlan"]}}`, want: func(c *Config) { c.DRA = &DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}} }},
+		{
+			keys: `{"dra":{` + driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast"}},{"device":"x","network":"My_Net"}],
+				"metadata":true,"cdiDir":"/cdi","rollingUpdate":true}}`,
+			want: func(c *Config) {
+				c.DRA = &DRA{Driver: driverName, Metadata: true, CDIDir: "/cdi", RollingUpdate: true, Networks: []dra.Offer{
+					{Network: "kube-system/storage.v2", Exclusive: true, Attributes: map[string]string{"speed": "fast"}}, {Device: "x", Network: "My_Net"},
+				}}
+			},
+		},
+
+		{keys: `{"kubeconfig":"k"}`, errs: "kubeconfig"},
+		{keys: `{"kubeletDir":""}`, errs: "kubeletDir"},
+		{keys: `{"startupTaint":"a.io/b=c:NoSchedule"}`, errs: "startupTaint"},
+		{keys: `{"statusPolicy":"maybe"}`, errs: `statusPolicy "maybe"`},
+		{keys: `{"statusPolicy":""}`, errs: `statusPolicy ""`},
+		{keys: `{"statusFor":"none"}`, errs: `statusFor "none"`},
+		{keys: `{"events":"loud"}`, errs: `events "loud"`},
+		{keys: `{"events":true}`, errs: "bool"},
+		{keys: `{"onChange":"now"}`, errs: `onChange "now"`},
+		{keys: `{"reconcile":"yes"}`, errs: "bool"},
+		{keys: `{"statusTimeout":"-1s"}`, errs: "statusTimeout"},
+		{keys: `{"statusTimeout":"0s"}`, errs: "statusTimeout"},
+		{keys: `{"statusRate":-1}`, errs: "statusRate -1 is negative"},
+		{keys: `{"statusRate":"50"}`, errs: "string"},
+		{keys: `{"statusRate":1e999}`, errs: "1e999"},
+		{keys: `{"nadWait":"-1s"}`, errs: "nadWait"},
+		{keys: `{"podWait":"soon"}`, errs: "soon"},
+		{keys: `{"maxViewAge":"-1s"}`, errs: "maxViewAge"},
+		{keys: `{"dra":"net.example.com"}`, errs: "string"},
+		{keys: `{"dra":{}}`, errs: "dra: driver: missing"},
+		{keys: `{"dra":{"driver":7}}`, errs: "driver"},
+		{keys: `{"dra":{"driver":"net/example"}}`, errs: "DNS subdomain"},
+		{keys: `{"dra":{` + driver + `,"network":[]}}`, errs: `"network"`},
+		{keys: `{"dra":{` + driver + `,"networks":["a"]}}`, errs: "networks"},
+		{keys: `{"dra":{` + driver + `,"metadata":"yes"}}`, errs: "metadata"},
+		{keys: `{"dra":{` + driver + `,"rollingUpdate":1}}`, errs: "rollingUpdate"},
+		{keys: `{"dra":{` + driver + `,"cdiDir":"run/cdi"}}`, errs: `cdiDir "run/cdi"`},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusve":true}]}}`, errs: `"exclusve"`},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusive":"no"}]}}`, errs: "exclusive"},
+		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a/b"},{"network":"a/b","device":"c"}]}}`, errs: `dra: networks[1]: network "a/b" is listed twice`},
+	} {
+		got, err := read(t, tt.keys)
+		if tt.errs != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.errs) {
+				t.Errorf("%s: err = %v, want %q", tt.keys, err, tt.errs)
+			}
+			continue
+		}
+		want := DefaultConfig()
+		tt.want(&want)
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(DRA{})); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", tt.keys, err, diff)
+		}
+	}
+}
+
+const driverName = "net.example.com"
+
+// A kubeconfig comes before the environment of a pod, and a pod without a token has no
+// cluster. What needs a cluster, or the name of the node, says so.
+func TestClusterIsFoundInTheEnvironment(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	nodetest.OK(t, os.WriteFile(token, []byte("secret"), 0o600))
+	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "n1", "POD_NAMESPACE": "kube-system", "POD_NAME": "d", "POD_UID": "u1"}
+	for _, tt := range []struct {
+		name   string
+		conf   Config
+		env    map[string]string
+		token  string
+		source string
+		node   string
+		errs   string
+	}{
+		{name: "nothing", token: token, source: "none"},
+		{name: "in a pod", env: inPod, token: token, source: "in cluster", node: "n1"},
+		{name: "in a pod without a token", env: inPod, token: token + "x", source: "none", node: "n1"},
+		{name: "kubeconfig", conf: Config{Kubeconfig: "/k", Node: "n2"}, env: inPod, token: token, source: "/k", node: "n2"},
+		{name: "pods of all nodes", conf: Config{Kubeconfig: "/k", Annotations: "api"}, token: token, errs: "nodeName"},
+		{name: "pods of this node", conf: Config{Annotations: "api"}, env: inPod, token: token, source: "in cluster", node: "n1"},
+		{name: "running pods of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true}, token: token, errs: "nodeName"},
+		{name: "running pods of this node", conf: Config{Kubeconfig: "/k", Reconcile: true}, env: inPod, token: token, source: "/k", node: "n1"},
+		{name: "running pods without a cluster", conf: Config{Reconcile: true}, token: token, source: "none"},
+		{name: "the taint of no node", conf: Config{Kubeconfig: "/k", StartupTaint: "a"}, token: token, errs: "nodeName"},
+		{name: "a taint without a cluster", conf: Config{StartupTaint: "a"}, token: token, source: "none"},
+		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
+		{name: "claims without a cluster", conf: Config{Node: "n1", DRA: &DRA{}}, errs: "dra needs a kubeconfig"},
+		{name: "claims of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true, DRA: &DRA{}}, errs: "dra needs nodeName"},
+		{name: "claims of this node", conf: Config{Kubeconfig: "/k", DRA: &DRA{RollingUpdate: true}}, env: inPod, source: "/k", node: "n1"},
+		{name: "claims and the next daemon", conf: Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, errs: "rollingUpdate needs POD_UID"},
+	} {
+		c := tt.conf
+		err := c.Discover(func(key string) string { return tt.env[key] }, tt.token)
+		if tt.errs != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.errs) {
+				t.Errorf("%s: err = %v, want %q", tt.name, err, tt.errs)
+			}
+			continue
+		}
+		if err != nil || c.Source() != tt.source || c.On() != (tt.source != "none") || c.Node != tt.node || c.DRA != nil && !c.watchPods() {
+			t.Errorf("%s: %v %q on node %q", tt.name, err, c.Source(), c.Node)
+		}
 	}
 }
