@@ -21,21 +21,19 @@ import (
 // arguments of the ADD for its DEL. The callback removes the cache's entry of the
 // meta-plugin's own network, which nobody will delete any more. It makes missing
 // directories. When it returns nil, the entries survive a loss of power.
-func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
+//
+// If multusDir is not empty, it is the cniDir of Multus, to which the container is
+// given back: the attachment is written to the cache there, and to Multus's state of
+// the container, with the one network that is left. In dirs, the cache directories of
+// the runtime, the callback then writes nothing, because the runtime deletes Multus's
+// network and not the one that is left.
+func GiveBack(multusDir string, dirs ...string) func(context.Context, lifecycle.Record) error {
 	return func(_ context.Context, r lifecycle.Record) error {
-		_, err := giveBack(r, dirs, dirs)
-		return err
-	}
-}
-
-// GiveBackToMultus is [GiveBack] for Multus, whose cniDir is dir. The callback also
-// writes Multus's state of the container, with the one network that is left. In the
-// cache directories of the runtime it writes nothing, because the runtime deletes
-// Multus's network, not the one that is left; it removes the entry of the
-// meta-plugin's own network.
-func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifecycle.Record) error {
-	return func(_ context.Context, r lifecycle.Record) error {
-		e, err := giveBack(r, slices.Concat(runtime, []string{dir}), []string{dir})
+		if multusDir == "" {
+			_, err := giveBack(r, dirs, dirs)
+			return err
+		}
+		e, err := giveBack(r, slices.Concat(dirs, []string{multusDir}), []string{multusDir})
 		if e == nil || err != nil {
 			return err
 		}
@@ -45,7 +43,7 @@ func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifec
 		if err != nil {
 			return err
 		}
-		return scratch.WriteFile(filepath.Join(dir, r.Key.ContainerID), data)
+		return scratch.WriteFile(filepath.Join(multusDir, r.Key.ContainerID), data)
 	}
 }
 

@@ -213,7 +213,7 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 		w := newWorld(t)
 		w.attachOurs(conf, storage)
 		dirs := []string{w.Path("cni"), w.Path("cni2")}
-		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(dirs...)))
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack("", dirs...)))
 		if got := w.Exec.Trace()[len(w.Exec.Trace())-1]; got != "DEL macvlan net1" || len(w.states()) > 0 {
 			t.Errorf("last was %s; records %q", got, w.states())
 		}
@@ -261,7 +261,7 @@ func TestThereAndBackAgain(t *testing.T) {
 	w.attach("cni", cbr, runtime(unseen))
 	for range 3 {
 		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
-		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)))
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack("", w.node.CacheDir)))
 	}
 	nodetest.Equal(t, "calls", w.Exec.Trace(), nil)
 }
@@ -272,14 +272,14 @@ func TestGivingBackANetworkWithOurName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
-	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))))
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack("", w.Path("cni"))))
 	if !w.exists("cni/results/" + eth0.Network + "-c1-eth0") {
 		t.Error("nothing is in the cache")
 	}
 	for _, caches := range [][]string{{w.Path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
 		w = newWorld(t)
 		w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
-		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, caches...)))
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.MultusDir, caches...)))
 		if !w.exists("multus/results/" + eth0.Network + "-c1-eth0") {
 			t.Error("nothing is in Multus's cache")
 		}
@@ -292,21 +292,21 @@ func TestGivingBackThatFails(t *testing.T) {
 	w := newWorld(t)
 	w.attachOurs(cbr)
 	w.Write("cni", "")
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))); err == nil {
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack("", w.Path("cni"))); err == nil {
 		t.Error("no error")
 	}
 	nodetest.OK(t, os.Remove(w.Path("cni")))
 	nodetest.OK(t, os.MkdirAll(w.Path("cni/results/cbr-c1-eth0/x"), 0o700))
 	ours := "cni/results/" + eth0.Network + "-c1-eth0"
 	w.Write(ours, "{}")
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))); err == nil {
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack("", w.Path("cni"))); err == nil {
 		t.Error("no error with a directory in the way")
 	}
 	if !w.exists(ours) {
 		t.Error("the runtime has no entry any more")
 	}
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
-	if err := adopt.GiveBack(w.Path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := adopt.GiveBack("", w.Path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func TestGivingBackToMultus(t *testing.T) {
 	ours := "cni/results/" + eth0.Network + "-c1-eth0"
 	w.Write(ours, "{}") // the runtime's
 	before := len(w.Exec.Trace())
-	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.Path("cni"), w.Path("absent"))))
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.MultusDir, w.Path("cni"), w.Path("absent"))))
 	if w.exists(ours) || w.exists("cni/results/cbr-c1-eth0") {
 		t.Error("an entry is left in the runtime's cache")
 	}

@@ -269,14 +269,11 @@ func (l level) MarshalText() ([]byte, error) { return slog.Level(l).MarshalText(
 
 // UnmarshalText reads the name of a level, which may be one of Multus.
 func (l *level) UnmarshalText(text []byte) error {
-	levels := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-		"verbose": slog.LevelInfo, "panic": slog.LevelError,
+	switch strings.ToLower(string(text)) {
+	case "verbose":
+		text = []byte("info")
+	case "panic":
+		text = []byte("error")
 	}
-	found, ok := levels[strings.ToLower(string(text))]
-	if !ok {
-		return fmt.Errorf("%q is not debug, info, warn or error", text)
-	}
-	*l = level(found)
-	return nil
+	return (*slog.Level)(l).UnmarshalText(text)
 }

@@ -165,10 +165,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	if dirs == nil {
 		dirs = []string{multinet.DefaultCacheDir}
 	}
-	keep := adopt.GiveBack(dirs...)
-	if u.multusDir != "" {
-		keep = adopt.GiveBackToMultus(u.multusDir, dirs...)
-	}
+	keep := adopt.GiveBack(u.multusDir, dirs...)
 	tried := make(map[scratch.Key]bool)
 	var left []lifecycle.Record
 	var errs []error
