@@ -113,27 +113,44 @@ func TestFilesKeysReplaceThoseOfRequests(t *testing.T) {
 	w.clean(t)
 }
 
-// Plugins receive PATH, the CNI variables and the trace of the request, and nothing
-// else from the environment of the daemon or of the shim.
+// Plugins receive PATH, the CNI variables and the trace of the request, and nothing else from
+// the environment of the daemon or of the shim. No plugin and no log learns of the kubeconfig
+// and its token.
 func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "").start(t)
-	w.mustRun(t, "ADD", bridge)
-	w.mustRun(t, "DEL", bridge)
-	for _, c := range w.fake.Calls() {
+	w := inCluster(t, "")
+	w.api.SetToken("swordfish")
+	w = w.next(t, "").start(t)
+	a := w.pod(t, "one")
+	for _, command := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
+		want(t, command, w.command(t, command, a, annotated("")), 0, "")
+	}
+	calls := w.fake.Calls()
+	if len(calls) != 4 {
+		t.Errorf("calls %q", w.fake.Trace())
+	}
+	for _, c := range slices.DeleteFunc(calls, func(c delegatetest.Call) bool { return c.Command == "STATUS" }) {
 		var names []string
 		for _, kv := range c.Env {
 			name, _, _ := strings.Cut(kv, "=")
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		want := []string{"CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH", "PATH", "TRACEPARENT"}
-		if diff := cmp.Diff(want, names); diff != "" {
+		known := []string{"CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH", "PATH", "TRACEPARENT"}
+		if diff := cmp.Diff(known, names); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c, diff)
 		}
 		if !slices.Contains(c.Env, "PATH=/daemon/bin") || !slices.Contains(c.Env, "TRACEPARENT=00-1-2-01") {
 			t.Errorf("%s: %q", c, c.Env)
 		}
+	}
+	for _, c := range calls {
+		if text := fmt.Sprint(c.Env, string(c.Stdin)); strings.Contains(text, "KUBE") || strings.Contains(strings.ToLower(text), "kubeconfig") || strings.Contains(text, "swordfish") {
+			t.Errorf("%s is given %s", c, text)
+		}
+	}
+	if log := w.logged.String(); strings.Contains(log, "swordfish") {
+		t.Errorf("log:\n%s", log)
 	}
 }
 

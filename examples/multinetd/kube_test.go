@@ -541,32 +541,6 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	}
 }
 
-// Neither the kubeconfig nor its path nor the token reaches a plugin.
-func TestPluginsLearnNothingOfCredentials(t *testing.T) {
-	t.Parallel()
-	w := inCluster(t, "")
-	w.api.SetToken("swordfish")
-	next := w.next(t, "").start(t)
-	a := next.pod(t, "one")
-	for _, command := range []string{"ADD", "CHECK", "DEL"} {
-		want(t, command, next.command(t, command, a, annotated("blue")), 0, "")
-	}
-	want(t, "STATUS", next.command(t, "STATUS", a, bridge), 0, "")
-	if len(next.fake.Calls()) != 7 {
-		t.Errorf("calls %q", next.fake.Trace())
-	}
-	for _, c := range next.fake.Calls() {
-		for _, text := range append(slices.Clone(c.Env), string(c.Stdin)) {
-			if strings.Contains(text, "KUBE") || strings.Contains(strings.ToLower(text), "kubeconfig") || strings.Contains(text, "swordfish") {
-				t.Errorf("%s is given %s", c, text)
-			}
-		}
-	}
-	if log := next.logged.String(); strings.Contains(log, "swordfish") || strings.Contains(log, "hunter2") {
-		t.Errorf("log:\n%s", log)
-	}
-}
-
 // Each key of Multus's daemon without a meaning here is said at the start, with the
 // reason, and a misspelt one as a warning. So are the keys about a cluster where there is
 // none.

@@ -197,31 +197,6 @@ func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	}
 }
 
-// A pod that ends is looked at once more: it does not differ any more.
-func TestPodThatEndsIsNotDiffering(t *testing.T) {
-	t.Parallel()
-	var ends atomic.Bool
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
-		return passResult{recorded: containers, differs: !ends.Load()}
-	}
-	follow(t, pass, func(r *podQueue) {
-		r.changed(web)
-		r.seen(selects("blue"))
-		synctest.Wait()
-		if n := r.differing(); n != 1 {
-			t.Errorf("%d pods differ", n)
-		}
-		ends.Store(true)
-		p := selects("blue")
-		p.Deleted = true
-		r.seen(p)
-		synctest.Wait()
-		if n := r.differing(); n != 0 {
-			t.Errorf("%d pods differ", n)
-		}
-	})
-}
-
 // A pass that cannot tell whether the pod differs leaves what is known of it.
 func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 	t.Parallel()
@@ -251,6 +226,17 @@ func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 		then(away, 1)
 		then(passResult{}, 0)
 		then(away, 0)
+		then(passResult{differs: true}, 1)
+		mu.Lock()
+		next = passResult{} // the pod ends
+		mu.Unlock()
+		p := selects("")
+		p.Deleted = true
+		r.seen(p)
+		synctest.Wait()
+		if n := r.differing(); n != 0 {
+			t.Errorf("a pod that ends: %d pods differ", n)
+		}
 	})
 }
 
