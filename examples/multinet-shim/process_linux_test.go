@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,12 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -98,39 +95,21 @@ func conf(version, socketDir, more string) string {
 
 const result = `{"Result":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.2/24"}]}}`
 
-// Every command is handed on as it is, and no more of the environment than the
-// runtime's; results are of the version asked for.
-func TestCommandsArePassedOnUnchanged(t *testing.T) {
+// Every command is handed on, and the result of the daemon is printed.
+func TestCommandsArePassedOn(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet-shim")
 	d := newDaemon(t, func(m wire.Request) (int, string) {
-		if m.Env["CNI_COMMAND"] == "ADD" {
-			return 200, result
-		}
-		return 200, ""
+		return 200, map[string]string{"ADD": result}[m.Env["CNI_COMMAND"]]
 	})
-	for _, tt := range []struct{ command, version, want string }{
-		{"ADD", "0.2.0", `"ip4"`},
-		{"ADD", "0.4.0", `"version": "4"`},
-		{"ADD", "1.1.0", `"10.9.0.2/24"`},
-		{"CHECK", "1.1.0", ""},
-		{"STATUS", "1.1.0", ""},
-		{"GC", "1.1.0", ""},
-		{"DEL", "1.1.0", ""},
-	} {
-		stdout, stderr, code := h.Run(tt.command, conf(tt.version, d.dir, ""), "SECRET=hunter2", "TRACEPARENT=00-1-2-01")
-		if code != 0 || stderr != "" || !strings.Contains(string(stdout), tt.want) || tt.want == "" && len(stdout) > 0 {
-			t.Errorf("%s %s: status %d, %s, %q", tt.command, tt.version, code, stdout, stderr)
+	commands := []string{"ADD", "CHECK", "STATUS", "GC", "DEL"}
+	for _, command := range commands {
+		stdout, stderr, code := h.Run(command, conf("1.1.0", d.dir, ""))
+		if code != 0 || stderr != "" || strings.Contains(string(stdout), "10.9.0.2") != (command == "ADD") || command != "ADD" && len(stdout) > 0 {
+			t.Errorf("%s: status %d, %s, %q", command, code, stdout, stderr)
 		}
 	}
-	if got := d.commands(); !slices.Equal(got, []string{"ADD", "ADD", "ADD", "CHECK", "STATUS", "GC", "DEL"}) {
-		t.Errorf("commands %q", got)
-	}
-	for _, m := range d.seen {
-		if m.Env["SECRET"] != "" || m.Env["TRACEPARENT"] == "" || m.Env["CNI_CONTAINERID"] != "c1" && m.Env["CNI_COMMAND"] == "DEL" {
-			t.Errorf("environment %v", m.Env)
-		}
-	}
+	nodetest.Equal(t, "commands", d.commands(), commands)
 }
 
 // What the daemon says of an error is said to the runtime, with its code and
@@ -304,49 +283,6 @@ func (a *attached) queued() []string {
 
 func (a *attached) write(dir, name, text string) error {
 	return errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-}
-
-// A runtime that stops the shim ends the request, and receives its error object.
-func TestSignalEndsTheRequestAndItsErrorIsPrinted(t *testing.T) {
-	t.Parallel()
-	h := programtest.NewHost(t, "multinet-shim")
-	arrived, done := make(chan struct{}), make(chan struct{})
-	d := newDaemon(t, func(wire.Request) (int, string) {
-		close(arrived)
-		<-done
-		return 500, `{"code":11,"msg":"undone"}`
-	})
-	cmd := h.Command("ADD", conf("1.0.0", d.dir, ""))
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	nodetest.OK(t, cmd.Start())
-	<-arrived
-	nodetest.OK(t, cmd.Process.Signal(syscall.SIGTERM))
-	close(done)
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("ended with %v, want status 1", err)
-	}
-	if version, said := h.Said(stdout.Bytes()); version != "1.0.0" || said.Code != 11 {
-		t.Errorf("version %s, %+v", version, said)
-	}
-}
-
-// Nobody reads the result, so the shim has the attachment undone.
-func TestResultThatNobodyReadsIsUndone(t *testing.T) {
-	t.Parallel()
-	h := programtest.NewHost(t, "multinet-shim")
-	d := newDaemon(t, func(wire.Request) (int, string) { return 200, result })
-	cmd := h.Command("ADD", conf("1.0.0", d.dir, ""))
-	r, w, err := os.Pipe()
-	nodetest.OK(t, err)
-	cmd.Stdout = w
-	nodetest.OK(t, r.Close())
-	if err := cmd.Run(); err == nil {
-		t.Error("exit status 0")
-	}
-	nodetest.OK(t, w.Close())
-	nodetest.Equal(t, "commands", d.commands(), []string{"ADD", "DEL"})
 }
 
 // Somebody who runs the shim by hand learns what it is for.

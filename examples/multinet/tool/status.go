@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,33 +129,27 @@ func entries(text string) (list []json.RawMessage) {
 	return list
 }
 
-// compare pairs the entries of both lists by their interfaces.
+// compare pairs the entries of both lists by their interfaces. It forgets the entries of pod.
 func compare(recorded, pod []json.RawMessage) []pairView {
 	var pairs []pairView
-	used := make([]bool, len(pod))
 	next := 0 // where the entry after the last one is expected
 	for _, r := range recorded {
 		p := pairView{Interface: interfaceOf(r), Recorded: r, Difference: "missing"}
-		for i, entry := range pod {
-			if used[i] || interfaceOf(entry) != p.Interface {
-				continue
-			}
-			used[i], p.Pod = true, entry
+		same := func(entry json.RawMessage) bool { return entry != nil && interfaceOf(entry) == p.Interface }
+		if i := slices.IndexFunc(pod, same); i >= 0 {
+			p.Pod, p.Difference = pod[i], ""
 			switch {
-			case canonical(r) != canonical(entry):
+			case canonical(r) != canonical(p.Pod):
 				p.Difference = "changed"
 			case i < next:
 				p.Difference = "moved"
-			default:
-				p.Difference = ""
 			}
-			next = i + 1
-			break
+			pod[i], next = nil, i+1
 		}
 		pairs = append(pairs, p)
 	}
-	for i, entry := range pod {
-		if !used[i] {
+	for _, entry := range pod {
+		if entry != nil {
 			pairs = append(pairs, pairView{Interface: interfaceOf(entry), Pod: entry, Difference: "unexpected"})
 		}
 	}
