@@ -334,8 +334,8 @@ func (n Network) MarshalJSON() ([]byte, error) {
 	return keys.marshal(), nil
 }
 
-// Size returns about how many bytes [Network.MarshalJSON] writes, without writing them.
-func (n Network) Size() int {
+// size returns about how many bytes [Network.MarshalJSON] writes, without writing them.
+func (n Network) size() int {
 	size := n.keys.size() + len(`"plugins":[],`)
 	for _, p := range n.plugins {
 		size += p.keys.size() + len(",")

@@ -56,7 +56,7 @@ func (n Network) CheckRequest(r Request) error {
 	if len(n.plugins) == 0 {
 		return n.requestable(0)
 	}
-	if n.Size() > bounds.Network {
+	if n.size() > bounds.Network {
 		return n.fail(ErrInvalid, "", bounds.Above(bounds.Network))
 	}
 	for i, p := range n.plugins {

@@ -126,7 +126,6 @@ func usable(a delegate.Attached) error {
 func (m *Manager) planned(k scratch.Key, plan []delegate.Attachment) ([]entry, error) {
 	look := looking(m.Root)
 	es := make([]entry, len(plan))
-	size := 0
 	for i, a := range plan {
 		es[i] = entry{Network: a.Network, NetNS: look(a.NetNS), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
 		err := es[i].recordable()
@@ -136,24 +135,11 @@ func (m *Manager) planned(k scratch.Key, plan []delegate.Attachment) ([]entry, e
 		if err != nil {
 			return nil, es[i].refused(k, err)
 		}
-		size += es[i].size()
 	}
-	switch {
-	case len(es) == 0:
+	if len(es) == 0 {
 		return nil, impossible("the plan has no networks")
-	case size > bounds.Record: // before it is encoded, which takes several times the memory
-		return nil, impossible("the record would be " + bounds.Above(bounds.Record).Error())
 	}
 	return es, nil
-}
-
-// size is about how many bytes the configuration of e has.
-func (e entry) size() int {
-	size := e.Network.Size() + len(e.Origin)
-	for _, arg := range e.CapabilityArgs {
-		size += len(arg)
-	}
-	return size
 }
 
 // refused says that e, which is planned for k, cannot be attached because of err.

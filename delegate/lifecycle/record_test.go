@@ -174,7 +174,7 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 		"an undeclared argument":         {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": tooDeep} }), 7, `capability argument "x" is nested`},
 		"an argument that is no JSON":    {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": raw("{")} }), 7, `capability argument "x" is not JSON`},
 		"a large network":                {with(func(a *delegate.Attachment) { a.Network = large }), 7, "invalid configuration: larger than 1 MiB"},
-		"a large origin":                 {with(func(a *delegate.Attachment) { a.Origin = raw(`"` + strings.Repeat("x", bounds.Record) + `"`) }), 7, "the record would be larger than 16 MiB"},
+		"a large origin":                 {with(func(a *delegate.Attachment) { a.Origin = raw(`"` + strings.Repeat("x", bounds.Record) + `"`) }), 7, "larger than 16 MiB"},
 		"large arguments":                {with(func(a *delegate.Attachment) { a.Args = "A=" + strings.Repeat("x", bounds.Record) }), 7, "larger than 16 MiB"},
 		"no file":                        {with(func(a *delegate.Attachment) { a.Files = []string{""} }), 7, "not an absolute path"},
 		"a file that is a relative path": {with(func(a *delegate.Attachment) { a.Files = []string{"../x"} }), 7, "not an absolute path"},

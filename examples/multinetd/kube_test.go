@@ -575,7 +575,7 @@ func withDevices(t *testing.T, keys string) (*world, *podresourcestest.Kubelet) 
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
-	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`+keys)
+	w := inCluster(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir+`"`+keys)
 	kubetest.Put(w.api, kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},

@@ -19,7 +19,7 @@ func Example() {
 	defer kubelet.Close()
 	kubelet.SetPod("default", "web", podresourcestest.Devices("app", "vendor.example/vf", "0000:3b:02.3", "0000:3b:02.1"))
 
-	client := &podresources.Client{Socket: kubelet.Socket()}
+	client := &podresources.Client{Socket: kubelet.Socket}
 	defer client.Close()
 	containers, err := client.Devices(context.Background(), nad.Pod{Namespace: "default", Name: "web"})
 	if err != nil {

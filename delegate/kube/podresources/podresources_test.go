@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate/device"
@@ -40,7 +42,7 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 	t.Helper()
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
-	c := &podresources.Client{Socket: k.Socket(), Checkpoint: k.Checkpoint(), Timeout: time.Minute}
+	c := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Minute}
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), k.Close()); err != nil {
 			t.Error(err)
@@ -55,11 +57,60 @@ func serving(t *testing.T, get bool) (*podresourcestest.Kubelet, *podresources.C
 	t.Helper()
 	k, c := start(t)
 	if !get {
-		k.WithoutGet(false)
+		withoutGet(k, false)
 	}
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 	want(t, c, web, on(0, "a"))
 	return k, c
+}
+
+var errNoGet = grpcstatus.Error(codes.Unimplemented, "unknown method Get for service v1.PodResourcesLister")
+
+// withoutGet makes k a kubelet before 1.27, which does not have Get, or, if disabled, one
+// before 1.34, in which it is switched off.
+func withoutGet(k *podresourcestest.Kubelet, disabled bool) {
+	err := errNoGet
+	if disabled {
+		err = errors.New("PodResources API Get method disabled")
+	}
+	k.Before(func(_ context.Context, method string) error {
+		if method == "Get" {
+			return err
+		}
+		return nil
+	})
+}
+
+// fail makes the next n requests fail with a code.
+func fail(k *podresourcestest.Kubelet, n int32, code codes.Code, message string) {
+	var left atomic.Int32
+	left.Store(n)
+	k.Before(func(context.Context, string) error {
+		if left.Add(-1) >= 0 {
+			return grpcstatus.Error(code, message)
+		}
+		return nil
+	})
+}
+
+// hold makes all requests from now on wait until release is called, or their clients go away.
+// held is closed when the first of them has come. get is as in serving.
+func hold(k *podresourcestest.Kubelet, get bool) (held <-chan struct{}, release func()) {
+	reached, opened := make(chan struct{}), make(chan struct{})
+	reach := sync.OnceFunc(func() { close(reached) })
+	k.Before(func(ctx context.Context, method string) error {
+		reach()
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if method == "Get" && !get {
+			return errNoGet
+		}
+		return nil
+	})
+	return reached, sync.OnceFunc(func() { close(opened) })
 }
 
 // want compares the devices of a pod.
@@ -119,7 +170,7 @@ func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
 	t.Parallel()
 	for _, disabled := range []bool{false, true} {
 		k, c := start(t)
-		k.WithoutGet(disabled)
+		withoutGet(k, disabled)
 		k.SetPod("other", "web", podresourcestest.Devices("app", vf, "y"))
 		k.SetPod("default", "api", podresourcestest.Devices("app", vf, "x"))
 		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
@@ -159,7 +210,7 @@ func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
 	for _, get := range []bool{true, false} {
 		k, c := start(t)
 		if !get {
-			k.WithoutGet(false)
+			withoutGet(k, false)
 		}
 		const pods = 200
 		for i := range pods {
@@ -196,11 +247,11 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	for name, disturb := range map[string]func(*podresourcestest.Kubelet) (ended bool, err error){
 		"unavailable": func(k *podresourcestest.Kubelet) (bool, error) {
-			k.Fail(4, codes.Unavailable, "starting")
+			fail(k, 4, codes.Unavailable, "starting")
 			return false, nil
 		},
 		"rate": func(k *podresourcestest.Kubelet) (bool, error) {
-			k.Fail(4, codes.ResourceExhausted, "rejected by rate limit")
+			fail(k, 4, codes.ResourceExhausted, "rejected by rate limit")
 			return false, nil
 		},
 		"crash": func(k *podresourcestest.Kubelet) (bool, error) {
@@ -209,7 +260,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 		},
 		"without socket": func(k *podresourcestest.Kubelet) (bool, error) {
 			k.Crash()
-			return true, errors.Join(os.Remove(k.Socket()), os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600))
+			return true, errors.Join(os.Remove(k.Socket), os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +290,7 @@ func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
 	t.Parallel()
 	for _, get := range []bool{true, false} {
 		k, c := serving(t, get)
-		held, release := k.Hold()
+		held, release := hold(k, get)
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
@@ -262,7 +313,7 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	for _, get := range []bool{true, false} {
 		k, c := serving(t, get)
-		held, release := k.Hold()
+		held, release := hold(k, get)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-held
@@ -281,7 +332,7 @@ func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	k.Crash()
-	if err := os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600); err != nil { // not read: there is a socket
+	if err := os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600); err != nil { // not read: there is a socket
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -290,12 +341,12 @@ func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v, want what is wrong, and that the time is over", err)
 	}
-	short := &podresources.Client{Socket: k.Socket(), Checkpoint: k.Checkpoint(), Timeout: time.Millisecond}
+	short := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Millisecond}
 	defer short.Close()
 	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
 		t.Errorf("with a short timeout: %v", err)
 	}
-	if err := os.Remove(k.Socket()); err != nil { // a kubelet that starts makes it again
+	if err := os.Remove(k.Socket); err != nil { // a kubelet that starts makes it again
 		t.Fatal(err)
 	}
 	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) {
@@ -320,7 +371,7 @@ func TestAnswersMayHave16MiB(t *testing.T) {
 func TestCloseEndsCallsThatWait(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
-	held, release := k.Hold()
+	held, release := hold(k, true)
 	defer release()
 	got := make(chan error)
 	for range 3 {
@@ -390,7 +441,7 @@ func TestDevicesOfClaimsWithoutAttributesBelongToAResourceThatNobodyKnows(t *tes
 	k.SetPod("default", "web", app)
 	expected := append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: -1})
 	want(t, c, web, expected)
-	withView := &podresources.Client{Socket: k.Socket(), Attributes: func(context.Context, string, string, string) (map[string]string, error) { return nil, nil }}
+	withView := &podresources.Client{Socket: k.Socket, Attributes: func(context.Context, string, string, string) (map[string]string, error) { return nil, nil }}
 	defer withView.Close()
 	want(t, withView, web, expected)
 }
@@ -429,8 +480,8 @@ func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	k.Crash()
-	nodetest.OK(t, os.Remove(k.Socket()))
-	nodetest.OK(t, os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600))
+	nodetest.OK(t, os.Remove(k.Socket))
+	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600))
 	want(t, c, web,
 		on(0, "a"),
 		append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"}),

@@ -21,16 +21,17 @@ import (
 // A Kubelet serves the PodResources API of a kubelet over a socket in a directory of its own. As
 // a kubelet, it takes ten requests at once and 100 a second. Goroutines may share it.
 type Kubelet struct {
-	dir     string
+	// Dir is a directory of the kubelet, such as /var/lib/kubelet. In it are the Socket, and
+	// the device manager's Checkpoint, a file that does not exist unless a test writes it.
+	Dir, Socket, Checkpoint string
+
 	limiter *rate.Limiter
 
 	mu          sync.Mutex
 	server      *grpc.Server
 	listener    net.Listener
 	pods        []*api.PodResources
-	gate        *gate // nil unless requests are held
-	noGet       error
-	faults      []error
+	before      func(ctx context.Context, method string) error
 	requests    []string
 	connections int
 }
@@ -41,8 +42,12 @@ func Start() (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kubelet{dir: dir, limiter: rate.NewLimiter(100, 10)}
-	err = errors.Join(os.Mkdir(filepath.Dir(k.Socket()), 0o700), os.Mkdir(filepath.Dir(k.Checkpoint()), 0o700))
+	k := &Kubelet{
+		Dir: dir, Socket: filepath.Join(dir, "pod-resources", "kubelet.sock"),
+		Checkpoint: filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint"),
+		limiter:    rate.NewLimiter(100, 10),
+	}
+	err = errors.Join(os.Mkdir(filepath.Dir(k.Socket), 0o700), os.Mkdir(filepath.Dir(k.Checkpoint), 0o700))
 	if err == nil {
 		err = k.Listen()
 	}
@@ -52,27 +57,15 @@ func Start() (*Kubelet, error) {
 	return k, nil
 }
 
-// Dir returns the directory of the kubelet, such as /var/lib/kubelet.
-func (k *Kubelet) Dir() string { return k.dir }
-
-// Socket returns the path of the socket in Dir.
-func (k *Kubelet) Socket() string { return filepath.Join(k.dir, "pod-resources", "kubelet.sock") }
-
-// Checkpoint returns the path of the device manager's checkpoint in Dir. The file does not
-// exist unless a test writes it.
-func (k *Kubelet) Checkpoint() string {
-	return filepath.Join(k.dir, "device-plugins", "kubelet_internal_checkpoint")
-}
-
 // Listen makes the socket and serves it, after [Kubelet.Crash]. It replaces a socket that is
 // there.
 func (k *Kubelet) Listen() error {
-	temp := k.Socket() + ".new"
+	temp := k.Socket + ".new"
 	l, err := net.Listen("unix", temp) //nolint:noctx // at once
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temp, k.Socket()); err != nil {
+	if err := os.Rename(temp, k.Socket); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(k.intercept))
@@ -100,7 +93,7 @@ func (k *Kubelet) Crash() {
 // Close ends the kubelet and removes its directory.
 func (k *Kubelet) Close() error {
 	k.Crash()
-	return os.RemoveAll(k.dir)
+	return os.RemoveAll(k.Dir)
 }
 
 // SetPod adds a pod, or replaces the one of that name.
@@ -123,47 +116,12 @@ func Devices(container, resource string, ids ...string) *api.ContainerResources 
 	}}}
 }
 
-// WithoutGet makes k a kubelet before 1.27, which does not have Get, or, if disabled, one
-// before 1.34, in which it is switched off.
-func (k *Kubelet) WithoutGet(disabled bool) {
+// Before has do called before each request, with Get or List, from now on: it can wait, or
+// return the error that the request fails with.
+func (k *Kubelet) Before(do func(ctx context.Context, method string) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.noGet = status.Error(codes.Unimplemented, "unknown method Get for service v1.PodResourcesLister")
-	if disabled {
-		k.noGet = errors.New("PodResources API Get method disabled")
-	}
-}
-
-// Fail makes the next n requests fail with a code.
-func (k *Kubelet) Fail(n int, code codes.Code, message string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for range n {
-		k.faults = append(k.faults, status.Error(code, message))
-	}
-}
-
-// A gate is where requests wait.
-type gate struct {
-	reached chan struct{} // closed by reach
-	reach   func()
-	opened  chan struct{}
-}
-
-// Hold makes all requests from now on wait until release is called, or their clients go
-// away. held is closed when the first of them has come.
-func (k *Kubelet) Hold() (held <-chan struct{}, release func()) {
-	g := &gate{reached: make(chan struct{}), opened: make(chan struct{})}
-	g.reach = sync.OnceFunc(func() { close(g.reached) })
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.gate = g
-	return g.reached, sync.OnceFunc(func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		close(g.opened)
-		k.gate = nil
-	})
+	k.before = do
 }
 
 // Requests returns the requests that have been answered, and how: "Get:OK", "List:Unavailable".
@@ -180,40 +138,25 @@ func (k *Kubelet) Connections() int {
 	return k.connections
 }
 
-// intercept applies limits and faults, and counts requests.
+// intercept applies the limit and what is to happen before, and notes requests.
 func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (reply any, err error) { //nolint:ireturn // grpc wants it
-	if !k.limiter.Allow() {
+	method := filepath.Base(info.FullMethod)
+	k.mu.Lock()
+	before := k.before
+	k.mu.Unlock()
+	switch {
+	case !k.limiter.Allow():
 		err = status.Error(codes.ResourceExhausted, "rejected by rate limit")
-	} else if err = k.fault(ctx); err == nil {
+	case before != nil:
+		err = before(ctx, method)
+	}
+	if err == nil {
 		reply, err = answer(ctx, req)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.requests = append(k.requests, filepath.Base(info.FullMethod)+":"+status.Code(err).String())
+	k.requests = append(k.requests, method+":"+status.Code(err).String())
 	return reply, err
-}
-
-// fault waits while requests are held, and returns the error that is due.
-func (k *Kubelet) fault(ctx context.Context) error {
-	k.mu.Lock()
-	g := k.gate
-	k.mu.Unlock()
-	if g != nil {
-		g.reach()
-		select {
-		case <-g.opened:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.faults) == 0 {
-		return nil
-	}
-	err := k.faults[0]
-	k.faults = k.faults[1:]
-	return err
 }
 
 // A service is the API of a kubelet.
@@ -227,9 +170,6 @@ type service struct {
 func (s service) Get(_ context.Context, r *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
-	if s.k.noGet != nil {
-		return nil, s.k.noGet
-	}
 	for _, p := range s.k.pods {
 		if p.GetNamespace() == r.GetPodNamespace() && p.GetName() == r.GetPodName() {
 			return &api.GetPodResourcesResponse{PodResources: p}, nil
