@@ -216,21 +216,6 @@ func TestFailureToDetachIsTold(t *testing.T) {
 	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
 }
 
-// An annotation that cannot be parsed changes nothing, and an Event says so.
-func TestAnnotationThatCannotBeParsedChangesNothing(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "").start(t)
-	w.add(t, "one", "blue")
-	seen := len(w.fake.Calls())
-	w.edit("one", "[{")
-	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod one InvalidNetwork") })
-	if n := len(w.fake.Calls()) - seen; n > 0 {
-		t.Errorf("%d calls of plugins", n)
-	}
-	w.edit("one", "green")
-	w.wantNetworks(t, "one", "net1 ns/green")
-}
-
 // Pods that end, pods that nobody has attached, and containers that another program has
 // attached stay as they are. The log says once which networks are not known.
 func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {

@@ -109,40 +109,6 @@ func (w *world) told(pod, reason, text string) (n int) {
 
 const blueStatus = `[{"name":"multi","interface":"eth0","ips":["10.9.0.2"],"default":true},{"name":"ns/blue","interface":"net1","ips":["10.9.1.2"]}]`
 
-// Per pod there are one patch and one Event. The ADD waits for the patch and for nothing
-// else, and DEL makes no request.
-func TestRequestsOfAPodAreCounted(t *testing.T) {
-	t.Parallel()
-	w := inCluster(t, "").start(t)
-	a := w.pod(t, "one")
-	nodetest.OK(t, w.command(t, "ADD", a, annotated("blue")))
-	if got := w.status("one"); got != blueStatus {
-		t.Errorf("status %s", got)
-	}
-	want := map[string]int{"patch pods/status": 1, "create events": 1}
-	w.until(t, "the Event is written", func() bool { return len(kubetest.List[eventsv1.Event](w.api)) == 1 })
-	w.wantWrites(t, want)
-	e := kubetest.List[eventsv1.Event](w.api)[0]
-	if e.Reason != "AddedInterface" || e.Note != "Add eth0 [10.9.0.2] from multi, net1 [10.9.1.2] from ns/blue" || string(e.Regarding.UID) == "" {
-		t.Errorf("Event %s about %+v: %s", e.Reason, e.Regarding, e.Note)
-	}
-	for _, command := range []string{"CHECK", "STATUS", "GC", "DEL", "DEL"} {
-		keys := annotated("blue")
-		if command == "GC" {
-			keys += `,"cni.dev/valid-attachments":[{"containerID":"c-one","ifname":"eth0"}]`
-		}
-		if err := w.command(t, command, a, keys); err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
-	}
-	nodetest.OK(t, w.stop())
-	w.wantWrites(t, want)
-	if n := w.api.Count("", "pods"); n != 0 {
-		t.Errorf("%d requests for pods although the runtime has passed their annotations", n)
-	}
-	w.clean(t)
-}
-
 // A status that cannot be written fails an ADD only if it is required: the ADD is then
 // undone.
 func TestStatusPolicyDecidesWhatBecomesOfADD(t *testing.T) {
@@ -370,24 +336,6 @@ func TestMirrorServesWhileTheAPIIsAway(t *testing.T) {
 	want(t, "ADD", next.command(t, "ADD", a, annotated("blue")), 0, "")
 	want(t, "ADD of what the mirror does not have", next.command(t, "ADD", next.pod(t, "two"), annotated("green")), 11, "NAD ns/green")
 	next.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
-}
-
-// A status that is not written when the daemon ends is written by the next one.
-func TestNextDaemonWritesTheStatus(t *testing.T) {
-	t.Parallel()
-	w := inCluster(t, impatient+`,"events":"off"`).start(t)
-	heal := w.api.Break(kubetest.Fault{Verb: "patch", BlackHole: true})
-	a := w.pod(t, "one")
-	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
-	nodetest.OK(t, w.stop())
-	heal()
-	before := w.writes()["patch pods/status"]
-	next := w.next(t, `,"events":"off"`)
-	next.start(t)
-	next.until(t, "the status is written", func() bool { return w.status("one") == blueStatus })
-	if got := next.writes()["patch pods/status"]; got > before+1 { // the first may have been served when it was healed
-		t.Errorf("%d requests", got-before)
-	}
 }
 
 // An ADD that fails for a reason that users can mend is an Event on the pod. A definition
