@@ -288,26 +288,6 @@ func TestStatusOfANetworkThatIsOffered(t *testing.T) {
 	}
 }
 
-// What a claim may name is what a pod may select.
-func TestRulesForClaimsAreThoseForSelections(t *testing.T) {
-	t.Parallel()
-	r := newHost(t, "1.0.0").reviewer(t, `"namespaceIsolation":true,"globalNamespaces":"shared","allowedTypes":{"standing":["bridge"],"nad":["macvlan"]}`)
-	policy, rules := r.Claims()
-	for ref, allowed := range map[string]bool{"ns/x": true, "shared/x": true, "other/x": false} {
-		parsed, err := nad.ParseRef(ref, "")
-		nodetest.OK(t, err)
-		if _, err := policy.Decide("ns", parsed, nad.Claimed); (err == nil) != allowed {
-			t.Errorf("%s: %v", ref, err)
-		}
-	}
-	for typ, allowed := range map[string]bool{"macvlan": true, "bridge": false, "multinet": false} {
-		n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"n","type":"` + typ + `"}`)
-		if err := rules.Check(n); (err == nil) != allowed {
-			t.Errorf("%s: %v", typ, err)
-		}
-	}
-}
-
 // ADD waits for the readiness indicator file, STATUS fails without it, and CHECK, DEL
 // and GC ignore it. The clock is that of testing/synctest.
 func TestReadinessIndicatorFile(t *testing.T) {

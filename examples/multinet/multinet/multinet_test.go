@@ -336,11 +336,17 @@ func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {
 	}
 }
 
-// StateDir refuses what an ADD refuses, so that a daemon does not start with it.
-func TestStateDirRefusesWhatAnAddDoes(t *testing.T) {
+// A daemon and a webhook do not start with what an ADD refuses.
+func TestStateDirAndReviewerRefuseWhatAnADDDoes(t *testing.T) {
 	t.Parallel()
-	_, err := StateDir("", []byte(`{"name":"multi","namespaceIsolation":"yes"}`))
-	nodetest.Fails(t, err, 6, "namespaceIsolation")
+	for _, conf := range []string{`{`, `{"name":"multi","namespaceIsolation":"yes"}`, `{"multusNamespace":"A"}`, `{"globalNamespaces":"a b"}`} {
+		_, review := NewReviewer([]byte(conf))
+		if _, err := StateDir("", []byte(conf)); err == nil || review == nil {
+			t.Errorf("%s: %v, %v", conf, err, review)
+		}
+	}
+	_, err := NewReviewer([]byte(`{"type":"multinet-shim"}`))
+	nodetest.OK(t, err)
 	if dir, err := StateDir("", []byte(`{"cniDir":"/state/"}`)); dir != "/state" || err != nil {
 		t.Errorf("%q, %v", dir, err)
 	}

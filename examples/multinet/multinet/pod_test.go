@@ -475,15 +475,3 @@ func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
 		}
 	}
 }
-
-func TestReviewNeedsAConfigurationThatAnADDAccepts(t *testing.T) {
-	t.Parallel()
-	for _, conf := range []string{`{`, `{"type":"multinet","namespaceIsolation":5}`, `{"type":"multinet","multusNamespace":"A"}`, `{"type":"multinet","globalNamespaces":"a b"}`} {
-		if _, err := NewReviewer([]byte(conf)); err == nil {
-			t.Errorf("%s: no error", conf)
-		}
-	}
-	if _, err := NewReviewer([]byte(`{"type":"multinet-shim"}`)); err != nil {
-		t.Error(err)
-	}
-}
