@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,12 +24,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -208,49 +205,6 @@ func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
 	}
 	if n := strings.Count(w.logged.String(), `"msg":"not ready"`); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, w.logged)
-	}
-}
-
-// With chrootDir plugins are found and run in the root of the node. The paths they
-// receive are the node's: those of binDir and of the network namespace, which the
-// DEL takes from the record.
-func TestPluginsRunInTheRoot(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to change the root directory of a child")
-	}
-	ldd, err := exec.CommandContext(t.Context(), "ldd", "/bin/sh").Output()
-	if err != nil {
-		t.Skipf("needs ldd(1), to copy a shell with its libraries: %v", err)
-	}
-	root := t.TempDir()
-	put := func(path, text string) {
-		t.Helper()
-		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, []byte(text), 0o755)))
-	}
-	for _, path := range append([]string{"/bin/sh"}, regexp.MustCompile(`/[^ ]+`).FindAllString(string(ldd), -1)...) {
-		text, err := os.ReadFile(path)
-		nodetest.OK(t, err)
-		put(path, string(text))
-	}
-	put("/run/netns/c1", "")
-	put("/tmp/.keep", "")
-	put("/opt/cni/bin/inside", `#!/bin/sh
-echo "$CNI_COMMAND $CNI_NETNS $(pwd)" >>/log
-[ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0"}'
-exit 0
-`)
-	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
-	w.exec = &daemon.Exec{Process: delegate.Process{Root: w.conf.ChrootDir}, Log: w.log}
-	w.start(t)
-	args := w.args(conf(`"delegates":[{"type":"inside"}]`))
-	args.Netns = "/run/netns/c1"
-	nodetest.OK(t, w.client.Execute(t.Context(), "ADD", args))
-	args.Netns = "" // that of the record
-	nodetest.OK(t, w.client.Execute(t.Context(), "DEL", args))
-	log, err := os.ReadFile(root + "/log")
-	if want := "ADD /run/netns/c1 /\nDEL /run/netns/c1 /"; err != nil || strings.TrimSpace(string(log)) != want {
-		t.Errorf("the plugin wrote %q, want %q: %v", log, want, err)
 	}
 }
 

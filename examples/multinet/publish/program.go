@@ -1,52 +1,34 @@
 package publish
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // programMode is the mode of a program that everybody may run.
 const programMode = 0o755
 
 // Program copies the program at path to target. The file at target is complete at
-// every moment, and may be running. It is not written if it is a copy already.
+// every moment, and may be running. Program removes what a crash has left, and tries again
+// if a concurrent installation has taken its temporary file for that.
 func Program(path, target string) error {
 	program, err := os.ReadFile(path)
-	if err == nil && !isCopy(program, target) {
-		err = replace(target, program)
+	if err == nil {
+		err = removeTemporaries(target)
+	}
+	if err == nil {
+		err = rewrite(target, program)
+		for again := 0; again < 10 && errors.Is(err, fs.ErrNotExist); again++ {
+			err = rewrite(target, program)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("copy the program to %q: %w", target, err)
 	}
 	return nil
-}
-
-// isCopy reports whether the file at target is program, and can be run.
-func isCopy(program []byte, target string) bool {
-	info, err := os.Lstat(target)
-	if err != nil || info.Mode() != programMode {
-		return false
-	}
-	there, err := os.ReadFile(target)
-	return err == nil && bytes.Equal(there, program)
-}
-
-// replace replaces the file at target by program. It removes what a crash has left, and tries
-// again if a concurrent installation has taken its temporary file for that.
-func replace(target string, program []byte) error {
-	if err := removeTemporaries(target); err != nil {
-		return err
-	}
-	for again := 0; ; again++ {
-		if err := rewrite(target, program); again == 10 || !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
 }
 
 // rewrite writes program to a temporary file, syncs and renames it to target.
@@ -84,16 +66,11 @@ func RemoveProgram(target string) error {
 func temporary(target string) string { return "." + filepath.Base(target) + ".tmp-" }
 
 // removeTemporaries removes temporary files that a crash has left.
-func removeTemporaries(target string) error {
-	entries, err := os.ReadDir(filepath.Dir(target))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), temporary(target)) {
-			continue
-		}
-		if e := os.Remove(filepath.Join(filepath.Dir(target), entry.Name())); !errors.Is(e, fs.ErrNotExist) {
+func removeTemporaries(target string) (err error) {
+	dir := filepath.Dir(target)
+	left, _ := fs.Glob(os.DirFS(dir), temporary(target)+"*") // the pattern is right
+	for _, name := range left {
+		if e := os.Remove(filepath.Join(dir, name)); !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
 	}
