@@ -68,7 +68,7 @@ func (n *node) succeeded(conf object) *pod {
 	records := scratch.Store[map[string]any]{Dir: n.file("state")}
 	lock, err := records.Lock(n.Context(), p.id)
 	nodetest.OK(n, err)
-	defer lock.Unlock() //nolint:errcheck // it ends with the test
+	defer lock.Unlock()
 	r, err := records.Get(scratch.Key{Network: n.name("multi"), ContainerID: p.id, IfName: p.ifname})
 	nodetest.OK(n, err)
 	for _, d := range r.Value["delegates"].([]any) {
