@@ -84,7 +84,7 @@ func (o *service) startDriver(ctx context.Context) (err error) {
 	}
 	config := dra.Config{
 		Name: conf.DRA.Driver, Node: conf.NodeName, View: o.view,
-		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
+		Dir:    filepath.Join(conf.StateDir, "claims"),
 		Policy: policy, Rules: o.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Records: o.records, KubeletDir: conf.KubeletDir,
 		Networks: conf.DRA.Networks, Network: o.offered, OfferInterval: time.Duration(conf.Sweep),

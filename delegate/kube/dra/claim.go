@@ -212,7 +212,7 @@ func (n Network) check(namespace string, config Config) error {
 // claims returns the claims that are prepared for a pod, in the order of their UIDs. It fails if
 // one of them could not be prepared now.
 func (c Config) claims(podUID string) ([]Claim, error) {
-	claims, err := c.Store.Pod(podUID)
+	claims, err := c.store().pod(podUID)
 	if err != nil {
 		return nil, err
 	}

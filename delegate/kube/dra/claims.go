@@ -24,8 +24,9 @@ const askTimeout = time.Second
 // Claims returns the claims that are prepared for the pod p, in the order of their UIDs. The ADD
 // of the pod attaches it to their networks. Of p it uses the UID, and the namespace for names.
 //
-// It fails as [Store.Pod] does, and with CNI code 7 if one of the claims could not be prepared
-// now: what pods may have can change between the request of the kubelet and the ADD.
+// It fails with CNI code 5 if the record of one of them is damaged, and with CNI code 7 if one
+// of the claims could not be prepared now: what pods may have can change between the request of
+// the kubelet and the ADD.
 //
 // names are the claims that the pod certainly has, if somebody knows them. The kubelet has had
 // them prepared before the ADD; a record of that may be lost nevertheless. So Claims asks the API
@@ -93,7 +94,7 @@ func (d *Driver) Held(p nad.Pod, added []delegate.Attached) error {
 		}
 		if prepared == nil {
 			var err error
-			if prepared, err = d.config.Store.Pod(p.UID); err != nil {
+			if prepared, err = d.config.store().pod(p.UID); err != nil {
 				return err
 			}
 		}

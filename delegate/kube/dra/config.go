@@ -33,8 +33,9 @@ type Config struct {
 	// that change. Close it after the Driver has stopped.
 	View *kube.View
 
-	// Store keeps the claims that are prepared. No other driver may have the same one.
-	Store Store
+	// Dir is a directory for the claims that are prepared, see [Prepared]. It is made when
+	// the first one is written. No other driver may have the same one.
+	Dir string
 
 	// Policy says which definitions the claims of a namespace may name, as if the pod had
 	// selected them.
@@ -124,9 +125,12 @@ func (c Config) logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
+// store keeps the claims that are prepared.
+func (c Config) store() store { return store{c.Dir} }
+
 func (c Config) check() error {
 	switch {
-	case c.Name == "", c.Node == "", c.Store.Dir == "":
+	case c.Name == "", c.Node == "", c.Dir == "":
 		return errors.New("the names of the driver and the node, and a directory for claims are needed")
 	case c.View == nil, c.Records == nil:
 		return errors.New("a View and Records are needed")
@@ -184,7 +188,7 @@ func (c Config) options(d dirs, client kubernetes.Interface) []kubeletplugin.Opt
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(client),
 		// A plugin that hangs while a claim is released must not delay other pods. But two
-		// drivers with one Store have no other lock.
+		// drivers with one Dir have no other lock.
 		kubeletplugin.Serialize(c.RollingUpdate != ""),
 		kubeletplugin.PluginDataDirectoryPath(d.onNode), kubeletplugin.FlockDirectoryPath(d.plugin),
 		kubeletplugin.RegistrarDirectoryPath(d.registry),

@@ -16,7 +16,7 @@
 //     DEL has left, and forgets the claim.
 //
 // Only steps 1 and 4, and the kubelet's request in step 2, need the API server. A restart at
-// any point loses nothing: the [Store] says what is prepared, and the records of the plugin
+// any point loses nothing: [Config.Dir] says what is prepared, and the records of the plugin
 // say what is attached.
 //
 // The package is a module of its own: the driver of k8s.io/dynamic-resource-allocation requires

@@ -30,7 +30,7 @@ type Driver struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu sync.Mutex // held while the Store changes
+	mu sync.Mutex // held while the store changes
 
 	serving sync.Mutex // held while service changes
 	service service
@@ -63,7 +63,7 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if c.RollingUpdate != "" { // another driver may be writing
 		crashed = crashed.Add(-writeTime)
 	}
-	if err := c.Store.clean(crashed); err != nil {
+	if err := c.store().clean(crashed); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
 	if d.service.err = d.serve(ctx); d.service.err != nil {
@@ -80,7 +80,7 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 
 // Stop ends the Driver, and waits for its goroutines and for requests of the kubelet, whose
 // contexts end. The kubelet does not unprepare anything for that: claims stay prepared for the
-// next Driver with the same Store. Stop may be called again.
+// next Driver with the same Dir. Stop may be called again.
 func (d *Driver) Stop() {
 	if d == nil {
 		return
@@ -144,7 +144,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	if err := d.free(ctx, claim); err != nil {
 		return Claim{}, err
 	}
-	others, damaged, err := d.config.Store.All()
+	others, damaged, err := d.config.store().all()
 	if err != nil {
 		return Claim{}, claim.failure(err)
 	}
@@ -154,7 +154,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	if err := claim.conflict(others); err != nil {
 		return Claim{}, err
 	}
-	if err := d.config.Store.put(claim); err != nil {
+	if err := d.config.store().put(claim); err != nil {
 		return Claim{}, claim.failure(err)
 	}
 	return claim, nil
@@ -164,7 +164,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 // reserved for another pod now, and so the kubelet has lost an earlier one. It fails with
 // errInUse while the earlier pod is attached. The caller holds d.mu.
 func (d *Driver) free(ctx context.Context, claim Claim) error {
-	refs, err := d.config.Store.find(claim.UID)
+	refs, err := d.config.store().find(claim.UID)
 	if err != nil {
 		return claim.failure(err)
 	}
@@ -212,7 +212,7 @@ func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplu
 }
 
 func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject) error {
-	refs, err := d.config.Store.find(string(c.UID))
+	refs, err := d.config.store().find(string(c.UID))
 	for _, ref := range refs {
 		ref.Namespace, ref.Name = c.Namespace, c.Name
 		if err = d.config.detach(ctx, ref); err == nil {
@@ -234,7 +234,7 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 // remove removes the record of a claim, and everything that is in memory about it. The caller
 // holds d.mu.
 func (d *Driver) remove(r Ref) error {
-	if err := d.config.Store.remove(r); err != nil {
+	if err := d.config.store().remove(r); err != nil {
 		return err
 	}
 	d.writer.forget(r)

@@ -99,7 +99,7 @@ func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
 	if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], "namespaceIsolation") {
 		t.Errorf("got %v and %q", devices, failures)
 	}
-	if claims, damaged, err := n.config.Store.All(); len(claims) != 1 || damaged != nil || err != nil {
+	if claims, damaged, err := n.config.store().all(); len(claims) != 1 || damaged != nil || err != nil {
 		t.Errorf("recorded: %v, %v, %v", claims, damaged, err)
 	}
 }
@@ -186,7 +186,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	n, k, a := prepared(t)
 	damage := func() {
 		t.Helper()
-		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
 		if _, err := n.config.claims("pod-web"); !errors.Is(err, errDamaged) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
@@ -305,7 +305,7 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		"a name":       func(c *Config) { c.Name = "" },
 		"a node":       func(c *Config) { c.Node = "" },
-		"a directory":  func(c *Config) { c.Store.Dir = "" },
+		"a directory":  func(c *Config) { c.Dir = "" },
 		"a View":       func(c *Config) { c.View = nil },
 		"Records":      func(c *Config) { c.Records = nil },
 		"Network":      func(c *Config) { c.Networks = []Offer{{Network: "a"}} },

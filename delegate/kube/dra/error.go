@@ -20,7 +20,7 @@ var (
 	// errInUse is for a device, an interface or a claim that another pod or claim has.
 	errInUse = fault.New(types.ErrTryAgainLater, "in use")
 
-	// errDamaged is for a file that is not what a [Store] has written.
+	// errDamaged is for a file that is not what a store has written.
 	errDamaged = fault.New(types.ErrIOFailure, "the record is damaged")
 )
 

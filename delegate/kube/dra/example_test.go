@@ -41,7 +41,7 @@ func Example() {
 	defer view.Close()
 	driver, err := dra.Start(ctx, dra.Config{
 		Name: "net.example.com", Node: "node1", View: view,
-		Store:  dra.Store{Dir: dir + "/claims"},
+		Dir:    dir + "/claims",
 		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
 		// What the records of the plugin say:
 		Records:  func(context.Context, string) ([]dra.Record, error) { return nil, nil },

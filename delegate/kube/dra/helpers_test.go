@@ -102,7 +102,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	t.Cleanup(view.Close)
 	n.await(t, "watched", func() bool { return n.server.Watches() == 1 }) // tests count other requests
 	n.config = Config{
-		Name: driverName, Node: "node1", View: view, Ready: make(chan struct{}), Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
+		Name: driverName, Node: "node1", View: view, Ready: make(chan struct{}), Dir: filepath.Join(t.TempDir(), "claims"),
 		Records: n.records, KubeletDir: kubeletDir(t), AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}

@@ -228,7 +228,7 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	}
 	c := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
-	writing := filepath.Join(n.config.Store.Dir, ".tmp-1") // by the first driver
+	writing := filepath.Join(n.config.Dir, ".tmp-1") // by the first driver
 	nodetest.OK(t, os.WriteFile(writing, nil, 0o600))
 	third := n.config
 	third.RollingUpdate = "pod-3"
@@ -312,10 +312,10 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			default:
 				t.Error("stopped before the request has ended")
 			}
-			if claims, err := n.config.Store.Pod("pod-web"); len(claims) != 1 || err != nil {
+			if claims, err := n.config.store().pod("pod-web"); len(claims) != 1 || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
-			if claims, err := n.config.Store.Pod("pod-next"); len(claims) != 0 || err != nil {
+			if claims, err := n.config.store().pod("pod-next"); len(claims) != 0 || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
 			if _, err := (plugin{n.Driver}).PrepareResourceClaims(t.Context(), nil); err == nil {
@@ -360,7 +360,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 }
 
 // The kubelet asks again when it has waited too long: requests for the same claim may run at
-// once. What was asked for last is what the Store has.
+// once. What was asked for last is what the store has.
 func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
@@ -386,7 +386,7 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 		} else if err := unprepareClaim(t, k, a); err != nil {
 			t.Error(err)
 		}
-		if claims, damaged, err := n.config.Store.All(); len(claims) != want || damaged != nil || err != nil {
+		if claims, damaged, err := n.config.store().all(); len(claims) != want || damaged != nil || err != nil {
 			t.Errorf("%v, %v, %v", claims, damaged, err)
 		}
 	}
@@ -400,7 +400,7 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	k := n.kubelet(t)
 	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, k, a)
-	blocker := filepath.Join(n.config.Store.Dir, "pod-web_claim-b")
+	blocker := filepath.Join(n.config.Dir, "pod-web_claim-b")
 	if err := os.Mkdir(blocker, 0o700); err != nil { // no file can take this name
 		t.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	}
 	nodetest.OK(t, os.Remove(blocker))
 	mustPrepare(t, k, b)
-	if names, err := filepath.Glob(filepath.Join(n.config.Store.Dir, "*")); len(names) != 2 || err != nil {
+	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*")); len(names) != 2 || err != nil {
 		t.Errorf("left: %v, %v", names, err)
 	}
 }

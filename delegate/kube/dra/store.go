@@ -14,15 +14,13 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// A Store keeps the claims that are prepared, one file each, so that a daemon finds them
+// A store keeps the claims that are prepared, one file each, so that a daemon finds them
 // after a restart. The file POD_CLAIM, of the UIDs of the pod and the claim, has the SHA-256
 // of the rest in its first line, and then JSON. Other files are ignored.
 //
-// Several processes may read a Store. Only one may write to it at a time.
-type Store struct {
-	// Dir is the directory. It is made when the first claim is written. A missing one has
-	// no claims.
-	Dir string
+// Several processes may read a store. Only one may write to it at a time.
+type store struct {
+	dir string // made when the first claim is written; a missing one has no claims
 }
 
 // maxRecord is a limit for the size of a file: no claim has more than 32 devices, and each has
@@ -38,25 +36,30 @@ type record struct {
 	Claim   Claim `json:"claim"`
 }
 
-// Pod returns the claims of a pod, in the order of their UIDs. There are none for an empty
+// Prepared returns the claims in a [Config.Dir] that are prepared for a pod, or for all pods
+// if podUID is empty, and an error with CNI code 5 for each whose record is damaged. err is
+// set if the directory cannot be read. No Driver need be started.
+func Prepared(dir, podUID string) (claims []Claim, damaged []error, err error) {
+	return store{dir}.read(func(r Ref) bool { return podUID == "" || r.Pod == podUID })
+}
+
+// pod returns the claims of a pod, in the order of their UIDs. There are none for an empty
 // UID. It fails with CNI code 5 if the record of one of them is damaged; those of other pods
 // do not matter.
-func (s Store) Pod(uid string) ([]Claim, error) {
+func (s store) pod(uid string) ([]Claim, error) {
 	if uid == "" {
 		return nil, nil
 	}
-	claims, damaged, err := s.read(func(r Ref) bool { return r.Pod == uid })
+	claims, damaged, err := Prepared(s.dir, uid)
 	return claims, errors.Join(append(damaged, err)...)
 }
 
-// All returns all claims whose records are not damaged, and an error with CNI code 5
+// all returns all claims whose records are not damaged, and an error with CNI code 5
 // for each of the others. err is set if the directory cannot be read.
-func (s Store) All() (claims []Claim, damaged []error, err error) {
-	return s.read(func(Ref) bool { return true })
-}
+func (s store) all() (claims []Claim, damaged []error, err error) { return Prepared(s.dir, "") }
 
 // read returns the claims of the wanted files.
-func (s Store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err error) {
+func (s store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err error) {
 	err = s.visit(func(dir *durable.Dir, names []string) error {
 		for _, ref := range refs(names, wanted) {
 			c, err := load(dir, ref)
@@ -74,8 +77,8 @@ func (s Store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err
 }
 
 // visit calls do with the directory and the names of its files, unless there is none.
-func (s Store) visit(do func(dir *durable.Dir, names []string) error) error {
-	dir, err := durable.OpenDir(s.Dir, nil)
+func (s store) visit(do func(dir *durable.Dir, names []string) error) error {
+	dir, err := durable.OpenDir(s.dir, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -152,7 +155,7 @@ func checksum(text []byte) string {
 }
 
 // get returns the claim that r names. It fails with [ErrNotPrepared] if there is none.
-func (s Store) get(r Ref) (Claim, error) {
+func (s store) get(r Ref) (Claim, error) {
 	claims, damaged, err := s.read(func(other Ref) bool { return other.UID == r.UID && other.Pod == r.Pod })
 	switch {
 	case err != nil || damaged != nil:
@@ -165,12 +168,12 @@ func (s Store) get(r Ref) (Claim, error) {
 
 // put writes the record of a claim, in place of an earlier one for the same pod. It survives a
 // loss of power when put returns nil.
-func (s Store) put(c Claim) error {
+func (s store) put(c Claim) error {
 	data, err := encode(c)
 	if err != nil {
 		return err
 	}
-	dir, err := durable.MakeDir(s.Dir, nil)
+	dir, err := durable.MakeDir(s.dir, nil)
 	if err != nil {
 		return err
 	}
@@ -179,7 +182,7 @@ func (s Store) put(c Claim) error {
 }
 
 // find returns who has prepared the claim of a UID, also of records that are damaged.
-func (s Store) find(uid string) (found []Ref, err error) {
+func (s store) find(uid string) (found []Ref, err error) {
 	err = s.visit(func(_ *durable.Dir, names []string) error {
 		found = refs(names, func(r Ref) bool { return r.UID == uid })
 		return nil
@@ -189,7 +192,7 @@ func (s Store) find(uid string) (found []Ref, err error) {
 
 // remove removes the record of a claim, if there is one. After a loss of power the record may
 // be there again.
-func (s Store) remove(r Ref) error {
+func (s store) remove(r Ref) error {
 	return s.visit(func(dir *durable.Dir, _ []string) error {
 		if err := dir.Remove(fileName(r)); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -199,7 +202,7 @@ func (s Store) remove(r Ref) error {
 }
 
 // clean removes the temporary files of crashes before a time. Nobody may be writing one of them.
-func (s Store) clean(before time.Time) error {
+func (s store) clean(before time.Time) error {
 	return s.visit(func(dir *durable.Dir, names []string) error {
 		var errs []error
 		for _, name := range names {

@@ -25,9 +25,9 @@ func stored(uid, pod string) Claim {
 	}
 }
 
-func newStore(t *testing.T, claims ...Claim) Store {
+func newStore(t *testing.T, claims ...Claim) store {
 	t.Helper()
-	s := Store{Dir: filepath.Join(t.TempDir(), "state", "claims")}
+	s := store{dir: filepath.Join(t.TempDir(), "state", "claims")}
 	for _, c := range claims {
 		nodetest.OK(t, s.put(c))
 	}
@@ -39,16 +39,16 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 	a, b, c := stored("a", "pod1"), stored("b", "pod1"), stored("c", "pod2")
 	s := newStore(t, c, b, a)
 	for pod, want := range map[string][]Claim{"pod1": {a, b}, "pod2": {c}, "pod": nil, "": nil} {
-		got, err := s.Pod(pod)
+		got, err := s.pod(pod)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%q: %s %v", pod, diff, err)
 		}
 	}
-	got, damaged, err := s.All()
+	got, damaged, err := s.all()
 	if diff := cmp.Diff([]Claim{a, b, c}, got); diff != "" || damaged != nil || err != nil {
 		t.Error(diff, damaged, err)
 	}
-	if got, err := (Store{Dir: filepath.Join(t.TempDir(), "none")}).Pod("pod1"); got != nil || err != nil {
+	if got, err := (store{dir: filepath.Join(t.TempDir(), "none")}).pod("pod1"); got != nil || err != nil {
 		t.Errorf("without a directory: %v, %v", got, err)
 	}
 }
@@ -68,7 +68,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || status.Code(err) != 11 {
 		t.Error(err)
 	}
-	if entries, err := os.ReadDir(s.Dir); len(entries) > 0 || err != nil {
+	if entries, err := os.ReadDir(s.dir); len(entries) > 0 || err != nil {
 		t.Error(entries, err)
 	}
 }
@@ -121,14 +121,14 @@ func TestDamageIsThatOfOneClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t, a, b)
-			do(t, filepath.Join(s.Dir, fileName(a.Ref)))
-			if got, err := s.Pod("pod1"); !errors.Is(err, errDamaged) || got != nil {
+			do(t, filepath.Join(s.dir, fileName(a.Ref)))
+			if got, err := s.pod("pod1"); !errors.Is(err, errDamaged) || got != nil {
 				t.Errorf("got %v, %v", got, err)
 			}
-			if got, err := s.Pod("pod2"); cmp.Diff([]Claim{b}, got) != "" || err != nil {
+			if got, err := s.pod("pod2"); cmp.Diff([]Claim{b}, got) != "" || err != nil {
 				t.Errorf("the other: %v, %v", got, err)
 			}
-			got, damaged, err := s.All()
+			got, damaged, err := s.all()
 			if cmp.Diff([]Claim{b}, got) != "" || len(damaged) != 1 || err != nil {
 				t.Errorf("all: %v, %v, %v", got, damaged, err)
 			}
@@ -144,20 +144,20 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 	a := stored("a", "pod1")
 	s := newStore(t, a)
 	for _, name := range []string{"x", "_", "pod1_", "_a", ".tmp-1", "pod1_a.json", "pod1_a_b"} {
-		nodetest.OK(t, os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(s.dir, name), nil, 0o600))
 	}
-	if got, damaged, err := s.All(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
+	if got, damaged, err := s.all(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
 		t.Error(got, damaged, err)
 	}
 	nodetest.OK(t, s.clean(time.Now().Add(-time.Hour)))
-	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); err != nil {
+	if _, err := os.Lstat(filepath.Join(s.dir, ".tmp-1")); err != nil {
 		t.Error(err)
 	}
 	nodetest.OK(t, s.clean(time.Now().Add(time.Hour)))
-	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(s.dir, ".tmp-1")); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the temporary file is still there")
 	}
-	if _, err := os.Lstat(filepath.Join(s.Dir, "x")); err != nil {
+	if _, err := os.Lstat(filepath.Join(s.dir, "x")); err != nil {
 		t.Error(err)
 	}
 }

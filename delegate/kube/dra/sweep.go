@@ -27,7 +27,7 @@ func (d *Driver) sweepOften(ctx context.Context) {
 // because of them. The Driver does it from time to time. Errors of several claims are joined;
 // among them are those of damaged records, which only the kubelet can have removed.
 func (d *Driver) sweepAll(ctx context.Context) error {
-	claims, errs, err := d.config.Store.All()
+	claims, errs, err := d.config.store().all()
 	errs = append(errs, err)
 	for _, c := range claims {
 		if err := d.sweep(ctx, c); err != nil {

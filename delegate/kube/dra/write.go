@@ -35,7 +35,7 @@ func (d *Driver) Attached(podUID string, err error) {
 	if d == nil {
 		return
 	}
-	claims, e := d.config.Store.Pod(podUID)
+	claims, e := d.config.store().pod(podUID)
 	if e != nil {
 		d.log.Warn("status of claims not complete", "pod", podUID, "error", e)
 	}
@@ -55,7 +55,7 @@ func (d *Driver) Refresh() {
 	if d == nil {
 		return
 	}
-	claims, _, err := d.config.Store.All() // the damaged ones have no status to write
+	claims, _, err := d.config.store().all() // the damaged ones have no status to write
 	if err != nil {
 		d.log.Warn("status of claims not refreshed", "error", err)
 	}
@@ -75,13 +75,13 @@ type Stats struct {
 	Offered, Withdrawn int // Config.Networks
 }
 
-// Stats returns the state of the Driver. It reads the Store. Claims are not counted if that is
+// Stats returns the state of the Driver. It reads Config.Dir. Claims are not counted if that is
 // not possible.
 func (d *Driver) Stats() Stats {
 	if d == nil {
 		return Stats{}
 	}
-	claims, _, _ := d.config.Store.All() // whoever uses them reports errors
+	claims, _, _ := d.config.store().all() // whoever uses them reports errors
 	w := d.writer
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +130,7 @@ func (w *writer) forget(r Ref) {
 // run writes until ctx ends, and the queue with it. It begins with the claims that an earlier
 // process has prepared.
 func (w *writer) run(ctx context.Context) {
-	claims, _, err := w.driver.config.Store.All() // the damaged ones have their own message
+	claims, _, err := w.driver.config.store().all() // the damaged ones have their own message
 	if err != nil {
 		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
 	}
@@ -189,7 +189,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	config := w.driver.config
-	claim, err := config.Store.get(ref)
+	claim, err := config.store().get(ref)
 	if errors.Is(err, ErrNotPrepared) {
 		w.forget(ref)
 		return nil

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -31,7 +32,7 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error
 		return nil
 	}
 	config := dra.Config{
-		Name: d.Driver, Node: c.conf.Node, View: c.view, Ready: c.ready, Store: dra.Store{Dir: c.conf.ClaimDir},
+		Name: d.Driver, Node: c.conf.Node, View: c.view, Ready: c.ready, Dir: c.conf.ClaimDir,
 		AllowedTypes: d.AllowedTypes, Records: c.recordsOfPod, Networks: d.Networks, Network: c.offered,
 		KubeletDir: c.conf.Root.OnNode(c.conf.KubeletDir), Resolve: c.conf.Root.Resolve,
 		RollingUpdate: d.podUID, Logger: c.log,
@@ -139,8 +140,11 @@ var errNoDRA = types.NewError(types.ErrTryAgainLater, `its networks need "dra" i
 // noClaims fails for a pod that has claims, which a daemon without dra cannot attach: the pod must
 // not start without its networks.
 func (c *Cluster) noClaims(_ context.Context, p nad.Pod) ([]multinet.Claimed, error) {
-	prepared, err := dra.Store{Dir: c.conf.ClaimDir}.Pod(p.UID)
-	if err != nil || len(prepared) == 0 {
+	if p.UID == "" {
+		return nil, nil
+	}
+	prepared, damaged, err := dra.Prepared(c.conf.ClaimDir, p.UID)
+	if err = errors.Join(append(damaged, err)...); err != nil || len(prepared) == 0 {
 		return nil, err
 	}
 	return nil, fmt.Errorf("claim %v: %w", prepared[0].Ref, errNoDRA)
@@ -148,7 +152,7 @@ func (c *Cluster) noClaims(_ context.Context, p nad.Pod) ([]multinet.Claimed, er
 
 // warnOfClaims logs that claims are prepared which nobody can release, since there is no dra.
 func (c *Cluster) warnOfClaims(ctx context.Context) {
-	prepared, damaged, err := dra.Store{Dir: c.conf.ClaimDir}.All()
+	prepared, damaged, err := dra.Prepared(c.conf.ClaimDir, "")
 	if n := len(prepared) + len(damaged); n > 0 || err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, `ResourceClaims are prepared, but "dra" is not in the configuration: their pods cannot start, and the kubelet cannot release them`,
 			slog.Int("claims", n), slog.String("directory", c.conf.ClaimDir), slog.Any("error", err))
