@@ -120,31 +120,24 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 // the network with the first error.
 func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
 	c, err := configOf(process, asked, cluster)
-	if err != nil {
-		return netconf.Network{}, err
+	var n netconf.Network
+	switch {
+	case err != nil:
+	case strings.Contains(network, "/"):
+		var ref nad.Ref
+		if ref, err = nad.ParseRef(network, ""); err == nil {
+			n, _, err = c.find(ctx, choice{use: nad.Claimed, ref: ref})
+		}
+	default:
+		n, err = c.inConfDir(network)
+		if err == nil {
+			n, err = c.call.Complete(n)
+		}
 	}
-	n, err := c.offered(ctx, network)
 	if err != nil {
 		return netconf.Network{}, err
 	}
 	return n, c.call.Manager.Status(ctx, []netconf.Network{n})
-}
-
-// offered returns the network of that name.
-func (c *config) offered(ctx context.Context, name string) (netconf.Network, error) {
-	if !strings.Contains(name, "/") {
-		n, err := c.inConfDir(name)
-		if err == nil {
-			n, err = c.call.Complete(n)
-		}
-		return n, err
-	}
-	ref, err := nad.ParseRef(name, "")
-	if err != nil {
-		return netconf.Network{}, err
-	}
-	n, _, err := c.find(ctx, choice{use: nad.Claimed, ref: ref})
-	return n, err
 }
 
 // PodOf returns the pod of a recorded container, as the runtime named it in the ADD.

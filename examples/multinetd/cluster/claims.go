@@ -55,14 +55,6 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error
 	return nil
 }
 
-// claimsServed returns why claims are not served.
-func (c *Cluster) claimsServed() error {
-	if err := c.driver.Err(); err != nil {
-		return fmt.Errorf("ResourceClaims: %w", err)
-	}
-	return nil
-}
-
 // offered is [dra.Config.Network].
 func (c *Cluster) offered(ctx context.Context, name string) (netconf.Network, error) {
 	asked := c.Multinet()

@@ -213,7 +213,10 @@ func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 		}
 	}
 	if missing == nil {
-		return true, c.claimsServed()
+		if err = c.driver.Err(); err != nil {
+			err = fmt.Errorf("ResourceClaims: %w", err)
+		}
+		return true, err
 	}
 	return c.mirrored || time.Since(c.started) > grace, fmt.Errorf("not synced with the Kubernetes API: %s", strings.Join(missing, ", "))
 }

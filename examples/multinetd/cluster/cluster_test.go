@@ -131,7 +131,7 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace","startupTaint":"a.io/b"}`,
 			want: func(c *Config) {
 				*c = Config{
-					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusRate: 2.5, StatusFor: Selected,
+					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusRate: 2.5, StatusFor: statusForSelected,
 					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k", StartupTaint: "a.io/b",
 				}
 			},

@@ -27,13 +27,13 @@ type Config struct {
 	StatusPolicy  kube.StatusPolicy
 	StatusTimeout multinet.Duration // how long an ADD waits for its status
 	StatusRate    float64           // statuses per second; 0 means the default of kube
-	StatusFor     StatusFor
-	Events        string // eventsBrief, eventsFull or eventsOff
+	StatusFor     string            // whose status is written: statusForAll or statusForSelected
+	Events        string            // eventsBrief, eventsFull or eventsOff
 
 	// Reconcile keeps running pods in step with the networks that they select.
 	// OnChange says what becomes of an attachment if only its options change.
 	Reconcile bool
-	OnChange  OnChange
+	OnChange  string
 
 	NADWait, PodWait, MaxViewAge multinet.Duration
 
@@ -63,37 +63,24 @@ type Config struct {
 	Self      nad.Pod // the daemon's own; zero if it is not known
 }
 
-// Which Events there are.
+// Values of keys.
 const (
 	eventsBrief = "brief" // one AddedInterface for each ADD
 	eventsFull  = "full"  // one AddedInterface for each interface
 	eventsOff   = "off"
-)
 
-// StatusFor says whose status is written.
-type StatusFor string
+	statusForAll      = "all"
+	statusForSelected = "selected" // of pods with more networks than the primary
 
-// Whose status is written.
-const (
-	All      StatusFor = "all"
-	Selected StatusFor = "selected" // of pods with more networks than the primary
-)
-
-// OnChange says what becomes of the attachment of a running pod if the pod asks for the
-// same network with other options.
-type OnChange string
-
-// What becomes of it.
-const (
-	Ignore  OnChange = "ignore"  // it stays as it is
-	Replace OnChange = "replace" // it is made again if the pod names its interface
+	onChangeIgnore  = "ignore"  // the attachment stays as it is
+	onChangeReplace = "replace" // it is made again if the pod names its interface
 )
 
 // DefaultConfig returns the defaults of all keys.
 func DefaultConfig() Config {
 	return Config{
-		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: eventsBrief,
-		OnChange: Ignore,
+		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: statusForAll, Events: eventsBrief,
+		OnChange: onChangeIgnore,
 		NADWait:  multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
 		KubeletDir: "/var/lib/kubelet",
 	}
@@ -116,9 +103,9 @@ func (c *Config) Check() error {
 		daemon.Absolute("kubeconfig", c.Kubeconfig),
 		daemon.Absolute("kubeletDir", c.KubeletDir),
 		daemon.OneOf("statusPolicy", c.StatusPolicy, kube.StatusWait, kube.StatusAsync, kube.StatusRequire),
-		daemon.OneOf("statusFor", c.StatusFor, All, Selected),
+		daemon.OneOf("statusFor", c.StatusFor, statusForAll, statusForSelected),
 		daemon.OneOf("events", c.Events, eventsOff, eventsBrief, eventsFull),
-		daemon.OneOf("onChange", c.OnChange, Ignore, Replace),
+		daemon.OneOf("onChange", c.OnChange, onChangeIgnore, onChangeReplace),
 		daemon.NotNegative("statusRate", c.StatusRate),
 		daemon.NotNegative("statusTimeout", time.Duration(c.StatusTimeout)),
 		daemon.NotNegative("nadWait", time.Duration(c.NADWait)),

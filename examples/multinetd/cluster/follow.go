@@ -27,7 +27,7 @@ func (c *Cluster) Reconcile(ctx context.Context) {
 	if c.follow == nil {
 		return
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "running pods follow their annotation", slog.String("annotation", nad.NetworksAnnotation), slog.String("onChange", string(c.conf.OnChange)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "running pods follow their annotation", slog.String("annotation", nad.NetworksAnnotation), slog.String("onChange", c.conf.OnChange))
 	c.follow.run(ctx)
 }
 
@@ -105,7 +105,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
-	done, err := multinet.Reconcile(ctx, c.plugin.Process(ctx), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == Replace)
+	done, err := multinet.Reconcile(ctx, c.plugin.Process(ctx), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {

@@ -93,7 +93,7 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	}
 	// A container that was taken over from another program, or attached by a version that
 	// recorded no origins, keeps the status that it has.
-	s.IfWritten = !ours || c.conf.StatusFor == Selected && count == 1
+	s.IfWritten = !ours || c.conf.StatusFor == statusForSelected && count == 1
 	return s, nil
 }
 
