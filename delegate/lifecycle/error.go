@@ -27,15 +27,14 @@ var (
 	// it cannot be recorded. Code 7.
 	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan", nil}
 
-	// ErrNoList means that GC received no list of valid attachments, and so
-	// deletes nothing: code 7. Container runtimes send the list; "cnitool gc"
-	// does not.
-	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`, nil}
-
 	// ErrSuperseded is the cause of an ADD's context when a DEL of the same
 	// attachment cancels the ADD: code 11.
 	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "cancelled by a DEL of the same attachment", nil}
 )
+
+// errNoList means that GC received no list of valid attachments, and so deletes nothing.
+// Container runtimes send the list; "cnitool gc" does not.
+var errNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`, nil}
 
 // errVanished means that there is no running container to be reconciled.
 var errVanished error = &codedError{types.ErrInvalidNetworkConfig, "the network namespace of the container is gone", ErrNotAdded}

@@ -28,7 +28,7 @@ func TestSentinelsHaveTheirCodesHoweverWrapped(t *testing.T) {
 		"added":              {ErrAdded, 7},
 		"not added":          {ErrNotAdded, 7},
 		"plan, explained":    {fmt.Errorf("x: %w", fmt.Errorf("%w: y", ErrPlan)), 7},
-		"no list":            {ErrNoList, 7},
+		"no list":            {errNoList, 7},
 		"superseded":         {fmt.Errorf("x: %w", ErrSuperseded), 11},
 		"corrupt":            {&scratch.Error{Err: scratch.ErrCorrupt}, 5},
 		"wrapped by another": {&scratch.Error{Err: ErrPlan}, 5},

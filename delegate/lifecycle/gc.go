@@ -39,7 +39,7 @@ type Collection struct {
 // GC removes the attachments of c.Network that are recorded and not valid. Then
 // it runs the GC of the delegated plugins with the attachments that remain.
 //
-// Without a list of valid attachments GC fails with [ErrNoList] and removes
+// Without a list of valid attachments GC fails with code 7 and removes
 // nothing. It removes stale attachments as Del does. It keeps records that were
 // made or changed since it started.
 //
@@ -79,7 +79,7 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 		return g.fail(err)
 	}
 	if c.Valid == nil {
-		return g.fail(ErrNoList)
+		return g.fail(errNoList)
 	}
 	for _, a := range c.Valid {
 		g.valid[a] = true

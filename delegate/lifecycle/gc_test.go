@@ -384,7 +384,7 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	calls := n.trace()
 	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
 	nodetest.Code(t, err, 7)
-	nodetest.Is(t, err, ErrNoList)
+	nodetest.Is(t, err, errNoList)
 	nodetest.Says(t, err, `network "multi": no list of valid attachments`, `GC needs "cni.dev/valid-attachments"`)
 	for _, bad := range []string{"", "../x"} {
 		nodetest.Code(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)

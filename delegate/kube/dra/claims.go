@@ -30,7 +30,7 @@ const askTimeout = time.Second
 //
 // names are the claims that the pod certainly has, if somebody knows them. The kubelet has had
 // them prepared before the ADD; a record of that may be lost nevertheless. So Claims asks the API
-// server about those that are not prepared, once, and fails with [ErrNotPrepared] if one of them
+// server about those that are not prepared, once, and fails with CNI code 11 if one of them
 // is allocated to the driver. If the API server does not answer, what is prepared decides: pods
 // without claims, and with those of other drivers, start during an outage, at the usual speed.
 func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Claim, error) {
@@ -74,12 +74,12 @@ func (d *Driver) allocated(ctx context.Context, r Ref) (bool, error) {
 // notPrepared is the error for a claim that is not prepared, perhaps because of err.
 func (r Ref) notPrepared(err error) error {
 	if err == nil {
-		return r.failure(ErrNotPrepared)
+		return r.failure(errNotPrepared)
 	}
-	return r.failure(fmt.Errorf("%w: %w", ErrNotPrepared, err))
+	return r.failure(fmt.Errorf("%w: %w", errNotPrepared, err))
 }
 
-// Held fails with [ErrNotPrepared] if one of the claims that the pod p has been attached to was
+// Held fails with CNI code 11 if one of the claims that the pod p has been attached to was
 // released since [Driver.Claims] has returned it: the release has not seen what was attached
 // later, and others may get the device. Call it at the end of the ADD, which is then undone.
 func (d *Driver) Held(p nad.Pod, added []delegate.Attached) error {

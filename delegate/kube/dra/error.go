@@ -6,9 +6,9 @@ import (
 	"github.com/metacni/metacni/internal/fault"
 )
 
-// ErrNotPrepared is returned for a claim without a record. CNI code 11: the kubelet prepares the
+// errNotPrepared is returned for a claim without a record. CNI code 11: the kubelet prepares the
 // claims of a pod before it creates the pod.
-var ErrNotPrepared = fault.New(types.ErrTryAgainLater, "not prepared")
+var errNotPrepared = fault.New(types.ErrTryAgainLater, "not prepared")
 
 // Errors of claims that cannot be prepared, read or released. Each names the claim.
 var (

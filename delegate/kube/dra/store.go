@@ -154,14 +154,14 @@ func checksum(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// get returns the claim that r names. It fails with [ErrNotPrepared] if there is none.
+// get returns the claim that r names. It fails with CNI code 11 if there is none.
 func (s store) get(r Ref) (Claim, error) {
 	claims, damaged, err := s.read(func(other Ref) bool { return other.UID == r.UID && other.Pod == r.Pod })
 	switch {
 	case err != nil || damaged != nil:
 		return Claim{}, errors.Join(append(damaged, err)...)
 	case len(claims) == 0:
-		return Claim{}, r.failure(ErrNotPrepared)
+		return Claim{}, r.failure(errNotPrepared)
 	}
 	return claims[0], nil
 }

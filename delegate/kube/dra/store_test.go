@@ -65,7 +65,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 	for range 2 {
 		nodetest.OK(t, s.remove(a.Ref))
 	}
-	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || status.Code(err) != 11 {
+	if _, err := s.get(a.Ref); !errors.Is(err, errNotPrepared) || status.Code(err) != 11 {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(s.dir); len(entries) > 0 || err != nil {

@@ -190,7 +190,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	defer cancel()
 	config := w.driver.config
 	claim, err := config.store().get(ref)
-	if errors.Is(err, ErrNotPrepared) {
+	if errors.Is(err, errNotPrepared) {
 		w.forget(ref)
 		return nil
 	}
