@@ -155,38 +155,22 @@ func (w *world) known(t *testing.T, pods float64) {
 	})
 }
 
-// Where the runtime passes no annotations, the API server has them: those of the very
-// pod. An ADD of a pod that is not there has to be tried again, and attaches nothing.
+// Where the runtime passes no annotations, the API server has them. An ADD of a pod that is not
+// there has to be tried again, and attaches nothing.
 func TestAnnotationsOfTheAPI(t *testing.T) {
 	t.Parallel()
 	w := inCluster(t, fromAPI+`,"events":"off"`).start(t)
-	one, recreated, gone, static := w.pod(t, "one"), w.pod(t, "recreated"), w.pod(t, "gone"), w.pod(t, "static")
+	one, gone := w.pod(t, "one"), w.pod(t, "gone")
 	w.selecting("one", "blue")
 	kubetest.Delete[corev1.Pod](w.api, "ns", "gone")
-	kubetest.Delete[corev1.Pod](w.api, "ns", "recreated")
-	w.pod(t, "recreated")
-	w.selecting("static", "blue", func(p *corev1.Pod) {
-		p.Annotations["kubernetes.io/config.mirror"], p.Annotations["kubernetes.io/config.source"] = "hash", "file"
-	})
-	static.Args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=static;K8S_POD_UID=hash"
-	w.known(t, 3)
-	for name, tt := range map[string]struct {
-		args *skel.CmdArgs
-		code uint
-	}{"one": {one, 0}, "static": {static, 0}, "recreated": {recreated, 11}, "gone": {gone, 11}} {
-		want(t, name, w.command(t, "ADD", tt.args, bridge), tt.code, "pod ns/"+name)
-		if got := w.status(name); (got == blueStatus) != (tt.code == 0) {
-			t.Errorf("%s has the status %s", name, got)
-		}
+	w.known(t, 1)
+	want(t, "ADD", w.command(t, "ADD", one, bridge), 0, "")
+	if got := w.status("one"); got != blueStatus {
+		t.Errorf("status %s", got)
 	}
-	live := w.fake.Live()
-	if len(live) != 4 {
-		t.Errorf("attached: %q", live)
-	}
-	for _, a := range []*skel.CmdArgs{one, static, recreated, gone} {
-		want(t, "DEL", w.command(t, "DEL", a, bridge), 0, "")
-	}
-	w.clean(t)
+	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
+	want(t, "ADD of a pod that is not there", w.command(t, "ADD", gone, bridge), 11, "pod ns/gone")
+	w.wantTrace(t)
 }
 
 // A pod in the network of its node gets no networks, and an Event says so.
@@ -312,30 +296,6 @@ func TestDaemonStartsDuringAnOutage(t *testing.T) {
 			w.clean(t)
 		})
 	}
-}
-
-// A daemon that starts while the API is away takes the definitions that the previous one
-// has copied to nadDir, and is ready.
-func TestMirrorServesWhileTheAPIIsAway(t *testing.T) {
-	t.Parallel()
-	keys := impatient + `,"events":"off","nadDir":"$DIR/nads"`
-	w := inCluster(t, keys).start(t)
-	w.until(t, "the mirror is written", func() bool {
-		copies, _ := filepath.Glob(filepath.Join(w.dir, "nads", "*", "*.conf"))
-		return len(copies) == 3
-	})
-	nodetest.OK(t, w.stop())
-	w.api.Stop()
-	next := w.next(t, keys)
-	next.startUnsynced(t)
-	if code, text := next.get(t, "/readyz?verbose"); code != 200 || !strings.Contains(text, "not synced") {
-		t.Errorf("/readyz: %d %s", code, text)
-	}
-	a := next.args("")
-	a.Args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=one;K8S_POD_UID=u1"
-	want(t, "ADD", next.command(t, "ADD", a, annotated("blue")), 0, "")
-	want(t, "ADD of what the mirror does not have", next.command(t, "ADD", next.pod(t, "two"), annotated("green")), 11, "NAD ns/green")
-	next.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
 }
 
 // An ADD that fails for a reason that users can mend is an Event on the pod. A definition
