@@ -89,20 +89,17 @@ func build(ctx context.Context, dir string, stderr io.Writer) error {
 	}
 	root := strings.TrimSpace(string(found))
 	const plugins = "github.com/containernetworking/plugins/plugins/"
-	for _, b := range []struct {
-		module   string
-		packages []string
-	}{
-		{root, []string{"./examples/multinet"}},
-		{filepath.Join(root, "internal", "e2e"), []string{
+	for module, packages := range map[string][]string{
+		root: {"./examples/multinet"},
+		filepath.Join(root, "internal", "e2e"): {
 			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
-		}},
+		},
 	} {
-		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)
+		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, packages...)
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Stderr = b.module, stderr
+		cmd.Dir, cmd.Stderr = module, stderr
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("build %s: %w", strings.Join(b.packages, " "), err)
+			return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
 		}
 	}
 	return nil

@@ -238,7 +238,7 @@ func TestAnnotationsThatNobodyPasses(t *testing.T) {
 		{"", 0, ""},
 		{"runtime", 7, `"io.kubernetes.cri.pod-annotations":true`},
 		{"api", 7, "daemon"},
-		{"kubelet", 6, "auto, runtime and api"},
+		{"kubelet", 7, "auto, runtime and api"},
 	} {
 		h := newHost(t, "1.0.0")
 		err := h.run(t, "ADD", keys(bridge, `"annotations":"`+tt.source+`"`), podOf("a"))

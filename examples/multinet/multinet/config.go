@@ -58,8 +58,8 @@ type config struct {
 
 	// The networks that pods select.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
-	Annotations   annotationSource           `json:"annotations"`
-	MaxSelections maxSelections              `json:"maxSelections"`
+	Annotations   string                     `json:"annotations"` // fromEither, which "" means too, fromRuntime or fromCluster
+	MaxSelections *int                       `json:"maxSelections"`
 	NADDir        string                     `json:"nadDir"`
 	LegacyArgs    *bool                      `json:"legacyArgs"`
 	DeviceInfoDir string                     `json:"deviceInfoDir"`
@@ -84,6 +84,7 @@ type config struct {
 	cluster Cluster
 	pod     nad.Pod // of the container, if it has one
 	policy  nad.Policy
+	most    int // networks that a pod may select; 0 means the default of netconf
 }
 
 // readConfig reads the configuration of c. It fails as an ADD does if a key is not
@@ -102,6 +103,14 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		}
 	}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
+	if !slices.Contains([]string{"", fromEither, fromRuntime, fromCluster}, conf.Annotations) {
+		return nil, c.Invalid("annotations", fmt.Errorf("%q is none of %s, %s and %s", conf.Annotations, fromEither, fromRuntime, fromCluster))
+	}
+	if n := conf.MaxSelections; n != nil {
+		if conf.most = *n; *n < 1 || *n > mostSelections {
+			return nil, c.Invalid("maxSelections", fmt.Errorf("not a whole number from 1 to %d", mostSelections))
+		}
+	}
 	if conf.LegacyArgs == nil {
 		legacy := legacyArgs(c)
 		conf.LegacyArgs = &legacy
@@ -150,39 +159,12 @@ func Keys() []string {
 	return keys
 }
 
-// An annotationSource says where the annotations of pods come from.
-type annotationSource string
-
+// Where the annotations of pods come from.
 const (
-	fromEither  annotationSource = "auto" // the runtime, if it passes them, or else the cluster
-	fromRuntime annotationSource = "runtime"
-	fromCluster annotationSource = "api"
+	fromEither  = "auto" // the runtime, if it passes them, or else the cluster
+	fromRuntime = "runtime"
+	fromCluster = "api"
 )
-
-// UnmarshalText accepts the constants. Without the key the value is empty, which means
-// fromEither.
-func (s *annotationSource) UnmarshalText(text []byte) error {
-	*s = annotationSource(text)
-	if !slices.Contains([]annotationSource{"", fromEither, fromRuntime, fromCluster}, *s) {
-		return fmt.Errorf("%q is none of %s, %s and %s", *s, fromEither, fromRuntime, fromCluster)
-	}
-	return nil
-}
-
-// maxSelections is how many networks a pod may select. Without the key it is 0, which means
-// the default of [netconf.ParseSelection].
-type maxSelections int
-
-// UnmarshalJSON accepts 1 to mostSelections.
-func (m *maxSelections) UnmarshalJSON(text []byte) error {
-	n := 0
-	if err := json.Unmarshal(text, &n); err != nil || n < 1 || n > mostSelections {
-		why := fmt.Errorf("not a whole number from 1 to %d", mostSelections)
-		return &netconf.Error{Kind: netconf.ErrInvalid, Err: why}
-	}
-	*m = maxSelections(n)
-	return nil
-}
 
 // allowedTypes are the types that plugins may have: those of the networks in the
 // configuration, and those of the networks that pods select. None means all.

@@ -18,7 +18,7 @@ func (c *config) asked(annotations map[string]string) (primary *choice, selected
 	if err != nil {
 		return nil, nil, err
 	}
-	selections, err := parseSelections(annotations, c.MaxSelections)
+	selections, err := parseSelections(annotations, c.most)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,8 +110,8 @@ func Selected(annotations map[string]string) ([]netconf.Selection, error) {
 	return parseSelections(annotations, mostSelections)
 }
 
-func parseSelections(annotations map[string]string, most maxSelections) ([]netconf.Selection, error) {
-	all, err := netconf.ParseSelectionN(annotations[nad.NetworksAnnotation], int(most))
+func parseSelections(annotations map[string]string, most int) ([]netconf.Selection, error) {
+	all, err := netconf.ParseSelectionN(annotations[nad.NetworksAnnotation], most)
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
 	}

@@ -106,7 +106,7 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 
 // selected returns the networks that the pod with the record r selects. It looks up none.
 func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]lifecycle.Wanted, error) {
-	selections, err := parseSelections(annotations, c.MaxSelections)
+	selections, err := parseSelections(annotations, c.most)
 	if err != nil {
 		return nil, err
 	}
