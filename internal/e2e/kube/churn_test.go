@@ -12,9 +12,7 @@ import (
 // statuses are right in the end, and nothing is left.
 func TestPodsComeAndGoWhileDaemonAndAPIServerFail(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, impatient())
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, impatient())
 	eventually(t, func() bool { return len(glob(t, n.file("nads", n.namespace, "blue.conf*"))) == 1 })
 	const streams = 3
 	done := make(chan struct{}) // for each sandbox that was replaced

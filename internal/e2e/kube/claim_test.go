@@ -220,9 +220,7 @@ func TestContainersSeeWhatTheirClaimsAreAttachedTo(t *testing.T) {
 	if text := string(n.read(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)); !strings.Contains(text, `"net1"`) || !strings.Contains(text, address+"/24") {
 		t.Errorf("not %s: %s", data, text)
 	}
-	n.ok("DEL", s)
-	n.unprepare(c)
-	n.wantReleased(resourceClaims{c}, s)
+	n.released(s, c)
 }
 
 // The node publishes its networks as devices, with their plugins and attributes. One whose
@@ -266,9 +264,7 @@ func TestDevicesAreWithdrawnWhileTheirNetworksAreNotReady(t *testing.T) {
 	n.published("lonely", "shared")
 	n.undefine(n.namespace, "lonely")
 	n.published("shared")
-	n.ok("DEL", s)
-	n.unprepare(c)
-	n.wantReleased(resourceClaims{c}, s)
+	n.released(s, c)
 }
 
 // Without the right that API servers require since 1.36, everything works but the status. The
@@ -288,9 +284,7 @@ func TestOnlyTheStatusNeedsTheRightOfTheDriver(t *testing.T) {
 	}
 	n.grantClaims(allClaimRights)
 	n.wantAttached(c, s, "eth0", "net1")
-	n.ok("DEL", s)
-	n.unprepare(c)
-	n.wantReleased(resourceClaims{c}, s)
+	n.released(s, c)
 	if len(n.gate.made(http.MethodPatch+" /apis/resource.k8s.io")) > 0 {
 		t.Error("a claim is patched: the API server refuses that for some forms of parameters")
 	}
@@ -344,9 +338,7 @@ func TestEveryFormOfParametersReachesThePluginAndGetsAStatus(t *testing.T) {
 					t.Errorf("%s: the plugin gets another value (-want +got):\n%s", key, diff)
 				}
 			}
-			n.ok("DEL", s)
-			n.unprepare(c)
-			n.wantReleased(resourceClaims{c}, s)
+			n.released(s, c)
 		})
 	}
 }
@@ -391,9 +383,7 @@ func TestParametersAtTheLimitOfTheServer(t *testing.T) {
 	s, c := n.one("longest", sized(resourcev1.OpaqueParametersMaxLength))
 	n.ok("ADD", s)
 	n.wantAttached(c, s, "eth0", "net1")
-	n.ok("DEL", s)
-	n.unprepare(c)
-	n.wantReleased(resourceClaims{c}, s)
+	n.released(s, c)
 }
 
 // A claim that cannot be had is refused, and harms no other one of the same request.

@@ -87,9 +87,7 @@ func TestShortNamesOfDefinitions(t *testing.T) {
 // detached as they were attached.
 func TestEditedDefinitionConcernsNewContainersAlone(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, nil)
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, nil)
 	blue := n.namespace + "/blue"
 	old, next := n.pod("old", "blue"), n.pod("next", "blue")
 	n.ok("ADD", old)

@@ -190,6 +190,14 @@ func (n *driverNode) interfaces(s *sandbox) (names []string) {
 	return names
 }
 
+// released has the pod of s deleted and its claim released, of which nothing may be left.
+func (n *driverNode) released(s *sandbox, c *resourcev1.ResourceClaim) {
+	n.t.Helper()
+	n.ok("DEL", s)
+	n.unprepare(c)
+	n.wantReleased([]*resourcev1.ResourceClaim{c}, s)
+}
+
 // wantReleased fails unless nothing is left of claims and sandboxes, and of all others. It
 // finds what is prepared by the UIDs in the names of files.
 func (n *driverNode) wantReleased(claims []*resourcev1.ResourceClaim, sandboxes ...*sandbox) {

@@ -56,6 +56,16 @@ type node struct {
 	ids    atomic.Int32
 }
 
+// readyNode makes a node of the world whose daemon is ready, with the definition blue in its
+// namespace. keys are added to the daemon's file.
+func readyNode(t *testing.T, keys object) *node {
+	t.Helper()
+	n := newNode(t, world(t).Server, keys)
+	n.define(n.namespace, "blue", 1)
+	n.ready()
+	return n
+}
+
 // newNode makes a node of the world, without starting its daemon. keys are added to the
 // daemon's file.
 func newNode(t *testing.T, s *server.Server, keys object) *node {

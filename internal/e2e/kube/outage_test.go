@@ -193,9 +193,7 @@ func TestOutageWithARuntimeThatPassesNoAnnotations(t *testing.T) {
 // status, has its successor write it.
 func TestKilledBetweenRecordAndStatus(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, object{"statusTimeout": "1m"})
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, object{"statusTimeout": "1m"})
 	n.gate.breakIt(fault{method: http.MethodPatch, swallow: true})
 	s := n.pod("one", "blue")
 	var add error // which still waits for the status

@@ -18,9 +18,7 @@ import (
 // that the API server is asked for is to write these two. DEL asks for nothing.
 func TestPodCostsOnePatchAndOneEvent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, nil)
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, nil)
 	s := n.pod("one", "blue")
 	n.ok("ADD", s)
 	if !n.right(s, "multi", n.namespace+"/blue") { // the ADD has waited for it
@@ -61,9 +59,7 @@ func (n *node) events(pod *corev1.Pod) (reasons []string) {
 // The DEL of the old one comes late and does not change it.
 func TestRecreatedPodHasItsOwnStatus(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, nil)
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, nil)
 	first := n.pod("web-0", "blue")
 	n.ok("ADD", first)
 	n.wantRight(first, "multi", n.namespace+"/blue")
@@ -84,9 +80,7 @@ func TestRecreatedPodHasItsOwnStatus(t *testing.T) {
 // The status of a pod that is written late never goes to the next pod of its name.
 func TestLateStatusOfADeletedPodIsDropped(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, object{"statusPolicy": "async", "events": "off"})
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, object{"statusPolicy": "async", "events": "off"})
 	n.gate.breakIt(fault{method: http.MethodPatch, swallow: true})
 	first := n.pod("web-0", "blue")
 	n.ok("ADD", first)
@@ -108,9 +102,7 @@ func TestLateStatusOfADeletedPodIsDropped(t *testing.T) {
 // The status of a pod with two sandboxes is that of the newer one.
 func TestStatusIsThatOfTheNewerSandbox(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, nil)
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, nil)
 	old := n.pod("one", "blue")
 	n.ok("ADD", old)
 	n.wantRight(old, "multi", n.namespace+"/blue")
@@ -303,9 +295,7 @@ func TestStatusOfAPodOnAnotherNodeIsNeverWritten(t *testing.T) {
 // status in the API differs from the records.
 func TestOperatorComparesRecordsWithTheAPI(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, world(t).Server, nil)
-	n.define(n.namespace, "blue", 1)
-	n.ready()
+	n := readyNode(t, nil)
 	s := n.pod("one", "blue")
 	n.ok("ADD", s)
 	pod, network := n.namespace+"/one", n.namespace+"/blue"
