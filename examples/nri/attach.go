@@ -131,7 +131,10 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 			}
 			return named, err
 		},
-		Report: func(ctx context.Context, _ []delegate.Attached) error {
+		Report: func(ctx context.Context, added []delegate.Attached) error {
+			if err := o.driver.Held(podIn(s), added); err != nil {
+				return err
+			}
 			if err := o.driver.UpdateMetadata(ctx, s.GetUid()); err != nil {
 				o.log.WarnContext(ctx, "containers do not see what their claims are attached to", slog.Any("err", err))
 			}

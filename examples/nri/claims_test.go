@@ -331,6 +331,29 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 	}
 }
 
+// A claim that is released when its pod is being attached is not attached: another pod may have
+// its device.
+func TestClaimReleasedDuringTheADDIsNotAttached(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	var during atomic.Pointer[func()]
+	x := plugins()
+	p := c.startWith(x, func(p *Plugin) {
+		p.InterfaceNames = func(string) ([]string, error) {
+			if do := during.Load(); do != nil {
+				(*do)()
+			}
+			return nil, nil
+		}
+	})
+	o := c.prepared("s1", "uid-1", inline("b", ""))
+	release := func() { nodetest.OK(t, c.unprepare(o)) }
+	during.Store(&release)
+	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "")), "claim shop/s1: not prepared: the kubelet has released it during the ADD", "code 11")
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD b net1", "DEL b net1"})
+	nodetest.Equal(t, "records", p.records(), nil)
+}
+
 // A claim that contradicts the pod, or that cannot be had, is refused before any plugin runs.
 // The error names it.
 func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
