@@ -43,16 +43,14 @@
 // object in a line. Batches are not used, and unknown keys of results are ignored.
 // This is version 3; the host refuses others, with a reason. The host calls:
 //
-//	register     {"version":3,"requests":true}: who the resident is. The result is
+//	register     {"version":3}: who the resident is. The result is
 //	             {"version":3,"index":"10","name":"static","types":["static"]}.
-//	             "requests" says whether the host takes requests.
 //	refused      {"reason":"..."}: the connection is closed after the answer.
 //	synchronize  {"known":[...]}: the current attachments.
 //	cni          {"type":"static","env":{...},"config":"..."}: a command; config is
 //	             stdin. The result is stdout. Both are base64.
 //	cancel       ["7"]: cancels the call with this ID, which is still answered.
 //	             This is a notification.
-//	ping         is answered.
 //
 // The resident calls:
 //
@@ -62,9 +60,8 @@
 //
 // The data of an error is the error object of CNI.
 //
-// A message to the host has up to 8 MiB, and 32 KiB before the registration. The host
-// disconnects a resident whose messages are longer or not JSON objects, and one that
-// does not read its messages.
+// A message to the host has up to 8 MiB. The host disconnects a resident whose messages
+// are longer or not JSON objects, and one that does not read its messages.
 //
 // # Limits
 //

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/creachadair/jrpc2"
@@ -16,11 +15,9 @@ import (
 type entry struct {
 	Status // when it connected, without Info unless launched; for later see stage and gone
 	*link
-	client  *jrpc2.Client
-	settled func(error)   // called once: with nil when it serves, otherwise with the reason
-	bury    func()        // ends its process; nil if the host has not launched it
-	ended   chan struct{} // closed when its connection and process have ended
-	late    atomic.Int32  // timeouts in a row
+	client *jrpc2.Client
+	bury   func()       // ends its process; nil if the host has not launched it
+	late   atomic.Int32 // timeouts in a row
 
 	// Protected by table.mu.
 	stage stage
@@ -69,17 +66,4 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 		return fmt.Errorf("%w: %w", errLost, e.why())
 	}
 	return types.NewError(types.ErrInternal, fmt.Sprintf("invalid answer: %.200s", err), "")
-}
-
-// watch closes the connection when two pings in a row are not answered. One may have
-// been missed while this process was stopped.
-func (e *entry) watch(ctx context.Context, interval time.Duration) {
-	for missed := 0; missed < 2 && pause(e.done, interval); missed++ {
-		pinging, cancel := context.WithTimeout(ctx, interval)
-		if err := e.call(pinging, methodPing, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
-			missed = -1
-		}
-		cancel()
-	}
-	e.fail(fmt.Errorf("%w: pings are not answered", errLost))
 }

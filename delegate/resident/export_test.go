@@ -11,7 +11,7 @@ import (
 // in a bubble of synctest there are pipes and no sockets.
 func (h *Host) Attend(ctx context.Context, conn net.Conn) {
 	h.tasks.Go(func() {
-		h.attend(ctx, &entry{Status: Status{UID: os.Geteuid()}, settled: func(error) {}}, conn)
+		_ = h.attend(ctx, &entry{Status: Status{UID: os.Geteuid()}}, conn, func() {})
 	})
 }
 
@@ -20,9 +20,6 @@ var (
 	ErrLost    = errLost
 	ErrStopped = errStopped
 )
-
-// SetPingInterval sets after how long a silence a resident is pinged.
-func (h *Host) SetPingInterval(d time.Duration) { h.pingInterval = d }
 
 // SetGrace sets the time between SIGTERM and SIGKILL.
 func (h *Host) SetGrace(d time.Duration) { h.grace = d }

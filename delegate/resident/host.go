@@ -99,7 +99,7 @@ type Host struct {
 	Called func(typ, command string, err error)
 
 	// The tests set these; zero means the default.
-	pingInterval, grace, relaunch time.Duration
+	grace, relaunch time.Duration
 
 	table
 	tasks  sync.WaitGroup

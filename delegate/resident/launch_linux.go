@@ -62,21 +62,21 @@ func (h *Host) scan() ([]Status, error) {
 func (h *Host) supervise(ctx context.Context, f Status, settled func()) {
 	first := orDefault(h.relaunch, time.Second)
 	for wait := first; ; wait = min(2*wait, maxRelaunch) {
-		e := &entry{Status: f, settled: func(err error) {
-			if err == nil {
+		e := &entry{Status: f}
+		conn, err := h.start(e)
+		if err == nil {
+			err = h.attend(ctx, e, conn, func() {
 				wait = first
-			} else {
-				h.note(f.failed(err))
-			}
-			settled()
-		}}
-		if conn, err := h.start(e); err == nil {
-			h.attend(ctx, e, conn)
+				settled()
+			})
 		} else {
 			err = fault.Of("launch", f.String(), err)
 			h.observe(f.failed(err))
-			e.settled(err)
 		}
+		if err != nil {
+			h.note(f.failed(err))
+		}
+		settled()
 		if first < 0 || !pause(ctx.Done(), wait) {
 			return
 		}

@@ -1,11 +1,9 @@
 package resident_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -315,25 +313,5 @@ func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
 		n.await("10-p ready", 1)
 		_, err := n.exec(t.Context(), "p", "ADD", "c1")
 		nodetest.OK(t, err)
-	})
-}
-
-func TestResidentThatAnswersNoPingIsDisconnected(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note}
-		n.SetPingInterval(time.Second)
-		n.start()
-		n.pipe(simple("10", "other"))
-		ours, its := net.Pipe()
-		n.Attend(t.Context(), ours)
-		p := (&peer{its, bufio.NewReader(its), t}).register("20", "dead")
-		go func() { _, _ = io.Copy(io.Discard, p.in) }() // reads pings and answers none
-		s := n.await("20-dead gone", 1)
-		if !errors.Is(s.Err, resident.ErrLost) || !strings.Contains(s.Err.Error(), "pings are not answered") {
-			t.Errorf("gone for %v", s.Err)
-		}
-		nodetest.Equal(t, "got", n.states(), []string{"10-other ready", "20-dead gone"})
 	})
 }

@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/creachadair/jrpc2/channel"
 )
 
 const (
-	maxHello      = 32 << 10 // bytes of a message from a process that is not registered yet
-	maxFromPlugin = 8 << 20  // bytes of a message from a resident
+	maxFromPlugin = 8 << 20  // bytes of a message to the host
 	maxFromHost   = 64 << 20 // bytes of a message to a resident: the list of attachments is the longest
 
 	// maxQueued is how many messages may wait for the other side to read.
@@ -39,7 +37,7 @@ type link struct {
 	conn  net.Conn
 	lines channel.Channel
 	in    *io.LimitedReader // what the lines are read from
-	limit atomic.Int64      // bytes of a message that is received
+	limit int64             // bytes of a message that is received
 	out   chan []byte       // to the writer
 
 	fail context.CancelCauseFunc // closes the connection; only the first reason counts
@@ -50,9 +48,8 @@ type link struct {
 // newLink returns a link that receives messages of up to limit bytes. The end of ctx has
 // no effect.
 func newLink(ctx context.Context, conn net.Conn, limit int64) *link {
-	l := &link{conn: conn, in: &io.LimitedReader{R: conn}, out: make(chan []byte, maxQueued)}
+	l := &link{conn: conn, in: &io.LimitedReader{R: conn}, limit: limit, out: make(chan []byte, maxQueued)}
 	l.lines = channel.Line(l.in, conn)
-	l.limit.Store(limit)
 	ctx, fail := context.WithCancelCause(context.WithoutCancel(ctx))
 	l.fail, l.done, l.why = fail, ctx.Done(), func() error { return context.Cause(ctx) }
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -71,7 +68,7 @@ func (l *link) Close() error {
 
 // Recv returns the next message.
 func (l *link) Recv() ([]byte, error) {
-	l.in.N = l.limit.Load()
+	l.in.N = l.limit
 	msg, err := l.lines.Recv()
 	switch {
 	case err != nil && l.in.N <= 0:

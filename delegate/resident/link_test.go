@@ -44,16 +44,16 @@ func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
 		start := time.Now()
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			err := e.call(ctx, methodPing, nil, nil)
+			err := e.call(ctx, methodLeave, nil, nil)
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
 				t.Errorf("err = %v", err)
 			}
 		}
 		nodetest.Equal(t, "after", time.Since(start), 3*time.Second)
-		nodetest.Is(t, e.call(t.Context(), methodPing, nil, nil), errLost)
+		nodetest.Is(t, e.call(t.Context(), methodLeave, nil, nil), errLost)
 		nodetest.Equal(t, "after", time.Since(start), writeTimeout)
-		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
+		if err := e.call(t.Context(), methodLeave, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)
 		}
 	})
@@ -67,7 +67,7 @@ func TestMessagesThatWaitAreLimited(t *testing.T) {
 		defer end(e, its)
 		sent := 0
 		for ; !e.closed(); sent++ {
-			go func() { _ = e.call(t.Context(), methodPing, nil, nil) }()
+			go func() { _ = e.call(t.Context(), methodLeave, nil, nil) }()
 			synctest.Wait()
 		}
 		if sent > maxQueued+2 || !errors.Is(e.why(), errSlow) {
@@ -76,18 +76,14 @@ func TestMessagesThatWaitAreLimited(t *testing.T) {
 	})
 }
 
-// Nothing of a message is kept beyond the limit, and a process that is not registered
-// has a low one.
+// Nothing of a message is kept beyond the limit.
 func TestLongMessagesAreNotRead(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []int{maxHello, maxFromPlugin} {
-		e, its, _ := connected(&Host{})
-		e.limit.Store(int64(limit))
-		n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*limit)))
-		if err == nil || n > int64(limit) || !errors.Is(e.why(), errLong) {
-			t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
-		}
-		end(e, its)
+	e, its, _ := connected(&Host{})
+	defer end(e, its)
+	n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*maxFromPlugin)))
+	if err == nil || n > maxFromPlugin || !errors.Is(e.why(), errLong) {
+		t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
 	}
 }
 

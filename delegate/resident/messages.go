@@ -22,15 +22,13 @@ const (
 	methodSynchronize = "synchronize" // host to resident: synchronization
 	methodCommand     = "cni"         // host to resident: command; answered with stdout
 	methodCancel      = "cancel"      // host to resident, no answer: IDs of calls
-	methodPing        = "ping"        // host to resident
 	methodRequest     = "request"     // resident to host: Request
 	methodLeave       = "leave"       // resident to host, no answer
 )
 
 // A greeting asks a process to register.
 type greeting struct {
-	Version  int  `json:"version"`
-	Requests bool `json:"requests,omitempty"` // the host takes requests
+	Version int `json:"version"`
 }
 
 // A hello is the registration of a resident.

@@ -15,13 +15,8 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
-// maxPending is how many connections may be registering at the same time. Others wait
-// to be accepted.
-const maxPending = 32
-
 // accept registers the processes that connect, until ctx ends.
 func (h *Host) accept(ctx context.Context) {
-	pending := make(chan struct{}, maxPending)
 	for {
 		conn, err := h.Listener.Accept()
 		if err != nil {
@@ -35,16 +30,14 @@ func (h *Host) accept(ctx context.Context) {
 			continue
 		}
 		uid, _ := peer.UID(conn)
-		pending <- struct{}{}
-		h.tasks.Go(func() { h.attend(ctx, &entry{Status: Status{UID: uid}, settled: func(error) { <-pending }}, conn) })
+		h.tasks.Go(func() { _ = h.attend(ctx, &entry{Status: Status{UID: uid}}, conn, func() {}) }) // observed
 	}
 }
 
-// attend registers e, and returns when the connection and the process of e have
-// ended.
-func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn) {
+// attend registers e, calls joined when e serves, and returns when the connection and the
+// process of e have ended. It fails when e could not register.
+func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn, joined func()) error {
 	h.connect(ctx, e, conn)
-	defer close(e.ended)
 	err := h.admit(ctx, e)
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
@@ -54,7 +47,7 @@ func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn) {
 		s := e.Status
 		s.State = Ready
 		h.observe(s)
-		e.settled(nil)
+		joined()
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		_ = e.call(ctx, methodRefused, refusal{err.Error()}, nil) // it may not listen
@@ -69,7 +62,7 @@ func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn) {
 	}
 	if err == nil {
 		h.observe(e.gone())
-		return
+		return nil
 	}
 	which := e.String()
 	if e.Name == "" {
@@ -77,13 +70,13 @@ func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn) {
 	}
 	err = fault.Of("register", which, err)
 	h.observe(e.as(Refused, err))
-	e.settled(err)
+	return err
 }
 
 // connect begins to exchange messages with e. The end of ctx has no effect.
 func (h *Host) connect(ctx context.Context, e *entry, conn net.Conn) {
 	ctx = context.WithoutCancel(ctx)
-	e.Status, e.link, e.ended = e.as(Joining, nil), newLink(ctx, conn, maxHello), make(chan struct{})
+	e.Status, e.link = e.as(Joining, nil), newLink(ctx, conn, maxFromPlugin)
 	e.client = jrpc2.NewClient(e.link, &jrpc2.ClientOptions{
 		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },
 		OnNotify: func(r *jrpc2.Request) {
@@ -108,7 +101,7 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 	}
 	defer context.AfterFunc(ctx, func() { e.fail(errStopped) })()
 	var said hello
-	if err := h.step(ctx, e, methodRegister, greeting{protocol, h.Requests != nil}, &said); err != nil {
+	if err := h.step(ctx, e, methodRegister, greeting{protocol}, &said); err != nil {
 		return fmt.Errorf("asking who it is: %w", err)
 	}
 	if said.Version != protocol {
@@ -121,13 +114,11 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 		return refused("it was launched as %s and registers as %.100q", e, said.String())
 	}
 	e.Info = said.Info
-	e.limit.Store(maxFromPlugin)
 	return h.claim(e)
 }
 
 // join tells e what is attached, and then lets it serve.
 func (h *Host) join(ctx context.Context, e *entry) error {
-	h.tasks.Go(func() { e.watch(ctx, orDefault(h.pingInterval, 10*time.Second)) })
 	known, err := h.known(ctx, e.Types)
 	if err != nil {
 		return fmt.Errorf("listing the attachments: %w", err)
@@ -172,7 +163,7 @@ func (h *Host) answer(ctx context.Context, e *entry, call *jrpc2.Request) (err e
 	case !h.serves(e):
 		return errGone
 	case h.Requests == nil:
-		return errors.ErrUnsupported
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "the host takes no requests", "")
 	}
 	var r Request
 	if err := call.UnmarshalParams(&r); err != nil {

@@ -47,19 +47,12 @@ func TestResidentsAreOrderedByIndexAndName(t *testing.T) {
 		n.serve(simple(d.index, d.name))
 	}
 	nodetest.Equal(t, "plugins", n.states(), []string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"})
-	nodetest.OK(t, n.Stop(t.Context()))
-	want := []string{"20-c gone", "20-b gone", "20-a gone", "10-z gone", "00-x gone"}
-	nodetest.Equal(t, "stopped", n.seen()[5:], want)
 }
 
 func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("50", "good"))
-	many := make([]string, 65)
-	for i := range many {
-		many[i] = fmt.Sprint("t", i)
-	}
 	version := func(v int) map[string]any {
 		return map[string]any{"version": v, "index": "10", "name": "a", "types": []string{"a"}}
 	}
@@ -77,10 +70,8 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 		"name with a path":    {hello("10", "../a", "a"), `name "../a"`},
 		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
 		"no types":            {hello("10", "a"), "10-a serves no types"},
-		"too many types":      {hello("10", "a", many...), "65 types"},
 		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not a valid plugin name`},
 		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
-		"type twice":          {hello("10", "a", "a", "a"), `type "a" is listed twice`},
 	} {
 		p := n.dial().answer("register", tt.hello)
 		refused := p.hear()
@@ -128,26 +119,6 @@ func TestSilentClientIsRefusedAfterRegisterTimeout(t *testing.T) {
 	n.start()
 	n.dial().closed()
 	nodetest.Says(t, n.await(". refused", 1).Err, "asking who it is: no answer in time")
-}
-
-// 32 processes that do not say who they are hold up others until they have ended.
-func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.RegisterTimeout = time.Hour
-	n.start()
-	var pending []*peer
-	for range 32 {
-		p := n.dial()
-		p.hear() // the host has accepted it
-		pending = append(pending, p)
-	}
-	next := n.connect(simple("10", "a"))
-	if len(n.seen()) > 0 || len(next.err) > 0 {
-		t.Errorf("%q", n.seen())
-	}
-	_ = pending[0].Close()
-	n.await("10-a ready", 1)
 }
 
 // The reason names what they would share. The first one is not affected.
@@ -439,9 +410,6 @@ func (p *peer) hear() (m message) {
 func (p *peer) answer(method string, result any) *peer {
 	p.t.Helper()
 	m := p.hear()
-	if m.Method == "ping" {
-		return p.answerTo(m, nil).answer(method, result)
-	}
 	nodetest.Equal(p.t, "method", m.Method, method)
 	return p.answerTo(m, result)
 }

@@ -17,16 +17,12 @@ import (
 	"github.com/metacni/metacni/internal/fault"
 )
 
-// welcomeTimeout is how long a host may take to ask a process to register.
-const welcomeTimeout = 30 * time.Second
-
 // Serve registers p over conn and serves calls until the connection is lost or
 // ctx ends. When ctx ends, Serve waits for running commands up to DrainTimeout. It
 // closes conn.
 //
 // It returns nil when ctx has ended. Otherwise the error is [ErrRefused] when the host
-// refuses p. It has code 11 when the connection is lost or the host does not ask p to
-// register within 30 seconds.
+// refuses p. It has code 11 when the connection is lost.
 func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	if err := p.info().check(); err != nil {
 		return errors.Join(fault.Of("serve", p.info().String(), err), conn.Close())
@@ -34,12 +30,6 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	s := p.newSession(ctx, conn)
 	p.session.Store(s)
 	defer p.session.Store(nil)
-	welcome := time.AfterFunc(welcomeTimeout, func() {
-		if !s.asked.Load() {
-			s.fail(fmt.Errorf("%w: it does not ask the plugin to register", errLost))
-		}
-	})
-	defer welcome.Stop()
 	select {
 	case <-s.done:
 		return fault.Of("serve", p.info().String(), s.why())
@@ -103,8 +93,8 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 // a time: a command must not wait for a request for its own container.
 //
 // It fails with code 11 when p is not connected, or Synchronize has not returned
-// yet, and with [errors.ErrUnsupported] when the host takes no requests. The end of
-// ctx does not stop the host. When Request fails because the connection is lost or ctx
+// yet, and with code 4 when the host takes no requests. The end of ctx does not stop
+// the host. When Request fails because the connection is lost or ctx
 // has ended, the host may have done the change.
 func (p *Plugin) Request(ctx context.Context, r Request) error {
 	err := p.session.Load().request(ctx, r)
@@ -116,11 +106,8 @@ func (p *Plugin) Request(ctx context.Context, r Request) error {
 }
 
 func (s *session) request(ctx context.Context, r Request) error {
-	switch {
-	case s == nil:
+	if s == nil {
 		return errGone
-	case !s.requests.Load():
-		return errors.ErrUnsupported
 	}
 	data, err := json.Marshal(r)
 	if err == nil && len(data) > maxOutput {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/creachadair/jrpc2"
@@ -16,10 +15,8 @@ import (
 // A session is the resident's side of one connection.
 type session struct {
 	*link
-	plugin   *Plugin
-	server   *jrpc2.Server
-	asked    atomic.Bool // to register
-	requests atomic.Bool // the host takes requests
+	plugin *Plugin
+	server *jrpc2.Server
 }
 
 // newSession begins to serve calls over conn. The contexts of commands have the values
@@ -28,7 +25,7 @@ func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
 	s := &session{plugin: p, link: newLink(ctx, conn, maxFromHost)}
 	s.server = jrpc2.NewServer(s, &jrpc2.ServerOptions{
 		AllowPush: true, DisableBuiltin: true,
-		Concurrency: math.MaxInt32, // so that commands do not hold up a cancel or a ping
+		Concurrency: math.MaxInt32, // so that commands do not hold up a cancel
 		NewContext:  func() context.Context { return context.WithoutCancel(ctx) },
 	})
 	s.server.Start(s.link)
@@ -50,8 +47,6 @@ func (s *session) handle(ctx context.Context, r *jrpc2.Request) (answer any, err
 	case methodRegister:
 		var g greeting
 		err = decode(r, &g)
-		s.requests.Store(g.Requests)
-		s.asked.Store(true)
 		answer = hello{protocol, s.plugin.info()}
 	case methodRefused:
 		var why refusal
@@ -67,7 +62,6 @@ func (s *session) handle(ctx context.Context, r *jrpc2.Request) (answer any, err
 		for _, id := range calls {
 			s.server.CancelRequest(id)
 		}
-	case methodPing:
 	default:
 		err = unknownCall(r)
 	}

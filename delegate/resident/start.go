@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -65,11 +64,11 @@ func (h *Host) open(ctx context.Context) (registration context.Context, err erro
 	return registration, nil
 }
 
-// Stop refuses new residents and disconnects the others one by one, the last in
-// order first. A launched resident gets SIGTERM and, after 2 seconds, SIGKILL,
-// together with its process group and its descendants. When ctx ends, Stop kills at
-// once. When Stop returns nothing is left running. From then on calls of residents'
-// types fail with code 11. End all operations first: a call that runs is lost.
+// Stop refuses new residents and disconnects the others, all at the same time. A
+// launched resident gets SIGTERM and, after 2 seconds, SIGKILL, together with its
+// process group and its descendants. When ctx ends, Stop kills at once. When Stop
+// returns nothing is left running. From then on calls of residents' types fail with
+// code 11. End all operations first: a call that runs is lost.
 //
 // It fails when the host does not run.
 func (h *Host) Stop(ctx context.Context) error {
@@ -79,7 +78,9 @@ func (h *Host) Stop(ctx context.Context) error {
 		return fault.Of("stop", "the host", fmt.Errorf("%w, or was never started", errStopped))
 	}
 	h.phase = stopped // no resident can claim a type any more
-	live := slices.SortedFunc(slices.Values(h.live), func(a, b *entry) int { return b.before(a.Info) })
+	for _, e := range h.live {
+		e.fail(errStopped)
+	}
 	h.change.Broadcast()
 	h.mu.Unlock()
 	h.refuse()
@@ -87,10 +88,6 @@ func (h *Host) Stop(ctx context.Context) error {
 		_ = h.Listener.Close()
 	}
 	defer context.AfterFunc(ctx, func() { close(h.hurry) })()
-	for _, e := range live {
-		e.fail(errStopped)
-		<-e.ended
-	}
 	h.tasks.Wait()
 	return nil
 }
