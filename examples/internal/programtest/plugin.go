@@ -30,7 +30,6 @@ func Test(t *testing.T, name string, conf Conf) {
 		t.Run(sig.String(), func(t *testing.T) { t.Parallel(); signalled(t, name, sig, secret) })
 	}
 	t.Run("blocked in writing", func(t *testing.T) { t.Parallel(); blocked(t, name, secret) })
-	t.Run("closed stdout", func(t *testing.T) { t.Parallel(); closed(t, name, secret) })
 }
 
 // life runs every command, and the plugin by hand.
@@ -128,19 +127,6 @@ func blocked(t *testing.T, name string, conf Conf) {
 		t.Errorf("after the beginning of the result: %.80q, %v", printed, err)
 	}
 	_ = r.Close()
-}
-
-// closed wants an ADD to be undone whose result nobody reads: SIGPIPE does not kill the
-// process.
-func closed(t *testing.T, name string, conf Conf) {
-	t.Helper()
-	h := NewHost(t, name)
-	cmd := h.Command("ADD", conf(h, "1.0.0", ""))
-	r, w, err := os.Pipe()
-	nodetest.OK(t, err)
-	cmd.Stdout = w
-	nodetest.OK(t, errors.Join(r.Close(), cmd.Start(), w.Close()))
-	h.wantUndone(cmd)
 }
 
 // wantUndone waits for an ADD. It must fail, and have removed what it had attached.
