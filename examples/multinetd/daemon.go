@@ -158,11 +158,7 @@ func (d *service) attachments(ctx context.Context, container string) ([]thick.At
 			all = append(all, thick.Attachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName, Network: r.Key.Network, State: "damaged"})
 		default:
 			for i, a := range r.Attached {
-				state := string(r.State)
-				if r.State == scratch.Partial {
-					state = map[bool]string{true: string(scratch.Added), false: "incomplete"}[r.Whole(i)]
-				}
-				all = append(all, thick.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: state, Result: a.Result})
+				all = append(all, thick.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: multinet.State(r, i), Result: a.Result})
 			}
 		}
 	}

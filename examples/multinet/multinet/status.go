@@ -19,6 +19,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -148,6 +149,18 @@ func PodOf(r lifecycle.Record) nad.Pod {
 	}
 	p.Container = r.Key.ContainerID
 	return p
+}
+
+// State returns the state of the i-th of r.Attached, as operators see it: the others are attached
+// even if one is incomplete.
+func State(r lifecycle.Record, i int) string {
+	switch {
+	case r.State != scratch.Partial:
+		return string(r.State)
+	case r.Whole(i):
+		return string(scratch.Added)
+	}
+	return "incomplete" // one more network is being attached, or could not be detached
 }
 
 // OfStaticPod reports whether r is known to be of a static pod. The kubelet runs it without

@@ -61,7 +61,7 @@ func view(r lifecycle.Record, results bool) recordView {
 		v.Pod = podView{p.Namespace, p.Name, p.UID}
 	}
 	for i, a := range slices.Concat(r.Attached, r.Leftovers) {
-		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, State: stateOf(r, i), NetNS: a.NetNS, Plugins: []string{}, Origin: nad.ParseOrigin(a.Origin).JSON()}
+		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, State: string(scratch.Leftover), NetNS: a.NetNS, Plugins: []string{}, Origin: nad.ParseOrigin(a.Origin).JSON()}
 		for _, p := range a.Network.Plugins() {
 			av.Plugins = append(av.Plugins, p.Type())
 		}
@@ -69,6 +69,7 @@ func view(r lifecycle.Record, results bool) recordView {
 			av.Result = a.Result
 		}
 		if i < len(r.Attached) {
+			av.State = multinet.State(r, i)
 			v.Attachments = append(v.Attachments, av)
 		} else {
 			v.Leftovers = append(v.Leftovers, av)
@@ -83,18 +84,6 @@ func state(r lifecycle.Record) string {
 		return "incomplete" // one more network is being attached, or could not be detached
 	}
 	return string(r.State)
-}
-
-// stateOf returns the state of the i-th of r.Attached and r.Leftovers: the others are
-// attached even if one is incomplete.
-func stateOf(r lifecycle.Record, i int) string {
-	switch {
-	case i >= len(r.Attached):
-		return string(scratch.Leftover)
-	case r.State == scratch.Partial && r.Whole(i):
-		return string(scratch.Added)
-	}
-	return state(r)
 }
 
 func (p podView) String() string { return nad.Pod{Namespace: p.Namespace, Name: p.Name}.String() }
