@@ -21,12 +21,12 @@ import (
 // maxRelaunch is the longest pause before a resident is launched again.
 const maxRelaunch = time.Minute
 
-// scan returns the files of Dir to launch, in order, and observes the others.
-func (h *Host) scan() ([]Status, error) {
+// scan returns the names of the files in Dir.
+func (h *Host) scan() (names []string, err error) {
 	if h.Dir == "" {
 		return nil, nil
 	}
-	err := trustedDir(h.Dir)
+	err = trustedDir(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -34,52 +34,43 @@ func (h *Host) scan() ([]Status, error) {
 	if err == nil {
 		entries, err = os.ReadDir(h.Dir)
 	}
-	if err != nil {
-		return nil, fault.Of("launch", h.Dir, err)
-	}
-	var files []Status
 	for _, e := range entries {
-		info, err := named(e.Name())
-		f := Status{Info: info, Path: filepath.Join(h.Dir, e.Name()), UID: -1}
-		if err == nil {
-			var opened *os.File
-			opened, err = openTrusted(f.Path)
-			_ = opened.Close() // each launch opens it again
-		}
-		if err != nil {
-			s := f.failed(fault.Of("launch", fmt.Sprintf("%.100q", e.Name()), err))
-			h.note(s)
-			h.observe(s)
-			continue
-		}
-		files = append(files, f)
+		names = append(names, e.Name())
 	}
-	return files, nil
+	return names, fault.Of("launch", h.Dir, err)
 }
 
-// supervise launches a resident, again each time it ends. It calls settled when the
-// resident has registered or failed to.
-func (h *Host) supervise(ctx context.Context, f Status, settled func()) {
-	first := orDefault(h.relaunch, time.Second)
+// supervise launches the resident in the file name of Dir, again each time it ends. It calls
+// settled when the resident has registered or failed to. A file that must not be launched
+// at first is left alone from then on.
+func (h *Host) supervise(ctx context.Context, name string, settled func()) {
+	info, err := named(name)
+	f := Status{Info: info, Path: filepath.Join(h.Dir, name), UID: -1}
+	first, launched := orDefault(h.relaunch, time.Second), false
 	for wait := first; ; wait = min(2*wait, maxRelaunch) {
 		e := &entry{Status: f}
-		conn, err := h.start(e)
+		var conn net.Conn
 		if err == nil {
+			conn, err = h.start(e)
+		}
+		if err == nil {
+			launched = true
 			err = h.attend(ctx, e, conn, func() {
 				wait = first
 				settled()
 			})
 		} else {
-			err = fault.Of("launch", f.String(), err)
+			err = fault.Of("launch", fmt.Sprintf("%.100q", name), err)
 			h.observe(f.failed(err))
 		}
 		if err != nil {
 			h.note(f.failed(err))
 		}
 		settled()
-		if first < 0 || !pause(ctx.Done(), wait) {
+		if first < 0 || errors.Is(err, errSkipped) && !launched || !pause(ctx.Done(), wait) {
 			return
 		}
+		err = nil
 	}
 }
 

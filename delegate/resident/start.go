@@ -23,7 +23,7 @@ func (h *Host) Start(ctx context.Context) error {
 		return err
 	}
 	err = h.recall(ctx)
-	var files []Status
+	var files []string
 	if err == nil {
 		files, err = h.scan()
 	}
