@@ -6,13 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
-)
-
-// Pauses between attempts to do a DEL of the queue, and to read the queue.
-const (
-	firstPause   = time.Second
-	longestPause = time.Minute
 )
 
 // A backlog has the DELs of the queue that are being done. The files of the queue decide
@@ -28,30 +21,42 @@ type backlog struct {
 
 // A queuedDel is a DEL of the queue, until it is done.
 type queuedDel struct {
-	name    string    // of its file
-	running bool      // or waiting for its turn; otherwise it is tried when it is due
-	due     time.Time // of the next attempt
-	pause   time.Duration
-	err     error // of the last attempt
+	name   string        // of its file
+	wanted chan struct{} // has an element when it is to be tried again
+	err    error         // of the last attempt
+}
+
+// signal puts an element into c unless it has one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // listed takes over what was read from the queue; err says that it could not be
-// read. It reports whether odd and err differ from the last time.
-func (b *backlog) listed(names []string, odd, err error) (news bool) {
+// read. It returns the DELs that are new, and whether odd and err differ from the last
+// time.
+func (b *backlog) listed(names []string, odd, err error) (found []*queuedDel, news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.unread = err; err == nil {
-		maps.DeleteFunc(b.dels, func(name string, d *queuedDel) bool { return !d.running && !slices.Contains(names, name) })
+		for name, d := range b.dels {
+			if !slices.Contains(names, name) {
+				signal(d.wanted) // it finds that its file has gone
+			}
+		}
 	}
 	for _, name := range names {
 		if b.dels[name] == nil {
-			b.dels[name] = &queuedDel{name: name, pause: firstPause}
+			b.dels[name] = &queuedDel{name: name, wanted: make(chan struct{}, 1)}
+			found = append(found, b.dels[name])
 		}
 	}
 	all := errors.Join(odd, err)
 	news = isNews(b.odd, all)
 	b.odd = all
-	return news
+	return found, news
 }
 
 // isNews reports whether err is an error that differs from the last one.
@@ -59,62 +64,28 @@ func isNews(last, err error) bool {
 	return err != nil && (last == nil || last.Error() != err.Error())
 }
 
-// begin returns the DELs that are due, which are running from now on, and how long to wait
-// for the next.
-func (b *backlog) begin() (due []*queuedDel, wait time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	wait = longestPause
-	if b.unread != nil {
-		wait = firstPause
-	}
-	for _, d := range b.dels {
-		switch left := time.Until(d.due); {
-		case d.running:
-		case left <= 0:
-			d.running = true
-			due = append(due, d)
-		default:
-			wait = min(wait, left)
-		}
-	}
-	return due, wait
-}
-
 // tried notes that an attempt has ended with err, and reports whether err differs
 // from that of the last attempt.
 func (b *backlog) tried(d *queuedDel, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.hurry()
 	if err == nil {
 		delete(b.dels, d.name)
-		return false
+		signal(b.wake) // a shim may have queued it again
 	}
 	news = isNews(d.err, err)
-	d.err, d.running = err, false
-	d.due, d.pause = time.Now().Add(d.pause), min(2*d.pause, longestPause)
+	d.err = err
 	return news
 }
 
-// want has the DEL tried soon, because an ADD waits for it.
+// want has the DEL tried at once, because an ADD waits for it.
 func (b *backlog) want(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if d := b.dels[name]; d != nil {
-		if soon := time.Now().Add(firstPause); d.due.After(soon) {
-			d.due = soon
-		}
+		signal(d.wanted)
 	}
-	b.hurry() // a shim may have queued it
-}
-
-// hurry has the queue read again.
-func (b *backlog) hurry() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	signal(b.wake) // a shim may have queued it
 }
 
 // failed returns why the queue could not be read the last time, or nil.

@@ -16,19 +16,29 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-const listTimeout = 5 * time.Second // for a shim that writes to the queue
+const (
+	listTimeout = 5 * time.Second // for a shim that writes to the queue
 
-// replay does the DELs of the queue until ctx ends. When those that have begun have ended,
-// it lets another daemon read the queue and returns. It reads the queue again from time to
-// time, because a shim may fail to connect although the server is there.
-func (sv *service) replay(ctx context.Context) {
+	// Pauses between attempts to do a DEL of the queue, and to read the queue.
+	firstPause   = time.Second
+	longestPause = time.Minute
+)
+
+// replay does the DELs of the queue until ctx ends, those in found at first. When those that
+// have begun have ended, it lets another daemon read the queue and returns. It reads the
+// queue again from time to time, because a shim may fail to connect although the server is
+// there.
+func (sv *service) replay(ctx context.Context, found []*queuedDel) {
 	defer sv.reader.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
-		due, wait := sv.backlog.begin()
-		for _, d := range due {
-			running.Go(func() { sv.try(ctx, d) })
+		for _, d := range found {
+			running.Go(func() { sv.finish(ctx, d) })
+		}
+		wait := longestPause
+		if sv.backlog.failed() != nil {
+			wait = firstPause
 		}
 		select {
 		case <-ctx.Done():
@@ -36,37 +46,50 @@ func (sv *service) replay(ctx context.Context) {
 		case <-time.After(wait):
 		case <-sv.backlog.wake:
 		}
-		sv.relist(ctx)
+		found = sv.relist(ctx)
 	}
 }
 
-// relist reads the queue, if there is one and no other daemon reads it.
-func (sv *service) relist(ctx context.Context) {
+// relist reads the queue, if there is one and no other daemon reads it. It returns the DELs
+// that are new.
+func (sv *service) relist(ctx context.Context) []*queuedDel {
 	if sv.Queue == "" {
-		return
+		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	names, odd, err := sv.reader.List(limited)
-	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
+	found, news := sv.backlog.listed(names, odd, err)
+	if news && ctx.Err() == nil {
 		sv.log(ctx, slog.LevelWarn, "reading queued DELs failed", slog.Any("err", errors.Join(odd, err)))
 	}
+	return found
 }
 
-// try tries once to do a DEL. Those that have failed have turns of their own, so that one
-// that hangs does not delay a new one.
-func (sv *service) try(ctx context.Context, d *queuedDel) {
+// finish tries to do a DEL until it is done or ctx ends. Those that have failed have turns of
+// their own, so that one that hangs does not delay a new one.
+func (sv *service) finish(ctx context.Context, d *queuedDel) {
 	turns := sv.replays
-	if d.err != nil {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := turns.wait(ctx)
+		if err == nil {
+			err = sv.replayOne(ctx, d.name)
+			turns.release()
+		}
+		news := sv.backlog.tried(d, err)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if news {
+			sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
+		}
 		turns = sv.retries
-	}
-	err := turns.wait(ctx)
-	if err == nil {
-		err = sv.replayOne(ctx, d.name)
-		turns.release()
-	}
-	if sv.backlog.tried(d, err) && ctx.Err() == nil {
-		sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		case <-d.wanted:
+		}
 	}
 }
 

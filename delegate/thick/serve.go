@@ -75,11 +75,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	sv.relist(ctx) // an ADD that is accepted must know what is queued
+	queued := sv.relist(ctx) // an ADD that is accepted must know what is queued
 	replayed := make(chan struct{})
 	go func() {
 		defer close(replayed)
-		sv.replay(replayCtx)
+		sv.replay(replayCtx, queued)
 	}()
 	var acceptErr error
 	accepted := make(chan struct{})
