@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -15,8 +16,13 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
+// maxPending is how many connections may be registering at the same time. Others wait
+// to be accepted.
+const maxPending = 32
+
 // accept registers the processes that connect, until ctx ends.
 func (h *Host) accept(ctx context.Context) {
+	pending := make(chan struct{}, maxPending)
 	for {
 		conn, err := h.Listener.Accept()
 		if err != nil {
@@ -30,7 +36,12 @@ func (h *Host) accept(ctx context.Context) {
 			continue
 		}
 		uid, _ := peer.UID(conn)
-		h.tasks.Go(func() { _ = h.attend(ctx, &entry{Status: Status{UID: uid}}, conn, func() {}) }) // observed
+		pending <- struct{}{}
+		settled := sync.OnceFunc(func() { <-pending })
+		h.tasks.Go(func() {
+			defer settled()
+			_ = h.attend(ctx, &entry{Status: Status{UID: uid}}, conn, settled) // observed
+		})
 	}
 }
 

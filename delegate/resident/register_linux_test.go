@@ -431,3 +431,23 @@ func (p *peer) register(index, name string) *peer {
 	p.t.Helper()
 	return p.answer("register", hello(index, name, name)).answer("synchronize", nil)
 }
+
+// 32 processes that do not say who they are hold up others until they have ended.
+func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.RegisterTimeout = time.Hour
+	n.start()
+	var pending []*peer
+	for range 32 {
+		p := n.dial()
+		p.hear() // the host has accepted it
+		pending = append(pending, p)
+	}
+	next := n.connect(simple("10", "a"))
+	if len(n.seen()) > 0 || len(next.err) > 0 {
+		t.Errorf("%q", n.seen())
+	}
+	_ = pending[0].Close()
+	n.await("10-a ready", 1)
+}
