@@ -6,6 +6,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
 )
 
 // Commands are the functions of a plugin, one for each command of the
@@ -48,43 +50,32 @@ type Commands struct {
 	Status func(ctx context.Context, a *skel.CmdArgs) error
 }
 
-// A command is a command of the specification.
-type command string
-
-const (
-	cmdAdd    command = "ADD"
-	cmdCheck  command = "CHECK"
-	cmdDel    command = "DEL"
-	cmdGC     command = "GC"
-	cmdStatus command = "STATUS"
-)
-
-// timeout returns the limit of an operation with the command c, counted from the arrival of
-// the request.
-func (c command) timeout() time.Duration {
-	switch c {
-	case cmdCheck:
-		return 60 * time.Second
-	case cmdStatus:
-		return 2 * time.Second
-	}
-	return 110 * time.Second
+// timeouts has the limit of an operation with each command of the runtime, counted from the
+// arrival of the request.
+//
+//nolint:gochecknoglobals // never written
+var timeouts = map[delegate.Command]time.Duration{
+	delegate.CommandAdd:    110 * time.Second,
+	delegate.CommandCheck:  60 * time.Second,
+	delegate.CommandDel:    110 * time.Second,
+	delegate.CommandGC:     110 * time.Second,
+	delegate.CommandStatus: 2 * time.Second,
 }
 
 // removes reports whether c only removes attachments. Such commands are served
 // while the server drains.
-func (c command) removes() bool { return c == cmdDel || c == cmdGC }
+func removes(c delegate.Command) bool { return c == delegate.CommandDel || c == delegate.CommandGC }
 
 // run calls the function for the command. Only an ADD has a result.
-func (c *Commands) run(ctx context.Context, cmd command, a *skel.CmdArgs) (types.Result, error) {
-	if cmd == cmdAdd && c.Add != nil {
+func (c *Commands) run(ctx context.Context, command delegate.Command, a *skel.CmdArgs) (types.Result, error) {
+	if command == delegate.CommandAdd && c.Add != nil {
 		return c.Add(ctx, a)
 	}
-	f := map[command]func(context.Context, *skel.CmdArgs) error{
-		cmdCheck: c.Check, cmdDel: c.Del, cmdGC: c.GC, cmdStatus: c.Status,
-	}[cmd]
+	f := map[delegate.Command]func(context.Context, *skel.CmdArgs) error{
+		delegate.CommandCheck: c.Check, delegate.CommandDel: c.Del, delegate.CommandGC: c.GC, delegate.CommandStatus: c.Status,
+	}[command]
 	if f == nil {
-		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(cmd), "")
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(command), "")
 	}
 	return nil, f(ctx, a)
 }

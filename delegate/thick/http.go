@@ -139,6 +139,9 @@ func healthy() reply { return reply{status: http.StatusOK, body: []byte("ok\n"),
 func (sv *service) readiness(r *http.Request) reply {
 	checks := append(sv.checks(r.Context()), sv.probed(r.Context())...)
 	err := failed(checks)
+	if err != nil {
+		err = &answered{http.StatusServiceUnavailable, err}
+	}
 	switch {
 	case r.URL.Query().Has("verbose"):
 		var said *types.Error

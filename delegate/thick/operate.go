@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
@@ -28,10 +29,14 @@ func (sv *service) decode(path string, m *wire.Request, header http.Header) (ord
 	if o.with == nil {
 		o.with = &wire.Attributes{}
 	}
-	var err error
-	if o.command, err = commandOf(m.Env["CNI_COMMAND"]); err != nil {
-		return o, err
+	name := m.Env["CNI_COMMAND"]
+	if name == "" {
+		return o, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "missing CNI_COMMAND")
 	}
+	if _, ok := timeouts[delegate.Command(name)]; !ok {
+		return o, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
+	}
+	o.command = delegate.Command(name)
 	o.trace = traceOf(m.Env, header)
 	if err := o.environment(m.Env); err != nil {
 		return o, err
@@ -39,7 +44,7 @@ func (sv *service) decode(path string, m *wire.Request, header http.Header) (ord
 	if o.more() {
 		return o, o.configuration(m.Config, nil)
 	}
-	if sv.Queue != "" && (o.command == cmdAdd || o.command == cmdDel) {
+	if sv.Queue != "" && (o.command == delegate.CommandAdd || o.command == delegate.CommandDel) {
 		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
 	}
 	return o, o.configuration(m.Config, sv.override)
@@ -48,7 +53,7 @@ func (sv *service) decode(path string, m *wire.Request, header http.Header) (ord
 // operate executes op and returns its error, which it has not sent to the client. The
 // context client ends when the client has gone.
 func (sv *service) operate(client context.Context, op *operation) error {
-	limit := op.command.timeout()
+	limit := timeouts[op.command]
 	if op.patience > 0 && op.patience < limit.Milliseconds() {
 		limit = time.Duration(op.patience) * time.Millisecond
 	}
@@ -118,9 +123,9 @@ func (sv *service) limiter(op *operation) *limiter {
 	switch {
 	case op.replayed:
 		return nil
-	case op.command.removes():
+	case removes(op.command):
 		return sv.del
-	case op.command == cmdStatus:
+	case op.command == delegate.CommandStatus:
 		return sv.status
 	}
 	return sv.add
@@ -139,7 +144,7 @@ func (sv *service) perform(ctx context.Context, op *operation) error {
 		return nil
 	}
 	var undone error
-	if op.command == cmdAdd && unknown(err) {
+	if op.command == delegate.CommandAdd && unknown(err) {
 		undone = sv.undo(ctx, op)
 	}
 	switch why := context.Cause(ctx); {
@@ -160,7 +165,7 @@ func (sv *service) perform(ctx context.Context, op *operation) error {
 // succeed answers with the body. A result for a client that has gone is an error.
 func (op *operation) succeed(body []byte) error {
 	err := errGone
-	if op.command != cmdAdd || !op.gone() {
+	if op.command != delegate.CommandAdd || !op.gone() {
 		op.answered = true
 		err = op.answer(reply{status: http.StatusOK, body: body})
 	}
@@ -189,7 +194,7 @@ func (op *operation) stop(why, err error) error {
 	default:
 		err = fault.With(types.ErrTryAgainLater, err)
 	}
-	if op.command == cmdStatus {
+	if op.command == delegate.CommandStatus {
 		err = status.NotReady(err)
 	}
 	return &answered{code, err}
@@ -197,7 +202,7 @@ func (op *operation) stop(why, err error) error {
 
 // call calls the command c of the plugin for op, with arguments that the plugin may change.
 // body is the message that answers an ADD.
-func (sv *service) call(ctx context.Context, op *operation, c command) (body []byte, err error) {
+func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) (body []byte, err error) {
 	err = sv.guarded(ctx, op.String(), func(ctx context.Context) error {
 		if op.commands == nil {
 			commands := sv.Commands
@@ -206,10 +211,10 @@ func (sv *service) call(ctx context.Context, op *operation, c command) (body []b
 			}
 			op.commands = &commands
 		}
-		if c == cmdStatus {
-			if err := sv.notReady(ctx); err != nil {
+		if c == delegate.CommandStatus {
+			if err := failed(sv.checks(ctx)); err != nil {
 				if !own(err) {
-					err = fmt.Errorf("%s: not ready: %w", op, err)
+					err = fmt.Errorf("%s: %w", op, err)
 				}
 				return status.NotReady(err)
 			}
@@ -217,7 +222,7 @@ func (sv *service) call(ctx context.Context, op *operation, c command) (body []b
 		a := op.args
 		a.StdinData = bytes.Clone(a.StdinData)
 		result, err := op.commands.run(ctx, c, &a)
-		if err == nil && c == cmdAdd {
+		if err == nil && c == delegate.CommandAdd {
 			body, err = encode(result)
 		}
 		return err
@@ -232,7 +237,7 @@ func (sv *service) undo(ctx context.Context, op *operation) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
-	_, err := sv.call(ctx, op, cmdDel)
+	_, err := sv.call(ctx, op, delegate.CommandDel)
 	return err
 }
 

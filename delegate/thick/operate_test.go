@@ -464,7 +464,7 @@ func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 		code  uint
 		says  string
 	}{
-		{func(context.Context) error { return fs.ErrPermission }, 50, "STATUS: not ready: " + fs.ErrPermission.Error()},
+		{func(context.Context) error { return fs.ErrPermission }, 50, "STATUS: not ready: plugin: " + fs.ErrPermission.Error()},
 		{func(context.Context) error { return types.NewError(51, "half of it", "") }, 51, "half of it"},
 		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "timed out"},
 		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},

@@ -2,7 +2,6 @@ package thick
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/metacni/metacni/status"
 )
@@ -38,7 +37,7 @@ func checked(name string, ok bool, err error) check {
 func failed(checks []check) error {
 	for _, c := range checks {
 		if !c.OK {
-			return &answered{http.StatusServiceUnavailable, stopped("not ready: "+c.Name+": "+c.Error, c.err)}
+			return stopped("not ready: "+c.Name+": "+c.Error, c.err)
 		}
 	}
 	return nil
@@ -58,7 +57,10 @@ func (sv *service) checks(ctx context.Context) []check {
 	if queue.OK {
 		queue = checked("queue", true, sv.backlog.why())
 	}
-	unready := sv.ready(ctx)
+	var unready error
+	if sv.Ready != nil {
+		unready = sv.ask(ctx, "ready", sv.Ready)
+	}
 	return []check{checked("daemon", phase == nil, phase), queue, checked("plugin", unready == nil, unready)}
 }
 
@@ -73,22 +75,6 @@ func (sv *service) probed(ctx context.Context) []check {
 		return err
 	})
 	return []check{checked("probe", ok, err)}
-}
-
-// notReady returns why a STATUS fails without asking the plugin.
-func (sv *service) notReady(ctx context.Context) error {
-	if err := sv.usable(); err != nil {
-		return err
-	}
-	return sv.ready(ctx)
-}
-
-// ready calls Ready.
-func (sv *service) ready(ctx context.Context) error {
-	if sv.Ready == nil {
-		return nil
-	}
-	return sv.ask(ctx, "ready", sv.Ready)
 }
 
 // ask calls f, which has probeTimeout.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 )
 
@@ -12,7 +13,7 @@ import (
 // the runtime the DEL has succeeded, so it may use the container's ID again; the
 // older DEL would then remove the new attachment.
 func (sv *service) mayAdd(o *order) error {
-	if o.command != cmdAdd || o.entry == "" {
+	if o.command != delegate.CommandAdd || o.entry == "" {
 		return nil
 	}
 	if err := sv.backlog.failed(); errors.Is(err, queue.ErrOther) {
@@ -49,7 +50,7 @@ func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
 // dequeue removes the DEL o, which has been done, from the queue, whether it came
 // from there or from the runtime.
 func (sv *service) dequeue(o *order) error {
-	if o.command != cmdDel || o.entry == "" {
+	if o.command != delegate.CommandDel || o.entry == "" {
 		return nil
 	}
 	if err := queue.In(sv.Queue).Remove(o.entry); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
@@ -108,7 +109,7 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	op := &operation{uid: -1, start: time.Now(), answer: func(reply) error { return nil }}
 	op.order, err = sv.decode(wire.PathCNI, &m, nil)
 	op.replayed, op.recorded, op.without = true, m.Recorded, m.Unrecorded
-	if err == nil && op.command != cmdDel {
+	if err == nil && op.command != delegate.CommandDel {
 		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", op.command)
 	}
 	if err != nil {

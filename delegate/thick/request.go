@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/terse"
@@ -23,7 +24,7 @@ import (
 // An order is a decoded and checked request for an operation.
 type order struct {
 	path     string // [wire.PathCNI], or [wire.PathAttach] for one more network of a running container
-	command  command
+	command  delegate.Command
 	replayed bool      // from the Queue
 	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown
 	without  time.Time // of a replayed DEL: when there was no record of it; zero if unknown
@@ -58,7 +59,9 @@ type operation struct {
 func (o *order) more() bool { return o.path == wire.PathAttach }
 
 // ofContainer reports whether o is an operation of one container.
-func (o *order) ofContainer() bool { return o.command != cmdGC && o.command != cmdStatus }
+func (o *order) ofContainer() bool {
+	return o.command != delegate.CommandGC && o.command != delegate.CommandStatus
+}
 
 // String returns the operation for messages, such as "ADD c1 eth0" or "STATUS".
 func (o *order) String() string {
@@ -77,12 +80,12 @@ func (o *order) String() string {
 //   - A DEL of the queue cancels nothing: it is older than what is there.
 func (o *order) supersedes(earlier *order) bool {
 	switch {
-	case o.command != cmdDel || o.replayed:
+	case o.command != delegate.CommandDel || o.replayed:
 		return false
 	case o.more():
-		return earlier.more() && earlier.command != cmdDel && earlier.args.IfName == o.args.IfName
+		return earlier.more() && earlier.command != delegate.CommandDel && earlier.args.IfName == o.args.IfName
 	}
-	return earlier.command != cmdDel || earlier.replayed
+	return earlier.command != delegate.CommandDel || earlier.replayed
 }
 
 // read reads the message of r.
@@ -100,16 +103,6 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request cannot be decoded: %v", err)
 	}
 	return &m, nil
-}
-
-func commandOf(name string) (command, error) {
-	switch c := command(name); c {
-	case cmdAdd, cmdCheck, cmdDel, cmdGC, cmdStatus:
-		return c, nil
-	case "":
-		return "", coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "missing CNI_COMMAND")
-	}
-	return "", coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
 }
 
 // environment takes from env what package skel would, by the same rules. A shim
@@ -139,7 +132,7 @@ func (o *order) environment(env map[string]string) error {
 			return bad("%s: %.40q", e.Msg, ifName)
 		}
 		o.args.IfName = ifName
-		if netns == "" && o.command != cmdDel {
+		if netns == "" && o.command != delegate.CommandDel {
 			return bad("missing CNI_NETNS")
 		}
 		o.args.Netns = netns
