@@ -152,16 +152,3 @@ func FuzzHello(f *testing.F) {
 		}
 	})
 }
-
-// A file name is accepted only when it is exactly an index, a dash and a name.
-func FuzzNamed(f *testing.F) {
-	for _, s := range []string{"10-a", "1-a", "10-", "10-a b", "10-../x", "١٠-a", "10-a~"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, base string) {
-		i, err := named(base)
-		if err == nil && (i.String() != base || filepath.Base(base) != base) {
-			t.Errorf("%q is %q", base, i)
-		}
-	})
-}

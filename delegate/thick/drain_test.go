@@ -162,26 +162,6 @@ func TestDrainingWaitsForTheUndo(t *testing.T) {
 	})
 }
 
-// A handler that ignores its context does not keep the daemon for ever.
-func TestCommandThatIgnoresItsContextDoesNotBlockServe(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := make(gate)
-		f := &fake{gc: func(context.Context, *skel.CmdArgs) error { <-g; return nil }}
-		s := local(&Server{Commands: f.commands()})
-		l := newInMemory()
-		ctx, cancel := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		go func() { served <- s.Serve(ctx, l) }()
-		client := clientOf(l.dial)
-		go exchange(ctx, client, "POST", wire.PathCNI, encoded(request("GC", "")))
-		synctest.Wait()
-		cancel()
-		nodetest.Says(t, <-served, "still running")
-		close(g)
-	})
-}
-
 // Clients that say nothing do not keep it either, and what they say
 // late is heard.
 func TestSilentConnectionsAreServedUntilTheirTimeIsOver(t *testing.T) {
@@ -249,8 +229,8 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	})
 }
 
-// The successor has the socket also if an operation does not end, and what connects until then
-// gets an answer.
+// A handler that ignores its context does not keep Serve for ever: the successor has the socket
+// all the same, and what connects until then gets an answer.
 func TestHandOverDoesNotWaitForWhatIsStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -320,25 +320,6 @@ func ids(prefix string, n int) (list []string) {
 	return list
 }
 
-// A full queue of DELs that hang keeps nobody waiting except the attachments
-// that are in it: a daemon is ready from the first moment.
-func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, ids("hung", queue.Cap)...)
-		f := &fake{del: hung}
-		start := time.Now()
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-			r.do(request(verb, "other")).wantOK(t)
-		}
-		r.do(with(request("ADD", "hung200"), "CNI_IFNAME", "eth1")).wantOK(t)
-		r.do(request("ADD", "hung200")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
-		nodetest.Equal(t, "it took", time.Since(start), 0)
-	})
-}
-
 // DELs of the queue take no turn and no place from those of the runtime, are
 // half as many at once, get the configuration that all get, and have as long as
 // any other, each from its own beginning.

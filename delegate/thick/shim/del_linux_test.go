@@ -49,22 +49,6 @@ func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 	}
 }
 
-// A DEL is not left in a directory that no daemon reads: it fails, and says why.
-func TestDelIsQueuedOnlyWhereADaemonReads(t *testing.T) {
-	t.Parallel()
-	for name, dir := range map[string]string{"missing": filepath.Join(nodetest.ShortDir(t), "q"), "unmarked": nodetest.ShortDir(t)} {
-		c := &Client{Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: dir, QueueWait: -1}
-		err := c.Execute(t.Context(), "DEL", args())
-		wantError(t, err, 11)
-		if !strings.Contains(err.Error(), "no daemon reads this directory") || !strings.Contains(err.Error(), dir) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if len(queued(t, dir)) != 0 {
-			t.Errorf("%s: queued", name)
-		}
-	}
-}
-
 // A DEL waits a little for a daemon that is away before it is queued: done at
 // once it leaves less behind. When the shim is told to stop meanwhile, the DEL
 // is neither done nor queued, and fails.
@@ -333,26 +317,6 @@ func TestAwayIsNotAskedWithoutTheDaemonsConfiguration(t *testing.T) {
 	}
 	if all := queued(t, c.Queue); len(all) != 1 {
 		t.Errorf("queued %v", all)
-	}
-}
-
-// A daemon whose backlog is full is there: what it is to do is not queued, but
-// waited for.
-func TestFullBacklogIsNotAway(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(nodetest.ShortDir(t), "s")
-	fill(t, socket)
-	dir := newQueue(t)
-	for _, command := range commands {
-		c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
-		_, err := c.Do(t.Context(), command, args(), nil)
-		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
-		if errors.Is(err, errAway) {
-			t.Error(err)
-		}
-	}
-	if len(queued(t, dir)) > 0 {
-		t.Error("queued")
 	}
 }
 

@@ -350,7 +350,7 @@ func TestRole(t *testing.T) {
 	n, err := strconv.Atoi(role[1])
 	nodetest.OK(t, err)
 	calls := 0
-	q := Queue{dir: filepath.Join(role[0], "queue"), hook: func(string, string) error {
+	q := Queue{dir: role[0], hook: func(string, string) error {
 		if calls++; calls == n {
 			return unix.Kill(os.Getpid(), unix.SIGKILL)
 		}
@@ -362,88 +362,14 @@ func TestRole(t *testing.T) {
 	fmt.Println("survived")
 }
 
-// world returns a directory with a queue that a daemon has marked.
-func world(t *testing.T) (base string) {
-	t.Helper()
-	base = t.TempDir()
-	nodetest.OK(t, os.Mkdir(filepath.Join(base, "done"), 0o700))
-	mark(t, filepath.Join(base, "queue"))
-	return base
-}
-
-// shim does what a shim does, with a daemon that is there when base has a file
-// "up", and that notes what it has done in "done".
-func shim(ctx context.Context, base, container string) error {
-	there := func() bool {
-		_, err := os.Stat(filepath.Join(base, "up"))
-		return err == nil
-	}
-	if !there() {
-		queued, err := In(filepath.Join(base, "queue")).Put(ctx, request(container), there)
-		if queued || err != nil {
-			return err
-		}
-	}
-	return note(base, container)
-}
-
-func note(base, container string) error {
-	return os.WriteFile(filepath.Join(base, "done", container), nil, 0o600)
-}
-
-// daemon comes up and does what is in the queue, once.
-func daemon(t *testing.T, base string) {
-	t.Helper()
-	nodetest.OK(t, os.WriteFile(filepath.Join(base, "up"), nil, 0o600))
-	left, err := pass(t.Context(), filepath.Join(base, "queue"), func(_ context.Context, r wire.Request) error {
-		return note(base, r.Env["CNI_CONTAINERID"])
-	})
-	if left != 0 || err != nil {
-		t.Errorf("%d left: %v", left, err)
-	}
-}
-
-// However a daemon comes up among writers, and although it looks only once: when
-// all have returned every DEL is done, and none is in the queue.
-func TestNoDelIsLeftBehind(t *testing.T) {
-	t.Parallel()
-	for round := range 8 {
-		base := world(t)
-		var all sync.WaitGroup
-		first := make(chan struct{}, 16*4)
-		for w := range 16 {
-			all.Go(func() {
-				for i := range 4 {
-					if err := shim(t.Context(), base, fmt.Sprintf("c%d-%d", w, i)); err != nil {
-						t.Error(err)
-					}
-					first <- struct{}{}
-				}
-			})
-		}
-		for range round * 7 { // so many are written before
-			<-first
-		}
-		daemon(t, base)
-		all.Wait()
-		if names := entries(t, filepath.Join(base, "queue")); len(names) != 0 {
-			t.Fatalf("round %d: left %q", round, names)
-		}
-		if names := entries(t, filepath.Join(base, "done")); len(names) != 16*4 {
-			t.Fatalf("round %d: %d done", round, len(names))
-		}
-	}
-}
-
 // Killed before any of its system calls, a writer leaves its DEL or none, and
 // nothing that keeps others out or is there for good.
 func TestWriterKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	for n := 1; ; n++ {
-		base := world(t)
-		dir := filepath.Join(base, "queue")
+		dir := marked(t)
 		crash := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
-		crash.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", roleVar, base, n))
+		crash.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", roleVar, dir, n))
 		said, _ := crash.Output() // it fails, unless it survives
 		before := entries(t, dir)
 		got := containers(t, dir)

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -285,32 +284,6 @@ func TestReplayReportsEveryFailure(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Whatever is read back was written: a request comes out as it went in, and a
-// file that is none comes out as an error.
-func FuzzDecode(f *testing.F) {
-	name, data, err := encode(request("c1"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(data)
-	f.Add([]byte(head([]byte("{}")) + "}"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if r, err := decode(name, data); err == nil && !bytes.HasPrefix(data, []byte(head(append([]byte{'{'}, data[sumLen:]...)))) {
-			t.Errorf("%q: %v", data, r)
-		}
-		if !utf8.Valid(data) {
-			return // JSON has no such strings, and CNI no such names
-		}
-		r := request(string(data))
-		name, text, err := encode(r)
-		nodetest.OK(t, err)
-		back, err := decode(name, text)
-		if diff := cmp.Diff(r, back); diff != "" || err != nil {
-			t.Error(diff, err)
-		}
-	})
 }
 
 // Whichever byte is changed, and wherever the file ends, what it says is done
