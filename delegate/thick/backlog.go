@@ -78,7 +78,7 @@ func (b *backlog) tried(d *queuedDel, err error) (news bool) {
 	return news
 }
 
-// want has the DEL tried at once, because an ADD waits for it.
+// want has the DEL tried soon, because an ADD waits for it.
 func (b *backlog) want(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

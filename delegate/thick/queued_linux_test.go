@@ -204,6 +204,7 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 		nodetest.OK(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
 		f.del = nil
 		r.do(request("DEL", "c1")).want(t, 500, 5, "detached, but the queued DEL cannot be removed")
+		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		nodetest.OK(t, os.Remove(file[0]))
 		r.do(request("DEL", "c1")).wantOK(t)
 		r.do(request("ADD", "c1")).wantOK(t)

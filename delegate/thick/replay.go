@@ -89,7 +89,13 @@ func (sv *service) finish(ctx context.Context, d *queuedDel) {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
+			continue
 		case <-d.wanted:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(firstPause): // however many ADDs wait
 		}
 	}
 }
