@@ -13,25 +13,16 @@ import (
 // An entry is the host's side of one connection: of a process that registers, and then
 // of a resident.
 type entry struct {
-	Status // when it connected, without Info unless launched; for later see stage and gone
+	Status // since it connected; without Info until it has registered, unless launched
 	*link
 	client *jrpc2.Client
 	bury   func()       // ends its process; nil if the host has not launched it
 	late   atomic.Int32 // timeouts in a row
 
-	// Protected by table.mu.
-	stage stage
-	calls int // that are not answered
+	// Protected by table.mu, as are changes of State from Joining to Ready.
+	leaving bool // it gets no further calls
+	calls   int  // that are not answered
 }
-
-// A stage is a part of the life of a connection.
-type stage int
-
-const (
-	joining stage = iota
-	ready
-	leaving // it gets no further calls
-)
 
 // gone returns the status of e, whose connection is closed.
 func (e *entry) gone() Status {

@@ -23,8 +23,9 @@ import (
 // connected returns the host's side of a pipe, and the other end of the pipe.
 func connected(h *Host) (e *entry, its net.Conn, in *bufio.Reader) {
 	ours, its := net.Pipe()
-	e = &entry{stage: ready}
+	e = &entry{}
 	h.connect(context.Background(), e, ours)
+	e.State = Ready
 	return e, its, bufio.NewReader(its)
 }
 

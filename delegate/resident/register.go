@@ -55,9 +55,7 @@ func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn, joined func(
 		err = h.join(ctx, e)
 	}
 	if err == nil {
-		s := e.Status
-		s.State = Ready
-		h.observe(s)
+		h.observe(e.Status)
 		joined()
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -92,7 +90,7 @@ func (h *Host) connect(ctx context.Context, e *entry, conn net.Conn) {
 		OnCallback: func(ctx context.Context, r *jrpc2.Request) (any, error) { return nil, failure(h.answer(ctx, e, r)) },
 		OnNotify: func(r *jrpc2.Request) {
 			if r.Method() == methodLeave {
-				h.edit(e, func() { e.stage = leaving })
+				h.edit(e, func() { e.leaving = true })
 			}
 		},
 		OnCancel: func(client *jrpc2.Client, r *jrpc2.Response) {

@@ -50,11 +50,7 @@ func (h *Host) Plugins() (all []Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.connected() {
-		s := e.Status
-		if e.stage != joining {
-			s.State = Ready
-		}
-		all = append(all, s)
+		all = append(all, e.Status)
 	}
 	if h.phase != stopped {
 		h.giveUp()

@@ -36,7 +36,7 @@ func (t *table) connected() []*entry {
 		if !e.closed() {
 			return false
 		}
-		if e.stage != joining { // otherwise those it would have replaced are still in away
+		if e.State == Ready { // otherwise those it would have replaced are still in away
 			s := e.gone()
 			s.UID, s.PID = -1, 0
 			t.miss(s)
@@ -90,7 +90,7 @@ func (t *table) serve(e *entry) bool {
 	for i := range t.away {
 		t.away[i] = t.away[i].without(func(typ string) bool { return slices.Contains(e.Types, typ) })
 	}
-	e.stage = ready
+	e.State = Ready
 	t.change.Broadcast()
 	return true
 }
@@ -99,16 +99,16 @@ func (t *table) serve(e *entry) bool {
 func (t *table) serves(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return e.stage != joining
+	return e.State == Ready
 }
 
-// edit changes the stage or the calls of e, and disconnects e when it is leaving and all
+// edit changes e, and disconnects e when it is leaving and all
 // calls have been answered.
 func (t *table) edit(e *entry, change func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change()
-	if e.stage == leaving && e.calls == 0 {
+	if e.leaving && e.calls == 0 {
 		e.fail(errLeft)
 	}
 }
@@ -154,11 +154,11 @@ func (t *table) await(ctx context.Context, typ string, patience time.Duration) (
 	for {
 		e := t.serving(typ)
 		switch {
-		case e == nil || e.stage == leaving:
+		case e == nil || e.leaving:
 			if !patient || t.phase == stopped {
 				return e, errGone
 			}
-		case e.stage == ready:
+		case e.State == Ready:
 			e.calls++
 			return e, nil
 		}
