@@ -16,7 +16,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
@@ -303,26 +302,6 @@ func TestAddWithAnInvalidAnswerIsUndone(t *testing.T) {
 			nodetest.Equal(t, "got", n.seen(), []string{"20-other ready", "10-p ready"})
 		})
 	}
-}
-
-// A call during which the resident dies fails with code 11, and may have been
-// executed.
-func TestCallIsLostWhenTheResidentDies(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	var r *served
-	n.serve(simple("20", "other"))
-	r = n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) {
-		r.stop() // DrainTimeout is short, so this is like a death
-		select {}
-	}))
-	_, err := n.exec(t.Context(), "p", "ADD", "c1")
-	nodetest.Code(t, err, 11)
-	if !errors.Is(err, resident.ErrLost) || errors.Is(err, delegate.ErrNotRun) {
-		t.Errorf("err = %v", err)
-	}
-	_, err = n.exec(t.Context(), "other", "ADD", "c1")
-	nodetest.OK(t, err)
 }
 
 // The text of an error contains neither configuration nor environment.

@@ -43,14 +43,15 @@ func (l *log) String() string {
 	return l.buf.String()
 }
 
-// child returns the PID of the child that a resident has started.
-func (l *log) child(t *testing.T) (pid int) {
-	t.Helper()
-	_, rest, _ := strings.Cut(l.String(), "child ")
-	if _, err := fmt.Sscan(rest, &pid); err != nil {
-		t.Fatalf("%v: %s", err, l)
+// children returns the PIDs of the children that residents have started.
+func (l *log) children() (pids []int) {
+	for line := range strings.Lines(l.String()) {
+		var pid int
+		if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
 	}
-	return pid
+	return pids
 }
 
 // launcher returns a node with a directory of residents with these names.
@@ -197,11 +198,12 @@ func TestLaunchedResidentThatDoesNotRegisterIsKilled(t *testing.T) {
 	}
 }
 
-// Each gets SIGTERM, and SIGKILL if it does not end, as do its children.
+// Each gets SIGTERM, and SIGKILL if it does not end, as do its children, also those that have
+// left its process group.
 func TestStopEndsLaunchedResidents(t *testing.T) {
 	t.Parallel()
-	n, l := launcher(t, "10-first", "20-stubborn", "30-parent")
-	n.SetGrace(20 * time.Millisecond)
+	n, l := launcher(t, "10-first", "20-stubborn", "30-parent", "40-leaver", "50-deaf-leaver")
+	n.SetGrace(100 * time.Millisecond)
 	n.start()
 	n.serve(simple("15", "external"))
 	var pids []int
@@ -211,10 +213,14 @@ func TestStopEndsLaunchedResidents(t *testing.T) {
 		}
 	}
 	nodetest.OK(t, n.Stop(t.Context()))
-	ended := n.seen()[4:]
+	ended := n.seen()[6:]
 	slices.Sort(ended)
-	nodetest.Equal(t, "ended", ended, []string{"10-first gone", "15-external gone", "20-stubborn gone", "30-parent gone"})
-	for _, pid := range append(pids, l.child(t)) {
+	nodetest.Equal(t, "ended", ended, []string{
+		"10-first gone", "15-external gone", "20-stubborn gone", "30-parent gone", "40-leaver gone", "50-deaf-leaver gone",
+	})
+	children := l.children()
+	nodetest.Equal(t, "children", len(children), 3)
+	for _, pid := range append(pids, children...) {
 		died(t, pid)
 	}
 }
@@ -226,25 +232,6 @@ func died(t *testing.T, pid int) {
 		if time.Now().After(late) {
 			t.Fatalf("%d is alive", pid)
 		}
-	}
-}
-
-// Stop also ends children of a resident that have left its process group,
-// whether the resident ends by SIGTERM or by SIGKILL.
-func TestStopEndsChildrenInOtherSessions(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"leaver", "deaf-leaver"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, l := launcher(t, "10-"+name)
-			n.SetGrace(20 * time.Millisecond)
-			if name == "leaver" {
-				n.SetGrace(patience)
-			}
-			n.start()
-			nodetest.OK(t, n.Stop(t.Context()))
-			died(t, l.child(t))
-		})
 	}
 }
 
@@ -304,7 +291,7 @@ func TestDeadResidentIsGoneWhileItsChildLives(t *testing.T) {
 			_, err := n.exec(t.Context(), "it", "ADD", "leave-"+keeps)
 			nodetest.Is(t, err, resident.ErrLost)
 			n.await("10-it gone", 1)
-			_ = syscall.Kill(l.child(t), syscall.SIGKILL)
+			_ = syscall.Kill(l.children()[0], syscall.SIGKILL)
 		})
 	}
 }
