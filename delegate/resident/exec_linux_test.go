@@ -253,55 +253,22 @@ func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
 	nodetest.Equal(t, "got", n.states(), []string{"10-p ready"})
 }
 
-// An invalid answer makes an ADD fail, which is undone. Other calls are not
-// affected, and the connection stays.
-func TestAddWithAnInvalidAnswerIsUndone(t *testing.T) {
+// A result that is too long fails its call, and the connection stays.
+func TestResultThatIsTooLongFailsItsCall(t *testing.T) {
 	t.Parallel()
-	large := bytes.Repeat([]byte("x"), 16<<20) // a message has at most 8 MiB
-	for name, tt := range map[string]struct {
-		answer []byte
-		code   uint
-	}{
-		"16 MiB":         {large, 999},
-		"garbage":        {[]byte("garbage\x00\xff"), 6},
-		"nothing":        {nil, 6},
-		"two documents":  {[]byte(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`), 6},
-		"a list":         {[]byte(`[]`), 6},
-		"other versions": {[]byte(`{"cniVersion":"9.9.9"}`), 6},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t).start()
-			n.serve(simple("20", "other"))
-			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-				"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
-					if c.Command == "ADD" && c.ContainerID == "bad" {
-						return tt.answer, nil
-					}
-					return []byte(`{"cniVersion":"1.1.0"}`), nil
-				},
-			}}
-			n.serve(newPlugin("10", "p", x))
-			done := make(chan error)
-			for i := range 10 { // at the same time
-				go func() {
-					_, err := n.exec(t.Context(), []string{"p", "other"}[i%2], "ADD", fmt.Sprint("c", i))
-					done <- err
-				}()
-			}
-			_, err := n.invoker(nil).Add(t.Context(), attach("bad", "p"))
-			nodetest.Code(t, err, tt.code)
-			for range 10 {
-				nodetest.OK(t, nodetest.Come(t, done, "an answer"))
-			}
-			for _, live := range x.Live() {
-				if live == "p bad eth0" {
-					t.Error("it was not undone")
-				}
-			}
-			nodetest.Equal(t, "got", n.seen(), []string{"20-other ready", "10-p ready"})
-		})
-	}
+	n := newNode(t).start()
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "long" {
+			return bytes.Repeat([]byte("x"), 4<<20+1), nil
+		}
+		return bytes.Repeat([]byte("x"), 4<<20), nil
+	}))
+	_, err := n.exec(t.Context(), "p", "ADD", "long")
+	nodetest.Code(t, err, 999)
+	nodetest.Says(t, err, "a result of 4194305 bytes is longer than 4194304")
+	_, err = n.exec(t.Context(), "p", "ADD", "c1")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "seen", n.seen(), []string{"10-p ready"})
 }
 
 // The text of an error contains neither configuration nor environment.

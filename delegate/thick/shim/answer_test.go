@@ -450,33 +450,6 @@ func TestErrorsQuoteNoConfiguration(t *testing.T) {
 	}
 }
 
-// FuzzRefusal: whatever a daemon answers is an error with a code, and shows no
-// configuration that is repeated in it.
-func FuzzRefusal(f *testing.F) {
-	f.Add(400, []byte(`{"code":11,"msg":"x"}`))
-	f.Add(503, []byte(`{"code":0,"details":"x"}`))
-	f.Add(404, []byte(`&{StdinData:[123 34 115]} ERRORED: x`))
-	f.Add(500, []byte("\xff{"))
-	f.Fuzz(func(t *testing.T, code int, body []byte) {
-		const conf = `{"secret":"s3cr3t"}`
-		if bytes.Contains(body, []byte("s3cr3t")) {
-			t.Skip() // a daemon's own words that happen to be those
-		}
-		a := args()
-		a.StdinData = []byte(conf)
-		for _, command := range []string{"ADD", "STATUS"} {
-			k := (&Client{}).call(command, a, nil)
-			err := k.outcome(k.refusal(&response{status: code, body: append(body, conf...)}))
-			if c := status.Code(err); c == 0 || err.Error() == "" {
-				t.Errorf("code %d, %v", c, err)
-			}
-			if strings.Contains(err.Error(), "s3cr3t") {
-				t.Errorf("%v", err)
-			}
-		}
-	})
-}
-
 // responses are texts, and what they are read as. An empty body with a zero
 // status is an error, which is errMalformed or io.ErrUnexpectedEOF.
 var responses = []struct {
