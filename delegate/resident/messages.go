@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/creachadair/jrpc2"
 
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
@@ -99,4 +102,88 @@ func outcome(ctx context.Context, err error) (certain bool, _ error) {
 
 func unknownCall(r *jrpc2.Request) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", r.Method()), "")
+}
+
+// A Request asks the host to attach one more network to a running container, or to
+// detach it.
+type Request struct {
+	Detach      bool   `json:"detach,omitempty"`
+	ContainerID string `json:"containerID"`
+
+	// IfName names the interface. To attach, it may be empty: then the host
+	// chooses a name.
+	IfName string `json:"ifname,omitempty"`
+
+	// Network, Args and CapabilityArgs are those of a [delegate.Attachment]. They
+	// are ignored to detach.
+	Network        netconf.Network            `json:"network,omitzero"`
+	Args           string                     `json:"args,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+}
+
+// check refuses an invalid request.
+func (r Request) check() error {
+	invalid := func(format string, args ...any) error {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid request: "+fmt.Sprintf(format, args...), "")
+	}
+	if err := utils.ValidateContainerID(r.ContainerID); err != nil {
+		return invalid("%s: %.80q", err.Msg, r.ContainerID)
+	}
+	if r.IfName != "" || r.Detach {
+		if err := utils.ValidateInterfaceName(r.IfName); err != nil {
+			return invalid("%s: %.40q", err.Msg, r.IfName)
+		}
+	}
+	if !r.Detach && r.Network.IsZero() {
+		return types.NewError(types.ErrInvalidNetworkConfig, "invalid request: no network to attach", "")
+	}
+	return nil
+}
+
+// A Known attachment is one in which a plugin of the resident takes part. It
+// holds what that plugin received in ADD.
+type Known struct {
+	Type        string // of the plugin
+	ContainerID string
+	NetNS       string
+	IfName      string
+	Args        string          // CNI_ARGS
+	Config      json.RawMessage // as in CHECK: with prevResult
+
+	// Added says that the ADD of all plugins of the network has succeeded.
+	// Otherwise an ADD or a DEL of the attachment runs, or was interrupted and may
+	// be repeated.
+	Added bool
+}
+
+// known lists the attachments of types.
+func (h *Host) known(ctx context.Context, types []string) ([]Known, error) {
+	known := []Known{}
+	if h.Attachments == nil {
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.registerTimeout())
+	defer cancel()
+	as, err := h.Attachments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range as {
+		for n, p := range a.Network.Plugins() {
+			if !slices.Contains(types, p.Type()) || slices.Contains(a.Gone, n) {
+				continue
+			}
+			conf, err := a.Network.Request(n, netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})
+			if err != nil { // an unusable result must not keep the resident from registering
+				conf, err = a.Network.Request(n, netconf.Request{CapabilityArgs: a.CapabilityArgs})
+			}
+			if err != nil {
+				return nil, err
+			}
+			known = append(known, Known{
+				Type: p.Type(), ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args, Config: conf, Added: a.Added,
+			})
+		}
+	}
+	return known, nil
 }

@@ -8,6 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -182,4 +186,117 @@ func makePrivate(dir string) error {
 		return fmt.Errorf("other users may enter the directory %s: its mode is %#o, want 0700", dir, st.Mode&0o7777)
 	}
 	return nil
+}
+
+// firstFD is the first file descriptor that a service manager passes.
+const firstFD = 3
+
+// activated returns the socket that the service manager has passed, with its lock, or
+// nil if there is none.
+func activated(ctx context.Context, env []string) (net.Listener, error) {
+	l, err := passed(env)
+	if err != nil {
+		return nil, fmt.Errorf("socket activation: %w", err)
+	}
+	if l == nil {
+		return nil, nil
+	}
+	own := &listener{UnixListener: l}
+	if path := l.Addr().String(); filepath.IsAbs(path) { // only a socket that has a file has a lock
+		if own.lock, err = takeLock(ctx, path+".lock"); err != nil {
+			return nil, fmt.Errorf("socket activation: %w", errors.Join(err, l.Close()))
+		}
+	}
+	return own, nil
+}
+
+// passed returns the socket that the service manager has passed, or nil.
+func passed(env []string) (*net.UnixListener, error) {
+	pid, err := number(env, "LISTEN_PID")
+	if err != nil || pid != os.Getpid() {
+		return nil, err // meant for another process
+	}
+	n, err := number(env, "LISTEN_FDS")
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	if n != 1 {
+		return nil, fmt.Errorf("LISTEN_FDS passes %d sockets, want 1", n)
+	}
+	listening, err := unix.GetsockoptInt(firstFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil {
+		return nil, fmt.Errorf("file descriptor %d: %w", firstFD, os.NewSyscallError("getsockopt", err))
+	}
+	if listening == 0 {
+		return nil, fmt.Errorf("file descriptor %d: not listening", firstFD)
+	}
+	unix.CloseOnExec(firstFD)
+	f := os.NewFile(firstFD, "LISTEN_FD_3")
+	defer func() { _ = f.Close() }()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok || l.Addr().Network() != "unix" {
+		return nil, errors.Join(fmt.Errorf("file descriptor %d: not a unix stream socket", firstFD), l.Close())
+	}
+	return u, nil
+}
+
+// number returns the value of the variable key, and 0 if there is none.
+func number(env []string, key string) (int, error) {
+	i := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, key+"=") })
+	if i < 0 {
+		return 0, nil
+	}
+	value := env[i][len(key)+1:]
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s is not a number: %q", key, value)
+	}
+	return n, nil
+}
+
+// A lock is an open file with its lock, which ends with the process. Children do not inherit
+// it. The file is never removed, because a lock on a removed file excludes nobody.
+type lock struct {
+	*os.File
+
+	once sync.Once // of the release
+}
+
+// openLock opens the file at path, which it makes if it is missing.
+func openLock(path string) (*lock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	return &lock{File: f}, err
+}
+
+// takeLock opens the file at path and waits for its lock.
+func takeLock(ctx context.Context, path string) (*lock, error) {
+	l, err := openLock(path)
+	if err != nil {
+		return nil, err
+	}
+	err = flock.Wait(ctx, 0, func() (bool, error) { return flock.Try(int(l.Fd()), true) })
+	if err == nil {
+		return l, nil
+	}
+	_ = l.Close() // nothing was written
+	if ctx.Err() != nil {
+		err = fmt.Errorf("another daemon has it: %w", err)
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
+}
+
+// release releases the lock. It may be called again, and without a lock.
+func (l *lock) release() {
+	if l == nil {
+		return
+	}
+	l.once.Do(func() {
+		// After closing alone, a child that has not called exec yet would keep the lock.
+		_ = flock.Unlock(int(l.Fd()))
+		_ = l.Close()
+	})
 }
