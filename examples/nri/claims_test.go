@@ -187,14 +187,12 @@ func (c *cluster) await(what string, done func() bool, got func() string) {
 	}
 }
 
-// prepares lists the claims that are prepared, as POD_CLAIM.
+// prepares lists the UIDs of the claims that are prepared.
 func (c *cluster) prepares() (all []string) {
-	entries, err := os.ReadDir(c.file("state", "claims"))
-	if err != nil && !os.IsNotExist(err) {
-		c.t.Error(err)
-	}
-	for _, e := range entries {
-		all = append(all, filepath.Base(e.Name()))
+	claims, err := dra.Prepared(c.t.Context(), c.file("state", "claims"), "")
+	nodetest.OK(c.t, err)
+	for _, claim := range claims {
+		all = append(all, claim.UID)
 	}
 	return all
 }
@@ -268,7 +266,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	for _, o := range []*resourcev1.ResourceClaim{storage, data} {
 		nodetest.OK(t, c.unprepare(o))
 	}
-	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-2_claim-s3"})
+	nodetest.Equal(t, "prepared", c.prepares(), []string{"claim-s3"})
 	nodetest.Equal(t, "the status of a pod that was not started", []string{c.status(other)}, []string{""})
 	nodetest.Equal(t, "records", p.records(), nil)
 }
@@ -594,7 +592,7 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 	c.mustRun(c.pod("c1", "uid-1", "blue"), c.pod("c2", "uid-1", ""), c.pod("c3", "uid-2", "blue"))
 	nodetest.Says(t, c.unprepare(o), "shop/s1", "not now")
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1", "b c1 net3", "b c2 net2"})
-	nodetest.Equal(t, "prepared", c.prepares(), []string{"uid-1_claim-s1"})
+	nodetest.Equal(t, "prepared", c.prepares(), []string{"claim-s1"})
 	x.Plugins["b"] = good
 	c.server.Stop() // which is not needed
 	nodetest.OK(t, c.unprepare(o))
@@ -688,7 +686,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 				c.forget(s)
 			}
 			if tt.unprepared {
-				_ = os.Remove(c.file("state", "claims", "uid-1_claim-s1"))
+				_ = os.Remove(c.file("state", "claims", "uid-1@claim-s1@claim.json"))
 			}
 			again := plugins()
 			p = c.startWith(again)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -41,19 +42,17 @@ type Network struct {
 	// Claim is what the plugin records of the network, in the [nad.Origin] of the attachment.
 	Claim nad.Claim
 
-	// Opaque are the opaque parameters, byte for byte as they are in the claim, and OfClass
-	// says that they are those of its DeviceClass.
-	Opaque  []byte
+	// OfClass says that the opaque parameters are those of the DeviceClass, and not of the claim.
 	OfClass bool
 
 	// IfName is the name of the interface in the container. Empty leaves it to the plugin.
-	IfName string `json:"-"`
+	IfName string
 
 	// Definition is the NetworkAttachmentDefinition that has the network.
-	Definition nad.Ref `json:"-"`
+	Definition nad.Ref
 
 	// Config is the JSON of the network, byte for byte as it is in the parameters.
-	Config string `json:"-"`
+	Config string
 }
 
 // Network returns the network in n.Config, which is not empty, with r.CNIVersion if it has no
@@ -131,9 +130,10 @@ func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 		}
 		d := deviceOf(result.Pool, result.Device, result.ShareID)
 		n := Network{Claim: nad.Claim{UID: claim.UID, Name: c.Name, Request: result.Request, Pool: d.pool, Device: d.name, Share: d.share}}
-		var err error
-		if n.Opaque, n.OfClass, err = configOf(result.Request, devices.Config, driver); err == nil {
-			err = n.parse(c.Namespace)
+		opaque, ofClass, err := configOf(result.Request, devices.Config, driver)
+		if err == nil {
+			n.OfClass = ofClass
+			err = n.parse(opaque, c.Namespace)
 		}
 		if err != nil {
 			return fail(fmt.Errorf("request %q: %w", result.Request, err))
@@ -162,7 +162,7 @@ func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration
 		case len(found) > 1:
 			return nil, false, fmt.Errorf("%d configs, want one", len(found))
 		case len(found) == 1:
-			return slices.Clone(found[0]), source == resourcev1.AllocationConfigSourceClass, nil
+			return found[0], source == resourcev1.AllocationConfigSourceClass, nil
 		}
 	}
 	return nil, false, errors.New("no config, neither in the claim nor in its DeviceClass")
@@ -209,41 +209,24 @@ func (n Network) check(namespace string, config Config) error {
 	return err
 }
 
-// claims returns the claims that are prepared for a pod, in the order of their UIDs. It fails if
-// one of them could not be prepared now.
-func (c Config) claims(podUID string) ([]Claim, error) {
-	claims, err := c.store().pod(podUID)
-	if err != nil {
-		return nil, err
+// conflict fails with errInUse if o is another claim that has a device or, for the same pod, an
+// interface of c.
+func (c Claim) conflict(o Claim) error {
+	if o.UID == c.UID {
+		return nil
 	}
-	for _, claim := range claims {
-		if err := claim.check(c); err != nil {
-			return nil, err
-		}
-	}
-	return claims, nil
-}
-
-// conflict fails with errInUse if another claim has a device or, for the same pod, an interface
-// of c.
-func (c Claim) conflict(others []Claim) error {
-	for _, o := range others {
-		if o.UID == c.UID {
-			continue
-		}
-		for _, n := range c.Networks {
-			for _, m := range o.Networks {
-				what := ""
-				switch {
-				case n.device().overlaps(m.device()):
-					what = "device " + n.device().String()
-				case c.Pod == o.Pod && n.IfName != "" && n.IfName == m.IfName:
-					what = "the interface"
-				default:
-					continue
-				}
-				return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
+	for _, n := range c.Networks {
+		for _, m := range o.Networks {
+			what := ""
+			switch {
+			case n.device().overlaps(m.device()):
+				what = "device " + n.device().String()
+			case c.Pod == o.Pod && n.IfName != "" && n.IfName == m.IfName:
+				what = "the interface"
+			default:
+				continue
 			}
+			return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
 		}
 	}
 	return nil
@@ -251,13 +234,4 @@ func (c Claim) conflict(others []Claim) error {
 
 // isUID reports whether s can be the UID of an object. It can then be a part of the name of a
 // file.
-func isUID(s string) bool {
-	for _, r := range s {
-		switch {
-		case '0' <= r && r <= '9', 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '-':
-		default:
-			return false
-		}
-	}
-	return 0 < len(s) && len(s) <= 64
-}
+func isUID(s string) bool { return len(validation.IsDNS1123Label(strings.ToLower(s))) == 0 }

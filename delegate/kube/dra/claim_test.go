@@ -136,8 +136,8 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 	}), driverName)
 	want := Claim{
 		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, PodName: "web", Networks: []Network{
-			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "net", Pool: "node1", Device: "storage", Share: "share-a"}, Opaque: []byte(one), IfName: "x", Config: `{ "a":1.0}`},
-			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, Opaque: []byte(two), OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
+			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "net", Pool: "node1", Device: "storage", Share: "share-a"}, IfName: "x", Config: `{ "a":1.0}`},
+			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -167,7 +167,7 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := mine.conflict([]Claim{row.other})
+			err := mine.conflict(row.other)
 			switch {
 			case row.want == "" && err != nil:
 				t.Error(err)

@@ -37,9 +37,14 @@ func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Clai
 	if d == nil {
 		return nil, nil
 	}
-	prepared, err := d.config.claims(p.UID)
+	prepared, err := d.prepared(p.UID)
 	if err != nil {
 		return nil, err
+	}
+	for _, claim := range prepared {
+		if err := claim.check(d.config); err != nil {
+			return nil, err
+		}
 	}
 	asked, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), askTimeout)
 	defer cancel()
@@ -94,7 +99,7 @@ func (d *Driver) Held(p nad.Pod, added []delegate.Attached) error {
 		}
 		if prepared == nil {
 			var err error
-			if prepared, err = d.config.store().pod(p.UID); err != nil {
+			if prepared, err = d.prepared(p.UID); err != nil {
 				return err
 			}
 		}

@@ -125,9 +125,6 @@ func (c Config) logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// store keeps the claims that are prepared.
-func (c Config) store() store { return store{c.Dir} }
-
 func (c Config) check() error {
 	switch {
 	case c.Name == "", c.Node == "", c.Dir == "":

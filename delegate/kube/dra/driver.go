@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -14,10 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
-)
 
-// writeTime is more than a driver needs to write the record of a claim.
-const writeTime = 10 * time.Minute
+	"github.com/metacni/metacni/scratch"
+)
 
 // A Driver is a DRA driver whose devices are networks. The kubelet calls it before it creates
 // a pod, and after the pod has ended. The methods of a nil Driver do nothing. Goroutines may
@@ -27,6 +25,7 @@ type Driver struct {
 	log    *slog.Logger
 	client kubernetes.Interface // sends protobuf, see Attached
 	writer *writer
+	ctx    context.Context //nolint:containedctx // for reading the claims: no request need limit it
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -56,16 +55,9 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
-	d := &Driver{config: c, log: c.logger(), client: client, cancel: cancel, broken: make(chan error, 1)}
+	d := &Driver{config: c, log: c.logger(), client: client, ctx: context.WithoutCancel(ctx), cancel: cancel, broken: make(chan error, 1)}
 	d.writer, d.offers = newWriter(d), newOffers(c)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown)
-	crashed := time.Now()
-	if c.RollingUpdate != "" { // another driver may be writing
-		crashed = crashed.Add(-writeTime)
-	}
-	if err := c.store().clean(crashed); err != nil {
-		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
-	}
 	if d.service.err = d.serve(ctx); d.service.err != nil {
 		d.log.WarnContext(ctx, "ResourceClaims are not served yet", "error", d.service.err)
 	}
@@ -144,17 +136,19 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	if err := d.free(ctx, claim); err != nil {
 		return Claim{}, err
 	}
-	others, damaged, err := d.config.store().all()
-	if err != nil {
-		return Claim{}, claim.failure(err)
+	for other, err := range d.config.store().List(ctx) {
+		switch {
+		case err != nil && other.Key == (scratch.Key{}): // the directory
+			return Claim{}, claim.failure(err)
+		case err != nil:
+			d.log.WarnContext(ctx, "prepared claim ignored", "error", err)
+		default:
+			if err := claim.conflict(other.Value); err != nil {
+				return Claim{}, err
+			}
+		}
 	}
-	for _, e := range damaged {
-		d.log.WarnContext(ctx, "prepared claim ignored", "error", e)
-	}
-	if err := claim.conflict(others); err != nil {
-		return Claim{}, err
-	}
-	if err := d.config.store().put(claim); err != nil {
+	if err := d.put(ctx, claim); err != nil {
 		return Claim{}, claim.failure(err)
 	}
 	return claim, nil
@@ -164,7 +158,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 // reserved for another pod now, and so the kubelet has lost an earlier one. It fails with
 // errInUse while the earlier pod is attached. The caller holds d.mu.
 func (d *Driver) free(ctx context.Context, claim Claim) error {
-	refs, err := d.config.store().find(claim.UID)
+	refs, err := d.find(claim.UID)
 	if err != nil {
 		return claim.failure(err)
 	}
@@ -179,7 +173,7 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 			return claim.failure(fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, ref.Pod))
 		}
 		if err == nil {
-			err = d.remove(earlier.Ref)
+			err = d.remove(ctx, earlier.Ref)
 		}
 		if err != nil {
 			return claim.failure(err)
@@ -212,12 +206,12 @@ func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplu
 }
 
 func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject) error {
-	refs, err := d.config.store().find(string(c.UID))
+	refs, err := d.find(string(c.UID))
 	for _, ref := range refs {
 		ref.Namespace, ref.Name = c.Namespace, c.Name
 		if err = d.config.detach(ctx, ref); err == nil {
 			d.mu.Lock()
-			err = d.remove(ref)
+			err = d.remove(ctx, ref)
 			d.mu.Unlock()
 		}
 		if err != nil {
@@ -228,16 +222,6 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 		d.log.WarnContext(ctx, "claim not released", "claim", c.Namespace+"/"+c.Name, "error", err)
 		return Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}.failure(err)
 	}
-	return nil
-}
-
-// remove removes the record of a claim, and everything that is in memory about it. The caller
-// holds d.mu.
-func (d *Driver) remove(r Ref) error {
-	if err := d.config.store().remove(r); err != nil {
-		return err
-	}
-	d.writer.forget(r)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -36,21 +37,21 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 			t.Errorf("the kubelet is told %v", d)
 		}
 	}
-	claims, err := n.config.claims("pod-web")
-	if err != nil || len(claims) != 2 || string(claims[0].Networks[0].Opaque) != string(a.Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw) {
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
+	if err != nil || len(claims) != 2 || claims[0].Networks[0].Config != bridge {
 		t.Fatalf("%+v, %v", claims, err)
 	}
 	if got, want := n.server.Count("", "")-before, 4; got != want || n.server.Count("get", "resourceclaims") != want {
 		t.Errorf("%d requests, want those of the kubelet's helper, %d", got, want)
 	}
 	n.restart(t)
-	if again, err := n.config.claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
+	if again, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"}); cmp.Diff(claims, again) != "" || err != nil {
 		t.Errorf("after a restart: %s, %v", cmp.Diff(claims, again), err)
 	}
 	k = n.kubelet(t)
 	n.attach(t, "pod-web")
 	nodetest.OK(t, unprepareClaim(t, k, a))
-	left, err := n.config.claims("pod-web")
+	left, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
@@ -77,7 +78,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 			forbid(&n.config)
 			n.restart(t)
-			claims, err := n.config.claims("pod-web")
+			claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
 			if name == "nothing of this claim" {
 				if len(claims) != 1 || err != nil {
 					t.Errorf("%v, %v", claims, err)
@@ -99,8 +100,8 @@ func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
 	if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], "namespaceIsolation") {
 		t.Errorf("got %v and %q", devices, failures)
 	}
-	if claims, damaged, err := n.config.store().all(); len(claims) != 1 || damaged != nil || err != nil {
-		t.Errorf("recorded: %v, %v, %v", claims, damaged, err)
+	if claims, err := n.all(); len(claims) != 1 || err != nil {
+		t.Errorf("recorded: %v, %v", claims, err)
 	}
 }
 
@@ -186,8 +187,8 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	n, k, a := prepared(t)
 	damage := func() {
 		t.Helper()
-		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Dir, "pod-web_claim-a"), []byte("x"), 0o600))
-		if _, err := n.config.claims("pod-web"); !errors.Is(err, errDamaged) || n.sweepAll(t.Context()) == nil {
+		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json"), []byte("x"), 0o600))
+		if _, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"}); !errors.Is(err, scratch.ErrCorrupt) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -260,7 +261,7 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	n.config.sweepInterval = time.Millisecond
 	n.restart(t)
 	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
-		claims, err := n.config.claims("pod-web")
+		claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
 		return len(claims) == 1 && claims[0].Name == "b" && err == nil
 	})
 }

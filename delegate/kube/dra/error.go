@@ -19,9 +19,6 @@ var (
 
 	// errInUse is for a device, an interface or a claim that another pod or claim has.
 	errInUse = fault.New(types.ErrTryAgainLater, "in use")
-
-	// errDamaged is for a file that is not what a store has written.
-	errDamaged = fault.New(types.ErrIOFailure, "the record is damaged")
 )
 
 // failure returns err as one about the claim r. An error without a CNI code has 5, an I/O failure.

@@ -187,7 +187,7 @@ func (n *node) fail(err error) {
 // attach does what the ADD of a pod does.
 func (n *node) attach(t *testing.T, pod string) {
 	t.Helper()
-	claims, err := n.config.claims(pod)
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})
 	if err != nil || len(claims) == 0 {
 		t.Fatalf("%d claims of %s, %v", len(claims), pod, err)
 	}
@@ -260,7 +260,7 @@ func prepared(t *testing.T) (*node, *dratest.Kubelet, *resourcev1.ResourceClaim)
 // wantClaims fails the test unless so many claims are prepared for a pod.
 func (n *node) wantClaims(t *testing.T, pod string, want int) {
 	t.Helper()
-	if claims, err := n.config.claims(pod); len(claims) != want || err != nil {
+	if claims, err := n.Claims(t.Context(), nad.Pod{UID: pod}); len(claims) != want || err != nil {
 		t.Errorf("%s has %v, %v; want %d claims", pod, claims, err, want)
 	}
 }

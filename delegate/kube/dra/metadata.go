@@ -21,7 +21,7 @@ func (d *Driver) UpdateMetadata(ctx context.Context, podUID string) error {
 	if d == nil || d.config.CDIDir == "" {
 		return nil
 	}
-	claims, err := d.config.store().pod(podUID)
+	claims, err := d.prepared(podUID)
 	errs := []error{err}
 	for _, c := range claims {
 		if err := d.updateMetadata(ctx, c); err != nil {

@@ -32,8 +32,8 @@ const (
 // takes no more.
 const maxParameters = 10 << 10
 
-// parse sets what n.Opaque says about the network of a claim in the given namespace. The
-// parameters are an object of one of these kinds:
+// parse sets what opaque parameters say about the network of a claim in the given namespace. They
+// are an object of one of these kinds:
 //
 //   - [parametersKind] of [parametersVersion]
 //   - CNI or CNIConfig of cni.networking.x-k8s.io/v1alpha1 or
@@ -46,11 +46,11 @@ const maxParameters = 10 << 10
 // or have a value of the wrong type, and with [netconf.ErrInvalid] if they are longer than
 // [maxParameters], are of another kind, have an unknown key, name no network or two, or have a
 // name that cannot be one.
-func (n *Network) parse(namespace string) error {
-	if len(n.Opaque) > maxParameters {
+func (n *Network) parse(opaque []byte, namespace string) error {
+	if len(opaque) > maxParameters {
 		return invalid("", "longer than 10 KiB")
 	}
-	keys, err := netconf.Decode[map[string]json.RawMessage](n.Opaque)
+	keys, err := netconf.Decode[map[string]json.RawMessage](opaque)
 	if err != nil {
 		return err
 	}

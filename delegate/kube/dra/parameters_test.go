@@ -30,8 +30,8 @@ func cni(rest string) string {
 
 // parsed returns the network in parameters of a claim in the namespace blue.
 func parsed(data string) (Network, error) {
-	n := Network{Opaque: []byte(data)}
-	err := n.parse("blue")
+	var n Network
+	err := n.parse([]byte(data), "blue")
 	return n, err
 }
 
@@ -61,7 +61,6 @@ func TestParametersNameOneNetwork(t *testing.T) {
 			t.Parallel()
 			got, err := parsed(row.data)
 			nodetest.OK(t, err)
-			row.want.Opaque = []byte(row.data)
 			nodetest.Equal(t, "network", got, row.want)
 		})
 	}

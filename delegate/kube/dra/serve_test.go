@@ -24,6 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // poll waits until done, which depends on files alone, is true.
@@ -228,22 +229,12 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	}
 	c := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
-	writing := filepath.Join(n.config.Dir, ".tmp-1") // by the first driver
-	nodetest.OK(t, os.WriteFile(writing, nil, 0o600))
-	third := n.config
-	third.RollingUpdate = "pod-3"
-	again, err := Start(t.Context(), third)
-	nodetest.OK(t, err)
-	again.Stop()
-	if _, err := os.Stat(writing); err != nil {
-		t.Errorf("what another driver is writing: %v", err)
-	}
 	n.Stop()
-	if claims, err := d.config.claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := d.Claims(t.Context(), nad.Pod{UID: "pod-web"}); len(claims) != 1 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
 	nodetest.OK(t, unprepareClaim(t, kubelets["pod-2"], c))
-	if claims, err := d.config.claims("pod-web"); len(claims) != 0 || err != nil {
+	if claims, err := d.Claims(t.Context(), nad.Pod{UID: "pod-web"}); len(claims) != 0 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
 	}
 	for _, uid := range []string{"../x", "a b"} {
@@ -312,10 +303,10 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			default:
 				t.Error("stopped before the request has ended")
 			}
-			if claims, err := n.config.store().pod("pod-web"); len(claims) != 1 || err != nil {
+			if claims, err := n.prepared("pod-web"); len(claims) != 1 || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
-			if claims, err := n.config.store().pod("pod-next"); len(claims) != 0 || err != nil {
+			if claims, err := n.prepared("pod-next"); len(claims) != 0 || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
 			if _, err := (plugin{n.Driver}).PrepareResourceClaims(t.Context(), nil); err == nil {
@@ -386,8 +377,8 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 		} else if err := unprepareClaim(t, k, a); err != nil {
 			t.Error(err)
 		}
-		if claims, damaged, err := n.config.store().all(); len(claims) != want || damaged != nil || err != nil {
-			t.Errorf("%v, %v, %v", claims, damaged, err)
+		if claims, err := n.all(); len(claims) != want || err != nil {
+			t.Errorf("%v, %v", claims, err)
 		}
 	}
 }
@@ -400,19 +391,17 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	k := n.kubelet(t)
 	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	mustPrepare(t, k, a)
-	blocker := filepath.Join(n.config.Dir, "pod-web_claim-b")
-	if err := os.Mkdir(blocker, 0o700); err != nil { // no file can take this name
-		t.Fatal(err)
-	}
+	blocker := filepath.Join(n.config.Dir, "pod-web@claim-b@claim.json")
+	nodetest.OK(t, os.MkdirAll(filepath.Join(blocker, "x"), 0o700)) // no file can take this name
 	if _, failures := prepareClaims(t, k, b); !strings.HasPrefix(failures["b"], "claim blue/b: ") {
 		t.Errorf("got %v", failures)
 	}
 	if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
 		t.Errorf("the other: %v", failures)
 	}
-	nodetest.OK(t, os.Remove(blocker))
+	nodetest.OK(t, os.RemoveAll(blocker))
 	mustPrepare(t, k, b)
-	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*")); len(names) != 2 || err != nil {
+	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*.json")); len(names) != 2 || err != nil {
 		t.Errorf("left: %v, %v", names, err)
 	}
 }

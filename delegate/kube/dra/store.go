@@ -1,222 +1,103 @@
 package dra
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
+	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"strings"
-	"time"
 
-	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/scratch"
 )
 
-// A store keeps the claims that are prepared, one file each, so that a daemon finds them
-// after a restart. The file POD_CLAIM, of the UIDs of the pod and the claim, has the SHA-256
-// of the rest in its first line, and then JSON. Other files are ignored.
-//
-// Several processes may read a store. Only one may write to it at a time.
-type store struct {
-	dir string // made when the first claim is written; a missing one has no claims
-}
+// store returns the claims that are prepared, so that a daemon finds them after a restart. Several
+// processes may use it.
+func (c Config) store() scratch.Store[Claim] { return scratch.Store[Claim]{Dir: c.Dir} }
 
-// maxRecord is a limit for the size of a file: no claim has more than 32 devices, and each has
-// 10 KiB of parameters at most.
-const maxRecord = 1 << 20
-
-// recordVersion is the version of the format.
-const recordVersion = 2
-
-// A record is the JSON in a file.
-type record struct {
-	Version int   `json:"version"`
-	Claim   Claim `json:"claim"`
+// key returns the key of the record of a claim: the pod is the container, and the claim the network.
+func (r Ref) key() scratch.Key {
+	return scratch.Key{Network: r.UID, ContainerID: r.Pod, IfName: "claim"}
 }
 
 // Prepared returns the claims in a [Config.Dir] that are prepared for a pod, or for all pods
-// if podUID is empty, and an error with CNI code 5 for each whose record is damaged. err is
-// set if the directory cannot be read. No Driver need be started.
-func Prepared(dir, podUID string) (claims []Claim, damaged []error, err error) {
-	return store{dir}.read(func(r Ref) bool { return podUID == "" || r.Pod == podUID })
+// if podUID is empty, by the UIDs of pod and claim. No Driver need be started. With an error about
+// records that cannot be read, it returns the others. The CNI code of a damaged one is 5.
+func Prepared(ctx context.Context, dir, podUID string) ([]Claim, error) {
+	store := Config{Dir: dir}.store()
+	var records []scratch.Record[Claim]
+	var errs []error
+	if podUID != "" {
+		var err error
+		records, err = store.Container(ctx, podUID)
+		errs = append(errs, err)
+	} else {
+		for r, err := range store.List(ctx) {
+			if err == nil {
+				records = append(records, r)
+			}
+			errs = append(errs, err)
+		}
+	}
+	var claims []Claim
+	for _, r := range records {
+		claims = append(claims, r.Value)
+	}
+	return claims, errors.Join(errs...)
 }
 
-// pod returns the claims of a pod, in the order of their UIDs. There are none for an empty
-// UID. It fails with CNI code 5 if the record of one of them is damaged; those of other pods
-// do not matter.
-func (s store) pod(uid string) ([]Claim, error) {
-	if uid == "" {
+// prepared returns the claims of a pod. There are none for an empty UID.
+func (d *Driver) prepared(podUID string) ([]Claim, error) {
+	if podUID == "" {
 		return nil, nil
 	}
-	claims, damaged, err := Prepared(s.dir, uid)
-	return claims, errors.Join(append(damaged, err)...)
+	return Prepared(d.ctx, d.config.Dir, podUID)
 }
 
-// all returns all claims whose records are not damaged, and an error with CNI code 5
-// for each of the others. err is set if the directory cannot be read.
-func (s store) all() (claims []Claim, damaged []error, err error) { return Prepared(s.dir, "") }
+// all returns the claims of all pods.
+func (d *Driver) all() ([]Claim, error) { return Prepared(d.ctx, d.config.Dir, "") }
 
-// read returns the claims of the wanted files.
-func (s store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err error) {
-	err = s.visit(func(dir *durable.Dir, names []string) error {
-		for _, ref := range refs(names, wanted) {
-			c, err := load(dir, ref)
-			switch {
-			case errors.Is(err, fs.ErrNotExist): // removed since
-			case err != nil:
-				damaged = append(damaged, ref.failure(fmt.Errorf("%w: %w", errDamaged, err)))
-			default:
-				claims = append(claims, c)
-			}
-		}
-		return nil
-	})
-	return claims, damaged, err
-}
-
-// visit calls do with the directory and the names of its files, unless there is none.
-func (s store) visit(do func(dir *durable.Dir, names []string) error) error {
-	dir, err := durable.OpenDir(s.dir, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	names, err := dir.Names()
-	if err != nil {
-		return err
-	}
-	return do(dir, names)
-}
-
-// refs returns what the names of files say, for the wanted ones.
-func refs(names []string, wanted func(Ref) bool) []Ref {
-	var all []Ref
-	for _, name := range names {
-		if ref, ok := refOf(name); ok && wanted(ref) {
-			all = append(all, ref)
+// find returns who has prepared the claim of a UID, also of records that are damaged.
+func (d *Driver) find(uid string) (found []Ref, err error) {
+	for r, err := range d.config.store().List(d.ctx) {
+		switch {
+		case r.Key.Network == uid:
+			found = append(found, Ref{UID: uid, Pod: r.Key.ContainerID})
+		case r.Key == (scratch.Key{}): // the directory
+			return nil, err
 		}
 	}
-	return all
-}
-
-// fileName returns the name of the file of a claim.
-func fileName(r Ref) string { return r.Pod + "_" + r.UID }
-
-// refOf returns the UIDs in the name of a file. It reports false for files of others.
-func refOf(name string) (Ref, bool) {
-	pod, claim, _ := strings.Cut(name, "_")
-	return Ref{UID: claim, Pod: pod}, isUID(pod) && isUID(claim)
-}
-
-func load(dir *durable.Dir, ref Ref) (Claim, error) {
-	data, _, err := dir.ReadFile(fileName(ref), maxRecord)
-	if err != nil {
-		return Claim{}, err
-	}
-	r, err := decode(data)
-	switch {
-	case err != nil:
-		return Claim{}, err
-	case r.Version != recordVersion:
-		return Claim{}, fmt.Errorf("format %d, this program knows %d", r.Version, recordVersion)
-	case r.Claim.UID != ref.UID || r.Claim.Pod != ref.Pod:
-		return Claim{}, errors.New("it is that of another claim")
-	}
-	for i := range r.Claim.Networks {
-		if err := r.Claim.Networks[i].parse(r.Claim.Namespace); err != nil {
-			return Claim{}, err
-		}
-	}
-	return r.Claim, nil
-}
-
-func decode(data []byte) (record, error) {
-	sum, text, _ := bytes.Cut(data, []byte("\n"))
-	if string(sum) != checksum(text) {
-		return record{}, errors.New("the checksum does not match")
-	}
-	var r record
-	return r, json.Unmarshal(text, &r)
-}
-
-func encode(c Claim) ([]byte, error) {
-	text, err := json.Marshal(record{recordVersion, c})
-	return append([]byte(checksum(text)+"\n"), text...), err
-}
-
-func checksum(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
-// get returns the claim that r names. It fails with CNI code 11 if there is none.
-func (s store) get(r Ref) (Claim, error) {
-	claims, damaged, err := s.read(func(other Ref) bool { return other.UID == r.UID && other.Pod == r.Pod })
-	switch {
-	case err != nil || damaged != nil:
-		return Claim{}, errors.Join(append(damaged, err)...)
-	case len(claims) == 0:
-		return Claim{}, r.failure(errNotPrepared)
-	}
-	return claims[0], nil
+	return found, nil
 }
 
 // put writes the record of a claim, in place of an earlier one for the same pod. It survives a
 // loss of power when put returns nil.
-func (s store) put(c Claim) error {
-	data, err := encode(c)
-	if err != nil {
-		return err
-	}
-	dir, err := durable.MakeDir(s.dir, nil)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.WriteFile(fileName(c.Ref), data)
-}
-
-// find returns who has prepared the claim of a UID, also of records that are damaged.
-func (s store) find(uid string) (found []Ref, err error) {
-	err = s.visit(func(_ *durable.Dir, names []string) error {
-		found = refs(names, func(r Ref) bool { return r.UID == uid })
-		return nil
-	})
-	return found, err
-}
-
-// remove removes the record of a claim, if there is one. After a loss of power the record may
-// be there again.
-func (s store) remove(r Ref) error {
-	return s.visit(func(dir *durable.Dir, _ []string) error {
-		if err := dir.Remove(fileName(r)); !errors.Is(err, fs.ErrNotExist) {
+func (d *Driver) put(ctx context.Context, c Claim) error {
+	return d.change(ctx, c.Ref, func(s scratch.Store[Claim], l *scratch.Lock) error {
+		r := scratch.Record[Claim]{Key: c.key(), State: scratch.Added, Value: c}
+		err := s.Put(l, r)
+		if !errors.Is(err, scratch.ErrCorrupt) {
 			return err
 		}
-		return nil
+		if err := s.Forget(l, r.Key); err != nil {
+			return err
+		}
+		return s.Put(l, r)
 	})
 }
 
-// clean removes the temporary files of crashes before a time. Nobody may be writing one of them.
-func (s store) clean(before time.Time) error {
-	return s.visit(func(dir *durable.Dir, names []string) error {
-		var errs []error
-		for _, name := range names {
-			if !durable.IsTemp(name) {
-				continue
-			}
-			info, err := dir.Stat(name)
-			if err == nil && info.Changed.Before(before) {
-				err = dir.Remove(name)
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-		return errors.Join(errs...)
-	})
+// remove removes the record of a claim, if there is one, and everything that is in memory about
+// it. After a loss of power the record may be there again. The caller holds d.mu.
+func (d *Driver) remove(ctx context.Context, r Ref) error {
+	err := d.change(ctx, r, func(s scratch.Store[Claim], l *scratch.Lock) error { return s.Forget(l, r.key()) })
+	if err == nil {
+		d.writer.forget(r)
+	}
+	return err
+}
+
+// change calls do with the lock of the records of a claim's pod.
+func (d *Driver) change(ctx context.Context, r Ref, do func(scratch.Store[Claim], *scratch.Lock) error) error {
+	store := d.config.store()
+	lock, err := store.Lock(ctx, r.Pod)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(store, lock), lock.Unlock())
 }

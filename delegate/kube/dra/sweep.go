@@ -27,8 +27,8 @@ func (d *Driver) sweepOften(ctx context.Context) {
 // because of them. The Driver does it from time to time. Errors of several claims are joined;
 // among them are those of damaged records, which only the kubelet can have removed.
 func (d *Driver) sweepAll(ctx context.Context) error {
-	claims, errs, err := d.config.store().all()
-	errs = append(errs, err)
+	claims, err := d.all()
+	errs := []error{err}
 	for _, c := range claims {
 		if err := d.sweep(ctx, c); err != nil {
 			errs = append(errs, c.failure(err))
@@ -50,7 +50,7 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.remove(c.Ref); err != nil {
+	if err := d.remove(ctx, c.Ref); err != nil {
 		return err
 	}
 	d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.String(), "pod", c.Pod)

@@ -3,6 +3,7 @@ package dra
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ func (d *Driver) Attached(podUID string, err error) {
 	if d == nil {
 		return
 	}
-	claims, e := d.config.store().pod(podUID)
+	claims, e := d.prepared(podUID)
 	if e != nil {
 		d.log.Warn("status of claims not complete", "pod", podUID, "error", e)
 	}
@@ -55,7 +56,7 @@ func (d *Driver) Refresh() {
 	if d == nil {
 		return
 	}
-	claims, _, err := d.config.store().all() // the damaged ones have no status to write
+	claims, err := d.all()
 	if err != nil {
 		d.log.Warn("status of claims not refreshed", "error", err)
 	}
@@ -81,7 +82,7 @@ func (d *Driver) Stats() Stats {
 	if d == nil {
 		return Stats{}
 	}
-	claims, _, _ := d.config.store().all() // whoever uses them reports errors
+	claims, _ := d.all() // whoever uses them reports errors
 	w := d.writer
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +131,7 @@ func (w *writer) forget(r Ref) {
 // run writes until ctx ends, and the queue with it. It begins with the claims that an earlier
 // process has prepared.
 func (w *writer) run(ctx context.Context) {
-	claims, _, err := w.driver.config.store().all() // the damaged ones have their own message
+	claims, err := w.driver.all()
 	if err != nil {
 		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
 	}
@@ -189,8 +190,8 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	config := w.driver.config
-	claim, err := config.store().get(ref)
-	if errors.Is(err, errNotPrepared) {
+	claim, err := config.store().Get(ref.key())
+	if errors.Is(err, fs.ErrNotExist) {
 		w.forget(ref)
 		return nil
 	}
@@ -211,7 +212,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if !changed && len(attached) == 0 && !hasStatus(object, config.Name) {
 		return nil // prepared by an earlier process, and not attached yet
 	}
-	devices := desired(object, config.Name, claim, attached, failure)
+	devices := desired(object, config.Name, claim.Value, attached, failure)
 	if equality.Semantic.DeepEqual(devices, object.Status.Devices) {
 		return nil
 	}

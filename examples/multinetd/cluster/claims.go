@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -131,12 +130,12 @@ var errNoDRA = types.NewError(types.ErrTryAgainLater, `its networks need "dra" i
 
 // noClaims fails for a pod that has claims, which a daemon without dra cannot attach: the pod must
 // not start without its networks.
-func (c *Cluster) noClaims(_ context.Context, p nad.Pod) ([]multinet.Claimed, error) {
+func (c *Cluster) noClaims(ctx context.Context, p nad.Pod) ([]multinet.Claimed, error) {
 	if p.UID == "" {
 		return nil, nil
 	}
-	prepared, damaged, err := dra.Prepared(c.conf.ClaimDir, p.UID)
-	if err = errors.Join(append(damaged, err)...); err != nil || len(prepared) == 0 {
+	prepared, err := dra.Prepared(ctx, c.conf.ClaimDir, p.UID)
+	if err != nil || len(prepared) == 0 {
 		return nil, err
 	}
 	return nil, fmt.Errorf("claim %v: %w", prepared[0].Ref, errNoDRA)
@@ -144,8 +143,8 @@ func (c *Cluster) noClaims(_ context.Context, p nad.Pod) ([]multinet.Claimed, er
 
 // warnOfClaims logs that claims are prepared which nobody can release, since there is no dra.
 func (c *Cluster) warnOfClaims(ctx context.Context) {
-	prepared, damaged, err := dra.Prepared(c.conf.ClaimDir, "")
-	if n := len(prepared) + len(damaged); n > 0 || err != nil {
+	prepared, err := dra.Prepared(ctx, c.conf.ClaimDir, "")
+	if n := len(prepared); n > 0 || err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, `ResourceClaims are prepared, but "dra" is not in the configuration: their pods cannot start, and the kubelet cannot release them`,
 			slog.Int("claims", n), slog.String("directory", c.conf.ClaimDir), slog.Any("error", err))
 	}
