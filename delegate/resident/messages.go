@@ -100,10 +100,6 @@ func outcome(ctx context.Context, err error) (certain bool, _ error) {
 	return false, err
 }
 
-func unknownCall(r *jrpc2.Request) error {
-	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", r.Method()), "")
-}
-
 // A Request asks the host to attach one more network to a running container, or to
 // detach it.
 type Request struct {

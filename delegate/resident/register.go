@@ -168,7 +168,7 @@ func (h *Host) answer(ctx context.Context, e *entry, call *jrpc2.Request) (err e
 	}()
 	switch {
 	case call.Method() != methodRequest:
-		return unknownCall(call)
+		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", call.Method()), "")
 	case !h.serves(e):
 		return errGone
 	case h.Requests == nil:

@@ -6,13 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/creachadair/jrpc2"
+	"github.com/creachadair/jrpc2/handler"
 
 	"github.com/metacni/metacni/internal/fault"
 )
@@ -122,4 +126,60 @@ func (s *session) request(ctx context.Context, r Request) error {
 		err = fmt.Errorf("%w: %w", errLost, err)
 	}
 	return err
+}
+
+// A session is the resident's side of one connection.
+type session struct {
+	*link
+	server *jrpc2.Server
+}
+
+// newSession begins to serve calls over conn. The contexts of commands have the values
+// of ctx.
+func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
+	s := &session{link: newLink(ctx, conn, maxFromHost)}
+	methods := handler.Map{
+		methodRegister: handler.New(func(context.Context, greeting) (hello, error) { return hello{protocol, p.info()}, nil }),
+		methodRefused: handler.New(func(_ context.Context, why refusal) error {
+			s.fail(refused("%s", strings.TrimPrefix(why.Reason, ErrRefused.Error()+": ")))
+			return nil
+		}),
+		methodSynchronize: handler.New(func(ctx context.Context, m synchronization) error {
+			if p.Synchronize == nil {
+				return nil
+			}
+			return p.Synchronize(ctx, m.Known)
+		}),
+		methodCommand: handler.New(p.run),
+		methodCancel: handler.New(func(_ context.Context, calls []string) error {
+			for _, id := range calls {
+				s.server.CancelRequest(id)
+			}
+			return nil
+		}),
+	}
+	for name, handle := range methods {
+		methods[name] = p.guarded(handle)
+	}
+	s.server = jrpc2.NewServer(methods, &jrpc2.ServerOptions{
+		AllowPush: true, DisableBuiltin: true,
+		Concurrency: math.MaxInt32, // so that commands do not hold up a cancel
+		NewContext:  func() context.Context { return context.WithoutCancel(ctx) },
+	})
+	s.server.Start(s.link)
+	return s
+}
+
+// guarded returns handle with the errors of CNI. A panic becomes an error without details.
+func (p *Plugin) guarded(handle jrpc2.Handler) jrpc2.Handler {
+	return func(ctx context.Context, r *jrpc2.Request) (answer any, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				p.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
+				answer, err = nil, failure(types.NewError(types.ErrInternal, "the plugin panicked", ""))
+			}
+		}()
+		answer, err = handle(ctx, r)
+		return answer, failure(err)
+	}
 }
