@@ -20,11 +20,6 @@ type Info struct {
 // String returns index and name: "10-static".
 func (i Info) String() string { return i.Index + "-" + i.Name }
 
-// before compares the places of two residents.
-func (i Info) before(j Info) int {
-	return strings.Compare(i.Index+"\x00"+i.Name, j.Index+"\x00"+j.Name)
-}
-
 // check refuses an invalid Info.
 func (i Info) check() error {
 	switch {

@@ -124,11 +124,9 @@ func (h *Host) start(e *entry) (net.Conn, error) {
 		// It is not reaped yet, so that its PID is still its own.
 		below := proctree.Below(pid) // their parents may exit first
 		_ = unix.Kill(-pid, unix.SIGTERM)
-		late := time.NewTimer(orDefault(h.grace, 2*time.Second))
-		defer late.Stop()
 		select {
 		case <-exited:
-		case <-late.C:
+		case <-time.After(orDefault(h.grace, 2*time.Second)):
 		case <-h.hurry:
 		}
 		proctree.Kill(pid, pidfd)

@@ -58,7 +58,7 @@ func newLink(ctx context.Context, conn net.Conn, limit int64) *link {
 }
 
 // closed reports whether the connection is closed.
-func (l *link) closed() bool { return isClosed(l.done) }
+func (l *link) closed() bool { return l.why() != nil }
 
 // Close closes the connection.
 func (l *link) Close() error {
@@ -112,21 +112,10 @@ func (l *link) write() {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // pause waits for d. It reports false when stop is closed first.
 func pause(stop <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-stop:
 		return false

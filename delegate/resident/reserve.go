@@ -67,7 +67,9 @@ func (h *Host) Plugins() (all []Status) {
 			all = append(all, a)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Status) int { return cmp.Or(a.before(b.Info), strings.Compare(a.Path, b.Path)) })
+	slices.SortStableFunc(all, func(a, b Status) int {
+		return cmp.Or(strings.Compare(a.Index, b.Index), strings.Compare(a.Name, b.Name), strings.Compare(a.Path, b.Path))
+	})
 	return all
 }
 

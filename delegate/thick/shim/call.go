@@ -174,10 +174,8 @@ func rest(ctx context.Context, pause, hint time.Duration) bool {
 	if hint >= 0 {
 		pause = min(pause, max(hint, firstPause))
 	}
-	t := time.NewTimer(pause/2 + rand.N(pause/2))
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(pause/2 + rand.N(pause/2)):
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
