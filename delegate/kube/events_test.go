@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"errors"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,9 +9,9 @@ import (
 
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -22,35 +20,19 @@ import (
 // newEvents returns Events that are sent until the test ends, or calls stop.
 func newEvents(t *testing.T) (e *Events, api *fakeAPI, stop func()) {
 	t.Helper()
-	api = &fakeAPI{}
-	e = api.view(t).NewEvents(nad.Pod{})
+	api, v := newFakeAPI(t)
+	e = v.NewEvents(nad.Pod{})
 	return e, api, running(t, e.Run)
 }
 
-// sent returns the notes of the Events that were posted.
+// sent returns the notes of the Events that the API server has, and removes them.
 func sent(api *fakeAPI) []string {
 	var notes []string
-	for _, r := range api.take() {
-		notes = append(notes, noteOf(r.Body))
+	for _, e := range kubetest.List[eventsv1.Event](api.Server) {
+		notes = append(notes, e.Note)
+		kubetest.Delete[eventsv1.Event](api.Server, e.Namespace, e.Name)
 	}
 	return notes
-}
-
-// noteOf returns the note that is sent for an Event.
-func noteOf(body string) string {
-	var u runtime.Unknown
-	var e eventsv1.Event
-	if err := errors.Join(u.Unmarshal([]byte(strings.TrimPrefix(body, "k8s\x00"))), e.Unmarshal(u.Raw)); err != nil {
-		return err.Error()
-	}
-	return e.Note
-}
-
-func alreadyExists() *metav1.Status {
-	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: metav1.StatusReasonAlreadyExists, Code: http.StatusConflict,
-	}
 }
 
 func networks() []status.Network {
@@ -137,7 +119,7 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, api, stop := newEvents(t)
-		api.fail(repeat(answer{delay: time.Hour}, 100)...)
+		api.fail(kubetest.Fault{Delay: time.Hour, Times: 100})
 		begin := time.Now()
 		for i := range 3 * eventQueue {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
@@ -158,7 +140,7 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, api, stop := newEvents(t)
-		api.fail(answer{delay: time.Second})
+		api.fail(kubetest.Fault{Delay: time.Second})
 		for i := range 10 {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
 		}
@@ -173,30 +155,26 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answers []answer
-		want    []time.Duration
-		sent    bool
+		faults []kubetest.Fault
+		want   []time.Duration
+		sent   bool
 	}{
 		"sent":              {nil, seconds(0), true},
-		"sent before":       {[]answer{{err: errRefused}, {code: 409, body: alreadyExists()}}, seconds(0, 1), true},
-		"forbidden":         {[]answer{{code: 403}}, seconds(0), false},
-		"no namespace":      {[]answer{{code: 404, body: noSuchPod()}}, seconds(0), false},
-		"too many requests": {[]answer{{code: 429, after: 5}}, seconds(0, 5), true},
-		"internal errors":   {repeat(answer{code: 500}, 3), seconds(0, 1, 3, 7), true},
-		"no answer":         {repeat(answer{delay: time.Hour}, 1), seconds(0, 11), true},
+		"sent before":       {[]kubetest.Fault{{Cut: true}, refusal(409, metav1.StatusReasonAlreadyExists)}, seconds(0, 1), true},
+		"forbidden":         {[]kubetest.Fault{{Status: 403}}, seconds(0), false},
+		"no namespace":      {[]kubetest.Fault{refusal(404, metav1.StatusReasonNotFound)}, seconds(0), false},
+		"too many requests": {[]kubetest.Fault{{Status: 429, RetryAfter: 5 * time.Second}}, seconds(0, 5), true},
+		"internal errors":   {[]kubetest.Fault{{Status: 500, Times: 3}}, seconds(0, 1, 3, 7), true},
+		"no answer":         {[]kubetest.Fault{{Delay: time.Hour}}, seconds(0, 11), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e, api, _ := newEvents(t)
-				api.fail(test.answers...)
+				api.fail(test.faults...)
 				e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 				settle(time.Hour)
-				var times []time.Duration
-				for _, r := range api.take() {
-					times = append(times, r.At)
-				}
-				wantTimes(t, test.answers, test.want, times)
+				wantTimes(t, test.faults, test.want, api.times())
 				wantStats(t, e, map[bool]uint64{true: 1}[test.sent], map[bool]uint64{false: 1}[test.sent])
 			})
 		})
@@ -207,7 +185,7 @@ func TestAnEventIsTriedForTenMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, api, _ := newEvents(t)
-		api.fail(repeat(answer{err: errRefused}, 1000)...)
+		api.fail(kubetest.Fault{Cut: true, Times: 1000})
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		settle(time.Hour)
 		if n := api.count(); n < 20 || n > 30 {
@@ -247,7 +225,7 @@ func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := (&fakeAPI{}).view(t)
+			_, v := newFakeAPI(t)
 			v.config.Node, v.config.UserAgent = test.node, "multinetd"
 			e := v.NewEvents(test.self)
 			e.program(statusNotWritten, "", "text")

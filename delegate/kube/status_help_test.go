@@ -3,35 +3,30 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// A fakeAPI answers without a network, so that time stands still for it. The server of
-// package kubetest answers as the real one does, but in real time.
+// A fakeAPI is a server in the bubble of its client, so that time stands still for it.
 type fakeAPI struct {
+	*kubetest.Server
 	start time.Time
-
-	mu       sync.Mutex
-	requests []request
-	answers  []answer // of the next requests; afterwards all goes well
-	version  int
-	running  int // requests
-	peak     int // of them
+	seen  int // requests that were taken
+	heals []func()
 }
 
 // A request is one that was made.
@@ -41,116 +36,68 @@ type request struct {
 	Body string
 }
 
-// An answer is how a request fails. The zero answer is success.
-type answer struct {
-	code    int             // of the HTTP answer; 0 with err nil: success
-	after   int             // seconds, in the header Retry-After
-	body    *metav1.Status  // nil: the code's text
-	err     error           // of the network
-	rubbish string          // with code 200
-	delay   time.Duration   // before the answer
-	until   <-chan struct{} // before the answer
-}
-
-var errRefused = errors.New("connect: connection refused")
-
-func (a *fakeAPI) RoundTrip(q *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(q.Body)
-	if err != nil {
-		return nil, err
+// fail makes the next requests fail, one or fault.Times of them.
+func (a *fakeAPI) fail(faults ...kubetest.Fault) {
+	for _, f := range faults {
+		f.Times = max(f.Times, 1)
+		a.heals = append(a.heals, a.Break(f))
 	}
-	a.mu.Lock()
-	path := strings.Split(q.URL.Path, "/")
-	name := path[6]
-	if strings.HasPrefix(q.URL.Path, "/apis/") {
-		name = "event"
-	}
-	a.requests = append(a.requests, request{time.Since(a.start), name, string(body)})
-	var answer answer
-	if len(a.answers) > 0 {
-		answer, a.answers = a.answers[0], a.answers[1:]
-	}
-	a.running++
-	a.peak = max(a.peak, a.running)
-	defer func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.running--
-	}()
-	a.version++
-	version := strconv.Itoa(100 + a.version)
-	a.mu.Unlock()
-
-	if answer.delay > 0 || answer.until != nil {
-		timer := time.NewTimer(answer.delay)
-		defer timer.Stop()
-		wake := answer.until
-		var tick <-chan time.Time
-		if answer.delay > 0 {
-			tick = timer.C
-		}
-		select {
-		case <-tick:
-		case <-wake:
-		case <-q.Context().Done():
-			return nil, q.Context().Err()
-		}
-	}
-	reply := func(code int, contentType, text string) (*http.Response, error) {
-		r := &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {contentType}}, Body: io.NopCloser(strings.NewReader(text)), Request: q}
-		if answer.after > 0 {
-			r.Header.Set("Retry-After", strconv.Itoa(answer.after))
-		}
-		return r, nil
-	}
-	switch {
-	case answer.err != nil:
-		return nil, answer.err
-	case answer.rubbish != "":
-		return reply(200, "application/json", answer.rubbish)
-	case answer.body != nil:
-		text, err := json.Marshal(answer.body)
-		if err != nil {
-			return nil, err
-		}
-		return reply(answer.code, "application/json", string(text))
-	case answer.code != 0:
-		return reply(answer.code, "text/plain", http.StatusText(answer.code))
-	case name == "event":
-		return reply(201, "application/json", `{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"e"}}`)
-	}
-	return reply(200, "application/json", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"`+name+`","resourceVersion":"`+version+`"}}`)
-}
-
-// fail makes the next requests fail.
-func (a *fakeAPI) fail(answers ...answer) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answers = append(a.answers, answers...)
 }
 
 // heal makes all later requests go well.
 func (a *fakeAPI) heal() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answers = nil
+	for _, heal := range a.heals {
+		heal()
+	}
 }
 
 // take returns the requests since the last take.
-func (a *fakeAPI) take() []request {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	defer func() { a.requests = nil }()
-	return a.requests
+func (a *fakeAPI) take() (all []request) {
+	got := a.Requests()
+	for _, r := range got[a.seen:] {
+		all = append(all, request{r.Time.Sub(a.start), r.Name, r.Body})
+	}
+	a.seen = len(got)
+	return all
+}
+
+// times returns when the requests since the last take were made.
+func (a *fakeAPI) times() (all []time.Duration) {
+	for _, r := range a.take() {
+		all = append(all, r.At)
+	}
+	return all
 }
 
 // count returns how many requests there were since the last take.
 func (a *fakeAPI) count() int { return len(a.take()) }
 
+// refusal is how an API server says why it refuses a request, with the fields that are wrong.
+func refusal(code int, reason metav1.StatusReason, fields ...string) kubetest.Fault {
+	s := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: reason, Code: int32(code), Message: "refused", Details: &metav1.StatusDetails{}, //nolint:gosec // an HTTP status
+	}
+	for _, field := range fields {
+		s.Details.Causes = append(s.Details.Causes, metav1.StatusCause{Field: field})
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return kubetest.Fault{Status: code, Body: string(text)}
+}
+
+// newFakeAPI returns a server, and a view of it without watches.
+func newFakeAPI(tb testing.TB) (*fakeAPI, *View) {
+	tb.Helper()
+	a := &fakeAPI{Server: kubetest.New(scheme.Codecs.UniversalDeserializer().Decode), start: time.Now()}
+	return a, a.view(tb)
+}
+
 // view returns a view of a, without watches.
 func (a *fakeAPI) view(tb testing.TB) *View {
 	tb.Helper()
-	a.start = time.Now()
 	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler), ctx: tb.Context()}
 	nodetest.OK(tb, v.clients())
 	for _, c := range []client{v.core, v.events} {
@@ -201,13 +148,14 @@ func running(tb testing.TB, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// A bench is a writer whose time stands still.
+// A bench is a writer whose time stands still, with Events that are not sent.
 type bench struct {
 	testing.TB
 	*StatusWriter
 	records
-	api  fakeAPI
-	stop func()
+	api    *fakeAPI
+	events *Events
+	stop   func()
 }
 
 // bubble tests a writer in a bubble of package synctest.
@@ -226,16 +174,25 @@ func bubbleOf(t *testing.T, pods bool, c StatusConfig, test func(b *bench)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{TB: t}
-		v := b.api.view(t)
+		api, v := newFakeAPI(t)
+		b := &bench{TB: t, api: api, events: v.NewEvents(nad.Pod{})}
 		if pods {
 			v.pods = &part[Pod]{store: newStore(keepPod)}
 		}
-		c.Desired = b.recorded
+		c.Desired, c.Events = b.recorded, b.events
 		b.StatusWriter = v.NewStatusWriter(c)
 		b.stop = running(t, b.Run)
 		test(b)
 	})
+}
+
+// set records a sandbox. The API server has the pod.
+func (b *bench) set(id string, s Status) {
+	name := strings.TrimPrefix(id, "c-")
+	if kubetest.Get[corev1.Pod](b.api.Server, "blue", name) == nil {
+		kubetest.Put(b.api.Server, podObject(aPod(name), "", ""))
+	}
+	b.records.set(id, s)
 }
 
 // added records a sandbox of the pod of that name and says so.
@@ -256,7 +213,7 @@ func (b *bench) wantRequests(n int, when string) {
 
 // wantTimes fails the test unless requests were made at these times. A pause that an answer
 // asks for may be up to half as long again.
-func wantTimes(tb testing.TB, answers []answer, want, got []time.Duration) {
+func wantTimes(tb testing.TB, faults []kubetest.Fault, want, got []time.Duration) {
 	tb.Helper()
 	if len(got) != len(want) {
 		tb.Errorf("requests at %v, want %v", got, want)
@@ -265,7 +222,7 @@ func wantTimes(tb testing.TB, answers []answer, want, got []time.Duration) {
 	for i := 1; i < len(want); i++ {
 		least := want[i] - want[i-1]
 		most := least
-		if answers[i-1].after > 0 {
+		if faults[0].RetryAfter > 0 {
 			most += least / 2
 		}
 		if pause := got[i] - got[i-1]; pause < least || pause > most {
@@ -298,19 +255,4 @@ func patchOf(pod nad.Pod, s Status) string {
 		uid = `"uid":"` + pod.UID + `",`
 	}
 	return `{"metadata":{` + uid + `"annotations":{"k8s.v1.cni.cncf.io/network-status":` + string(text) + `}}}`
-}
-
-func otherUID() *metav1.Status {
-	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity,
-		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"}}},
-	}
-}
-
-func noSuchPod() *metav1.Status {
-	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: `pods "a" not found`,
-	}
 }

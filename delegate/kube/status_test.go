@@ -169,13 +169,14 @@ func TestRecordsThatCannotBeReadAreReadAgain(t *testing.T) {
 // A daemon that is killed between record and status leaves the record.
 func TestTheNextProcessWritesWhatIsLeft(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		b.api.fail(answer{err: errRefused})
+		b.api.fail(kubetest.Fault{Cut: true})
 		pod := b.added("a")
 		synctest.Wait()
 		b.stop()
 		if n := b.api.count(); n != 1 {
 			b.Fatalf("%d requests, want 1", n)
 		}
+		b.api.start = time.Now()
 		next := b.api.view(b).NewStatusWriter(StatusConfig{Desired: b.recorded})
 		stop := running(b, next.Run)
 		next.Resume([]nad.Pod{pod})
@@ -251,7 +252,7 @@ func TestWhatNeedsNoRequestDoesNotCountForTheRate(t *testing.T) {
 
 func TestStatsSayWhatIsPending(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		b.api.fail(answer{err: errRefused}, answer{err: errRefused}, answer{code: 500})
+		b.api.fail(kubetest.Fault{Cut: true, Times: 2}, kubetest.Fault{Status: 500})
 		b.added("a")
 		settle(500 * time.Millisecond)
 		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Failed: 3, Pending: 1, Lag: 500 * time.Millisecond})
@@ -262,7 +263,7 @@ func TestStatsSayWhatIsPending(t *testing.T) {
 
 func TestAWriterEndsWithItsContext(t *testing.T) {
 	bubble(t, StatusConfig{Policy: StatusRequire, Timeout: time.Hour}, func(b *bench) {
-		b.api.fail(answer{delay: time.Hour})
+		b.api.fail(kubetest.Fault{Delay: time.Hour})
 		pod := b.added("a")
 		synctest.Wait()
 		result := make(chan error)
@@ -284,22 +285,22 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  StatusPolicy
 		timeout time.Duration
-		answers []answer
+		faults  []kubetest.Fault
 		want    time.Duration
 		fails   bool // with StatusRequire
 	}{
-		"written":                   {answers: []answer{{delay: 300 * time.Millisecond}}, want: 300 * time.Millisecond},
-		"gone":                      {answers: []answer{{code: 404, body: noSuchPod()}}},
-		"refused":                   {answers: []answer{{code: 403}}, fails: true},
-		"slow":                      {answers: []answer{{delay: 3 * time.Second}}, want: time.Second, fails: true},
-		"slow, but there is time":   {timeout: 5 * time.Second, answers: []answer{{delay: 3 * time.Second}}, want: 3 * time.Second},
-		"too many requests at once": {answers: []answer{{code: 429}}, want: 100 * time.Millisecond},
-		"too many requests":         {answers: []answer{{code: 429, after: 2}}, want: time.Second, fails: true},
+		"written":                   {faults: []kubetest.Fault{{Delay: 300 * time.Millisecond}}, want: 300 * time.Millisecond},
+		"gone":                      {faults: []kubetest.Fault{refusal(404, metav1.StatusReasonNotFound)}},
+		"refused":                   {faults: []kubetest.Fault{{Status: 403}}, fails: true},
+		"slow":                      {faults: []kubetest.Fault{{Delay: 3 * time.Second}}, want: time.Second, fails: true},
+		"slow, but there is time":   {timeout: 5 * time.Second, faults: []kubetest.Fault{{Delay: 3 * time.Second}}, want: 3 * time.Second},
+		"too many requests at once": {faults: []kubetest.Fault{{Status: 429}}, want: 100 * time.Millisecond},
+		"too many requests":         {faults: []kubetest.Fault{{Status: 429, RetryAfter: 2 * time.Second}}, want: time.Second, fails: true},
 	} {
 		for _, policy := range []StatusPolicy{"", StatusWait, StatusRequire} {
 			t.Run(name+", "+string(policy), func(t *testing.T) {
 				bubble(t, StatusConfig{Policy: policy, Timeout: test.timeout}, func(b *bench) {
-					b.api.fail(test.answers...)
+					b.api.fail(test.faults...)
 					pod := aPod("a")
 					b.set(pod.Container, aStatus("a"))
 					begin := time.Now()
@@ -326,12 +327,12 @@ func checkNotWritten(tb testing.TB, err error, want bool) {
 func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answer answer
-		first  time.Duration // that the first ADD waits
+		fault kubetest.Fault
+		first time.Duration // that the first ADD waits
 	}{
-		"refused":        {answer{err: errRefused}, 0},
-		"internal error": {answer{code: 500}, 0},
-		"black hole":     {answer{delay: time.Hour}, time.Second},
+		"refused":        {kubetest.Fault{Cut: true, Times: 6}, 0},
+		"internal error": {kubetest.Fault{Status: 500, Times: 6}, 0},
+		"black hole":     {kubetest.Fault{Delay: time.Hour, Times: 6}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, StatusConfig{}, func(b *bench) {
@@ -342,7 +343,7 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 					nodetest.OK(b, b.Wait(b.Context(), pod))
 					return time.Since(begin)
 				}
-				b.api.fail(repeat(test.answer, 6)...)
+				b.api.fail(test.fault)
 				nodetest.Equal(b, "the first ADD has waited for", wait("a"), test.first)
 				synctest.Wait()
 				for _, name := range []string{"b", "c"} {
@@ -352,7 +353,7 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 				if s := b.Stats(); s.Written != 3 || s.Pending != 0 {
 					b.Errorf("%+v, want 3 written", s)
 				}
-				b.api.fail(answer{delay: 300 * time.Millisecond})
+				b.api.fail(kubetest.Fault{Delay: 300 * time.Millisecond})
 				nodetest.Equal(b, "the ADD afterwards has waited for", wait("d"), 300*time.Millisecond)
 			})
 		})
@@ -361,7 +362,7 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 
 func TestAnADDThatRequiresItsStatusTriesEvenIfTheAPIWasAway(t *testing.T) {
 	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
-		b.api.fail(repeat(answer{err: errRefused}, 4)...)
+		b.api.fail(kubetest.Fault{Cut: true, Times: 4})
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("a"))
 		checkNotWritten(b, b.Wait(b.Context(), pod), true)
@@ -375,7 +376,7 @@ func TestAnADDThatRequiresItsStatusTriesEvenIfTheAPIWasAway(t *testing.T) {
 
 func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
 	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
-		b.api.fail(answer{delay: 5 * time.Second})
+		b.api.fail(kubetest.Fault{Delay: 5 * time.Second})
 		pod := aPod("a")
 		b.set(pod.Container, aStatus("a"))
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Millisecond)

@@ -3,8 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -29,70 +28,56 @@ func seconds(all ...float64) []time.Duration {
 	return times
 }
 
-func repeat(a answer, n int) []answer { return slices.Repeat([]answer{a}, n) }
-
 // The request fails as often as there are answers, and then goes well.
 func TestWhatFollowsFromAnAnswer(t *testing.T) {
 	t.Parallel()
 	failed := seconds(0, .1, .3, .7, 1.5)
 	refused := seconds(0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223)
 	for name, test := range map[string]struct {
-		answers []answer
-		want    []time.Duration // of the requests
-		stats   StatusStats
-		events  int
-		away    bool // for those that come meanwhile
+		faults []kubetest.Fault
+		want   []time.Duration // of the requests
+		stats  StatusStats
+		events int
+		away   bool // for those that come meanwhile
 	}{
 		"written":           {want: seconds(0), stats: StatusStats{Written: 1}},
-		"no such pod":       {answers: []answer{{code: 404, body: noSuchPod()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
-		"another UID":       {answers: []answer{{code: 422, body: otherUID()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
-		"no such page":      {answers: repeat(answer{code: 404}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
-		"bad request":       {answers: repeat(answer{code: 400}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
-		"at its start":      {answers: repeat(answer{code: 403}, 5), want: refused[:6], stats: StatusStats{Refused: 5, Written: 1}},
-		"forbidden":         {answers: repeat(answer{code: 403}, 12), want: refused, stats: StatusStats{Refused: 12, Written: 1}, events: 1},
-		"against a policy":  {answers: repeat(answer{code: 422}, 6), want: refused[:7], stats: StatusStats{Refused: 6, Written: 1}, events: 1},
-		"unauthorized":      {answers: repeat(answer{code: 401}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
-		"conflict":          {answers: repeat(answer{code: 409}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
-		"too many requests": {answers: repeat(answer{code: 429}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
-		"retry after":       {answers: repeat(answer{code: 429, after: 7}, 2), want: seconds(0, 7, 14), stats: StatusStats{Failed: 2, Written: 1}},
-		"retry in a day":    {answers: repeat(answer{code: 429, after: 86400}, 1), want: seconds(0, 600), stats: StatusStats{Failed: 1, Written: 1}},
-		"internal error":    {answers: repeat(answer{code: 500}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
-		"unavailable":       {answers: repeat(answer{code: 503, after: 3}, 1), want: seconds(0, 3), stats: StatusStats{Failed: 1, Written: 1}, away: true},
-		"network":           {answers: repeat(answer{err: errRefused}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
-		"rubbish":           {answers: repeat(answer{rubbish: "<html>"}, 1), want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
-		"another object":    {answers: repeat(answer{rubbish: `{"kind":"Pod","apiVersion":"v1"}`}, 1), want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
-		"no answer":         {answers: repeat(answer{delay: time.Hour}, 2), want: seconds(0, 10.1, 20.3), stats: StatusStats{Failed: 2, Written: 1}, away: true},
+		"no such pod":       {faults: []kubetest.Fault{refusal(404, metav1.StatusReasonNotFound)}, want: seconds(0), stats: StatusStats{Gone: 1}},
+		"another UID":       {faults: []kubetest.Fault{refusal(422, metav1.StatusReasonInvalid, "metadata.uid")}, want: seconds(0), stats: StatusStats{Gone: 1}},
+		"no such page":      {faults: []kubetest.Fault{{Status: 404}}, want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
+		"bad request":       {faults: []kubetest.Fault{{Status: 400}}, want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
+		"at its start":      {faults: []kubetest.Fault{{Status: 403, Times: 5}}, want: refused[:6], stats: StatusStats{Refused: 5, Written: 1}},
+		"forbidden":         {faults: []kubetest.Fault{{Status: 403, Times: 12}}, want: refused, stats: StatusStats{Refused: 12, Written: 1}, events: 1},
+		"against a policy":  {faults: []kubetest.Fault{{Status: 422, Times: 6}}, want: refused[:7], stats: StatusStats{Refused: 6, Written: 1}, events: 1},
+		"unauthorized":      {faults: []kubetest.Fault{{Status: 401, Times: 4}}, want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"conflict":          {faults: []kubetest.Fault{{Status: 409, Times: 4}}, want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"too many requests": {faults: []kubetest.Fault{{Status: 429, Times: 4}}, want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"retry after":       {faults: []kubetest.Fault{{Status: 429, RetryAfter: 7 * time.Second, Times: 2}}, want: seconds(0, 7, 14), stats: StatusStats{Failed: 2, Written: 1}},
+		"retry in a day":    {faults: []kubetest.Fault{{Status: 429, RetryAfter: 86400 * time.Second}}, want: seconds(0, 600), stats: StatusStats{Failed: 1, Written: 1}},
+		"internal error":    {faults: []kubetest.Fault{{Status: 500, Times: 4}}, want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
+		"unavailable":       {faults: []kubetest.Fault{{Status: 503, RetryAfter: 3 * time.Second}}, want: seconds(0, 3), stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"network":           {faults: []kubetest.Fault{{Cut: true, Times: 4}}, want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
+		"rubbish":           {faults: []kubetest.Fault{{Body: "<html>"}}, want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"another object":    {faults: []kubetest.Fault{{Body: `{"kind":"Pod","apiVersion":"v1"}`}}, want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"no answer":         {faults: []kubetest.Fault{{Delay: time.Hour, Times: 2}}, want: seconds(0, 10.1, 20.3), stats: StatusStats{Failed: 2, Written: 1}, away: true},
 		"for a long time": {
-			answers: repeat(answer{err: errRefused}, 11), want: seconds(0, .1, .3, .7, 1.5, 3.1, 6.3, 12.7, 25.5, 51.1, 81.1, 111.1),
+			faults: []kubetest.Fault{{Cut: true, Times: 11}}, want: seconds(0, .1, .3, .7, 1.5, 3.1, 6.3, 12.7, 25.5, 51.1, 81.1, 111.1),
 			stats: StatusStats{Failed: 11, Written: 1}, away: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := &bench{}
-				v := b.api.view(t)
-				events := v.NewEvents(nad.Pod{Namespace: "kube-system", Name: "daemon"})
-				b.StatusWriter = v.NewStatusWriter(StatusConfig{Desired: b.recorded, Events: events})
-				running(t, b.Run)
-				b.api.fail(test.answers...)
+			bubble(t, StatusConfig{}, func(b *bench) {
+				b.api.fail(test.faults...)
 				b.added("a")
 				synctest.Wait()
-				if len(test.answers) > 0 && test.answers[0].delay == 0 && b.isAway() != test.away {
-					t.Errorf("away is %v", !test.away)
+				if len(test.faults) > 0 && test.faults[0].Delay == 0 {
+					nodetest.Equal(b, "away", b.isAway(), test.away)
 				}
 				settle(2 * time.Hour)
-				var times []time.Duration
-				for _, r := range b.api.take() {
-					times = append(times, r.At)
-				}
-				wantTimes(t, test.answers, test.want, times)
-				nodetest.Equal(t, "statistics", b.Stats(), test.stats)
-				if b.isAway() {
-					t.Error("away after an answer")
-				}
-				nodetest.Equal(t, "Events", len(events.queue), test.events)
-				nodetest.Equal(t, fmt.Sprintf("%d pods are remembered", len(b.pods)), test.stats.Gone > 0, len(b.pods) == 0)
+				wantTimes(b, test.faults, test.want, b.api.times())
+				nodetest.Equal(b, "statistics", b.Stats(), test.stats)
+				nodetest.Equal(b, "away after an answer", b.isAway(), false)
+				nodetest.Equal(b, "Events", len(b.events.queue), test.events)
+				nodetest.Equal(b, fmt.Sprintf("%d pods are remembered", len(b.pods)), test.stats.Gone > 0, len(b.pods) == 0)
 			})
 		})
 	}
@@ -100,7 +85,7 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 
 func TestStatusesThatWereRefusedAtOnceAreNotTriedAgainAtOnce(t *testing.T) {
 	bubble(t, StatusConfig{Rate: 1e6}, func(b *bench) {
-		b.api.fail(repeat(answer{code: 429, after: 10}, 50)...)
+		b.api.fail(kubetest.Fault{Status: 429, RetryAfter: 10 * time.Second, Times: 50})
 		for i := range 50 {
 			b.added(strconv.Itoa(i))
 		}
@@ -124,7 +109,7 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 	for _, policy := range []StatusPolicy{StatusWait, StatusAsync, StatusRequire} {
 		t.Run(string(policy), func(t *testing.T) {
 			bubble(t, StatusConfig{Policy: policy, Timeout: time.Minute, Rate: 1e6}, func(b *bench) {
-				b.api.fail(repeat(answer{delay: time.Second}, 110)...)
+				b.api.fail(kubetest.Fault{Delay: time.Second, Times: 110})
 				var adding sync.WaitGroup
 				for i := range 110 {
 					pod := aPod(strconv.Itoa(i))
@@ -137,8 +122,13 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 				}
 				adding.Wait()
 				settle(time.Minute)
-				b.wantRequests(110, "in all")
-				nodetest.Equal(b, "requests at a time", b.api.peak, requestsAtATime)
+				times := b.api.times()
+				nodetest.Equal(b, "requests in all", len(times), 110)
+				for i := requestsAtATime; i < len(times); i++ {
+					if times[i]-times[i-requestsAtATime] < time.Second {
+						b.Fatalf("more than %d requests at a time: %v", requestsAtATime, times)
+					}
+				}
 			})
 		})
 	}
@@ -146,10 +136,10 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 
 func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]answer{"failed": {code: 500}, "refused": {code: 403}} {
+	for name, code := range map[string]int{"failed": 500, "refused": 403} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, StatusConfig{}, func(b *bench) {
-				b.api.fail(repeat(a, 10000)...)
+				b.api.fail(kubetest.Fault{Status: code, Times: 10000})
 				pod := b.added("a")
 				settle(24 * time.Hour)
 				if n := b.api.count(); n < 24*6 {
@@ -170,7 +160,7 @@ func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
 		pod := b.added("a")
 		settle(time.Second)
 		before := b.all[pod.Container]
-		b.api.fail(answer{delay: time.Hour})
+		b.api.fail(kubetest.Fault{Delay: time.Hour})
 		b.set(pod.Container, aStatus("meanwhile"))
 		b.Changed(pod)
 		settle(time.Second)
@@ -188,7 +178,7 @@ func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
 // rate of the writer: no pod waits for the end of its own pause.
 func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 	bubble(t, StatusConfig{Rate: 10}, func(b *bench) {
-		b.api.fail(repeat(answer{err: errRefused}, 10000)...)
+		b.api.fail(kubetest.Fault{Cut: true, Times: 10000})
 		for i := range 20 {
 			b.added(fmt.Sprintf("pod-%d", i))
 		}
@@ -209,19 +199,16 @@ func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 // find out that the API is back.
 func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		events := b.view.NewEvents(nad.Pod{})
-		b.config.Events = events
-		b.api.fail(repeat(answer{code: http.StatusForbidden, body: &metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "cannot patch pods/status",
-		}}, tolerated+1)...)
+		forbidden := refusal(403, metav1.StatusReasonForbidden)
+		forbidden.Times = tolerated + 1
+		b.api.fail(forbidden)
 		b.added("a")
 		settle(time.Minute)
-		ev := <-events.queue
+		ev := <-b.events.queue
 		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != statusNotWritten {
 			b.Errorf("%+v, want one about the node", ev)
 		}
-		if ev.note != "pod blue/a: cannot patch pods/status" || strings.Contains(ev.note, "name") {
+		if ev.note != "pod blue/a: refused" || strings.Contains(ev.note, "name") {
 			b.Errorf("note %q", ev.note)
 		}
 	})
@@ -250,7 +237,16 @@ func TestRunEndsWithItsView(t *testing.T) {
 // show has the View of a bench see a pod.
 func (b *bench) show(o *corev1.Pod) { nodetest.OK(b, b.view.pods.store.Add(o)) }
 
-// podObject is a pod as the API has it. Versions of the fake API begin at 101.
+// overwrite has somebody else change the status of a pod, and waits for a second.
+func (b *bench) overwrite(pod nad.Pod) {
+	kubetest.Edit(b.api.Server, pod.Namespace, pod.Name, func(o *corev1.Pod) {
+		o.Annotations = map[string]string{status.NetworkStatusAnnotation: "[]", "at": time.Now().String()}
+	})
+	b.show(kubetest.Get[corev1.Pod](b.api.Server, pod.Namespace, pod.Name))
+	settle(time.Second)
+}
+
+// podObject is a pod as the API has it. The first version with a status is 102.
 func podObject(pod nad.Pod, version, text string) *corev1.Pod {
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID), ResourceVersion: version,
@@ -285,18 +281,12 @@ func TestAProcessThatBeginsWritesOnlyWhatTheViewDoesNotShow(t *testing.T) {
 
 func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
-		events := b.view.NewEvents(nad.Pod{})
-		b.config.Events = events
-		pod := b.added("a") // written as version 101
+		pod := b.added("a")
 		settle(10 * time.Second)
-		b.show(podObject(pod, "200", "[]"))
-		settle(time.Second)
-		b.show(podObject(pod, "201", "[]")) // another event of the same pod
-		settle(10 * time.Second)
+		b.overwrite(pod)
+		b.overwrite(pod) // another event of the same pod
+		settle(9 * time.Second)
 		b.wantRequests(1, "in the first 21 s")
-		b.api.mu.Lock()
-		b.api.version = 300 // versions grow
-		b.api.mu.Unlock()
 		settle(9 * time.Second)
 		want := []request{{At: 30 * time.Second, Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
 		nodetest.Equal(b, "requests", b.api.take(), want)
@@ -307,29 +297,19 @@ func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 
 func TestAFightOverAStatusIsSlowAndToldOnce(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
-		events := b.view.NewEvents(nad.Pod{})
-		b.config.Events = events
 		pod := b.added("a")
 		settle(time.Second)
 		b.api.take()
-		overwrite := func() {
-			b.api.mu.Lock()
-			b.api.version += 2
-			version := 99 + b.api.version
-			b.api.mu.Unlock()
-			b.show(podObject(pod, strconv.Itoa(version), "[]"))
-			settle(time.Second)
-		}
 		for range 120 {
-			overwrite()
+			b.overwrite(pod)
 		}
 		b.wantRequests(4, "in 2 minutes")
 		if n := b.Stats().Overwritten; n < 4 || n > 5 {
 			b.Errorf("%d times somebody else, want 4", n)
 		}
 		settle(2 * time.Hour)
-		overwrite()
-		nodetest.Equal(b, "Events", len(events.queue), 1)
+		b.overwrite(pod)
+		nodetest.Equal(b, "Events", len(b.events.queue), 1)
 	})
 }
 
@@ -356,12 +336,12 @@ func TestTheWritersOwnChangeIsNobodyElses(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
 		pod := b.added("a")
 		settle(time.Second)
-		b.api.fail(answer{delay: time.Second})
+		b.api.fail(kubetest.Fault{Delay: time.Second})
 		after := aStatus("after")
 		b.set(pod.Container, after)
 		b.Changed(pod)
 		synctest.Wait()
-		b.show(podObject(pod, "102", after.Annotation))
+		b.show(podObject(pod, "103", after.Annotation))
 		settle(time.Hour)
 		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 2})
 	})
@@ -369,10 +349,12 @@ func TestTheWritersOwnChangeIsNobodyElses(t *testing.T) {
 
 func TestAChangeByAnotherDuringTheWriteIsSeen(t *testing.T) {
 	bubbleWithPods(t, func(b *bench) {
-		b.api.fail(answer{delay: time.Second})
+		b.api.fail(kubetest.Fault{Delay: time.Second})
 		pod := b.added("a")
 		synctest.Wait()
-		b.show(podObject(pod, "102", "[]"))
+		b.show(podObject(pod, "103", "[]")) // which is written after ours
+		settle(2 * time.Second)
+		b.overwrite(pod)
 		settle(time.Hour)
 		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 2, Overwritten: 1})
 	})
@@ -386,47 +368,41 @@ func TestTheStatusOfAStaticPodIsThatOfItsMirror(t *testing.T) {
 		return o
 	}
 	for name, test := range map[string]struct {
-		view    *corev1.Pod
-		static  bool
-		pod     nad.Pod
-		answers []answer
-		want    string // UID in the first request; "none", "no request"
-		n       int    // requests in a minute
+		view   *corev1.Pod
+		static bool
+		pod    nad.Pod
+		faults []kubetest.Fault
+		want   string // UID in the first request; "none", "no request"
+		n      int    // requests in a minute
 	}{
 		"mirror in the view":                 {view: mirror("uid-a"), static: true, pod: aPod("a"), want: "uid-mirror", n: 1},
 		"… not known to be that of a static": {view: mirror("uid-a"), pod: aPod("a"), want: "uid-mirror", n: 1},
-		"mirror made again meanwhile":        {view: mirror("uid-a"), static: true, pod: aPod("a"), answers: []answer{{code: 422, body: otherUID()}}, want: "uid-mirror", n: 2},
-		"no mirror in the view":              {static: true, pod: aPod("a"), want: "none", n: 1},
-		"no mirror yet":                      {static: true, pod: aPod("a"), answers: []answer{{code: 404, body: noSuchPod()}}, want: "none", n: 2},
-		"mirror of an earlier static pod":    {view: mirror("uid-earlier"), static: true, pod: aPod("a"), want: "no request"},
+		"mirror made again meanwhile":        {view: mirror("uid-a"), static: true, pod: aPod("a"), faults: []kubetest.Fault{refusal(422, metav1.StatusReasonInvalid, "metadata.uid")}, want: "uid-mirror", n: 2},
+		"no mirror in the view":              {static: true, pod: aPod("a"), n: 1},
+		"no mirror yet":                      {static: true, pod: aPod("a"), faults: []kubetest.Fault{refusal(404, metav1.StatusReasonNotFound)}, n: 2},
+		"mirror of an earlier static pod":    {view: mirror("uid-earlier"), static: true, pod: aPod("a")},
 		"not static":                         {pod: aPod("a"), want: "uid-a", n: 1},
 		"another pod of that name":           {view: podObject(nad.Pod{Namespace: "blue", Name: "a", UID: "uid-new"}, "50", ""), pod: aPod("a"), want: "uid-a", n: 1},
 		"no UID, pod in the view":            {view: podObject(aPod("a"), "50", ""), pod: nad.Pod{Namespace: "blue", Name: "a", Container: "c-a"}, want: "uid-a", n: 1},
-		"no UID, and the view does not know": {pod: nad.Pod{Namespace: "blue", Name: "a", Container: "c-a"}, want: "no request"},
+		"no UID, and the view does not know": {pod: nad.Pod{Namespace: "blue", Name: "a", Container: "c-a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubbleWithPods(t, func(b *bench) {
 				if test.view != nil {
 					b.show(test.view)
 				}
-				b.api.fail(test.answers...)
+				kubetest.Put(b.api.Server, podObject(nad.Pod{Namespace: "blue", Name: "a", UID: test.want}, "", ""))
+				b.api.fail(test.faults...)
 				s := aStatus("a")
 				s.Static = test.static
 				b.set("c-a", s)
 				b.Changed(test.pod)
 				settle(50 * time.Second)
 				got := b.api.take()
-				if len(got) != test.n {
-					b.Fatalf("%d requests, want %d", len(got), test.n)
+				nodetest.Equal(b, "requests", len(got), test.n)
+				for _, r := range got {
+					nodetest.Equal(b, "Body", r.Body, patchOf(nad.Pod{UID: test.want}, s))
 				}
-				if test.want == "no request" {
-					return
-				}
-				to := nad.Pod{UID: test.want}
-				if test.want == "none" {
-					to.UID = ""
-				}
-				nodetest.Equal(b, "Body", got[0].Body, patchOf(to, s))
 			})
 		})
 	}
@@ -450,8 +426,6 @@ func TestAStatusForThoseWrittenBeforeIsWrittenWhereTheViewShowsOne(t *testing.T)
 
 func TestAStatusThatIsNotCompleteIsToldOnce(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
-		events := b.view.NewEvents(nad.Pod{})
-		b.config.Events = events
 		pod, trimmed := aPod("a"), aStatus("a")
 		trimmed.Trimmed = true
 		b.set(pod.Container, trimmed)
@@ -459,7 +433,7 @@ func TestAStatusThatIsNotCompleteIsToldOnce(t *testing.T) {
 			b.Changed(pod)
 			settle(time.Second)
 		}
-		if n := len(events.queue); n != 1 || (<-events.queue).reason != statusTrimmed {
+		if n := len(b.events.queue); n != 1 || (<-b.events.queue).reason != statusTrimmed {
 			b.Errorf("%d Events, want one StatusTrimmed", n)
 		}
 	})

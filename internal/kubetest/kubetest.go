@@ -27,10 +27,12 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,6 +41,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A Server is an API server; use [NewServer] to start one. Goroutines may share it, and objects
@@ -66,11 +69,18 @@ type Server struct {
 // The server uses decode for bodies in protobuf. It is the method Decode of a decoder such as
 // scheme.Codecs.UniversalDeserializer() of client-go.
 func NewServer[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Kind, error)) *Server {
+	s := New(decode)
+	s.Start()
+	return s
+}
+
+// New is NewServer without a listener, see [Server.RoundTrip].
+func New[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Kind, error)) *Server {
 	// Linux has all addresses of 127.0.0.0/8. With one of its own, a server that is stopped
 	// finds its port free when it starts again.
 	own := make([]byte, 2)
 	_, _ = rand.Read(own) // never fails
-	s := &Server{
+	return &Server{
 		decode: func(protobuf []byte) (any, error) {
 			var none Object
 			o, _, err := decode(protobuf, nil, none)
@@ -78,8 +88,22 @@ func NewServer[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Ki
 		},
 		addr: net.TCPAddr{IP: net.IPv4(127, 1, own[0], own[1])}, changed: make(chan struct{}), store: newStore(),
 	}
-	s.Start()
-	return s
+}
+
+// RoundTrip answers a request without a connection. It makes the server the transport of a client
+// in the same bubble of package synctest, for which time stands still. A watch has no answer
+// before it ends.
+func (s *Server) RoundTrip(q *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		if e := recover(); e == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+			err = cmp.Or(q.Context().Err(), io.ErrUnexpectedEOF)
+		} else if e != nil {
+			panic(e)
+		}
+	}()
+	w := httptest.NewRecorder()
+	s.serve(w, q)
+	return w.Result(), nil
 }
 
 // Start makes the server listen again after Stop, at the same address and with the same
@@ -170,6 +194,7 @@ type Request struct {
 	Query     string // the URL's, encoded, such as fieldSelector=spec.nodeName%3Dn1
 	UserAgent string
 	Body      string
+	Time      time.Time // of its arrival
 }
 
 // Requests returns the requests so far, in the order of their arrival. A watch is one request.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A call is a request to be answered.
@@ -22,7 +23,10 @@ type call struct {
 
 // serve counts the request and answers it, unless a fault does.
 func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
-	body, _ := io.ReadAll(q.Body)
+	var body []byte
+	if q.Body != nil {
+		body, _ = io.ReadAll(q.Body)
+	}
 	c, known := parse(q, string(body))
 	s.mu.Lock()
 	s.requests = append(s.requests, c.Request)
@@ -64,7 +68,7 @@ func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
 
 // parse reads the path and the method. It reports whether the server has the resource.
 func parse(q *http.Request, body string) (c call, known bool) {
-	c = call{http: q, Request: Request{Resource: q.URL.Path, Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body}}
+	c = call{http: q, Request: Request{Resource: q.URL.Path, Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body, Time: time.Now()}}
 	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
 	prefix := map[string]int{"api": 2, "apis": 3}[parts[0]]
 	if prefix == 0 || len(parts) <= prefix {
