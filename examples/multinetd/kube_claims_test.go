@@ -191,7 +191,7 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	want(t, "ADD of a pod without claims", w.command(t, "ADD", w.pod(t, "plain"), annotated("")), 0, "")
 	nodetest.OK(t, os.MkdirAll(w.dir+"/kubelet/plugins_registry", 0o750))
 	served("")
-	if got := strings.Count(w.logged.String(), "ResourceClaims are not served yet"); got != 1 {
+	if got := strings.Count(w.logged.String(), "the kubelet does not reach the DRA driver"); got != 1 {
 		t.Errorf("said %d times:\n%s", got, w.logged)
 	}
 }

@@ -55,8 +55,8 @@ type Config struct {
 	// Records returns the records of all sandboxes of a pod: they say what the pod is attached
 	// to because of its claims. In an ADD those of its container are enough. It is called at
 	// any time, by several goroutines. It must end soon after its context, as Record.Detach
-	// must: while the kubelet moves a claim to another pod, no other claim is prepared or
-	// released.
+	// must: while the Driver forgets a claim for which it finds no attachment, no other claim is
+	// prepared or released.
 	Records func(ctx context.Context, podUID string) ([]Record, error)
 
 	// KubeletDir is the directory of the kubelet, as a path of the node. Empty means

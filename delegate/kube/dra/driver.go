@@ -58,11 +58,8 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	d := &Driver{config: c, log: c.logger(), client: client, ctx: context.WithoutCancel(ctx), cancel: cancel, broken: make(chan error, 1)}
 	d.writer, d.offers = newWriter(d), newOffers(c)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown)
-	if d.service.err = d.serve(ctx); d.service.err != nil {
-		d.log.WarnContext(ctx, "ResourceClaims are not served yet", "error", d.service.err)
-	}
-	failed := d.service.err
-	d.wg.Go(func() { d.keepServing(ctx, failed) })
+	d.serveIfLost(ctx)
+	d.wg.Go(func() { d.keepServing(ctx) })
 	d.wg.Go(func() { d.writer.run(ctx) })
 	d.wg.Go(func() { d.sweepOften(ctx) })
 	d.wg.Go(func() { d.offer(ctx) })
@@ -158,7 +155,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 // reserved for another pod now, and so the kubelet has lost an earlier one. It fails with
 // errInUse while the earlier pod is attached. The caller holds d.mu.
 func (d *Driver) free(ctx context.Context, claim Claim) error {
-	refs, err := d.find(claim.UID)
+	refs, err := d.find(claim.Ref)
 	if err != nil {
 		return claim.failure(err)
 	}
@@ -166,20 +163,25 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 		if ref.Pod == claim.Pod {
 			continue
 		}
-		earlier := claim
-		earlier.Pod = ref.Pod
-		attached, err := d.config.attached(ctx, earlier.Ref)
-		if err == nil && len(attached) > 0 {
-			return claim.failure(fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, ref.Pod))
-		}
-		if err == nil {
-			err = d.remove(ctx, earlier.Ref)
+		removed, err := d.removeUnattached(ctx, ref)
+		if err == nil && !removed {
+			err = fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, ref.Pod)
 		}
 		if err != nil {
 			return claim.failure(err)
 		}
 	}
 	return nil
+}
+
+// removeUnattached removes the record of a claim, unless its pod is attached because of it. The
+// caller holds d.mu.
+func (d *Driver) removeUnattached(ctx context.Context, r Ref) (removed bool, err error) {
+	attached, err := d.config.attached(ctx, r)
+	if err != nil || len(attached) > 0 {
+		return false, err
+	}
+	return true, d.remove(ctx, r)
 }
 
 // prepared returns what the kubelet is told of the device of n.
@@ -206,9 +208,9 @@ func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplu
 }
 
 func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject) error {
-	refs, err := d.find(string(c.UID))
+	claim := Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
+	refs, err := d.find(claim)
 	for _, ref := range refs {
-		ref.Namespace, ref.Name = c.Namespace, c.Name
 		if err = d.config.detach(ctx, ref); err == nil {
 			d.mu.Lock()
 			err = d.remove(ctx, ref)
@@ -219,8 +221,8 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 		}
 	}
 	if err != nil {
-		d.log.WarnContext(ctx, "claim not released", "claim", c.Namespace+"/"+c.Name, "error", err)
-		return Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}.failure(err)
+		d.log.WarnContext(ctx, "claim not released", "claim", claim.String(), "error", err)
+		return claim.failure(err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -115,7 +116,7 @@ type market struct {
 	asked     []string
 	busy      int
 	busiest   int
-	published []string // the devices of each publication
+	published []string // the devices of each publication that changes anything
 	refuse    error
 	log       bytes.Buffer
 }
@@ -167,7 +168,7 @@ func (m *market) publish(_ context.Context, devices []resourcev1.Device) error {
 	for _, d := range devices {
 		names = append(names, d.Name)
 	}
-	m.published = append(m.published, strings.Join(names, " "))
+	m.published = slices.Compact(append(m.published, strings.Join(names, " ")))
 	return nil
 }
 
@@ -211,14 +212,6 @@ func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 	if !strings.Contains(m.log.String(), `msg="network offered again" device=b`) {
 		t.Errorf("log:\n%s", &m.log)
 	}
-}
-
-// Nothing is written while nothing changes. An empty list is written once: an earlier
-// configuration may have offered something.
-func TestWhatIsPublishedIsNotPublishedAgain(t *testing.T) {
-	t.Parallel()
-	offer(t, []Offer{{Device: "a", Network: "ns/a"}}, func(m *market) { m.want(t, time.Hour, "a") })
-	offer(t, nil, func(m *market) { m.want(t, time.Hour, "") })
 }
 
 // A network that hangs delays neither the others nor the next look for long.
@@ -299,6 +292,8 @@ func (n *node) published() map[string]resourcev1.Device {
 	return devices
 }
 
+// Nothing is written if nothing changes. An empty list is written once: an earlier configuration
+// may have offered something.
 func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
@@ -309,7 +304,13 @@ func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
 	for i := range 200 {
 		many = append(many, resourcev1.Device{Name: fmt.Sprintf("net%d", i)})
 	}
-	for _, devices := range [][]resourcev1.Device{{vlan, storage}, {vlan}, {storage, vlan}, nil, many} {
+	written := func() int {
+		return n.server.Count("create", "resourceslices") + n.server.Count("update", "resourceslices")
+	}
+	for i, devices := range [][]resourcev1.Device{{vlan, storage}, {vlan}, {storage, vlan}, {vlan, storage}, nil, nil, {vlan}, many} {
+		if i == 7 {
+			nodetest.Equal(t, "written", written(), 5)
+		}
 		nodetest.OK(t, n.publish(t.Context(), devices))
 		want := map[string]resourcev1.Device{}
 		for _, d := range devices {

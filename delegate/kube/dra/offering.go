@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/metacni/metacni/delegate/kube"
@@ -73,47 +72,35 @@ func (o *offers) changed(r nad.Ref) {
 	}
 }
 
-// run publishes the networks until ctx ends.
+// run publishes the networks until ctx ends. publish does nothing if nothing has changed.
 func (o *offers) run(ctx context.Context, publish func(context.Context, []resourcev1.Device) error) {
-	var last []resourcev1.Device
-	for first := true; ; {
-		pause := o.interval
-		switch devices, err := o.look(ctx); {
+	for {
+		devices, unknown := o.look(ctx)
+		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil:
-			o.log.DebugContext(ctx, "networks not published yet", "error", err)
-			pause = 0
-		case first || !equality.Semantic.DeepEqual(devices, last):
+		case unknown != nil:
+			o.log.DebugContext(ctx, "networks not published yet", "error", unknown)
+		default:
 			if err := publish(ctx, devices); err != nil {
 				o.log.WarnContext(ctx, "networks not published", "error", err)
-				break
 			}
-			last, first = devices, false
 		}
-		if !o.wait(ctx, pause) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(min(offerPause, o.interval)): // many definitions may change at once
+		}
+		if unknown != nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.again:
+		case <-time.After(o.interval):
 		}
 	}
-}
-
-// wait waits until the networks are to be looked at again. It reports false if ctx has ended.
-func (o *offers) wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(min(offerPause, o.interval)): // many definitions may change at once
-	}
-	if d == 0 {
-		return true
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-o.again:
-	case <-time.After(d):
-	}
-	return true
 }
 
 // look returns the devices as they are now, without those that are withdrawn. It fails if it is
@@ -174,8 +161,8 @@ func (o *offers) counts() (published, withdrawn int) {
 }
 
 // publish makes these the devices that the scheduler can allocate to pods of this node, in
-// ResourceSlices of one pool that has the name of the node. It replaces those of the last call.
-// It does not wait for the API server: the Driver tries for as long as it runs. ResourceSlices
+// ResourceSlices of one pool that has the name of the node. It replaces those of the last call,
+// and makes no request if they are the same. It does not wait for the API server: the Driver tries for as long as it runs. ResourceSlices
 // stay when the Driver ends.
 func (d *Driver) publish(ctx context.Context, devices []resourcev1.Device) error {
 	devices = slices.SortedFunc(slices.Values(devices), func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })

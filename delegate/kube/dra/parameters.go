@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,45 +55,64 @@ func (n *Network) parse(opaque []byte, namespace string) error {
 	if err != nil {
 		return err
 	}
-	o := object{keys: keys}
-	version, kind := o.text("apiVersion"), o.text("kind")
-	n.IfName = o.text("ifName")
-	switch {
-	case o.err != nil:
-	case version == parametersVersion && kind == parametersKind:
-		n.parseOwn(&o, namespace)
-	case isCNIConfig(version, kind):
-		n.Config = o.object("config")
-	default:
-		o.fail(invalid("kind", fmt.Sprintf("%q of %q, want %s of %s, or CNIConfig of cni.networking.x-k8s.io/v1alpha1",
-			short(kind), short(version), parametersKind, parametersVersion)))
+	take := func(key string) json.RawMessage {
+		raw := keys[key]
+		delete(keys, key)
+		return raw
 	}
-	for _, key := range slices.Sorted(maps.Keys(o.keys)) { // which nobody has taken
-		o.fail(invalid(short(key), "unknown"))
+	text := func(key string) (s string) {
+		if raw := take(key); raw != nil && (raw[0] != '"' || json.Unmarshal(raw, &s) != nil) {
+			err = cmp.Or[error](err, &netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not a string")})
+		}
+		return s
+	}
+	version, kind := text("apiVersion"), text("kind")
+	n.IfName = text("ifName")
+	switch {
+	case err != nil:
+	case version == parametersVersion && kind == parametersKind:
+		definition := text("definition")
+		n.Config = text("config")
+		err = cmp.Or(err, n.name(definition, namespace))
+	case isCNIConfig(version, kind):
+		n.Config = string(take("config"))
+		switch {
+		case n.Config == "":
+			err = invalid("config", "missing")
+		case n.Config[0] != '{':
+			err = &netconf.Error{Kind: netconf.ErrDecode, Key: "config", Err: errors.New("not an object")}
+		}
+	default:
+		return invalid("kind", fmt.Sprintf("%q of %q, want %s of %s, or CNIConfig of cni.networking.x-k8s.io/v1alpha1",
+			short(kind), short(version), parametersKind, parametersVersion))
+	}
+	if err != nil {
+		return err
+	}
+	if unknown := slices.Sorted(maps.Keys(keys)); len(unknown) > 0 {
+		return invalid(short(unknown[0]), "unknown")
 	}
 	if n.IfName != "" {
 		if e := utils.ValidateInterfaceName(n.IfName); e != nil {
-			o.fail(&netconf.Error{Kind: netconf.ErrInvalid, Key: "ifName", Err: fmt.Errorf("%q: %w", short(n.IfName), e)})
+			return &netconf.Error{Kind: netconf.ErrInvalid, Key: "ifName", Err: fmt.Errorf("%q: %w", short(n.IfName), e)}
 		}
 	}
-	return o.err
+	return nil
 }
 
-// parseOwn reads what is special to the kind of this package.
-func (n *Network) parseOwn(o *object, namespace string) {
-	definition := o.text("definition")
-	n.Config = o.text("config")
+// name fails unless one of definition and n.Config is set. It sets the definition.
+func (n *Network) name(definition, namespace string) (err error) {
 	switch {
 	case definition == "" && n.Config == "":
-		o.fail(invalid("definition", "missing: name a NetworkAttachmentDefinition, or write a network into config"))
+		return invalid("definition", "missing: name a NetworkAttachmentDefinition, or write a network into config")
 	case definition != "" && n.Config != "":
-		o.fail(invalid("definition", "there is a config too: only one of them can have the network"))
+		return invalid("definition", "there is a config too: only one of them can have the network")
 	case definition != "":
-		var err error
 		if n.Definition, err = nad.ParseRef(definition, namespace); err != nil {
-			o.fail(invalid("definition", "want name or namespace/name of a NetworkAttachmentDefinition"))
+			return invalid("definition", "want name or namespace/name of a NetworkAttachmentDefinition")
 		}
 	}
+	return nil
 }
 
 // isCNIConfig reports whether an object is of the kind of cni-dra-driver, whose documents and
@@ -100,46 +120,6 @@ func (n *Network) parseOwn(o *object, namespace string) {
 func isCNIConfig(version, kind string) bool {
 	return (kind == "CNI" || kind == "CNIConfig") &&
 		(version == "cni.networking.x-k8s.io/v1alpha1" || version == "cni.dra.networking.x-k8s.io/v1alpha1")
-}
-
-// An object takes the keys of a JSON object one by one. It keeps the first error.
-type object struct {
-	keys map[string]json.RawMessage
-	err  error
-}
-
-// fail keeps err, unless there is one.
-func (o *object) fail(err error) {
-	if o.err == nil {
-		o.err = err
-	}
-}
-
-// text takes a string. It returns "" where there is none.
-func (o *object) text(key string) string {
-	raw, ok := o.keys[key]
-	delete(o.keys, key)
-	var s *string
-	if ok && (json.Unmarshal(raw, &s) != nil || s == nil) {
-		o.fail(&netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not a string")})
-	}
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// object takes an object, as it is written.
-func (o *object) object(key string) string {
-	raw, ok := o.keys[key]
-	delete(o.keys, key)
-	switch {
-	case !ok:
-		o.fail(invalid(key, "missing"))
-	case raw[0] != '{':
-		o.fail(&netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: errors.New("not an object")})
-	}
-	return string(raw)
 }
 
 // short returns s, or its beginning with a mark: errors quote what users write.

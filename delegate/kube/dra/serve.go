@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -27,8 +28,7 @@ type service struct {
 	published *resourceslice.DriverResources
 }
 
-// serve starts the helper, in place of one whose sockets are lost. The caller holds d.serving,
-// or has the only reference to d.
+// serve starts the helper, in place of one whose sockets are lost. The caller holds d.serving.
 func (d *Driver) serve(ctx context.Context) error {
 	c := d.config
 	dirs, err := c.dirs()
@@ -78,37 +78,30 @@ func (d *Driver) noteRegistration(ctx context.Context, request any, _ *grpc.Unar
 
 // keepServing starts the helper again until ctx ends, whenever the kubelet has lost it: a
 // kubelet that is installed again makes its directories again, without the sockets in them.
-// failed is why it has not started yet.
-func (d *Driver) keepServing(ctx context.Context, failed error) {
-	ticker := time.NewTicker(socketInterval)
-	defer ticker.Stop()
-	said := fmt.Sprint(failed)
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case err = <-d.broken:
-		case <-ticker.C:
-		}
-		d.serving.Lock()
-		if err = d.service.look(err); errors.Is(err, errLost) {
-			lost := err
-			if err = d.serve(ctx); err == nil {
-				d.log.WarnContext(ctx, "the DRA driver serves the kubelet again", "error", lost)
-			}
-		}
-		d.service.err = err
-		d.serving.Unlock()
-		switch {
-		case ctx.Err() != nil, err != nil && err.Error() == said:
-		case err != nil:
-			d.log.ErrorContext(ctx, "the kubelet does not reach the DRA driver", "error", err)
-			said = err.Error()
-		default:
-			said = ""
-		}
+func (d *Driver) keepServing(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, socketInterval, false, func(ctx context.Context) (bool, error) {
+		d.serveIfLost(ctx)
+		return false, nil // for ever
+	})
+}
+
+// serveIfLost starts the helper if the kubelet does not reach one.
+func (d *Driver) serveIfLost(ctx context.Context) {
+	d.serving.Lock()
+	defer d.serving.Unlock()
+	var broken error
+	select {
+	case broken = <-d.broken:
+	default:
 	}
+	err := d.service.look(broken)
+	if errors.Is(err, errLost) {
+		err = d.serve(ctx)
+	}
+	if err != nil && ctx.Err() == nil && (d.service.err == nil || err.Error() != d.service.err.Error()) {
+		d.log.WarnContext(ctx, "the kubelet does not reach the DRA driver", "error", err)
+	}
+	d.service.err = err
 }
 
 var (

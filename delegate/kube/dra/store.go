@@ -53,13 +53,14 @@ func (d *Driver) prepared(podUID string) ([]Claim, error) {
 // all returns the claims of all pods.
 func (d *Driver) all() ([]Claim, error) { return Prepared(d.ctx, d.config.Dir, "") }
 
-// find returns who has prepared the claim of a UID, also of records that are damaged.
-func (d *Driver) find(uid string) (found []Ref, err error) {
-	for r, err := range d.config.store().List(d.ctx) {
+// find returns the claim r for each pod for which it is prepared, also if the record is damaged.
+func (d *Driver) find(r Ref) (found []Ref, err error) {
+	for record, err := range d.config.store().List(d.ctx) {
 		switch {
-		case r.Key.Network == uid:
-			found = append(found, Ref{UID: uid, Pod: r.Key.ContainerID})
-		case r.Key == (scratch.Key{}): // the directory
+		case record.Key.Network == r.UID:
+			r.Pod = record.Key.ContainerID
+			found = append(found, r)
+		case record.Key == (scratch.Key{}): // the directory
 			return nil, err
 		}
 	}

@@ -54,8 +54,8 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 		if got, err := d.all(); err == nil || cmp.Diff([]Claim{a, c}, got) != "" {
 			t.Errorf("all: %v, %v", got, err)
 		}
-		refs, err := d.find("b")
-		nodetest.Equal(t, "found", fmt.Sprint(refs, err), "[b] <nil>")
+		refs, err := d.find(b.Ref)
+		nodetest.Equal(t, "found", fmt.Sprint(refs, err), "[blue/name-b] <nil>")
 		nodetest.OK(t, d.put(t.Context(), b))
 		want("pod1", a, b)
 	}

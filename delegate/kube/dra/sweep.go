@@ -44,17 +44,13 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	if err != nil || object != nil {
 		return err
 	}
-	attached, err := d.config.attached(ctx, c.Ref)
-	if err != nil || len(attached) > 0 {
-		return err
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.remove(ctx, c.Ref); err != nil {
-		return err
+	removed, err := d.removeUnattached(ctx, c.Ref)
+	if removed && err == nil {
+		d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.String(), "pod", c.Pod)
 	}
-	d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.String(), "pod", c.Pod)
-	return nil
+	return err
 }
 
 // reserved returns the claim that r names as the API server has it. It returns nil if there is

@@ -147,32 +147,24 @@ func (w *writer) run(ctx context.Context) {
 // attempt makes the status of a claim what the records say, or plans the next attempt.
 func (w *writer) attempt(ctx context.Context, ref Ref) {
 	err := w.write(ctx, ref)
-	w.note(ref, err)
-	switch {
-	case ctx.Err() != nil: // the next process does it
-	case err == nil:
-		w.queue.Forget(ref)
-	case apierr.Refused(err):
-		w.driver.log.WarnContext(ctx, "status of a claim refused", "claim", ref.String(), "error", err)
-		w.queue.Retry(ref, true, 0)
-	default:
-		w.driver.log.DebugContext(ctx, "status of a claim not written yet", "claim", ref.String(), "error", err)
-		w.queue.Retry(ref, false, apierr.Delay(err, 10*time.Minute))
+	if ctx.Err() != nil {
+		return // the next process does it
 	}
-}
-
-// note notes what has become of an attempt.
-func (w *writer) note(ref Ref, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case err == nil:
 		delete(w.pending, ref)
+		w.queue.Forget(ref)
 		return
 	case apierr.Refused(err):
 		w.stats.Refused++
+		w.driver.log.WarnContext(ctx, "status of a claim refused", "claim", ref.String(), "error", err)
+		w.queue.Retry(ref, true, 0)
 	default:
 		w.stats.Failed++
+		w.driver.log.DebugContext(ctx, "status of a claim not written yet", "claim", ref.String(), "error", err)
+		w.queue.Retry(ref, false, apierr.Delay(err, 10*time.Minute))
 	}
 	w.pending[ref] = true
 }
