@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/creachadair/jrpc2"
@@ -34,11 +35,14 @@ func (e *entry) gone() Status {
 }
 
 // call calls the resident, and decodes the answer into result unless that is nil. When
-// the message was not sent there is a [delegate.ErrNotRun] in the error.
-func (e *entry) call(ctx context.Context, method string, params, result any) error {
+// the message was not sent there is a [delegate.ErrNotRun] in the error, and errTimeout when
+// there was no answer within limit.
+func (e *entry) call(ctx context.Context, limit time.Duration, method string, params, result any) error {
 	if ctx.Err() != nil {
 		return notRun(ended(ctx))
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
+	defer cancel()
 	answer, err := e.client.Call(ctx, method, params)
 	if err == nil && result != nil {
 		err = answer.UnmarshalResult(result)
@@ -46,6 +50,8 @@ func (e *entry) call(ctx context.Context, method string, params, result any) err
 	certain, err := outcome(ctx, err)
 	var foul *jrpc2.Error
 	switch {
+	case errors.Is(err, errLate):
+		return fmt.Errorf("%w (%v): %w", errTimeout, limit, context.DeadlineExceeded)
 	case certain:
 		return err
 	case answer == nil && !errors.As(err, &foul) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):

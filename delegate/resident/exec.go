@@ -118,21 +118,16 @@ func (h *Host) call(ctx context.Context, c *command) ([]byte, error) {
 
 // ask runs a command in e.
 func (h *Host) ask(ctx context.Context, e *entry, c *command) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.callTimeout(), errLate)
-	defer cancel()
 	var out []byte
-	err := e.call(ctx, methodCommand, c, &out)
+	err := e.call(ctx, h.callTimeout(), methodCommand, c, &out)
 	h.edit(e, func() { e.calls-- })
 	var said *types.Error
 	switch {
 	case err == nil || errors.As(err, &said):
 		e.late.Store(0)
 		return out, err
-	case errors.Is(context.Cause(ctx), errLate):
-		err = fmt.Errorf("%w (%v): %w", errTimeout, h.callTimeout(), context.DeadlineExceeded)
-		if e.late.Add(1) >= maxLate {
-			e.fail(fmt.Errorf("%w, %d times in a row", errTimeout, maxLate))
-		}
+	case errors.Is(err, errTimeout) && e.late.Add(1) >= maxLate:
+		e.fail(fmt.Errorf("%w, %d times in a row", errTimeout, maxLate))
 	}
 	return nil, fault.Of("resident plugin", e.String(), err)
 }

@@ -45,16 +45,16 @@ func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
 		start := time.Now()
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			err := e.call(ctx, methodLeave, nil, nil)
+			err := e.call(ctx, time.Hour, methodLeave, nil, nil)
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
 				t.Errorf("err = %v", err)
 			}
 		}
 		nodetest.Equal(t, "after", time.Since(start), 3*time.Second)
-		nodetest.Is(t, e.call(t.Context(), methodLeave, nil, nil), errLost)
+		nodetest.Is(t, e.call(t.Context(), time.Hour, methodLeave, nil, nil), errLost)
 		nodetest.Equal(t, "after", time.Since(start), writeTimeout)
-		if err := e.call(t.Context(), methodLeave, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
+		if err := e.call(t.Context(), time.Hour, methodLeave, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)
 		}
 	})
@@ -68,7 +68,7 @@ func TestMessagesThatWaitAreLimited(t *testing.T) {
 		defer end(e, its)
 		sent := 0
 		for ; !e.closed(); sent++ {
-			go func() { _ = e.call(t.Context(), methodLeave, nil, nil) }()
+			go func() { _ = e.call(t.Context(), time.Hour, methodLeave, nil, nil) }()
 			synctest.Wait()
 		}
 		if sent > maxQueued+2 || !errors.Is(e.why(), errSlow) {
@@ -121,7 +121,7 @@ func FuzzMessages(f *testing.F) {
 		e, its, in := connected(&Host{})
 		go func() { _, _ = io.Copy(io.Discard, in) }()
 		called := make(chan error, 1)
-		go func() { called <- e.call(context.Background(), methodRegister, greeting{}, new(hello)) }()
+		go func() { called <- e.call(context.Background(), time.Hour, methodRegister, greeting{}, new(hello)) }()
 		_, _ = its.Write(data)
 		end(e, its)
 		<-called

@@ -58,9 +58,7 @@ func (h *Host) attend(ctx context.Context, e *entry, conn net.Conn, joined func(
 		h.observe(e.Status)
 		joined()
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		_ = e.call(ctx, methodRefused, refusal{err.Error()}, nil) // it may not listen
-		cancel()
+		_ = e.call(ctx, time.Second, methodRefused, refusal{err.Error()}, nil) // it may not listen
 		e.fail(err)
 	}
 	<-e.done
@@ -110,7 +108,7 @@ func (h *Host) admit(ctx context.Context, e *entry) error {
 	}
 	defer context.AfterFunc(ctx, func() { e.fail(errStopped) })()
 	var said hello
-	if err := h.step(ctx, e, methodRegister, greeting{protocol}, &said); err != nil {
+	if err := e.call(ctx, h.registerTimeout(), methodRegister, greeting{protocol}, &said); err != nil {
 		return fmt.Errorf("asking who it is: %w", err)
 	}
 	if said.Version != protocol {
@@ -132,7 +130,7 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 	if err != nil {
 		return fmt.Errorf("listing the attachments: %w", err)
 	}
-	if err := h.step(ctx, e, methodSynchronize, synchronization{known}, nil); err != nil {
+	if err := e.call(ctx, h.registerTimeout(), methodSynchronize, synchronization{known}, nil); err != nil {
 		return fmt.Errorf("telling it the attachments: %w", err)
 	}
 	if h.Orphan >= 0 {
@@ -145,17 +143,6 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 		return e.why()
 	}
 	return nil
-}
-
-// step makes a call of the registration.
-func (h *Host) step(ctx context.Context, e *entry, method string, params, result any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.registerTimeout(), errLate)
-	defer cancel()
-	err := e.call(ctx, method, params, result)
-	if err != nil && errors.Is(context.Cause(ctx), errLate) {
-		return fmt.Errorf("%w (%v)", errTimeout, h.registerTimeout())
-	}
-	return err
 }
 
 // answer handles a request of e. A panic becomes an error: it ends neither the host
