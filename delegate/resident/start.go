@@ -30,25 +30,23 @@ func (h *Host) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, h.Stop(ctx))
 	}
-	var settled sync.WaitGroup
+	var settled []chan struct{}
 	for _, f := range files {
-		settled.Add(1)
-		h.tasks.Go(func() { h.supervise(registration, f, sync.OnceFunc(settled.Done)) })
+		c := make(chan struct{})
+		settled = append(settled, c)
+		h.tasks.Go(func() { h.supervise(registration, f, sync.OnceFunc(func() { close(c) })) })
 	}
 	if h.Listener != nil {
 		h.tasks.Go(func() { h.accept(registration) })
 	}
-	done := make(chan struct{})
-	h.tasks.Go(func() {
-		settled.Wait()
-		close(done)
-	})
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(fault.Of("launch", h.Dir, ended(ctx)), h.Stop(ctx))
+	for _, c := range settled {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return errors.Join(fault.Of("launch", h.Dir, ended(ctx)), h.Stop(ctx))
+		}
 	}
+	return nil
 }
 
 // open begins the life of a host. The context it returns ends when no more
