@@ -655,25 +655,22 @@ func FuzzRequest(f *testing.F) {
 // A plugin runs in the daemon as it runs in a process.
 func TestResultsOfAPlugin(t *testing.T) {
 	t.Parallel()
-	type printed struct {
-		text string
-		err  error
-	}
 	for name, tt := range map[string]struct {
-		printed printed
+		printed string
+		err     error
 		want    string
 		code    uint
 		undone  bool
 	}{
-		"1.1.0":   {printed{"{\"cniVersion\":\"1.1.0\"}\n", nil}, `{"cniVersion":"1.1.0"}`, 0, false},
-		"0.3.1":   {printed{`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.0.5/24"}]}`, nil}, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0, false},
-		"fails":   {printed{"", types.NewError(101, "no", "")}, "", 101, false},
-		"nothing": {printed{" \n", nil}, "", 6, true},
-		"null":    {printed{"null\n", nil}, "", 6, true},
-		"noise":   {printed{"hello\n{}", nil}, "", 6, true},
-		"list":    {printed{"[]", nil}, "", 6, true},
-		"version": {printed{`{"cniVersion":"7.0"}`, nil}, "", 6, true},
-		"flood":   {printed{strings.Repeat(" ", wire.MaxBody+1), nil}, "", 6, true},
+		"1.1.0":   {"{\"cniVersion\":\"1.1.0\"}\n", nil, `{"cniVersion":"1.1.0"}`, 0, false},
+		"0.3.1":   {`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.0.5/24"}]}`, nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0, false},
+		"fails":   {"", types.NewError(101, "no", ""), "", 101, false},
+		"nothing": {" \n", nil, "", 6, true},
+		"null":    {"null\n", nil, "", 6, true},
+		"noise":   {"hello\n{}", nil, "", 6, true},
+		"list":    {"[]", nil, "", 6, true},
+		"version": {`{"cniVersion":"7.0"}`, nil, "", 6, true},
+		"flood":   {strings.Repeat(" ", wire.MaxBody+1), nil, "", 6, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -683,8 +680,8 @@ func TestResultsOfAPlugin(t *testing.T) {
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
-					_, err := io.WriteString(c.Stdout, tt.printed.text)
-					return errors.Join(err, tt.printed.err)
+					_, err := io.WriteString(c.Stdout, tt.printed)
+					return errors.Join(err, tt.err)
 				},
 				Del: func(_ context.Context, c *plugin.Call) error {
 					undone = true
