@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -114,13 +115,6 @@ func (h *Host) observe(s Status) {
 }
 
 func (h *Host) notes() noteDir                 { return noteDir(h.StateDir) }
-func (h *Host) registerTimeout() time.Duration { return orDefault(h.RegisterTimeout, 5*time.Second) }
-func (h *Host) callTimeout() time.Duration     { return orDefault(h.CallTimeout, 30*time.Second) }
-func (h *Host) returnTimeout() time.Duration   { return orDefault(h.ReturnTimeout, 15*time.Second) }
-
-func orDefault(d, def time.Duration) time.Duration {
-	if d == 0 {
-		return def
-	}
-	return d
-}
+func (h *Host) registerTimeout() time.Duration { return cmp.Or(h.RegisterTimeout, 5*time.Second) }
+func (h *Host) callTimeout() time.Duration     { return cmp.Or(h.CallTimeout, 30*time.Second) }
+func (h *Host) returnTimeout() time.Duration   { return cmp.Or(h.ReturnTimeout, 15*time.Second) }

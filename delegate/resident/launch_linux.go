@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (h *Host) scan() (names []string, err error) {
 func (h *Host) supervise(ctx context.Context, name string, settled func()) {
 	info, err := named(name)
 	f := Status{Info: info, Path: filepath.Join(h.Dir, name), UID: -1}
-	first, launched := orDefault(h.relaunch, time.Second), false
+	first, launched := cmp.Or(h.relaunch, time.Second), false
 	for wait := first; ; wait = min(2*wait, maxRelaunch) {
 		e := &entry{Status: f}
 		var conn net.Conn
@@ -126,7 +127,7 @@ func (h *Host) start(e *entry) (net.Conn, error) {
 		_ = unix.Kill(-pid, unix.SIGTERM)
 		select {
 		case <-exited:
-		case <-time.After(orDefault(h.grace, 2*time.Second)):
+		case <-time.After(cmp.Or(h.grace, 2*time.Second)):
 		case <-h.hurry:
 		}
 		proctree.Kill(pid, pidfd)

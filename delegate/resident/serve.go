@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,7 +40,7 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 		return fault.Of("serve", p.info().String(), s.why())
 	case <-ctx.Done():
 	}
-	if err := s.server.Notify(context.WithoutCancel(ctx), methodLeave, nil); err != nil || pause(s.done, orDefault(p.DrainTimeout, 5*time.Second)) {
+	if err := s.server.Notify(context.WithoutCancel(ctx), methodLeave, nil); err != nil || pause(s.done, cmp.Or(p.DrainTimeout, 5*time.Second)) {
 		s.fail(errLeft)
 	}
 	return nil

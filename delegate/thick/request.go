@@ -2,6 +2,7 @@ package thick
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,10 +118,7 @@ func (o *order) environment(env map[string]string) error {
 		}
 	}
 	if o.ofContainer() {
-		id, netns, ifName := env["CNI_CONTAINERID"], env["CNI_NETNS"], env["CNI_IFNAME"]
-		if ifName == "" {
-			ifName = "eth0"
-		}
+		id, netns, ifName := env["CNI_CONTAINERID"], env["CNI_NETNS"], cmp.Or(env["CNI_IFNAME"], "eth0")
 		if id == "" {
 			return bad("missing CNI_CONTAINERID")
 		}
