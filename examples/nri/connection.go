@@ -31,9 +31,6 @@ const abandoned = "\x00"
 // errLost says that the runtime has ended the connection.
 var errLost = errors.New("nri: the runtime has closed the connection")
 
-// A dialer connects to the runtime's socket.
-type dialer func(ctx context.Context, path string) (net.Conn, error)
-
 // Run serves the runtime until ctx ends, and connects again if a connection is lost. It
 // fails if the configuration is invalid, if another plugin has the state directory, or if a
 // launched plugin loses its only connection.
@@ -75,60 +72,45 @@ func (p *Plugin) Run(ctx context.Context) error {
 func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	p.reach(stageConnecting)
 	defer p.reach(stageConnecting)
+	// The connection outlives ctx until the last answers have been sent.
+	served, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	defer disconnect()
+	var s stub.Stub
+	registered := func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
+		err := call(ctx, req, resp)
+		if err == nil && req.Method == "RegisterPlugin" {
+			context.AfterFunc(served, func() { p.release(context.WithoutCancel(ctx), s) })
+		}
+		return err
+	}
 	options := []stub.Option{
 		stub.WithLogger(stubLogger{p.log()}),
 		// If this plugin is late or lost, a runtime that supports this policy
 		// does not start the pod, and keeps the plugin.
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
+		stub.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithOnClose(disconnect), ttrpc.WithUnaryClientInterceptor(registered)}, nil),
 	}
-	lost := make(chan struct{})
 	if !p.Launched {
-		conn, err := p.connect(ctx, conf.Socket)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		watched := &watchedConn{Conn: conn, lost: lost}
-		options = append(options, stub.WithPluginIdx(conf.Index), stub.WithPluginName(conf.Name), stub.WithConnection(watched))
+		options = append(options, stub.WithPluginIdx(conf.Index), stub.WithPluginName(conf.Name), stub.WithSocketPath(conf.Socket),
+			stub.WithDialer(func(path string) (net.Conn, error) { return p.connect(ctx, path) }))
 	}
-	registered := make(chan struct{})
-	options = append(options, stub.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(
-		func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
-			err := call(ctx, req, resp)
-			if err == nil && req.Method == "RegisterPlugin" {
-				close(registered)
-			}
-			return err
-		})}, nil))
 	s, err := stub.New(p, options...)
 	if err != nil {
 		return err
 	}
-	// The connection outlives ctx until the last answers have been sent.
-	served, disconnect := context.WithCancel(context.WithoutCancel(ctx))
-	defer disconnect()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(served) }()
 	select {
 	case err := <-ended:
 		return p.lost(err)
-	case <-lost:
 	case <-ctx.Done():
-		p.work.end(ctx)
-		timer := time.NewTimer(linger)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-lost:
-		}
+	}
+	p.work.end(ctx)
+	select {
+	case <-time.After(linger):
+	case <-served.Done():
 	}
 	disconnect()
-	select {
-	case err := <-ended:
-		return p.lost(err)
-	case <-registered:
-		p.release(served, s)
-	}
 	return p.lost(<-ended)
 }
 
@@ -161,22 +143,6 @@ func (p *Plugin) release(ctx context.Context, s stub.Stub) {
 	if service, ok := s.(api.PluginService); ok && waits {
 		_, _ = service.Configure(ctx, &api.ConfigureRequest{Config: abandoned})
 	}
-}
-
-// A watchedConn closes lost when reading fails.
-type watchedConn struct {
-	net.Conn
-	once sync.Once
-	lost chan struct{}
-}
-
-// Read reads from the connection.
-func (c *watchedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil {
-		c.once.Do(func() { close(c.lost) })
-	}
-	return n, err
 }
 
 // stubLogger logs informational messages of the stub as debug messages.
