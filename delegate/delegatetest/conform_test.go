@@ -63,30 +63,19 @@ func ExampleConform() {
 func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 	t.Parallel()
 	found := make(map[string]bool)
-	for _, of := range []struct {
-		name  string
-		conf  delegatetest.Config
-		wrong map[string][]string
-	}{
-		{"all delegates", metaConfig, wrong},
-		{"the first that works", delegatetest.Config{
-			Stdin: metaAlternatives, Delegates: []string{"one"}, Idle: []string{"two", "three"},
-		}, wrongAlternatives},
-	} {
-		for flaw, fails := range of.wrong {
-			for _, name := range fails {
-				found[name] = true
-			}
-			t.Run(of.name+"/"+flaw, func(t *testing.T) {
-				t.Parallel()
-				r := newRecorder(t.Context())
-				delegatetest.Conform(r, newMeta(flaw).program(), of.conf)
-				if diff := cmp.Diff(sorted(fails), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
-					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-				}
-				nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
-			})
+	for flaw, fails := range wrong {
+		for _, name := range fails {
+			found[name] = true
 		}
+		t.Run(flaw, func(t *testing.T) {
+			t.Parallel()
+			r := newRecorder(t.Context())
+			delegatetest.Conform(r, newMeta(flaw).program(), metaConfig)
+			if diff := cmp.Diff(sorted(fails), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+			}
+			nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
+		})
 	}
 	// These are about what RunPlugin does for a Program.
 	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {

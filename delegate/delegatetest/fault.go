@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -37,30 +36,6 @@ func HangOn(command string, p Plugin) Plugin {
 	})
 }
 
-// SlowOn returns p, except that it waits for d before command. If the context
-// ends first, p does nothing, and the error is that of a killed process. In a
-// bubble of testing/synctest the wait takes no time.
-func SlowOn(command string, d time.Duration, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return p(ctx, c)
-		case <-ctx.Done():
-			return nil, errKilled()
-		}
-	})
-}
-
-// NoiseOn returns p, except that command prints noise before its output.
-func NoiseOn(command, noise string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		out, err := p(ctx, c)
-		return slices.Concat([]byte(noise), out), err
-	})
-}
-
 // twiceOn returns p, except that command prints its output twice: two documents
 // instead of one.
 func twiceOn(command string, p Plugin) Plugin {
@@ -75,9 +50,9 @@ func silentOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
 }
 
-// GarbageOn returns p, except that command prints the start of a JSON document
+// garbageOn returns p, except that command prints the start of a JSON document
 // instead of its output.
-func GarbageOn(command string, p Plugin) Plugin {
+func garbageOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return []byte(`{"cniVersion":`), nil })
 }
 

@@ -2,6 +2,7 @@ package delegatetest_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,6 @@ type meta struct {
 
 type metaConf struct {
 	CNIVersion, Name, Dir, File string
-	First                       bool // the delegates are alternatives
 	Delegates                   []json.RawMessage
 	PrevResult                  json.RawMessage
 	Valid                       []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -53,12 +53,6 @@ func metaStdin(dir string) string {
 		panic(err)
 	}
 	return fmt.Sprintf(`{"type":"meta","dir":%q,"file":%q,"delegates":[{"type":"one"},{"type":"two","more":{"type":"else"}}]}`, dir, file)
-}
-
-// metaAlternatives configures a meta that attaches the first delegate that
-// works.
-func metaAlternatives(dir string) string {
-	return fmt.Sprintf(`{"type":"meta","dir":%q,"first":true,"delegates":[{"type":"one"},{"type":"two"},{"type":"three"}]}`, dir)
 }
 
 // newMeta returns a meta with flaws.
@@ -93,7 +87,7 @@ func (m *meta) state() string {
 }
 
 func (m *meta) ifname(i int) string {
-	if (i == 0 || m.conf.First) && !m.has("own names") {
+	if i == 0 && !m.has("own names") {
 		return m.args.IfName
 	}
 	return fmt.Sprint("net", i)
@@ -172,9 +166,6 @@ func (m *meta) add() error {
 		}
 		return errors.New("no delegates")
 	}
-	if m.conf.First {
-		return m.addFirst()
-	}
 	record := metaRecord{Delegates: m.conf.Delegates}
 	for i := range m.conf.Delegates {
 		out, err := m.run("ADD", i, nil)
@@ -182,7 +173,7 @@ func (m *meta) add() error {
 		if err == nil && bad != nil && m.has("forgets what printed garbage") {
 			return bad
 		}
-		if err = cmpErr(err, bad); err != nil {
+		if err = cmp.Or(err, bad); err != nil {
 			if i > 0 && m.has("attaches what it can") {
 				continue
 			}
@@ -196,33 +187,6 @@ func (m *meta) add() error {
 		}
 		record.Results = append(record.Results, out)
 	}
-	return m.done(record)
-}
-
-// addFirst attaches the first delegate that works.
-func (m *meta) addFirst() error {
-	var last error
-	for i, d := range m.conf.Delegates {
-		out, err := m.run("ADD", i, nil)
-		out, bad := m.result(out)
-		if last = cmpErr(err, bad); last == nil {
-			return m.done(metaRecord{[]json.RawMessage{d}, []json.RawMessage{out}})
-		}
-		if !m.has("undoes nothing") {
-			_, _ = m.run("DEL", i, nil)
-		}
-		if m.has("gives up at once") {
-			break
-		}
-	}
-	if m.has("is never at a loss") {
-		return m.print([]byte(`{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.1/24"}]}`))
-	}
-	return m.fail(last)
-}
-
-// done writes record and prints its first result.
-func (m *meta) done(record metaRecord) error {
 	data, err := json.Marshal(record)
 	if err == nil {
 		err = os.WriteFile(m.state(), data, 0o600)
@@ -231,15 +195,6 @@ func (m *meta) done(record metaRecord) error {
 		return err
 	}
 	return m.print(record.Results[0])
-}
-
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (m *meta) fail(err error) error {
@@ -391,7 +346,7 @@ func (m *meta) gc() error {
 	for i := range m.conf.Delegates {
 		valid := []types.GCAttachment{}
 		for _, a := range m.conf.Valid {
-			if i > 0 && !m.conf.First && !m.has("hands on attachments as they are") {
+			if i > 0 && !m.has("hands on attachments as they are") {
 				a.IfName = m.ifname(i)
 			}
 			valid = append(valid, a)
@@ -419,13 +374,8 @@ func (m *meta) status() error {
 		if m.has("is always ready") {
 			return nil
 		}
-		_, err := m.run("STATUS", i, nil)
-		switch {
-		case err != nil && m.conf.First && i+1 < len(m.conf.Delegates), m.has("ignores STATUS"):
-		case err != nil:
+		if _, err := m.run("STATUS", i, nil); err != nil && !m.has("ignores STATUS") {
 			return err
-		case m.conf.First:
-			return nil
 		}
 	}
 	return nil
@@ -523,19 +473,6 @@ var wrong = map[string][]string{
 	"ignores GC":                       {"gc-error"},
 	"is always ready":                  {"status", "status-error"},
 	"ignores STATUS":                   {"status-error"},
-}
-
-// wrongAlternatives is the same for a meta that attaches the first delegate that
-// works.
-var wrongAlternatives = map[string][]string{
-	"":                   nil,
-	"gives up at once":   nil, // the specification does not ask for more
-	"undoes nothing":     anyUndo,
-	"is never at a loss": append([]string{"error"}, anyUndo...),
-	"own codes":          {"code"},
-	"is always ready":    {"status", "status-error"},
-	"ignores STATUS":     {"status-error"},
-	"ignores DEL":        {"del-error"},
 }
 
 // A flatT is a TB without subtests, such as Ginkgo's, that records failures instead of

@@ -89,7 +89,7 @@ func addChecks() []Check {
 		}, {
 			"undo-garbage", "an ADD whose delegate prints no JSON fails and leaves nothing",
 			"The delegate has attached its interface, whatever it printed. Interface and address stay behind.",
-			procedure, undone(func(p Plugin) Plugin { return GarbageOn("", p) }),
+			procedure, undone(func(p Plugin) Plugin { return garbageOn("", p) }),
 		}, {
 			"undo-silence", "an ADD whose delegate prints nothing fails and leaves nothing",
 			"The delegate has attached its interface. If the plugin takes silence for success, the pod starts without an address; if it does not undo, the address stays behind.",
@@ -157,7 +157,7 @@ func delChecks() []Check {
 		}, {
 			"del-retry", "a repeated DEL removes the rest",
 			"A delegate that failed once, for example because its daemon was restarting, is not asked again: its interface and address stay on the node.",
-			delOperation, onEach("DEL", checkDelRetry),
+			delOperation, onEach("DEL", onAttached, checkDelRetry),
 		},
 	}
 }

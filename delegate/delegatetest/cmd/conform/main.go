@@ -40,7 +40,6 @@ type options struct {
 	conf      string
 	files     string
 	delegates string
-	idle      string
 	fakes     pairs
 	env       pairs
 	skip      pairs
@@ -67,7 +66,6 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.conf, "conf", "", "`file` with the plugin's configuration: one JSON object, or a network configuration list that has one of the plugin's type. In it, {dir} stands for an empty directory that each check gets. Default: an object with the type only")
 	f.StringVar(&o.files, "files", "", "copy the files in this `directory` to {dir} before each check, with {dir} replaced in them")
 	f.StringVar(&o.delegates, "delegates", "", "`types` of the plugins that must run in an ADD, separated by commas; \"-\" means none. Default: each \"type\" in the configuration below the plugin's own, but not those inside a delegate")
-	f.StringVar(&o.idle, "idle", "", "`types` of more plugins to delegate to, which need not run in an ADD: a plugin that tries alternatives has the first in -delegates and the rest here")
 	f.Var(&o.fakes, "fake", "`type=file`: what the delegate of this type prints in ADD, a CNI result. Default: an address of 192.0.2.0/24 without a gateway")
 	f.Var(&o.env, "env", "`name=value` in the environment of the plugin. It has PATH, and no other of this process's variables")
 	f.Var(&o.skip, "skip", "`check=reason`: do not make this check")
@@ -185,9 +183,8 @@ func (o *options) config() (delegatetest.Config, error) {
 		return conf, err
 	}
 	conf.Delegates = list(o.delegates)
-	conf.Idle = list(o.idle)
 	if o.delegates == "" {
-		conf.Delegates = slices.DeleteFunc(types(text), func(typ string) bool { return slices.Contains(conf.Idle, typ) })
+		conf.Delegates = types(text)
 	}
 	if conf.Fakes, err = o.results(); err != nil {
 		return conf, err

@@ -74,7 +74,7 @@ func TestExitStatus(t *testing.T) {
 		"a list without the type": {[]string{"-conf", write(`{"plugins":[{"type":"bridge"}]}`), "testdata/good"}, 2, `without a plugin of type "good"`},
 		"no such result":          {[]string{"-fake", "fake=testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no result":               {[]string{"-fake", "fake=testdata/good", "testdata/good"}, 2, "is not a CNI result"},
-		"a result of no delegate": {[]string{"-fake", "fake=" + write(`{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is neither`},
+		"a result of no delegate": {[]string{"-fake", "fake=" + write(`{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is not in Delegates`},
 		"no such files":           {[]string{"-files", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	}
 	o, err := parse([]string{
 		"-conf", filepath.Join(dir, "conf"), "-files", filepath.Join(dir, "files"), "-fake", "fake=" + filepath.Join(dir, "result"),
-		"-idle", "a, b", "-env", "A=1", "-env", "B=2=3", "true",
+		"-delegates", "fake, a", "-env", "A=1", "-env", "B=2=3", "true",
 	}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -196,8 +196,8 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	if err != nil || string(file) != "in "+host || !strings.Contains(stdin, host+"/etc/subnet") {
 		t.Errorf("configuration %s, file %q: %v", stdin, file, err)
 	}
-	if diff := cmp.Diff([][]string{{"fake"}, {"a", "b"}, {"A=1", "B=2=3"}}, [][]string{conf.Delegates, conf.Idle, o.env}); diff != "" {
-		t.Errorf("delegates, idle, environment (-want +got):\n%s", diff)
+	if diff := cmp.Diff([][]string{{"fake", "a"}, {"A=1", "B=2=3"}}, [][]string{conf.Delegates, o.env}); diff != "" {
+		t.Errorf("delegates, environment (-want +got):\n%s", diff)
 	}
 	result, err := conf.Fakes["fake"](t.Context(), delegatetest.Call{Command: "ADD", Stdin: []byte(`{"cniVersion":"1.0.0"}`)})
 	if err != nil || !strings.Contains(string(result), "10.1.2.3/24") {
