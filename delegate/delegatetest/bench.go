@@ -278,6 +278,9 @@ func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 // failing makes p fail with an error object.
 func failing(p Plugin) Plugin { return FailOn("", failure, "the delegate fails", p) }
 
+// killed makes p be killed after its work.
+func killed(p Plugin) Plugin { return KillOn("", p) }
+
 // calls returns the calls of command.
 func (b *bench) calls(command string) []Call {
 	return slices.DeleteFunc(b.exec.Calls(), func(c Call) bool { return c.Command != command })

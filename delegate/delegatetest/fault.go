@@ -24,7 +24,12 @@ func FailOn(command string, code uint, msg string, p Plugin) Plugin {
 // KillOn returns p, except that it is killed after it has done command and before
 // it prints anything.
 func KillOn(command string, p Plugin) Plugin {
-	return after(command, p, func([]byte) ([]byte, error) { return nil, errKilled() })
+	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+		if out, err := p(ctx, c); err != nil {
+			return out, err
+		}
+		return nil, errKilled()
+	})
 }
 
 // HangOn returns p, except that command does nothing until the context ends. The
@@ -36,36 +41,27 @@ func HangOn(command string, p Plugin) Plugin {
 	})
 }
 
-// twiceOn returns p, except that command prints its output twice: two documents
-// instead of one.
-func twiceOn(command string, p Plugin) Plugin {
-	return after(command, p, func(out []byte) ([]byte, error) {
-		out = append(bytes.TrimSpace(out), '\n')
-		return slices.Concat(out, out), nil
-	})
-}
-
-// silentOn returns p, except that command prints nothing.
-func silentOn(command string, p Plugin) Plugin {
-	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
-}
-
-// garbageOn returns p, except that command prints the start of a JSON document
-// instead of its output.
-func garbageOn(command string, p Plugin) Plugin {
-	return after(command, p, func([]byte) ([]byte, error) { return []byte(`{"cniVersion":`), nil })
-}
-
-// after returns p, except that end replaces the output of command when that
-// succeeds.
-func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		out, err := p(ctx, c)
-		if err != nil {
-			return out, err
+// printing returns a fault: its plugin prints what as makes of its output.
+func printing(as func(out []byte) []byte) func(Plugin) Plugin {
+	return func(p Plugin) Plugin {
+		return func(ctx context.Context, c Call) ([]byte, error) {
+			out, err := p(ctx, c)
+			if err != nil {
+				return out, err
+			}
+			return as(out), nil
 		}
-		return end(out)
-	})
+	}
+}
+
+func silence([]byte) []byte { return nil }
+
+func garbage([]byte) []byte { return []byte(`{"cniVersion":`) }
+
+// twoDocuments returns out twice.
+func twoDocuments(out []byte) []byte {
+	out = append(bytes.TrimSpace(out), '\n')
+	return slices.Concat(out, out)
 }
 
 // on returns p, except that do does command.

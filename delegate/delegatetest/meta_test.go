@@ -501,6 +501,9 @@ func (t flatT) Errorf(format string, args ...any) {
 	*t.said = append(*t.said, fmt.Sprintf(format, args...))
 }
 
+// text is all that was said.
+func (t flatT) text() string { return strings.Join(*t.said, "\n") }
+
 // A recorder is a flatT with subtests.
 type recorder struct{ flatT }
 
