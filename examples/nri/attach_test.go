@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -62,9 +61,7 @@ func TestMissingNamespacesAreAnError(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			x := plugins()
-			p := n.start(x)
+			n, x, p := started(t)
 			s := n.sandbox("c1", "blue")
 			tt.change(s)
 			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
@@ -78,16 +75,13 @@ func TestMissingNamespacesAreAnError(t *testing.T) {
 // record has the name, because the runtime may have forgotten the pod.
 func TestTheReconcilerNamesPods(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	x.Plugins["a"] = delegatetest.FailOn("DEL", 113, "not now", x.Plugins["a"])
 	p := n.start(x)
 	gone := n.sandbox("gone", "blue")
 	n.mustRun(gone)
 	n.forget(gone)
-	if pass := p.reconnect(); pass.Failed != 1 {
-		t.Errorf("pass %+v", pass)
-	}
+	nodetest.Equal(t, "pods failed", p.reconnect().Failed, 1)
 	for range 3 {
 		p.again()
 	}
@@ -101,10 +95,9 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 // and the reason.
 func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	n.write(`{"cniVersion":"1.0.0","name":"absent","type":"absent"}`, "net.d", "absent.conf")
 	n.write("{", "net.d", "broken.conf")
-	x := plugins()
 	p := n.start(x)
 	for networks, words := range map[string][]string{
 		"green":                       {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
@@ -146,9 +139,8 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 // names and arguments are the usual ones.
 func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	n.write(`{"cniVersion":"1.0.0","name":"mac","type":"a","capabilities":{"mac":true},"args":{"cni":{"old":1}}}`, "net.d", "mac.conf")
-	x := plugins()
 	p := n.start(x, func(p *Plugin) {
 		p.InterfaceNames = func(string) ([]string, error) { return []string{"lo", "eth0", "net2"}, nil }
 	})
@@ -172,9 +164,7 @@ func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c2 net1"})
 	n.stop(second)
 	nodetest.Equal(t, "alive", x.Live(), nil)
-	if !strings.Contains(p.log.String(), `data0`) {
-		t.Error("the log does not say which interfaces a pod has got")
-	}
+	nodetest.Equal(t, "the log says which interfaces a pod has got", p.log.Count("data0") > 0, true)
 }
 
 // The answer comes before the deadline, by the margin.
@@ -194,9 +184,7 @@ func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 				ctx = t.Context()
 			}
 			conf := Config{Margin: multinet.Duration(tt.margin)}
-			if got := time.Until(conf.answerBy(ctx)); got != tt.want {
-				t.Errorf("%+v: answer after %v", tt, got)
-			}
+			nodetest.Equal(t, fmt.Sprintf("%+v: answer after", tt), time.Until(conf.answerBy(ctx)), tt.want)
 			cancel()
 		}
 	})
@@ -242,8 +230,7 @@ func failing(command string, broken *atomic.Bool, p delegatetest.Plugin) delegat
 // succeeded. The runtime keeps the plugin.
 func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	gate, open := n.gate()
 	late := make(deadline)
 	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
@@ -264,8 +251,7 @@ func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 // If an ADD succeeds just at its deadline, the answer and the record agree.
 func TestAnswerAndRecordAgree(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 			if c.Command == "ADD" {
@@ -298,21 +284,17 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 // undone stays recorded, for the next pass.
 func TestFailedUndoStaysRecorded(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	var broken atomic.Bool
 	broken.Store(true)
 	x.Plugins["a"] = failing("DEL", &broken, x.Plugins["a"])
 	late := make(deadline)
 	x.Plugins["b"] = late.during("ADD", delegatetest.HangOn("ADD", x.Plugins["b"]))
 	p := n.start(x, late.set)
-	if err := n.run(n.sandbox("c1", "blue,red")); err == nil {
-		t.Error("the pod is started")
-	}
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), errLate.Msg)
 	p.work.running.Wait() // for the ADD to end, and the undo to fail
-	if _, known := p.pods.get("c1"); known {
-		t.Error("the runtime has the pod")
-	}
+	_, known := p.pods.get("c1")
+	nodetest.Equal(t, "the runtime has the pod", known, false)
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
 	p.again(func(pass Pass) bool { return pass.Failed == 1 })
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
@@ -338,9 +320,7 @@ func TestStopAndRemoveDetach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			x := plugins()
-			p := n.start(x)
+			n, x, p := started(t)
 			s := n.sandbox("c1", "blue,red")
 			path := n.file("netns", "c1")
 			n.mustRun(s)
@@ -364,16 +344,13 @@ func TestStopAndRemoveDetach(t *testing.T) {
 // replace puts another namespace where that of s was.
 func (n *node) replace(s *api.PodSandbox) {
 	n.write("", "netns", "new") // beside it, so that it is not the same inode again
-	if err := os.Rename(n.file("netns", "new"), n.file("netns", s.GetId())); err != nil {
-		n.t.Error(err)
-	}
+	nodetest.OK(n.t, os.Rename(n.file("netns", "new"), n.file("netns", s.GetId())))
 }
 
 // What Stop could not detach is detached by Remove, or by a sweep.
 func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	good := x.Plugins["a"]
 	fails := make(chan error, 3)
 	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
@@ -400,9 +377,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	fails <- errors.New("not now")
 	fails <- nil
 	// Its namespace is still there, but the runtime has said enough.
-	if err := n.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: other}); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: other}))
 	n.remove(other)
 	p.again(func(pass Pass) bool { return pass.Detached == 1 })
 	p.nothingLeft(x)
@@ -411,8 +386,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 // A Stop whose DEL takes too long is answered in time, and the DEL goes on.
 func TestStopIsAnsweredInTime(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	gate, open := n.gate()
 	late := make(deadline)
 	x.Plugins["a"] = late.during("DEL", stuck("DEL", gate, x.Plugins["a"]))
@@ -431,16 +405,13 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 // A Stop that comes while the ADD is being undone waits for that.
 func TestStopWaitsForUndo(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	gate, open := n.gate()
 	late := make(deadline)
 	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
 	p := n.start(x, late.set)
 	s := n.sandbox("c1", "blue,red")
-	if err := n.run(s); err == nil {
-		t.Error("the pod is started")
-	}
+	nodetest.Says(t, n.run(s), errLate.Msg)
 	go func() { late <- time.Time{} }()
 	n.stop(s) // does not wait longer than it may
 	open()

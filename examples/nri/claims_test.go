@@ -40,10 +40,11 @@ type cluster struct {
 	kubelet *dratest.Kubelet
 }
 
-// newCluster returns one without a plugin.
-func newCluster(t *testing.T) *cluster {
+// newCluster returns one without a plugin, and fakes for one.
+func newCluster(t *testing.T) (*cluster, *delegatetest.Exec) {
 	t.Helper()
-	return clusterOf(t, newNode(t))
+	n, x := newNode(t)
+	return clusterOf(t, n), x
 }
 
 // clusterOf returns the cluster of a node.
@@ -52,9 +53,6 @@ func clusterOf(t *testing.T, n *node) *cluster {
 	c := &cluster{node: n, server: kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)}
 	t.Cleanup(c.server.Close)
 	kubetest.Put(c.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
-	if _, err := c.server.Kubeconfig(c.dir); err != nil {
-		t.Fatal(err)
-	}
 	nodetest.OK(t, os.MkdirAll(c.file("kubelet", "plugins_registry"), 0o700))
 	return c
 }
@@ -64,11 +62,9 @@ func (c *cluster) claims(p *Plugin) {
 	p.Config.DRA.Driver, p.Config.NodeName = driverName, "node1"
 	p.Config.DRA.AllowedTypes = []string{"a", "b", "c", "bridge", "host-local"}
 	p.Config.KubeletDir, p.Config.DRA.CDIDir = c.file("kubelet"), c.file("cdi")
-	file, err := c.server.Kubeconfig(c.dir)
-	if err != nil {
-		c.t.Error(err)
-	}
-	p.Config.Kubeconfig = file
+	var err error
+	p.Config.Kubeconfig, err = c.server.Kubeconfig(c.dir)
+	nodetest.OK(c.t, err)
 }
 
 // startWith starts a plugin with claims, see [node.start], and connects the kubelet to it.
@@ -82,7 +78,7 @@ func (c *cluster) startWith(x *delegatetest.Exec, edit ...func(*Plugin)) *proces
 // startedCluster returns a cluster on whose node a plugin with claims runs fakes.
 func startedCluster(t *testing.T) (*cluster, *delegatetest.Exec, *process) {
 	t.Helper()
-	c, x := newCluster(t), plugins()
+	c, x := newCluster(t)
 	return c, x, c.startWith(x)
 }
 
@@ -223,8 +219,7 @@ func addressed() delegatetest.Plugin {
 // scheme. The record says why. The claims' status follows, to the end of the pod.
 func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
+	c, x := newCluster(t)
 	x.Plugins["c"] = addressed()
 	p := c.startWith(x)
 	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", UID: "nad-1", Config: `{"type":"c"}`})
@@ -300,8 +295,7 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t)
-			x := plugins()
+			c, x := newCluster(t)
 			good := x.Plugins["b"]
 			x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", good)
 			edit := func(*Plugin) {}
@@ -333,9 +327,8 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 // its device.
 func TestClaimReleasedDuringTheADDIsNotAttached(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c, x := newCluster(t)
 	var during atomic.Pointer[func()]
-	x := plugins()
 	p := c.startWith(x, func(p *Plugin) {
 		p.InterfaceNames = func(string) ([]string, error) {
 			if do := during.Load(); do != nil {
@@ -376,8 +369,7 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t)
-			x := plugins()
+			c, x := newCluster(t)
 			delete(x.Plugins, "b")
 			if tt.definition.Name == "" {
 				tt.definition.Name = "storage"
@@ -407,8 +399,7 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 // stricter since, their pods are refused.
 func TestForbiddenClaimsAreRefused(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
+	c, x := newCluster(t)
 	c.definition("storage", `{"type":"a"}`)
 	kubetest.Put(c.server, kubetest.Definition{Namespace: "kube-system", Name: "x", Config: `{"type":"a"}`})
 	p := c.startWith(x)
@@ -472,8 +463,7 @@ func TestClaimsOfPodsOnTheHostsNetwork(t *testing.T) {
 // before the runtime has the answer. If they cannot be written the pod is started all the same.
 func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
+	c, x := newCluster(t)
 	x.Plugins["c"] = addressed()
 	p := c.startWith(x, func(p *Plugin) { p.Config.DRA.Metadata = true })
 	c.prepared("s1", "uid-1", inline("c", ""))
@@ -504,10 +494,9 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 // The networks of the node are published as devices, and withdrawn while their STATUS fails.
 func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c, x := newCluster(t)
 	c.write(`{"cniVersion":"1.1.0","name":"up","type":"up","master":"eth1"}`, "net.d", "up.conf")
 	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`})
-	x := plugins()
 	var broken atomic.Bool
 	x.Plugins["up"] = failing("STATUS", &broken, delegatetest.Result(nil))
 	p := c.plugin(x, c.claims, func(p *Plugin) {
@@ -582,8 +571,7 @@ func TestClaimsOutliveThePlugin(t *testing.T) {
 // does not keep the others attached.
 func TestReleasedClaimsAreDetached(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	x := plugins()
+	c, x := newCluster(t)
 	x.Plugins["c"] = delegatetest.Result(nil)
 	good := x.Plugins["b"]
 	x.Plugins["b"] = delegatetest.FailOn("DEL", 101, "not now", good)
@@ -598,9 +586,7 @@ func TestReleasedClaimsAreDetached(t *testing.T) {
 	nodetest.OK(t, c.unprepare(o))
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 	nodetest.Equal(t, "prepared", c.prepares(), nil)
-	if err := c.unprepare(o); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	nodetest.OK(t, c.unprepare(o)) // again
 	p.again()
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
 }
@@ -668,8 +654,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t)
-			x := plugins()
+			c, x := newCluster(t)
 			x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 				if err := os.CopyFS(c.file("left"), os.DirFS(c.file("state"))); err != nil {
 					t.Error(err)
@@ -701,29 +686,16 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 // it, and nri, which the runtime may start only once, must not end.
 func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c, x := newCluster(t)
 	registry := c.file("kubelet", "plugins_registry")
 	nodetest.OK(t, os.Remove(registry))
-	x := plugins()
 	c.start(x, c.claims)
 	c.mustRun(c.pod("c1", "uid-1", "blue"))
 	nodetest.OK(t, os.Mkdir(registry, 0o700))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		// The file of a socket is there before anybody listens.
-		if conn, err := net.Dial("unix", filepath.Join(registry, driverName+"-reg.sock")); err == nil {
-			_ = conn.Close()
-			break
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal("nri does not register")
-		case <-poll.C:
-		}
-	}
+	nodetest.Until(t, "nri registers", func() bool { // the file of a socket is there before anybody listens
+		conn, err := net.Dial("unix", filepath.Join(registry, driverName+"-reg.sock"))
+		return err == nil && conn.Close() == nil
+	})
 	c.register()
 	o := c.prepared("s1", "uid-2", inline("b", ""))
 	c.mustRun(c.pod("c2", "uid-2", ""))

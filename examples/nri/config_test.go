@@ -99,9 +99,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 		"no cluster": func(c *Config) { c.Kubeconfig = "" },
 		"no place for sockets": func(c *Config) {
 			c.Kubeconfig = "/nowhere/kubeconfig"
-			if err := errors.Join(os.Mkdir(c.KubeletDir+"/plugins_registry", 0o700), os.WriteFile(c.KubeletDir+"/plugins", nil, 0o600)); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, errors.Join(os.Mkdir(c.KubeletDir+"/plugins_registry", 0o700), os.WriteFile(c.KubeletDir+"/plugins", nil, 0o600)))
 		},
 	} {
 		p := Plugin{Config: Config{StateDir: t.TempDir(), NodeName: "node1", KubeletDir: t.TempDir(), DRA: DRA{Driver: driverName}}}

@@ -37,9 +37,7 @@ func TestReconnects(t *testing.T) {
 	n.list(n.sandbox("new", "blue"))
 	block.Unblock()
 	p.connected()
-	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1}); got != want {
-		t.Errorf("pass %+v, want %+v", got, want)
-	}
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1})
 	nodetest.Equal(t, "alive", x.Live(), []string{"a kept net1"})
 	n.stop(kept)
 	nodetest.Equal(t, "alive", x.Live(), nil)
@@ -49,9 +47,8 @@ func TestReconnects(t *testing.T) {
 // A plugin that starts before its runtime waits for it.
 func TestWaitsForTheRuntime(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	n.Stop()
-	x := plugins()
 	p := n.plugin(x)
 	tried := make(chan struct{}, 100)
 	dial := p.dial
@@ -84,7 +81,7 @@ func TestRuntimeThatIsSilent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
+			n, _ := newNode(t)
 			n.Stop()
 			l, err := net.Listen("unix", n.file("sock"))
 			nodetest.OK(t, err)
@@ -154,26 +151,19 @@ func (*registry) UpdateContainers(context.Context, *api.UpdateContainersRequest)
 // When the context of Run ends, requests are completed and answered, and no goroutine
 // is left.
 func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all goroutines
-	n := newNode(t)
-	x := plugins()
-	arrived := make(chan struct{}, 2)
+	n, x := newNode(t)
+	arrived := make(deadline, 2)
 	gate, open := n.gate()
-	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			arrived <- struct{}{}
-			<-gate
-		}
-		return delegatetest.Result(nil)(ctx, c)
-	}
+	x.Plugins["b"] = arrived.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
 	hanging := delegatetest.HangOn("DEL", x.Plugins["a"])
 	var reconciled atomic.Bool
 	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		switch c.ContainerID + " " + c.Command {
 		case "stopped DEL":
-			arrived <- struct{}{}
+			arrived <- time.Time{}
 			return hanging(ctx, c)
 		case "gone DEL":
-			arrived <- struct{}{}
+			arrived <- time.Time{}
 			<-gate
 			defer reconciled.Store(true)
 		}
@@ -202,43 +192,28 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	})
 	open()
 	nodetest.Come(t, ended, "it has ended")
-	if !reconciled.Load() {
-		t.Error("the reconciler is at work still")
-	}
-	if err := nodetest.Come(t, answers, "it has answered"); err != nil {
-		t.Errorf("what was being attached: %v", err)
-	}
-	if err := nodetest.Come(t, detached, "it has answered"); err != nil {
-		t.Error(err)
-	}
+	nodetest.Equal(t, "reconciled", reconciled.Load(), true)
+	nodetest.OK(t, nodetest.Come(t, answers, "what was being attached is answered"))
+	nodetest.OK(t, nodetest.Come(t, detached, "it has answered"))
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "stopped deleting"})
 	if !strings.Contains(p.log.String(), "context canceled") {
 		t.Errorf("what was being detached was not ended: %s", p.log)
 	}
-	if err := p.RunPodSandbox(t.Context(), n.sandbox("c2", "blue")); !strings.Contains(err.Error(), errEnds.Error()) {
-		t.Errorf("after the end: %v", err)
-	}
-	if err := p.StopPodSandbox(t.Context(), stopped); err != nil {
-		t.Errorf("after the end: %v", err)
-	}
-	for _, g := range goroutines() {
+	nodetest.Says(t, p.RunPodSandbox(t.Context(), n.sandbox("c2", "blue")), errEnds.Error())
+	nodetest.OK(t, p.StopPodSandbox(t.Context(), stopped))
+	buf := make([]byte, 1<<20)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		if strings.Contains(g, "(*Plugin)") || strings.Contains(g, "lifecycle") {
 			t.Errorf("left running: %s", g)
 		}
 	}
 }
 
-// goroutines lists the stacks of all.
-func goroutines() []string {
-	buf := make([]byte, 1<<20)
-	return strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
-}
-
 // A runtime launches the plugin with its configuration. When the runtime goes away
 // the plugin ends, because it cannot connect again.
 func TestLaunchedByTheRuntime(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, _ := newNode(t)
 	n.Stop()
 	self, err := os.Executable()
 	nodetest.OK(t, err)
@@ -270,7 +245,7 @@ func TestLaunchedPluginEndsWithItsConnection(t *testing.T) {
 // Run fails at once if the configuration file cannot be used.
 func TestRunWithBadConfiguration(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, _ := newNode(t)
 	n.write(`{"index":"x"}`, "bad.json")
 	n.write(`{`, "broken.json")
 	n.write(`{"socket":"`+n.file("none")+`"}`, "good.json")
@@ -281,9 +256,7 @@ func TestRunWithBadConfiguration(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := run(ctx, n.file("good.json"), (&Plugin{}).log()); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, run(ctx, n.file("good.json"), (&Plugin{}).log()))
 }
 
 // A runtime that launches plugins discards their stderr. The log then goes to the
@@ -337,9 +310,8 @@ func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) 
 // refused, whatever its name and its runtime, and the first is not affected.
 func TestTwoOnOneStateDirectory(t *testing.T) {
 	t.Parallel()
-	n, other := newNode(t), newNode(t)
-	x := plugins()
-	p := n.start(x)
+	n, x, p := started(t)
+	other, _ := newNode(t)
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	dir := p.Config.StateDir
@@ -356,8 +328,7 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 // ended, and uses its records.
 func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	first := n.start(plugins())
+	n, _, first := started(t)
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
 	x := plugins()
@@ -374,8 +345,7 @@ func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 // Waiting for the state directory ends with the context.
 func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.start(plugins())
+	n, _, _ := started(t)
 	p := n.plugin(plugins())
 	p.launch()
 	nodetest.Until(t, "it has been configured", func() bool {
@@ -390,17 +360,16 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 // attachments, even if one loses its connection or ends.
 func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	xs := []*delegatetest.Exec{plugins(), plugins()}
-	one := n.start(xs[0])
-	two := n.start(xs[1], func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
+	n, x, one := started(t)
+	x2 := plugins()
+	two := n.start(x2, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
 	n.mustRun(n.sandbox("c1", "blue"))
 	for _, p := range []*process{one, two} {
 		p.reconnect()
 	}
 	one.stop()
 	two.again()
-	for _, x := range xs {
+	for _, x := range []*delegatetest.Exec{x, x2} {
 		nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 	}
 }
@@ -409,8 +378,7 @@ func TestTwoWithAStateDirectoryEach(t *testing.T) {
 // nothing to undo if another one fails.
 func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	n.start(x)
 	var calls []int
 	n.other("10", "earlier", func(*api.PodSandbox) error {
@@ -426,11 +394,10 @@ func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
 // event, never both and never neither.
 func TestPodIsEitherListedOrAnEvent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	block := n.BlockPluginSync()
 	s := n.sandbox("c1", "blue") // its event came too early for the plugin
-	x := plugins()
-	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	p := n.plugin(x, attachRunning)
 	p.launch()
 	nodetest.OK(t, n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}))
 	n.list(s)
@@ -444,8 +411,7 @@ func TestPodIsEitherListedOrAnEvent(t *testing.T) {
 // plugins. A Stop never fails, so that they are called.
 func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	x.Plugins["a"] = delegatetest.FailOn("", 101, "no <free> \"device\"", nil)
 	n.start(x)
 	asked := 0
@@ -461,17 +427,10 @@ func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 // lost during its event. What the plugin had begun is removed when it is back.
 func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	arrived := make(chan struct{})
+	n, x := newNode(t)
+	arrived := make(deadline)
 	gate, open := n.gate()
-	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			close(arrived)
-			<-gate
-		}
-		return delegatetest.Result(nil)(ctx, c)
-	}
+	x.Plugins["b"] = arrived.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
 	p := n.start(x)
 	s := n.sandbox("c1", "blue,red")
 	answer := make(chan error, 1)
@@ -493,15 +452,10 @@ func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
 // goes on.
 func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	arrived := make(chan struct{}, 10)
+	n, x := newNode(t)
+	arrived := make(deadline)
 	gate, open := n.gate()
-	x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
-		arrived <- struct{}{}
-		<-gate
-		return plugin
-	}
+	x.Plugins["a"] = arrived.during("ADD", stuck("ADD", gate, x.Plugins["a"]))
 	p := n.configured(x)
 	ctx, lost := context.WithCancel(context.Background())
 	answer := make(chan error, 1)
@@ -509,9 +463,7 @@ func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 	nodetest.Come(t, arrived, "it attaches")
 	lost()
 	open()
-	if err := nodetest.Come(t, answer, "it has attached"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, nodetest.Come(t, answer, "it has attached"))
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 

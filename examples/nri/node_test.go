@@ -64,13 +64,14 @@ type node struct {
 	gates []func() // guarded by mu
 }
 
-func newNode(t *testing.T) *node {
+// newNode returns a node without a plugin, and fakes for one.
+func newNode(t *testing.T) (*node, *delegatetest.Exec) {
 	t.Helper()
 	n := &node{t: t, dir: nodetest.ShortDir(t), synced: make(chan struct{}, 100)}
 	n.network("blue", "a")
 	n.network("red", "b")
 	n.boot()
-	return n
+	return n, plugins()
 }
 
 // boot starts the runtime.
@@ -179,9 +180,7 @@ func (n *node) stop(s *api.PodSandbox) {
 	n.t.Helper()
 	block := n.BlockPluginSync()
 	defer block.Unblock()
-	if err := n.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: s}); err != nil {
-		n.t.Error(err)
-	}
+	nodetest.OK(n.t, n.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: s}))
 	n.unlink(s)
 }
 
@@ -189,9 +188,7 @@ func (n *node) remove(s *api.PodSandbox) {
 	n.t.Helper()
 	block := n.BlockPluginSync()
 	defer block.Unblock()
-	if err := n.RemovePodSandbox(context.Background(), &api.RemovePodSandboxRequest{Pod: s}); err != nil {
-		n.t.Error(err)
-	}
+	nodetest.OK(n.t, n.RemovePodSandbox(context.Background(), &api.RemovePodSandboxRequest{Pod: s}))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
@@ -236,6 +233,7 @@ type process struct {
 	*Plugin
 	n      *node
 	passes chan Pass
+	first  Pass   // after the start
 	stop   func() // and wait
 	log    *nodetest.Log
 
@@ -278,14 +276,14 @@ func (n *node) start(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 	p := n.plugin(x, edit...)
 	p.launch()
 	p.connected()
-	p.pass(func(pass Pass) bool { return pass.Synchronized })
+	p.first = p.pass(synchronized)
 	return p
 }
 
 // started returns a node on which a plugin runs fakes.
 func started(t *testing.T) (*node, *delegatetest.Exec, *process) {
 	t.Helper()
-	n, x := newNode(t), plugins()
+	n, x := newNode(t)
 	return n, x, n.start(x)
 }
 

@@ -80,7 +80,7 @@ func cmpString(s ...string) string {
 // newRealNode is a node with two real networks.
 func newRealNode(t *testing.T) *node {
 	t.Helper()
-	n := newNode(t)
+	n, _ := newNode(t)
 	for i, name := range []string{"blue", "red"} {
 		n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge","bridge":"br-%s",
 			"ipam":{"type":"host-local","subnet":"10.7%d.0.0/24"}}`, name, name, i), "net.d", name+".conf")
@@ -301,9 +301,7 @@ func realClaims(t *testing.T, bin string) {
 
 	p = c.start(nil, c.claims, realProcesses(bin))
 	c.register()
-	if err := c.unprepare(o); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.unprepare(o))
 	nodetest.Equal(t, "first pod", c.interfaces(netns), []string{"net1[10.75.0.2/24]"})
 	c.stop(s)
 	nodetest.Equal(t, "leases", c.leases(), nil)

@@ -32,9 +32,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 	for _, attachRunning := range []bool{false, true} {
 		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			x := plugins()
-			p := n.start(x)
+			n, _, p := started(t)
 			kept, gone := n.sandbox("kept", "blue"), n.sandbox("gone", "blue,red")
 			n.mustRun(kept, gone)
 			p.stop()
@@ -50,9 +48,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 			n.list(silent)
 
 			x2 := plugins()
-			p = n.plugin(x2, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
-			p.launch()
-			got := p.pass(synchronized)
+			p = n.start(x2, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
 			want := Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1}
 			trace := []string{"gone: DEL b net2", "gone: DEL a net1"}
 			records := []string{"kept added"}
@@ -61,9 +57,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 				trace = append(trace, "new: ADD a net1")
 				records = append(records, "new added")
 			}
-			if got != want {
-				t.Errorf("pass %+v, want %+v", got, want)
-			}
+			nodetest.Equal(t, "pass", p.first, want)
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 			nodetest.Equal(t, "records", p.records(), records)
 			nodetest.Equal(t, "warnings", p.log.Count("runs without its networks"), want.Unattached)
@@ -83,8 +77,7 @@ func (n *node) forget(s *api.PodSandbox) {
 // Neither Synchronize nor events of other pods wait for the reconciler.
 func TestReconcilingRunsInTheBackground(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	p := n.start(plugins())
+	n, _, p := started(t)
 	gone := n.sandbox("gone", "blue")
 	n.mustRun(gone)
 	p.stop()
@@ -100,46 +93,33 @@ func TestReconcilingRunsInTheBackground(t *testing.T) {
 	n.mustRun(s)
 	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
 	open()
-	if got := p.pass(synchronized); got.Detached != 1 {
-		t.Errorf("pass %+v", got)
-	}
+	nodetest.Equal(t, "pods detached", p.pass(synchronized).Detached, 1)
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 
 // An event of a pod that is being reconciled waits for that, or ends it.
 func TestEventDuringReconciling(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	running := n.sandbox("c1", "blue,red")
 	n.list(running)
-	x := plugins()
-	arrived := make(chan struct{})
-	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			close(arrived)
-			<-ctx.Done()
-			return nil, errors.New("signal: killed")
-		}
-		return nil, nil
-	}
-	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	arrived := make(deadline)
+	x.Plugins["b"] = arrived.during("ADD", delegatetest.HangOn("ADD", x.Plugins["b"]))
+	p := n.plugin(x, attachRunning)
 	p.launch()
 	p.connected()
 	nodetest.Come(t, arrived, "the reconciler attaches")
 	n.stop(running)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
 	nodetest.Equal(t, "alive", x.Live(), nil)
-	if got := p.pass(synchronized); got.Failed != 1 || got.Attached != 0 {
-		t.Errorf("pass %+v", got)
-	}
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Failed: 1})
 	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // The reconciler does not attach a pod that has stopped meanwhile.
 func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	p := n.configured(x)
 	if _, err := p.Synchronize(t.Context(), nil, nil); err != nil {
 		t.Fatal(err)
@@ -157,9 +137,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 		err := p.attach(t.Context(), s, namespace(s), func() error { return nil })
 		if known {
 			nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
-			if pass := p.Plugin.pass(t.Context(), false); pass.Detached != 1 {
-				t.Errorf("pass %+v", pass)
-			}
+			nodetest.Equal(t, "pods detached", p.Plugin.pass(t.Context(), false).Detached, 1)
 		} else if !errors.Is(err, errGone) {
 			t.Errorf("attached: %v", err)
 		}
@@ -171,8 +149,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 // the runtime lists it, although its request has failed.
 func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	arrived := make(chan struct{}, 10)
 	gate, open := n.gate()
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
@@ -194,9 +171,7 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	}
 	open()
 	nodetest.Says(t, nodetest.Come(t, answer, "it has answered"), "code 101")
-	if pass := p.Plugin.pass(t.Context(), true); pass.Attached != 1 {
-		t.Errorf("pass %+v", pass)
-	}
+	nodetest.Equal(t, "pods attached", p.Plugin.pass(t.Context(), true).Attached, 1)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1", "ADD a net1"})
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
@@ -204,8 +179,7 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 // Damaged records do not stop the reconciler.
 func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	p := n.start(plugins())
+	n, _, p := started(t)
 	bad, gone := n.sandbox("bad", "blue"), n.sandbox("gone", "blue")
 	n.mustRun(bad, gone)
 	p.stop()
@@ -220,24 +194,17 @@ func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	})
 	nodetest.OK(t, err)
 	x := plugins()
-	p = n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
-	p.launch()
-	got := p.pass(synchronized)
-	if want := (Pass{Synchronized: true, Records: 4, Damaged: 2, Detached: 1}); got != want {
-		t.Errorf("pass %+v, want %+v", got, want)
-	}
+	p = n.start(x, attachRunning)
+	nodetest.Equal(t, "pass", p.first, Pass{Synchronized: true, Records: 4, Damaged: 2, Detached: 1})
 	nodetest.Equal(t, "calls", byContainer(x.Calls()), []string{"gone: DEL a net1"})
-	if !got.Notable() || (Pass{Records: 3}).Notable() {
-		t.Error("what is notable?")
-	}
+	nodetest.Equal(t, "notable", []bool{p.first.Notable(), Pass{Records: 3}.Notable()}, []bool{true, false})
 }
 
 // When a later plugin fails, the runtime does not tell that there is no pod. A sweep
 // detaches it when its network namespace is gone, and not before.
 func TestSweepAfterALaterPluginFails(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	p := n.start(x, func(p *Plugin) { p.Config.Sweep = multinet.Duration(5 * time.Millisecond) })
 	n.other("95", "later", func(s *api.PodSandbox) error {
 		if s.GetId() == "c1" {
@@ -272,16 +239,13 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			x := plugins()
+			n, x := newNode(t)
 			p := n.start(x, attachRunning)
 			live, dead := n.sandbox("live", "blue"), n.sandbox("dead", "blue,red")
 			n.mustRun(live, dead)
 			tt.die(n, dead)
 			p.disconnect()
-			if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 2, Detached: 1}); got != want {
-				t.Errorf("pass %+v, want %+v", got, want)
-			}
+			nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 2, Detached: 1})
 			nodetest.Equal(t, "records", p.records(), []string{"live added"})
 			dels := x.Calls()[len(x.Calls())-2:]
 			nodetest.Equal(t, "calls", byContainer(dels), []string{"dead: DEL b net2", "dead: DEL a net1"})
@@ -303,8 +267,7 @@ func attachRunning(p *Plugin) { p.Config.AttachRunning = true }
 // Without a connection nothing is detached: the last list of pods may be out of date.
 func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	x := plugins()
+	n, x := newNode(t)
 	p := n.plugin(x)
 	var away atomic.Bool
 	dial, tried := p.dial, make(chan struct{}, 1000)
@@ -324,21 +287,17 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	away.Store(true)
 	p.disconnect()
 	nodetest.Come(t, tried, "it has lost the connection")
-	if got, want := p.Plugin.pass(t.Context(), false), (Pass{Records: 1}); got != want {
-		t.Errorf("pass %+v, want %+v", got, want)
-	}
+	nodetest.Equal(t, "pass", p.Plugin.pass(t.Context(), false), Pass{Records: 1})
 	away.Store(false)
 	p.connected()
-	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1}); got != want {
-		t.Errorf("pass %+v, want %+v", got, want)
-	}
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 1})
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 }
 
 // What is left of a pass when the connection is lost is not done.
 func TestALostConnectionEndsThePass(t *testing.T) {
 	t.Parallel()
-	n, x := newNode(t), plugins()
+	n, x := newNode(t)
 	p := n.configured(x) // and nothing is listed yet
 	gone, owed := n.sandbox("gone", "blue"), n.sandbox("owed", "blue")
 	nodetest.OK(t, p.RunPodSandbox(t.Context(), gone))
@@ -361,7 +320,7 @@ func TestKilledAnywhere(t *testing.T) {
 		for _, gone := range []bool{false, true} {
 			t.Run(fmt.Sprintf("call %d, gone=%v", step, gone), func(t *testing.T) {
 				t.Parallel()
-				n := newNode(t)
+				n, _ := newNode(t)
 				s := n.sandbox("c1", "blue,red")
 				old := plugins()
 				arrived, ended := make(chan struct{}), make(chan struct{})
@@ -394,9 +353,7 @@ func TestKilledAnywhere(t *testing.T) {
 					n.list(s)
 				}
 				x := plugins()
-				p := n.plugin(x, func(p *Plugin) { p.Config.StateDir = n.file("left") })
-				p.launch()
-				pass := p.pass(synchronized)
+				p := n.start(x, func(p *Plugin) { p.Config.StateDir = n.file("left") })
 				trace := x.Trace()
 				for _, alive := range left {
 					plugin, ifname := strings.Fields(alive)[0], strings.Fields(alive)[2]
@@ -404,9 +361,7 @@ func TestKilledAnywhere(t *testing.T) {
 						t.Errorf("%s is left: %q", alive, trace)
 					}
 				}
-				if pass.Failed > 0 {
-					t.Errorf("pass %+v", pass)
-				}
+				nodetest.Equal(t, "pods failed", p.first.Failed, 0)
 				if gone || step > adds {
 					p.nothingLeft(x)
 				} else {
@@ -425,36 +380,28 @@ func TestKilledAnywhere(t *testing.T) {
 // possible, in the recorded network namespace if the runtime does not name one.
 func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	s := n.sandbox("c1", "blue")
 	netns := n.file("netns", "c1")
 	n.interrupted(s)
 	s.Linux = nil
-	x := plugins()
 	p := n.start(x)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1", "ADD a net1"})
-	if got := x.Calls()[1].NetNS; got != netns {
-		t.Errorf("attached in %q", got)
-	}
+	nodetest.Equal(t, "attached in", x.Calls()[1].NetNS, netns)
 	p.stop()
 
-	n = newNode(t)
+	n, x = newNode(t)
 	s = n.sandbox("c1", "blue")
 	n.interrupted(s)
-	x = plugins()
 	var broken atomic.Bool
 	broken.Store(true)
 	x.Plugins["a"] = failing("ADD", &broken, x.Plugins["a"])
-	p = n.plugin(x)
-	p.launch()
-	p.connected()
+	p = n.start(x)
+	nodetest.Equal(t, "first pass", p.first, Pass{Synchronized: true, Records: 1, Failed: 1})
 	want := func(when string, want Pass) {
 		t.Helper()
-		if got := p.pass(func(Pass) bool { return true }); got != want {
-			t.Errorf("%s: pass %+v, want %+v", when, got, want)
-		}
+		nodetest.Equal(t, "pass "+when, p.pass(func(Pass) bool { return true }), want)
 	}
-	want("at first", Pass{Synchronized: true, Records: 1, Failed: 1})
 	p.disconnect()
 	p.connected()
 	want("connected again", Pass{Synchronized: true, Failed: 1})
@@ -472,16 +419,12 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 // even if the runtime still lists it.
 func TestInterruptedPodWithoutANamespaceIsDetached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n, x := newNode(t)
 	s := n.sandbox("c1", "blue")
 	n.interrupted(s)
 	n.unlink(s)
-	x := plugins()
-	p := n.plugin(x)
-	p.launch()
-	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1, Detached: 1}); got != want {
-		t.Errorf("pass %+v, want %+v", got, want)
-	}
+	p := n.start(x)
+	nodetest.Equal(t, "pass", p.first, Pass{Synchronized: true, Records: 1, Detached: 1})
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL a net1"})
 	nodetest.Equal(t, "records", p.records(), nil)
 }

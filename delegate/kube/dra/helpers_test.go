@@ -198,9 +198,7 @@ func (n *node) attach(t *testing.T, pod string) {
 		}
 	}
 	n.mu.Unlock()
-	if err := n.UpdateMetadata(t.Context(), pod); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.UpdateMetadata(t.Context(), pod))
 	n.Attached(pod, nil)
 }
 

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A request that has begun may have an answer that is older than the pod of the one who
@@ -35,16 +37,12 @@ func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 			rest.Go(func() { join(t, l, ask) })
 		}
 		synctest.Wait()
-		if n := asked.Load(); n != 1 {
-			t.Errorf("%d requests at once, want 1", n)
-		}
+		nodetest.Equal(t, "requests", asked.Load(), 1)
 		answer <- struct{}{}
 		first.Wait()
 		answer <- struct{}{}
 		rest.Wait()
-		if n := asked.Load(); n != 2 {
-			t.Errorf("%d requests for 51 callers, want 2", n)
-		}
+		nodetest.Equal(t, "requests", asked.Load(), 2)
 	})
 }
 
@@ -78,14 +76,10 @@ func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 		}
 		cancel1()
 		synctest.Wait()
-		if n := ended.Load(); n != 1 {
-			t.Errorf("%d requests have ended, want the first: somebody waits for the second", n)
-		}
+		nodetest.Equal(t, "requests that have ended", ended.Load(), 1)
 		cancel2()
 		synctest.Wait()
-		if n := ended.Load(); n != 2 {
-			t.Errorf("%d requests have ended, want 2", n)
-		}
+		nodetest.Equal(t, "requests that have ended", ended.Load(), 2)
 		all.Wait()
 		// A request that nobody waits for any more is not joined.
 		join(t, l, func(context.Context) (*api.ListPodResourcesResponse, error) {

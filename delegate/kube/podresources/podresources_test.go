@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,9 +44,7 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 	nodetest.OK(t, err)
 	c := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Minute}
 	t.Cleanup(func() {
-		if err := errors.Join(c.Close(), k.Close()); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, errors.Join(c.Close(), k.Close()))
 	})
 	return k, c
 }
@@ -152,18 +150,14 @@ func TestDevicesAreThoseThatTheKubeletReports(t *testing.T) {
 		append(on(0, "b", "a"), on(-1, "c")...),
 		nil,
 	)
-	if got := methods(k); got != "Get:OK" {
-		t.Errorf("the kubelet was asked %s, want Get alone", got)
-	}
+	nodetest.Equal(t, "requests", methods(k), "Get:OK")
 }
 
 func TestAContainerOutsideOfKubernetesHasNoDevices(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	want(t, c, nad.Pod{})
-	if got := methods(k); got != "" {
-		t.Errorf("the kubelet was asked %s", got)
-	}
+	nodetest.Equal(t, "requests", methods(k), "")
 }
 
 func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
@@ -181,9 +175,7 @@ func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
 		if disabled {
 			first = "Get:Unknown"
 		}
-		if got, want := methods(k), first+" List:OK List:OK"; got != want {
-			t.Errorf("the kubelet was asked %s, want %s", got, want)
-		}
+		nodetest.Equal(t, "requests", methods(k), first+" List:OK List:OK")
 	}
 }
 
@@ -191,17 +183,10 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	_, err := c.Devices(t.Context(), web)
-	if status.Code(err) != 11 {
-		t.Errorf("got %v", err)
-	}
-	if want := `devices of pod "default/web": the kubelet does not know the pod`; err.Error() != want {
-		t.Errorf("got %q, want %q", err, want)
-	}
+	nodetest.Fails(t, err, 11, `devices of pod "default/web": the kubelet does not know the pod`)
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 	want(t, c, web, on(0, "a"))
-	if got := methods(k); got != "Get:Unknown List:OK Get:OK" {
-		t.Errorf("the kubelet was asked %s", got)
-	}
+	nodetest.Equal(t, "requests", methods(k), "Get:Unknown List:OK Get:OK")
 }
 
 // The kubelet takes 10 requests at once and 100 a second.
@@ -228,9 +213,7 @@ func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := k.Connections(); n != 1 {
-			t.Errorf("%d connections, want 1", n)
-		}
+		nodetest.Equal(t, "connections", k.Connections(), 1)
 		lists := 0
 		for _, r := range k.Requests() {
 			if r == "List:OK" {
@@ -276,9 +259,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 				}
 			})
 			if ended {
-				if err := k.Listen(); err != nil {
-					t.Error(err)
-				}
+				nodetest.OK(t, k.Listen())
 			}
 			call.Wait()
 		})
@@ -302,9 +283,7 @@ func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
 		<-held
 		k.Crash()
 		release()
-		if err := k.Listen(); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, k.Listen())
 		all.Wait()
 	}
 }
@@ -320,9 +299,8 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 			cancel()
 		}()
 		_, err := c.Devices(ctx, web)
-		if text := `devices of pod "default/web": context canceled: the kubelet has not answered`; !errors.Is(err, context.Canceled) || status.Code(err) != 11 || err.Error() != text {
-			t.Errorf("got %v", err)
-		}
+		nodetest.Is(t, err, context.Canceled)
+		nodetest.Fails(t, err, 11, `devices of pod "default/web": context canceled: the kubelet has not answered`)
 		release()
 		want(t, c, web, on(0, "a"))
 	}
@@ -332,25 +310,19 @@ func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	k.Crash()
-	if err := os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600); err != nil { // not read: there is a socket
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600)) // not read: there is a socket
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := c.Devices(ctx, web)
-	if !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("got %v, want what is wrong, and that the time is over", err)
-	}
+	nodetest.Is(t, err, context.DeadlineExceeded)
+	nodetest.Fails(t, err, 11, "refused")
 	short := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Millisecond}
 	defer short.Close()
-	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
-		t.Errorf("with a short timeout: %v", err)
-	}
-	if err := os.Remove(k.Socket); err != nil { // a kubelet that starts makes it again
-		t.Fatal(err)
-	}
-	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without a socket any more: %v", err)
+	for range 2 {
+		_, err := short.Devices(t.Context(), web)
+		nodetest.Is(t, err, context.DeadlineExceeded)
+		nodetest.Code(t, err, 11)
+		_ = os.Remove(k.Socket) // a kubelet that starts makes it again
 	}
 }
 
@@ -360,12 +332,9 @@ func TestAnswersMayHave16MiB(t *testing.T) {
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", 10<<20)))
 	want(t, c, web, on(0, strings.Repeat("a", 10<<20)))
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", maxSize)))
-	if _, err := c.Devices(t.Context(), web); status.Code(err) != 11 || !strings.Contains(err.Error(), "larger than max") {
-		t.Errorf("got %v", err)
-	}
-	if got := methods(k); got != "Get:OK Get:OK List:OK" {
-		t.Errorf("the kubelet was asked %s: an answer that is too large must not be asked for again", got)
-	}
+	_, err := c.Devices(t.Context(), web)
+	nodetest.Fails(t, err, 11, "larger than max") // and is not asked for again
+	nodetest.Equal(t, "requests", methods(k), "Get:OK Get:OK List:OK")
 }
 
 func TestCloseEndsCallsThatWait(t *testing.T) {
@@ -383,15 +352,12 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	<-held
 	nodetest.OK(t, c.Close())
 	for range 3 {
-		if err := <-got; status.Code(err) != 11 {
-			t.Errorf("got %v", err)
-		}
+		nodetest.Code(t, <-got, 11)
 	}
 	release()
 	k.SetPod("default", "web")
-	if _, err := c.Devices(t.Context(), web); status.Code(err) != 11 {
-		t.Errorf("after Close: %v", err)
-	}
+	_, err := c.Devices(t.Context(), web)
+	nodetest.Code(t, err, 11)
 }
 
 func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
@@ -427,9 +393,7 @@ func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
 	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
 	k.SetPod("default", "web", app)
 	_, err := c.Devices(t.Context(), web)
-	if text := `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`; status.Code(err) != 11 || err.Error() != text {
-		t.Errorf("got %v", err)
-	}
+	nodetest.Fails(t, err, 11, `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`)
 }
 
 // The ResourceSlice of a device may come later than the pod.
@@ -487,14 +451,13 @@ func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 		append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"}),
 	)
 	want(t, c, nad.Pod{Namespace: "default", Name: "plain", UID: "u3"})
-	if n := k.Connections(); n != 0 {
-		t.Errorf("%d connections", n)
-	}
+	nodetest.Equal(t, "connections", k.Connections(), 0)
 }
 
 func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	nodetest.OK(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	for name, text := range map[string]string{
 		"empty": "", "cut": checkpoint[:200], "another": `{"data":[]}`, "empty object": `{}`, "number": "7",
 		"of a kubelet before 1.20, without NUMA nodes": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["a"]}]}}`,
@@ -508,12 +471,11 @@ func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, got, err)
 		}
 	}
-	c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: filepath.Join(dir, "none")}
-	if _, err := c.Devices(t.Context(), web); !errors.Is(err, fs.ErrNotExist) || status.Code(err) != 11 {
-		t.Errorf("neither socket nor checkpoint: %v", err)
-	}
-	c.Checkpoint = filepath.Join(dir, "empty object")
-	if _, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: "web"}); err == nil || !strings.Contains(err.Error(), "K8S_POD_UID") {
-		t.Errorf("without a UID: %v", err)
+	for _, test := range []struct{ checkpoint, uid, says string }{
+		{"fifo", "u1", "not a regular file"}, {"none", "u1", "neither a socket nor a checkpoint"}, {"empty object", "", "K8S_POD_UID"},
+	} {
+		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: filepath.Join(dir, test.checkpoint)}
+		_, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: "web", UID: test.uid})
+		nodetest.Fails(t, err, 11, test.says)
 	}
 }

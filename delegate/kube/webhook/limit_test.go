@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // readAll is a handler that reads requests, and answers 503 if that fails. It tells asked of
@@ -24,15 +27,21 @@ func readAll(asked, answer chan bool) http.Handler {
 	})
 }
 
+// send sends a request to h, and returns the code and the text of the answer.
+func send(ctx context.Context, h http.Handler, body io.Reader) (int, string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate", body))
+	return w.Code, w.Body.String()
+}
+
 // While as many requests as allowed are served, others wait, until their client goes.
 func TestRequestsAtOnceAreLimited(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan bool), make(chan bool)
 	h := newLimited(readAll(asked, answer), 2, 100)
 	send := func(ctx context.Context) int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader("x")))
-		return w.Code
+		code, _ := send(ctx, h, strings.NewReader("x"))
+		return code
 	}
 	codes := make(chan int, 3)
 	for range 2 {
@@ -41,17 +50,13 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if code := send(ctx); code != http.StatusServiceUnavailable {
-		t.Errorf("gone while it waited: %d", code)
-	}
+	nodetest.Equal(t, "code of one that is gone while it waits", send(ctx), http.StatusServiceUnavailable)
 	go func() { codes <- send(t.Context()) }()
 	answer <- true
 	<-asked
 	close(answer)
 	for range 3 {
-		if code := <-codes; code != http.StatusOK {
-			t.Errorf("code %d", code)
-		}
+		nodetest.Equal(t, "code", <-codes, http.StatusOK)
 	}
 	if room, turns := h.room.Load(), len(h.turn); room != 100 || turns != 0 {
 		t.Errorf("at the end %d bytes and %d turns", room, turns)
@@ -69,9 +74,8 @@ func TestSlowClientsKeepNobodyWaiting(t *testing.T) {
 		}
 	}), 2, 100)
 	send := func(body io.Reader) int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body))
-		return w.Code
+		code, _ := send(ctx, h, body)
+		return code
 	}
 	const slow = 5
 	var rest []*io.PipeWriter
@@ -84,17 +88,13 @@ func TestSlowClientsKeepNobodyWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if code := send(strings.NewReader("all")); code != http.StatusOK {
-		t.Errorf("code %d", code)
-	}
+	nodetest.Equal(t, "code", send(strings.NewReader("all")), http.StatusOK)
 	for _, w := range rest {
 		_, _ = io.WriteString(w, "gin")
 		_ = w.Close()
 	}
 	for range slow {
-		if code := <-codes; code != http.StatusOK {
-			t.Errorf("slow: code %d", code)
-		}
+		nodetest.Equal(t, "code", <-codes, http.StatusOK)
 	}
 }
 
@@ -105,16 +105,13 @@ func TestRequestsForWhichThereIsNoRoom(t *testing.T) {
 	asked, answer := make(chan bool), make(chan bool)
 	h := newLimited(readAll(asked, answer), 2, 10)
 	send := func(size int) int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(strings.Repeat("x", size))))
-		return w.Code
+		code, _ := send(t.Context(), h, strings.NewReader(strings.Repeat("x", size)))
+		return code
 	}
 	first := make(chan int)
 	go func() { first <- send(6) }()
 	<-asked
-	if code := send(6); code != http.StatusServiceUnavailable {
-		t.Errorf("12 bytes: %d", code)
-	}
+	nodetest.Equal(t, "code of 12 bytes", send(6), http.StatusServiceUnavailable)
 	second := make(chan int)
 	go func() { second <- send(4) }()
 	<-asked
@@ -130,12 +127,8 @@ func TestServerHasRoomForSoMuch(t *testing.T) {
 	asked, answer := make(chan bool, 1), make(chan bool, 1)
 	answer <- true
 	for size, code := range map[int]int{maxBody: http.StatusOK, room + 1: http.StatusServiceUnavailable} {
-		w := httptest.NewRecorder()
-		body := io.LimitReader(zeros{}, int64(size))
-		pages(readAll(asked, answer), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/validate", body))
-		if w.Code != code {
-			t.Errorf("%d bytes: %d, want %d", size, w.Code, code)
-		}
+		got, _ := send(t.Context(), pages(readAll(asked, answer), nil), io.LimitReader(zeros{}, int64(size)))
+		nodetest.Equal(t, fmt.Sprintf("code of %d bytes", size), got, code)
 	}
 }
 
@@ -163,27 +156,18 @@ func TestRequestsDoNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, answer := make(chan bool), make(chan bool)
 		h := newLimited(readAll(asked, answer), 1, 100)
-		send := func() (int, string) {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("x")))
-			return w.Code, w.Body.String()
-		}
 		first := make(chan int)
 		go func() {
-			code, _ := send()
+			code, _ := send(t.Context(), h, strings.NewReader("x"))
 			first <- code
 		}()
 		<-asked
 		start := time.Now()
-		if code, text := send(); code != http.StatusServiceUnavailable || !strings.Contains(text, errBusy.Error()) {
+		if code, text := send(t.Context(), h, strings.NewReader("x")); code != http.StatusServiceUnavailable || !strings.Contains(text, errBusy.Error()) {
 			t.Errorf("the second: %d %s", code, text)
 		}
-		if waited := time.Since(start); waited != patience {
-			t.Errorf("waited %v", waited)
-		}
+		nodetest.Equal(t, "waited for", time.Since(start), patience)
 		answer <- true
-		if code := <-first; code != http.StatusOK {
-			t.Errorf("the first: %d", code)
-		}
+		nodetest.Equal(t, "code of the first", <-first, http.StatusOK)
 	})
 }

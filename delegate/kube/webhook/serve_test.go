@@ -19,31 +19,55 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
+// A pair are the files of a certificate and its key.
+type pair struct{ certFile, keyFile string }
+
+func newPair(dir string) pair {
+	return pair{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
+}
+
+// issue replaces the certificate by one with another serial number.
+func (p pair) issue(t *testing.T, serial int64, begin time.Time) (cert []byte) {
+	t.Helper()
+	cert, key := issue(t, serial, begin)
+	put(t, p.certFile, cert)
+	put(t, p.keyFile, key)
+	return cert
+}
+
+// load loads the certificate, and returns its log.
+func (p pair) load(t *testing.T) (*Certificate, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	c, err := LoadCertificate(p.certFile, p.keyFile, slog.New(slog.NewTextHandler(&log, nil)))
+	nodetest.OK(t, err)
+	return c, &log
+}
+
 // A server is a running webhook. Clients connect to address and trust roots. end ends it
 // and returns its error.
 type server struct {
-	address           string
-	certFile, keyFile string
-	roots             *x509.CertPool
-	log               bytes.Buffer // complete after end
-	end               func() error
+	pair
+	address string
+	roots   *x509.CertPool
+	log     bytes.Buffer // complete after end
+	end     func() error
 }
 
 // serve serves h with a certificate that is valid from begin.
 func serve(t *testing.T, h http.Handler, begin time.Time) *server {
 	t.Helper()
-	dir := t.TempDir()
-	s := &server{certFile: dir + "/tls.crt", keyFile: dir + "/tls.key", roots: x509.NewCertPool()}
+	s := &server{pair: newPair(t.TempDir()), roots: x509.NewCertPool()}
 	s.certify(t, 1, begin)
 	log := slog.New(slog.NewTextHandler(&s.log, nil))
-	c, err := LoadCertificate(s.certFile, s.keyFile, nil)
-	nodetest.OK(t, err)
+	c, _ := s.load(t)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	nodetest.OK(t, err)
 	s.address = l.Addr().String()
@@ -57,13 +81,10 @@ func serve(t *testing.T, h http.Handler, begin time.Time) *server {
 	return s
 }
 
-// certify replaces the certificate by one with another serial number.
+// certify replaces the certificate by one that clients trust as well.
 func (s *server) certify(t *testing.T, serial int64, begin time.Time) {
 	t.Helper()
-	cert, key := issueFor(t, serial, begin)
-	put(t, s.certFile, cert)
-	put(t, s.keyFile, key)
-	s.roots.AppendCertsFromPEM(cert)
+	s.roots.AppendCertsFromPEM(s.issue(t, serial, begin))
 }
 
 // client returns a client like an API server.
@@ -94,9 +115,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	client.CloseIdleConnections()
-	if err := s.end(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.end())
 }
 
 // While API servers would refuse the certificate the webhook runs and is not ready. Probes
@@ -117,9 +136,7 @@ func TestServerIsReadyWhileItsCertificateIsValid(t *testing.T) {
 	if resp, text := s.get(t, probe(), "/readyz"); resp.StatusCode != http.StatusOK {
 		t.Errorf("/readyz with a new certificate: %d %s", resp.StatusCode, text)
 	}
-	if err := s.end(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.end())
 }
 
 // A new certificate is for new connections. Those that are open stay open.
@@ -138,9 +155,7 @@ func TestNewCertificateCutsNoConnection(t *testing.T) {
 	}
 	before.CloseIdleConnections()
 	after.CloseIdleConnections()
-	if err := s.end(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.end())
 }
 
 // The log says when a client refuses the certificate, for then the webhook is of no use. It
@@ -170,9 +185,7 @@ func TestHandshakesThatFail(t *testing.T) {
 	if resp, _ := s.get(t, s.client(), "/healthz"); resp.StatusCode != http.StatusOK { // afterwards
 		t.Error(resp.Status)
 	}
-	if err := s.end(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, s.end())
 	log := s.log.String()
 	if strings.Count(log, "\n") != 2 || strings.Count(log, "TLS handshake error") != 2 || !strings.Contains(log, "bad certificate") || strings.Contains(log, "EOF") {
 		t.Errorf("log:\n%s", log)
@@ -209,19 +222,11 @@ func TestServeEndsAfterTheLastAnswer(t *testing.T) {
 	default:
 	}
 	close(answer)
-	if err := errors.Join(<-answered, <-ended); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, errors.Join(<-answered, <-ended))
 }
 
 // issue returns a new certificate for 127.0.0.1 and its key, in PEM. It is valid for an hour.
-func issue(t *testing.T, serial int64) (cert, key []byte) {
-	t.Helper()
-	return issueFor(t, serial, time.Now())
-}
-
-// issueFor returns a certificate that is valid for an hour.
-func issueFor(t *testing.T, serial int64, begin time.Time) (cert, key []byte) {
+func issue(t *testing.T, serial int64, begin time.Time) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	nodetest.OK(t, err)
@@ -246,51 +251,48 @@ func put(t *testing.T, file string, data []byte) {
 // a line.
 func TestCertificatesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	if _, err := LoadCertificate(certFile, keyFile, nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no files: %v", err)
+	p := newPair(t.TempDir())
+	cert1, key1 := issue(t, 1, time.Now())
+	cert2, key2 := issue(t, 2, time.Now())
+	refused := func(why string) {
+		t.Helper()
+		_, err := LoadCertificate(p.certFile, p.keyFile, nil)
+		nodetest.Says(t, err, why)
 	}
-	cert1, key1 := issue(t, 1)
-	cert2, key2 := issue(t, 2)
-	put(t, certFile, cert1)
-	put(t, keyFile, key2)
-	if _, err := LoadCertificate(certFile, keyFile, nil); err == nil {
-		t.Error("the key of another certificate, and no error")
-	}
-	put(t, keyFile, key1)
-	var log bytes.Buffer
-	c, err := LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
-	nodetest.OK(t, err)
+	refused("no such file")
+	nodetest.OK(t, syscall.Mkfifo(p.certFile, 0o600)) // which waits for nobody
+	refused("tls.crt: not a regular file")
+	nodetest.OK(t, os.Remove(p.certFile))
+	put(t, p.certFile, cert1)
+	put(t, p.keyFile, key2)
+	refused("does not match")
+	put(t, p.keyFile, key1)
+	c, log := p.load(t)
 	want := func(serial int64, lines int, what string) {
 		t.Helper()
 		for range 2 {
 			got, err := c.get(&tls.ClientHelloInfo{})
-			if err != nil || got.Leaf.SerialNumber.Int64() != serial {
-				t.Errorf("%s: %v, %v", what, got, err)
-			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "serial number "+what, got.Leaf.SerialNumber.Int64(), serial)
 		}
-		if n := strings.Count(log.String(), "\n"); n != lines {
-			t.Errorf("%s: %d lines, want %d\n%s", what, n, lines, log.String())
-		}
+		nodetest.Equal(t, "lines "+what+": "+log.String(), strings.Count(log.String(), "\n"), lines)
 	}
 	want(1, 0, "at the start")
-	put(t, certFile, cert2)
+	put(t, p.certFile, cert2)
 	want(1, 1, "when one file is replaced")
-	put(t, keyFile, key2)
+	put(t, p.keyFile, key2)
 	want(2, 2, "when both are replaced")
-	nodetest.OK(t, os.Remove(keyFile))
+	nodetest.OK(t, os.Remove(p.keyFile))
 	want(2, 3, "when one is missing")
-	put(t, keyFile, key2)
-	want(2, 3, "when it is back")
-	put(t, certFile, []byte("-----BEGIN"))
-	want(2, 4, "when one is damaged")
-	if n := strings.Count(log.String(), "level=INFO"); n != 1 {
-		t.Errorf("%d lines about a new certificate\n%s", n, log.String())
-	}
-	if strings.Contains(log.String(), "PRIVATE") {
-		t.Errorf("a secret in the log: %s", log.String())
-	}
+	nodetest.OK(t, syscall.Mkfifo(p.keyFile, 0o600))
+	want(2, 4, "when one is a FIFO")
+	nodetest.OK(t, os.Remove(p.keyFile))
+	put(t, p.keyFile, key2)
+	want(2, 4, "when it is back")
+	put(t, p.certFile, []byte("-----BEGIN"))
+	want(2, 5, "when one is damaged")
+	nodetest.Equal(t, "lines about a new certificate", strings.Count(log.String(), "level=INFO"), 1)
+	nodetest.Equal(t, "a secret in the log", strings.Contains(log.String(), "PRIVATE"), false)
 }
 
 // The kubelet replaces the files of a Secret at once: they are in a directory to which a
@@ -299,10 +301,8 @@ func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i, name := range []string{"first", "second"} {
-		cert, key := issue(t, int64(i+1))
 		nodetest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
-		put(t, filepath.Join(dir, name, "tls.crt"), cert)
-		put(t, filepath.Join(dir, name, "tls.key"), key)
+		newPair(filepath.Join(dir, name)).issue(t, int64(i+1), time.Now())
 	}
 	link := func(to, name string) {
 		t.Helper()
@@ -312,8 +312,7 @@ func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
 	link("first", "..data")
 	link("..data/tls.crt", "tls.crt")
 	link("..data/tls.key", "tls.key")
-	c, err := LoadCertificate(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), nil)
-	nodetest.OK(t, err)
+	c, _ := newPair(dir).load(t)
 	before := c.Expires()
 	link("second", "..data")
 	got, err := c.get(&tls.ClientHelloInfo{})
@@ -327,14 +326,9 @@ func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
 func TestCertificateThatIsNotValidNow(t *testing.T) {
 	t.Parallel()
 	for want, begin := range map[string]time.Time{"expired at": time.Now().Add(-2 * time.Hour), "not valid before": time.Now().Add(time.Hour)} {
-		dir := t.TempDir()
-		certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-		cert, key := issueFor(t, 1, begin)
-		put(t, certFile, cert)
-		put(t, keyFile, key)
-		var log bytes.Buffer
-		c, err := LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
-		nodetest.OK(t, err)
+		p := newPair(t.TempDir())
+		p.issue(t, 1, begin)
+		c, log := p.load(t)
 		for range 2 {
 			if got, err := c.get(&tls.ClientHelloInfo{}); err != nil || got == nil {
 				t.Errorf("%v, %v", got, err)
@@ -343,12 +337,8 @@ func TestCertificateThatIsNotValidNow(t *testing.T) {
 		if n := strings.Count(log.String(), want); n != 1 || strings.Count(log.String(), "\n") != 1 {
 			t.Errorf("%d lines that say %s\n%s", n, want, log.String())
 		}
-		if err := c.ready(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ready: %v", err)
-		}
-		cert, key = issue(t, 2)
-		put(t, certFile, cert)
-		put(t, keyFile, key)
+		nodetest.Says(t, c.ready(), want)
+		p.issue(t, 2, time.Now())
 		if _, err := c.get(&tls.ClientHelloInfo{}); err != nil || c.ready() != nil {
 			t.Errorf("replaced: %v, %v", err, c.ready())
 		}

@@ -155,12 +155,8 @@ func TestReviews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := reviewed(t, handler(), tt.keys); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
-			if got := reviewed(t, Handler{}, tt.keys); got != "allowed" {
-				t.Errorf("without functions: %s", got)
-			}
+			nodetest.Equal(t, "answer", reviewed(t, handler(), tt.keys), tt.want)
+			nodetest.Equal(t, "without functions", reviewed(t, Handler{}, tt.keys), "allowed")
 		})
 	}
 }
