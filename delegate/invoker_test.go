@@ -40,8 +40,10 @@ func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 		"error": {func(p delegatetest.Plugin) delegatetest.Plugin {
 			return delegatetest.FailOn("ADD", 107, "no free device", p)
 		}, 107, nil},
-		"hang":            {func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
-		"noise":           {prints("loading driver\n" + `{"cniVersion":"1.1.0"}`), 6, delegate.ErrResult},
+		"hang": {func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
+		"noise": {func(p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.NoiseOn("ADD", "loading driver\n", p)
+		}, 6, delegate.ErrResult},
 		"undecodable":     {prints(`{"cniVersion":"1.1.0","ips":7}`), 6, delegate.ErrResult},
 		"two results":     {prints(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`), 6, delegate.ErrResult},
 		"nothing printed": {prints("\n"), 6, delegate.ErrResult},

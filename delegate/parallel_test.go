@@ -362,18 +362,10 @@ func TestParallelDelGoesOnPastFailures(t *testing.T) {
 func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 	t.Parallel()
 	as, x := crewed(t)
-	slow := func(d time.Duration, p delegatetest.Plugin) delegatetest.Plugin {
-		return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			if c.Command == "ADD" {
-				time.Sleep(d)
-			}
-			return p(ctx, c)
-		}
-	}
-	x.Plugins["b0"] = slow(5*time.Second, x.Plugins["b0"])
+	x.Plugins["b0"] = delegatetest.SlowOn("ADD", 5*time.Second, x.Plugins["b0"])
 	x.Plugins["d0"] = delegatetest.HangOn("ADD", x.Plugins["d0"])
 	fail(x, "c0")
-	x.Plugins["c0"] = slow(time.Second, x.Plugins["c0"])
+	x.Plugins["c0"] = delegatetest.SlowOn("ADD", time.Second, x.Plugins["c0"])
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var ended error

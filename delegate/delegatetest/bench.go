@@ -51,8 +51,15 @@ type bench struct {
 
 	mu     sync.Mutex // protects the following
 	script func(int, Call, Plugin) Plugin
-	given  []net.IP          // addresses that delegates gave
-	spaces map[string]string // the network namespace of each container
+	wrong  []int    // indices of the calls that went wrong
+	given  []net.IP // addresses that delegates gave
+	spaces map[string]space
+}
+
+// A space is the network namespace of a container.
+type space struct {
+	path   string
+	remove func()
 }
 
 func (b *bench) start(ctx context.Context) error {
@@ -89,17 +96,16 @@ func (b *bench) start(ctx context.Context) error {
 		}
 		return b.script(n, c, p)
 	}}
-	for i, typ := range b.suite.conf.Delegates {
+	for i, typ := range b.types() {
 		fake := b.suite.conf.Fakes[typ]
 		if fake == nil {
 			fake = attaching(address(i))
 		}
 		b.exec.Plugins[typ] = b.noting(fake)
 	}
-	var err error
-	b.host, err = b.plugin.serve(ctx, b.exec, b.dir)
-	if b.host.stop != nil {
-		b.suite.atEnd(b.host.stop)
+	h, err := b.plugin.serve(ctx, b.exec, b.dir)
+	if err == nil {
+		b.host = h
 	}
 	return err
 }
@@ -117,7 +123,7 @@ func (b *bench) mark(v any) any { //nolint:ireturn // any JSON value
 func (b *bench) delegate(v any) (conf map[string]any, typ string) {
 	conf, _ = v.(map[string]any)
 	typ, _ = conf["type"].(string)
-	if !slices.Contains(b.suite.conf.Delegates, typ) {
+	if !slices.Contains(b.types(), typ) {
 		return nil, ""
 	}
 	return conf, typ
@@ -213,18 +219,18 @@ func (b *bench) netns(containerID string) (string, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if path, ok := b.spaces[containerID]; ok {
-		return path, nil
+	n, ok := b.spaces[containerID]
+	if !ok {
+		var err error
+		if n.path, n.remove, err = b.suite.conf.NetNS(b.dir, containerID); err != nil {
+			return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
+		}
+		if b.spaces == nil {
+			b.spaces = make(map[string]space)
+		}
+		b.spaces[containerID] = n
 	}
-	path, remove, err := b.suite.conf.NetNS(b.dir, containerID)
-	if err != nil {
-		return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
-	}
-	if remove != nil {
-		b.suite.atEnd(remove)
-	}
-	b.spaces[containerID] = path
-	return path, nil
+	return n.path, nil
 }
 
 // none, as the value of a variable, leaves the variable out.
@@ -260,14 +266,16 @@ func (b *bench) later(command string, added Outcome) Call {
 	return Call{Command: command, Stdin: b.stdin(keys)}
 }
 
-// fault makes the k-th of the coming calls of command go wrong.
+// fault makes the k-th of the coming calls of command go wrong, or each of them
+// when k is every.
 func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	count := 0
-	b.script = func(_ int, c Call, p Plugin) Plugin {
+	b.script = func(n int, c Call, p Plugin) Plugin {
 		if c.Command == command {
-			if count++; count == k {
+			if count++; count == k || k == every {
+				b.wrong = append(b.wrong, n-1)
 				return wrong(p)
 			}
 		}
@@ -275,11 +283,19 @@ func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 	}
 }
 
+// every, as an argument of fault, means each call.
+const every = 0
+
+// fatal returns which delegate must fail to make an ADD or a STATUS fail.
+func (s *suite) fatal() int {
+	if len(s.conf.Idle) > 0 {
+		return every
+	}
+	return 1
+}
+
 // failing makes p fail with an error object.
 func failing(p Plugin) Plugin { return FailOn("", failure, "the delegate fails", p) }
-
-// killed makes p be killed after its work.
-func killed(p Plugin) Plugin { return KillOn("", p) }
 
 // calls returns the calls of command.
 func (b *bench) calls(command string) []Call {

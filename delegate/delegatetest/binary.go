@@ -30,8 +30,8 @@ type Binary struct {
 }
 
 const (
-	// socketName is the name of the socket. It is in the directory of the
-	// delegates' executables.
+	// socketName is the name of a link to the socket. It is in the directory of
+	// the delegates' executables.
 	socketName = "delegatetest.sock"
 
 	// raceEnv makes programs that are built with the race detector exit at once.
@@ -40,6 +40,9 @@ const (
 	// leftBehind is how long descendants of a plugin that has ended may keep its
 	// stdout or stderr open.
 	leftBehind = time.Second
+
+	// maxSocket is the length that the path of a socket may have on any system.
+	maxSocket = 100
 )
 
 // A request tells the test how a delegate was called.
@@ -73,9 +76,9 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 			return host{}, err
 		}
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", filepath.Join(bin, socketName))
+	l, remove, err := listen(ctx, bin)
 	if err != nil {
-		return host{}, fmt.Errorf("the socket of the delegates: %w (its path must be short: set TMPDIR to a short one)", err)
+		return host{}, fmt.Errorf("the socket of the delegates: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -96,8 +99,31 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 			cancel()
 			_ = l.Close()
 			wg.Wait()
+			remove()
 		},
 	}, nil
+}
+
+// listen creates the socket, and a link to it in bin. Where the path would be too
+// long for a socket, it creates the socket in another directory.
+func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err error) {
+	dir := bin
+	remove = func() {}
+	if len(dir)+len("/socket") > maxSocket {
+		if dir, err = os.MkdirTemp("/tmp", "conform"); err != nil {
+			return nil, nil, fmt.Errorf("the path %s is too long for a socket: %w", bin, err)
+		}
+		remove = func() { _ = os.RemoveAll(dir) } // it is temporary
+	}
+	socket := filepath.Join(dir, "socket")
+	if l, err = new(net.ListenConfig).Listen(ctx, "unix", socket); err == nil {
+		err = os.Symlink(socket, filepath.Join(bin, socketName))
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return l, remove, nil
 }
 
 // run runs the executable as runtimes do.

@@ -16,6 +16,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -130,8 +132,12 @@ func TestFlawsOfAMainAreFound(t *testing.T) {
 			if name != "absent" {
 				path = executable(t, name)
 			}
-			r := check(t, binary(path), conf, want...)
-			nodetest.Equal(t, "what to do about errors without a version", strings.Contains(r.text(), "skel.PluginMainFuncsWithError"), slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name))
+			r := newRecorder(t.Context())
+			delegatetest.Conform(r, binary(path), conf)
+			if diff := gocmp.Diff(want, *r.failed, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+			}
+			nodetest.Equal(t, "what to do about errors without a version", strings.Contains(strings.Join(*r.said, "\n"), "skel.PluginMainFuncsWithError"), slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name))
 		})
 	}
 }
@@ -182,6 +188,13 @@ func onlyChecks(t *testing.T, some ...string) delegatetest.Config {
 		}
 	}
 	return conf
+}
+
+// The path of a socket must be short; a temporary directory may have a long one.
+func TestBinaryWorksInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TMPDIR
+	t.Setenv("TMPDIR", t.TempDir()+strings.Repeat("/a-long-name", 10))
+	nodetest.OK(t, os.MkdirAll(os.TempDir(), 0o700))
+	delegatetest.Conform(t, binary(executable(t, "meta")), onlyChecks(t, "add", "del"))
 }
 
 // forgetfulMain is a TestMain that does not call Main.

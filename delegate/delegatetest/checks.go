@@ -83,30 +83,77 @@ func checkVersions(ctx context.Context, s *suite) error {
 }
 
 // undone checks that an ADD fails and leaves nothing when any of its delegates
-// goes wrong.
+// goes wrong. With idle delegates it may succeed, unless all go wrong.
 func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
-	return onEach("ADD", onNew, func(k int, which string) trial {
-		return func(ctx context.Context, b *bench, _ Outcome) error {
+	try := func(ctx context.Context, s *suite, k, n int) error {
+		return onNew(func(ctx context.Context, b *bench, _ Outcome) error {
+			what := which(k, n)
 			b.fault("ADD", k, wrong)
-			if b.call(ctx, Call{Command: "ADD"}).Status == 0 {
-				return fmt.Errorf("ADD succeeds though %s went wrong", which)
+			o := b.call(ctx, Call{Command: "ADD"})
+			switch {
+			case o.Status != 0:
+				return b.empty("an ADD in which " + what + " went wrong")
+			case k != every && s.fatal() == every:
+				return b.recovered(ctx, o, what)
 			}
-			return b.empty("an ADD in which " + which + " went wrong")
+			return fmt.Errorf("ADD succeeds though %s went wrong", what)
+		})(ctx, s)
+	}
+	return onEach("ADD", func(ctx context.Context, s *suite, k, n int) error {
+		err := try(ctx, s, k, n)
+		if k == n && s.fatal() == every {
+			err = errors.Join(err, try(ctx, s, every, n))
 		}
+		return err
 	})
 }
 
-// failsWith checks that command fails when any of its delegates does.
+// recovered checks an ADD that succeeded although a delegate went wrong: another
+// must have taken its place, and nothing of the first may be left.
+func (b *bench) recovered(ctx context.Context, o Outcome, what string) error {
+	if err := b.isResult(o); err != nil {
+		return fmt.Errorf("ADD, in which %s went wrong: %w", what, err)
+	}
+	b.mu.Lock()
+	wrong := slices.Clone(b.wrong)
+	b.mu.Unlock()
+	alive := make(map[string]bool) // attachments whose last ADD went wrong
+	for i, c := range b.exec.Calls() {
+		if c.Command == "ADD" {
+			alive[c.attachment()] = slices.Contains(wrong, i)
+		}
+	}
+	for _, a := range b.exec.Live() {
+		if alive[a] {
+			return fmt.Errorf("ADD succeeds, and leaves behind %q, which went wrong: delegates ran as %q", a, b.exec.Trace())
+		}
+	}
+	return b.deleted(ctx, "the DEL after an ADD in which "+what+" went wrong", b.later("DEL", o))
+}
+
+// failsWith checks that command fails when any of its delegates does, and STATUS when all do
+// that can take each other's place.
 func failsWith(command string) func(context.Context, *suite) error {
-	return onEach(command, onAttached, func(k int, which string) trial {
-		return func(ctx context.Context, b *bench, added Outcome) error {
+	return onEach(command, func(ctx context.Context, s *suite, k, n int) error {
+		if command == "STATUS" && s.fatal() == every {
+			k = every
+		}
+		return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
 			b.fault(command, k, failing)
 			if b.call(ctx, b.later(command, added)).Status == 0 {
-				return fmt.Errorf("%s succeeds though %s fails", command, which)
+				return fmt.Errorf("%s succeeds though %s fails", command, which(k, n))
 			}
 			return nil
-		}
+		})(ctx, s)
 	})
+}
+
+// which names the delegates that fault makes go wrong.
+func which(k, n int) string {
+	if k == every {
+		return "every delegate"
+	}
+	return fmt.Sprintf("delegate %d of %d", k, n)
 }
 
 func checkConcurrent(ctx context.Context, b *bench, _ Outcome) error {

@@ -23,7 +23,7 @@ func (s *suite) failures(ctx context.Context) ([]failedCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.fault("ADD", 1, failing)
+	b.fault("ADD", s.fatal(), failing)
 	failures := []failedCall{
 		{"an ADD whose delegate fails", b.version, b.call(ctx, Call{Command: "ADD"})},
 		{"an ADD without CNI_IFNAME", "", b.call(ctx, Call{Command: "ADD", IfName: none})},
@@ -93,7 +93,7 @@ func checkCode(ctx context.Context, s *suite) error {
 			if command != "ADD" {
 				o = b.call(ctx, Call{Command: "ADD"})
 			}
-			b.fault(command, 1, failing)
+			b.fault(command, s.fatal(), failing)
 			err := b.call(ctx, b.later(command, o)).Err()
 			if said := (*types.Error)(nil); err != nil && (!errors.As(err, &said) || said.Code != failure) {
 				return fmt.Errorf("%s with a delegate that fails with code %d: %w", command, failure, err)

@@ -38,7 +38,7 @@ func checkDelUnknown(ctx context.Context, b *bench, _ Outcome) error {
 }
 
 func checkDelFailed(ctx context.Context, b *bench, _ Outcome) error {
-	b.fault("ADD", 1, failing)
+	b.fault("ADD", b.fatal(), failing)
 	b.call(ctx, Call{Command: "ADD"})
 	return b.deleted(ctx, "the DEL after an ADD that failed", Call{Command: "DEL"})
 }
@@ -47,12 +47,12 @@ func checkDelBare(ctx context.Context, b *bench, _ Outcome) error {
 	return b.deleted(ctx, "a DEL without CNI_NETNS and prevResult", Call{Command: "DEL", NetNS: none})
 }
 
-func checkDelRetry(k int, which string) trial {
-	return func(ctx context.Context, b *bench, added Outcome) error {
+func checkDelRetry(ctx context.Context, s *suite, k, n int) error {
+	return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
 		b.fault("DEL", k, failing)
 		b.call(ctx, b.later("DEL", added))
-		return b.deleted(ctx, "a DEL after one in which "+which+" failed", b.later("DEL", added))
-	}
+		return b.deleted(ctx, fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n), b.later("DEL", added))
+	})(ctx, s)
 }
 
 func checkCheck(ctx context.Context, b *bench, added Outcome) error {

@@ -30,7 +30,7 @@ type host struct {
 	path string // CNI_PATH
 	real bool   // the plugin and its delegates are processes
 	run  func(context.Context, Call) Outcome
-	stop func() // or nil
+	stop func()
 }
 
 // A Config says how [Conform] uses a plugin.
@@ -45,13 +45,17 @@ type Config struct {
 	Stdin func(dir string) string
 
 	// Delegates are the types of the plugins that the plugin delegates to. Each
-	// must run in an ADD, and an ADD in which one fails must fail: configure a
-	// plugin that tries alternatives with one of them. Conform provides fakes,
-	// which attach nothing. Without Delegates, Conform skips the checks that are
-	// about them.
+	// must run in an ADD. Conform provides fakes, which attach nothing. Without
+	// Delegates, Conform skips the checks that are about them.
 	Delegates []string
 
-	// Fakes holds fakes for some of Delegates, by type, for a plugin that
+	// Idle are the types of more delegates, which need not run in an ADD. A plugin
+	// that tries one alternative after another has the first in Delegates and the
+	// rest here. With Idle, an ADD or a STATUS may succeed although a delegate
+	// fails, unless all fail. ADD must still undo the one that failed.
+	Idle []string
+
+	// Fakes holds fakes for some of Delegates and Idle, by type, for a plugin that
 	// needs a certain result; see [Result]. The others give an address of
 	// 192.0.2.0/24 without a gateway. All hosts share a [Plugin] in Fakes.
 	Fakes map[string]Plugin

@@ -20,6 +20,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -33,15 +34,6 @@ var (
 )
 
 var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one", "two"}}
-
-// check fails t unless exactly these checks find a fault of p.
-func check(t *testing.T, p delegatetest.Target, conf delegatetest.Config, failed ...string) recorder {
-	t.Helper()
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, p, conf)
-	nodetest.Equal(t, "failed, of "+r.text(), *r.failed, failed, cmpopts.SortSlices(strings.Compare))
-	return r
-}
 
 func TestConformPassesARightPlugin(t *testing.T) {
 	t.Parallel()
@@ -71,15 +63,30 @@ func ExampleConform() {
 func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 	t.Parallel()
 	found := make(map[string]bool)
-	for flaw, fails := range wrong {
-		for _, name := range fails {
-			found[name] = true
+	for _, of := range []struct {
+		name  string
+		conf  delegatetest.Config
+		wrong map[string][]string
+	}{
+		{"all delegates", metaConfig, wrong},
+		{"the first that works", delegatetest.Config{
+			Stdin: metaAlternatives, Delegates: []string{"one"}, Idle: []string{"two", "three"},
+		}, wrongAlternatives},
+	} {
+		for flaw, fails := range of.wrong {
+			for _, name := range fails {
+				found[name] = true
+			}
+			t.Run(of.name+"/"+flaw, func(t *testing.T) {
+				t.Parallel()
+				r := newRecorder(t.Context())
+				delegatetest.Conform(r, newMeta(flaw).program(), of.conf)
+				if diff := cmp.Diff(sorted(fails), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+				}
+				nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
+			})
 		}
-		t.Run(flaw, func(t *testing.T) {
-			t.Parallel()
-			r := check(t, newMeta(flaw).program(), metaConfig, fails...)
-			nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
-		})
 	}
 	// These are about what RunPlugin does for a Program.
 	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {
@@ -144,7 +151,11 @@ func TestDelegatesThatDoNotRunAreFindings(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Delegates = []string{"one", "two", "three"}
-	check(t, newMeta().program(), conf, "add", "check", "gc", "gc-error", "status")
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta().program(), conf)
+	if diff := cmp.Diff([]string{"add", "check", "gc", "gc-error", "status"}, *r.failed); diff != "" {
+		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+	}
 }
 
 func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
@@ -165,9 +176,13 @@ func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 			t.Parallel()
 			conf := metaConfig
 			conf.Skip = tt.skip
+			r := newRecorder(t.Context())
 			p := newMeta().plugin()
 			p.Versions = version.PluginSupports(tt.versions...)
-			r := check(t, delegatetest.Program(p.Execute), conf, tt.failed...)
+			delegatetest.Conform(r, delegatetest.Program(p.Execute), conf)
+			if diff := cmp.Diff(tt.failed, *r.failed, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+			}
 			nodetest.Equal(t, "skipped", *r.skipped, tt.skipped)
 		})
 	}
@@ -196,11 +211,19 @@ func TestAnAddThatFailsIsOneFinding(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
-	r := check(t, newMeta().program(), conf, "add")
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta().program(), conf)
+	if diff := cmp.Diff([]string{"add"}, *r.failed); diff != "" {
+		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+	}
 	ran := []string{"version", "add", "add-broken", "error", "error-version", "del-unknown", "del-failed", "status"}
 	nodetest.Equal(t, "skipped", slices.Concat(ran, *r.skipped), names(), cmpopts.SortSlices(strings.Compare))
-	nodetest.Equal(t, "times that the cause is told", strings.Count(r.text(), "no free device"), 1)
-	nodetest.Equal(t, "checks that say why they are skipped", strings.Count(r.text(), "the first ADD has failed"), len(*r.skipped))
+	if n := strings.Count(strings.Join(*r.said, "\n"), "no free device"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, strings.Join(*r.said, "\n"))
+	}
+	if n := strings.Count(strings.Join(*r.said, "\n"), "the first ADD has failed"); n != len(*r.skipped) {
+		t.Errorf("%d of %d say why they are skipped:\n%s", n, len(*r.skipped), strings.Join(*r.said, "\n"))
+	}
 }
 
 func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
@@ -217,10 +240,16 @@ func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
 			return err
 		},
 	}
-	r := check(t, delegatetest.Program(alone.Execute), delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
-	nodetest.Equal(t, "skipped", *r.skipped, slices.Concat([]string{"request", "environment", "stderr"}, anyUndo, []string{
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, delegatetest.Program(alone.Execute), delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
+	if len(*r.failed) > 0 {
+		t.Errorf("failed %q:\n%s", *r.failed, strings.Join(*r.said, "\n"))
+	}
+	if diff := cmp.Diff(slices.Concat([]string{"request", "environment", "stderr"}, anyUndo, []string{
 		"code", "del-failed", "del-error", "del-retry", "check-error", "gc-error", "status-error",
-	}))
+	}), *r.skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
 }
 
 // ip is an address that Conform's own fakes do not give.
@@ -234,9 +263,12 @@ func TestFakesReplaceTheResultOfADelegate(t *testing.T) {
 		"one": delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip, Gateway: net.IPv4(10, 1, 2, 1)}}}),
 		"two": delegatetest.Result(nil),
 	}
-	check(t, newMeta().program(), conf)
-	if r := check(t, newMeta("prints an empty result").program(), conf, "result", "versions", "chain"); !strings.Contains(r.text(), "10.1.2.3") {
-		t.Errorf("said %s", r.text())
+	delegatetest.Conform(t, newMeta().program(), conf)
+
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta("prints an empty result").program(), conf)
+	if diff := cmp.Diff([]string{"result", "versions", "chain"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
+		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
 }
 
@@ -290,15 +322,18 @@ func TestConformIsSkippedWhereThereAreNoNamespaces(t *testing.T) {
 	conf.NetNS = func(string, string) (string, func(), error) {
 		return "", nil, fmt.Errorf("%w: no rights", errors.ErrUnsupported)
 	}
-	r := check(t, newMeta().program(), conf)
-	if !slices.Equal(*r.skipped, []string{""}) || !strings.Contains(r.text(), "no rights") {
-		t.Errorf("skipped %q, said %s", *r.skipped, r.text())
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta().program(), conf)
+	if diff := cmp.Diff([]string{""}, *r.skipped); diff != "" || len(*r.failed) > 0 || !strings.Contains(strings.Join(*r.said, ""), "no rights") {
+		t.Errorf("skipped %q, failed %q, said %q", *r.skipped, *r.failed, *r.said)
 	}
 }
 
 func TestFindingsShowWhatDelegatesReceived(t *testing.T) {
 	t.Parallel()
-	if said := check(t, newMeta("drops keys").program(), metaConfig, "request").text(); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta("drops keys").program(), metaConfig)
+	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
 		t.Errorf("said %s", said)
 	}
 }
@@ -316,7 +351,7 @@ func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
 
 	flat = newRecorder(t.Context()).flatT
 	delegatetest.Conform(flat, newMeta().program(), metaConfig)
-	nodetest.Equal(t, flat.text(), *flat.failed, nil)
+	nodetest.Equal(t, strings.Join(*flat.said, "\n"), *flat.failed, nil)
 }
 
 func TestFailuresSayWhyAndWhere(t *testing.T) {

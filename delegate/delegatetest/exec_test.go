@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
@@ -59,7 +61,7 @@ func TestLiveListsWhatIsAttached(t *testing.T) {
 	t.Parallel()
 	ok := delegatetest.Result(nil)
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"good": ok, "badadd": delegatetest.FailOn("ADD", 5, "no", ok), "baddel": delegatetest.FailOn("DEL", 5, "no", ok),
+		"good": ok, "badadd": delegatetest.FailOn("ADD", 5, "no", ok), "baddel": delegatetest.FailOn("DEL", 5, "no", ok), "noisy": delegatetest.NoiseOn("DEL", "x", ok),
 	}}
 	for i, step := range []struct {
 		command, typ, container, ifname string
@@ -77,6 +79,8 @@ func TestLiveListsWhatIsAttached(t *testing.T) {
 		{"DEL", "badadd", "c", "e", false, []string{"good c e"}},
 		{"ADD", "baddel", "c", "e", false, []string{"baddel c e", "good c e"}},
 		{"DEL", "baddel", "c", "e", true, []string{"baddel c e", "good c e"}},
+		{"ADD", "noisy", "c", "e", false, []string{"baddel c e", "good c e", "noisy c e"}},
+		{"DEL", "noisy", "c", "e", false, []string{"baddel c e", "good c e"}},
 		{"DEL", "good", "c", "e", false, []string{"baddel c e"}},
 	} {
 		_, err := call(x, step.command, step.typ, step.container, step.ifname, `{"cniVersion":"1.0.0"}`)
@@ -179,6 +183,30 @@ func TestResultAnswersVersion(t *testing.T) {
 	}
 }
 
+func TestFaultsCanBeCombined(t *testing.T) {
+	t.Parallel()
+	base := delegatetest.Result(nil)
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"both": delegatetest.FailOn("DEL", 6, "no", delegatetest.NoiseOn("ADD", "hello ", base)),
+		"bad":  delegatetest.NoiseOn("ADD", "hello", delegatetest.FailOn("ADD", 7, "no", base)),
+	}}
+	const conf = `{"cniVersion":"1.0.0"}`
+	for _, tt := range []struct {
+		command, typ, out string
+		code              uint
+	}{
+		{"ADD", "both", "hello " + conf, 0},
+		{"DEL", "both", "", 6},
+		{"ADD", "bad", "hello", 7},
+	} {
+		out, err := call(x, tt.command, tt.typ, "c", "e", conf)
+		var said *types.Error
+		if errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code || string(out) != tt.out {
+			t.Errorf("%s %s printed %q, want %q: %v, want code %d", tt.command, tt.typ, out, tt.out, err, tt.code)
+		}
+	}
+}
+
 // A killed process says no more than that, and its DEL counts as not done.
 func TestHangOnWaitsForTheContext(t *testing.T) {
 	t.Parallel()
@@ -249,12 +277,18 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 		name  string
 		fault func(command string, p delegatetest.Plugin) delegatetest.Plugin
 		did   bool // its work
+		out   string
 		code  uint // 0: none
+		fails bool
 	}{
 		{"fail", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
 			return delegatetest.FailOn(c, 107, "no", p)
-		}, false, 107},
-		{"kill", delegatetest.KillOn, true, 0},
+		}, false, "", 107, true},
+		{"kill", delegatetest.KillOn, true, "", 0, true},
+		{"noise", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.NoiseOn(c, "hello ", p)
+		}, true, "hello " + conf, 0, false},
+		{"garbage", delegatetest.GarbageOn, true, `{"cniVersion":`, 0, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +302,7 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 				did = 0
 				out, err := call(x, "ADD", typ, "c", "e", conf)
 				var said *types.Error
-				if out != nil || err == nil || errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code {
+				if string(out) != tt.out || (err != nil) != tt.fails || errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code {
 					t.Errorf("%s printed %q: %v", typ, out, err)
 				}
 				if (did == 1) != tt.did {
@@ -282,8 +316,24 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 	}
 	// What fails by itself, fails as it did.
 	failing := delegatetest.FailOn("ADD", 11, "no", delegatetest.Result(nil))
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.KillOn("ADD", failing)}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.GarbageOn("ADD", failing)}}
 	if _, err := call(x, "ADD", "p", "c", "e", conf); err == nil || err.Error() != "no" {
 		t.Errorf("err = %v", err)
 	}
+}
+
+func TestSlowOnWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"slow": delegatetest.SlowOn("ADD", time.Hour, delegatetest.Result(nil))}}
+		start := time.Now()
+		if out, err := call(x, "ADD", "slow", "c", "e", "{}"); err != nil || out == nil || time.Since(start) != time.Hour {
+			t.Errorf("after %v: %q, %v", time.Since(start), out, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if out, err := x.ExecPlugin(ctx, "slow", []byte(`{}`), []string{"CNI_COMMAND=ADD"}); err == nil || err.Error() != "signal: killed" || out != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -24,12 +25,7 @@ func FailOn(command string, code uint, msg string, p Plugin) Plugin {
 // KillOn returns p, except that it is killed after it has done command and before
 // it prints anything.
 func KillOn(command string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		if out, err := p(ctx, c); err != nil {
-			return out, err
-		}
-		return nil, errKilled()
-	})
+	return after(command, p, func([]byte) ([]byte, error) { return nil, errKilled() })
 }
 
 // HangOn returns p, except that command does nothing until the context ends. The
@@ -41,27 +37,60 @@ func HangOn(command string, p Plugin) Plugin {
 	})
 }
 
-// printing returns a fault: its plugin prints what as makes of its output.
-func printing(as func(out []byte) []byte) func(Plugin) Plugin {
-	return func(p Plugin) Plugin {
-		return func(ctx context.Context, c Call) ([]byte, error) {
-			out, err := p(ctx, c)
-			if err != nil {
-				return out, err
-			}
-			return as(out), nil
+// SlowOn returns p, except that it waits for d before command. If the context
+// ends first, p does nothing, and the error is that of a killed process. In a
+// bubble of testing/synctest the wait takes no time.
+func SlowOn(command string, d time.Duration, p Plugin) Plugin {
+	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return p(ctx, c)
+		case <-ctx.Done():
+			return nil, errKilled()
 		}
-	}
+	})
 }
 
-func silence([]byte) []byte { return nil }
+// NoiseOn returns p, except that command prints noise before its output.
+func NoiseOn(command, noise string, p Plugin) Plugin {
+	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+		out, err := p(ctx, c)
+		return slices.Concat([]byte(noise), out), err
+	})
+}
 
-func garbage([]byte) []byte { return []byte(`{"cniVersion":`) }
+// twiceOn returns p, except that command prints its output twice: two documents
+// instead of one.
+func twiceOn(command string, p Plugin) Plugin {
+	return after(command, p, func(out []byte) ([]byte, error) {
+		out = append(bytes.TrimSpace(out), '\n')
+		return slices.Concat(out, out), nil
+	})
+}
 
-// twoDocuments returns out twice.
-func twoDocuments(out []byte) []byte {
-	out = append(bytes.TrimSpace(out), '\n')
-	return slices.Concat(out, out)
+// silentOn returns p, except that command prints nothing.
+func silentOn(command string, p Plugin) Plugin {
+	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
+}
+
+// GarbageOn returns p, except that command prints the start of a JSON document
+// instead of its output.
+func GarbageOn(command string, p Plugin) Plugin {
+	return after(command, p, func([]byte) ([]byte, error) { return []byte(`{"cniVersion":`), nil })
+}
+
+// after returns p, except that end replaces the output of command when that
+// succeeds.
+func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugin {
+	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+		out, err := p(ctx, c)
+		if err != nil {
+			return out, err
+		}
+		return end(out)
+	})
 }
 
 // on returns p, except that do does command.

@@ -2,7 +2,6 @@ package delegatetest_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +37,7 @@ type meta struct {
 
 type metaConf struct {
 	CNIVersion, Name, Dir, File string
+	First                       bool // the delegates are alternatives
 	Delegates                   []json.RawMessage
 	PrevResult                  json.RawMessage
 	Valid                       []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -53,6 +53,12 @@ func metaStdin(dir string) string {
 		panic(err)
 	}
 	return fmt.Sprintf(`{"type":"meta","dir":%q,"file":%q,"delegates":[{"type":"one"},{"type":"two","more":{"type":"else"}}]}`, dir, file)
+}
+
+// metaAlternatives configures a meta that attaches the first delegate that
+// works.
+func metaAlternatives(dir string) string {
+	return fmt.Sprintf(`{"type":"meta","dir":%q,"first":true,"delegates":[{"type":"one"},{"type":"two"},{"type":"three"}]}`, dir)
 }
 
 // newMeta returns a meta with flaws.
@@ -87,7 +93,7 @@ func (m *meta) state() string {
 }
 
 func (m *meta) ifname(i int) string {
-	if i == 0 && !m.has("own names") {
+	if (i == 0 || m.conf.First) && !m.has("own names") {
 		return m.args.IfName
 	}
 	return fmt.Sprint("net", i)
@@ -166,6 +172,9 @@ func (m *meta) add() error {
 		}
 		return errors.New("no delegates")
 	}
+	if m.conf.First {
+		return m.addFirst()
+	}
 	record := metaRecord{Delegates: m.conf.Delegates}
 	for i := range m.conf.Delegates {
 		out, err := m.run("ADD", i, nil)
@@ -173,7 +182,7 @@ func (m *meta) add() error {
 		if err == nil && bad != nil && m.has("forgets what printed garbage") {
 			return bad
 		}
-		if err = cmp.Or(err, bad); err != nil {
+		if err = cmpErr(err, bad); err != nil {
 			if i > 0 && m.has("attaches what it can") {
 				continue
 			}
@@ -187,6 +196,33 @@ func (m *meta) add() error {
 		}
 		record.Results = append(record.Results, out)
 	}
+	return m.done(record)
+}
+
+// addFirst attaches the first delegate that works.
+func (m *meta) addFirst() error {
+	var last error
+	for i, d := range m.conf.Delegates {
+		out, err := m.run("ADD", i, nil)
+		out, bad := m.result(out)
+		if last = cmpErr(err, bad); last == nil {
+			return m.done(metaRecord{[]json.RawMessage{d}, []json.RawMessage{out}})
+		}
+		if !m.has("undoes nothing") {
+			_, _ = m.run("DEL", i, nil)
+		}
+		if m.has("gives up at once") {
+			break
+		}
+	}
+	if m.has("is never at a loss") {
+		return m.print([]byte(`{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.1/24"}]}`))
+	}
+	return m.fail(last)
+}
+
+// done writes record and prints its first result.
+func (m *meta) done(record metaRecord) error {
 	data, err := json.Marshal(record)
 	if err == nil {
 		err = os.WriteFile(m.state(), data, 0o600)
@@ -195,6 +231,15 @@ func (m *meta) add() error {
 		return err
 	}
 	return m.print(record.Results[0])
+}
+
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *meta) fail(err error) error {
@@ -346,7 +391,7 @@ func (m *meta) gc() error {
 	for i := range m.conf.Delegates {
 		valid := []types.GCAttachment{}
 		for _, a := range m.conf.Valid {
-			if i > 0 && !m.has("hands on attachments as they are") {
+			if i > 0 && !m.conf.First && !m.has("hands on attachments as they are") {
 				a.IfName = m.ifname(i)
 			}
 			valid = append(valid, a)
@@ -374,8 +419,13 @@ func (m *meta) status() error {
 		if m.has("is always ready") {
 			return nil
 		}
-		if _, err := m.run("STATUS", i, nil); err != nil && !m.has("ignores STATUS") {
+		_, err := m.run("STATUS", i, nil)
+		switch {
+		case err != nil && m.conf.First && i+1 < len(m.conf.Delegates), m.has("ignores STATUS"):
+		case err != nil:
 			return err
+		case m.conf.First:
+			return nil
 		}
 	}
 	return nil
@@ -475,6 +525,19 @@ var wrong = map[string][]string{
 	"ignores STATUS":                   {"status-error"},
 }
 
+// wrongAlternatives is the same for a meta that attaches the first delegate that
+// works.
+var wrongAlternatives = map[string][]string{
+	"":                   nil,
+	"gives up at once":   nil, // the specification does not ask for more
+	"undoes nothing":     anyUndo,
+	"is never at a loss": append([]string{"error"}, anyUndo...),
+	"own codes":          {"code"},
+	"is always ready":    {"status", "status-error"},
+	"ignores STATUS":     {"status-error"},
+	"ignores DEL":        {"del-error"},
+}
+
 // A flatT is a TB without subtests, such as Ginkgo's, that records failures instead of
 // failing.
 type flatT struct {
@@ -500,9 +563,6 @@ func (t flatT) Errorf(format string, args ...any) {
 	*t.failed = append(*t.failed, t.name)
 	*t.said = append(*t.said, fmt.Sprintf(format, args...))
 }
-
-// text is all that was said.
-func (t flatT) text() string { return strings.Join(*t.said, "\n") }
 
 // A recorder is a flatT with subtests.
 type recorder struct{ flatT }

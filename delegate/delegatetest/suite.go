@@ -18,7 +18,7 @@ type suite struct {
 	supported Outcome  // of VERSION
 	tried     bool     // whether ADD has been tried
 	broken    bool     // whether that failed
-	ends      []func() // what ends what the checks have opened
+	open      []*bench
 }
 
 // newSuite asks for the plugin's versions.
@@ -61,8 +61,8 @@ func (s *suite) prepare(ctx context.Context) error {
 		}
 	}
 	for typ := range s.conf.Fakes {
-		if !slices.Contains(s.conf.Delegates, typ) {
-			return fmt.Errorf("the fake %q is not in Delegates", typ)
+		if !slices.Contains(s.types(), typ) {
+			return fmt.Errorf("the fake %q is neither in Delegates nor in Idle", typ)
 		}
 	}
 	defer s.clear()
@@ -80,15 +80,21 @@ func (s *suite) prepare(ctx context.Context) error {
 	return nil
 }
 
-// atEnd has end called when the check ends, before what was opened earlier is ended.
-func (s *suite) atEnd(end func()) { s.ends = append(s.ends, end) }
+// types are those of all fakes.
+func (s *suite) types() []string { return slices.Concat(s.conf.Delegates, s.conf.Idle) }
 
 // clear ends what the checks have opened.
 func (s *suite) clear() {
-	for _, end := range slices.Backward(s.ends) {
-		end()
+	for _, b := range s.open {
+		b.host.stop()
+		for _, n := range b.spaces {
+			if n.remove != nil {
+				n.remove()
+			}
+		}
+		_ = os.RemoveAll(b.dir) // it is temporary
 	}
-	s.ends = nil
+	s.open = nil
 }
 
 // bench returns a host on which nothing has been attached.
@@ -97,8 +103,8 @@ func (s *suite) bench(ctx context.Context) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.atEnd(func() { _ = os.RemoveAll(dir) }) // it is temporary
-	b := &bench{suite: s, dir: dir, version: s.version, spaces: make(map[string]string)}
+	b := &bench{suite: s, dir: dir, version: s.version, host: host{stop: func() {}}}
+	s.open = append(s.open, b)
 	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
@@ -167,9 +173,8 @@ func onNew(try trial, needs ...string) func(context.Context, *suite) error {
 }
 
 // onEach returns a check that makes try, on a bench of its own, for each of the delegates
-// that command runs for one attachment: the k-th, which is called so in errors. The bench is
-// that of on, which is onAttached or onNew.
-func onEach(command string, on func(trial, ...string) func(context.Context, *suite) error, try func(k int, which string) trial) func(context.Context, *suite) error {
+// that command runs for one attachment. These are the k-th of n.
+func onEach(command string, try func(ctx context.Context, s *suite, k, n int) error) func(context.Context, *suite) error {
 	return func(ctx context.Context, s *suite) error {
 		n := 0
 		if err := onAttached(func(ctx context.Context, b *bench, o Outcome) error {
@@ -187,7 +192,7 @@ func onEach(command string, on func(trial, ...string) func(context.Context, *sui
 		}
 		var errs []error
 		for k := 1; k <= n; k++ {
-			errs = append(errs, on(try(k, fmt.Sprintf("delegate %d of %d", k, n)))(ctx, s))
+			errs = append(errs, try(ctx, s, k, n))
 		}
 		return errors.Join(errs...)
 	}

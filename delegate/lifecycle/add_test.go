@@ -42,6 +42,9 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 		"first plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD bridge", 101) }, 101, all[2:]},
 		"second plugin": {func(n *node, _ *Transaction) { n.FailOn("ADD tuning", 102) }, 102, all[1:]},
 		"third plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 103) }, 103, all},
+		"noise": {func(n *node, _ *Transaction) {
+			n.Exec.Plugins["macvlan"] = delegatetest.NoiseOn("ADD", "hello\n", n.Exec.Plugins["macvlan"])
+		}, 6, all},
 		"not a result": {func(n *node, _ *Transaction) {
 			n.Exec.Plugins["macvlan"] = func(context.Context, delegatetest.Call) ([]byte, error) {
 				return []byte(`{"cniVersion":"1.1.0","ips":7}`), nil

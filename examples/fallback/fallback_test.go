@@ -40,24 +40,13 @@ func newHost(t *testing.T, version string) *host {
 		"tuning":   works,
 		"full":     delegatetest.FailOn("ADD", 107, "no free address", works),
 		"later":    delegatetest.FailOn("ADD", types.ErrTryAgainLater, "no device yet", works),
-		"garbage":  prints("ADD", `{"cniVersion":`, works),
+		"garbage":  delegatetest.GarbageOn("ADD", works),
 		"stuck":    delegatetest.FailOn("ADD", 107, "no free address", delegatetest.FailOn("DEL", 108, "device is busy", works)),
 		"down":     delegatetest.FailOn("STATUS", 50, "no daemon", works),
 		"limited":  delegatetest.FailOn("STATUS", 51, "uplink lost", works),
 	}
 	h.stdout = &h.printed
 	return h
-}
-
-// prints returns p, except that command prints text.
-func prints(command, text string, p delegatetest.Plugin) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		out, err := p(ctx, c)
-		if c.Command == command {
-			out = []byte(text)
-		}
-		return out, err
-	}
 }
 
 // run runs a command with a configuration that has more keys, as JSON without

@@ -19,15 +19,15 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-// Fallback passes the conformance checks, which want an ADD to fail when a delegate does: it
-// has one choice.
+// Fallback passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(fallback().Execute), delegatetest.Config{
 		Stdin: func(dir string) string {
-			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[{"name":"spare","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`,
+			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[{"type":"sriov"},{"name":"spare","plugins":[{"type":"macvlan"},{"type":"tuning"}]},{"type":"bridge"}]}`,
 				filepath.Join(dir, "state"))
 		},
-		Delegates: []string{"macvlan", "tuning"},
+		Delegates: []string{"sriov"},
+		Idle:      []string{"macvlan", "tuning", "bridge"},
 	})
 }

@@ -253,16 +253,7 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
-		return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			if c.Command == "ADD" {
-				select {
-				case <-time.After(time.Duration(call%16) * time.Millisecond):
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				}
-			}
-			return plugin(ctx, c)
-		}
+		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
 	}
 	p := n.configured(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
 	var attached []string

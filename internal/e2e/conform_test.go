@@ -64,25 +64,27 @@ func TestExamplesConform(t *testing.T) {
 		program   string
 		conf      string // DIR is a directory of the container, NODE that of the node
 		delegates []string
+		idle      []string
 		skip      map[string]string
 	}{
-		"multinet":          {"multinet", `"cniDir":"DIR/state","confDir":"DIR",` + several, delegates, nil},
-		"multinet parallel": {"multinet", `"cniDir":"DIR/state","confDir":"DIR","parallel":true,` + several, delegates, nil},
+		"multinet":          {"multinet", `"cniDir":"DIR/state","confDir":"DIR",` + several, delegates, nil, nil},
+		"multinet parallel": {"multinet", `"cniDir":"DIR/state","confDir":"DIR","parallel":true,` + several, delegates, nil, nil},
 		"multinetd": {
 			"multinet-shim", `"daemonSocketDir":"NODE/d","delQueueDir":"NODE/queue","cniDir":"DIR/state","confDir":"DIR/state","binDir":"DIR/no/bin",` + several,
-			delegates,
+			delegates, nil,
 			map[string]string{
 				"environment": "a daemon passes plugins only PATH and the trace context",
 				"stderr":      "the daemon logs the plugins' stderr",
 			},
 		},
-		"flannel": {"flannel", `"dataDir":"DIR/state","subnetFile":"NODE/subnet.env","delegate":{"type":"bridge"}`, []string{"bridge"}, nil},
+		"flannel": {"flannel", `"dataDir":"DIR/state","subnetFile":"NODE/subnet.env","delegate":{"type":"bridge"}`, []string{"bridge"}, nil, nil},
 		"fallback": {
-			"fallback", `"cniDir":"DIR/state","choices":[{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]`,
+			"fallback", `"cniDir":"DIR/state","choices":[{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"bridge"}, {"type":"ipvlan"}]`,
 			[]string{"macvlan", "tuning"},
+			[]string{"bridge", "ipvlan"},
 			nil,
 		},
-		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil},
+		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -94,7 +96,7 @@ func TestExamplesConform(t *testing.T) {
 				Stdin: func(dir string) string {
 					return strings.NewReplacer("DIR", dir, "NODE", n.dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
 				},
-				Delegates: tt.delegates, Skip: tt.skip, NetNS: delegatetest.NewNetNS,
+				Delegates: tt.delegates, Idle: tt.idle, Skip: tt.skip, NetNS: delegatetest.NewNetNS,
 			})
 			n.noTrace()
 		})

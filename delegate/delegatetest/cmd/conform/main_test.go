@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ func TestExitStatus(t *testing.T) {
 		"a list without the type": {[]string{"-conf", write(`{"plugins":[{"type":"bridge"}]}`), "testdata/good"}, 2, `without a plugin of type "good"`},
 		"no such result":          {[]string{"-fake", "fake=testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no result":               {[]string{"-fake", "fake=testdata/good", "testdata/good"}, 2, "is not a CNI result"},
-		"a result of no delegate": {[]string{"-fake", "fake=" + write(`{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is not in Delegates`},
+		"a result of no delegate": {[]string{"-fake", "fake=" + write(`{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is neither`},
 		"no such files":           {[]string{"-files", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,6 +156,12 @@ func TestJSON(t *testing.T) {
 	if diff := cmp.Diff(string(want), got); diff != "" || stderr != "" {
 		t.Errorf("JSON (-want +got):\n%s%s", diff, stderr)
 	}
+
+	_, stdout, _ = conform(t, "-list", "-o", "json")
+	var list []check
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil || len(list) != len(delegatetest.Checks()) || list[0].Result != "" {
+		t.Errorf("list %v: %v", list, err)
+	}
 }
 
 // The plugin gets its files, its environment, and the result of its delegate.
@@ -174,7 +181,7 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	}
 	o, err := parse([]string{
 		"-conf", filepath.Join(dir, "conf"), "-files", filepath.Join(dir, "files"), "-fake", "fake=" + filepath.Join(dir, "result"),
-		"-delegates", "fake, a", "-env", "A=1", "-env", "B=2=3", "true",
+		"-idle", "a, b", "-env", "A=1", "-env", "B=2=3", "true",
 	}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -189,8 +196,8 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	if err != nil || string(file) != "in "+host || !strings.Contains(stdin, host+"/etc/subnet") {
 		t.Errorf("configuration %s, file %q: %v", stdin, file, err)
 	}
-	if diff := cmp.Diff([][]string{{"fake", "a"}, {"A=1", "B=2=3"}}, [][]string{conf.Delegates, o.env}); diff != "" {
-		t.Errorf("delegates, environment (-want +got):\n%s", diff)
+	if diff := cmp.Diff([][]string{{"fake"}, {"a", "b"}, {"A=1", "B=2=3"}}, [][]string{conf.Delegates, conf.Idle, o.env}); diff != "" {
+		t.Errorf("delegates, idle, environment (-want +got):\n%s", diff)
 	}
 	result, err := conf.Fakes["fake"](t.Context(), delegatetest.Call{Command: "ADD", Stdin: []byte(`{"cniVersion":"1.0.0"}`)})
 	if err != nil || !strings.Contains(string(result), "10.1.2.3/24") {

@@ -23,7 +23,7 @@ type report struct {
 type check struct {
 	Name   string `json:"name"`
 	Duty   string `json:"duty"`
-	Result string `json:"result"`           // "pass", "fail" or "skip"
+	Result string `json:"result,omitempty"` // "pass", "fail" or "skip"
 	Detail string `json:"detail,omitempty"` // what happened, or why it was skipped
 	Why    string `json:"why"`
 	Where  string `json:"where"`
@@ -50,26 +50,43 @@ func (r *report) failed(name string) bool {
 	return slices.ContainsFunc(r.Checks, func(c check) bool { return c.Name == name && c.Result == "fail" })
 }
 
-// print prints the report and returns the exit status.
-func (r *report) print(w io.Writer, format string) int {
-	do := r.table
-	if format == "json" {
-		do = r.json
+// print prints the report, or for a list only the checks, and returns the exit
+// status.
+func (r *report) print(w io.Writer, format string, list bool) int {
+	if list {
+		for i := range r.Checks {
+			r.Checks[i].Result = ""
+		}
+	}
+	var err error
+	switch {
+	case format == "json" && list:
+		err = encode(w, r.Checks)
+	case format == "json":
+		err = encode(w, r)
+	case list:
+		for _, c := range r.Checks {
+			if _, err = fmt.Fprintf(w, "%s: %s\n%s\n", c.Name, c.Duty, c.reason()); err != nil {
+				break
+			}
+		}
+	default:
+		err = r.table(w)
 	}
 	switch {
-	case do(w) != nil:
+	case err != nil:
 		return cannot
-	case r.Failed > 0:
+	case !list && r.Failed > 0:
 		return failed
 	}
 	return passed
 }
 
-func (r *report) json(w io.Writer) error {
+func encode(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(r)
+	return e.Encode(v)
 }
 
 // table prints a line for each check, then what there is to say of those that
@@ -88,14 +105,14 @@ func (r *report) table(w io.Writer) error {
 	}
 	for _, c := range r.Checks {
 		if c.Result == "fail" {
-			fmt.Fprintf(w, "\n%s: %s\n%s\n%s\n", c.Name, c.Duty, indent("what: ", c.Detail), reason(c.Why, c.Where))
+			fmt.Fprintf(w, "\n%s: %s\n%s\n%s\n", c.Name, c.Duty, indent("what: ", c.Detail), c.reason())
 		}
 	}
 	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d skipped\n", r.Passed, r.Failed, r.Skipped)
 	return err
 }
 
-func reason(why, where string) string { return indent("why:  ", why) + "\n" + indent("see:  ", where) }
+func (c check) reason() string { return indent("why:  ", c.Why) + "\n" + indent("see:  ", c.Where) }
 
 // indent returns text below a label.
 func indent(label, text string) string {
