@@ -193,26 +193,6 @@ func printed(stdout []byte) (docs []map[string]any) {
 	return docs
 }
 
-func TestErrorObjectsHaveTheVersionOfTheConfiguration(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ command, stdin, want string }{
-		{"CHECK", `{"cniVersion":"0.4.0","name":"n"}`, `{"cniVersion":"0.4.0","code":107,"msg":"msg","details":"details"}`},
-		{"DEL", `{"cniVersion":"0.4.0","name":"n"}`, `{"cniVersion":"0.4.0","code":999,"msg":"plain"}`},
-		{"DEL", `{"name":"n"}`, `{"cniVersion":"1.1.0","code":999,"msg":"plain"}`},
-		{"DEL", `{"cniVersion":"0.4.0"}`, `{"cniVersion":"0.4.0","code":7,"msg":"missing network name"}`},
-	} {
-		o := delegatetest.RunPlugin(t.Context(), callbacks(echo).program(), nil, delegatetest.Call{
-			Command: tt.command, ContainerID: "c", NetNS: "/n", IfName: "e", Path: "/p", Stdin: []byte(tt.stdin),
-		})
-		if o.Status != 1 || strings.TrimSpace(string(o.Stdout)) != tt.want {
-			t.Errorf("%s %s: status %d, %s, want %s", tt.command, tt.stdin, o.Status, o.Stdout, tt.want)
-		}
-		if _, err := o.Result(); !errors.As(err, new(*types.Error)) {
-			t.Errorf("result of a failure: %v", err)
-		}
-	}
-}
-
 func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	t.Parallel()
 	var seen []string

@@ -67,13 +67,7 @@ func (r Root) mounted(path string) string {
 		if c != '/' || i == 0 {
 			continue
 		}
-		same := false
-		_ = r.With(there[i:], func(path string) error { // a missing file is not the same file
-			info, err := os.Stat(path)
-			same = err == nil && os.SameFile(own, info)
-			return err
-		})
-		if same {
+		if os.SameFile(own, r.stat(there[i:])) {
 			return filepath.Join(there[i:], missing)
 		}
 	}
@@ -99,29 +93,18 @@ func (r Root) Dir(path string) fs.FS {
 }
 
 // SameFile reports whether two paths of the node are the same file.
-func (r Root) SameFile(a, b string) bool {
-	stat := func(path string) (info fs.FileInfo) {
-		_ = r.With(path, func(path string) (err error) { // a missing file is not the same file
-			info, err = os.Stat(path)
-			return err
-		})
-		return info
-	}
-	first, second := stat(a), stat(b)
-	return first != nil && second != nil && os.SameFile(first, second)
-}
+func (r Root) SameFile(a, b string) bool { return os.SameFile(r.stat(a), r.stat(b)) }
 
 // OwnNetNS reports whether path is the network namespace of this process.
 func (r Root) OwnNetNS(path string) bool {
-	own := false
-	_ = r.With(path, func(path string) error { // a missing file is not ours
-		theirs, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		ours, err := os.Stat("/proc/self/ns/net")
-		own = err == nil && os.SameFile(ours, theirs)
+	return os.SameFile(Root("").stat("/proc/self/ns/net"), r.stat(path))
+}
+
+// stat returns what is at the node's path. A missing file, nil, is the same file as none.
+func (r Root) stat(path string) (info fs.FileInfo) {
+	_ = r.With(path, func(path string) (err error) {
+		info, err = os.Stat(path)
 		return err
 	})
-	return own
+	return info
 }

@@ -46,6 +46,15 @@ func Wait(ctx context.Context, limit time.Duration, try func() (bool, error)) er
 	return err
 }
 
+// Release releases the lock on f and closes f, which may be nil.
+func Release(f *os.File) {
+	if f != nil {
+		// After closing alone, a child that has not called exec yet would keep the lock.
+		_ = Unlock(int(f.Fd()))
+		_ = f.Close()
+	}
+}
+
 // TryFile is [Try] for an exclusive lock on f. Unless it takes the lock, it closes
 // f. An error is an [*fs.PathError].
 func TryFile(f *os.File) (bool, error) {

@@ -271,7 +271,7 @@ func (m *Manager) sameDir(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
 	}
-	ai, aerr := m.stat(a)
-	bi, berr := m.stat(b)
-	return aerr == nil && berr == nil && os.SameFile(ai, bi)
+	first, _ := m.stat(a) // nothing is not the same
+	second, _ := m.stat(b)
+	return os.SameFile(first, second)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
@@ -182,14 +183,6 @@ func TestFileHasItsModeBeforeItsName(t *testing.T) {
 	}
 }
 
-// What a crash left is cleaned up by the next who publishes.
-func TestLeftovers(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, "10-a.conflist", calico, ".00-multinet.tmp-1", "half", ".00-other.tmp-1", "not ours")
-	nodetest.OK(t, m.Publish())
-	nodetest.Equal(t, "got", list(t, m.Dir), []string{".00-other.tmp-1", "00-multinet.conflist", "10-a.conflist"})
-}
-
 // Uninstall removes what is ours and nothing else.
 func TestUninstallRemovesOnlyOurs(t *testing.T) {
 	t.Parallel()
@@ -314,10 +307,10 @@ func TestLock(t *testing.T) {
 	child, err := unix.Dup(int(held.Fd())) // as a child has it that has not called exec yet
 	nodetest.OK(t, err)
 	defer unix.Close(child)
-	release(held)
+	flock.Release(held)
 	held, err = lock("", m.Lock, "")
 	nodetest.OK(t, err)
-	release(held)
+	flock.Release(held)
 	nodetest.OK(t, m.Uninstall())
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"10-a.conf"})
 	nodetest.OK(t, os.Remove(m.Lock))

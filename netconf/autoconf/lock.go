@@ -14,7 +14,7 @@ import (
 )
 
 // lock takes the lock on the file at path in root, which it makes with its directory,
-// without waiting. It is held until release, or the end of the process. If someone else
+// without waiting. It is held until [flock.Release], or the end of the process. If someone else
 // has it, lock fails with [ErrLocked] and what that program has said.
 func lock(root, path, says string) (*os.File, error) {
 	path, err := inroot.Resolve(root, path)
@@ -63,13 +63,4 @@ func self() string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s, process %d on host %s", filepath.Base(program), os.Getpid(), host)
-}
-
-// release releases a lock, if there is one.
-func release(held *os.File) {
-	if held != nil {
-		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = flock.Unlock(int(held.Fd()))
-		_ = held.Close()
-	}
 }

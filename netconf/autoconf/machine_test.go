@@ -210,18 +210,6 @@ func TestNothingToWaitForAtTheStart(t *testing.T) {
 	s.tell(t, turn{want: "publish 20-b.conf"})
 }
 
-// What is published has the capabilities of now.
-func TestCapabilitiesAreThoseOfNow(t *testing.T) {
-	t.Parallel()
-	s := newStory(a, calico)
-	s.look()
-	s.fsys[a].Data = []byte(strings.ReplaceAll(calico, "portMappings", "bandwidth"))
-	s.look()
-	if data := string(s.disk.content); strings.Contains(data, "portMappings") || !strings.Contains(data, `"capabilities":{"bandwidth":true}`) {
-		t.Error(data)
-	}
-}
-
 // What others undo is restored, at once, then ever more slowly, and
 // at once again after a minute of peace.
 func TestRestoringSlowsDown(t *testing.T) {
@@ -279,13 +267,6 @@ func TestNothingIsDoneWithoutReadiness(t *testing.T) {
 	if s.disk.content == nil {
 		t.Error("the file was removed")
 	}
-}
-
-// Runtimes take the first file; it is told when that is not ours.
-func TestShadowed(t *testing.T) {
-	t.Parallel()
-	s := newStory(a, calico)
-	s.tell(t, turn{disk: &disk{first: "00-a.conf"}, want: "publish 10-a.conflist shadowed"})
 }
 
 // The directory being gone is not a change of our file, and costs no pause.

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
 )
@@ -65,7 +66,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) run(ctx context.Context, src source) error {
 	return m.alone(func() error {
 		var held *os.File // the lock
-		defer func() { release(held) }()
+		defer func() { flock.Release(held) }()
 		state := machine{grace: cmp.Or(m.Grace, defaultGrace)}
 		timer := time.NewTimer(0)
 		defer timer.Stop()
@@ -113,7 +114,7 @@ func (m *Manager) locked(work func() error) error {
 		if err := m.lock(&held); err != nil {
 			return err
 		}
-		defer release(held)
+		defer flock.Release(held)
 		return work()
 	})
 }

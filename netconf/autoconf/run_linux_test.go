@@ -18,6 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -207,7 +208,7 @@ func TestRunWaitsForWhatIsMissing(t *testing.T) {
 func TestForeignFilesAreNotTouched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	files := []string{"10-x.conflist", net("a"), "20-y.conf", `{"cniVersion":"0.3.1","name":"y","type":"y"}`, "30-z.json", "{", "00-other.cilium_bak", net("c")}
+	files := []string{"10-x.conflist", net("a"), "20-y.conf", `{"cniVersion":"0.3.1","name":"y","type":"y"}`, "30-z.json", "{", "00-other.cilium_bak", net("c"), ".00-other.tmp-1", "half"}
 	put(t, dir, files...)
 	stamp := func() (s string) {
 		for i := 0; i < len(files); i += 2 {
@@ -450,7 +451,7 @@ func TestTakesOver(t *testing.T) {
 		if s := m.State(); !errors.Is(s.Degraded, ErrLocked) || src.watched.Load() != 0 {
 			t.Errorf("%+v", s)
 		}
-		release(first)
+		flock.Release(first)
 		time.Sleep(time.Second)
 		written(t, m, 1)
 		if _, err := lock("", m.Lock, ""); !errors.Is(err, ErrLocked) {
@@ -459,7 +460,7 @@ func TestTakesOver(t *testing.T) {
 	})
 	f, err := lock("", m.Lock, "")
 	nodetest.OK(t, err)
-	release(f)
+	flock.Release(f)
 }
 
 // When the system has lost events, everything is looked at.

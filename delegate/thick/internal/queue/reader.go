@@ -67,12 +67,8 @@ func (r *Reader) List(ctx context.Context) (names []string, odd, err error) {
 
 // Close gives the queue up: the next List of any Reader takes it.
 func (r *Reader) Close() {
-	if r.mark != nil {
-		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = flock.Unlock(int(r.mark.Fd()))
-		_ = r.mark.Close()
-		r.mark = nil
-	}
+	flock.Release(r.mark)
+	r.mark = nil
 }
 
 // claim makes r the Reader of the queue: it locks the mark and writes it. The caller
