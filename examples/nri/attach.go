@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -49,7 +50,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
 	late := p.until(at.by)
 	err := error(errEnds)
-	done := p.work.start(ctx, func(context.Context) {
+	done := p.start(func(context.Context) {
 		defer cancel(nil)
 		err = p.attach(ctx, s, namespace(s), func() error {
 			if !answer() {
@@ -58,7 +59,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 			return nil
 		})
 		if err != nil && !answer() {
-			p.log().WarnContext(ctx, "ADD abandoned after its timeout", slog.Any("err", failed("ADD", s, err)))
+			p.Logger.WarnContext(ctx, "ADD abandoned after its timeout", slog.Any("err", failed("ADD", s, err)))
 		}
 	})
 	select {
@@ -72,6 +73,31 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	}
 	<-done // soon
 	return err
+}
+
+// start runs do in the background with the context of Run, unless the plugin is ending. done is
+// closed when do has returned, or will not run.
+func (p *Plugin) start(do func(alive context.Context)) (done chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done = make(chan struct{})
+	if p.ending {
+		close(done)
+		return done
+	}
+	p.running.Go(func() {
+		defer close(done)
+		do(p.alive)
+	})
+	return done
+}
+
+// finish prevents new work, and waits for the work that runs.
+func (p *Plugin) finish() {
+	p.mu.Lock()
+	p.ending = true
+	p.mu.Unlock()
+	p.running.Wait()
 }
 
 // until returns a channel that receives at a time.
@@ -145,7 +171,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 	case errors.Is(err, lifecycle.ErrAdded):
 		return nil
 	case err != nil:
-		return aboutClaims(planned, err)
+		return multinet.About(planned, err)
 	}
 	networks, _ := status.Annotation(lifecycle.Record{State: scratch.Added, Attached: added}.Networks(nil))
 	o.log.InfoContext(ctx, "attached", who(podIn(s)), slog.String("networks", networks))
@@ -157,18 +183,18 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
 	p.pods.forget(s.GetId())
 	late := p.until(p.opened.Load().conf.answerBy(ctx))
-	done := p.work.start(ctx, func(alive context.Context) {
+	done := p.start(func(alive context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
 		defer cancel()
 		defer context.AfterFunc(alive, cancel)()
 		if err := p.detach(ctx, s.GetId(), s.GetUid(), namespace(s)); err != nil {
-			p.log().ErrorContext(ctx, "still attached", slog.Any("err", failed(op, s, err)))
+			p.Logger.ErrorContext(ctx, "still attached", slog.Any("err", failed(op, s, err)))
 		}
 	})
 	select {
 	case <-done: // or the plugin is stopping, and the next one detaches what is recorded
 	case <-late:
-		p.log().WarnContext(ctx, "DEL continues after the answer", who(podIn(s)))
+		p.Logger.WarnContext(ctx, "DEL continues after the answer", who(podIn(s)))
 	}
 }
 

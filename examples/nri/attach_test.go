@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // The annotation of a pod selects networks by name. Nothing is attached to pods on
@@ -50,21 +51,17 @@ func TestAnnotationSelectsNetworks(t *testing.T) {
 // namespace is. It is not taken for a pod on the host's network.
 func TestMissingNamespacesAreAnError(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		change func(s *api.PodSandbox)
-		want   string
-	}{
-		{"no Linux at all", func(s *api.PodSandbox) { s.Linux = nil }, "no namespaces"},
-		{"no namespaces", func(s *api.PodSandbox) { s.Linux.Namespaces = nil }, "no namespaces"},
-		{"no path, as of a pod with a user namespace", func(s *api.PodSandbox) { s.Linux.Namespaces[1].Path = "" }, "no path"},
+	for name, change := range map[string]func(s *api.PodSandbox){
+		"no Linux at all": func(s *api.PodSandbox) { s.Linux = nil },
+		"no namespaces":   func(s *api.PodSandbox) { s.Linux.Namespaces = nil },
+		"no path, as of a pod with a user namespace": func(s *api.PodSandbox) { s.Linux.Namespaces[1].Path = "" },
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, x, p := started(t)
 			s := n.sandbox("c1", "blue")
-			tt.change(s)
-			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
+			change(s)
+			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", "no path", "code 8")
 			n.stop(s)
 			p.nothingDone(x)
 		})
@@ -102,11 +99,11 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 	for networks, words := range map[string][]string{
 		"green":                       {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
 		"blue,green":                  {`"green"`, "code 7"},
-		"../blue":                     {networksAnnotation, "code 7"},
+		"../blue":                     {nad.NetworksAnnotation, "code 7"},
 		"blue@eth0":                   {"eth0", "code 7"},
 		"blue@net1,red@net1":          {"net1", "code 7"},
 		"blue@a/b":                    {"a/b", "code 7"},
-		"[{":                          {networksAnnotation, "code 6"},
+		"[{":                          {nad.NetworksAnnotation, "code 6"},
 		"absent":                      {`"absent"`, "code 7"},
 		`[{"name":"blue","mac":"x"}]`: {"mac", "code 7"},
 		`[{"name":"blue","mac":"02:00:00:00:00:01"}]`:    {`"blue"`, `"mac"`, "capabilities", "code 7"},
@@ -125,7 +122,7 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 	}
 	odd := n.sandbox("c1", "blue")
 	odd.Name = "web;IP=10.0.0.9"
-	nodetest.Says(t, n.run(odd), "K8S_POD_NAME", "more than one argument")
+	nodetest.Says(t, n.run(odd), "more than one argument")
 	bad := n.sandbox("c2", "blue")
 	bad.Id = "../c2"
 	nodetest.Says(t, n.run(bad), "code 4")
@@ -265,7 +262,7 @@ func TestAnswerAndRecordAgree(t *testing.T) {
 		}
 		cancel()
 	}
-	p.work.running.Wait()
+	p.running.Wait()
 	nodetest.Equal(t, "records", p.records(), attached)
 	nodetest.Equal(t, "alive", len(x.Live()), len(attached))
 	t.Logf("figures: %d of 100 attached in time", len(attached))
@@ -283,7 +280,7 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 	x.Plugins["b"] = late.during("ADD", delegatetest.HangOn("ADD", x.Plugins["b"]))
 	p := n.start(x, late.set)
 	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), errLate.Msg)
-	p.work.running.Wait() // for the ADD to end, and the undo to fail
+	p.running.Wait() // for the ADD to end, and the undo to fail
 	_, known := p.pods.get("c1")
 	nodetest.Equal(t, "the runtime has the pod", known, false)
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
@@ -406,7 +403,7 @@ func TestStopWaitsForUndo(t *testing.T) {
 	go func() { late <- time.Time{} }()
 	n.stop(s) // does not wait longer than it may
 	open()
-	p.work.running.Wait()
+	p.running.Wait()
 	p.nothingLeft(x)
 	nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 1) // that the pod is refused
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/examples/internal/daemon"
-	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -90,24 +88,4 @@ func (o *service) offered(ctx context.Context, name string) (n netconf.Network, 
 		err = o.life.Status(ctx, []netconf.Network{n})
 	}
 	return n, err
-}
-
-// aboutClaims returns err with the claims among as that it is about: the one whose plugin has
-// failed, or those that ask for an interface which they cannot have.
-func aboutClaims(as []delegate.Attachment, err error) error {
-	var failed *delegate.Error
-	var wrong *ifname.Error
-	about := ""
-	switch {
-	case errors.As(err, &failed):
-		about = failed.IfName
-	case errors.As(err, &wrong):
-		about = wrong.Name
-	}
-	for _, a := range slices.Backward(as) {
-		if o := nad.ParseOrigin(a.Origin); about != "" && a.IfName == about && o.Use == nad.Claimed {
-			err = fmt.Errorf("%v: %w", o.Claim, err)
-		}
-	}
-	return err
 }

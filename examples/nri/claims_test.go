@@ -309,7 +309,7 @@ func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 			o := c.prepared("s1", "uid-1", inline("b", ""))
 			nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), append([]string{`"shop/web" (c1)`}, words...)...)
 			c.reports(o, "Ready=False NetworkInterfaceNotReady", words[len(words)-2])
-			p.work.running.Wait()
+			p.running.Wait()
 			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
 			nodetest.Equal(t, "records", p.records(), nil)
 			nodetest.Equal(t, "running", c.running(), nil)

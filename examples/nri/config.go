@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -31,7 +30,7 @@ type Config struct {
 	StateDir string `json:"stateDir"` // records
 
 	// MaxSelections is how many networks a pod may select. Zero means 64.
-	MaxSelections maxSelections `json:"maxSelections"`
+	MaxSelections int `json:"maxSelections"`
 
 	// Margin is how long before its deadline the runtime receives the answer.
 	// Zero means 15 % of the runtime's timeout, but at least 300 ms.
@@ -74,19 +73,6 @@ type DRA struct {
 	AllowedTypes []string `json:"allowedTypes"`
 }
 
-// maxSelections is a number of networks.
-type maxSelections int
-
-// UnmarshalJSON accepts 1 to 1024.
-func (m *maxSelections) UnmarshalJSON(text []byte) error {
-	n := 0
-	if err := json.Unmarshal(text, &n); err != nil || n < 1 || n > 1024 {
-		return fmt.Errorf("maxSelections: %s is not a whole number from 1 to 1024", text)
-	}
-	*m = maxSelections(n)
-	return nil
-}
-
 // With returns c, changed by the keys of a JSON object. It fails if data is not a JSON
 // object or has unknown keys.
 func (c Config) With(text []byte) (Config, error) {
@@ -107,6 +93,9 @@ func (c Config) complete() (Config, error) {
 	errs := []error{api.CheckPluginIndex(c.Index), api.CheckPluginName(c.Name)}
 	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir),
 		daemon.NotNegative("margin", time.Duration(c.Margin)), daemon.NotNegative("sweep", time.Duration(c.Sweep)))
+	if c.MaxSelections < 0 || c.MaxSelections > 1024 {
+		errs = append(errs, fmt.Errorf("maxSelections: %d is not a whole number from 1 to 1024", c.MaxSelections))
+	}
 	var err error
 	c.StateDir, err = plugin.CheckStateDir(cmp.Or(c.StateDir, "/var/lib/cni/nri"))
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"reflect"
 	"slices"
@@ -30,7 +31,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 			Margin: multinet.Duration(time.Second), Sweep: multinet.Duration(2 * time.Minute), AttachRunning: true, KubeletDir: "/var/lib/kubelet",
 		},
 	} {
-		p := Plugin{Config: base}
+		p := Plugin{Config: base, Logger: slog.New(slog.DiscardHandler)}
 		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil || !reflect.DeepEqual(p.opened.Load().conf, want) {
 			t.Errorf("%s: %+v, %v", text, p.opened.Load(), err)
 		}
@@ -51,7 +52,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 		`{} {}`:                       "more than one",
 		`{`:                           "unexpected EOF",
 	} {
-		p := Plugin{Config: base}
+		p := Plugin{Config: base, Logger: slog.New(slog.DiscardHandler)}
 		_, err := p.Configure(t.Context(), text, "test", "1.0")
 		nodetest.Says(t, err, "nri: configuration: ", why)
 	}
@@ -71,7 +72,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 		driver + `,"networks":[{"network":"My_Net","exclusive":true,"attributes":{"speed":"fast"}},{"network":"shop/my.net","device":"other"}],"metadata":true,"cdiDir":"/c","allowedTypes":["a"]},"kubeconfig":"/k","kubeletDir":"/l","namespaceIsolation":true,"globalNamespaces":"a, b","allowedTypes":["bridge"]}`: "",
 		`{"nodeName":"node1","dra":{}}`:                            "",
 		`{"maxSelections":1024}`:                                   "",
-		`{"maxSelections":0}`:                                      "maxSelections: 0 is not a whole number from 1 to 1024",
+		`{"maxSelections":1025}`:                                   "maxSelections: 1025 is not a whole number from 1 to 1024",
 		`{"dra":{"allowedTypes":["a"]}}`:                           "dra: driver is missing",
 		`{"dra":{"cdiDir":"/c"}}`:                                  "dra: driver is missing",
 		`{"dra":{"metadata":true}}`:                                "dra: driver is missing",
@@ -102,7 +103,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 			nodetest.OK(t, errors.Join(os.Mkdir(c.KubeletDir+"/plugins_registry", 0o700), os.WriteFile(c.KubeletDir+"/plugins", nil, 0o600)))
 		},
 	} {
-		p := Plugin{Config: Config{StateDir: t.TempDir(), NodeName: "node1", KubeletDir: t.TempDir(), DRA: DRA{Driver: driverName}}}
+		p := Plugin{Logger: slog.New(slog.DiscardHandler), Config: Config{StateDir: t.TempDir(), NodeName: "node1", KubeletDir: t.TempDir(), DRA: DRA{Driver: driverName}}}
 		edit(&p.Config)
 		for range 2 {
 			_, err := p.Configure(t.Context(), "", "test", "1.0")

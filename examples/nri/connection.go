@@ -48,10 +48,11 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}()
 	ctx, stop := context.WithCancel(ctx)
+	p.alive, p.news = ctx, make(chan struct{}, 1)
 	var reconciler sync.WaitGroup
 	reconciler.Go(func() { p.reconcile(ctx) })
 	defer reconciler.Wait()
-	defer p.work.end(ctx)
+	defer p.finish()
 	defer stop()
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		err := p.serve(ctx, conf)
@@ -63,7 +64,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case errors.Is(err, errLost):
 			wait = firstWait // it was connected
 		}
-		p.log().WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
+		p.Logger.WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
 		daemon.Pause(ctx, wait)
 	}
 }
@@ -84,7 +85,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 		return err
 	}
 	options := []stub.Option{
-		stub.WithLogger(stubLogger{p.log()}),
+		stub.WithLogger(stubLogger{p.Logger}),
 		// If this plugin is late or lost, a runtime that supports this policy
 		// does not start the pod, and keeps the plugin.
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
@@ -105,7 +106,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 		return p.lost(err)
 	case <-ctx.Done():
 	}
-	p.work.end(ctx)
+	p.finish()
 	select {
 	case <-time.After(linger):
 	case <-served.Done():
@@ -123,12 +124,7 @@ func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
 
 // lost returns why a connection has ended. err is what the stub has returned.
 func (p *Plugin) lost(err error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.taken != nil:
-		return p.taken
-	case p.stage == stageListed || err == nil:
+	if err == nil || p.live() {
 		return errLost
 	}
 	return err

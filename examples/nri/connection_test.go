@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"log/syslog"
 	"net"
 	"os"
@@ -185,11 +186,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	nodetest.Come(t, arrived, "it attaches")
 	ended := make(chan struct{})
 	go func() { p.stop(); close(ended) }()
-	nodetest.Until(t, "it has been told to end", func() bool {
-		p.work.mu.Lock()
-		defer p.work.mu.Unlock()
-		return p.work.alive != nil && p.work.alive.Err() != nil
-	})
+	nodetest.Until(t, "it has been told to end", func() bool { return p.alive.Err() != nil })
 	open()
 	nodetest.Come(t, ended, "it has ended")
 	nodetest.Equal(t, "reconciled", reconciled.Load(), true)
@@ -250,13 +247,13 @@ func TestRunWithBadConfiguration(t *testing.T) {
 	n.write(`{`, "broken.json")
 	n.write(`{"socket":"`+n.file("none")+`"}`, "good.json")
 	for _, file := range []string{"bad.json", "broken.json", "absent.json"} {
-		if err := run(t.Context(), n.file(file), (&Plugin{}).log()); err == nil {
+		if err := run(t.Context(), n.file(file), slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	nodetest.OK(t, run(ctx, n.file("good.json"), (&Plugin{}).log()))
+	nodetest.OK(t, run(ctx, n.file("good.json"), slog.New(slog.DiscardHandler)))
 }
 
 // A runtime that launches plugins discards their stderr. The log then goes to the

@@ -15,21 +15,16 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-const (
-	// networksAnnotation is the annotation that selects a pod's networks.
-	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
-
-	// podInterface is the interface that the runtime's CNI plugin has made.
-	podInterface = "eth0"
-)
+// podInterface is the interface that the runtime's CNI plugin has made.
+const podInterface = "eth0"
 
 var errRoute = errors.New("default-route is not supported")
 
 // selections returns the networks that a pod selects.
 func (o *service) selections(s *api.PodSandbox) ([]netconf.Selection, error) {
-	all, err := netconf.ParseSelectionN(s.GetAnnotations()[networksAnnotation], int(o.conf.MaxSelections))
+	all, err := netconf.ParseSelectionN(s.GetAnnotations()[nad.NetworksAnnotation], o.conf.MaxSelections)
 	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", networksAnnotation, err)
+		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
 	}
 	return all, nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // requestTimeout is the runtime's, for all tests. It is long, because the
@@ -124,7 +125,7 @@ func (n *node) sandbox(id, networks string) *api.PodSandbox {
 		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/x"}, {Type: "network", Path: n.file("netns", id)}}},
 	}
 	if networks != "" {
-		s.Annotations = map[string]string{networksAnnotation: networks}
+		s.Annotations = map[string]string{nad.NetworksAnnotation: networks}
 	}
 	return s
 }
@@ -291,6 +292,7 @@ func started(t *testing.T) (*node, *delegatetest.Exec, *process) {
 func (n *node) configured(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 	n.t.Helper()
 	p := n.plugin(x, edit...)
+	p.alive = n.t.Context()
 	_, err := p.Configure(n.t.Context(), "", "test", "1.0")
 	nodetest.OK(n.t, err)
 	return p
@@ -341,10 +343,8 @@ func (p *process) pass(want func(Pass) bool) Pass {
 
 // kick has the plugin reconcile, as its sweep does.
 func (p *process) kick() {
-	p.Plugin.mu.Lock()
-	defer p.Plugin.mu.Unlock()
 	select {
-	case p.newsLocked() <- struct{}{}:
+	case p.news <- struct{}{}:
 	default:
 	}
 }

@@ -25,10 +25,9 @@ import (
 )
 
 var (
-	errHost   = errors.New("the pod is on the host's network, to which nothing is attached")
-	errNoList = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is", "it lists no namespaces")
-	errNoPath = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
-		"it lists one with no path: for a pod with a user namespace, the runtime may make it after the event")
+	errHost    = errors.New("the pod is on the host's network, to which nothing is attached")
+	errNoNetNS = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
+		"it lists none, or one with no path: for a pod with a user namespace, the runtime may make it after the event")
 )
 
 // A Plugin answers the events of one runtime. Its fields must not change while it runs.
@@ -40,8 +39,8 @@ type Plugin struct {
 	Launched bool
 
 	Exec   invoke.Exec
-	Env    []string     // of the CNI plugins
-	Logger *slog.Logger // nil discards the log
+	Env    []string // of the CNI plugins
+	Logger *slog.Logger
 
 	// InterfaceNames is [lifecycle.Manager.InterfaceNames].
 	InterfaceNames func(netns string) ([]string, error)
@@ -55,13 +54,15 @@ type Plugin struct {
 
 	opened  atomic.Pointer[service] // nil before the first Configure
 	pods    pods
-	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
 
-	mu    sync.Mutex    // guards the fields below
-	news  chan struct{} // of a Synchronize
-	stage stage         // of this connection
-	taken error         // why Run must end: another plugin has the state directory
+	alive   context.Context //nolint:containedctx // of Run
+	news    chan struct{}   // of a Synchronize
+	running sync.WaitGroup  // work for requests
+
+	mu     sync.Mutex // guards the fields below
+	stage  stage      // of this connection
+	ending bool       // no work for requests is started any more
 }
 
 // A stage is how far a connection to the runtime has come.
@@ -103,16 +104,11 @@ func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (
 			p.opened.Store(o)
 		}
 	}
-	if errors.Is(err, errTaken) {
-		p.mu.Lock()
-		p.taken = err
-		p.mu.Unlock()
-	}
 	if err != nil {
-		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // before the runtime kills a launched plugin
+		p.Logger.ErrorContext(ctx, "not started", slog.Any("err", err)) // before the runtime kills a launched plugin
 		return 0, err
 	}
-	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
+	p.Logger.InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
 	return 0, nil // all events that p has methods for
 }
 
@@ -138,11 +134,9 @@ func (p *Plugin) settle(text string) (conf Config, err error) {
 // because no pod can be started meanwhile.
 func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	p.pods.list(sandboxes)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stage = stageListed
+	p.reach(stageListed)
 	select {
-	case p.newsLocked() <- struct{}{}:
+	case p.news <- struct{}{}:
 	default: // the reconciler is due already
 	}
 	return nil, nil
@@ -161,10 +155,8 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	case err != nil:
 	case !asks:
 		return nil
-	case len(s.GetLinux().GetNamespaces()) == 0:
-		err = errNoList
 	case namespace(s) == "":
-		err = errNoPath
+		err = errNoNetNS
 	default:
 		p.pods.learn(s)
 		err = p.attachInTime(ctx, s)
@@ -173,7 +165,7 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	o.driver.Attached(s.GetUid(), err)
 	if err != nil {
 		err = failed("RunPodSandbox", s, err)
-		p.log().ErrorContext(ctx, "refused", slog.Any("err", err))
+		p.Logger.ErrorContext(ctx, "refused", slog.Any("err", err))
 	}
 	return err
 }
@@ -190,18 +182,4 @@ func (p *Plugin) StopPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 func (p *Plugin) RemovePodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	p.detachInTime(ctx, "RemovePodSandbox", s)
 	return nil
-}
-
-func (p *Plugin) newsLocked() chan struct{} {
-	if p.news == nil {
-		p.news = make(chan struct{}, 1)
-	}
-	return p.news
-}
-
-func (p *Plugin) log() *slog.Logger {
-	if p.Logger != nil {
-		return p.Logger
-	}
-	return slog.New(slog.DiscardHandler)
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -138,17 +137,11 @@ func who(pod nad.Pod) slog.Attr {
 
 // cniArgs returns CNI_ARGS that name the pod, as container runtimes set them.
 func cniArgs(s *api.PodSandbox) (string, error) {
-	args := []string{"IgnoreUnknown=1"}
-	for _, a := range [][2]string{
-		{"K8S_POD_NAMESPACE", s.GetNamespace()},
-		{"K8S_POD_NAME", s.GetName()},
-		{"K8S_POD_INFRA_CONTAINER_ID", s.GetId()},
-		{"K8S_POD_UID", s.GetUid()},
-	} {
-		if strings.ContainsAny(a[1], ";=") {
-			return "", fmt.Errorf("%s: %q would be more than one argument", a[0], a[1])
-		}
-		args = append(args, a[0]+"="+a[1])
+	pod := podIn(s)
+	args := "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + pod.Namespace + ";K8S_POD_NAME=" + pod.Name +
+		";K8S_POD_INFRA_CONTAINER_ID=" + pod.Container + ";K8S_POD_UID=" + pod.UID
+	if nad.PodOf(args) != pod {
+		return "", fmt.Errorf("pod %q (%s): a name or an ID would be more than one argument", pod, pod.Container)
 	}
-	return strings.Join(args, ";"), nil
+	return args, nil
 }

@@ -9,9 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -43,16 +46,13 @@ func (p Pass) Notable() bool {
 // reconcile makes a pass after each Synchronize, and from time to time, until ctx ends. It
 // makes up for lost events.
 func (p *Plugin) reconcile(ctx context.Context) {
-	p.mu.Lock()
-	news := p.newsLocked()
-	p.mu.Unlock()
 	var sweep <-chan time.Time
 	for {
 		synchronized := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-news:
+		case <-p.news:
 			synchronized = true
 		case <-sweep:
 		}
@@ -87,7 +87,7 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 				o.log.ErrorContext(ctx, "reading records failed", slog.Any("err", err))
 			}
 		case r.Key == key(id): // not of another program
-			recorded[id] = podOf(r)
+			recorded[id] = multinet.PodOf(r)
 			// The pod is looked up after its record was read, because events change it before
 			// its record.
 			if known, _ := p.pods.get(id); known.state != starting && r.State == scratch.Planned && !r.NetNSGone() {
@@ -121,14 +121,6 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	return pass
 }
 
-// podOf returns the pod in the CNI_ARGS of a record, or the zero Pod.
-func podOf(r lifecycle.Record) nad.Pod {
-	if len(r.Attached) == 0 {
-		return nad.Pod{}
-	}
-	return nad.PodOf(r.Attached[0].Args)
-}
-
 // lacking reports whether a pod without a record, which the runtime has listed, runs without
 // the networks that it selects or has claims for.
 func (o *service) lacking(ctx context.Context, known pod) bool {
@@ -145,37 +137,34 @@ func (o *service) lacking(ctx context.Context, known pod) bool {
 // attachAll attaches pods, a few at once. If the connection to the runtime is lost, it leaves
 // the rest, because they may have gone.
 func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
-	var (
-		all  sync.WaitGroup
-		free = make(chan struct{}, workers)
-		mu   sync.Mutex // guards pass
-	)
+	var all errgroup.Group
+	all.SetLimit(workers)
+	var mu sync.Mutex // guards pass
 	for _, j := range jobs {
-		free <- struct{}{}
-		if !p.live() {
-			break
-		}
-		all.Go(func() {
-			defer func() { <-free }()
+		all.Go(func() error {
+			if !p.live() {
+				return nil
+			}
 			ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
 			defer cancel()
 			err := p.attach(ctx, j.sandbox, j.netns, func() error { return nil })
 			mu.Lock()
 			defer mu.Unlock()
 			if errors.Is(err, errGone) { // an event came first
-				return
+				return nil
 			}
 			p.pods.tried(j.sandbox.GetId(), err)
 			p.opened.Load().driver.Attached(j.sandbox.GetUid(), err)
 			if err == nil {
 				pass.Attached++
-				return
+				return nil
 			}
 			pass.Failed++
-			p.log().ErrorContext(ctx, "reconciling", who(podIn(j.sandbox)), slog.Any("err", err))
+			p.Logger.ErrorContext(ctx, "reconciling", who(podIn(j.sandbox)), slog.Any("err", err))
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait()
 }
 
 // sweep detaches stale attachments, those of the pods in pods among them: of pods that the

@@ -54,7 +54,7 @@ func (p *Plugin) open(ctx context.Context, conf Config) (*service, error) {
 		}
 		return nil, err
 	}
-	o := &service{conf: conf, log: p.log(), held: held, life: &lifecycle.Manager{
+	o := &service{conf: conf, log: p.Logger, held: held, life: &lifecycle.Manager{
 		Dir:            conf.StateDir,
 		InterfaceNames: p.InterfaceNames,
 		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},

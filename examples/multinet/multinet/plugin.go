@@ -123,13 +123,13 @@ func (c *config) add(ctx context.Context) error {
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod, added)
 		},
 	})
-	return aboutAttachments(plan, err)
+	return About(plan, err)
 }
 
-// aboutAttachments returns err with the claims and definitions of the attachments that it is
+// About returns err with the claims and definitions of the attachments that it is
 // about: the one whose plugin has failed, or those that ask for an interface which they cannot
 // have. The names of their networks may be others.
-func aboutAttachments(as []delegate.Attachment, err error) error {
+func About(as []delegate.Attachment, err error) error {
 	ifName := ""
 	if failed := (*delegate.Error)(nil); errors.As(err, &failed) {
 		ifName = failed.IfName
