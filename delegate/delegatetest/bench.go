@@ -51,15 +51,9 @@ type bench struct {
 
 	mu     sync.Mutex // protects the following
 	script func(int, Call, Plugin) Plugin
-	wrong  []int    // indices of the calls that went wrong
-	given  []net.IP // addresses that delegates gave
-	spaces map[string]space
-}
-
-// A space is the network namespace of a container.
-type space struct {
-	path   string
-	remove func()
+	wrong  []int             // indices of the calls that went wrong
+	given  []net.IP          // addresses that delegates gave
+	spaces map[string]string // the network namespace of each container
 }
 
 func (b *bench) start(ctx context.Context) error {
@@ -103,9 +97,10 @@ func (b *bench) start(ctx context.Context) error {
 		}
 		b.exec.Plugins[typ] = b.noting(fake)
 	}
-	h, err := b.plugin.serve(ctx, b.exec, b.dir)
-	if err == nil {
-		b.host = h
+	var err error
+	b.host, err = b.plugin.serve(ctx, b.exec, b.dir)
+	if b.host.stop != nil {
+		b.suite.atEnd(b.host.stop)
 	}
 	return err
 }
@@ -219,18 +214,18 @@ func (b *bench) netns(containerID string) (string, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n, ok := b.spaces[containerID]
-	if !ok {
-		var err error
-		if n.path, n.remove, err = b.suite.conf.NetNS(b.dir, containerID); err != nil {
-			return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
-		}
-		if b.spaces == nil {
-			b.spaces = make(map[string]space)
-		}
-		b.spaces[containerID] = n
+	if path, ok := b.spaces[containerID]; ok {
+		return path, nil
 	}
-	return n.path, nil
+	path, remove, err := b.suite.conf.NetNS(b.dir, containerID)
+	if err != nil {
+		return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
+	}
+	if remove != nil {
+		b.suite.atEnd(remove)
+	}
+	b.spaces[containerID] = path
+	return path, nil
 }
 
 // none, as the value of a variable, leaves the variable out.
@@ -268,7 +263,7 @@ func (b *bench) later(command string, added Outcome) Call {
 
 // fault makes the k-th of the coming calls of command go wrong, or each of them
 // when k is every.
-func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
+func (b *bench) fault(command string, k int, wrong func(command string, p Plugin) Plugin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	count := 0
@@ -276,7 +271,7 @@ func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 		if c.Command == command {
 			if count++; count == k || k == every {
 				b.wrong = append(b.wrong, n-1)
-				return wrong(p)
+				return wrong("", p)
 			}
 		}
 		return p
@@ -294,8 +289,10 @@ func (s *suite) fatal() int {
 	return 1
 }
 
-// failing makes p fail with an error object.
-func failing(p Plugin) Plugin { return FailOn("", failure, "the delegate fails", p) }
+// failing returns p, except that command fails with an error object.
+func failing(command string, p Plugin) Plugin {
+	return FailOn(command, failure, "the delegate fails", p)
+}
 
 // calls returns the calls of command.
 func (b *bench) calls(command string) []Call {

@@ -16,8 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -132,12 +130,8 @@ func TestFlawsOfAMainAreFound(t *testing.T) {
 			if name != "absent" {
 				path = executable(t, name)
 			}
-			r := newRecorder(t.Context())
-			delegatetest.Conform(r, binary(path), conf)
-			if diff := gocmp.Diff(want, *r.failed, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-			}
-			nodetest.Equal(t, "what to do about errors without a version", strings.Contains(strings.Join(*r.said, "\n"), "skel.PluginMainFuncsWithError"), slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name))
+			r := check(t, binary(path), conf, want...)
+			nodetest.Equal(t, "what to do about errors without a version", strings.Contains(r.text(), "skel.PluginMainFuncsWithError"), slices.Contains([]string{"meta-skel", "meta-deaf", "echo"}, name))
 		})
 	}
 }

@@ -84,7 +84,7 @@ func checkVersions(ctx context.Context, s *suite) error {
 
 // undone checks that an ADD fails and leaves nothing when any of its delegates
 // goes wrong. With idle delegates it may succeed, unless all go wrong.
-func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
+func undone(wrong func(command string, p Plugin) Plugin) func(context.Context, *suite) error {
 	try := func(ctx context.Context, s *suite, k, n int) error {
 		return onNew(func(ctx context.Context, b *bench, _ Outcome) error {
 			what := which(k, n)

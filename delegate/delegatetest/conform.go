@@ -30,7 +30,7 @@ type host struct {
 	path string // CNI_PATH
 	real bool   // the plugin and its delegates are processes
 	run  func(context.Context, Call) Outcome
-	stop func()
+	stop func() // or nil
 }
 
 // A Config says how [Conform] uses a plugin.

@@ -20,7 +20,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -34,6 +33,15 @@ var (
 )
 
 var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one", "two"}}
+
+// check fails t unless exactly these checks find a fault of p.
+func check(t *testing.T, p delegatetest.Target, conf delegatetest.Config, failed ...string) recorder {
+	t.Helper()
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, p, conf)
+	nodetest.Equal(t, "failed, of "+r.text(), *r.failed, failed, cmpopts.SortSlices(strings.Compare))
+	return r
+}
 
 func TestConformPassesARightPlugin(t *testing.T) {
 	t.Parallel()
@@ -79,11 +87,7 @@ func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 			}
 			t.Run(of.name+"/"+flaw, func(t *testing.T) {
 				t.Parallel()
-				r := newRecorder(t.Context())
-				delegatetest.Conform(r, newMeta(flaw).program(), of.conf)
-				if diff := cmp.Diff(sorted(fails), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
-					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-				}
+				r := check(t, newMeta(flaw).program(), of.conf, fails...)
 				nodetest.Equal(t, "skipped", *r.skipped, []string{"stderr"})
 			})
 		}
@@ -151,11 +155,7 @@ func TestDelegatesThatDoNotRunAreFindings(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Delegates = []string{"one", "two", "three"}
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, newMeta().program(), conf)
-	if diff := cmp.Diff([]string{"add", "check", "gc", "gc-error", "status"}, *r.failed); diff != "" {
-		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-	}
+	check(t, newMeta().program(), conf, "add", "check", "gc", "gc-error", "status")
 }
 
 func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
@@ -176,13 +176,9 @@ func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 			t.Parallel()
 			conf := metaConfig
 			conf.Skip = tt.skip
-			r := newRecorder(t.Context())
 			p := newMeta().plugin()
 			p.Versions = version.PluginSupports(tt.versions...)
-			delegatetest.Conform(r, delegatetest.Program(p.Execute), conf)
-			if diff := cmp.Diff(tt.failed, *r.failed, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-			}
+			r := check(t, delegatetest.Program(p.Execute), conf, tt.failed...)
 			nodetest.Equal(t, "skipped", *r.skipped, tt.skipped)
 		})
 	}
@@ -211,19 +207,11 @@ func TestAnAddThatFailsIsOneFinding(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, newMeta().program(), conf)
-	if diff := cmp.Diff([]string{"add"}, *r.failed); diff != "" {
-		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-	}
+	r := check(t, newMeta().program(), conf, "add")
 	ran := []string{"version", "add", "add-broken", "error", "error-version", "del-unknown", "del-failed", "status"}
 	nodetest.Equal(t, "skipped", slices.Concat(ran, *r.skipped), names(), cmpopts.SortSlices(strings.Compare))
-	if n := strings.Count(strings.Join(*r.said, "\n"), "no free device"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, strings.Join(*r.said, "\n"))
-	}
-	if n := strings.Count(strings.Join(*r.said, "\n"), "the first ADD has failed"); n != len(*r.skipped) {
-		t.Errorf("%d of %d say why they are skipped:\n%s", n, len(*r.skipped), strings.Join(*r.said, "\n"))
-	}
+	nodetest.Equal(t, "times that the cause is told", strings.Count(r.text(), "no free device"), 1)
+	nodetest.Equal(t, "checks that say why they are skipped", strings.Count(r.text(), "the first ADD has failed"), len(*r.skipped))
 }
 
 func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
@@ -240,16 +228,10 @@ func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
 			return err
 		},
 	}
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program(alone.Execute), delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
-	if len(*r.failed) > 0 {
-		t.Errorf("failed %q:\n%s", *r.failed, strings.Join(*r.said, "\n"))
-	}
-	if diff := cmp.Diff(slices.Concat([]string{"request", "environment", "stderr"}, anyUndo, []string{
+	r := check(t, delegatetest.Program(alone.Execute), delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
+	nodetest.Equal(t, "skipped", *r.skipped, slices.Concat([]string{"request", "environment", "stderr"}, anyUndo, []string{
 		"code", "del-failed", "del-error", "del-retry", "check-error", "gc-error", "status-error",
-	}), *r.skipped); diff != "" {
-		t.Errorf("skipped (-want +got):\n%s", diff)
-	}
+	}))
 }
 
 // ip is an address that Conform's own fakes do not give.
@@ -263,12 +245,9 @@ func TestFakesReplaceTheResultOfADelegate(t *testing.T) {
 		"one": delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip, Gateway: net.IPv4(10, 1, 2, 1)}}}),
 		"two": delegatetest.Result(nil),
 	}
-	delegatetest.Conform(t, newMeta().program(), conf)
-
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, newMeta("prints an empty result").program(), conf)
-	if diff := cmp.Diff([]string{"result", "versions", "chain"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
-		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+	check(t, newMeta().program(), conf)
+	if r := check(t, newMeta("prints an empty result").program(), conf, "result", "versions", "chain"); !strings.Contains(r.text(), "10.1.2.3") {
+		t.Errorf("said %s", r.text())
 	}
 }
 
@@ -322,18 +301,15 @@ func TestConformIsSkippedWhereThereAreNoNamespaces(t *testing.T) {
 	conf.NetNS = func(string, string) (string, func(), error) {
 		return "", nil, fmt.Errorf("%w: no rights", errors.ErrUnsupported)
 	}
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, newMeta().program(), conf)
-	if diff := cmp.Diff([]string{""}, *r.skipped); diff != "" || len(*r.failed) > 0 || !strings.Contains(strings.Join(*r.said, ""), "no rights") {
-		t.Errorf("skipped %q, failed %q, said %q", *r.skipped, *r.failed, *r.said)
+	r := check(t, newMeta().program(), conf)
+	if !slices.Equal(*r.skipped, []string{""}) || !strings.Contains(r.text(), "no rights") {
+		t.Errorf("skipped %q, said %s", *r.skipped, r.text())
 	}
 }
 
 func TestFindingsShowWhatDelegatesReceived(t *testing.T) {
 	t.Parallel()
-	r := newRecorder(t.Context())
-	delegatetest.Conform(r, newMeta("drops keys").program(), metaConfig)
-	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
+	if said := check(t, newMeta("drops keys").program(), metaConfig, "request").text(); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
 		t.Errorf("said %s", said)
 	}
 }
@@ -351,7 +327,7 @@ func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
 
 	flat = newRecorder(t.Context()).flatT
 	delegatetest.Conform(flat, newMeta().program(), metaConfig)
-	nodetest.Equal(t, strings.Join(*flat.said, "\n"), *flat.failed, nil)
+	nodetest.Equal(t, flat.text(), *flat.failed, nil)
 }
 
 func TestFailuresSayWhyAndWhere(t *testing.T) {

@@ -2,6 +2,7 @@ package delegatetest_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -182,7 +183,7 @@ func (m *meta) add() error {
 		if err == nil && bad != nil && m.has("forgets what printed garbage") {
 			return bad
 		}
-		if err = cmpErr(err, bad); err != nil {
+		if err = cmp.Or(err, bad); err != nil {
 			if i > 0 && m.has("attaches what it can") {
 				continue
 			}
@@ -205,7 +206,7 @@ func (m *meta) addFirst() error {
 	for i, d := range m.conf.Delegates {
 		out, err := m.run("ADD", i, nil)
 		out, bad := m.result(out)
-		if last = cmpErr(err, bad); last == nil {
+		if last = cmp.Or(err, bad); last == nil {
 			return m.done(metaRecord{[]json.RawMessage{d}, []json.RawMessage{out}})
 		}
 		if !m.has("undoes nothing") {
@@ -231,15 +232,6 @@ func (m *meta) done(record metaRecord) error {
 		return err
 	}
 	return m.print(record.Results[0])
-}
-
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (m *meta) fail(err error) error {
@@ -563,6 +555,9 @@ func (t flatT) Errorf(format string, args ...any) {
 	*t.failed = append(*t.failed, t.name)
 	*t.said = append(*t.said, fmt.Sprintf(format, args...))
 }
+
+// text is all that was said.
+func (t flatT) text() string { return strings.Join(*t.said, "\n") }
 
 // A recorder is a flatT with subtests.
 type recorder struct{ flatT }

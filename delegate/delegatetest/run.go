@@ -138,6 +138,5 @@ func (p Program) serve(_ context.Context, x *Exec, _ string) (host, error) {
 	return host{
 		path: "/delegatetest",
 		run:  func(ctx context.Context, c Call) Outcome { return RunPlugin(ctx, p, x, c) },
-		stop: func() {},
 	}, nil
 }

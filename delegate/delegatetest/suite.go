@@ -18,7 +18,7 @@ type suite struct {
 	supported Outcome  // of VERSION
 	tried     bool     // whether ADD has been tried
 	broken    bool     // whether that failed
-	open      []*bench
+	ends      []func() // what ends what the checks have opened
 }
 
 // newSuite asks for the plugin's versions.
@@ -83,18 +83,15 @@ func (s *suite) prepare(ctx context.Context) error {
 // types are those of all fakes.
 func (s *suite) types() []string { return slices.Concat(s.conf.Delegates, s.conf.Idle) }
 
+// atEnd has end called when the check ends, before what was opened earlier is ended.
+func (s *suite) atEnd(end func()) { s.ends = append(s.ends, end) }
+
 // clear ends what the checks have opened.
 func (s *suite) clear() {
-	for _, b := range s.open {
-		b.host.stop()
-		for _, n := range b.spaces {
-			if n.remove != nil {
-				n.remove()
-			}
-		}
-		_ = os.RemoveAll(b.dir) // it is temporary
+	for _, end := range slices.Backward(s.ends) {
+		end()
 	}
-	s.open = nil
+	s.ends = nil
 }
 
 // bench returns a host on which nothing has been attached.
@@ -103,8 +100,8 @@ func (s *suite) bench(ctx context.Context) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{suite: s, dir: dir, version: s.version, host: host{stop: func() {}}}
-	s.open = append(s.open, b)
+	s.atEnd(func() { _ = os.RemoveAll(dir) }) // it is temporary
+	b := &bench{suite: s, dir: dir, version: s.version, spaces: make(map[string]string)}
 	if err := b.start(ctx); err != nil {
 		return nil, err
 	}

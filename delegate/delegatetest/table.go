@@ -1,9 +1,6 @@
 package delegatetest
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
 // A Check is one thing that [Conform] checks.
 type Check struct {
@@ -17,9 +14,6 @@ type Check struct {
 
 	do func(context.Context, *suite) error // returns what the plugin does wrong
 }
-
-// Checks returns all checks, in the order in which Conform makes them.
-func Checks() []Check { return slices.Concat(addChecks(), errorChecks(), delChecks(), otherChecks()) }
 
 const (
 	versionSelection = "Section 1: Network configuration format / Version considerations"
@@ -40,7 +34,8 @@ const (
 	recordGuarantee  = "metacni, package lifecycle: DEL removes what the record of the ADD names"
 )
 
-func addChecks() []Check {
+// Checks returns all checks, in the order in which Conform makes them.
+func Checks() []Check {
 	return []Check{
 		{
 			"version", "VERSION prints the supported versions",
@@ -85,30 +80,24 @@ func addChecks() []Check {
 		}, {
 			"undo-killed", "an ADD whose delegate is killed fails and leaves nothing",
 			"A delegate that is killed, when memory is short or its time is up, may have allocated an address before. Nobody releases it.",
-			procedure, undone(func(p Plugin) Plugin { return KillOn("", p) }),
+			procedure, undone(KillOn),
 		}, {
 			"undo-garbage", "an ADD whose delegate prints no JSON fails and leaves nothing",
 			"The delegate has attached its interface, whatever it printed. Interface and address stay behind.",
-			procedure, undone(func(p Plugin) Plugin { return GarbageOn("", p) }),
+			procedure, undone(GarbageOn),
 		}, {
 			"undo-silence", "an ADD whose delegate prints nothing fails and leaves nothing",
 			"The delegate has attached its interface. If the plugin takes silence for success, the pod starts without an address; if it does not undo, the address stays behind.",
-			procedure, undone(func(p Plugin) Plugin { return silentOn("", p) }),
+			procedure, undone(silentOn),
 		}, {
 			"undo-two-documents", "an ADD whose delegate prints two documents fails and leaves nothing",
 			"The plugin cannot know which document is the result. A wrong guess reports an address that the pod does not have.",
-			procedure, undone(func(p Plugin) Plugin { return twiceOn("", p) }),
+			procedure, undone(twiceOn),
 		}, {
 			"add-broken", "an ADD with a broken configuration fails cleanly, or prints a result",
 			"After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",
 			errorProtocol, checkAddBroken,
-		},
-	}
-}
-
-func errorChecks() []Check {
-	return []Check{
-		{
+		}, {
 			"error", "a failure is reported as one JSON object with code and msg",
 			"The runtime shows operators this object and nothing else. Without it they read \"netplugin failed with no error message\".",
 			errorResult, checkError,
@@ -120,13 +109,7 @@ func errorChecks() []Check {
 			"code", "the plugin fails with its delegate's error code",
 			"Code 11 means \"try again later\", code 7 means \"mend the configuration\". With another code the runtime, and whoever reads its log, does the wrong thing.",
 			procedure, checkCode,
-		},
-	}
-}
-
-func delChecks() []Check {
-	return []Check{
-		{
+		}, {
 			"del", "DEL removes what ADD attached",
 			"Interfaces, addresses and firewall rules of pods that are gone pile up on the node.",
 			delOperation, onAttached(checkDel),
@@ -158,13 +141,7 @@ func delChecks() []Check {
 			"del-retry", "a repeated DEL removes the rest",
 			"A delegate that failed once, for example because its daemon was restarting, is not asked again: its interface and address stay on the node.",
 			delOperation, onEach("DEL", checkDelRetry),
-		},
-	}
-}
-
-func otherChecks() []Check {
-	return []Check{
-		{
+		}, {
 			"check", "CHECK runs every delegate's CHECK, with prevResult",
 			"A pod whose network is broken is reported as healthy.",
 			checkOperation, onAttached(checkCheck, "CHECK"),

@@ -84,7 +84,7 @@ func types(text json.RawMessage) []string {
 // results returns the fakes that -fake describes.
 func (o *options) results() (map[string]delegatetest.Plugin, error) {
 	fakes := make(map[string]delegatetest.Plugin)
-	for typ, file := range o.fakes.values() {
+	for typ, file := range o.fakes {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err

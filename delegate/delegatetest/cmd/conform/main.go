@@ -41,9 +41,9 @@ type options struct {
 	files     string
 	delegates string
 	idle      string
-	fakes     pairs
-	env       pairs
-	skip      pairs
+	fakes     map[string]string // files, by type
+	env       []string
+	skip      map[string]string // reasons, by check
 	netns     bool
 	timeout   time.Duration
 	output    string
@@ -61,16 +61,16 @@ Flags:
 `
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{}
+	o := &options{fakes: make(map[string]string), skip: make(map[string]string)}
 	f := flag.NewFlagSet("conform", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.conf, "conf", "", "`file` with the plugin's configuration: one JSON object, or a network configuration list that has one of the plugin's type. In it, {dir} stands for an empty directory that each check gets. Default: an object with the type only")
 	f.StringVar(&o.files, "files", "", "copy the files in this `directory` to {dir} before each check, with {dir} replaced in them")
 	f.StringVar(&o.delegates, "delegates", "", "`types` of the plugins that must run in an ADD, separated by commas; \"-\" means none. Default: each \"type\" in the configuration below the plugin's own, but not those inside a delegate")
 	f.StringVar(&o.idle, "idle", "", "`types` of more plugins to delegate to, which need not run in an ADD: a plugin that tries alternatives has the first in -delegates and the rest here")
-	f.Var(&o.fakes, "fake", "`type=file`: what the delegate of this type prints in ADD, a CNI result. Default: an address of 192.0.2.0/24 without a gateway")
-	f.Var(&o.env, "env", "`name=value` in the environment of the plugin. It has PATH, and no other of this process's variables")
-	f.Var(&o.skip, "skip", "`check=reason`: do not make this check")
+	f.Func("fake", "`type=file`: what the delegate of this type prints in ADD, a CNI result. Default: an address of 192.0.2.0/24 without a gateway", pair(func(typ, file string) { o.fakes[typ] = file }))
+	f.Func("env", "`name=value` in the environment of the plugin. It has PATH, and no other of this process's variables", pair(func(name, value string) { o.env = append(o.env, name+"="+value) }))
+	f.Func("skip", "`check=reason`: do not make this check", pair(func(check, reason string) { o.skip[check] = reason }))
 	f.BoolVar(&o.netns, "netns", false, "make a network namespace for each container: for plugins that look into it. Needs root. Without, CNI_NETNS is a path at which there is nothing")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long the plugin may take for one command")
 	f.StringVar(&o.output, "o", "table", "`format` of the output: table or json")
@@ -101,27 +101,16 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 // errUsage is an error that package flag has reported.
 var errUsage = errors.New("usage")
 
-// pairs is a flag that may be repeated, such as -env.
-type pairs []string
-
-func (p *pairs) String() string { return strings.Join(*p, " ") }
-
-// Set adds a pair.
-func (p *pairs) Set(pair string) error {
-	if key, _, ok := strings.Cut(pair, "="); !ok || key == "" {
-		return errors.New("want NAME=VALUE")
+// pair returns what a flag such as -env, which may be repeated, does with its value.
+func pair(set func(key, value string)) func(string) error {
+	return func(arg string) error {
+		key, value, ok := strings.Cut(arg, "=")
+		if !ok || key == "" {
+			return errors.New("want NAME=VALUE")
+		}
+		set(key, value)
+		return nil
 	}
-	*p = append(*p, pair)
-	return nil
-}
-
-func (p pairs) values() map[string]string {
-	all := make(map[string]string)
-	for _, pair := range p {
-		key, value, _ := strings.Cut(pair, "=")
-		all[key] = value
-	}
-	return all
 }
 
 // Exit statuses.
@@ -179,7 +168,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 
 // config is what the flags say, for delegatetest.
 func (o *options) config() (delegatetest.Config, error) {
-	conf := delegatetest.Config{Timeout: o.timeout, Skip: o.skip.values()}
+	conf := delegatetest.Config{Timeout: o.timeout, Skip: o.skip}
 	text, err := o.object()
 	if err != nil {
 		return conf, err
