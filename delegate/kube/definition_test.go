@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/metacni/metacni/internal/kubetest"
@@ -28,10 +27,7 @@ func TestDefinitionsComeOutOfTheViewWithoutARequest(t *testing.T) {
 	v := synced(t, s, Config{UserAgent: "multinetd"})
 	before := len(s.Requests())
 	for range 3 {
-		got, err := v.Definition(t.Context(), want.Ref)
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Fatalf("error %v, definition (-want +got):\n%s", err, diff)
-		}
+		has(t, v, want)
 	}
 	nodetest.Equal(t, "requests", len(s.Requests()), before)
 	for _, r := range s.Requests() {
@@ -47,9 +43,7 @@ func TestDefinitionsFollowTheCluster(t *testing.T) {
 	v := synced(t, s, Config{})
 
 	first := storage(s)
-	if got, err := v.Definition(t.Context(), first.Ref); err != nil || got != first {
-		t.Errorf("created: %+v, %v", got, err)
-	}
+	has(t, v, first)
 	kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
 	until(t, v.definitions, func() bool {
 		got, err := v.Definition(t.Context(), first.Ref)
@@ -103,8 +97,8 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 				v.definitions.store.mu.Unlock()
 			}
 			got, err := v.Definition(t.Context(), ref("blue", "storage"))
-			if code(err) != test.code || test.code == 0 && got != want {
-				t.Errorf("definition %+v, error %v with code %d, want code %d", got, err, code(err), test.code)
+			if status.Code(err) != test.code || test.code == 0 && got != want {
+				t.Errorf("definition %+v, error %v with code %d, want code %d", got, err, status.Code(err), test.code)
 			}
 			if notFound := test.code == 7; errors.Is(err, netconf.ErrNotFound) != notFound || errors.Is(err, ErrNotFound) != notFound {
 				t.Errorf("error %v: is ErrNotFound %v, want %v", err, !notFound, notFound)
@@ -164,8 +158,8 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 		d, err := v.Definition(t.Context(), ref("blue", name))
 		if ok := name == "none" || name == "notjson"; ok != (err == nil) { // what is in spec.config is for Definition.Network to say
 			t.Errorf("%s: %+v, %v", name, d, err)
-		} else if !ok && code(err) != 6 && code(err) != 7 {
-			t.Errorf("%s: error %v has code %d, want 6 or 7", name, err, code(err))
+		} else if !ok && status.Code(err) != 6 && status.Code(err) != 7 {
+			t.Errorf("%s: error %v has code %d, want 6 or 7", name, err, status.Code(err))
 		}
 	}
 	if r := v.Resources()[0]; r.Objects != len(items) || !r.Synced {
@@ -191,7 +185,7 @@ func TestADefinitionThatIsTooLargeConcernsNoOther(t *testing.T) {
 			until(t, v.definitions, func() bool {
 				got, err := v.Definition(t.Context(), d.Ref)
 				_, bad := v.Definition(t.Context(), ref("blue", "large"))
-				return err == nil && got == d && code(bad) == 7 && errors.Is(bad, netconf.ErrInvalid)
+				return err == nil && got == d && status.Code(bad) == 7 && errors.Is(bad, netconf.ErrInvalid)
 			})
 		})
 	}
@@ -202,9 +196,8 @@ func TestANameThatIsNoneIsNotLookedUp(t *testing.T) {
 	s := newServer(t)
 	v := synced(t, s, Config{})
 	for _, r := range []nad.Ref{{}, {Namespace: "blue"}, {Namespace: "..", Name: "x"}, {Namespace: "blue", Name: "a/b"}} {
-		if _, err := v.Definition(t.Context(), r); !errors.Is(err, netconf.ErrInvalid) {
-			t.Errorf("%+v: %v, want ErrInvalid", r, err)
-		}
+		_, err := v.Definition(t.Context(), r)
+		nodetest.Is(t, err, netconf.ErrInvalid)
 	}
 	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 }
@@ -214,17 +207,14 @@ func TestAViewThatIsTooOldSaysSo(t *testing.T) {
 	s := newServer(t)
 	d := storage(s)
 	v := synced(t, s, Config{MaxViewAge: time.Hour})
-	if _, err := v.Definition(t.Context(), d.Ref); err != nil {
-		t.Fatal(err)
-	}
+	has(t, v, d)
 	defer s.Break(kubetest.Fault{Verb: "watch", BlackHole: true})()
 	v.definitions.store.mu.Lock()
 	v.definitions.store.last = time.Now().Add(-2 * time.Hour)
 	v.definitions.store.mu.Unlock()
 	_, err := v.Definition(t.Context(), d.Ref)
-	if !errors.Is(err, ErrNotSynced) || code(err) != 11 || !strings.Contains(err.Error(), "maxViewAge is 1h") {
-		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
-	}
+	unknown(t, err)
+	nodetest.Says(t, err, "maxViewAge is 1h")
 }
 
 func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
@@ -235,13 +225,12 @@ func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
 	v := open(t, s, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := v.Definition(ctx, ref("blue", "storage")); !errors.Is(err, context.Canceled) || code(err) != 11 {
-		t.Errorf("error %v with code %d, want context.Canceled with 11", err, code(err))
-	}
+	_, err := v.Definition(ctx, ref("blue", "storage"))
+	nodetest.Is(t, err, context.Canceled)
+	nodetest.Code(t, err, 11)
 	v.Close()
-	if _, err := v.Definition(t.Context(), ref("blue", "storage")); !errors.Is(err, ErrNotSynced) {
-		t.Errorf("after Close: %v, want ErrNotSynced", err)
-	}
+	_, err = v.Definition(t.Context(), ref("blue", "storage"))
+	unknown(t, err)
 }
 
 // A LIST of version 0 may be older than what the daemon knew before its restart. For pods it
@@ -290,18 +279,18 @@ func TestKnownDefinitionWaitsForNothing(t *testing.T) {
 	s := newServer(t)
 	want := storage(s)
 	v := synced(t, s, Config{})
-	if got, err := v.KnownDefinition(t.Context(), want.Ref); err != nil || got != want {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if _, err := v.KnownDefinition(t.Context(), ref("blue", "other")); !errors.Is(err, ErrNotFound) || !errors.Is(err, netconf.ErrNotFound) || code(err) != 7 {
-		t.Errorf("err = %v", err)
-	}
+	got, err := v.KnownDefinition(t.Context(), want.Ref)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "definition", got, want)
+	_, err = v.KnownDefinition(t.Context(), ref("blue", "other"))
+	nodetest.Is(t, err, ErrNotFound)
+	nodetest.Is(t, err, netconf.ErrNotFound)
+	nodetest.Code(t, err, 7)
 	nodetest.Equal(t, "requests", s.Count("get", ""), 0)
 	s.Stop()
 	away := open(t, s, Config{})
-	if _, err := away.KnownDefinition(briefly(t), want.Ref); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
-		t.Errorf("while the API is away: %v", err)
-	}
+	_, err = away.KnownDefinition(briefly(t), want.Ref)
+	unknown(t, err)
 }
 
 func TestAllDefinitions(t *testing.T) {
@@ -311,14 +300,10 @@ func TestAllDefinitions(t *testing.T) {
 	v := synced(t, s, Config{})
 	var got []nad.Definition
 	for d, err := range v.Definitions() {
-		if err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, err)
 		got = append(got, d)
 	}
-	if len(got) != 1 || got[0] != want {
-		t.Errorf("%+v", got)
-	}
+	nodetest.Equal(t, "definitions", got, []nad.Definition{want})
 	for range v.Definitions() {
 		break
 	}
@@ -354,7 +339,7 @@ func TestNetworkStatusIsWhatTheAPIHas(t *testing.T) {
 	} {
 		test.fault.Verb = "patch"
 		heal := s.Break(test.fault)
-		if _, err := v.NetworkStatus(t.Context(), test.pod); !errors.Is(err, test.kind) || code(err) != 11 {
+		if _, err := v.NetworkStatus(t.Context(), test.pod); !errors.Is(err, test.kind) || status.Code(err) != 11 {
 			t.Errorf("%s: %v", name, err)
 		}
 		heal()

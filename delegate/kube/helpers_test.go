@@ -2,7 +2,7 @@ package kube
 
 import (
 	"context"
-	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -82,13 +82,27 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// code is the CNI code of an error.
-func code(err error) uint {
-	var c interface{ CNICode() uint }
-	if !errors.As(err, &c) {
-		return 0
-	}
-	return c.CNICode()
+// has wants a View to have a definition.
+func has(t *testing.T, v *View, want nad.Definition) {
+	t.Helper()
+	got, err := v.Definition(t.Context(), want.Ref)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "definition", got, want)
+}
+
+// loaded wants a mirror to have a definition.
+func loaded(t *testing.T, dir string, want nad.Definition) {
+	t.Helper()
+	got, err := nad.Load(os.DirFS(dir), want.Ref)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "definition in the mirror", got, want)
+}
+
+// unknown wants the error of a look-up that cannot be answered now.
+func unknown(t *testing.T, err error) {
+	t.Helper()
+	nodetest.Is(t, err, ErrNotSynced)
+	nodetest.Code(t, err, 11)
 }
 
 func keyOf(r nad.Ref) types.NamespacedName { return types.NamespacedName(r) }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +15,7 @@ import (
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 // web is the pod that the kubelet and the tests name web.
@@ -59,8 +59,8 @@ func TestWhoseThePodIs(t *testing.T) {
 			v := synced(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
 			before := len(s.Requests())
 			got, err := v.Pod(t.Context(), web(test.uid))
-			if code(err) != test.code || test.code == 11 && !errors.Is(err, ErrGone) {
-				t.Fatalf("pod %+v, error %v with code %d, want %d", got, err, code(err), test.code)
+			if status.Code(err) != test.code || test.code == 11 && !errors.Is(err, ErrGone) {
+				t.Fatalf("pod %+v, error %v with code %d, want %d", got, err, status.Code(err), test.code)
 			}
 			if test.code == 0 && got.UID != string(test.pod.UID) {
 				t.Errorf("pod %+v, want the UID %q", got, test.pod.UID)
@@ -87,9 +87,8 @@ func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
 		Namespace: "blue", Name: "web", UID: "u1", Version: p.ResourceVersion, HostNetwork: true, Phase: corev1.PodRunning,
 		Annotations: map[string]string{nad.NetworksAnnotation: "storage", nad.SourceAnnotation: "api"},
 	}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("error %v, pod (-want +got):\n%s", err, diff)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "pod", got, want)
 	for _, r := range s.Requests() {
 		if r.Resource == "pods" && !strings.Contains(r.Query, "fieldSelector=spec.nodeName%3Dnode1&") {
 			t.Errorf("request %+v is not for the pods of one node", r)
@@ -132,7 +131,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 			defer s.Break(test.fault)()
 			kubetest.Put(s, pod("u1", nil))
 			got, err := v.Pod(t.Context(), web("u1"))
-			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && code(err) != 11 {
+			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && status.Code(err) != 11 {
 				t.Errorf("pod %+v, error %v, want %v", got, err, test.want)
 			}
 			nodetest.Equal(t, "requests", s.Count("list", "pods"), 1)
@@ -145,9 +144,8 @@ func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 	s := newServer(t)
 	kubetest.Put(s, pod("u1", nil))
 	v := synced(t, s, Config{})
-	if _, err := v.Pod(t.Context(), web("u1")); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
-		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
-	}
+	_, err := v.Pod(t.Context(), web("u1"))
+	unknown(t, err)
 	nodetest.Equal(t, "requests for pods", s.Count("", "pods"), 0)
 }
 
@@ -173,18 +171,10 @@ func TestPodsAreWatchedOnceTheyAreAskedFor(t *testing.T) {
 	if n, all := s.Count("watch", "pods"), v.Resources(); n != 1 || len(all) != 2 {
 		t.Errorf("%d watches of pods and the resources %v, want one and two", n, all)
 	}
-	v.Close()
-	if _, err := v.Pod(t.Context(), web("u2")); err == nil {
-		t.Error("a closed view knows a pod")
-	}
-}
-
-func TestAClosedViewBeginsNoWatch(t *testing.T) {
-	t.Parallel()
-	v := open(t, newServer(t), Config{Node: "node1"})
-	v.Close()
-	if _, err := v.Pod(t.Context(), web("u1")); code(err) != 11 {
-		t.Errorf("error %v, want code 11", err)
+	for _, v := range []*View{v, open(t, s, Config{Node: "node1"})} { // the second has never watched pods
+		v.Close()
+		_, err := v.Pod(t.Context(), web("u2"))
+		unknown(t, err)
 	}
 }
 
@@ -242,9 +232,8 @@ func resourceSlice(name string, generation int64, device, attribute, value strin
 func wantAttributes(t *testing.T, v *View, device string, want map[string]string) {
 	t.Helper()
 	got, err := v.DeviceAttributes(t.Context(), "nic.example", "node1", device)
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%s: %v %s", device, err, diff)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "attributes of "+device, got, want)
 }
 
 func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
@@ -288,21 +277,16 @@ func TestAttributesThatCannotBeKnownAreTriedAgainLater(t *testing.T) {
 	s.Break(kubetest.Fault{Resource: "resourceslices", Status: 403})
 	v := open(t, s, Config{Node: "node1"})
 	_, err := v.DeviceAttributes(briefly(t), "nic.example", "node1", "vf-0")
-	if !errors.Is(err, ErrNotSynced) || code(err) != 11 {
-		t.Errorf("forbidden: %v", err)
-	}
+	unknown(t, err)
 	v.Close()
-	if _, err := v.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0"); code(err) != 11 {
-		t.Errorf("closed: %v", err)
-	}
+	_, err = v.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0")
+	unknown(t, err)
 	nowhere := open(t, s, Config{})
-	if _, err := nowhere.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0"); !errors.Is(err, ErrNotSynced) {
-		t.Errorf("without a node: %v", err)
-	}
+	_, err = nowhere.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0")
+	unknown(t, err)
 	nowhere.Close()
 	closed := open(t, s, Config{Node: "node1"})
 	closed.Close()
-	if _, err := closed.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0"); code(err) != 11 {
-		t.Errorf("closed before the first call: %v", err)
-	}
+	_, err = closed.DeviceAttributes(t.Context(), "nic.example", "node1", "vf-0")
+	unknown(t, err)
 }

@@ -69,6 +69,14 @@ func (a *fakeAPI) times() (all []time.Duration) {
 	return all
 }
 
+// names returns the pods of the requests since the last take.
+func (a *fakeAPI) names() (all []string) {
+	for _, r := range a.take() {
+		all = append(all, r.Name)
+	}
+	return all
+}
+
 // count returns how many requests there were since the last take.
 func (a *fakeAPI) count() int { return len(a.take()) }
 
@@ -203,12 +211,17 @@ func (b *bench) added(name string) nad.Pod {
 	return pod
 }
 
+// wantNothing fails the test if there were requests, or a pod is remembered.
+func (b *bench) wantNothing() {
+	b.Helper()
+	b.wantRequests(0, "at all")
+	nodetest.Equal(b, "pods that are remembered", len(b.pods), 0)
+}
+
 // wantRequests fails the test unless there were n requests since the last look at them.
 func (b *bench) wantRequests(n int, when string) {
 	b.Helper()
-	if got := b.api.count(); got != n {
-		b.Errorf("%d requests %s, want %d", got, when, n)
-	}
+	nodetest.Equal(b, "requests "+when, b.api.count(), n)
 }
 
 // wantTimes fails the test unless requests were made at these times. A pause that an answer

@@ -22,16 +22,6 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-func TestAStatusIsOnePatchWithTheUIDOfThePod(t *testing.T) {
-	bubble(t, StatusConfig{}, func(b *bench) {
-		pod := b.added("a")
-		synctest.Wait()
-		want := []request{{Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
-		nodetest.Equal(b, "requests", b.api.take(), want)
-		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 1})
-	})
-}
-
 func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
@@ -73,9 +63,7 @@ func TestAContainerThatIsRemovedDuringTheDelayNeedsNoRequest(t *testing.T) {
 		b.set(pod.Container, Status{})
 		b.Changed(pod)
 		settle(time.Hour)
-		if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-			b.Errorf("%d requests, %d pods, want none", n, len(b.pods))
-		}
+		b.wantNothing()
 	})
 }
 
@@ -93,9 +81,7 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 				b.Resume([]nad.Pod{pod})
 				nodetest.OK(b, b.Wait(b.Context(), pod))
 				settle(time.Minute)
-				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-					b.Errorf("%d requests, %d pods, want none", n, len(b.pods))
-				}
+				b.wantNothing()
 			})
 		})
 	}
@@ -173,9 +159,7 @@ func TestTheNextProcessWritesWhatIsLeft(t *testing.T) {
 		pod := b.added("a")
 		synctest.Wait()
 		b.stop()
-		if n := b.api.count(); n != 1 {
-			b.Fatalf("%d requests, want 1", n)
-		}
+		b.wantRequests(1, "before the end")
 		b.api.start = time.Now()
 		next := b.api.view(b).NewStatusWriter(StatusConfig{Desired: b.recorded})
 		stop := running(b, next.Run)
@@ -201,9 +185,7 @@ func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
 		// One whose ADD comes now does not wait for the others.
 		b.added("new")
 		synctest.Wait()
-		if got := b.api.take(); len(got) != 1 || got[0].Name != "new" {
-			b.Errorf("%v, want a request for the new pod", got)
-		}
+		nodetest.Equal(b, "pods of the requests", b.api.names(), []string{"new"})
 		settle(time.Minute)
 		b.wantRequests(15, "afterwards")
 	})
@@ -270,13 +252,9 @@ func TestAWriterEndsWithItsContext(t *testing.T) {
 		go func() { result <- b.Wait(context.WithoutCancel(b.Context()), pod) }()
 		synctest.Wait()
 		b.stop()
-		if err := <-result; !errors.Is(err, errNotWritten) {
-			b.Errorf("%v, want %v", err, errNotWritten)
-		}
+		nodetest.Is(b, <-result, errNotWritten)
 		b.Changed(pod)
-		if err := b.Wait(b.Context(), pod); !errors.Is(err, errNotWritten) {
-			b.Errorf("%v, want %v", err, errNotWritten)
-		}
+		nodetest.Is(b, b.Wait(b.Context(), pod), errNotWritten)
 	})
 }
 
@@ -315,13 +293,12 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 
 func checkNotWritten(tb testing.TB, err error, want bool) {
 	tb.Helper()
-	if errors.Is(err, errNotWritten) != want || (err != nil) != want {
-		tb.Errorf("%v, want errNotWritten: %v", err, want)
+	if !want {
+		nodetest.OK(tb, err)
+		return
 	}
-	var coder interface{ CNICode() uint }
-	if want && (!errors.As(err, &coder) || coder.CNICode() != 11) {
-		tb.Errorf("%v has not code 11", err)
-	}
+	nodetest.Is(tb, err, errNotWritten)
+	nodetest.Code(tb, err, 11)
 }
 
 func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
@@ -384,12 +361,9 @@ func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
 		begin := time.Now()
 		err := b.Wait(ctx, pod)
 		checkNotWritten(b, err, true)
-		if d := time.Since(begin); d != 10*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
-			b.Errorf("%v after %v", err, d)
-		}
-		if len(b.pods[identity(pod)].waiting) != 0 {
-			b.Error("still waiting")
-		}
+		nodetest.Is(b, err, context.DeadlineExceeded)
+		nodetest.Equal(b, "waited for", time.Since(begin), 10*time.Millisecond)
+		nodetest.Equal(b, "still waiting", len(b.pods[identity(pod)].waiting), 0)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -92,12 +91,10 @@ func TestStatusesThatWereRefusedAtOnceAreNotTriedAgainAtOnce(t *testing.T) {
 		settle(time.Second)
 		b.wantRequests(50, "at once")
 		settle(time.Minute)
-		first := b.api.take()
-		if len(first) != 50 {
-			b.Fatalf("%d requests afterwards, want 50", len(first))
-		}
-		if between := first[49].At - first[0].At; between < time.Second || first[0].At < 10*time.Second {
-			b.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", first[0].At, between)
+		again := b.api.times()
+		nodetest.Equal(b, "requests afterwards", len(again), 50)
+		if between := again[49] - again[0]; between < time.Second || again[0] < 10*time.Second {
+			b.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", again[0], between)
 		}
 	})
 }
@@ -147,9 +144,7 @@ func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
 				}
 				b.set(pod.Container, Status{})
 				settle(24 * time.Hour)
-				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
-					b.Errorf("%d requests and %d pods without records, want none", n, len(b.pods))
-				}
+				b.wantNothing()
 			})
 		})
 	}
@@ -205,12 +200,7 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		b.added("a")
 		settle(time.Minute)
 		ev := <-b.events.queue
-		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != statusNotWritten {
-			b.Errorf("%+v, want one about the node", ev)
-		}
-		if ev.note != "pod blue/a: refused" || strings.Contains(ev.note, "name") {
-			b.Errorf("note %q", ev.note)
-		}
+		nodetest.Equal(b, "Event", []string{ev.about.Kind, ev.about.Name, ev.reason, ev.note}, []string{"Node", "n1", statusNotWritten, "pod blue/a: refused"})
 	})
 }
 
@@ -271,11 +261,7 @@ func TestAProcessThatBeginsWritesOnlyWhatTheViewDoesNotShow(t *testing.T) {
 		b.show(podObject(pods[2], "52", ""))
 		b.Resume(pods)
 		settle(time.Minute)
-		var names []string
-		for _, r := range b.api.take() {
-			names = append(names, r.Name)
-		}
-		nodetest.Equal(b, "names", names, []string{"wrong", "none", "unseen"})
+		nodetest.Equal(b, "pods of the requests", b.api.names(), []string{"wrong", "none", "unseen"})
 	})
 }
 
@@ -418,9 +404,7 @@ func TestAStatusForThoseWrittenBeforeIsWrittenWhereTheViewShowsOne(t *testing.T)
 			b.Changed(pod)
 		}
 		settle(time.Minute)
-		if got := b.api.take(); len(got) != 1 || got[0].Name != "with" {
-			b.Errorf("%v, want a request for the pod that has a status", got)
-		}
+		nodetest.Equal(b, "pods of the requests", b.api.names(), []string{"with"})
 	})
 }
 
