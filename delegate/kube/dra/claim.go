@@ -171,20 +171,16 @@ func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration
 // check fails with errClaim if a network of c cannot be run or may not be used, or if two want the
 // same device or interface.
 func (c Claim) check(config Config) error {
-	interfaces := map[string]bool{}
 	for i, n := range c.Networks {
 		err := n.check(c.Namespace, config)
-		switch {
-		case err != nil:
-		case slices.ContainsFunc(c.Networks[:i], func(m Network) bool { return n.device().overlaps(m.device()) }):
-			err = fmt.Errorf("device %v is another request's too", n.device())
-		case n.IfName != "" && interfaces[n.IfName]:
-			err = fmt.Errorf("interface %q is another network's too", n.IfName)
+		for _, m := range c.Networks[:i] {
+			if what := n.shared(m, true); what != "" && err == nil {
+				err = fmt.Errorf("%s is that of request %q too", what, m.Claim.Request)
+			}
 		}
 		if err != nil {
 			return c.failure(fmt.Errorf("%w: request %q: %w", errClaim, n.Claim.Request, err))
 		}
-		interfaces[n.IfName] = true
 	}
 	return nil
 }
@@ -217,19 +213,23 @@ func (c Claim) conflict(o Claim) error {
 	}
 	for _, n := range c.Networks {
 		for _, m := range o.Networks {
-			what := ""
-			switch {
-			case n.device().overlaps(m.device()):
-				what = "device " + n.device().String()
-			case c.Pod == o.Pod && n.IfName != "" && n.IfName == m.IfName:
-				what = "the interface"
-			default:
-				continue
+			if what := n.shared(m, c.Pod == o.Pod); what != "" {
+				return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
 			}
-			return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
 		}
 	}
 	return nil
+}
+
+// shared returns which device or, in the same pod, which interface n and m both want, or "".
+func (n Network) shared(m Network, samePod bool) string {
+	switch {
+	case n.device().overlaps(m.device()):
+		return "device " + n.device().String()
+	case samePod && n.IfName != "" && n.IfName == m.IfName:
+		return fmt.Sprintf("interface %q", n.IfName)
+	}
+	return ""
 }
 
 // isUID reports whether s can be the UID of an object. It can then be a part of the name of a

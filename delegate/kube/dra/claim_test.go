@@ -95,10 +95,10 @@ func wrongClaims() map[string]struct {
 		}, "admin access"},
 		"with a device twice": {func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "storage", ""))
-		}, "another request's"},
+		}, "device node1/storage is that of request"},
 		"with an interface twice": {func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "other", ""))
-		}, "another network's"},
+		}, `interface "a" is that of request`},
 		"with a list for parameters":           {parameters(`[]`), "cannot decode"},
 		"with an unknown key":                  {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
 		"with another kind":                    {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
@@ -160,7 +160,7 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 		"the same share":                      {claim("b", "other", share("1"), "net2"), "device node1/storage (share 1) is that of claim blue/b"},
 		"the whole device":                    {claim("b", "other", share(""), "net2"), "device"},
 		"the same name in another pool":       {claim("b", "other", device{"node2", "storage", "1"}, "net2"), ""},
-		"the same interface of the same pod":  {claim("b", "pod", share("2"), "net1"), "the interface is that of claim blue/b"},
+		"the same interface of the same pod":  {claim("b", "pod", share("2"), "net1"), `interface "net1" is that of claim blue/b`},
 		"another interface of the same pod":   {claim("b", "pod", share("2"), "net2"), ""},
 		"interfaces that the plugin may name": {claim("b", "pod", share("2"), ""), ""},
 		"the claim itself":                    {claim("a", "pod", share("1"), "net1"), ""},

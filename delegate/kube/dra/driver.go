@@ -82,27 +82,11 @@ func (d *Driver) Stop() {
 	d.stopped = true
 }
 
-// request waits for the end of a Stop, and fails after it. Otherwise the caller calls done
-// when it has done what the kubelet asks for.
-func (d *Driver) request() (done func(), err error) {
-	d.requests.RLock()
-	if d.stopped {
-		d.requests.RUnlock()
-		return nil, errors.New("the DRA driver has ended")
-	}
-	return d.requests.RUnlock, nil
-}
-
 // A plugin is what the helper calls.
 type plugin struct{ *Driver }
 
 // PrepareResourceClaims records what claims want. It makes no request and runs no plugin.
 func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	done, err := p.request()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
 		claim, err := p.prepare(ctx, c)
@@ -195,11 +179,6 @@ func (n Network) prepared() kubeletplugin.Device {
 
 // UnprepareResourceClaims detaches what is still attached because of claims, and forgets them.
 func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	done, err := p.request()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	results := map[types.UID]error{}
 	for _, c := range claims {
 		results[c.UID] = p.unprepare(ctx, c)

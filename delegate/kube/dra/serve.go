@@ -49,7 +49,7 @@ func (d *Driver) serve(ctx context.Context) error {
 			return listenAt(filepath.Join(dirs.plugin, filepath.Base(path)))
 		}),
 		kubeletplugin.RegistrarListener(func(_ context.Context, path string) (net.Listener, error) { return listenAt(path) }),
-		kubeletplugin.GRPCInterceptor(d.noteRegistration),
+		kubeletplugin.GRPCInterceptor(d.intercept),
 	)
 	d.service.helper.Stop()
 	d.service.helper = nil
@@ -64,8 +64,14 @@ func (d *Driver) serve(ctx context.Context) error {
 	return nil
 }
 
-// noteRegistration logs what the kubelet says of the registration of the driver.
-func (d *Driver) noteRegistration(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) { //nolint:ireturn // as gRPC has it
+// intercept handles a request of the kubelet, unless the Driver has stopped. It logs what the
+// kubelet says of the registration.
+func (d *Driver) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) { //nolint:ireturn // as gRPC has it
+	d.requests.RLock()
+	defer d.requests.RUnlock()
+	if d.stopped {
+		return nil, errors.New("the DRA driver has ended")
+	}
 	switch status, ok := request.(*registration.RegistrationStatus); {
 	case !ok:
 	case status.GetPluginRegistered():

@@ -128,7 +128,7 @@ func TestTheLogSaysWhetherTheKubeletTakesTheDriver(t *testing.T) {
 	} {
 		log.Reset()
 		handled := false
-		_, err := d.noteRegistration(t.Context(), row.status, nil, func(context.Context, any) (any, error) { handled = true; return nil, nil })
+		_, err := d.intercept(t.Context(), row.status, nil, func(context.Context, any) (any, error) { handled = true; return nil, nil })
 		if err != nil || !handled || !strings.Contains(log.String(), row.want) {
 			t.Errorf("handled %v, %v: %s", handled, err, log.String())
 		}
@@ -309,10 +309,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			if claims, err := n.prepared("pod-next"); len(claims) != 0 || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
-			if _, err := (plugin{n.Driver}).PrepareResourceClaims(t.Context(), nil); err == nil {
-				t.Error("a request after the end")
-			}
-			if _, err := (plugin{n.Driver}).UnprepareResourceClaims(t.Context(), nil); err == nil {
+			if _, err := n.intercept(t.Context(), nil, nil, nil); err == nil {
 				t.Error("a request after the end")
 			}
 		})

@@ -44,8 +44,12 @@ func (d *Driver) Attached(podUID string, err error) {
 	if err != nil {
 		failure = err.Error()
 	}
+	w := d.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, c := range claims {
-		d.writer.changed(c.Ref, failure)
+		w.failures[c.Ref], w.pending[c.Ref] = failure, true
+		w.queue.Add(c.Ref)
 	}
 }
 
@@ -109,15 +113,6 @@ func newWriter(d *Driver) *writer {
 		queue:    queue.New[Ref](),
 		failures: map[Ref]string{}, pending: map[Ref]bool{},
 	}
-}
-
-// changed queues a claim.
-func (w *writer) changed(r Ref, failure string) {
-	w.mu.Lock()
-	w.failures[r] = failure
-	w.pending[r] = true
-	w.mu.Unlock()
-	w.queue.Add(r)
 }
 
 // forget forgets a claim that is not prepared any more.

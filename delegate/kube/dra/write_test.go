@@ -194,12 +194,16 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 	n.await(t, "the other is written", n.ready("b", "True"))
 	nodetest.OK(t, unprepareClaim(t, k, b))
 	updates := n.server.Count("update", "")
-	n.writer.changed(Ref{"claim-b", "blue", "b", "pod-web"}, "") // a late call
+	late := Ref{"claim-b", "blue", "b", "pod-web"}
+	n.writer.mu.Lock()
+	n.writer.failures[late] = "" // a late call
+	n.writer.mu.Unlock()
+	n.writer.queue.Add(late)
 	n.await(t, "forgotten", func() bool {
 		n.Attached("pod-web", nil) // of a
 		n.writer.mu.Lock()
 		defer n.writer.mu.Unlock()
-		_, known := n.writer.failures[Ref{"claim-b", "blue", "b", "pod-web"}]
+		_, known := n.writer.failures[late]
 		return !known
 	})
 	if got := n.server.Count("update", ""); got != updates || kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Status.Devices != nil {
