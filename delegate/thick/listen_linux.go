@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +21,7 @@ import (
 type listener struct {
 	*net.UnixListener
 
-	lock   *lock
+	lock   *os.File
 	socket string // empty if a service manager has passed it, which goes on listening
 	id     string // of the socket's file
 }
@@ -42,13 +41,13 @@ func listen(ctx context.Context, socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer next.release()
+	defer flock.Release(next)
 	l := &listener{socket: socket}
 	if l.lock, err = takeLock(ctx, socket+".lock"); err != nil {
 		return nil, err
 	}
 	if err := l.bind(socket + "~"); err != nil {
-		l.lock.release()
+		flock.Release(l.lock)
 		return nil, err
 	}
 	return l, nil
@@ -134,10 +133,10 @@ func (l *listener) handOver(ctx context.Context) error {
 	}
 	var late error
 	if l.awaited() {
-		l.lock.release()
+		flock.Release(l.lock)
 		late = flock.Wait(ctx, 0, func() (bool, error) { return identity(l.socket) != l.id || !l.awaited(), nil })
 	}
-	defer l.lock.release()
+	defer flock.Release(l.lock)
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
@@ -156,7 +155,7 @@ func (l *listener) awaited() bool {
 	if err != nil {
 		return false
 	}
-	defer next.release()
+	defer flock.Release(next)
 	free, err := flock.Try(int(next.Fd()), true)
 	return !free && err == nil
 }
@@ -164,7 +163,7 @@ func (l *listener) awaited() bool {
 // Close stops listening and releases the lock. The socket's file stays, because it may be the
 // next daemon's.
 func (l *listener) Close() error {
-	defer l.lock.release()
+	defer flock.Release(l.lock)
 	return l.UnixListener.Close()
 }
 
@@ -258,22 +257,15 @@ func number(env []string, key string) (int, error) {
 	return n, nil
 }
 
-// A lock is an open file with its lock, which ends with the process. Children do not inherit
+// openLock opens the file at path, which it makes if it is missing. Children do not inherit
 // it. The file is never removed, because a lock on a removed file excludes nobody.
-type lock struct {
-	*os.File
-
-	once sync.Once // of the release
+func openLock(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 }
 
-// openLock opens the file at path, which it makes if it is missing.
-func openLock(path string) (*lock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	return &lock{File: f}, err
-}
-
-// takeLock opens the file at path and waits for its lock.
-func takeLock(ctx context.Context, path string) (*lock, error) {
+// takeLock opens the file at path and waits for its lock, which lasts until [flock.Release] or
+// the end of the process.
+func takeLock(ctx context.Context, path string) (*os.File, error) {
 	l, err := openLock(path)
 	if err != nil {
 		return nil, err
@@ -287,16 +279,4 @@ func takeLock(ctx context.Context, path string) (*lock, error) {
 		err = fmt.Errorf("another daemon has it: %w", err)
 	}
 	return nil, fmt.Errorf("lock %s: %w", path, err)
-}
-
-// release releases the lock. It may be called again, and without a lock.
-func (l *lock) release() {
-	if l == nil {
-		return
-	}
-	l.once.Do(func() {
-		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = flock.Unlock(int(l.Fd()))
-		_ = l.Close()
-	})
 }

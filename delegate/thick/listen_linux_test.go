@@ -24,6 +24,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
 )
@@ -648,7 +649,7 @@ func TestHandOverEndsAccept(t *testing.T) {
 			if tt.waits {
 				next, err := takeLock(t.Context(), socket+".next")
 				nodetest.OK(t, err)
-				defer next.release()
+				defer flock.Release(next)
 			}
 			if tt.replaced {
 				successor, err := net.Listen("unix", socket+"2")

@@ -46,11 +46,13 @@ func Wait(ctx context.Context, limit time.Duration, try func() (bool, error)) er
 	return err
 }
 
-// Release releases the lock on f and closes f, which may be nil.
+// Release releases the lock on f and closes f, which may be nil or closed.
 func Release(f *os.File) {
 	if f != nil {
 		// After closing alone, a child that has not called exec yet would keep the lock.
-		_ = Unlock(int(f.Fd()))
+		if raw, err := f.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = Unlock(int(fd)) }) // fails if f is closed
+		}
 		_ = f.Close()
 	}
 }

@@ -3,10 +3,10 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,7 +126,7 @@ func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	full := newQueue(t)
 	c := &Client{Socket: socket, Queue: full, QueueWait: -1}
 	for i := range queue.Cap {
-		nodetest.OK(t, os.WriteFile(filepath.Join(full, strconv.Itoa(i)), nil, 0o600))
+		nodetest.OK(t, os.WriteFile(filepath.Join(full, fmt.Sprintf("%064x.json", i)), nil, 0o600))
 	}
 	wantError(t, c.Execute(t.Context(), "DEL", args()), 11)
 

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrFull means that the queue has [Cap] files.
+	// ErrFull means that the queue has [Cap] DELs.
 	ErrFull = fault.New(types.ErrTryAgainLater, "the queue is full")
 	// ErrUnread means that no daemon has marked the directory as one that it
 	// reads, so that nobody would do a DEL there.

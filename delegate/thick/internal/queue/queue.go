@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -31,7 +30,7 @@ import (
 	"github.com/metacni/metacni/internal/flock"
 )
 
-// Cap is how many files a queue accepts, damaged ones included. With several writers at
+// Cap is how many DELs a queue accepts, damaged files included. With several writers at
 // once, each may add one more.
 const Cap = 256
 
@@ -55,7 +54,7 @@ func In(dir string) Queue { return Queue{dir: dir} }
 // returns true when the request survives a loss of power. After an error r may have been
 // written nevertheless:
 //   - [ErrUnread] if no daemon has marked the directory,
-//   - [ErrFull] if the queue has [Cap] files,
+//   - [ErrFull] if the queue has [Cap] DELs,
 //   - others, for instance if other users may write to the directory.
 //
 // The end of ctx ends only the wait for the lock.
@@ -99,8 +98,13 @@ func write(dir *durable.Dir, name string, data []byte, recorded time.Time) error
 	if err != nil {
 		return err
 	}
-	others := slices.DeleteFunc(names, func(other string) bool { return other == name || other == markName })
-	if len(others) >= Cap {
+	others := 0
+	for _, other := range names {
+		if other != name && (isName(other, entrySuffix) || isName(other, damagedSuffix)) {
+			others++
+		}
+	}
+	if others >= Cap {
 		return ErrFull
 	}
 	return dir.WriteFile(name, data)
