@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,16 +14,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
-
-// dependabot updates the directories that its configuration lists, and no others.
-func TestDependabotKnowsEveryModule(t *testing.T) {
-	t.Parallel()
-	_, listed, _ := strings.Cut(content(t, ".github/dependabot.yml"), "directories:\n")
-	listed, _, _ = strings.Cut(listed, "schedule:")
-	got := submatches(listed, `(?m)^ +- /(.*)$`)
-	want := append([]string{""}, nested(t)...)
-	nodetest.Equal(t, "modules (-) and what dependabot.yml lists (+)", got, want)
-}
 
 // Each module is linted: the loops over modules find it at its depth, or name it.
 func TestEveryModuleIsLinted(t *testing.T) {
@@ -147,20 +136,6 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	for name, file := range named {
 		if !defined[name] {
 			t.Errorf("%s names %s, which does not exist", file, name)
-		}
-	}
-}
-
-// A commit with a built program stays in the history for ever.
-func TestRepositoryHoldsNoBuiltPrograms(t *testing.T) {
-	t.Parallel()
-	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z").Output()
-	if err != nil {
-		t.Skip("not a checkout of git: ", err)
-	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(tracked), "\x00"), "\x00") {
-		if data, err := os.ReadFile(filepath.Join(root, name)); err == nil && bytes.HasPrefix(data, []byte("\x7fELF")) {
-			t.Errorf("%s is a built program", name)
 		}
 	}
 }
@@ -331,17 +306,6 @@ func TestDocumentsLinkToFilesThatExist(t *testing.T) {
 	}
 }
 
-// The image in the manifests' page is that of the last release.
-func TestImageOfTheLastRelease(t *testing.T) {
-	t.Parallel()
-	released := submatches(content(t, "CHANGELOG.md"), `(?m)^## \[([0-9.]+)\]`)
-	for _, tag := range submatches(content(t, "examples/multinetd/deploy/README.md"), `newTag: v([0-9.]+)`) {
-		if len(released) == 0 || tag != released[0] {
-			t.Errorf("the tag is v%s, released are %q", tag, released)
-		}
-	}
-}
-
 // Examples/README.md lists every example.
 func TestExamplesAreListed(t *testing.T) {
 	t.Parallel()
@@ -349,15 +313,5 @@ func TestExamplesAreListed(t *testing.T) {
 	for _, main := range glob(t, "examples/*/main.go") {
 		name := filepath.Base(filepath.Dir(main))
 		nodetest.Equal(t, fmt.Sprintf("examples/README.md lists %s", name), strings.Count(page, "\n| ["+name+"]("+name+") |"), 1)
-	}
-}
-
-// README.md says of the reference plugins what the page of the conformance suite says.
-func TestFindingsInReferencePlugins(t *testing.T) {
-	t.Parallel()
-	const count = `fail\s(?:the same )?(\d+ of \d+) checks`
-	want := submatches(content(t, "delegate/delegatetest/cmd/conform/README.md"), count)
-	if got := submatches(content(t, "README.md"), count); len(want) != 1 || !slices.Equal(got, want) {
-		t.Errorf("README.md says %q, the suite's page %q", got, want)
 	}
 }
