@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/delegate"
@@ -140,9 +139,8 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "claim", got, want)
 }
 
 func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
@@ -301,9 +299,7 @@ func TestAClaimThatIsNotPreparedFailsTheADDOnlyIfItIsOurs(t *testing.T) {
 				t.Error(err)
 			}
 			nodetest.Equal(t, "requests", n.server.Count("get", "resourceclaims")-before, 1)
-			if logged := strings.Contains(log.String(), "claim=blue/x"); logged != (tt.fault != nil) {
-				t.Errorf("logged: %v:\n%s", logged, log)
-			}
+			nodetest.Equal(t, "logged", strings.Contains(log.String(), "claim=blue/x"), tt.fault != nil)
 		})
 	}
 }
@@ -346,10 +342,8 @@ func TestAReleasedClaimIsNotHeld(t *testing.T) {
 	n.attach(t, web.UID)
 	added := append([]delegate.Attached{{}}, n.attached...) // the first has no claim
 	nodetest.OK(t, n.Held(web, added))
-	nodetest.OK(t, unprepareClaim(t, k, backup))
-	if err := n.Held(web, added); status.Code(err) != 11 || err.Error() != "claim blue/backup: not prepared: the kubelet has released it during the ADD" {
-		t.Errorf("code %d: %v", status.Code(err), err)
-	}
+	nodetest.OK(t, k.Unprepare(t.Context(), backup))
+	nodetest.Fails(t, n.Held(web, added), 11, "claim blue/backup: not prepared: the kubelet has released it during the ADD")
 }
 
 // A daemon without a driver calls the same methods.

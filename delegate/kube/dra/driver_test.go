@@ -50,13 +50,13 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	}
 	k = n.kubelet(t)
 	n.attach(t, "pod-web")
-	nodetest.OK(t, unprepareClaim(t, k, a))
+	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	left, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 	nodetest.Equal(t, "detached", n.detached, []string{"a"})
-	if err := unprepareClaim(t, k, a); err != nil || len(n.detached) != 1 {
+	if err := k.Unprepare(t.Context(), a); err != nil || len(n.detached) != 1 {
 		t.Errorf("the second time: %v, %v", err, n.detached)
 	}
 }
@@ -74,8 +74,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, nil)
-			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+			n, _, _ := prepared(t)
 			forbid(&n.config)
 			n.restart(t)
 			claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
@@ -117,14 +116,10 @@ func TestTheHelperRefusesClaimsThatAreNotThere(t *testing.T) {
 		"blue/none":     newClaim("none", nil),
 		"not allocated": kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
 	} {
-		if _, failures := prepareClaims(t, k, c); !strings.Contains(failures[c.Name], want) {
-			t.Errorf("got %v, want %q", failures, want)
-		}
+		refused(t, k, c, want)
 	}
 	heal := n.server.Break(kubetest.Fault{Resource: "resourceclaims", Status: 500})
-	if _, failures := prepareClaims(t, k, a); failures["a"] == "" {
-		t.Error("prepared without the API")
-	}
+	refused(t, k, a, "")
 	heal()
 	mustPrepare(t, k, a)
 }
@@ -138,10 +133,8 @@ func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
 		c.Status.Allocation.Devices.Results[0] = allocatedTo("net", "storage", "share-a")
 	}))
 	mustPrepare(t, k, a)
-	if _, failures := prepareClaims(t, k, b); !strings.Contains(failures["b"], "in use") {
-		t.Errorf("got %v", failures)
-	}
-	nodetest.OK(t, unprepareClaim(t, k, a))
+	refused(t, k, b, "in use")
+	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	mustPrepare(t, k, b)
 }
 
@@ -152,13 +145,9 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	n.attach(t, "pod-web")
 	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
 	a = kubetest.Put(n.server, a)
-	if _, failures := prepareClaims(t, k, a); !strings.Contains(failures["a"], "still attached") {
-		t.Errorf("got %v", failures)
-	}
+	refused(t, k, a, "still attached")
 	n.fail(errors.New("no records"))
-	if _, failures := prepareClaims(t, k, a); !strings.Contains(failures["a"], "no records") {
-		t.Errorf("got %v", failures)
-	}
+	refused(t, k, a, "no records")
 	n.fail(nil)
 	n.detach(string(a.UID))
 	mustPrepare(t, k, a)
@@ -172,12 +161,12 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	n, k, a := prepared(t)
 	n.attach(t, "pod-web")
 	n.fail(errors.New("the plugin fails"))
-	nodetest.Says(t, unprepareClaim(t, k, a), "claim blue/a: the plugin fails")
+	nodetest.Says(t, k.Unprepare(t.Context(), a), "claim blue/a: the plugin fails")
 	n.wantClaims(t, "pod-web", 1)
 	n.fail(nil)
 	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
 	before := n.server.Count("", "")
-	nodetest.OK(t, unprepareClaim(t, k, a))
+	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	n.wantClaims(t, "pod-web", 0)
 	nodetest.Equal(t, "requests to release a claim", n.server.Count("", "")-before, 0)
 }
@@ -198,7 +187,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	n.wantClaims(t, "pod-web", 2)
 	n.attach(t, "pod-web")
 	damage()
-	nodetest.OK(t, unprepareClaim(t, k, a))
+	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	nodetest.Equal(t, "detached", n.detached, []string{"a"})
 	n.wantClaims(t, "pod-web", 1)
 }
@@ -232,17 +221,12 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, nil)
-			c := kubetest.Put(n.server, newClaim("a", nil))
-			mustPrepare(t, n.kubelet(t), c)
+			n, _, c := prepared(t)
 			if row.attached {
 				n.attach(t, "pod-web")
 			}
 			row.edit(n, c)
-			err := n.sweepAll(t.Context())
-			if (err != nil) != row.fails {
-				t.Error(err)
-			}
+			nodetest.Equal(t, "fails", n.sweepAll(t.Context()) != nil, row.fails)
 			want := 1
 			if row.forgets {
 				want = 0
@@ -290,14 +274,10 @@ func TestContainersSeeTheirNetworks(t *testing.T) {
 	data, err = os.ReadFile(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)
 	nodetest.OK(t, err)
 	for _, want := range []string{`"net1"`, `"192.0.2.5/24"`, `"2001:db8::5/64"`, `"02:00:00:00:00:01"`} {
-		if !strings.Contains(string(data), want) {
-			t.Errorf("no %s in %s", want, data)
-		}
+		nodetest.Equal(t, want+" in the file", strings.Contains(string(data), want), true)
 	}
 	nodetest.OK(t, os.RemoveAll(n.config.plugin()))
-	if err := n.UpdateMetadata(t.Context(), "pod-web"); err == nil {
-		t.Error("no error without a directory")
-	}
+	nodetest.Says(t, n.UpdateMetadata(t.Context(), "pod-web"), "claim blue/a: ")
 }
 
 func TestADriverNeedsAWholeConfig(t *testing.T) {
@@ -326,13 +306,10 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 // when they change.
 func TestTheDriverSharesTheCredentialsOfAView(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
+	n, k, _ := prepared(t)
 	n.server.SetToken("second")
-	if _, err := n.server.Kubeconfig(filepath.Dir(n.kubeconfig)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.server.Kubeconfig(filepath.Dir(n.kubeconfig))
+	nodetest.OK(t, err)
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))

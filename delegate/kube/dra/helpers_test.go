@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -113,19 +114,10 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	return n
 }
 
-// socketDir returns a directory with a short path: that of a socket has at most 108 bytes.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // whose directories have the name of the test
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // kubeletDir returns the directory of a kubelet that has run.
 func kubeletDir(t *testing.T) string {
 	t.Helper()
-	dir := socketDir(t)
+	dir := nodetest.ShortDir(t)
 	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "plugins_registry"), 0o750))
 	return dir
 }
@@ -245,6 +237,14 @@ func mustPrepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.Resourc
 	}
 }
 
+// refused is prepareClaims of a claim that is not prepared, for a reason.
+func refused(t *testing.T, k *dratest.Kubelet, c *resourcev1.ResourceClaim, why string) {
+	t.Helper()
+	if _, failures := prepareClaims(t, k, c); failures[c.Name] == "" || !strings.Contains(failures[c.Name], why) {
+		t.Errorf("got %v, want %q", failures, why)
+	}
+}
+
 // prepared returns a node whose kubelet has prepared the claim a.
 func prepared(t *testing.T) (*node, *dratest.Kubelet, *resourcev1.ResourceClaim) {
 	t.Helper()
@@ -258,15 +258,9 @@ func prepared(t *testing.T) (*node, *dratest.Kubelet, *resourcev1.ResourceClaim)
 // wantClaims fails the test unless so many claims are prepared for a pod.
 func (n *node) wantClaims(t *testing.T, pod string, want int) {
 	t.Helper()
-	if claims, err := n.Claims(t.Context(), nad.Pod{UID: pod}); len(claims) != want || err != nil {
-		t.Errorf("%s has %v, %v; want %d claims", pod, claims, err, want)
-	}
-}
-
-// unprepareClaim has the kubelet release a claim.
-func unprepareClaim(t *testing.T, k *dratest.Kubelet, c *resourcev1.ResourceClaim) error {
-	t.Helper()
-	return k.Unprepare(t.Context(), c)
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "claims of "+pod, len(claims), want)
 }
 
 // await waits until the API server is as it should be.

@@ -24,24 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf/nad"
 )
-
-// poll waits until done, which depends on files alone, is true.
-func poll(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("it does not happen that %s", what)
-		case <-again.C:
-		}
-	}
-}
 
 // A kubelet that is installed again has new directories, and looks for sockets in them.
 func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
@@ -61,20 +44,18 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 				nodetest.OK(t, os.RemoveAll(path))
 			}
 			if lost == "registry" || lost == "both" {
-				poll(t, "the kubelet is missed", func() bool { return n.Err() != nil })
-				if err := n.Err(); !strings.Contains(err.Error(), "the directory in which the kubelet finds plugins") {
-					t.Error(err)
-				}
+				nodetest.Until(t, "the kubelet is missed", func() bool { return n.Err() != nil })
+				nodetest.Says(t, n.Err(), "the directory in which the kubelet finds plugins")
 				nodetest.OK(t, os.Mkdir(n.config.registry(), 0o750))
 			}
-			poll(t, "the sockets are there", func() bool {
+			nodetest.Until(t, "the sockets are there", func() bool {
 				_, registry := os.Stat(filepath.Join(n.config.registry(), driverName+"-reg.sock"))
 				_, plugin := os.Stat(filepath.Join(n.config.plugin(), "dra.sock"))
 				return registry == nil && plugin == nil && n.Err() == nil
 			})
 			k := n.kubelet(t)
 			mustPrepare(t, k, a, b)
-			nodetest.OK(t, unprepareClaim(t, k, a))
+			nodetest.OK(t, k.Unprepare(t.Context(), a))
 			nodetest.OK(t, n.publish(t.Context(), nil))
 			n.Stop()
 			if left, _ := filepath.Glob(n.config.registry() + "/*"); len(left) > 0 {
@@ -91,7 +72,7 @@ func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
 	next, err := Start(t.Context(), n.config)
 	nodetest.OK(t, err)
 	t.Cleanup(next.Stop)
-	poll(t, "the driver sees the next one", func() bool { return n.Err() != nil })
+	nodetest.Until(t, "the driver sees the next one", func() bool { return n.Err() != nil })
 	nodetest.Is(t, n.Err(), errTaken)
 	n.Stop()
 	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
@@ -106,7 +87,7 @@ func TestAHelperThatFailsIsReplaced(t *testing.T) {
 	first := n.service.helper
 	n.serving.Unlock()
 	plugin{n.Driver}.HandleError(t.Context(), errors.New("accept: too many open files"), "the server failed")
-	poll(t, "the helper is replaced", func() bool {
+	nodetest.Until(t, "the helper is replaced", func() bool {
 		n.serving.Lock()
 		defer n.serving.Unlock()
 		return n.service.helper != first
@@ -148,7 +129,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 	root := kubeletDir(t)
 	inRoot := func(path string) (string, error) { return filepath.Join(root, strings.TrimPrefix(path, "/node")), nil }
 	n := newNode(t, func(c *Config) { c.KubeletDir, c.Resolve = "/node", inRoot })
-	link := socketDir(t)
+	link := nodetest.ShortDir(t)
 	k, err := dratest.Register(t.Context(), filepath.Join(root, "plugins_registry", driverName+"-reg.sock"), link)
 	nodetest.OK(t, errors.Join(err, os.Symlink(root, filepath.Join(link, "node"))))
 	defer func() { _ = k.Close() }()
@@ -179,7 +160,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder // only read after Stop
-	late := socketDir(t)
+	late := nodetest.ShortDir(t)
 	n := newNode(t, func(c *Config) {
 		c.KubeletDir = filepath.Join(c.KubeletDir, "none")
 		none := c.KubeletDir
@@ -191,24 +172,20 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 			return path, nil
 		}
 	})
-	if err := n.Err(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), n.config.registry()) {
-		t.Error(err)
-	}
-	if _, err := os.Stat(n.config.plugin()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a directory is made for no kubelet: %v", err)
-	}
+	nodetest.Is(t, n.Err(), fs.ErrNotExist)
+	nodetest.Says(t, n.Err(), n.config.registry())
+	_, err := os.Stat(n.config.plugin())
+	nodetest.Is(t, err, fs.ErrNotExist) // for no kubelet
 	kubetest.Put(n.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	n.Attached("pod-web", nil)
 	none := n.config.KubeletDir
 	n.config.KubeletDir = late
 	nodetest.OK(t, errors.Join(n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Symlink(late, none), os.Mkdir(n.config.registry(), 0o750)))
-	poll(t, "the driver serves", func() bool { return n.Err() == nil })
+	nodetest.Until(t, "the driver serves", func() bool { return n.Err() == nil })
 	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
 	n.await(t, "published", func() bool { return len(kubetest.List[resourcev1.ResourceSlice](n.server)) == 1 })
 	n.Stop()
-	if got := strings.Count(log.String(), "does not reach"); got != 1 {
-		t.Errorf("said %d times:\n%s", got, &log)
-	}
+	nodetest.Equal(t, "said", strings.Count(log.String(), "does not reach"), 1)
 }
 
 // With rolling updates two drivers serve the same claims at the same time.
@@ -230,18 +207,14 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	c := kubetest.Put(n.server, newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
 	n.Stop()
-	if claims, err := d.Claims(t.Context(), nad.Pod{UID: "pod-web"}); len(claims) != 1 || err != nil {
-		t.Errorf("claims %v, %v", claims, err)
-	}
-	nodetest.OK(t, unprepareClaim(t, kubelets["pod-2"], c))
-	if claims, err := d.Claims(t.Context(), nad.Pod{UID: "pod-web"}); len(claims) != 0 || err != nil {
-		t.Errorf("claims %v, %v", claims, err)
-	}
+	n.Driver = d
+	n.wantClaims(t, "pod-web", 1)
+	nodetest.OK(t, kubelets["pod-2"].Unprepare(t.Context(), c))
+	n.wantClaims(t, "pod-web", 0)
 	for _, uid := range []string{"../x", "a b"} {
 		next.RollingUpdate = uid
-		if _, err := Start(t.Context(), next); err == nil || !strings.Contains(err.Error(), "RollingUpdate") {
-			t.Errorf("%q: %v", uid, err)
-		}
+		_, err := Start(t.Context(), next)
+		nodetest.Says(t, err, "RollingUpdate")
 	}
 }
 
@@ -251,7 +224,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, n *node, c *resourcev1.ResourceClaim){
 		"unprepare": func(t *testing.T, n *node, c *resourcev1.ResourceClaim) {
 			t.Helper()
-			if unprepareClaim(t, n.kubelet(t), c) == nil {
+			if n.kubelet(t).Unprepare(t.Context(), c) == nil {
 				t.Error("released while it stops")
 			}
 		},
@@ -259,9 +232,7 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			t.Helper()
 			c = c.DeepCopy()
 			c.Status.ReservedFor[0].UID = "pod-next" // so that the driver looks for attachments
-			if _, failures := prepareClaims(t, n.kubelet(t), kubetest.Put(n.server, c)); failures["a"] == "" {
-				t.Error("prepared while it stops")
-			}
+			refused(t, n.kubelet(t), kubetest.Put(n.server, c), "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,12 +274,8 @@ func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
 			default:
 				t.Error("stopped before the request has ended")
 			}
-			if claims, err := n.prepared("pod-web"); len(claims) != 1 || err != nil {
-				t.Errorf("%v, %v", claims, err)
-			}
-			if claims, err := n.prepared("pod-next"); len(claims) != 0 || err != nil {
-				t.Errorf("%v, %v", claims, err)
-			}
+			n.wantClaims(t, "pod-web", 1)
+			n.wantClaims(t, "pod-next", 0)
 			if _, err := n.intercept(t.Context(), nil, nil, nil); err == nil {
 				t.Error("a request after the end")
 			}
@@ -322,7 +289,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 	n := newNode(t, nil)
 	k := n.kubelet(t)
 	for name, release := range map[string]func(c *resourcev1.ResourceClaim) error{
-		"a": func(c *resourcev1.ResourceClaim) error { return unprepareClaim(t, k, c) },
+		"a": func(c *resourcev1.ResourceClaim) error { return k.Unprepare(t.Context(), c) },
 		"b": func(c *resourcev1.ResourceClaim) error {
 			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
 			n.detach(string(c.UID))
@@ -333,7 +300,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 			c = c.DeepCopy()
 			c.Status.ReservedFor[0].UID = "pod-next"
 			mustPrepare(t, k, kubetest.Put(n.server, c))
-			return unprepareClaim(t, k, c)
+			return k.Unprepare(t.Context(), c)
 		},
 	} {
 		c := kubetest.Put(n.server, newClaim(name, nil))
@@ -363,7 +330,7 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 				}
 			})
 			all.Go(func() {
-				nodetest.OK(t, unprepareClaim(t, k, a))
+				nodetest.OK(t, k.Unprepare(t.Context(), a))
 			})
 		}
 		all.Wait()
@@ -371,7 +338,7 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 		if prepared {
 			mustPrepare(t, k, a)
 			want = 1
-		} else if err := unprepareClaim(t, k, a); err != nil {
+		} else if err := k.Unprepare(t.Context(), a); err != nil {
 			t.Error(err)
 		}
 		if claims, err := n.all(); len(claims) != want || err != nil {
@@ -390,12 +357,8 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	mustPrepare(t, k, a)
 	blocker := filepath.Join(n.config.Dir, "pod-web@claim-b@claim.json")
 	nodetest.OK(t, os.MkdirAll(filepath.Join(blocker, "x"), 0o700)) // no file can take this name
-	if _, failures := prepareClaims(t, k, b); !strings.HasPrefix(failures["b"], "claim blue/b: ") {
-		t.Errorf("got %v", failures)
-	}
-	if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
-		t.Errorf("the other: %v", failures)
-	}
+	refused(t, k, b, "claim blue/b: ")
+	mustPrepare(t, k, a)
 	nodetest.OK(t, os.RemoveAll(blocker))
 	mustPrepare(t, k, b)
 	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*.json")); len(names) != 2 || err != nil {

@@ -2,6 +2,7 @@ package dra
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,14 +113,12 @@ func compact(t *testing.T, text string) string {
 
 func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
-	mustPrepare(t, n.kubelet(t), a)
+	n, _, _ := prepared(t)
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("a", "True"))
 	before := kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a")
 	n.restart(t)
-	mustPrepare(t, n.kubelet(t), b)
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("b", nil)))
 	n.attach(t, "pod-web")
 	n.await(t, "written", n.ready("b", "True"))
 	nodetest.Equal(t, "Claim", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a"), before)
@@ -149,12 +148,8 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, nil)
-			mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
-			verb := fault.Verb
-			if verb == "" {
-				verb = "update"
-			}
+			n, _, _ := prepared(t)
+			verb := cmp.Or(fault.Verb, "update")
 			before := n.server.Count(verb, fault.Resource)
 			heal := n.server.Break(fault)
 			n.attach(t, "pod-web")
@@ -192,7 +187,7 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 	kubetest.Put(n.server, newClaim("a", func(c *resourcev1.ResourceClaim) { c.UID = "next" }))
 	n.attach(t, "pod-web")
 	n.await(t, "the other is written", n.ready("b", "True"))
-	nodetest.OK(t, unprepareClaim(t, k, b))
+	nodetest.OK(t, k.Unprepare(t.Context(), b))
 	updates := n.server.Count("update", "")
 	late := Ref{"claim-b", "blue", "b", "pod-web"}
 	n.writer.mu.Lock()
@@ -337,17 +332,7 @@ func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
 // counts waits until the driver has counted something.
 func (n *node) counts(t *testing.T, done func(Stats) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for !done(n.Stats()) {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%+v; requests: %v", n.Stats(), n.server.Requests())
-		case <-poll.C:
-		}
-	}
+	nodetest.Until(t, "the driver has counted so", func() bool { return done(n.Stats()) })
 }
 
 // Whoever does not know whose attachments have changed has all looked at. The text of a failed
