@@ -100,7 +100,7 @@ func (b *bench) start(ctx context.Context) error {
 	var err error
 	b.host, err = b.plugin.serve(ctx, b.exec, b.dir)
 	if b.host.stop != nil {
-		b.suite.atEnd(b.host.stop)
+		b.atEnd(b.host.stop)
 	}
 	return err
 }
@@ -222,7 +222,7 @@ func (b *bench) netns(containerID string) (string, error) {
 		return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
 	}
 	if remove != nil {
-		b.suite.atEnd(remove)
+		b.atEnd(remove)
 	}
 	b.spaces[containerID] = path
 	return path, nil

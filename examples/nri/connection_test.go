@@ -199,7 +199,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	nodetest.Says(t, p.RunPodSandbox(t.Context(), n.sandbox("c2", "blue")), errEnds.Error())
 	nodetest.OK(t, p.StopPodSandbox(t.Context(), stopped))
 	buf := make([]byte, 1<<20)
-	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		if strings.Contains(g, "(*Plugin)") || strings.Contains(g, "lifecycle") {
 			t.Errorf("left running: %s", g)
 		}
