@@ -16,28 +16,9 @@ import (
 
 var errDevice = &netconf.Error{Kind: netconf.ErrInvalid, Key: nad.ResourceAnnotation, Err: errors.New("nri knows no devices of the kubelet")}
 
-// claimed returns an attachment for each network of the claims of a pod, which the kubelet has
-// prepared before the runtime starts the pod. pod has what they have in common. They have an
-// IfName if the claim has one.
-func (o *service) claimed(ctx context.Context, of nad.Pod, pod delegate.Attachment) (wanted []delegate.Attachment, err error) {
-	all, err := o.driver.Claims(ctx, of)
-	if err != nil {
-		return nil, err
-	}
-	for _, claim := range all {
-		for _, n := range claim.Networks {
-			a, err := o.attachment(ctx, n, pod)
-			if err != nil {
-				return nil, fmt.Errorf("%v: %w", n.Claim, err)
-			}
-			wanted = append(wanted, a)
-		}
-	}
-	return wanted, nil
-}
-
-// attachment returns the attachment for a network of a claim.
-func (o *service) attachment(ctx context.Context, n dra.Network, a delegate.Attachment) (_ delegate.Attachment, err error) {
+// claimed returns the attachment of a pod for a network of a claim, which the kubelet has prepared
+// before the runtime starts the pod.
+func (o *service) claimed(ctx context.Context, n dra.Network, a delegate.Attachment) (_ delegate.Attachment, err error) {
 	origin := nad.Origin{Use: nad.Claimed, Claim: n.Claim}
 	if n.Config != "" {
 		a.Network, err = n.Network(o.rules)

@@ -51,9 +51,8 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 		return nil, err
 	}
 	var wanted []delegate.Attachment
-	loaded := make(map[string]netconf.Network) // equal selections share one
 	for _, selection := range selections {
-		a, err := selected(o.conf.ConfDir, loaded, selection, pod)
+		a, err := o.selected(selection, pod)
 		if err != nil {
 			return nil, fmt.Errorf("selected network %q: %w", selection.Name, err)
 		}
@@ -64,23 +63,30 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 		ctx, cancel = context.WithDeadline(ctx, at.by)
 		defer cancel()
 	}
-	claimed, err := o.claimed(ctx, podIn(s), pod)
-	return append(wanted, claimed...), err
+	claims, err := o.driver.Claims(ctx, podIn(s))
+	if err != nil {
+		return nil, err
+	}
+	for _, claim := range claims {
+		for _, n := range claim.Networks {
+			a, err := o.claimed(ctx, n, pod)
+			if err != nil {
+				return nil, fmt.Errorf("%v: %w", n.Claim, err)
+			}
+			wanted = append(wanted, a)
+		}
+	}
+	return wanted, nil
 }
 
-// selected returns the attachment of a pod for a selection of a network in dir. It takes a
-// network from loaded, or adds it there.
-func selected(dir string, loaded map[string]netconf.Network, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
+// selected returns the attachment of a pod for a selection of a network.
+func (o *service) selected(selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
 	if len(selection.DefaultRoute) > 0 {
 		return a, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
 	}
-	n, ok := loaded[selection.Name]
-	var err error
-	if !ok {
-		if n, err = netconf.Load(os.DirFS(dir), selection.Name); err != nil {
-			return a, fmt.Errorf("%s: %w", dir, err)
-		}
-		loaded[selection.Name] = n
+	n, err := netconf.Load(os.DirFS(o.conf.ConfDir), selection.Name)
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", o.conf.ConfDir, err)
 	}
 	if err := selection.ServedBy(n); err != nil {
 		return a, err

@@ -102,15 +102,19 @@ func (ps *pods) running() []pod {
 	return running
 }
 
+// networkOf returns the network namespace in a pod's event, or nil.
+func networkOf(s *api.PodSandbox) *api.LinuxNamespace {
+	for _, n := range s.GetLinux().GetNamespaces() {
+		if n.GetType() == "network" {
+			return n
+		}
+	}
+	return nil
+}
+
 // namespace returns the path of a pod's network namespace. It is empty for the host's
 // network, and if the event has none.
-func namespace(s *api.PodSandbox) string {
-	listed := s.GetLinux().GetNamespaces()
-	if i := slices.IndexFunc(listed, ofNetwork); i >= 0 {
-		return listed[i].GetPath()
-	}
-	return ""
-}
+func namespace(s *api.PodSandbox) string { return networkOf(s).GetPath() }
 
 // hostNetwork reports whether a pod uses the host's network, to which nothing is
 // attached: its event lists namespaces, but no network namespace. An event without any
@@ -119,11 +123,8 @@ func hostNetwork(s *api.PodSandbox) bool {
 	if path := namespace(s); path != "" {
 		return plugin.Root("").OwnNetNS(path)
 	}
-	listed := s.GetLinux().GetNamespaces()
-	return len(listed) > 0 && !slices.ContainsFunc(listed, ofNetwork)
+	return len(s.GetLinux().GetNamespaces()) > 0 && networkOf(s) == nil
 }
-
-func ofNetwork(n *api.LinuxNamespace) bool { return n.GetType() == "network" }
 
 // podIn returns the pod of a sandbox.
 func podIn(s *api.PodSandbox) nad.Pod {
