@@ -2,6 +2,7 @@ package resident
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,12 +54,7 @@ func (p *Plugin) info() Info {
 	return Info{Index: p.Index, Name: p.Name, Types: p.Types}
 }
 
-func (p *Plugin) logger() *slog.Logger {
-	if p.Logger != nil {
-		return p.Logger
-	}
-	return slog.New(slog.DiscardHandler)
-}
+func (p *Plugin) logger() *slog.Logger { return cmp.Or(p.Logger, slog.New(slog.DiscardHandler)) }
 
 // run runs a command.
 func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {

@@ -114,21 +114,6 @@ func TestObserver(t *testing.T) {
 	})
 }
 
-// A server whose Override is not an object does not begin.
-func TestOverrideMustBeAnObject(t *testing.T) {
-	t.Parallel()
-	for _, odd := range []string{`null`, `[]`, `{"a":1,}`, `{}{}`} {
-		l := newInMemory()
-		err := (&Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}).Serve(t.Context(), l)
-		if err == nil || !strings.Contains(err.Error(), "Override is not a JSON object") {
-			t.Errorf("%s: %v", odd, err)
-		}
-		if _, err := l.Accept(); err == nil {
-			t.Error("the listener is open")
-		}
-	}
-}
-
 // The override reaches the plugin.
 func TestOverrideReachesThePlugin(t *testing.T) {
 	t.Parallel()

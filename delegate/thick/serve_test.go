@@ -2,6 +2,7 @@ package thick
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -629,10 +630,16 @@ func TestListenerFails(t *testing.T) {
 
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()
-	l := newInMemory()
-	nodetest.Says(t, (&Server{}).Serve(t.Context(), l), "has no Add")
-	if _, err := l.Accept(); err == nil {
-		t.Error("the listener is open")
+	refused := map[*Server]string{{}: "has no Add"}
+	for _, odd := range []string{`null`, `[]`, `{"a":1,}`, `{}{}`} {
+		refused[&Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}] = "Override is not a JSON object"
+	}
+	for s, why := range refused {
+		l := newInMemory()
+		nodetest.Says(t, s.Serve(t.Context(), l), why)
+		if _, err := l.Accept(); err == nil {
+			t.Error("the listener is open")
+		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := serve(t, bare())

@@ -238,12 +238,7 @@ func (s *Server) service() *service {
 func (s *Server) drainTimeout() time.Duration { return cmp.Or(s.DrainTimeout, 25*time.Second) }
 func (s *Server) undoTimeout() time.Duration  { return cmp.Or(s.UndoTimeout, 10*time.Second) }
 
-func (s *Server) logger() *slog.Logger {
-	if s.Logger != nil {
-		return s.Logger
-	}
-	return slog.New(slog.DiscardHandler)
-}
+func (s *Server) logger() *slog.Logger { return cmp.Or(s.Logger, slog.New(slog.DiscardHandler)) }
 
 func (s *Server) log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	s.logger().LogAttrs(ctx, level, msg, attrs...)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -81,12 +80,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 			})
 			c := &Client{Socket: d.socket, Env: append(tt.env, environ...)}
 			tt.args.StdinData = stdin
-			var err error
-			if tt.path == wire.PathCNI {
-				_, err = c.Do(t.Context(), tt.command, &tt.args, nil)
-			} else {
-				_, err = c.Do(t.Context(), tt.command, &tt.args, tt.with)
-			}
+			_, err := c.Do(t.Context(), tt.command, &tt.args, tt.with)
 			nodetest.OK(t, err)
 			s := <-got
 			if s.head.Method != "POST" || s.head.URL.Path != tt.path || s.head.Proto != "HTTP/1.0" || s.head.Host != "dummy" || !s.head.Close {
@@ -103,23 +97,17 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 				t.Errorf("deadline of %d ms", s.body.DeadlineMs)
 			}
 			s.body.DeadlineMs = 0
-			nodetest.Equal(t, "got", tree(t, s.body), fixture(t, tt.name))
+			body, err := json.Marshal(s.body)
+			nodetest.OK(t, err)
+			want, err := os.ReadFile(filepath.Join("testdata", "requests", tt.name+".json"))
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "got", decoded(t, body), decoded(t, want))
 		})
 	}
 }
 
-func fixture(t *testing.T, name string) (v any) {
+func decoded(t *testing.T, data []byte) (v any) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "requests", name+".json"))
-	nodetest.OK(t, err)
-	nodetest.OK(t, json.Unmarshal(data, &v))
-	return v
-}
-
-func tree(t *testing.T, r wire.Request) (v any) {
-	t.Helper()
-	data, err := json.Marshal(r)
-	nodetest.OK(t, err)
 	nodetest.OK(t, json.Unmarshal(data, &v))
 	return v
 }
@@ -250,10 +238,6 @@ func TestErrorsKeepCodeAndDetails(t *testing.T) {
 	t.Parallel()
 	for _, said := range []types.Error{
 		{Code: 1, Msg: "version"},
-		{Code: 3, Msg: "no such container"},
-		{Code: 4, Msg: "env"},
-		{Code: 5, Msg: "i/o"},
-		{Code: 6, Msg: "json"},
 		{Code: 7, Msg: "config"},
 		{Code: 11, Msg: "later", Details: "pool \"blue\" is full"},
 		{Code: 50, Msg: "not ready", Details: "x"},
@@ -308,14 +292,7 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 			a := args()
 			a.StdinData = []byte(`{"name":"net","cniVersion":"` + version + `"}`)
 			nodetest.OK(t, (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a))
-			var got, expected any
-			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-				t.Fatalf("%v: %s", err, out.Bytes())
-			}
-			nodetest.OK(t, json.Unmarshal([]byte(want), &expected))
-			if diff := cmp.Diff(expected, got); diff != "" {
-				t.Errorf("%s: %s", out.Bytes(), diff)
-			}
+			nodetest.Equal(t, "result", decoded(t, out.Bytes()), decoded(t, []byte(want)))
 		})
 	}
 }
