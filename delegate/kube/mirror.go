@@ -10,18 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 
+	"github.com/metacni/metacni/delegate/kube/internal/queue"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/nadfile"
 	"github.com/metacni/metacni/netconf/nad"
 )
-
-// mirrorRetry is the time after which a mirror that cannot be written is tried again.
-const mirrorRetry = 10 * time.Second
 
 // A mirror copies the definitions of a store to a directory. It changes nothing before the
 // store has synced, because until then the directory knows more. After an error, such as a
@@ -30,15 +26,12 @@ type mirror struct {
 	dir    string
 	log    *slog.Logger
 	store  *store[known]
-	queue  workqueue.TypedDelayingInterface[types.NamespacedName] // to be compared with the store
-	failed map[types.NamespacedName]bool                          // to be tried again
+	queue  *queue.Queue[types.NamespacedName] // to be compared with the store
+	failed map[types.NamespacedName]bool      // to be tried again
 }
 
 func newMirror(dir string, log *slog.Logger, store *store[known]) *mirror {
-	m := &mirror{
-		dir: dir, log: log, store: store,
-		queue: workqueue.NewTypedDelayingQueue[types.NamespacedName](), failed: map[types.NamespacedName]bool{},
-	}
+	m := &mirror{dir: dir, log: log, store: store, queue: queue.New[types.NamespacedName](), failed: map[types.NamespacedName]bool{}}
 	store.listen(m.queue.Add)
 	return m
 }
@@ -51,24 +44,23 @@ func (m *mirror) run(ctx context.Context) {
 		return
 	}
 	m.sweep()
-	for {
-		key, ended := m.queue.Get()
-		if ended || ctx.Err() != nil {
-			return
+	m.queue.Run(1, func(key types.NamespacedName) {
+		if ctx.Err() == nil {
+			m.note(ctx, key, m.copy(key))
 		}
-		m.note(ctx, key, m.copy(key))
-		m.queue.Done(key)
-	}
+	})
 }
 
 // note has a definition that could not be copied tried again. The log says that there are such,
 // and that there are none any more.
 func (m *mirror) note(ctx context.Context, key types.NamespacedName, err error) {
 	before := len(m.failed)
-	delete(m.failed, key)
 	if err != nil {
 		m.failed[key] = true
-		m.queue.AddAfter(key, mirrorRetry)
+		m.queue.Retry(key, false, 0)
+	} else {
+		delete(m.failed, key)
+		m.queue.Forget(key)
 	}
 	switch {
 	case before == 0 && err != nil:

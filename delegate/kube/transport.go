@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -215,38 +216,26 @@ func (t *transport) close() {
 
 // requestOf describes req, in the words of a role.
 func requestOf(req *http.Request) Request {
+	verbs := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update"}
+	r := Request{Verb: cmp.Or(verbs[req.Method], strings.ToLower(req.Method))}
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	switch {
-	case len(parts) > 2 && parts[0] == "api":
-		parts = parts[2:]
-	case len(parts) > 3 && parts[0] == "apis":
-		parts = parts[3:]
-	default:
-		return Request{Verb: strings.ToLower(req.Method)}
+	group := map[string]int{"api": 2, "apis": 3}[parts[0]] // with the version
+	if group == 0 || len(parts) <= group {
+		return r
 	}
+	parts = parts[group:]
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		parts = parts[2:]
 	}
-	r := Request{Resource: parts[0]}
-	if len(parts) > 2 {
+	r.Resource = parts[0]
+	switch {
+	case len(parts) > 2:
 		r.Resource += "/" + parts[2]
-	}
-	switch req.Method {
-	case http.MethodGet:
-		switch {
-		case req.URL.Query().Has("watch"):
-			r.Verb = "watch"
-		case len(parts) > 1:
-			r.Verb = "get"
-		default:
-			r.Verb = "list"
-		}
-	case http.MethodPost:
-		r.Verb = "create"
-	case http.MethodPut:
-		r.Verb = "update"
-	default:
-		r.Verb = strings.ToLower(req.Method)
+	case r.Verb != "get":
+	case req.URL.Query().Has("watch"):
+		r.Verb = "watch"
+	case len(parts) == 1:
+		r.Verb = "list"
 	}
 	return r
 }

@@ -79,12 +79,7 @@ func TestRequestsAreObservedInTheWordsOfARole(t *testing.T) {
 		"GET /version":                                                                  {Verb: "get"},
 		"GET /":                                                                         {Verb: "get"},
 	} {
-		var method, path string
-		for i := range target {
-			if target[i] == ' ' {
-				method, path = target[:i], target[i+1:]
-			}
-		}
+		method, path, _ := strings.Cut(target, " ")
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://api"+path, nil)
 		nodetest.OK(t, err)
 		nodetest.Equal(t, target, requestOf(req), want)
