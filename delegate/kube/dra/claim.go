@@ -21,18 +21,12 @@ type Ref struct {
 	Pod       string // the UID of the pod
 }
 
-// String returns "namespace/name", or the UID of a claim whose name is not known.
-func (r Ref) String() string {
-	if r.Name == "" {
-		return r.UID
-	}
-	return r.Namespace + "/" + r.Name
-}
+// String returns "namespace/name".
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
 // A Claim is what a ResourceClaim wants of this node, as it was prepared.
 type Claim struct {
 	Ref
-	PodName  string
 	Networks []Network // in the order of the allocation
 }
 
@@ -113,7 +107,7 @@ func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 	if user.APIGroup != "" || user.Resource != "pods" {
 		return fail(fmt.Errorf("reserved for one of %q, not for a pod", strings.TrimPrefix(user.APIGroup+"/"+user.Resource, "/")))
 	}
-	claim.Pod, claim.PodName = string(user.UID), user.Name
+	claim.Pod = string(user.UID)
 	if !isUID(claim.UID) || !isUID(claim.Pod) {
 		return fail(errors.New("no usable UID"))
 	}

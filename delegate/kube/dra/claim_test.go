@@ -134,7 +134,7 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(one, "net"), fromClass(two, "two")}
 	}), driverName)
 	want := Claim{
-		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, PodName: "web", Networks: []Network{
+		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, Networks: []Network{
 			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "net", Pool: "node1", Device: "storage", Share: "share-a"}, IfName: "x", Config: `{ "a":1.0}`},
 			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
 		},

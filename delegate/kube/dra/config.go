@@ -118,13 +118,6 @@ type Record struct {
 	Detach func(ctx context.Context, ifName string) error
 }
 
-func (c Config) logger() *slog.Logger {
-	if c.Logger != nil {
-		return c.Logger
-	}
-	return slog.New(slog.DiscardHandler)
-}
-
 func (c Config) check() error {
 	switch {
 	case c.Name == "", c.Node == "", c.Dir == "":
@@ -139,16 +132,9 @@ func (c Config) check() error {
 	return Check(c.Name, c.Networks)
 }
 
-// dirs are the directories in which the kubelet and the driver meet.
-type dirs struct {
-	registry string // in which the kubelet finds sockets
-	plugin   string // with the socket of the driver
-	onNode   string // the same as the kubelet finds it
-	cdi      string
-}
-
-// dirs finds the directories, and makes that of the socket unless there is no kubelet.
-func (c Config) dirs() (dirs, error) {
+// options finds the directories in which the kubelet and the driver meet, and makes that of the
+// driver's socket unless there is no kubelet. It returns its path for this process too.
+func (c Config) options(client kubernetes.Interface) (options []kubeletplugin.Option, plugin string, err error) {
 	resolve := c.Resolve
 	if resolve == nil {
 		resolve = func(path string) (string, error) { return path, nil }
@@ -156,44 +142,39 @@ func (c Config) dirs() (dirs, error) {
 	node := cmp.Or(c.KubeletDir, "/var/lib/kubelet")
 	kubelet, err := resolve(node)
 	if err != nil {
-		return dirs{}, err
+		return nil, "", err
 	}
-	d := dirs{
-		registry: filepath.Join(kubelet, "plugins_registry"),
-		plugin:   filepath.Join(kubelet, "plugins", c.Name), onNode: filepath.Join(node, "plugins", c.Name),
+	registry, plugin := filepath.Join(kubelet, "plugins_registry"), filepath.Join(kubelet, "plugins", c.Name)
+	pluginOnNode := filepath.Join(node, "plugins", c.Name)
+	if _, err := os.Stat(registry); err != nil {
+		return nil, "", fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
 	}
-	if _, err := os.Stat(d.registry); err != nil {
-		return d, fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
+	if err := os.MkdirAll(plugin, 0o750); err != nil {
+		return nil, "", err
 	}
-	if err := os.MkdirAll(d.plugin, 0o750); err != nil || c.CDIDir == "" {
-		return d, err
-	}
-	if d.cdi, err = resolve(c.CDIDir); err != nil || d.onNode == d.plugin {
-		return d, err
-	}
-	ours, err := os.Stat(d.plugin)
-	if err != nil {
-		return d, err
-	}
-	if same, err := os.Stat(d.onNode); err != nil || !os.SameFile(ours, same) {
-		return d, fmt.Errorf("%s is not the same directory for the kubelet and for this process, which metadata needs: mount it here too", d.onNode)
-	}
-	return d, nil
-}
-
-func (c Config) options(d dirs, client kubernetes.Interface) []kubeletplugin.Option {
-	options := []kubeletplugin.Option{
+	options = []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(client),
 		// A plugin that hangs while a claim is released must not delay other pods. But two
 		// drivers with one Dir have no other lock.
 		kubeletplugin.Serialize(c.RollingUpdate != ""),
-		kubeletplugin.PluginDataDirectoryPath(d.onNode), kubeletplugin.FlockDirectoryPath(d.plugin),
-		kubeletplugin.RegistrarDirectoryPath(d.registry),
+		kubeletplugin.PluginDataDirectoryPath(pluginOnNode), kubeletplugin.FlockDirectoryPath(plugin),
+		kubeletplugin.RegistrarDirectoryPath(registry),
 		kubeletplugin.RollingUpdate(types.UID(c.RollingUpdate)),
 	}
-	if d.cdi != "" {
-		options = append(options, kubeletplugin.EnableDeviceMetadata(true), kubeletplugin.CDIDirectory(d.cdi),
-			kubeletplugin.MetadataVersions(v1alpha1.SchemeGroupVersion))
+	if c.CDIDir == "" {
+		return options, plugin, nil
 	}
-	return options
+	cdi, err := resolve(c.CDIDir)
+	if err != nil {
+		return nil, "", err
+	}
+	ours, err := os.Stat(plugin)
+	if err != nil {
+		return nil, "", err
+	}
+	if same, err := os.Stat(pluginOnNode); err != nil || !os.SameFile(ours, same) {
+		return nil, "", fmt.Errorf("%s is not the same directory for the kubelet and for this process, which metadata needs: mount it here too", pluginOnNode)
+	}
+	return append(options, kubeletplugin.EnableDeviceMetadata(true), kubeletplugin.CDIDirectory(cdi),
+		kubeletplugin.MetadataVersions(v1alpha1.SchemeGroupVersion)), plugin, nil
 }

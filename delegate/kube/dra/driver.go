@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,12 +51,13 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	client, err := kubernetes.NewForConfigAndClient(c.View.REST())
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
-	d := &Driver{config: c, log: c.logger(), client: client, ctx: context.WithoutCancel(ctx), cancel: cancel, broken: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.Logger.Handler())))
+	d := &Driver{config: c, log: c.Logger, client: client, ctx: context.WithoutCancel(ctx), cancel: cancel, broken: make(chan error, 1)}
 	d.writer, d.offers = newWriter(d), newOffers(c)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown)
 	d.serveIfLost(ctx)

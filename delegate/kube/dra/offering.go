@@ -40,7 +40,7 @@ type offers struct {
 
 func newOffers(c Config) *offers {
 	return &offers{
-		config: c, interval: cmp.Or(c.OfferInterval, offerInterval), log: c.logger(),
+		config: c, interval: cmp.Or(c.OfferInterval, offerInterval), log: c.Logger,
 		again: make(chan struct{}, 1), withdrawn: make(map[string]string),
 	}
 }

@@ -30,8 +30,7 @@ type service struct {
 
 // serve starts the helper, in place of one whose sockets are lost. The caller holds d.serving.
 func (d *Driver) serve(ctx context.Context) error {
-	c := d.config
-	dirs, err := c.dirs()
+	options, dir, err := d.config.options(d.client)
 	if err != nil {
 		return err
 	}
@@ -44,9 +43,9 @@ func (d *Driver) serve(ctx context.Context) error {
 		sockets = append(sockets, s)
 		return s, nil
 	}
-	options := append(c.options(dirs, d.client),
+	options = append(options,
 		kubeletplugin.PluginListener(func(_ context.Context, path string) (net.Listener, error) {
-			return listenAt(filepath.Join(dirs.plugin, filepath.Base(path)))
+			return listenAt(filepath.Join(dir, filepath.Base(path)))
 		}),
 		kubeletplugin.RegistrarListener(func(_ context.Context, path string) (net.Listener, error) { return listenAt(path) }),
 		kubeletplugin.GRPCInterceptor(d.intercept),

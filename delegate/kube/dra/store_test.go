@@ -21,7 +21,7 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 	d.writer = newWriter(d)
 	defer d.writer.queue.ShutDown()
 	stored := func(uid, pod string) Claim {
-		c := Claim{Ref: Ref{uid, "blue", "name-" + uid, pod}, PodName: "web", Networks: []Network{{
+		c := Claim{Ref: Ref{uid, "blue", "name-" + uid, pod}, Networks: []Network{{
 			Claim:   nad.Claim{UID: uid, Request: "net", Pool: "node1", Device: "storage", Share: uid},
 			OfClass: true, Config: "{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\\u00e9<\" }",
 		}, {Definition: nad.Ref{Namespace: "blue", Name: "x"}, IfName: "net1"}}}
@@ -40,7 +40,7 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 	want("pod1", a, b)
 	want("pod2", c)
 	want("")
-	a.PodName = "other"
+	a.Networks[0].Config = "{}"
 	nodetest.OK(t, d.put(t.Context(), a))
 	want("pod1", a, b)
 

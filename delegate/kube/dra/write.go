@@ -164,11 +164,6 @@ func (w *writer) attempt(ctx context.Context, ref Ref) {
 	w.pending[ref] = true
 }
 
-// hasStatus reports whether a claim has a status of the driver.
-func hasStatus(object *resourcev1.ResourceClaim, driver string) bool {
-	return slices.ContainsFunc(object.Status.Devices, func(s resourcev1.AllocatedDeviceStatus) bool { return s.Driver == driver })
-}
-
 // write makes the status of a claim what the records say, unless it is that already, or
 // neither the records nor the API server know of any attachment. It leaves a claim alone that
 // is not reserved for the pod any more: the status is that of a later pod, perhaps of another
@@ -196,7 +191,8 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if err != nil || object == nil {
 		return err
 	}
-	if !changed && len(attached) == 0 && !hasStatus(object, config.Name) {
+	ours := func(s resourcev1.AllocatedDeviceStatus) bool { return s.Driver == config.Name }
+	if !changed && len(attached) == 0 && !slices.ContainsFunc(object.Status.Devices, ours) {
 		return nil // prepared by an earlier process, and not attached yet
 	}
 	devices := desired(object, config.Name, claim.Value, attached, failure)
