@@ -16,15 +16,14 @@
 // # The way of the data
 //
 // All requests go through one transport, which reads the credentials again when they change
-// (transport.go). For each resource a source runs a watch (watch.go, watching.go) and fills a
-// store with the part of each object that matters (store.go, object.go). Look-ups wait for the
-// store and then make one request (view.go, definition.go, pod.go). A mirror copies the store
-// of definitions to files (mirror.go).
+// (transport.go). For each resource a source runs a watch (watch.go) and fills a store with the
+// part of each object that matters (store.go, object.go). Look-ups wait for the store and then
+// make one request (view.go, definition.go, pod.go). A mirror copies the store of definitions to
+// files (mirror.go).
 //
 // In the other direction a [StatusWriter] queues pods whose records have changed (status.go),
-// computes their annotation, patches it and restores what others overwrite (write.go), and
-// decides from the answer when to try again (write_verdict.go). [Events] have a queue of their
-// own (events.go).
+// computes their annotation, patches it, restores what others overwrite, and decides from the
+// answer when to try again (write.go). [Events] have a queue of their own (events.go).
 //
 // Nothing in this package is global. The goroutines that Open starts end before [View.Close]
 // returns, and those of a StatusWriter soon afterwards.
