@@ -25,8 +25,9 @@ import (
 )
 
 var (
-	errHost    = errors.New("the pod is on the host's network, to which nothing is attached")
-	errNoNetNS = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
+	errHost         = errors.New("the pod is on the host's network, to which nothing is attached")
+	errUnconfigured = errors.New("nri: the runtime lists its pods although the plugin has not started")
+	errNoNetNS      = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
 		"it lists none, or one with no path: for a pod with a user namespace, the runtime may make it after the event")
 )
 
@@ -133,6 +134,9 @@ func (p *Plugin) settle(text string) (conf Config, err error) {
 // Synchronize stores the runtime's list of pods for the reconciler. It does no work,
 // because no pod can be started meanwhile.
 func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	if p.opened.Load() == nil {
+		return nil, errUnconfigured
+	}
 	p.pods.list(sandboxes)
 	p.reach(stageListed)
 	select {

@@ -150,7 +150,7 @@ func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
 			err := p.attach(ctx, j.sandbox, j.netns, func() error { return nil })
 			mu.Lock()
 			defer mu.Unlock()
-			if errors.Is(err, errGone) { // an event came first
+			if _, known := p.pods.get(j.sandbox.GetId()); !known && err != nil { // an event came first
 				return nil
 			}
 			p.pods.tried(j.sandbox.GetId(), err)
