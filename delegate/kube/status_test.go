@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -367,150 +366,113 @@ func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
 	})
 }
 
-// A served is a writer, and Events, for a server.
-type served struct {
-	*StatusWriter
-	records
-	server *kubetest.Server
-	view   *View
-	events *Events
-}
-
-func withServer(t *testing.T, c Config, policy StatusPolicy) *served {
-	t.Helper()
-	s := &served{server: newServer(t)}
-	c.Node = "n1"
-	s.view = open(t, s.server, c)
-	s.events = s.view.NewEvents(nad.Pod{Namespace: "kube-system", Name: "daemon"})
-	s.StatusWriter = s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: policy, Timeout: time.Minute, Events: s.events})
-	running(t, s.Run)
-	running(t, s.events.Run)
-	return s
-}
-
-// pod sets a pod of node n1 that has a label, an annotation and a condition.
-func (s *served) pod(name string) nad.Pod {
-	kubetest.Put(s.server, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "blue", Name: name, UID: types.UID("uid-" + name),
-			Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
-		},
-		Spec:   corev1.PodSpec{NodeName: "n1"},
-		Status: corev1.PodStatus{Phase: corev1.PodPending, Message: "as it was"},
-	})
-	return aPod(name)
-}
-
 // add does what an ADD does.
-func (s *served) add(t *testing.T, pod nad.Pod) {
-	t.Helper()
-	s.set(pod.Container, aStatus(pod.Name))
-	nodetest.OK(t, s.Wait(t.Context(), pod))
-	s.events.Added(pod, networks())
-}
-
-// await waits until done does true.
-func (s *served) await(t *testing.T, done func() bool) {
-	t.Helper()
-	nodetest.OK(t, s.server.Wait(t.Context(), done))
+func (b *bench) add(pod nad.Pod) {
+	b.set(pod.Container, aStatus(pod.Name))
+	nodetest.OK(b, b.Wait(b.Context(), pod))
+	b.events.Added(pod, networks())
 }
 
 func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{}, StatusRequire)
-	for i := range 5 {
-		pod := s.pod(fmt.Sprint("p", i))
-		before := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name)
-		s.add(t, pod)
-		after := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name)
-		before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
-		before.ResourceVersion, before.ManagedFields, after.ManagedFields = after.ResourceVersion, nil, nil
-		nodetest.Equal(t, "the pod but for the annotation", after, before)
-	}
-	for i := range 5 { // DEL
-		pod := aPod(fmt.Sprint("p", i))
-		s.set(pod.Container, Status{})
-		nodetest.OK(t, s.Wait(t.Context(), pod))
-	}
-	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
-	for _, count := range []struct {
-		verb, resource string
-		want           int
-	}{
-		{"patch", "pods/status", 5}, {"create", "events", 5}, {"", "pods", 0}, {"get", "", 0},
-	} {
-		nodetest.Equal(t, fmt.Sprintf("%s %s: requests", count.verb, count.resource), s.server.Count(count.verb, count.resource), count.want)
-	}
+	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
+		running(b, b.events.Run)
+		for i := range 5 {
+			pod := aPod(fmt.Sprint("p", i))
+			before := kubetest.Put(b.api.Server, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "blue", Name: pod.Name, UID: types.UID(pod.UID),
+					Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
+				},
+				Spec:   corev1.PodSpec{NodeName: "n1"},
+				Status: corev1.PodStatus{Phase: corev1.PodPending, Message: "as it was"},
+			})
+			b.add(pod)
+			after := kubetest.Get[corev1.Pod](b.api.Server, "blue", pod.Name)
+			before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
+			before.ResourceVersion = after.ResourceVersion
+			nodetest.Equal(b, "the pod but for the annotation", after, before)
+		}
+		for i := range 5 { // DEL
+			pod := aPod(fmt.Sprint("p", i))
+			b.set(pod.Container, Status{})
+			nodetest.OK(b, b.Wait(b.Context(), pod))
+		}
+		settle(time.Minute)
+		nodetest.Equal(b, "requests", len(b.api.Requests()), 10)
+		nodetest.Equal(b, "patches", b.api.Count("patch", "pods/status"), 5)
+		nodetest.Equal(b, "Events", b.api.Count("create", "events"), 5)
+	})
 }
 
 func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{}, StatusWait)
-	var pods []nad.Pod
-	for i := range 12 {
-		pods = append(pods, s.pod(fmt.Sprint("p", i)))
-	}
-	for _, pod := range pods[:4] {
-		s.add(t, pod)
-	}
-	s.server.Stop()
-	for _, pod := range pods[4:] { // ADD
-		s.add(t, pod)
-	}
-	for _, pod := range []nad.Pod{pods[0], pods[5]} { // DEL
-		s.set(pod.Container, Status{})
-		s.Changed(pod)
-	}
-	again := pods[1] // another sandbox
-	again.Container = "c-again"
-	s.set(again.Container, aStatus("again"))
-	s.Changed(again)
-	kubetest.Delete[corev1.Pod](s.server, "blue", pods[6].Name)
-	s.server.Start()
-
-	want := map[string]string{}
-	for _, pod := range pods {
-		want[pod.Name] = aStatus(pod.Name).Annotation
-	}
-	want[pods[1].Name] = aStatus("again").Annotation
-	want[pods[5].Name], want[pods[6].Name] = "", "" // had no sandbox any more, and no pod
-	s.await(t, func() bool {
-		got := map[string]string{}
-		for _, pod := range pods {
-			got[pod.Name] = ""
-			if o := kubetest.Get[corev1.Pod](s.server, "blue", pod.Name); o != nil {
-				got[pod.Name] = o.Annotations[status.NetworkStatusAnnotation]
-			}
+	bubble(t, StatusConfig{}, func(b *bench) {
+		var pods []nad.Pod
+		want := map[string]string{}
+		for i := range 12 {
+			pods = append(pods, aPod(fmt.Sprint("p", i)))
+			want[pods[i].Name] = aStatus(pods[i].Name).Annotation
 		}
-		return cmp.Equal(want, got)
+		for _, pod := range pods[:4] {
+			b.add(pod)
+		}
+		heal := b.api.Break(kubetest.Fault{Cut: true})
+		for _, pod := range pods[4:] { // ADD
+			b.add(pod)
+		}
+		for _, pod := range []nad.Pod{pods[0], pods[5]} { // DEL
+			b.set(pod.Container, Status{})
+			b.Changed(pod)
+		}
+		settle(time.Second)
+		again := pods[1] // another sandbox
+		again.Container = "c-again"
+		b.set(again.Container, aStatus("again"))
+		b.Changed(again)
+		kubetest.Delete[corev1.Pod](b.api.Server, "blue", pods[6].Name)
+		settle(time.Second)
+		heal()
+		settle(time.Minute)
+
+		want[pods[1].Name] = aStatus("again").Annotation
+		want[pods[5].Name] = "" // had no sandbox any more
+		delete(want, pods[6].Name)
+		got := map[string]string{}
+		for _, o := range kubetest.List[corev1.Pod](b.api.Server) {
+			got[o.Name] = o.Annotations[status.NetworkStatusAnnotation]
+		}
+		delete(got, "again") // which is no pod
+		nodetest.Equal(b, "statuses", got, want)
 	})
 }
 
 // The limits are those of events.k8s.io/v1.
 func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
-	t.Parallel()
-	s := withServer(t, Config{}, StatusWait)
-	long := strings.Repeat("ä", 2000)
-	definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
-	s.events.Pod(aPod("a"), "NoNetworkFound", long, long)
-	s.events.Pod(aPod(strings.Repeat("p", 253)), addedInterface, "", "")
-	s.events.Definition(definition, "InvalidNetwork", "AddNetwork", "text")
-	s.events.program(statusNotWritten, "PatchStatus", "text")
-	node := s.view.NewEvents(nad.Pod{})
-	running(t, node.Run)
-	node.program(statusNotWritten, "PatchStatus", "text")
-	s.await(t, func() bool { return len(kubetest.List[eventsv1.Event](s.server)) == 5 })
-	for _, e := range kubetest.List[eventsv1.Event](s.server) {
-		if want := e.Reason == addedInterface; (e.Type == corev1.EventTypeNormal) != want {
-			t.Errorf("%s is %s", e.Reason, e.Type)
-		}
-		for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {
-			if n := len(value); n == 0 || n > 128 {
-				t.Errorf("%s of %s: %d bytes", name, e.Reason, n)
+	bubble(t, StatusConfig{}, func(b *bench) {
+		own := b.view.NewEvents(nad.Pod{Namespace: "kube-system", Name: "daemon"})
+		running(b, own.Run)
+		running(b, b.events.Run)
+		long := strings.Repeat("ä", 2000)
+		definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
+		own.Pod(aPod("a"), "NoNetworkFound", long, long)
+		own.Pod(aPod(strings.Repeat("p", 253)), addedInterface, "", "")
+		own.Definition(definition, "InvalidNetwork", "AddNetwork", "text")
+		own.program(statusNotWritten, "PatchStatus", "text")
+		b.events.program(statusNotWritten, "PatchStatus", "text")
+		settle(time.Second)
+		all := kubetest.List[eventsv1.Event](b.api.Server)
+		nodetest.Equal(b, "Events", len(all), 5)
+		for _, e := range all {
+			if want := e.Reason == addedInterface; (e.Type == corev1.EventTypeNormal) != want {
+				b.Errorf("%s is %s", e.Reason, e.Type)
+			}
+			for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {
+				if n := len(value); n == 0 || n > 128 {
+					b.Errorf("%s of %s: %d bytes", name, e.Reason, n)
+				}
+			}
+			if len(e.Note) > 1024 || len(e.Name) > 253 || e.EventTime.IsZero() {
+				b.Errorf("%s: note of %d bytes, name of %d, at %v", e.Reason, len(e.Note), len(e.Name), e.EventTime)
 			}
 		}
-		if len(e.Note) > 1024 || len(e.Name) > 253 || e.EventTime.IsZero() {
-			t.Errorf("%s: note of %d bytes, name of %d, at %v", e.Reason, len(e.Note), len(e.Name), e.EventTime)
-		}
-	}
+	})
 }
