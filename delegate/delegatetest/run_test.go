@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -85,75 +84,95 @@ func echo(_ context.Context, _ invoke.Exec, environ []string, stdout io.Writer) 
 
 var echoVersions = version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
-func echoMain() {
-	skel.PluginMainFuncs(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, "")
+// A skelCall is a call of echo as a process.
+type skelCall struct {
+	Env   []string
+	Stdin string
 }
 
-// The same plugin runs in RunPlugin, and with skel as a process.
+// skelMain does for each skelCall on its stdin what a process would that has nothing else to
+// do, and prints the Outcomes.
+func skelMain() {
+	calls, outcomes := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var c skelCall
+		if calls.Decode(&c) != nil {
+			return
+		}
+		os.Clearenv()
+		for _, kv := range c.Env {
+			key, value, _ := strings.Cut(kv, "=")
+			_ = os.Setenv(key, value)
+		}
+		stdin, in, _ := os.Pipe()
+		out, stdout, _ := os.Pipe()
+		os.Stdin, os.Stdout = stdin, stdout
+		_, _ = in.WriteString(c.Stdin) // less than a pipe holds, as the output
+		_ = in.Close()
+		var o delegatetest.Outcome
+		if err := skel.PluginMainFuncsWithError(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, ""); err != nil {
+			o.Status = 1
+			_ = err.Print()
+		}
+		_, _ = stdin.Close(), stdout.Close()
+		o.Stdout, _ = io.ReadAll(out)
+		_ = out.Close()
+		_ = outcomes.Encode(o)
+	}
+}
+
+// The same plugin runs in RunPlugin, and with skel in a process.
 func TestRunPluginDoesWhatSkelDoes(t *testing.T) {
 	t.Parallel()
-	path := executable(t, "echo")
 	self := "/proc/self/ns/net"
 	conf := func(v string) string { return fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"echo"}`, v) }
 	env := func(command string, more ...string) []string {
 		return append([]string{
-			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_ARGS=A=b=c", "CNI_PATH=/a:/b", "GORACE=atexit_sleep_ms=0",
+			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_ARGS=A=b=c", "CNI_PATH=/a:/b",
 		}, more...)
 	}
-	type test struct {
-		env   []string
-		stdin string
-	}
-	var tests []test
+	var tests []skelCall
 	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE"} {
 		for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0", "x"} {
-			tests = append(tests, test{env(command), conf(v)})
+			tests = append(tests, skelCall{env(command), conf(v)})
 		}
 		for _, stdin := range []string{"", "{", "null", "{}", `{"name":"n"}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
-			tests = append(tests, test{env(command), stdin})
+			tests = append(tests, skelCall{env(command), stdin})
 		}
 		for _, v := range []string{"CONTAINERID=", "CONTAINERID=..", "CONTAINERID=a b", "NETNS=", "IFNAME=", "IFNAME=..", "IFNAME=a b", "IFNAME=0123456789abcdef", "ARGS=", "PATH="} {
-			tests = append(tests, test{env(command, "CNI_"+v), conf("1.1.0")})
+			tests = append(tests, skelCall{env(command, "CNI_"+v), conf("1.1.0")})
 		}
 		tests = append(
 			tests,
-			test{env(command, "CNI_CONTAINERID=", "CNI_PATH="), "{"},
-			test{env(command, "CNI_NETNS="+self), conf("1.1.0")},
-			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=1"), conf("1.1.0")},
-			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=tRue"), conf("1.1.0")},
-			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=yes"), conf("1.1.0")},
+			skelCall{env(command, "CNI_CONTAINERID=", "CNI_PATH="), "{"},
+			skelCall{env(command, "CNI_NETNS="+self), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=1"), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=tRue"), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=yes"), conf("1.1.0")},
 		)
 	}
-	tests = append(tests, test{nil, conf("1.1.0")}, test{[]string{"CNI_PATH=/a"}, ""}, test{[]string{"CNI_COMMAND=VERSION"}, ""})
-	work := make(chan test)
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for tt := range work {
-				compareWithSkel(t, path, tt.env, tt.stdin)
-			}
-		})
-	}
+	tests = append(tests, skelCall{nil, conf("1.1.0")}, skelCall{[]string{"CNI_PATH=/a"}, ""}, skelCall{[]string{"CNI_COMMAND=VERSION"}, ""})
+	var calls, outcomes bytes.Buffer
+	in := json.NewEncoder(&calls)
 	for _, tt := range tests {
-		work <- tt
+		nodetest.OK(t, in.Encode(tt))
 	}
-	close(work)
-	wg.Wait()
+	cmd := exec.CommandContext(t.Context(), executable(t, "skel"))
+	cmd.Stdin, cmd.Stdout = &calls, &outcomes
+	nodetest.OK(t, cmd.Run())
+	out := json.NewDecoder(&outcomes)
+	for _, tt := range tests {
+		var want delegatetest.Outcome
+		nodetest.OK(t, out.Decode(&want))
+		compareWithSkel(t, tt.Env, tt.Stdin, want)
+	}
 }
 
-func compareWithSkel(t *testing.T, path string, env []string, stdin string) {
+func compareWithSkel(t *testing.T, env []string, stdin string, want delegatetest.Outcome) {
 	t.Helper()
-	var stdout bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path)
-	cmd.Env, cmd.Stdin, cmd.Stdout = append([]string{}, env...), strings.NewReader(stdin), &stdout
-	var exit *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Error(err)
-		return
-	}
-	want := delegatetest.Outcome{Status: cmd.ProcessState.ExitCode(), Stdout: stdout.Bytes()}
+	process := exec.Cmd{Env: append([]string{}, env...)} // which has a variable once
 	like := callbacks(func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
-		return echo(ctx, x, cmd.Environ(), w)
+		return echo(ctx, x, process.Environ(), w)
 	}).plugin()
 	like.Versions = echoVersions
 	got := delegatetest.RunPlugin(t.Context(), like.Execute, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
