@@ -56,18 +56,15 @@ func TestEachRequestHasOneConfig(t *testing.T) {
 	}
 }
 
-// wrongClaims are claims that cannot be prepared, and what the error says.
-func wrongClaims() map[string]struct {
-	edit func(*resourcev1.ResourceClaim)
-	want string
-} {
+func TestWrongClaimsAreRefused(t *testing.T) {
+	t.Parallel()
 	type consumers = []resourcev1.ResourceClaimConsumerReference
 	parameters := func(text string) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(text)}
 		}
 	}
-	return map[string]struct {
+	for name, row := range map[string]struct {
 		edit func(*resourcev1.ResourceClaim)
 		want string
 	}{
@@ -98,20 +95,12 @@ func wrongClaims() map[string]struct {
 		"with an interface twice": {func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "other", ""))
 		}, `interface "a" is that of request`},
-		"with a list for parameters":           {parameters(`[]`), "cannot decode"},
 		"with an unknown key":                  {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
-		"with another kind":                    {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
-		"with more than 10 KiB":                {parameters(own(`,"definition":"` + strings.Repeat("x", maxParameters) + `"`)), "10 KiB"},
 		"with a config without type":           {parameters(cni(`,"config":{"name":"n"}`)), "type"},
 		"with the plugin itself":               {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
 		"with a type that claims may not have": {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"host-device"}`)), `"host-device" is not one of allowedTypes`},
 		"with a forbidden namespace":           {parameters(own(`,"definition":"red/n"`)), "namespaceIsolation"},
-	}
-}
-
-func TestWrongClaimsAreRefused(t *testing.T) {
-	t.Parallel()
-	for name, row := range wrongClaims() {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			claim, err := claimOf(newClaim("a", row.edit), driverName)

@@ -1,10 +1,8 @@
 package dra
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -84,33 +82,6 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 	}
 }
 
-// Every way to write the same JSON gets a status, and stays as it is.
-func TestClaimsGetAStatusWhateverTheirParametersLookLike(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	i := 0
-	for form, config := range forms() {
-		i++
-		name := fmt.Sprintf("net%d", i)
-		parameters := compact(t, cni(`,"ifName":"`+name+`","config":`+config)) // as the server has it
-		mustPrepare(t, k, kubetest.Put(n.server, newClaim(name, func(c *resourcev1.ResourceClaim) {
-			c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(parameters)}
-		})))
-		n.attach(t, "pod-web")
-		n.await(t, form, n.ready(name, "True"))
-		nodetest.Equal(t, fmt.Sprintf("%s: has become", form), string(kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw), parameters)
-	}
-}
-
-// compact returns JSON without blanks.
-func compact(t *testing.T, text string) string {
-	t.Helper()
-	var b bytes.Buffer
-	nodetest.OK(t, json.Compact(&b, []byte(text)))
-	return b.String()
-}
-
 func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	n, _, _ := prepared(t)
@@ -142,6 +113,7 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 	for name, fault := range map[string]kubetest.Fault{
 		"401":               {Resource: "resourceclaims/status", Status: 401},
 		"403":               {Resource: "resourceclaims/status", Status: 403},
+		"409":               {Verb: "update", Resource: "resourceclaims/status", Status: 409},
 		"429":               {Resource: "resourceclaims/status", Status: 429},
 		"500":               {Resource: "resourceclaims/status", Status: 500},
 		"500 when it reads": {Verb: "get", Resource: "resourceclaims", Status: 500},
@@ -162,19 +134,6 @@ func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
 			n.counts(t, func(s Stats) bool { return s.Pending == 0 && s.Written == 1 })
 		})
 	}
-}
-
-func TestAConflictIsNoFailure(t *testing.T) {
-	t.Parallel()
-	n, _, a := prepared(t)
-	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 409})
-	n.attach(t, "pod-web")
-	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
-	a.Labels = map[string]string{"changed": "meanwhile"}
-	kubetest.Put(n.server, a)
-	heal()
-	n.await(t, "written", n.ready("a", "True"))
-	nodetest.Equal(t, "the label", kubetest.Get[resourcev1.ResourceClaim](n.server, "blue", "a").Labels["changed"], "meanwhile")
 }
 
 func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
