@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
@@ -92,8 +91,10 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 		stub.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithOnClose(disconnect), ttrpc.WithUnaryClientInterceptor(registered)}, nil),
 	}
 	if !p.Launched {
-		options = append(options, stub.WithPluginIdx(conf.Index), stub.WithPluginName(conf.Name), stub.WithSocketPath(conf.Socket),
-			stub.WithDialer(func(path string) (net.Conn, error) { return p.connect(ctx, path) }))
+		options = append(options, stub.WithPluginIdx(conf.Index), stub.WithPluginName(conf.Name), stub.WithSocketPath(conf.Socket))
+	}
+	if p.dial != nil {
+		options = append(options, stub.WithDialer(p.dial))
 	}
 	s, err := stub.New(p, options...)
 	if err != nil {
@@ -113,13 +114,6 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	}
 	disconnect()
 	return p.lost(<-ended)
-}
-
-func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
-	if p.dial != nil {
-		return p.dial(ctx, path)
-	}
-	return (&net.Dialer{}).DialContext(ctx, "unix", path)
 }
 
 // lost returns why a connection has ended. err is what the stub has returned.

@@ -53,9 +53,9 @@ func TestWaitsForTheRuntime(t *testing.T) {
 	p := n.plugin(x)
 	tried := make(chan struct{}, 100)
 	dial := p.dial
-	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
+	p.dial = func(path string) (net.Conn, error) {
 		tried <- struct{}{}
-		return dial(ctx, path)
+		return dial(path)
 	}
 	p.launch()
 	nodetest.Come(t, tried, "it tries")

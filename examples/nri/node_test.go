@@ -257,8 +257,8 @@ func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 		Observer:       func(pass Pass) { p.passes <- pass },
 	}
 	p.pause = 1 // so that kick need not wait
-	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	p.dial = func(path string) (net.Conn, error) {
+		conn, err := net.Dial("unix", path)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.conn = conn

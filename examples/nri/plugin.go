@@ -49,9 +49,9 @@ type Plugin struct {
 	// Observer, if not nil, is called after each [Pass].
 	Observer func(Pass)
 
-	dial  func(ctx context.Context, path string) (net.Conn, error) // nil means unix sockets
-	clock <-chan time.Time                                         // of when a request must be answered; nil means the time
-	pause time.Duration                                            // after a pod could not be detached, see [lifecycle.Sweeper]
+	dial  func(path string) (net.Conn, error) // nil means unix sockets
+	clock <-chan time.Time                    // of when a request must be answered; nil means the time
+	pause time.Duration                       // after a pod could not be detached, see [lifecycle.Sweeper]
 
 	opened  atomic.Pointer[service] // nil before the first Configure
 	pods    pods

@@ -269,12 +269,12 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	p := n.plugin(x)
 	var away atomic.Bool
 	dial, tried := p.dial, make(chan struct{}, 1000)
-	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
+	p.dial = func(path string) (net.Conn, error) {
 		if away.Load() {
 			tried <- struct{}{}
 			return nil, errLost
 		}
-		return dial(ctx, path)
+		return dial(path)
 	}
 	p.launch()
 	p.connected()
