@@ -227,11 +227,16 @@ func TestRunEndsWithItsView(t *testing.T) {
 // show has the View of a bench see a pod.
 func (b *bench) show(o *corev1.Pod) { nodetest.OK(b, b.view.pods.store.Add(o)) }
 
-// overwrite has somebody else change the status of a pod, and waits for a second.
-func (b *bench) overwrite(pod nad.Pod) {
+// other has somebody else change the status of a pod.
+func (b *bench) other(pod nad.Pod) {
 	kubetest.Edit(b.api.Server, pod.Namespace, pod.Name, func(o *corev1.Pod) {
 		o.Annotations = map[string]string{status.NetworkStatusAnnotation: "[]", "at": time.Now().String()}
 	})
+}
+
+// overwrite is other, which the View sees, and waits for a second.
+func (b *bench) overwrite(pod nad.Pod) {
+	b.other(pod)
 	b.show(kubetest.Get[corev1.Pod](b.api.Server, pod.Namespace, pod.Name))
 	settle(time.Second)
 }
@@ -309,6 +314,7 @@ func TestWhatTheViewShowsFromBeforeTheWriteIsNobodyElses(t *testing.T) {
 		gone := podObject(pod, "900", "[]")
 		gone.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		b.show(gone)
+		settle(time.Hour)
 		other := podObject(pod, "901", "[]")
 		other.UID = "another pod of that name"
 		b.show(other)
@@ -340,7 +346,7 @@ func TestAChangeByAnotherDuringTheWriteIsSeen(t *testing.T) {
 		synctest.Wait()
 		b.show(podObject(pod, "103", "[]")) // which is written after ours
 		settle(2 * time.Second)
-		b.overwrite(pod)
+		b.other(pod)
 		settle(time.Hour)
 		nodetest.Equal(b, "statistics", b.Stats(), StatusStats{Written: 2, Overwritten: 1})
 	})
