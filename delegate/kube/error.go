@@ -22,15 +22,10 @@ var (
 
 	// ErrNotFound is returned for a definition that certainly does not exist.
 	// CNI code 7. It is also [netconf.ErrNotFound].
-	ErrNotFound = fault.With(types.ErrInvalidNetworkConfig, absent{})
+	ErrNotFound = fault.With(types.ErrInvalidNetworkConfig, fault.Reworded("does not exist", netconf.ErrNotFound))
 
 	errNotWritten = fault.New(types.ErrTryAgainLater, "the network status is not written")
 )
-
-type absent struct{}
-
-func (absent) Error() string { return "does not exist" }
-func (absent) Unwrap() error { return netconf.ErrNotFound }
 
 // because returns kind with its cause, which may be nil.
 func because(kind, cause error) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -157,4 +158,4 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 }
 
 // errLeftovers refuses to release a record that is the only one to know of leftovers.
-var errLeftovers error = &codedError{types.ErrTryAgainLater, "an earlier ADD has left something that only a DEL of the attachment can remove: delete the container", nil}
+var errLeftovers = fault.New(types.ErrTryAgainLater, "an earlier ADD has left something that only a DEL of the attachment can remove: delete the container")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/scratch"
 )
@@ -126,8 +127,8 @@ func (m *Manager) renamed(ctx context.Context, l *scratch.Lock, k scratch.Key) (
 		}
 	}
 	if len(names) > 1 {
-		return k, &codedError{types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"network %q has no record of the attachment, and those of networks %s may be meant: repeat the DEL with the name of one", k.Network, strings.Join(names, " and ")), nil}
+		return k, fault.New(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"network %q has no record of the attachment, and those of networks %s may be meant: repeat the DEL with the name of one", k.Network, strings.Join(names, " and ")))
 	}
 	return found, nil
 }

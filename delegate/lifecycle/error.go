@@ -10,50 +10,39 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/scratch"
 )
 
 var (
 	// ErrAdded means that the attachment has been added already: code 7.
-	ErrAdded error = &codedError{types.ErrInvalidNetworkConfig, "already added, DEL must come first", nil}
+	ErrAdded = fault.New(types.ErrInvalidNetworkConfig, "already added, DEL must come first")
 
 	// ErrNotAdded means that the attachment is not recorded, or was not
 	// completely added: code 7.
-	ErrNotAdded error = &codedError{types.ErrInvalidNetworkConfig, "not added, or not completely", nil}
+	ErrNotAdded = fault.New(types.ErrInvalidNetworkConfig, "not added, or not completely")
 
 	// ErrPlan means that a plan cannot be carried out: it is missing or empty,
 	// it is for another container, it uses an interface name that is in use, or
 	// it cannot be recorded. Code 7.
-	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan", nil}
+	ErrPlan = fault.New(types.ErrInvalidNetworkConfig, "impossible plan")
 
 	// ErrSuperseded is the cause of an ADD's context when a DEL of the same
 	// attachment cancels the ADD: code 11.
-	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "cancelled by a DEL of the same attachment", nil}
+	ErrSuperseded = fault.New(types.ErrTryAgainLater, "cancelled by a DEL of the same attachment")
 )
 
 // errNoList means that GC received no list of valid attachments, and so deletes nothing.
 // Container runtimes send the list; "cnitool gc" does not.
-var errNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`, nil}
+var errNoList = fault.New(types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`)
 
 // errVanished means that there is no running container to be reconciled.
-var errVanished error = &codedError{types.ErrInvalidNetworkConfig, "the network namespace of the container is gone", ErrNotAdded}
-
-// A codedError has a CNI code wherever it is wrapped: also in what the hooks of a
-// [Transaction] are told.
-type codedError struct {
-	code     uint
-	text     string
-	sentinel error // that it is one of, or nil
-}
-
-func (e *codedError) Error() string { return e.text }
-func (e *codedError) CNICode() uint { return e.code }
-func (e *codedError) Unwrap() error { return e.sentinel }
+var errVanished = fault.Reworded("the network namespace of the container is gone", ErrNotAdded)
 
 // impossible returns an [ErrPlan] of this text.
 func impossible(text string) error {
-	return &codedError{types.ErrInvalidNetworkConfig, text, ErrPlan}
+	return fault.Reworded(text, ErrPlan)
 }
 
 // The operations, see [Error].

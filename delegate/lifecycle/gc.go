@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
@@ -258,8 +259,8 @@ func (left remaining) unknown(nets []netconf.Network) error {
 		containers = append(containers, terse.ID(a.ContainerID)+" ("+a.IfName+")")
 	}
 	slices.Sort(containers)
-	return &codedError{types.ErrTryAgainLater, fmt.Sprintf("the plugins of %s were not told which attachments are valid, because containers without a record may be attached: %s",
-		strings.Join(slices.Compact(names), ", "), strings.Join(containers, ", ")), nil}
+	return fault.New(types.ErrTryAgainLater, fmt.Sprintf("the plugins of %s were not told which attachments are valid, because containers without a record may be attached: %s",
+		strings.Join(slices.Compact(names), ", "), strings.Join(containers, ", ")))
 }
 
 // left reads all records. It joins the errors of those that cannot be read.

@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/scratch"
@@ -57,7 +58,7 @@ func handable(lockFile *os.File) error {
 }
 
 // errNegative refuses a negative LockTimeout.
-var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTimeout is negative", nil}
+var errNegative = fault.New(types.ErrInvalidNetworkConfig, "the LockTimeout is negative")
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
 	take := func(limit time.Duration) (*scratch.Lock, error) { return m.lockWithin(ctx, limit, id) }

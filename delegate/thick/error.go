@@ -15,30 +15,21 @@ import (
 // statusGone is the Status of an [Event] whose client has gone.
 const statusGone = 499
 
-// stopped returns why a server ends an operation, or does not begin it. err is the error
-// of the context, or nil.
+// stopped returns why a server ends an operation, or does not begin it. errors.Is
+// finds in it what it finds in err.
 func stopped(why string, err error) error {
-	return fault.With(types.ErrTryAgainLater, &reason{why, err})
+	return fault.With(types.ErrTryAgainLater, fault.Reworded(why, err))
 }
-
-// A reason is a text in place of that of err.
-type reason struct {
-	text string
-	err  error
-}
-
-func (r *reason) Error() string { return r.text }
-func (r *reason) Unwrap() error { return r.err }
 
 var (
 	errGone       = stopped("the client disconnected", context.Canceled)
 	errSuperseded = stopped("cancelled by DEL", context.Canceled)
 	errDraining   = stopped("the daemon is stopping", context.Canceled)
-	errNotServing = stopped("the daemon does not serve yet", nil)
+	errNotServing = fault.New(types.ErrTryAgainLater, "the daemon does not serve yet")
 	errDeadline   = stopped("operation timed out", context.DeadlineExceeded)
 	errLate       = stopped("timed out in the queue", context.DeadlineExceeded)
-	errFull       = stopped("too many requests are waiting", nil)
-	errQueued     = stopped("an earlier DEL of the attachment is still queued", nil)
+	errFull       = fault.New(types.ErrTryAgainLater, "too many requests are waiting")
+	errQueued     = fault.New(types.ErrTryAgainLater, "an earlier DEL of the attachment is still queued")
 
 	errUnheard     = errors.New("the client did not receive the answer")
 	errNotDequeued = errors.New("detached, but the queued DEL cannot be removed")

@@ -24,6 +24,9 @@ func With(code uint, err error) error {
 	return &coded{err, code}
 }
 
+// Reworded returns err with this text instead of its own.
+func Reworded(text string, err error) error { return &reworded{err, text} }
+
 // Or returns err, with this CNI code if it has none. It returns nil of nil.
 func Or(code uint, err error) error { return With(Code(err, code), err) }
 
@@ -116,6 +119,15 @@ type coded struct {
 
 func (e *coded) Unwrap() error { return e.error }
 func (e *coded) CNICode() uint { return e.code }
+
+// reworded is an error of another text.
+type reworded struct {
+	error
+	text string
+}
+
+func (e *reworded) Error() string { return e.text }
+func (e *reworded) Unwrap() error { return e.error }
 
 // failed is a failed operation.
 type failed struct {

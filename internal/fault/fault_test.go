@@ -41,6 +41,7 @@ func TestErrors(t *testing.T) {
 		{"a code inside of one without", errors.Join(fault.With(0, plain), full), "no such file\nthe disk is full", 11, full},
 		{"the first of two codes", errors.Join(types.NewError(107, "no address", ""), full), "no address\nthe disk is full", 107, full},
 		{"no error of the CNI library", errors.Join(nilError{}, full), "nothing\nthe disk is full", 11, full},
+		{"another text", fmt.Errorf("write: %w", fault.Reworded("no space", full)), "write: no space", 11, full},
 		{"not undone", fault.NotUndone(full, plain), "the disk is full; undoing it failed as well: no such file", 11, fault.ErrNotUndone},
 		{"not undone, without a code", fault.NotUndone(plain, full), "no such file; undoing it failed as well: the disk is full", 999, plain},
 		{"not undone, cancelled", fault.NotUndone(context.Canceled, types.NewError(107, "busy", "")), "context canceled; undoing it failed as well: busy", 11, context.Canceled},
