@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/internal/redact"
 	"github.com/metacni/metacni/netconf"
 )
@@ -61,7 +62,7 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 		var keys map[string]json.RawMessage
 		_ = json.Unmarshal(text, &keys)                   // cannot fail: it was decoded
 		keys["cniVersion"], _ = json.Marshal(confVersion) // a string always marshals
-		text = encode(keys)
+		text, _ = rawjson.Marshal(keys)                   // cannot fail: its values were decoded
 	}
 	if _, err := decodeResult(text); err != nil {
 		return nil, err
@@ -108,15 +109,6 @@ func repeats(text, conf []byte) bool {
 
 // trim removes white space in the sense of JSON from both ends.
 func trim(text []byte) []byte { return bytes.Trim(text, " \t\r\n") }
-
-// encode returns v, which can be marshalled, as JSON without escapes for HTML.
-func encode(v any) []byte {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v)
-	return bytes.TrimSpace(out.Bytes())
-}
 
 // resultVersion returns the cniVersion of a result, which may be empty. It fails
 // if the result could not be handed to a plugin as prevResult.

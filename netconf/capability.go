@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // CapabilityArgs returns what s asks for as capability arguments, under the
@@ -21,7 +23,7 @@ func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 		}
 	}
 	if len(s.IPs) > 0 {
-		args["ips"], _ = encode(s.IPs) // cannot fail: strings
+		args["ips"], _ = rawjson.Marshal(s.IPs) // cannot fail: strings
 	}
 	maps.DeleteFunc(args, func(_ string, raw json.RawMessage) bool { return len(raw) == 0 })
 	if len(args) == 0 {

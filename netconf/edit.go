@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // An Edit changes the keys of a configuration object in place. Until it returns it
@@ -30,7 +32,7 @@ func Set(key string, value any) Edit {
 		if value == nil {
 			return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("no value to set")}
 		}
-		raw, err := encode(value)
+		raw, err := rawjson.Marshal(value)
 		if err != nil {
 			return &Error{Kind: ErrInvalid, Key: key, Err: err}
 		}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // An object is a JSON object with its values as they were written, but for
@@ -140,20 +141,9 @@ func compact(raw json.RawMessage) json.RawMessage {
 	return out.Bytes()
 }
 
-// encode is json.Marshal without escapes for HTML.
-func encode(v any) (json.RawMessage, error) {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
-}
-
 // encodeString writes s as JSON.
 func encodeString(s string) json.RawMessage {
-	raw, _ := encode(s) // cannot fail: every string has a JSON form
+	raw, _ := rawjson.Marshal(s) // cannot fail: every string has a JSON form
 	return raw
 }
 
@@ -202,12 +192,7 @@ func (o object) clone() object {
 
 // sorted returns the keys of o in order.
 func (o object) sorted() []string {
-	names := make([]string, 0, len(o))
-	for key := range o {
-		names = append(names, key)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(o))
 }
 
 // size returns about how many bytes marshal writes.
@@ -221,7 +206,7 @@ func (o object) size() int {
 
 // marshal writes o with sorted keys.
 func (o object) marshal() json.RawMessage {
-	raw, _ := encode(o) // cannot fail: the values are valid
+	raw, _ := rawjson.Marshal(o) // cannot fail: the values are valid
 	return raw
 }
 

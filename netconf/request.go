@@ -8,6 +8,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // A Request is what an invocation adds to a plugin configuration. The zero
@@ -105,7 +106,7 @@ func (r Request) addTo(keys object, capabilities []string) error {
 		keys["runtimeConfig"] = runtimeConfig.marshal()
 	}
 	if r.ValidAttachments != nil {
-		valid, err := encode(r.ValidAttachments)
+		valid, err := rawjson.Marshal(r.ValidAttachments)
 		if err != nil {
 			return &Error{Kind: ErrInvalid, Key: "cni.dev/valid-attachments", Err: err}
 		}

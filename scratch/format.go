@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/internal/records"
 )
 
@@ -80,15 +81,11 @@ func encodeLine(k Key, l stored[any], limit int) ([]byte, error) {
 	if l.Created = l.Created.UTC(); l.Created.IsZero() {
 		l.Created = l.Updated
 	}
-	var b bytes.Buffer
-	b.Write(make([]byte, prefix))
-	// Not json.Marshal: it would write < > and & in other ways than the user.
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(&l); err != nil {
+	text, err := rawjson.Marshal(&l)
+	if err != nil {
 		return nil, err
 	}
-	out := b.Bytes()
+	out := append(slices.Concat(make([]byte, prefix), text), '\n')
 	switch {
 	case len(out) > limit:
 		return nil, fmt.Errorf("%w: %w", errTooLarge, bounds.Above(maxLine))

@@ -1,10 +1,9 @@
 package status
 
 import (
-	"bytes"
-	"encoding/json"
-
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // NetworkStatusAnnotation is the annotation of a pod that holds the [Network] of each of
@@ -41,9 +40,6 @@ func Annotation(networks []Network) (text string, trimmed bool) {
 
 // compact returns the JSON of networks.
 func compact(networks []Network) string {
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(networks) // a Network has nothing that has no JSON
-	return string(bytes.TrimSpace(text.Bytes()))
+	text, _ := rawjson.Marshal(networks) // a Network has nothing that has no JSON
+	return string(text)
 }

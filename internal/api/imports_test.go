@@ -21,12 +21,12 @@ var rules = map[string][]string{
 	"": nil, // the root package is only documentation
 
 	// Leaves.
-	"netconf": {"internal/bounds", "internal/fault", "internal/kubename"},
-	"status":  {"internal/fault", "internal/terse"},
+	"netconf": {"internal/rawjson", "internal/bounds", "internal/fault", "internal/kubename"},
+	"status":  {"internal/rawjson", "internal/fault", "internal/terse"},
 	"ifname":  nil,
-	"scratch": {"internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
+	"scratch": {"internal/rawjson", "internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
 
-	"delegate/thick/internal/override": {"netconf"},
+	"delegate/thick/internal/override": {"internal/rawjson", "netconf"},
 	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/fault", "internal/flock"},
 
 	"internal/bounds":   nil,
@@ -40,7 +40,8 @@ var rules = map[string][]string{
 	"internal/peer":     nil,
 	"internal/proctree": nil,
 	"internal/records":  nil,
-	"internal/redact":   nil,
+	"internal/rawjson":  nil,
+	"internal/redact":   {"internal/rawjson"},
 	"internal/terse":    nil,
 	"internal/turns":    nil,
 	"internal/kubetest": nil,
@@ -50,7 +51,7 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
+	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
@@ -60,7 +61,7 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
-	"netconf/nad":           {"netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
+	"netconf/nad":           {"internal/rawjson", "netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 const (
@@ -49,7 +51,9 @@ func hider(conf []byte, full bool) *Hider {
 	conf = bytes.TrimSpace(conf)
 	secrets := appendParsed([]string{string(conf)}, conf, full)
 	for _, s := range slices.Clone(secrets) {
-		secrets = append(secrets, unquote(strconv.Quote(s)), unquote(marshal(s, true)), unquote(marshal(s, false)))
+		forHTML, _ := json.Marshal(s) // a string always marshals
+		asWritten, _ := rawjson.Marshal(s)
+		secrets = append(secrets, unquote(strconv.Quote(s)), unquote(string(forHTML)), unquote(string(asWritten)))
 	}
 	secrets = slices.DeleteFunc(secrets, func(s string) bool { return len(s) < MinSecret })
 	slices.Sort(secrets)
@@ -158,16 +162,6 @@ func Words() []string {
 func credential(key string) bool {
 	key = strings.ToLower(key)
 	return slices.ContainsFunc(Words(), func(word string) bool { return strings.Contains(key, word) })
-}
-
-// marshal returns s as JSON, with or without the escapes that make JSON fit for
-// HTML.
-func marshal(s string, html bool) string {
-	var out strings.Builder
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(html)
-	_ = e.Encode(s) // a string always marshals
-	return strings.TrimSuffix(out.String(), "\n")
 }
 
 // unquote takes the quotes off s, and leaves the escapes.

@@ -1,11 +1,12 @@
 package nad
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // An Origin says why a container is attached to a network. A meta-plugin records its JSON
@@ -82,13 +83,10 @@ func (o Origin) JSON() json.RawMessage {
 	if json.Valid(o.Selection) && utf8.Valid(o.Selection) {
 		r.Selection = o.Selection
 	}
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(r); err != nil || data.String() == "{}\n" { // an error is impossible
-		return nil
+	if data, err := rawjson.Marshal(r); err == nil && string(data) != "{}" { // an error is impossible
+		return data
 	}
-	return bytes.TrimSpace(data.Bytes())
+	return nil
 }
 
 // ParseOrigin returns the Origin of which data is the JSON, see [Origin.JSON]. For

@@ -2,13 +2,13 @@
 package override
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -33,9 +33,5 @@ func (over Override) Apply(conf []byte) ([]byte, error) {
 		maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, name) })
 		keys[name] = over[name]
 	}
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	err = encoder.Encode(keys)
-	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
+	return rawjson.Marshal(keys)
 }
