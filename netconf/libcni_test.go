@@ -1,11 +1,8 @@
 package netconf_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,25 +10,22 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
-// The differential test against libcni. What this package means by a list, and
-// what it hands to a plugin, is what libcni means and hands over, apart from:
+// The differential test against libcni. What this package means by a list is what libcni
+// means, apart from:
 //
 //   - a name may be absent or empty, but must be valid where there is one;
 //   - a list without "plugins" is for Load and LoadFile;
 //   - a capability that is not a boolean is not declared, instead of an error;
 //   - a number that float64 cannot hold is kept, instead of an error;
-//   - numbers are kept as written, and so are keys of the list;
-//   - no version at all is given to the plugin as "0.1.0", not as "".
+//   - numbers are kept as written, and so are keys of the list.
+//
+// What plugins receive is compared in package delegate.
 
 func TestParseLikeLibcni(t *testing.T) {
 	t.Parallel()
@@ -79,137 +73,6 @@ func TestParseLikeLibcni(t *testing.T) {
 	if accepted < 1000 || rejected < 400 {
 		t.Errorf("%d accepted and %d rejected: the generator has become one-sided", accepted, rejected)
 	}
-}
-
-// stdinExec is an invoke.Exec that keeps what plugins are sent.
-type stdinExec struct {
-	version.PluginDecoder
-	stdin  [][]byte
-	result json.RawMessage // of every ADD
-}
-
-func (e *stdinExec) FindInPath(plugin string, _ []string) (string, error) { return plugin, nil }
-
-func (e *stdinExec) ExecPlugin(_ context.Context, _ string, stdin []byte, _ []string) ([]byte, error) {
-	e.stdin = append(e.stdin, slices.Clone(stdin))
-	return e.result, nil
-}
-
-var _ invoke.Exec = (*stdinExec)(nil)
-
-// meaning decodes what a plugin was sent as most plugins do.
-func meaning(t *testing.T, stdin []byte) map[string]any {
-	t.Helper()
-	var keys map[string]any
-	if err := json.Unmarshal(stdin, &keys); err != nil {
-		t.Fatalf("%s: %v", stdin, err)
-	}
-	if keys["cniVersion"] == "" {
-		keys["cniVersion"] = "0.1.0"
-	}
-	return keys
-}
-
-func TestRequestLikeLibcni(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	g := generator{rand.New(rand.NewPCG(3, 4))}
-	verbs := map[string]int{}
-	cache := t.TempDir()
-	for run := range 500 {
-		conf := g.network()
-		n, err := netconf.Parse([]byte(conf.data))
-		if err != nil || !conf.exact() || n.Name() == "" || !slices.Contains(version.All.SupportedVersions(), n.CNIVersion()) {
-			continue
-		}
-		list, err := libcni.NetworkConfFromBytes([]byte(conf.data))
-		nodetest.OK(t, err)
-
-		args := map[string]json.RawMessage{}
-		anyArgs := map[string]any{}
-		for _, name := range []string{"mac", "ips", "portMappings", "own"} {
-			if g.oneIn(2) {
-				args[name] = json.RawMessage(g.value())
-				anyArgs[name] = args[name]
-			}
-		}
-		valid := []types.GCAttachment{}
-		for i := range g.IntN(3) {
-			valid = append(valid, types.GCAttachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
-		}
-		result, err := (&types100.Result{
-			CNIVersion: "1.1.0",
-			Interfaces: []*types100.Interface{{Name: "eth0", Mac: "02:00:00:00:00:01", Sandbox: "/ns"}},
-			IPs:        []*types100.IPConfig{{Address: mustCIDR(t, "10.0.0.2/24"), Interface: types100.Int(0)}},
-		}).GetAsVersion(n.CNIVersion())
-		nodetest.OK(t, err)
-		raw, err := json.Marshal(result)
-		nodetest.OK(t, err)
-
-		exec := &stdinExec{result: raw}
-		cni := libcni.NewCNIConfigWithCacheDir(nil, filepath.Join(cache, fmt.Sprint(run)), exec)
-		rt := &libcni.RuntimeConf{ContainerID: "c", NetNS: "/ns", IfName: "eth0", CapabilityArgs: anyArgs}
-		check := func(verb string, err error, order []int, prev func(i int) json.RawMessage, r netconf.Request) {
-			t.Helper()
-			if err != nil {
-				t.Fatalf("%s %s: libcni: %v", verb, conf.data, err)
-			}
-			if len(exec.stdin) != len(order) {
-				t.Fatalf("%s %s: libcni ran %d plugins of %d", verb, conf.data, len(exec.stdin), len(order))
-			}
-			for k, i := range order {
-				r.PrevResult = prev(i)
-				got, err := n.Request(i, r)
-				if err != nil {
-					t.Fatalf("%s %s: %v", verb, conf.data, err)
-				}
-				nodetest.Equal(t, fmt.Sprintf("%s %s: plugin %d (-libcni +netconf)", verb, conf.data, i), meaning(t, got), meaning(t, exec.stdin[k]))
-				verbs[verb]++
-			}
-			exec.stdin = nil
-		}
-		var forward []int
-		for i := range list.Plugins {
-			forward = append(forward, i)
-		}
-		backward := slices.Clone(forward)
-		slices.Reverse(backward)
-		always := func(int) json.RawMessage { return raw }
-		never := func(int) json.RawMessage { return nil }
-		r := netconf.Request{CapabilityArgs: args}
-
-		_, err = cni.AddNetworkList(ctx, list, rt)
-		check("ADD", err, forward, func(i int) json.RawMessage {
-			if i == 0 {
-				return nil
-			}
-			return raw
-		}, r)
-		prevOnDel := never
-		if ok, _ := version.GreaterThanOrEqualTo(n.CNIVersion(), "0.4.0"); ok {
-			prevOnDel = always
-			if !n.DisableCheck() {
-				check("CHECK", cni.CheckNetworkList(ctx, list, rt), forward, always, r)
-			}
-		}
-		check("DEL", cni.DelNetworkList(ctx, list, rt), backward, prevOnDel, r)
-		if ok, _ := version.GreaterThanOrEqualTo(n.CNIVersion(), "1.1.0"); ok && !n.DisableGC() {
-			check("GC", cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: valid}), forward, never, netconf.Request{ValidAttachments: valid})
-			check("STATUS", cni.GetStatusNetworkList(ctx, list), forward, never, netconf.Request{})
-		}
-	}
-	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-		if verbs[verb] < 50 {
-			t.Errorf("only %d requests of %s were compared", verbs[verb], verb)
-		}
-	}
-}
-
-func mustCIDR(t *testing.T, s string) net.IPNet {
-	t.Helper()
-	n, err := types.ParseCIDR(s)
-	nodetest.OK(t, err)
-	return *n
 }
 
 func TestLoadLikeLibcni(t *testing.T) {
