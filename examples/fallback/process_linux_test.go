@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { programtest.Main(m, "fallback", main) }
 // A runtime executes fallback. Tests with real namespaces are in internal/e2e.
 func TestProcess(t *testing.T) {
 	t.Parallel()
-	programtest.Test(t, "fallback", func(h *programtest.Host, version, fake string) string {
+	programtest.Test(t, func(h *programtest.Host, version, fake string) string {
 		return fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"fallback","cniDir":%q,"choices":[{"type":"fake","dir":%q%s}]}`, version, h.State, h.Dir, fake)
 	})
 }

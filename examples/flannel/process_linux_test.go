@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { programtest.Main(m, "flannel", main) }
 // A runtime executes flannel. Tests with real namespaces are in internal/e2e.
 func TestProcess(t *testing.T) {
 	t.Parallel()
-	programtest.Test(t, "flannel", func(h *programtest.Host, version, fake string) string {
+	programtest.Test(t, func(h *programtest.Host, version, fake string) string {
 		file := (&nodetest.Node{TB: t, Dir: h.Dir}).Write("subnet.env", subnetEnv)
 		return fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"flannel","dataDir":%q,"subnetFile":%q,"delegate":{"type":"fake","dir":%q%s}}`,
 			version, h.State, file, h.Dir, fake)

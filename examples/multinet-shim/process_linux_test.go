@@ -98,7 +98,7 @@ const result = `{"Result":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.2/24"}
 // Every command is handed on, and the result of the daemon is printed.
 func TestCommandsArePassedOn(t *testing.T) {
 	t.Parallel()
-	h := programtest.NewHost(t, "multinet-shim")
+	h := programtest.NewHost(t)
 	d := newDaemon(t, func(m wire.Request) (int, string) {
 		return 200, map[string]string{"ADD": result}[m.Env["CNI_COMMAND"]]
 	})
@@ -116,7 +116,7 @@ func TestCommandsArePassedOn(t *testing.T) {
 // in the version of the configuration.
 func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 	t.Parallel()
-	h := programtest.NewHost(t, "multinet-shim")
+	h := programtest.NewHost(t)
 	d := newDaemon(t, func(m wire.Request) (int, string) {
 		return 500, `{"code":107,"msg":"no free device","details":"x"}`
 	})
@@ -145,7 +145,7 @@ func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 	} {
 		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
 			stdout, stderr, code := h.Run(tt.command, tt.stdin)
-			_, said := h.Said(stdout)
+			said := h.Said(stdout)
 			if code != 1 || said.Code != tt.code || said.Msg == "" || stderr != "" {
 				t.Errorf("status %d, %+v, %s; want code %d", code, said, stderr, tt.code)
 			}
@@ -182,12 +182,10 @@ func TestDelWithoutADaemonIsDone(t *testing.T) {
 					t.Errorf("status %d, %s, %s", code, stdout, stderr)
 				}
 			}
-			if got := a.Log(); !slices.Equal(got, []string{"DEL eth0"}) {
+			if got := a.Calls(); !slices.Equal(got, []string{"DEL eth0"}) {
 				t.Errorf("calls %q", got)
 			}
-			if files := programtest.Files(t, a.State); len(files) > 0 {
-				t.Errorf("left: %q", files)
-			}
+			nodetest.Equal(t, "left", a.Files("state"), nil)
 			if all := a.queued(); len(all) > 0 {
 				t.Errorf("queued %q", all)
 			}
@@ -213,7 +211,7 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 			return errors.Join(os.Rename(a.State, a.State+".away"), os.WriteFile(a.State, nil, 0o600))
 		}, "", 0, nil},
 		"damaged record": {func(a *attached) error {
-			for _, f := range programtest.Files(t, a.State) {
+			for _, f := range a.Files("state") {
 				if strings.HasSuffix(f, ".json") {
 					return a.write(a.State, f, "x\n")
 				}
@@ -230,7 +228,7 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 				t.Errorf("status %d, want %d: %s, %s", code, want, stdout, stderr)
 			}
 			if tt.code > 0 {
-				if _, said := a.Said(stdout); said.Code != tt.code {
+				if said := a.Said(stdout); said.Code != tt.code {
 					t.Errorf("code %d, want %d", said.Code, tt.code)
 				}
 			}
@@ -244,7 +242,7 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 					t.Errorf("queued %s, %v", data, err)
 				}
 			}
-			if got := a.Log(); !slices.Equal(got, tt.calls) {
+			if got := a.Calls(); !slices.Equal(got, tt.calls) {
 				t.Errorf("calls %q, want %q", got, tt.calls)
 			}
 		})
@@ -262,7 +260,7 @@ type attached struct {
 
 func newAttached(t *testing.T, policy string) *attached {
 	t.Helper()
-	h := programtest.NewHost(t, "multinet-shim")
+	h := programtest.NewHost(t)
 	a := &attached{Host: h, t: t, queue: filepath.Join(h.Dir, "queue")}
 	mark(t, a.queue)
 	a.conf = conf("1.0.0", socketDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`,
@@ -278,7 +276,7 @@ func newAttached(t *testing.T, policy string) *attached {
 
 // queued returns the DELs in the queue.
 func (a *attached) queued() []string {
-	return slices.DeleteFunc(programtest.Files(a.t, a.queue), func(name string) bool { return name == ".reader" })
+	return slices.DeleteFunc(a.Files("queue"), func(name string) bool { return name == ".reader" })
 }
 
 func (a *attached) write(dir, name, text string) error {
@@ -288,7 +286,7 @@ func (a *attached) write(dir, name, text string) error {
 // Somebody who runs the shim by hand learns what it is for.
 func TestHelpSaysWhatTheShimIsFor(t *testing.T) {
 	t.Parallel()
-	cmd := programtest.NewHost(t, "multinet-shim").Command("", "")
+	cmd := programtest.NewHost(t).Command("", "")
 	cmd.Args = append(cmd.Args, "--help")
 	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "usage: multinet-shim") || !strings.Contains(string(out), "multinetd") {
 		t.Errorf("%v: %s", err, out)

@@ -28,13 +28,13 @@ func conf(h *programtest.Host, version, fake string) string {
 
 func TestProcess(t *testing.T) {
 	t.Parallel()
-	programtest.Test(t, "multinet", conf)
+	programtest.Test(t, conf)
 }
 
 // The operator's tool is the same executable.
 func TestToolProcess(t *testing.T) {
 	t.Parallel()
-	h := programtest.NewHost(t, "multinet")
+	h := programtest.NewHost(t)
 	if _, stderr, code := h.Run("ADD", conf(h, "1.0.0", "")); code != 0 {
 		t.Fatal(stderr)
 	}

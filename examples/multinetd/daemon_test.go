@@ -455,7 +455,7 @@ type process struct {
 // is the directory of sockets, and waits until it is ready.
 func startService(t *testing.T, keys string) *process {
 	t.Helper()
-	h := programtest.NewHost(t, "multinetd")
+	h := programtest.NewHost(t)
 	dir := nodetest.ShortDir(t)
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
@@ -525,10 +525,8 @@ func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 			if err := s.cmd.Wait(); err != nil {
 				t.Errorf("the daemon ended with %v", err)
 			}
-			nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "DEL eth0"})
-			if files := programtest.Files(t, s.State); len(files) > 0 {
-				t.Errorf("left: %q", files)
-			}
+			nodetest.Equal(t, "calls", s.Calls(), []string{"ADD eth0", "DEL eth0"})
+			nodetest.Equal(t, "left", s.Files("state"), nil)
 		})
 	}
 }
@@ -614,7 +612,7 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("the daemon ended with %v", err)
 	}
-	nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "DEL eth0"})
+	nodetest.Equal(t, "calls", s.Calls(), []string{"ADD eth0", "DEL eth0"})
 	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conflist")); err != nil {
 		t.Errorf("what was published is gone: %v", err)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
-	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
@@ -289,10 +288,8 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 			s.run(t, "state=ready")
 			nodetest.Code(t, s.client.Execute(t.Context(), "CHECK", s.args), 0)
 			nodetest.Code(t, s.client.Execute(t.Context(), "DEL", s.args), 0)
-			nodetest.Equal(t, "calls", s.Log(), []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"})
-			if files := programtest.Files(t, s.State); len(files) > 0 {
-				t.Errorf("left: %q", files)
-			}
+			nodetest.Equal(t, "calls", s.Calls(), []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"})
+			nodetest.Equal(t, "left", s.Files("state"), nil)
 			s.end(t)
 		})
 	}

@@ -10,13 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,13 +25,13 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// names are the names that Main acts on. A test binary that is called with another name
-// would run its tests again, which would run the binary, and so on.
-var names []string //nolint:gochecknoglobals // set once, by TestMain
+// program is the name of the example plugin. Without one, a test binary that is called as
+// the plugin would run its tests again, which would run the binary, and so on.
+var program string //nolint:gochecknoglobals // set once, by TestMain
 
 // Main is the TestMain of the example plugin with that name and main function.
 func Main(m *testing.M, name string, main func()) {
-	names = []string{name, "fake"}
+	program = name
 	switch filepath.Base(os.Args[0]) {
 	case name:
 		main()
@@ -50,7 +48,7 @@ func Main(m *testing.M, name string, main func()) {
 
 // fake is the delegated plugin. It writes its calls to the file "log" in the directory
 // "dir" of its configuration. For each command it does what "on" says: "fail" with code
-// 107, print a "large" result, or "hang" after it has written to the FIFO "ready".
+// 107, or "hang" after it has written to the FIFO "ready".
 func fake() *types.Error {
 	var conf struct {
 		CNIVersion string            `json:"cniVersion"`
@@ -80,140 +78,103 @@ func fake() *types.Error {
 		<-never
 	}
 	if command == "ADD" {
-		result := map[string]string{"cniVersion": conf.CNIVersion}
-		if conf.On[command] == "large" {
-			result["padding"] = strings.Repeat("x", 1<<18)
-		}
-		_ = json.NewEncoder(os.Stdout).Encode(result)
+		_ = json.NewEncoder(os.Stdout).Encode(map[string]string{"cniVersion": conf.CNIVersion})
 	}
 	return nil
 }
 
-// A Host is the environment in which the plugin runs.
+// A Host is the environment in which the plugin runs: a node, whose directory has the fake's
+// log.
 type Host struct {
-	Dir   string // has the fake's log, and may have files of the test
+	nodetest.Node
+
 	State string // directory for the plugin's records
 	NetNS string // the path of an empty file
-
-	t    testing.TB
-	name string
-	bin  string
 }
 
-// NewHost returns a host for the plugin with the name given to [Main].
-func NewHost(t testing.TB, name string) *Host {
+// NewHost returns a host for the plugin of [Main].
+func NewHost(t testing.TB) *Host {
 	t.Helper()
-	if !slices.Contains(names, name) {
-		t.Fatalf("TestMain of this package does not call programtest.Main for %q", name)
+	if program == "" {
+		t.Fatal("TestMain of this package does not call programtest.Main")
 	}
-	dir := t.TempDir()
-	h := &Host{Dir: dir, State: filepath.Join(dir, "state"), NetNS: filepath.Join(dir, "netns"), t: t, name: name, bin: filepath.Join(dir, "bin")}
+	h := &Host{Node: nodetest.Node{TB: t, Dir: t.TempDir()}}
+	h.State, h.NetNS = h.Path("state"), h.Write("netns", "")
 	self, err := os.Executable()
-	nodetest.OK(t, errors.Join(err, os.Mkdir(h.bin, 0o700), os.Symlink(self, filepath.Join(h.bin, "fake")),
-		os.WriteFile(h.NetNS, nil, 0o600), syscall.Mkfifo(filepath.Join(dir, "ready"), 0o600)))
+	nodetest.OK(t, errors.Join(err, os.Mkdir(h.Path("bin"), 0o700), os.Symlink(self, h.Path("bin", "fake")), syscall.Mkfifo(h.Path("ready"), 0o600)))
 	return h
 }
 
-// Command returns a call of the plugin for the attachment eth0 of the container c1. env has
-// more variables: if one is set twice, the last one counts. An empty one is removed.
-func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
-	h.t.Helper()
+// Command returns a call of the plugin for the attachment eth0 of the container c1. Without
+// a command it is one by hand.
+func (h *Host) Command(command, stdin string) *exec.Cmd {
+	h.Helper()
 	self, err := os.Executable()
-	nodetest.OK(h.t, err)
-	cmd := exec.CommandContext(h.t.Context(), self)
-	cmd.Args[0] = h.name
+	nodetest.OK(h, err)
+	cmd := exec.CommandContext(h.Context(), self)
+	cmd.Args[0] = program
 	cmd.Stdin = strings.NewReader(stdin)
-	for _, kv := range append([]string{
+	cmd.Env = []string{
 		"GOCOVERDIR=" + h.Dir, "GORACE=atexit_sleep_ms=0", // for a test binary with coverage or the race detector
-		"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + h.NetNS, "CNI_PATH=" + h.bin,
-	}, env...) {
-		if _, value, _ := strings.Cut(kv, "="); value != "" {
-			cmd.Env = append(cmd.Env, kv)
-			continue
-		}
-		for i, before := range cmd.Env {
-			if strings.HasPrefix(before, kv) {
-				cmd.Env = append(cmd.Env[:i], cmd.Env[i+1:]...)
-				break
-			}
-		}
+		"CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + h.NetNS, "CNI_PATH=" + h.Path("bin"),
+	}
+	if command != "" {
+		cmd.Env = append(cmd.Env, "CNI_COMMAND="+command)
 	}
 	return cmd
 }
 
 // Run runs the plugin and returns what it prints.
-func (h *Host) Run(command, stdin string, env ...string) (stdout []byte, stderr string, status int) {
-	h.t.Helper()
+func (h *Host) Run(command, stdin string) (stdout []byte, stderr string, status int) {
+	h.Helper()
 	var out, errs bytes.Buffer
-	cmd := h.Command(command, stdin, env...)
+	cmd := h.Command(command, stdin)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("%s: %v", command, err)
+		h.Fatalf("%s: %v", command, err)
 	}
 	return out.Bytes(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 // Ready calls start, which starts the plugin, and waits until the fake hangs.
 func (h *Host) Ready(start func() error) {
-	h.t.Helper()
+	h.Helper()
 	// Opened for writing as well, so that reading does not end.
-	ready, err := os.OpenFile(filepath.Join(h.Dir, "ready"), os.O_RDWR, 0)
-	nodetest.OK(h.t, err)
+	ready, err := os.OpenFile(h.Path("ready"), os.O_RDWR, 0)
+	nodetest.OK(h, err)
 	defer func() { _ = ready.Close() }()
-	nodetest.OK(h.t, start())
+	nodetest.OK(h, start())
 	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // if the fake never runs
 	if err == nil {
 		_, err = ready.Read(make([]byte, 1))
 	}
 	if err != nil {
-		h.t.Fatalf("the fake does not hang: %v", err)
+		h.Fatalf("the fake does not hang: %v", err)
 	}
 }
 
-// Log returns the calls of the fake.
-func (h *Host) Log() []string {
-	h.t.Helper()
-	data, err := os.ReadFile(filepath.Join(h.Dir, "log"))
+// Calls returns the calls of the fake.
+func (h *Host) Calls() []string {
+	h.Helper()
+	log, err := os.ReadFile(h.Path("log"))
 	if !errors.Is(err, fs.ErrNotExist) {
-		nodetest.OK(h.t, err)
+		nodetest.OK(h, err)
 	}
-	return strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' })
+	return strings.FieldsFunc(string(log), func(r rune) bool { return r == '\n' })
 }
 
-// Said decodes the JSON document that a plugin prints when it fails.
-func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
-	h.t.Helper()
-	d := json.NewDecoder(bytes.NewReader(stdout))
-	var document json.RawMessage
-	if err := d.Decode(&document); err != nil {
-		h.t.Fatalf("not an error: %q: %v", stdout, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		h.t.Fatalf("more than one document: %q", stdout)
-	}
-	var v struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	if err := errors.Join(json.Unmarshal(document, &v), json.Unmarshal(document, &said)); err != nil {
-		h.t.Fatalf("not an error: %q: %v", stdout, err)
-	}
-	return v.CNIVersion, said
+// An Answer is the JSON document that a plugin prints when it fails.
+type Answer struct {
+	CNIVersion string `json:"cniVersion"`
+	types.Error
 }
 
-// Files lists the files below dir, except directories.
-func Files(t testing.TB, dir string) []string {
-	t.Helper()
-	var files []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			path, err = filepath.Rel(dir, path)
-			files = append(files, path)
-		}
-		return err
-	})
-	if !errors.Is(err, fs.ErrNotExist) {
-		nodetest.OK(t, err)
+// Said decodes the only JSON document that a plugin has printed.
+func (h *Host) Said(stdout []byte) (said Answer) {
+	h.Helper()
+	if err := json.Unmarshal(stdout, &said); err != nil {
+		h.Fatalf("not an error: %q: %v", stdout, err)
 	}
-	return files
+	return said
 }
