@@ -10,10 +10,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
 )
 
@@ -34,12 +33,13 @@ func Example() {
 		return
 	}
 	s := &thick.Server{
-		Commands: thick.Commands{
-			Add: func(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
-				return &types100.Result{CNIVersion: "1.0.0", Interfaces: []*types100.Interface{{Name: a.IfName}}}, nil
+		Plugin: plugin.Plugin{
+			Add: func(_ context.Context, c *plugin.Call) error {
+				_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
+				return err
 			},
-			Del: func(_ context.Context, a *skel.CmdArgs) error {
-				return types.NewError(11, a.IfName+" is busy", "")
+			Del: func(_ context.Context, c *plugin.Call) error {
+				return types.NewError(11, c.IfName+" is busy", "")
 			},
 		},
 	}

@@ -63,7 +63,7 @@ func TestMethodsOfEachPath(t *testing.T) {
 	t.Parallel()
 	full := func() *Server {
 		return &Server{
-			Commands: (&fake{}).commands(), Attach: func(*wire.Attributes) Commands { return (&fake{}).commands() },
+			Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return (&fake{}).plugin() },
 			Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
 		}
 	}
@@ -157,13 +157,13 @@ func TestMessagesOfMultus(t *testing.T) {
 			t.Parallel()
 			var got *skel.CmdArgs
 			var trace []string
-			take := func(ctx context.Context, a *skel.CmdArgs) error {
-				got, trace = a, Trace(ctx)
-				return nil
+			take := func(_ context.Context, c *plugin.Call) error {
+				got, trace = &c.CmdArgs, c.Env
+				return result.PrintTo(c.Stdout)
 			}
-			f := &fake{del: take, status: take, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) { return result, take(ctx, a) }}
+			p := plugin.Plugin{Add: take, Del: take, Status: take}
 			var attrs *wire.Attributes
-			a := post(t, &Server{Commands: f.commands(), Attach: func(w *wire.Attributes) Commands { attrs = w; return f.commands() }}, "POST", tt.path, fixture(t, name))
+			a := post(t, &Server{Plugin: p, Attach: func(w *wire.Attributes) plugin.Plugin { attrs = w; return p }}, "POST", tt.path, fixture(t, name))
 			a.wantOK(t)
 			if got == nil {
 				t.Fatal("nothing was called")
@@ -219,11 +219,11 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &fake{
-				add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return nil, tt.err },
+				add: func(context.Context, *skel.CmdArgs) error { return tt.err },
 				del: func(context.Context, *skel.CmdArgs) error { return tt.err },
 			}
 			for _, verb := range []string{"ADD", "DEL"} {
-				a := post(t, &Server{Commands: f.commands()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
+				a := post(t, &Server{Plugin: f.plugin()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
 				nodetest.Equal(t, fmt.Sprintf("%s: status", verb), a.status, tt.status)
 				nodetest.Equal(t, fmt.Sprintf("%s: Content-Type", verb), a.header.Get("Content-Type"), "application/json")
 				sameJSON(t, tt.want, a.body)
@@ -240,7 +240,7 @@ func TestRefusalsQuoteNoConfiguration(t *testing.T) {
 		for _, override := range []json.RawMessage{nil, json.RawMessage(`{"a":1}`)} {
 			m := request("ADD", "c1")
 			m.Config = []byte(conf)
-			a := post(t, &Server{Commands: (&fake{}).commands(), Override: override}, "POST", wire.PathCNI, string(encoded(m)))
+			a := post(t, &Server{Plugin: (&fake{}).plugin(), Override: override}, "POST", wire.PathCNI, string(encoded(m)))
 			if a.status != http.StatusBadRequest || strings.Contains(a.body, "hunter2") {
 				t.Errorf("%s: %d %s", conf, a.status, a.body)
 			}
@@ -251,11 +251,11 @@ func TestRefusalsQuoteNoConfiguration(t *testing.T) {
 func TestAttachCommandsAreServed(t *testing.T) {
 	t.Parallel()
 	f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
-	attach := func(w *wire.Attributes) Commands {
+	attach := func(w *wire.Attributes) plugin.Plugin {
 		if w == nil {
 			t.Error("attributes are nil")
 		}
-		return f.commands()
+		return f.plugin()
 	}
 	// The override is of the runtime's configuration, not of a network's.
 	var got string
@@ -264,7 +264,7 @@ func TestAttachCommandsAreServed(t *testing.T) {
 		return nil
 	}
 	s := func() *Server {
-		return &Server{Commands: (&fake{}).commands(), Attach: attach, Override: json.RawMessage(`{"name":"x"}`)}
+		return &Server{Plugin: (&fake{}).plugin(), Attach: attach, Override: json.RawMessage(`{"name":"x"}`)}
 	}
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("CHECK", "c1")))).wantOK(t)
@@ -277,7 +277,7 @@ func TestAttachCommandsAreServed(t *testing.T) {
 func TestAttachmentsAreListed(t *testing.T) {
 	t.Parallel()
 	s := func() *Server {
-		return &Server{Commands: (&fake{}).commands(), Attachments: func(_ context.Context, id string) ([]Attachment, error) {
+		return &Server{Plugin: (&fake{}).plugin(), Attachments: func(_ context.Context, id string) ([]Attachment, error) {
 			switch id {
 			case "8f0c":
 				return []Attachment{
@@ -309,7 +309,7 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 		post(t, bare(), method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
 	}
 	unready := func() *Server {
-		return &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("no primary network") }}
+		return &Server{Plugin: (&fake{}).plugin(), Ready: func(context.Context) error { return errors.New("no primary network") }}
 	}
 	post(t, unready(), "POST", wire.PathReady, "null").want(t, 503, 11, "not ready: plugin: no primary network")
 	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
@@ -320,8 +320,8 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)
 
 	// What hangs or panics is not ready, and the server goes on.
-	post(t, &Server{Commands: (&fake{}).commands(), Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
-	post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
+	post(t, &Server{Plugin: (&fake{}).plugin(), Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
+	post(t, &Server{Plugin: (&fake{}).plugin(), Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
 }
 
 func TestUnknownPathIs404(t *testing.T) {
@@ -335,13 +335,13 @@ func TestUnknownPathIs404(t *testing.T) {
 func TestOtherPathsAreServedOnTheSameSocket(t *testing.T) {
 	t.Parallel()
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
-	nodetest.Equal(t, "body", post(t, &Server{Commands: (&fake{}).commands(), Other: other}, "GET", "/metrics", "").body, "/metrics")
+	nodetest.Equal(t, "body", post(t, &Server{Plugin: (&fake{}).plugin(), Other: other}, "GET", "/metrics", "").body, "/metrics")
 }
 
 func TestInfo(t *testing.T) {
 	t.Parallel()
 	a := post(t, &Server{
-		Commands: (&fake{}).commands(), Attach: func(*wire.Attributes) Commands { return Commands{} }, Queue: t.TempDir(), Version: "multinetd v1",
+		Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return plugin.Plugin{} }, Queue: t.TempDir(), Version: "multinetd v1",
 		Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
 	}, "GET", pathInfo, "")
 	a.wantOK(t)
@@ -358,7 +358,7 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
 		var why error
-		r := newRig(t, local(&Server{Commands: f.commands(), Ready: func(context.Context) error { return why }}))
+		r := newRig(t, local(&Server{Plugin: f.plugin(), Ready: func(context.Context) error { return why }}))
 		ready := func(want string) {
 			t.Helper()
 			err := r.CheckReady(t.Context())
@@ -393,7 +393,7 @@ func TestProbesServeNoCommand(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	other := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("Other was called") })
-	s := &Server{Commands: f.commands(), Other: other, Queue: t.TempDir()}
+	s := &Server{Plugin: f.plugin(), Other: other, Queue: t.TempDir()}
 	for _, tt := range []struct {
 		method, path, body string
 		status             int
@@ -435,7 +435,7 @@ func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := serve(t, &Server{Commands: (&fake{}).commands(), Probe: tt.probe})
+				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Probe: tt.probe})
 				synctest.Wait()
 				a := r.get(wire.PathReady + "?verbose")
 				if a.status != tt.status || !strings.Contains(a.body, tt.check) {
@@ -650,54 +650,4 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("configuration %q", o.args.StdinData)
 		}
 	})
-}
-
-// A plugin runs in the daemon as it runs in a process.
-func TestResultsOfAPlugin(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		printed string
-		err     error
-		want    string
-		code    uint
-		undone  bool
-	}{
-		"1.1.0":   {"{\"cniVersion\":\"1.1.0\"}\n", nil, `{"cniVersion":"1.1.0"}`, 0, false},
-		"0.3.1":   {`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.0.5/24"}]}`, nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0, false},
-		"fails":   {"", types.NewError(101, "no", ""), "", 101, false},
-		"nothing": {" \n", nil, "", 6, true},
-		"null":    {"null\n", nil, "", 6, true},
-		"noise":   {"hello\n{}", nil, "", 6, true},
-		"list":    {"[]", nil, "", 6, true},
-		"version": {`{"cniVersion":"7.0"}`, nil, "", 6, true},
-		"flood":   {strings.Repeat(" ", wire.MaxBody+1), nil, "", 6, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			undone := false
-			p := plugin.Plugin{
-				Add: func(ctx context.Context, c *plugin.Call) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					_, err := io.WriteString(c.Stdout, tt.printed)
-					return errors.Join(err, tt.err)
-				},
-				Del: func(_ context.Context, c *plugin.Call) error {
-					undone = true
-					_, err := io.WriteString(c.Stdout, "noise")
-					return err
-				},
-			}
-			h := CommandsOf(p, func(context.Context) plugin.Process { return plugin.Process{} })
-			a := post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request("ADD", "c1"))))
-			if tt.code != 0 {
-				a.want(t, 500, tt.code, "")
-			} else {
-				a.wantOK(t)
-				sameJSON(t, `{"Result":`+tt.want+`}`, a.body)
-			}
-			nodetest.Equal(t, "undone", undone, tt.undone)
-		})
-	}
 }

@@ -21,7 +21,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/flock"
@@ -389,12 +388,12 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{})
-	f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+	f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 		close(began)
 		<-ctx.Done()
-		return someResult(), nil
+		return nil
 	}}
-	_, socket := serveUnix(t, &Server{Commands: f.commands()})
+	_, socket := serveUnix(t, &Server{Plugin: f.plugin()})
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	nodetest.OK(t, err)
 	defer c.Close()
@@ -412,7 +411,7 @@ func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 // The kernel says who connects.
 func TestStrangersOnASocket(t *testing.T) {
 	t.Parallel()
-	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
+	r, _ := serveUnix(t, &Server{Plugin: (&fake{}).plugin(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
 	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
 	r, _ = serveUnix(t, bare())
 	r.do(request("ADD", "c1")).wantOK(t)

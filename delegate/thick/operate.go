@@ -8,13 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"reflect"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
@@ -57,8 +59,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	if op.patience > 0 && op.patience < limit.Milliseconds() {
 		limit = time.Duration(op.patience) * time.Millisecond
 	}
-	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, op.trace)
-	ctx, op.cancel = context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
+	op.cancel = cancel
 	defer op.cancel(nil)
 	defer context.AfterFunc(client, func() { op.cancel(errGone) })()
 	op.gone = func() bool { return client.Err() != nil }
@@ -113,7 +115,6 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 		if done, err := sv.stale(&op.order, time.Time{}); done || err != nil {
 			return err
 		}
-		ctx = context.WithValue(ctx, staleKey{}, func(recorded time.Time) (bool, error) { return sv.stale(&op.order, recorded) })
 	}
 	return sv.perform(ctx, op)
 }
@@ -204,12 +205,12 @@ func (op *operation) stop(why, err error) error {
 // body is the message that answers an ADD.
 func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) (body []byte, err error) {
 	err = sv.guarded(ctx, op.String(), func(ctx context.Context) error {
-		if op.commands == nil {
-			commands := sv.Commands
+		if op.plugin == nil {
+			its := sv.Plugin
 			if op.more() {
-				commands = sv.Attach(op.with)
+				its = sv.Attach(op.with)
 			}
-			op.commands = &commands
+			op.plugin = &its
 		}
 		if c == delegate.CommandStatus {
 			if err := failed(sv.checks(ctx)); err != nil {
@@ -219,11 +220,20 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 				return status.NotReady(err)
 			}
 		}
+		var process plugin.Process
+		if sv.Process != nil {
+			process = sv.Process()
+		}
+		var stdout bytes.Buffer
+		process.Stdout, process.Env = &stdout, slices.Concat(process.Env, op.trace)
+		if op.replayed {
+			process.Stale = func(recorded time.Time) (bool, error) { return sv.stale(&op.order, recorded) }
+		}
 		a := op.args
 		a.StdinData = bytes.Clone(a.StdinData)
-		result, err := op.commands.run(ctx, c, &a)
+		err := op.plugin.Do(ctx, process, c, a)
 		if err == nil && c == delegate.CommandAdd {
-			body, err = encode(result)
+			body, err = encode(stdout.Bytes())
 		}
 		return err
 	})
@@ -232,8 +242,8 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 
 // undo removes what the ADD op did, within UndoTimeout.
 func (sv *service) undo(ctx context.Context, op *operation) error {
-	if op.commands == nil {
-		return nil // the plugin was not called
+	if op.plugin == nil {
+		return nil // it was not called
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
@@ -255,20 +265,23 @@ func (sv *service) observe(op *operation, err error) {
 	})
 }
 
-// encode returns the message with the result.
-func encode(result types.Result) ([]byte, error) {
-	if v := reflect.ValueOf(result); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+// encode returns the message with the result that an ADD has printed.
+func encode(printed []byte) ([]byte, error) {
+	if text := bytes.TrimSpace(printed); len(text) == 0 || string(text) == "null" {
 		return nil, invalid(errEmpty)
 	}
-	result, err := result.GetAsVersion(types100.ImplementedSpecVersion)
-	if err != nil {
-		return nil, invalid(err)
+	var answer wire.Response
+	var body []byte
+	result, err := create.CreateFromBytes(printed)
+	if err == nil {
+		result, err = result.GetAsVersion(types100.ImplementedSpecVersion)
 	}
-	raw, err := json.Marshal(result)
-	if err != nil {
-		return nil, invalid(err)
+	if err == nil {
+		answer.Result, err = json.Marshal(result)
 	}
-	body, err := json.Marshal(wire.Response{Result: raw})
+	if err == nil {
+		body, err = json.Marshal(answer)
+	}
 	if err == nil && len(body) > wire.MaxBody {
 		err = errTooLong
 	}

@@ -18,9 +18,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types020 "github.com/containernetworking/cni/pkg/types/020"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -29,7 +28,7 @@ func TestCommandThatThePluginDoesNotHave(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	for _, verb := range []string{"CHECK", "GC", "STATUS"} {
-		s := &Server{Commands: Commands{Add: f.Add, Del: f.Del}}
+		s := &Server{Plugin: plugin.Plugin{Add: f.plugin().Add, Del: f.plugin().Del}}
 		post(t, s, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
 	}
 	f.want(t)
@@ -39,11 +38,10 @@ func TestCommandThatThePluginDoesNotHave(t *testing.T) {
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	var got []string
-	f := &fake{check: func(ctx context.Context, _ *skel.CmdArgs) error {
-		got = Trace(ctx)
+	s := &Server{Plugin: plugin.Plugin{Check: func(_ context.Context, c *plugin.Call) error {
+		got = c.Env
 		return nil
-	}}
-	s := &Server{Commands: f.commands()}
+	}}}
 	for name, tt := range map[string]struct {
 		env    []string
 		header http.Header
@@ -62,9 +60,6 @@ func TestTrace(t *testing.T) {
 			nodetest.Equal(t, "got", got, tt.want)
 		})
 	}
-	if got := Trace(t.Context()); got != nil {
-		t.Errorf("of no request: %q", got)
-	}
 }
 
 // The Observer is told of every request for an operation.
@@ -72,11 +67,11 @@ func TestObserver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen nodetest.Notes[Event]
-		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(time.Second)
-			return someResult(), nil
+			return nil
 		}}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note, MaxInFlight: 1})
+		r := serve(t, &Server{Plugin: f.plugin(), Observer: seen.Note, MaxInFlight: 1})
 		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
 		start := time.Now()
 		first := r.begin(m)
@@ -118,7 +113,7 @@ func TestObserver(t *testing.T) {
 func TestOverrideReachesThePlugin(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
-	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
+	s := &Server{Plugin: f.plugin(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
 	m := request("ADD", "c1")
 	o, err := s.service().decode(wire.PathCNI, &m, nil)
 	nodetest.OK(t, err)
@@ -146,34 +141,37 @@ func (r *rig) idle() {
 // undone.
 func TestInvalidResultIsUndone(t *testing.T) {
 	t.Parallel()
-	var none *types100.Result
 	for name, tt := range map[string]struct {
-		result types.Result
-		want   string // the result, or else the error's text
-		code   uint
+		printed string
+		want    string // the result, or else the error's text
+		code    uint
 	}{
-		"nil":             {nil, "it is empty", 6},
-		"typed nil":       {none, "it is empty", 6},
-		"unknown version": {&types100.Result{CNIVersion: "9.9.9"}, "no converter", 6},
-		"too long":        {&types100.Result{CNIVersion: "1.1.0", DNS: types.DNS{Domain: strings.Repeat("x", wire.MaxBody)}}, "more than 4194304 bytes", 6},
-		"without version": {&types100.Result{DNS: types.DNS{Domain: "d"}}, `{"cniVersion":"1.1.0","dns":{"domain":"d"}}`, 0},
-		"1.0.0":           {&types100.Result{CNIVersion: "1.0.0"}, `{"cniVersion":"1.1.0"}`, 0},
-		"0.2.0":           {&types020.Result{CNIVersion: "0.2.0", IP4: &types020.IPConfig{IP: cidr("10.1.0.5/24")}}, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0},
+		"nothing":         {" \n", "it is empty", 6},
+		"null":            {"null\n", "it is empty", 6},
+		"noise":           {"hello\n{}", "invalid", 6},
+		"list":            {"[]", "invalid", 6},
+		"flood":           {strings.Repeat(" ", wire.MaxBody+1), "it is empty", 6},
+		"unknown version": {`{"cniVersion":"9.9.9"}`, "unsupported", 6},
+		"too long":        {`{"cniVersion":"1.1.0","dns":{"domain":"` + strings.Repeat("x", wire.MaxBody) + `"}}`, "more than 4194304 bytes", 6},
+		"1.1.0":           {`{"cniVersion":"1.1.0","dns":{"domain":"d"}}`, `{"cniVersion":"1.1.0","dns":{"domain":"d"}}`, 0},
+		"1.0.0":           {`{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.1.0"}`, 0},
+		"0.3.1":           {`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.0.5/24"}]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0},
+		"without version": {`{"ip4":{"ip":"10.1.0.5/24"}}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return tt.result, nil }}
-				r := serve(t, &Server{Commands: f.commands()})
+				f := &fake{result: tt.printed}
+				r := serve(t, &Server{Plugin: f.plugin()})
 				a := r.do(request("ADD", "c1"))
 				if tt.code == 0 {
 					a.wantOK(t)
 					sameJSON(t, `{"Result":`+tt.want+`}`, a.body)
-					f.want(t, "ADD c1", "end ADD c1")
+					f.want(t, "ADD c1")
 					return
 				}
 				a.want(t, 500, tt.code, tt.want)
-				f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+				f.want(t, "ADD c1", "DEL c1")
 				r.idle()
 			})
 		})
@@ -187,17 +185,18 @@ func TestUndoFails(t *testing.T) {
 		var book nodetest.Log
 		var args skel.CmdArgs
 		f := &fake{
-			add: func(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+			result: "null",
+			add: func(_ context.Context, a *skel.CmdArgs) error {
 				clear(a.StdinData) // which is its own
 				a.ContainerID = "other"
-				return nil, nil //nolint:nilnil // what is tested
+				return nil
 			},
 			del: func(ctx context.Context, a *skel.CmdArgs) error {
 				args = *a
 				return untilEnd(ctx, a) // and so the undo has an end
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), UndoTimeout: time.Second})
+		r := serve(t, &Server{Plugin: f.plugin(), Logger: logTo(&book), UndoTimeout: time.Second})
 		start := time.Now()
 		a := r.do(request("ADD", "c1"))
 		a.want(t, 500, 6, "it is empty; undo: ")
@@ -219,19 +218,19 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 		primary := &fake{}
 		var attrs []*wire.Attributes
 		attached := &fake{
-			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return nil, nil }, //nolint:nilnil // what is tested
+			result: "null",
 			del: func(_ context.Context, a *skel.CmdArgs) error {
 				nodetest.Equal(t, "undone on", a.IfName, "net1")
 				return nil
 			},
 		}
-		r := serve(t, &Server{Commands: primary.commands(), Attach: func(w *wire.Attributes) Commands {
+		r := serve(t, &Server{Plugin: primary.plugin(), Attach: func(w *wire.Attributes) plugin.Plugin {
 			attrs = append(attrs, w)
-			return attached.commands()
+			return attached.plugin()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
 		r.attach(m).want(t, 500, 6, "it is empty")
-		attached.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
+		attached.want(t, "ADD c1", "DEL c1", "end DEL c1")
 		primary.want(t)
 		if len(attrs) != 1 || attrs[0] == nil {
 			t.Errorf("attributes %v", attrs)
@@ -247,10 +246,9 @@ func TestPanic(t *testing.T) {
 		var seen nodetest.Notes[Event]
 		boom := func(context.Context, *skel.CmdArgs) error { panic("hunter2") }
 		f := &fake{
-			add:   func(context.Context, *skel.CmdArgs) (types.Result, error) { panic("hunter2") },
-			check: boom, gc: boom, status: boom,
+			add: boom, check: boom, gc: boom, status: boom,
 		}
-		r := serve(t, &Server{Commands: f.commands(), Logger: logTo(&book), Observer: seen.Note, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
+		r := serve(t, &Server{Plugin: f.plugin(), Logger: logTo(&book), Observer: seen.Note, MaxInFlight: 1, Attach: func(*wire.Attributes) plugin.Plugin { panic("hunter2") }})
 		for _, verb := range []string{"ADD", "CHECK", "GC", "STATUS"} {
 			a := r.do(request(verb, "c1"))
 			a.want(t, 500, 999, "panicked")
@@ -280,8 +278,8 @@ func TestClientThatGoesEndsItsOperation(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var seen nodetest.Notes[Event]
-				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note})
+				f := &fake{add: untilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
+				r := serve(t, &Server{Plugin: f.plugin(), Observer: seen.Note})
 				ctx, cancel := context.WithCancel(t.Context())
 				wait := r.beginUntil(ctx, request(verb, "c1"))
 				synctest.Wait()
@@ -313,7 +311,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 		var seen nodetest.Notes[Event]
 		undos := 0
 		f := &fake{
-			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { <-added; return someResult(), nil },
+			add: func(context.Context, *skel.CmdArgs) error { <-added; return nil },
 			del: func(ctx context.Context, _ *skel.CmdArgs) error {
 				if undos++; undos > 1 {
 					return nil
@@ -325,7 +323,7 @@ func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 				return nil
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands(), Observer: seen.Note})
+		r := serve(t, &Server{Plugin: f.plugin(), Observer: seen.Note})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -354,12 +352,12 @@ func TestAddThatIsLateAndForNobodyIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, leave := context.WithCancel(t.Context())
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			<-ctx.Done()
 			leave()
-			return someResult(), nil
+			return nil
 		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
-		sv := (&Server{Commands: f.commands()}).service()
+		sv := (&Server{Plugin: f.plugin()}).service()
 		m := request("ADD", "c1")
 		m.DeadlineMs = 1000
 		o, err := sv.decode(wire.PathCNI, &m, nil)
@@ -374,7 +372,7 @@ func TestAddWhoseClientDoesNotReadIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		c := r.connect()
 		send(t, c, request("ADD", "c1"))
 		time.Sleep(writeTimeout + time.Second)
@@ -408,8 +406,8 @@ func TestDeadlines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Commands: f.commands()})
+				f := &fake{add: untilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
+				r := serve(t, &Server{Plugin: f.plugin()})
 				m := request(tt.verb, "c1")
 				m.DeadlineMs = tt.asked
 				start := time.Now()
@@ -426,16 +424,16 @@ func TestStoppedHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{
-			add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			add: func(ctx context.Context, _ *skel.CmdArgs) error {
 				<-ctx.Done()
-				return nil, types.NewError(101, "bridge: killed", "")
+				return types.NewError(101, "bridge: killed", "")
 			},
 			status: func(ctx context.Context, _ *skel.CmdArgs) error {
 				<-ctx.Done()
 				return types.NewError(51, "uplink lost", "")
 			},
 		}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		r.do(request("ADD", "c1")).want(t, 500, 11, "ADD c1 eth0: operation timed out: bridge: killed")
 		r.do(request("STATUS", "")).want(t, 500, 51, "operation timed out: uplink lost")
 	})
@@ -456,10 +454,10 @@ func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 	} {
 		m := request("STATUS", "")
 		m.DeadlineMs = 1000
-		s := &Server{Ready: tt.ready, Commands: (&fake{status: func(context.Context, *skel.CmdArgs) error {
+		s := &Server{Ready: tt.ready, Plugin: (&fake{status: func(context.Context, *skel.CmdArgs) error {
 			t.Error("the handler was asked")
 			return nil
-		}}).commands()}
+		}}).plugin()}
 		post(t, s, "POST", wire.PathCNI, string(encoded(m))).want(t, 500, tt.code, tt.says)
 	}
 }
@@ -473,12 +471,12 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}
-		f := &fake{check: slow, del: slow, add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+		f := &fake{check: slow, del: slow, add: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(time.Second)
-			return someResult(), nil
+			return nil
 		}}
-		attach := func(*wire.Attributes) Commands { return f.commands() }
-		r := serve(t, &Server{Commands: f.commands(), Attach: attach})
+		attach := func(*wire.Attributes) plugin.Plugin { return f.plugin() }
+		r := serve(t, &Server{Plugin: f.plugin(), Attach: attach})
 		var waits []func() answer
 		for _, verb := range []string{"ADD", "CHECK", "ADD"} {
 			waits = append(waits, r.begin(request(verb, "c1")))
@@ -510,13 +508,13 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 func TestDelCancelsEarlierOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second) // undoing
-			return nil, types.NewError(101, "killed", "")
+			return types.NewError(101, "killed", "")
 		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
 		// All the ADDs that may be are there already: a DEL needs none of their places.
-		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: 1}, 3))
+		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 1}, 3))
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		queued := r.begin(request("CHECK", "c1"))
@@ -552,11 +550,11 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 func TestDelAfterTheAddSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			<-ctx.Done() // it has done all it had to
-			return someResult(), nil
+			return nil
 		}}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		r.do(request("DEL", "c1")).wantOK(t)
@@ -569,8 +567,8 @@ func TestDelAfterTheAddSucceeded(t *testing.T) {
 func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: addUntilEnd, check: untilEnd}
-		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }})
+		f := &fake{add: untilEnd, check: untilEnd}
+		r := serve(t, &Server{Plugin: f.plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() }})
 		more := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
@@ -615,10 +613,10 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 		}
 		return nil
 	}
-	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-		return someResult(), busy(ctx, a)
+	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) error {
+		return busy(ctx, a)
 	}}
-	s := &Server{Commands: f.commands(), MaxInFlight: 3}
+	s := &Server{Plugin: f.plugin(), MaxInFlight: 3}
 	sv := s.service()
 	var wg sync.WaitGroup
 	for i := range n {

@@ -3,6 +3,7 @@ package thick
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,16 +15,16 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/netconf"
 )
 
 // queued returns a queue with the DELs of the containers.
@@ -80,7 +81,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 				return nil
 			}}
 			dir := queued(t, "c1")
-			r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+			r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 			synctest.Wait()
 			start := time.Now()
 			r.do(with(request("DEL", "c1"), "CNI_IFNAME", ifName)).wantOK(t)
@@ -115,7 +116,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 			return types.NewError(101, "stuck", "")
 		}}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		verbose := func() string {
@@ -167,7 +168,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		fails := true
 		f := &fake{del: stuckWhile(&fails)}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait()
 		r.do(request("DEL", "c1")).want(t, 500, 101, "stuck")
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
@@ -178,7 +179,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r.stop()
 		<-r.done
 		f.Taken()
-		serve(t, &Server{Commands: f.commands(), Queue: dir})
+		serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		time.Sleep(time.Hour)
 		f.want(t)
 		// One that is queued after it is another.
@@ -196,7 +197,7 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait() // tried, and not again before a second is over
 		file, err := filepath.Glob(dir + "/*.json")
 		nodetest.OK(t, err)
@@ -216,12 +217,12 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(time.Minute / 3)
-			return someResult(), nil
+			return nil
 		}}
 		dir := queued(t)
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		time.Sleep(longestPause - time.Second)
@@ -247,7 +248,7 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
 		enqueue(t, dir, request("ADD", "c3"))
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book), Observer: seen.Note})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Logger: logTo(&book), Observer: seen.Note})
 		time.Sleep(time.Hour)
 		f.want(t)
 		all := seen.Taken()
@@ -276,11 +277,11 @@ func TestQueuedDelCancelsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
-		f := &fake{del: stuckWhile(&fails), add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{del: stuckWhile(&fails), add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			time.Sleep(10 * time.Second)
-			return someResult(), ctx.Err()
+			return ctx.Err()
 		}}
-		r := serve(t, &Server{Commands: f.commands(), Queue: queued(t, "c1")})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: queued(t, "c1")})
 		synctest.Wait()
 		fails = false
 		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
@@ -295,7 +296,7 @@ func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		dir := queued(t)
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
@@ -345,7 +346,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			return nil
 		}}
 		r := serve(t, limited(&Server{
-			Commands: f.commands(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, Override: []byte(`{"binDir":"/host"}`),
+			Plugin: f.plugin(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, Override: []byte(`{"binDir":"/host"}`),
 			Observer: seen.Note,
 		}, 4))
 		synctest.Wait()
@@ -383,7 +384,7 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen nodetest.Notes[Event]
 		dir := queued(t, ids("hung", 40)...)
-		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.Note})
+		r := serve(t, &Server{Plugin: (&fake{del: hung}).plugin(), Queue: dir, MaxInFlight: 2, Observer: seen.Note})
 		time.Sleep(41*110*time.Second + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
@@ -427,7 +428,7 @@ func TestStoppedWithAQueue(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				dir := queued(t, tt.ids...)
-				r := serve(t, &Server{Commands: (&fake{del: tt.del}).commands(), Queue: dir, MaxInFlight: 4, Observer: tt.observer})
+				r := serve(t, &Server{Plugin: (&fake{del: tt.del}).plugin(), Queue: dir, MaxInFlight: 4, Observer: tt.observer})
 				synctest.Wait()
 				start := time.Now()
 				r.stop()
@@ -446,7 +447,7 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		dir := queued(t, "c1")
 		nodetest.OK(t, os.Chmod(dir, 0o777))
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait()
 		const why = "other users may write to the directory"
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
@@ -470,10 +471,10 @@ func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book nodetest.Log
 		dir := queued(t)
-		first := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		first := serve(t, &Server{Plugin: (&fake{}).plugin(), Queue: dir})
 		synctest.Wait()
 		f := &fake{}
-		second := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: logTo(&book)})
+		second := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Logger: logTo(&book)})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		second.do(request("ADD", "c2")).want(t, 503, 11, "another daemon reads this directory")
@@ -505,7 +506,7 @@ func TestNotReadyWhileTheQueueCannotBeUsed(t *testing.T) {
 				path := filepath.Join(dir, obstacle)
 				nodetest.OK(t, os.RemoveAll(path))
 				nodetest.OK(t, os.Mkdir(path, 0o700))
-				r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Queue: dir})
 				synctest.Wait()
 				r.get(wire.PathReady).want(t, 503, 11, dir)
 				r.do(request("STATUS", "")).want(t, 500, 50, dir)
@@ -533,20 +534,21 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				exec := &delegatetest.Exec{Plugins: nodetest.Plugins("blue")}
-				m := meta{&lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: t.TempDir()}}
-				args := &skel.CmdArgs{ContainerID: "c1", IfName: "eth0"}
-				add := func() {
-					_, err := m.Add(t.Context(), args)
-					nodetest.OK(t, err)
+				p := plugin.Plugin{StateDir: t.TempDir(), Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
+					return []netconf.Network{nodetest.Network("blue", "blue")}, nil
+				}}
+				args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(podsConf)}
+				do := func(command delegate.Command) {
+					nodetest.OK(t, p.Do(t.Context(), plugin.Process{Exec: exec, Stdout: io.Discard}, command, args))
 				}
-				add()
-				records, err := m.Container(t.Context(), "c1")
+				do(delegate.CommandAdd)
+				records, err := (&lifecycle.Manager{Dir: p.StateDir}).Container(t.Context(), "c1")
 				if err != nil || len(records) != 1 {
 					t.Fatal(records, err)
 				}
 				del := request("DEL", "c1")
 				if del.Recorded = records[0].Created; !tt.recorded {
-					nodetest.OK(t, m.Del(t.Context(), args))
+					do(delegate.CommandDel)
 					del.Recorded, del.Unrecorded = time.Time{}, time.Now()
 				}
 				dir := queued(t)
@@ -554,19 +556,19 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				// Another program shares the records, and does not know the queue.
 				again := func() {
 					time.Sleep(time.Millisecond)
-					nodetest.OK(t, m.Del(t.Context(), args))
-					add()
+					do(delegate.CommandDel)
+					do(delegate.CommandAdd)
 				}
-				commands := Commands{Add: m.Add, Del: m.Del}
+				served := p
 				if tt.during {
-					commands.Del = func(ctx context.Context, a *skel.CmdArgs) error {
+					served.Del = func(ctx context.Context, c *plugin.Call) error {
 						again()
-						return m.Del(ctx, a)
+						return c.Del(ctx)
 					}
 				} else {
 					again()
 				}
-				serve(t, &Server{Commands: commands, Queue: dir})
+				serve(t, &Server{Plugin: served, Process: func() plugin.Process { return plugin.Process{Exec: exec} }, Queue: dir})
 				time.Sleep(time.Hour)
 				nodetest.Equal(t, "alive", len(exec.Live()), 1)
 				if left(t, dir) != 0 {
@@ -575,27 +577,4 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A meta is a plugin that attaches a network and keeps records.
-type meta struct{ *lifecycle.Manager }
-
-func (m meta) key(a *skel.CmdArgs) scratch.Key {
-	return scratch.Key{Network: "pods", ContainerID: a.ContainerID, IfName: a.IfName}
-}
-
-func (m meta) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-	added, err := m.Manager.Add(ctx, m.key(a), lifecycle.Transaction{Plan: lifecycle.Plan(
-		delegate.Attachment{Network: nodetest.Network("blue", "blue"), ContainerID: a.ContainerID, IfName: a.IfName},
-	)})
-	if err != nil {
-		return nil, err
-	}
-	return create.CreateFromBytes(added[0].Result)
-}
-
-func (m meta) Del(ctx context.Context, a *skel.CmdArgs) error {
-	its := &lifecycle.Manager{Invoker: m.Invoker, Dir: m.Dir}
-	its.Stale, _ = ctx.Value(staleKey{}).(func(time.Time) (bool, error)) // as in CommandsOf
-	return its.Del(ctx, m.key(a), lifecycle.Removal{NetNS: a.Netns})
 }

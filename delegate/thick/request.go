@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/terse"
@@ -51,9 +52,9 @@ type operation struct {
 	answer   func(reply) error
 	answered bool
 
-	gone     func() bool // whether the client has gone
-	cancel   context.CancelCauseFunc
-	commands *Commands // nil until the operation runs
+	gone   func() bool // whether the client has gone
+	cancel context.CancelCauseFunc
+	plugin *plugin.Plugin // nil until the operation runs
 }
 
 // more reports whether o is about one more network of a running container.
@@ -180,23 +181,11 @@ func (o *order) configuration(conf []byte, over override.Override) (err error) {
 	return nil
 }
 
-type traceKey struct{}
-
 // maxTrace is the size limit of each part of a trace: that of Baggage.
 const maxTrace = 8192
 
-// Trace returns the trace of the request that a command with the context ctx
-// serves, as "key=value" entries for the environment of plugins. The keys are
-// those of [wire.TraceEnv] that the request has; headers of the request take
-// precedence over its environment. Trace returns nil when there is no trace. The
-// caller may change the result.
-func Trace(ctx context.Context) []string {
-	t, _ := ctx.Value(traceKey{}).([]string)
-	return append([]string(nil), t...)
-}
-
-// traceOf returns the trace of a request. It leaves out what an environment cannot
-// hold.
+// traceOf returns the trace of a request, as "key=value". Headers take precedence over
+// variables. It leaves out what an environment cannot hold.
 func traceOf(env map[string]string, header http.Header) []string {
 	var t []string
 	for _, name := range wire.TraceEnv {

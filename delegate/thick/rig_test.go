@@ -2,6 +2,7 @@ package thick
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,8 +20,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -28,66 +30,39 @@ import (
 // A fake is a plugin of functions; a function that is nil succeeds. It notes which
 // commands are called, and which have ended.
 type fake struct {
-	add    func(context.Context, *skel.CmdArgs) (types.Result, error)
-	check  func(context.Context, *skel.CmdArgs) error
-	del    func(context.Context, *skel.CmdArgs) error
-	gc     func(context.Context, *skel.CmdArgs) error
-	status func(context.Context, *skel.CmdArgs) error
+	add, check, del, gc, status func(context.Context, *skel.CmdArgs) error
+
+	result string // what ADD prints, if not an interface
 
 	nodetest.Notes[string]
 }
 
-func (f *fake) call(ctx context.Context, verb string, a *skel.CmdArgs, do func(context.Context, *skel.CmdArgs) error) error {
-	what := strings.TrimSpace(verb + " " + a.ContainerID)
-	f.Note(what)
-	if do == nil {
-		return nil
+func (f *fake) plugin() plugin.Plugin {
+	run := func(do *func(context.Context, *skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			what := strings.TrimSpace(string(c.Command) + " " + c.ContainerID)
+			f.Note(what)
+			if *do != nil {
+				defer f.Note("end " + what)
+				if err := (*do)(ctx, &c.CmdArgs); err != nil {
+					return err
+				}
+			}
+			text := "what only an ADD should print"
+			if c.Command == delegate.CommandAdd {
+				text = cmp.Or(f.result, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q}]}`, c.IfName))
+			}
+			_, err := io.WriteString(c.Stdout, text)
+			return err
+		}
 	}
-	defer f.Note("end " + what)
-	return do(ctx, a)
-}
-
-func (f *fake) Add(ctx context.Context, a *skel.CmdArgs) (r types.Result, err error) {
-	r = &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}
-	if f.add == nil {
-		f.Note("ADD " + a.ContainerID)
-		return r, nil
-	}
-	err = f.call(ctx, "ADD", a, func(ctx context.Context, a *skel.CmdArgs) error {
-		r, err = f.add(ctx, a)
-		return err
-	})
-	return r, err
-}
-
-func (f *fake) Check(ctx context.Context, a *skel.CmdArgs) error {
-	return f.call(ctx, "CHECK", a, f.check)
-}
-
-func (f *fake) Del(ctx context.Context, a *skel.CmdArgs) error { return f.call(ctx, "DEL", a, f.del) }
-func (f *fake) GC(ctx context.Context, a *skel.CmdArgs) error  { return f.call(ctx, "GC", a, f.gc) }
-func (f *fake) Status(ctx context.Context, a *skel.CmdArgs) error {
-	return f.call(ctx, "STATUS", a, f.status)
-}
-
-// commands are those of f.
-func (f *fake) commands() Commands {
-	return Commands{Add: f.Add, Check: f.Check, Del: f.Del, GC: f.GC, Status: f.Status}
-}
-
-// someResult is what an ADD of a fake returns that has nothing else to say.
-func someResult() types.Result {
-	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: "eth0"}}}
+	return plugin.Plugin{Add: run(&f.add), Check: run(&f.check), Del: run(&f.del), GC: run(&f.gc), Status: run(&f.status)}
 }
 
 // untilEnd is a plugin's method that runs until its context ends.
 func untilEnd(ctx context.Context, _ *skel.CmdArgs) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
-}
-
-func addUntilEnd(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-	return nil, untilEnd(ctx, a)
 }
 
 // A gate holds operations until it is opened.
@@ -294,7 +269,7 @@ func (r *rig) attach(m wire.Request) answer {
 }
 
 // bare returns a server of a plugin that does nothing, and succeeds.
-func bare() *Server { return &Server{Commands: (&fake{}).commands()} }
+func bare() *Server { return &Server{Plugin: (&fake{}).plugin()} }
 
 // do sends m and returns the answer, which must be one.
 func (r *rig) do(m wire.Request) answer {

@@ -35,16 +35,13 @@ const (
 // seconds for a daemon that is taking the socket over. Serve answers the requests of
 // everybody who has connected by then.
 //
-// Serve fails at once when Commands has no Add or no Del, when Override is not a JSON
-// object, and when it has been called before. A command that ignores the end of its
-// context delays Serve for up to twice UndoTimeout; then Serve returns an error and
-// leaves the command running.
+// Serve fails at once when Override is not a JSON object, and when it has been called
+// before. A command that ignores the end of its context delays Serve for up to twice
+// UndoTimeout; then Serve returns an error and leaves the command running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer func() { _ = l.Close() }() // again, perhaps
 	sv := s.service()
 	switch {
-	case s.Commands.Add == nil || s.Commands.Del == nil:
-		return errors.New("thick: Serve: Commands has no Add or no Del")
 	case sv.invalid != nil:
 		return sv.invalid
 	case !sv.flight.advance(serving):

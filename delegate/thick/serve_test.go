@@ -20,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
@@ -60,7 +61,7 @@ func TestBadInput(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{}
-				r := serve(t, &Server{Commands: f.commands()})
+				r := serve(t, &Server{Plugin: f.plugin()})
 				c, all := r.raw()
 				start := time.Now()
 				var writer sync.WaitGroup
@@ -92,15 +93,15 @@ func TestBadInput(t *testing.T) {
 func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) error {
 			select {
 			case <-time.After(6 * readTimeout):
-				return someResult(), nil
+				return nil
 			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+				return context.Cause(ctx)
 			}
 		}}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		start := time.Now()
 		r.do(request("ADD", "c1")).wantOK(t)
 		nodetest.Equal(t, "after", time.Since(start), 6*readTimeout)
@@ -150,7 +151,7 @@ func TestStrangers(t *testing.T) {
 						t.Error("a stranger got through")
 					}
 				})
-				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.Note, Other: other}, tt.peer)
+				r := serveAs(t, &Server{Plugin: f.plugin(), AllowUIDs: tt.allow, Observer: seen.Note, Other: other}, tt.peer)
 				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, pathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
@@ -175,8 +176,8 @@ func TestStrangers(t *testing.T) {
 }
 
 // addAfter is an ADD that waits for g.
-func addAfter(g gate) func(context.Context, *skel.CmdArgs) (types.Result, error) {
-	return func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) { return someResult(), g.wait(ctx) }
+func addAfter(g gate) func(context.Context, *skel.CmdArgs) error {
+	return func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
 }
 
 // A flood of ADDs is bounded, in what runs and in what waits, and keeps
@@ -187,14 +188,14 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 		const inFlight, queued, flood = 4, 20, 100
 		g := make(gate)
 		var running, most atomic.Int32
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			if n := running.Add(1); n > most.Load() {
 				most.Store(n)
 			}
 			defer running.Add(-1)
-			return someResult(), g.wait(ctx)
+			return g.wait(ctx)
 		}}
-		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: inFlight}, queued))
+		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: inFlight}, queued))
 		var waits []func() answer
 		for i := range flood {
 			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
@@ -237,7 +238,7 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 				})
-				r := serve(t, &Server{Commands: (&fake{}).commands(), Other: page})
+				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Other: page})
 				c := r.connect()
 				if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: daemon\r\n\r\n"); err != nil {
 					t.Fatal(err)
@@ -258,7 +259,7 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		g := make(gate)
 		block := func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
 		f := &fake{del: block, gc: block, status: block}
-		r := serve(t, limited(&Server{Commands: f.commands(), MaxInFlight: 2}, 1))
+		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 2}, 1))
 		dels := []func() answer{r.begin(request("DEL", "c1")), r.begin(request("GC", ""))}
 		synctest.Wait()
 		dels = append(dels, r.begin(request("DEL", "c2")))
@@ -298,7 +299,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		g := make(gate)
 		var seen nodetest.Notes[Event]
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Observer: seen.Note})
+		r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Observer: seen.Note})
 		first := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -334,7 +335,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
-	sv := (&Server{Commands: f.commands()}).service()
+	sv := (&Server{Plugin: f.plugin()}).service()
 	m := request("ADD", "c1")
 	for range 50 {
 		o, err := sv.decode(wire.PathCNI, &m, nil)
@@ -367,12 +368,12 @@ func (r *rig) ended(after time.Duration, since time.Time) {
 func TestNothingIsAcceptedOnceTheRestIsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{del: untilEnd, gc: untilEnd, add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{del: untilEnd, gc: untilEnd, add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			<-ctx.Done()
 			time.Sleep(4 * time.Second)
-			return nil, types.NewError(101, "killed", "")
+			return types.NewError(101, "killed", "")
 		}}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -393,7 +394,7 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { return f.commands() }})
+		r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() }})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("CHECK", "c1"))
@@ -434,11 +435,11 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[time.Duration]int{25 * time.Second: 12, 3500 * time.Millisecond: 6} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 				time.Sleep(time.Second)
-				return someResult(), ctx.Err()
+				return ctx.Err()
 			}}
-			r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 2, DrainTimeout: limit})
+			r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 2, DrainTimeout: limit})
 			var adds []func() answer
 			for i := range 12 {
 				adds = append(adds, r.begin(request("ADD", fmt.Sprint("c", i))))
@@ -472,14 +473,14 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 func TestDrainingWaitsForTheUndo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			time.Sleep(34 * time.Second)
-			return someResult(), nil
+			return nil
 		}, del: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(9 * time.Second)
 			return nil
 		}}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		ctx, cancel := context.WithCancel(t.Context())
 		add := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -498,7 +499,7 @@ func TestSilentConnectionsAreServedUntilTheirTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands()})
+		r := serve(t, &Server{Plugin: f.plugin()})
 		r.connect() // and says nothing
 		late := r.connect()
 		kept := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.l.dial(ctx) }}}
@@ -530,7 +531,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := newRig(t, local(&Server{Commands: f.commands()}))
+		r := newRig(t, local(&Server{Plugin: f.plugin()}))
 		var wg sync.WaitGroup
 		r.run(handingOver{r.l, func() error {
 			r.wantNoLoad()
@@ -565,11 +566,11 @@ func TestHandOverDoesNotWaitForWhatIsStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
-		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			<-g
-			return someResult(), nil
+			return nil
 		}}
-		r := newRig(t, local(&Server{Commands: f.commands()}))
+		r := newRig(t, local(&Server{Plugin: f.plugin()}))
 		handedOver := false
 		served := make(chan error, 1)
 		ctx, stop := context.WithCancel(t.Context())
@@ -609,11 +610,11 @@ func TestListenerThatDoesNotEndIsClosed(t *testing.T) {
 func TestListenerFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(time.Second)
-			return someResult(), nil
+			return nil
 		}}
-		s := local(&Server{Commands: f.commands()})
+		s := local(&Server{Plugin: f.plugin()})
 		l := newInMemory()
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(t.Context(), l) }()
@@ -630,9 +631,9 @@ func TestListenerFails(t *testing.T) {
 
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()
-	refused := map[*Server]string{{}: "has no Add"}
+	refused := map[*Server]string{}
 	for _, odd := range []string{`null`, `[]`, `{"a":1,}`, `{}{}`} {
-		refused[&Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}] = "Override is not a JSON object"
+		refused[&Server{Plugin: (&fake{}).plugin(), Override: json.RawMessage(odd)}] = "Override is not a JSON object"
 	}
 	for s, why := range refused {
 		l := newInMemory()

@@ -46,6 +46,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -53,20 +54,53 @@ import (
 	"github.com/metacni/metacni/internal/turns"
 )
 
-// A Server serves the [Commands] of a plugin, see [Server.Serve]. It serves once.
+// A Server serves the commands of a plugin, see [Server.Serve]. It serves once.
 // It must not be copied, and its fields must not change once it is in use. Its
 // methods may be called by any number of goroutines at once.
 type Server struct {
-	// Commands execute the runtime's commands. Add and Del must not be nil.
-	Commands Commands
+	// Plugin executes the runtime's commands, with [plugin.Plugin.Do], on any
+	// number of goroutines at once. But only one operation of a container runs at
+	// a time. GC and STATUS belong to no container and run beside all others.
+	//
+	// The server has checked the arguments as package skel does, except that the
+	// configuration may be empty, when the shim sent none.
+	//
+	// A command must return soon after its context has ended, and must have undone
+	// what it did. The context ends
+	//   - at the deadline of the operation,
+	//   - when the shim has gone,
+	//   - when a DEL of the container arrives, unless the command is DEL itself,
+	//   - when the server stops and its time to drain is over.
+	//
+	// [context.Cause] says which.
+	//
+	// The server receives what an ADD prints. The result may be of any version of
+	// the specification; if it cannot be read, the ADD fails with code 6. What other
+	// commands print is dropped.
+	//
+	// An ADD that returns an error has undone what it did. When ADD panics, when it
+	// prints no valid result, and when nobody is there to receive its result, the
+	// server executes a DEL with the same arguments. The context of that DEL does
+	// not end with the context of the ADD.
+	//
+	// Errors reach the runtime with the CNI code that [status.Code] finds in them
+	// and with their full text, so they must not quote the configuration.
+	//
+	// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
+	Plugin plugin.Plugin
 
-	// Attach, when not nil, returns the commands that attach one more network
-	// to a running container, check it and detach it. Their configuration is
-	// the one of that network, and their interface is the one it gets. with is
+	// Process, when not nil, returns what one command may use of this process. The
+	// server sets Stdout, adds the trace of the request to Env, and sets Stale for a
+	// DEL of the Queue.
+	Process func() plugin.Process
+
+	// Attach, when not nil, returns the plugin that attaches one more network to a
+	// running container, checks it and detaches it. Its configuration is the one of
+	// that network, and its interface is the one that the network gets. with is
 	// what the client asks of the interface, and never nil. The server calls
 	// Attach once for each request. When Attach is nil, such requests are
 	// answered with 404.
-	Attach func(with *wire.Attributes) Commands
+	Attach func(with *wire.Attributes) plugin.Plugin
 
 	// Attachments, when not nil, lists the attachments of a container, for
 	// people. An empty containerID means all containers. When Attachments is
@@ -89,8 +123,7 @@ type Server struct {
 	// ready until the first has drained, and every ADD fails.
 	//
 	// A DEL of the queue removes no attachment that was added after it was
-	// queued, provided that the Commands are those of CommandsOf and the plugin
-	// keeps its records with package lifecycle.
+	// queued, provided that the plugin keeps its records with package lifecycle.
 	//
 	// While the DEL of an attachment is queued, an ADD of the attachment fails
 	// with code 11. A DEL of the runtime takes the place of the queued one; it

@@ -166,7 +166,7 @@ func mark(t *testing.T, queue string) {
 	nodetest.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := &thick.Server{Queue: queue, Commands: thick.CommandsOf(plugin.Plugin{}, func(context.Context) plugin.Process { return plugin.Process{} })}
+	s := &thick.Server{Queue: queue}
 	nodetest.OK(t, s.Serve(ctx, l))
 }
 

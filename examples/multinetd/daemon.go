@@ -69,10 +69,9 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()
 	d.server = &thick.Server{
-		Commands: thick.CommandsOf(d.plugin(), d.process),
-		Attach: func(with *wire.Attributes) thick.Commands {
-			return thick.CommandsOf(multinet.Secondary(conf.multinet(), with), d.process)
-		},
+		Plugin:      d.plugin(),
+		Attach:      func(with *wire.Attributes) plugin.Plugin { return multinet.Secondary(conf.multinet(), with) },
+		Process:     d.process,
 		Attachments: d.attachments,
 		Override:    conf.overrides(),
 		Queue:       conf.QueueDir,
@@ -124,10 +123,10 @@ func (d *service) plugin() plugin.Plugin {
 
 // process returns what multinet uses for one request. Plugins receive nothing of
 // the daemon's environment but its PATH.
-func (d *service) process(ctx context.Context) plugin.Process {
+func (d *service) process() plugin.Process {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
 	return plugin.Process{
-		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
+		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {

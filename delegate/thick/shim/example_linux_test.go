@@ -11,8 +11,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 )
@@ -40,14 +40,15 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	daemon := &thick.Server{Queue: queue, Commands: thick.Commands{
-		Add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
-			return create.CreateFromBytes([]byte(`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`))
+	daemon := &thick.Server{Queue: queue, Plugin: plugin.Plugin{
+		Add: func(_ context.Context, c *plugin.Call) error {
+			_, err := fmt.Fprint(c.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`)
+			return err
 		},
-		Check: func(context.Context, *skel.CmdArgs) error {
+		Check: func(context.Context, *plugin.Call) error {
 			return types.NewError(11, "the switch does not answer", "")
 		},
-		Del: func(context.Context, *skel.CmdArgs) error { return nil },
+		Del: func(context.Context, *plugin.Call) error { return nil },
 	}}
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)

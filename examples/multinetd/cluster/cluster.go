@@ -86,7 +86,7 @@ type Plugin struct {
 	Own []byte
 
 	// Process returns what multinet uses to run plugins.
-	Process func(context.Context) plugin.Process
+	Process func() plugin.Process
 }
 
 // New returns the cluster that c configures. It does not connect to it.

@@ -105,7 +105,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
-	done, err := multinet.Reconcile(ctx, c.plugin.Process(ctx), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
+	done, err := multinet.Reconcile(ctx, c.plugin.Process(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {
