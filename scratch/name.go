@@ -6,10 +6,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/containernetworking/cni/pkg/utils"
+
 	"github.com/metacni/metacni/internal/records"
 )
-
-const maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
 
 // checkKey refuses keys that no runtime may use.
 func checkKey(k Key) error {
@@ -54,30 +54,13 @@ func checkStoredKey(k Key) error {
 
 // validName reports whether s is a name by the specification's rule for
 // container IDs and network names.
-func validName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !alphanumeric(c) && (i == 0 || c != '.' && c != '_' && c != '-') {
-			return false
-		}
-	}
-	return s != ""
-}
-
-func alphanumeric(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
+func validName(s string) bool { return utils.ValidateContainerID(s) == nil }
 
 // validIfName refuses what neither the kernel nor the specification has as an
 // interface name, and what JSON cannot carry. What the kernel would merely
 // change is not for this package to know.
 func validIfName(s string) bool {
-	if s == "" || len(s) > maxIfName || s == "." || s == ".." || !utf8.ValidString(s) {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || r == ':' || unicode.IsSpace(r) || unicode.IsControl(r)
-	})
+	return utils.ValidateInterfaceName(s) == nil && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // fileName is the name of k's record. It is injective. Valid names neither
