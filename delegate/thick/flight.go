@@ -101,7 +101,7 @@ func (f *flight) now() phase {
 func (f *flight) begin(op *operation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase == closed || f.phase == draining && (op.replayed || !removes(op.command)) {
+	if f.phase == closed || f.phase == draining && (op.Replayed || !removes(op.command)) {
 		return errDraining
 	}
 	f.ops.enter(op)

@@ -60,15 +60,15 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !who.allowed || sv.flight.now() >= draining {
 		w.Header().Set("Connection", "close")
 	}
-	op := &operation{uid: who.uid, start: time.Now(), answer: func(a reply) error { return a.send(w) }}
+	op := &operation{Event: Event{UID: who.uid, Start: time.Now()}, answer: func(a reply) error { return a.send(w) }}
 	if path := r.URL.Path; path == wire.PathCNI || path == wire.PathAttach {
-		op.path = path
+		op.Path = path
 	}
 	var err error
 	switch {
 	case !who.allowed:
 		err = coded(http.StatusForbidden, types.ErrInternal, "%s may not connect", who)
-	case op.path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
+	case op.Path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
 		err = sv.command(w, r, op)
 	case sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path):
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
@@ -88,7 +88,7 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (sv *service) command(w http.ResponseWriter, r *http.Request, op *operation) error {
 	m, err := read(w, r)
 	if err == nil {
-		op.order, err = sv.decode(op.path, m, r.Header)
+		err = sv.decode(op, m, r.Header)
 	}
 	if err != nil {
 		return err
@@ -123,17 +123,16 @@ func (s *Server) Probes() http.Handler {
 
 // probe answers a request for the health or the readiness. Any other path is unknown.
 func (sv *service) probe(r *http.Request) reply {
-	serve := map[string]func(*http.Request) reply{
-		wire.PathHealth: func(*http.Request) reply { return healthy() },
-		wire.PathReady:  sv.readiness,
-	}[r.URL.Path]
-	if serve == nil {
-		return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
+	switch r.URL.Path {
+	case wire.PathHealth:
+		return allowed(r, healthy, http.MethodGet, http.MethodHead, http.MethodPost)
+	case wire.PathReady:
+		return allowed(r, sv.readiness, http.MethodGet, http.MethodHead, http.MethodPost)
 	}
-	return allowed(r, serve, http.MethodGet, http.MethodHead, http.MethodPost)
+	return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
 }
 
-func healthy() reply { return reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} }
+func healthy(*http.Request) reply { return reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} }
 
 // readiness answers whether an ADD would be served and Probe is content. With the
 // query "verbose" it lists the checks.
@@ -157,7 +156,7 @@ func (sv *service) readiness(r *http.Request) reply {
 	case err != nil:
 		return failure(err)
 	}
-	return healthy()
+	return healthy(r)
 }
 
 // allowed returns what serve answers to a request with one of the methods.

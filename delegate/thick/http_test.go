@@ -453,7 +453,7 @@ func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
 }
 
 // understand is what the server makes of m.
-func understand(m wire.Request) (order, error) { return bare().service().decode(wire.PathCNI, &m, nil) }
+func understand(m wire.Request) (*operation, error) { return understood(bare(), &m, nil) }
 
 func refused(t *testing.T, err error, code uint, text string) {
 	t.Helper()
@@ -601,7 +601,7 @@ func TestConfiguration(t *testing.T) {
 		} else if err != nil || string(o.args.StdinData) != conf {
 			t.Errorf("%s: %q, %v", conf, o.args.StdinData, err)
 		}
-		nodetest.Equal(t, fmt.Sprintf("%s: network", conf), o.network, want.network)
+		nodetest.Equal(t, fmt.Sprintf("%s: network", conf), o.Network, want.network)
 	}
 }
 
@@ -621,7 +621,7 @@ func FuzzRequest(f *testing.F) {
 			refused(t, err, 6, "")
 			return
 		}
-		o, err := sv.decode(wire.PathCNI, m, http.Header{"Traceparent": {trace}})
+		o, err := understood(sv.Server, m, http.Header{"Traceparent": {trace}})
 		if err != nil {
 			code := status.Code(err)
 			if httpStatus(err) != 400 || code != 4 && code != 6 && code != 7 {
@@ -638,8 +638,8 @@ func FuzzRequest(f *testing.F) {
 		if o.ofContainer() && (utils.ValidateContainerID(o.args.ContainerID) != nil || utils.ValidateInterfaceName(o.args.IfName) != nil) {
 			t.Errorf("arguments %+v", o.args)
 		}
-		if o.network != "" && utils.ValidateNetworkName(o.network) != nil {
-			t.Errorf("network %q", o.network)
+		if o.Network != "" && utils.ValidateNetworkName(o.Network) != nil {
+			t.Errorf("network %q", o.Network)
 		}
 		for _, v := range append(o.trace, o.args.Netns, o.args.IfName, o.args.Args, o.args.Path) {
 			if strings.ContainsRune(v, 0) {

@@ -2,6 +2,7 @@ package thick
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,33 +24,30 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// decode checks m, which was sent to path. The keys of the Override replace those of its
-// configuration, unless it is the one of one more network. Beside an error decode returns
-// what it could decode.
-func (sv *service) decode(path string, m *wire.Request, header http.Header) (order, error) {
-	o := order{path: path, with: m.Attributes, patience: m.DeadlineMs}
-	if o.with == nil {
-		o.with = &wire.Attributes{}
-	}
+// decode checks m, which was sent to the Path of o, and sets the fields of o. The keys of the
+// Override replace those of the configuration, unless it is the one of one more network. After
+// an error o has what could be decoded.
+func (sv *service) decode(o *operation, m *wire.Request, header http.Header) error {
+	o.with, o.patience = cmp.Or(m.Attributes, &wire.Attributes{}), m.DeadlineMs
 	name := m.Env["CNI_COMMAND"]
 	if name == "" {
-		return o, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "missing CNI_COMMAND")
+		return coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "missing CNI_COMMAND")
 	}
 	if _, ok := timeouts[delegate.Command(name)]; !ok {
-		return o, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
+		return coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
 	}
 	o.command = delegate.Command(name)
 	o.trace = traceOf(m.Env, header)
 	if err := o.environment(m.Env); err != nil {
-		return o, err
+		return err
 	}
 	if o.more() {
-		return o, o.configuration(m.Config, nil)
+		return o.configuration(m.Config, nil)
 	}
 	if sv.Queue != "" && (o.command == delegate.CommandAdd || o.command == delegate.CommandDel) {
 		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
 	}
-	return o, o.configuration(m.Config, sv.override)
+	return o.configuration(m.Config, sv.override)
 }
 
 // operate executes op and returns its error, which it has not sent to the client. The
@@ -64,7 +62,7 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	defer op.cancel(nil)
 	defer context.AfterFunc(client, func() { op.cancel(errGone) })()
 	op.gone = func() bool { return client.Err() != nil }
-	ctx, stop := context.WithDeadlineCause(ctx, op.start.Add(limit), errDeadline)
+	ctx, stop := context.WithDeadlineCause(ctx, op.Start.Add(limit), errDeadline)
 	defer stop()
 
 	if err := sv.flight.begin(op); err != nil {
@@ -89,7 +87,7 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	defer cancel()
 	if op.ofContainer() {
 		turn := sv.containers.LineUp(op.args.ContainerID, op, func(earlier *operation) {
-			if op.supersedes(&earlier.order) {
+			if op.supersedes(earlier) {
 				earlier.cancel(errSuperseded)
 			}
 		})
@@ -107,12 +105,12 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	if ctx.Err() != nil {
 		return op.stop(context.Cause(ctx), nil)
 	}
-	op.queued = time.Since(op.start)
-	if err := sv.mayAdd(&op.order); err != nil {
+	op.Queued = time.Since(op.Start)
+	if err := sv.mayAdd(op); err != nil {
 		return op.stop(err, nil)
 	}
-	if op.replayed {
-		if done, err := sv.stale(&op.order, time.Time{}); done || err != nil {
+	if op.Replayed {
+		if done, err := sv.stale(op, time.Time{}); done || err != nil {
 			return err
 		}
 	}
@@ -122,7 +120,7 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 // limiter returns the limiter for op.
 func (sv *service) limiter(op *operation) *limiter {
 	switch {
-	case op.replayed:
+	case op.Replayed:
 		return nil
 	case removes(op.command):
 		return sv.del
@@ -136,7 +134,7 @@ func (sv *service) limiter(op *operation) *limiter {
 func (sv *service) perform(ctx context.Context, op *operation) error {
 	body, err := sv.call(ctx, op, op.command)
 	if err == nil {
-		err = sv.dequeue(&op.order)
+		err = sv.dequeue(op)
 	}
 	if err == nil {
 		err = op.succeed(body)
@@ -226,8 +224,8 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 		}
 		var stdout bytes.Buffer
 		process.Stdout, process.Env = &stdout, slices.Concat(process.Env, op.trace)
-		if op.replayed {
-			process.Stale = func(recorded time.Time) (bool, error) { return sv.stale(&op.order, recorded) }
+		if op.Replayed {
+			process.Stale = func(recorded time.Time) (bool, error) { return sv.stale(op, recorded) }
 		}
 		a := op.args
 		a.StdinData = bytes.Clone(a.StdinData)
@@ -256,13 +254,10 @@ func (sv *service) observe(op *operation, err error) {
 	if sv.Observer == nil {
 		return
 	}
-	sv.Observer(Event{
-		Path: op.path, Command: string(op.command), Network: op.network,
-		ContainerID: op.args.ContainerID, IfName: op.args.IfName, Args: op.args.Args,
-		UID: op.uid, Replayed: op.replayed,
-		Start: op.start, Queued: op.queued, Duration: time.Since(op.start),
-		Status: httpStatus(err), Err: err,
-	})
+	e := op.Event
+	e.Command, e.ContainerID, e.IfName, e.Args = string(op.command), op.args.ContainerID, op.args.IfName, op.args.Args
+	e.Duration, e.Status, e.Err = time.Since(e.Start), httpStatus(err), err
+	sv.Observer(e)
 }
 
 // encode returns the message with the result that an ADD has printed.

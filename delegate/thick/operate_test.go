@@ -54,9 +54,9 @@ func TestTrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(request("CHECK", "c1"), tt.env...)
-			o, err := s.service().decode(wire.PathCNI, &m, tt.header)
+			op, err := understood(s, &m, tt.header)
 			nodetest.OK(t, err)
-			nodetest.OK(t, s.service().operate(t.Context(), heard(o)))
+			nodetest.OK(t, s.service().operate(t.Context(), op))
 			nodetest.Equal(t, "got", got, tt.want)
 		})
 	}
@@ -115,10 +115,10 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 	f := &fake{}
 	s := &Server{Plugin: f.plugin(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
 	m := request("ADD", "c1")
-	o, err := s.service().decode(wire.PathCNI, &m, nil)
+	o, err := understood(s, &m, nil)
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "configuration", string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`)
-	nodetest.Equal(t, "network", o.network, "other")
+	nodetest.Equal(t, "network", o.Network, "other")
 }
 
 func (f *fake) want(t *testing.T, lines ...string) {
@@ -360,9 +360,9 @@ func TestAddThatIsLateAndForNobodyIsUndone(t *testing.T) {
 		sv := (&Server{Plugin: f.plugin()}).service()
 		m := request("ADD", "c1")
 		m.DeadlineMs = 1000
-		o, err := sv.decode(wire.PathCNI, &m, nil)
+		op, err := understood(sv.Server, &m, nil)
 		nodetest.OK(t, err)
-		nodetest.Is(t, sv.operate(client, heard(o)), errUnheard)
+		nodetest.Is(t, sv.operate(client, op), errUnheard)
 		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 	})
 }
@@ -626,7 +626,7 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			verb := []string{"ADD", "CHECK", "DEL", "ADD"}[i%4]
 			m := with(request(verb, fmt.Sprint("c", i/4%4)), "CNI_NETNS", strings.Repeat("x", 1+i%7))
 			m.DeadlineMs = 20
-			o, err := sv.decode(wire.PathCNI, &m, nil)
+			op, err := understood(s, &m, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -634,7 +634,6 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			if i%5 == 0 {
 				go cancel()
 			}
-			op := heard(o)
 			delivered := 0
 			op.answer = func(reply) error {
 				delivered++

@@ -114,9 +114,11 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	}
-	op := &operation{uid: -1, start: time.Now(), answer: func(reply) error { return nil }}
-	op.order, err = sv.decode(wire.PathCNI, &m, nil)
-	op.replayed, op.recorded, op.without = true, m.Recorded, m.Unrecorded
+	op := &operation{
+		Event:    Event{Path: wire.PathCNI, UID: -1, Replayed: true, Start: time.Now()},
+		recorded: m.Recorded, without: m.Unrecorded, answer: func(reply) error { return nil },
+	}
+	err = sv.decode(op, &m, nil)
 	if err == nil && op.command != delegate.CommandDel {
 		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", op.command)
 	}
@@ -135,7 +137,7 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 // mayAdd returns an error if o is an ADD of an attachment whose DEL is queued. To
 // the runtime the DEL has succeeded, so it may use the container's ID again; the
 // older DEL would then remove the new attachment.
-func (sv *service) mayAdd(o *order) error {
+func (sv *service) mayAdd(o *operation) error {
 	if o.command != delegate.CommandAdd || o.entry == "" {
 		return nil
 	}
@@ -160,7 +162,7 @@ func (sv *service) mayAdd(o *order) error {
 // It is checked before the plugin runs. A plugin that uses package lifecycle checks
 // it again while it has the lock of the container, because an ADD by another process
 // may come between.
-func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
+func (sv *service) stale(o *operation, recorded time.Time) (bool, error) {
 	switch {
 	case recorded.IsZero():
 	case !o.recorded.IsZero() && !recorded.Equal(o.recorded), !o.without.IsZero() && recorded.After(o.without):
@@ -172,7 +174,7 @@ func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
 
 // dequeue removes the DEL o, which has been done, from the queue, whether it came
 // from there or from the runtime.
-func (sv *service) dequeue(o *order) error {
+func (sv *service) dequeue(o *operation) error {
 	if o.command != delegate.CommandDel || o.entry == "" {
 		return nil
 	}

@@ -23,28 +23,18 @@ import (
 	"github.com/metacni/metacni/internal/terse"
 )
 
-// An order is a decoded and checked request for an operation.
-type order struct {
-	path     string // [wire.PathCNI], or [wire.PathAttach] for one more network of a running container
+// An operation is a request for one, of a client or of the Queue, decoded and checked.
+type operation struct {
+	Event // Path, Network, UID, Replayed, Start and Queued; observe sets the others
+
 	command  delegate.Command
-	replayed bool      // from the Queue
 	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown
 	without  time.Time // of a replayed DEL: when there was no record of it; zero if unknown
 	entry    string    // the name that a DEL of the attachment has in a queue; empty if it cannot be queued
-	network  string    // the name in the configuration
 	patience int64     // of the client, in milliseconds; 0 or less if unknown
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
-}
-
-// An operation is an order of a client or of the Queue.
-type operation struct {
-	order
-
-	uid    int // of the peer, or -1
-	start  time.Time
-	queued time.Duration // how long it waited for its turn
 
 	// answer sends the answer to the client, or drops it if there is none. A success is
 	// sent while the operation still has the turn of its container, because an ADD is
@@ -58,15 +48,15 @@ type operation struct {
 }
 
 // more reports whether o is about one more network of a running container.
-func (o *order) more() bool { return o.path == wire.PathAttach }
+func (o *operation) more() bool { return o.Path == wire.PathAttach }
 
 // ofContainer reports whether o is an operation of one container.
-func (o *order) ofContainer() bool {
+func (o *operation) ofContainer() bool {
 	return o.command != delegate.CommandGC && o.command != delegate.CommandStatus
 }
 
 // String returns the operation for messages, such as "ADD c1 eth0" or "STATUS".
-func (o *order) String() string {
+func (o *operation) String() string {
 	if o.ofContainer() {
 		return fmt.Sprintf("%s %s %s", o.command, terse.ID(o.args.ContainerID), o.args.IfName)
 	}
@@ -80,14 +70,14 @@ func (o *order) String() string {
 //   - A DEL of one more network cancels what attaches or checks the same
 //     interface.
 //   - A DEL of the queue cancels nothing: it is older than what is there.
-func (o *order) supersedes(earlier *order) bool {
+func (o *operation) supersedes(earlier *operation) bool {
 	switch {
-	case o.command != delegate.CommandDel || o.replayed:
+	case o.command != delegate.CommandDel || o.Replayed:
 		return false
 	case o.more():
 		return earlier.more() && earlier.command != delegate.CommandDel && earlier.args.IfName == o.args.IfName
 	}
-	return earlier.command != delegate.CommandDel || earlier.replayed
+	return earlier.command != delegate.CommandDel || earlier.Replayed
 }
 
 // read reads the message of r.
@@ -109,7 +99,7 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 
 // environment takes from env what package skel would, by the same rules. A shim
 // has checked it already, but the daemon does not rely on that.
-func (o *order) environment(env map[string]string) error {
+func (o *operation) environment(env map[string]string) error {
 	bad := func(format string, args ...any) error {
 		return coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, string(o.command)+": "+format, args...)
 	}
@@ -149,7 +139,7 @@ func (o *order) environment(env map[string]string) error {
 
 // configuration takes the configuration conf with the keys of over in place of its own.
 // Errors do not quote it.
-func (o *order) configuration(conf []byte, over override.Override) (err error) {
+func (o *operation) configuration(conf []byte, over override.Override) (err error) {
 	bad := func(code uint, what string) error {
 		return coded(http.StatusBadRequest, code, "%s: %s", o.command, what)
 	}
@@ -177,7 +167,7 @@ func (o *order) configuration(conf []byte, over override.Override) (err error) {
 			return bad(e.Code, "the configuration's name has invalid characters")
 		}
 	}
-	o.network = named.Name
+	o.Network = named.Name
 	return nil
 }
 

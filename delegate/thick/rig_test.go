@@ -350,7 +350,8 @@ func (a answer) wantOK(t *testing.T) {
 
 func logTo(l *nodetest.Log) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// heard is the operation of o for a client that gets the answer.
-func heard(o order) *operation {
-	return &operation{order: o, start: time.Now(), answer: func(reply) error { return nil }}
+// understood is the operation of m for a client that gets the answer.
+func understood(s *Server, m *wire.Request, header http.Header) (*operation, error) {
+	op := &operation{Event: Event{Path: wire.PathCNI, Start: time.Now()}, answer: func(reply) error { return nil }}
+	return op, s.service().decode(op, m, header)
 }

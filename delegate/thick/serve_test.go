@@ -338,10 +338,9 @@ func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	sv := (&Server{Plugin: f.plugin()}).service()
 	m := request("ADD", "c1")
 	for range 50 {
-		o, err := sv.decode(wire.PathCNI, &m, nil)
+		op, err := understood(sv.Server, &m, nil)
 		nodetest.OK(t, err)
-		op := heard(o)
-		op.start = op.start.Add(-time.Hour)
+		op.Start = op.Start.Add(-time.Hour)
 		err = sv.operate(t.Context(), op)
 		if httpStatus(err) != http.StatusServiceUnavailable || status.Code(err) != 11 {
 			t.Errorf("err = %v", err)
