@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/proctree"
 )
@@ -171,7 +172,7 @@ func openTrusted(path string) (*os.File, error) {
 	case info.Mode()&0o111 == 0:
 		err = errors.New("it is not executable")
 	default:
-		err = trusted(info)
+		err = durable.Trusted(info)
 	}
 	if err != nil {
 		_ = opened.Close()
@@ -188,22 +189,7 @@ func trustedDir(path string) error {
 		err = unix.ENOTDIR
 	}
 	if err == nil {
-		err = trusted(info)
+		err = durable.Trusted(info)
 	}
 	return fault.Of("", path, err)
-}
-
-// trusted fails when other users than root and the one of this process may have
-// written the file.
-func trusted(info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok:
-		return errors.New("its owner is unknown")
-	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("it belongs to user %d", st.Uid)
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("other users may write to it: its mode is %#o", info.Mode().Perm())
-	}
-	return nil
 }

@@ -132,7 +132,9 @@ func (sv *service) probe(r *http.Request) reply {
 	return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
 }
 
-func healthy(*http.Request) reply { return reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} }
+func healthy(*http.Request) reply {
+	return reply{status: http.StatusOK, body: []byte("ok\n"), plain: true}
+}
 
 // readiness answers whether an ADD would be served and Probe is content. With the
 // query "verbose" it lists the checks.

@@ -449,7 +449,7 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		f := &fake{}
 		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
 		synctest.Wait()
-		const why = "other users may write to the directory"
+		const why = "other users may write to it"
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
 		r.do(request("ADD", "c2")).want(t, 503, 11, why)
 		r.do(request("STATUS", "")).want(t, 500, 50, why)

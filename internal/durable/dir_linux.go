@@ -2,12 +2,14 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -285,6 +287,21 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 		return -1, st, err
 	}
 	return fd, st, nil
+}
+
+// Trusted fails when other users than root and the one of this process may have written a file,
+// or may put files into a directory.
+func Trusted(info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok:
+		return errors.New("its owner is unknown")
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("it belongs to user %d", st.Uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("other users may write to it: its mode is %#o", info.Mode().Perm())
+	}
+	return nil
 }
 
 // IDOf returns the identity of the file that st is about.

@@ -4,6 +4,7 @@ package durable
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 )
 
@@ -72,6 +73,9 @@ func (d *Dir) TryWrite() error { return errors.ErrUnsupported }
 func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {
 	return nil, ID{}, errors.ErrUnsupported
 }
+
+// Trusted returns [errors.ErrUnsupported].
+func Trusted(fs.FileInfo) error { return errors.ErrUnsupported }
 
 // Dup returns nil.
 func Dup(int, string) *os.File { return nil }

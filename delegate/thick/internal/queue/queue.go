@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -201,7 +202,10 @@ func (q Queue) open(op, name string, f func(*durable.Dir) error) error {
 		return q.fail(op, name, err)
 	}
 	defer dir.Close()
-	err = private(q.dir)
+	info, err := os.Stat(q.dir)
+	if err == nil {
+		err = durable.Trusted(info) // the daemon executes what it finds there, with its own rights
+	}
 	if err == nil {
 		err = f(dir)
 	}
