@@ -58,34 +58,28 @@ func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
 	data, err := json.Marshal(e)
-	if err == nil && ours.file() == e.file() {
-		// First: a cache may be in both lists, with another path.
-		err = remove(ours, slices.DeleteFunc(slices.Clone(old), func(dir string) bool { return slices.Contains(kept, dir) }))
+	if err != nil {
+		return nil, err
 	}
 	for _, dir := range kept {
-		if err == nil {
-			err = os.MkdirAll(cache(dir), 0o700)
+		if err := os.MkdirAll(cache(dir), 0o700); err != nil {
+			return nil, err
 		}
-		if err == nil {
-			err = scratch.WriteFile(filepath.Join(cache(dir), e.file()), data)
-		}
-	}
-	if err == nil && ours.file() != e.file() {
-		err = remove(ours, old)
-	}
-	return e, err
-}
-
-// remove removes e from the caches in dirs.
-func remove(e entry, dirs []string) error {
-	for _, dir := range dirs {
-		if err := os.Remove(filepath.Join(cache(dir), e.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if err := scratch.WriteFile(filepath.Join(cache(dir), e.file()), data); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
+	for _, dir := range old {
+		if ours.file() == e.file() && slices.Contains(kept, dir) {
+			continue // it is the entry that has just been written
+		}
+		if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return e, nil
 }
 
 // entryOf is what libcni would cache of a.

@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"errors"
 	"net"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -13,23 +14,17 @@ import (
 func addressesIn(root, path string) (all []string, err error) {
 	err = inroot.With(root, path, func(path string) error {
 		return ns.WithNetNSPath(path, func(ns.NetNS) error {
-			links, err := net.Interfaces()
-			if err != nil {
-				return err
-			}
+			links, linksErr := net.Interfaces()
 			for _, link := range links {
 				all = append(all, link.HardwareAddr.String())
-				ips, err := link.Addrs()
-				if err != nil {
-					return err
-				}
-				for _, ip := range ips {
-					if n, ok := ip.(*net.IPNet); ok {
-						all = append(all, n.IP.String())
-					}
+			}
+			ips, err := net.InterfaceAddrs()
+			for _, ip := range ips {
+				if n, ok := ip.(*net.IPNet); ok {
+					all = append(all, n.IP.String())
 				}
 			}
-			return nil
+			return errors.Join(linksErr, err)
 		})
 	})
 	return all, err
