@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -20,20 +21,17 @@ import (
 func (c *config) findDevices(ctx context.Context, choices []choice, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
 	var containers [][]device.Device
 	var used []delegate.Attached
-	asked := false
 	requests := make([]device.Device, len(choices))
 	for i, ch := range choices {
 		requests[i] = device.Device{Resource: ch.definition.Resource, ID: ch.selection.DeviceID}
-		if ch.definition.Resource == "" || asked {
-			continue
-		}
-		asked = true
+	}
+	if i := slices.IndexFunc(choices, func(ch choice) bool { return ch.definition.Resource != "" }); i >= 0 {
 		var err error
-		if containers, err = c.allocated(ctx, ch.definition.Resource); err == nil {
+		if containers, err = c.allocated(ctx, choices[i].definition.Resource); err == nil {
 			used, err = c.attachedBeside(ctx, replaced)
 		}
 		if err != nil {
-			return c.about(ch, err)
+			return c.about(choices[i], err)
 		}
 	}
 	ids, err := device.Allocate(containers, used, append(requests, kept...)...)
@@ -104,11 +102,9 @@ func (c *config) fill(ctx context.Context, plan []delegate.Attachment) error {
 // sweepDeviceInfo removes old device information files that no record has. It removes none
 // while a record cannot be read, which GC reports.
 func (c *config) sweepDeviceInfo(ctx context.Context) {
-	var unread error
 	used := func() (all []delegate.Attachment, _ error) {
 		for r, err := range c.call.Manager.Records(ctx) {
 			if err != nil {
-				unread = err
 				return nil, err
 			}
 			for _, a := range r.Attached {
@@ -117,7 +113,7 @@ func (c *config) sweepDeviceInfo(ctx context.Context) {
 		}
 		return all, nil
 	}
-	if _, err := c.deviceInfo().Sweep(used); err != nil && unread == nil {
+	if _, err := c.deviceInfo().Sweep(used); err != nil && !errors.As(err, new(*scratch.Error)) {
 		c.complain(err)
 	}
 }

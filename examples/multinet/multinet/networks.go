@@ -21,15 +21,10 @@ import (
 // equal selections once; their networks share memory. It fails if the pod may not have one of
 // them. Of what is attached to the container, others may have the devices of what is replaced.
 func (c *config) findAll(ctx context.Context, all []choice, replaced func(scratch.Key, delegate.Attached) bool, kept ...device.Device) error {
-	type selection struct {
-		use  nad.Use
-		ref  nad.Ref
-		name string
-	}
-	found := make(map[selection]choice)
+	found := make(map[[3]string]choice)
 	for i := range all {
 		ch := &all[i]
-		is := selection{ch.use, ch.ref, ch.selection.Name}
+		is := [3]string{string(ch.use), ch.ref.String(), ch.selection.Name}
 		var err error
 		if same, ok := found[is]; ok && ch.ofPod() {
 			ch.network, ch.definition = same.network, same.definition

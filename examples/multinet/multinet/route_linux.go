@@ -102,30 +102,17 @@ func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) er
 }
 
 // revise returns a result without the routes of the main table to dst and, if add is not nil,
-// with that route. A result older than CNI 0.3.0 has the routes of a family next to its
+// with that route. It was decoded in its version when the plugin had printed it. A result older than CNI 0.3.0 has the routes of a family next to its
 // address; without an address it cannot have routes.
 func revise(result json.RawMessage, family, dst string, add map[string]string) (json.RawMessage, error) {
-	type listed struct {
-		Routes []json.RawMessage `json:"routes"`
-	}
-	var checked struct {
-		listed
-
-		CNIVersion string  `json:"cniVersion"`
-		IP4        *listed `json:"ip4"`
-		IP6        *listed `json:"ip6"`
-	}
 	var keys map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(result))
 	decoder.UseNumber()
-	if err := errors.Join(json.Unmarshal(result, &checked), decoder.Decode(&keys)); err != nil {
+	if err := decoder.Decode(&keys); err != nil {
 		return nil, err
 	}
-	if keys == nil {
-		return nil, errors.New("a result of null")
-	}
 	holder := keys
-	if checked.CNIVersion == "0.1.0" || checked.CNIVersion == "0.2.0" {
+	if keys["cniVersion"] == "0.1.0" || keys["cniVersion"] == "0.2.0" {
 		holder, _ = keys[family].(map[string]any)
 	}
 	routes, some := holder["routes"].([]any)
