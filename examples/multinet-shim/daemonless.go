@@ -11,7 +11,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -19,16 +18,14 @@ import (
 // A daemonless executes a DEL as the daemon would: with its records, under the lock of
 // the container.
 type daemonless struct {
-	process plugin.Process
-}
+	plugin.Plugin
 
-func (d daemonless) do(ctx context.Context, args *skel.CmdArgs) error {
-	return multinet.New(multinet.Cluster{}).Do(ctx, d.process, delegate.CommandDel, *args)
+	process plugin.Process
 }
 
 // del executes a DEL. It reports false if only the daemon can do what is left of it.
 func (d daemonless) del(ctx context.Context, args *skel.CmdArgs) (done bool, err error) {
-	c, err := d.call(args)
+	c, err := d.Call(d.process, delegate.CommandDel, *args)
 	if err != nil {
 		return true, err
 	}
@@ -36,7 +33,7 @@ func (d daemonless) del(ctx context.Context, args *skel.CmdArgs) (done bool, err
 	if _, err := os.Stat(c.Manager.Dir); err != nil {
 		return false, types.NewError(types.ErrIOFailure, "the records of the daemon cannot be reached", err.Error())
 	}
-	err = d.do(ctx, args)
+	err = d.Do(ctx, d.process, delegate.CommandDel, *args)
 	return !needsDaemon(err), err
 }
 
@@ -51,7 +48,7 @@ func needsDaemon(err error) bool {
 
 // recorded returns when the attachment was recorded, or zero if it is not.
 func (d daemonless) recorded(ctx context.Context, args *skel.CmdArgs) (at time.Time, known bool) {
-	c, err := d.call(args)
+	c, err := d.Call(d.process, delegate.CommandDel, *args)
 	if err != nil {
 		return at, false
 	}
@@ -62,8 +59,4 @@ func (d daemonless) recorded(ctx context.Context, args *skel.CmdArgs) (at time.T
 		}
 	}
 	return at, err == nil
-}
-
-func (d daemonless) call(args *skel.CmdArgs) (*plugin.Call, error) {
-	return multinet.New(multinet.Cluster{}).Call(d.process, delegate.CommandDel, *args)
 }

@@ -9,9 +9,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 const defaultQueueDir = "/var/lib/cni/multinet.queue"
@@ -63,7 +65,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
 		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
 	}
-	away := daemonless{c.Process}
+	away := daemonless{multinet.New(multinet.Cluster{}), c.Process}
 	switch policy := cmp.Or(conf.QueuePolicy, conf.DelPolicy); policy {
 	case "", "queue":
 		client.Recorded = away.recorded
@@ -82,7 +84,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 		}
 	case "exec":
 		client.Away = func(ctx context.Context, args *skel.CmdArgs) (bool, error) {
-			return true, away.do(ctx, args)
+			return true, away.Do(ctx, c.Process, delegate.CommandDel, *args)
 		}
 	case "fail":
 	default:
