@@ -54,17 +54,17 @@ func readSubnet(path string) (subnet, error) {
 	if err != nil {
 		return subnet{}, &subnetError{path, types.ErrIOFailure, []error{err}}
 	}
-	s, garbled, missing := parseSubnet(string(data))
-	if len(garbled) > 0 {
-		return subnet{}, &subnetError{path, types.ErrDecodingFailure, append(garbled, missing...)}
-	}
-	if len(missing) > 0 {
-		return subnet{}, &subnetError{path, types.ErrInvalidNetworkConfig, missing}
+	s, code, errs := parseSubnet(string(data))
+	if len(errs) > 0 {
+		return subnet{}, &subnetError{path, code, errs}
 	}
 	return s, nil
 }
 
-func parseSubnet(text string) (s subnet, garbled, missing []error) {
+// parseSubnet returns what the text of a subnet.env says, or what is wrong with each key and
+// the CNI code of that.
+func parseSubnet(text string) (s subnet, code uint, errs []error) {
+	code = types.ErrInvalidNetworkConfig
 	values := make(map[string]string)
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -88,14 +88,15 @@ func parseSubnet(text string) (s subnet, garbled, missing []error) {
 			}
 			given = true
 			if err := f.parse(value); err != nil {
-				garbled = append(garbled, fmt.Errorf("%s: %q: %w", f.key, value, err))
+				code = types.ErrDecodingFailure
+				errs = append(errs, fmt.Errorf("%s: %q: %w", f.key, value, err))
 			}
 		}
 		if !given {
-			missing = append(missing, fmt.Errorf("%s: missing", alternatives[0].key))
+			errs = append(errs, fmt.Errorf("%s: missing", alternatives[0].key))
 		}
 	}
-	return s, garbled, missing
+	return s, code, errs
 }
 
 // prefixes parses networks, separated by commas.
