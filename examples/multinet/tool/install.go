@@ -162,11 +162,9 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 // follow follows the cluster network, and sweeps, until ctx ends or a signal comes.
 func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweeper *lifecycle.Sweeper, tell func(autoconf.State)) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
 	var sweeps sync.WaitGroup
 	defer sweeps.Wait()
-	defer cancel()
+	defer stop() // also ends ctx
 	if i.sweepInterval > 0 {
 		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // ends with ctx
 	}

@@ -31,13 +31,10 @@ import (
 // with what the API has.
 func (t *tool) status(flags *flag.FlagSet) runner {
 	compare := flags.Bool("diff", false, "compare with the annotation in the API, which the daemon is asked for")
-	socketDir := flags.String("socket-dir", "", "with --diff: `directory` of the daemon's socket (default "+wire.DefaultDir+")")
+	socketDir := flags.String("socket-dir", wire.DefaultDir, "with --diff: `directory` of the daemon's socket")
 	return t.onRecords(flags, func(ctx context.Context, words []string) error {
-		switch {
-		case *compare:
-			return t.diff(ctx, words[0], cmp.Or(*socketDir, wire.DefaultDir))
-		case *socketDir != "":
-			return errors.New("--socket-dir is for --diff")
+		if *compare {
+			return t.diff(ctx, words[0], *socketDir)
 		}
 		text, _, err := t.annotation(ctx, words[0])
 		if errors.Is(err, errNoRecord) {

@@ -802,9 +802,6 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 			t.Errorf("%v: status %d, %q, %q", words, exit, out, said)
 		}
 	}
-	if exit, _, said := h.process(t, "status", "c1", "--socket-dir", absent); exit != 1 || !strings.Contains(said, "--socket-dir is for") {
-		t.Errorf("--socket-dir without --diff: status %d, %q", exit, said)
-	}
 	if exit, _, said := h.process(t, "show", "diff"); exit != 1 {
 		t.Errorf("a container of that name: status %d, %q", exit, said)
 	}
