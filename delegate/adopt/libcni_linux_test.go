@@ -388,18 +388,6 @@ func TestTakingOverInARoot(t *testing.T) {
 	}
 }
 
-// What cannot be recorded is reported, and the next is taken over.
-func TestWhatCannotBeRecordedIsSkipped(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.Write("cni/results/cbr-c1-e\x01", strings.Replace(text("cniCacheV1", "c1", cbr, "null"), `"eth0"`, `"e\u0001"`, 1))
-	w.Write("cni/results/cbr-c2-eth0", text("cniCacheV1", "c2", cbr, "null"))
-	got := w.take(w.node.Attachments())
-	if len(got) != 2 || !strings.HasPrefix(got[0], "skipped multi/c1/e\x01 cbr:e\x01: ") || got[1] != "adopted multi/c2/eth0 cbr:eth0" {
-		t.Errorf("%q", got)
-	}
-}
-
 // One attachment is what the runtime has attached to a primary network, and nothing else.
 func TestAttachmentIsThatOfAPrimaryNetwork(t *testing.T) {
 	t.Parallel()

@@ -253,19 +253,6 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 	}
 }
 
-// Given back, a container can be taken over again: an uninstallation that is
-// followed by an installation loses nothing.
-func TestThereAndBackAgain(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.attach("cni", cbr, runtime(unseen))
-	for range 3 {
-		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
-		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack("", w.node.CacheDir)))
-	}
-	nodetest.Equal(t, "calls", w.Exec.Trace(), nil)
-}
-
 // An attachment may have the name of the meta-plugin's own network: its entry is not
 // taken for the one that nobody deletes any more.
 func TestGivingBackANetworkWithOurName(t *testing.T) {

@@ -238,29 +238,6 @@ func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
 	}
 }
 
-func TestNoChoiceIsTriedAfterTheContextHasEnded(t *testing.T) {
-	t.Parallel()
-	for _, first := range [][]string{{"hang"}, {"full", "hang"}} {
-		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			var end context.CancelFunc
-			h.ctx, end = context.WithCancel(t.Context())
-			h.Exec.Plugins["hang"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				if c.Command == "ADD" {
-					end()
-				}
-				return delegatetest.HangOn("ADD", delegatetest.Result(nil))(ctx, c)
-			}
-			nodetest.Fails(t, h.run("ADD", choicesOf(append(first, "bridge")...)), 11, `"hang"`, "context canceled")
-			if trace := h.Trace(); trace[len(trace)-1] != "DEL hang eth0" {
-				t.Errorf("calls %q", trace)
-			}
-			h.WantNothing("state")
-		})
-	}
-}
-
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

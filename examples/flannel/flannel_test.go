@@ -159,22 +159,6 @@ func TestConfigurationOfTheDelegate(t *testing.T) {
 	}
 }
 
-// The result is the delegate's, in the version that the runtime asked for. An ADD
-// whose result cannot be expressed in it is undone.
-func TestResult(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "0.2.0", subnetEnv)
-	h.mustRun(t, "ADD", `"delegate":{"cniVersion":"1.0.0"}`)
-	if got := h.printed.String(); !strings.Contains(got, `"0.2.0"`) || !strings.Contains(got, `"ip4"`) {
-		t.Errorf("printed %s", got)
-	}
-	h = newHost(t, "0.2.0", subnetEnv)
-	h.Exec.Plugins["ptp"] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}) // 0.2.0 has no result without an address
-	nodetest.Fails(t, h.run(t, "ADD", `"delegate":{"type":"ptp","cniVersion":"1.0.0"}`), 1, "0.2.0")
-	h.WantTrace("ADD ptp eth0", "DEL ptp eth0")
-	h.clean()
-}
-
 // Before flanneld has written subnet.env, flannel is not ready, but DEL and GC
 // work.
 func TestNoSubnetFile(t *testing.T) {
@@ -235,20 +219,5 @@ func TestBadConfiguration(t *testing.T) {
 				t.Errorf("printed %q", h.printed.String())
 			}
 		})
-	}
-}
-
-func TestCHECKAndDELUseTheRecordWhateverTheConfigurationSays(t *testing.T) {
-	t.Parallel()
-	for _, keys := range []string{
-		`"delegate":5`, `"delegate":{"name":"x"}`, `"delegate":{"type":"ptp"}`, `"delegate":{"mtu":1,"mtu":2}`, `"delegate":{"x":"` + "\xff" + `"}`,
-		`"ipam":5`, `"runtimeConfig":5`, `"subnetFile":5`, `"subnetFile":"/absent"`,
-	} {
-		h := newHost(t, "1.0.0", subnetEnv)
-		h.mustRun(t, "ADD", "")
-		h.mustRun(t, "CHECK", keys)
-		h.mustRun(t, "DEL", keys)
-		h.WantTrace("ADD bridge eth0", "CHECK bridge eth0", "DEL bridge eth0")
-		h.clean()
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -204,16 +203,15 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	fails := types.NewError(types.ErrTryAgainLater, "the status was not written in time", "")
-	h.cluster.Attached = func(ctx context.Context, k scratch.Key, _ nad.Pod, added []delegate.Attached) error {
+	h.cluster.Attached = func(_ context.Context, k scratch.Key, _ nad.Pod, added []delegate.Attached) error {
 		if len(added) != 2 || added[0].IfName != "eth0" || added[1].IfName != "net1" || added[1].Result == nil {
 			t.Errorf("called for %+v", added)
 		}
 		if len(h.Exec.Live()) != 2 || h.printed.Len() > 0 {
 			t.Errorf("called with %q attached and %q printed", h.Exec.Live(), h.printed.String())
 		}
-		rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(ctx, k.ContainerID)
-		if err != nil || len(rs) != 1 || rs[0].State != scratch.Added || rs[0].Key != k || len(rs[0].Attached) != 2 || rs[0].Attached[1].Result == nil {
-			t.Errorf("record %+v, %v", rs, err)
+		if r := recorded(t, h, k.ContainerID); r.State != scratch.Added || r.Key != k {
+			t.Errorf("record %+v", r)
 		}
 		return fails
 	}

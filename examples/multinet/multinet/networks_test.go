@@ -111,11 +111,10 @@ func TestAuxiliaryChainIsNoNamespace(t *testing.T) {
 	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
 }
 
-// A second attachment of a container uses no interface name of the first, or of the
-// network namespace.
+// An interface has the name that is asked for, or that of its position unless the network
+// namespace has it.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	as := func(ifname string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.IfName = ifname } }
 	for _, tt := range []struct {
 		name      string
 		selection string
@@ -140,15 +139,6 @@ func TestNames(t *testing.T) {
 			nodetest.Equal(t, "names", got, tt.want)
 		})
 	}
-	t.Run("of other records", func(t *testing.T) {
-		t.Parallel()
-		h := newHost(t, "1.0.0")
-		h.mustRun(t, "ADD", keys(bridge, annotated("fast")))
-		h.mustRun(t, "ADD", keys(bridge, annotated("fast")), as("eth1"))
-		wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge eth1", "ADD macvlan net2")
-		nodetest.Fails(t, h.run(t, "ADD", bridge, as("net1")), 7, `"net1"`)
-		wantTrace(t, h)
-	})
 }
 
 // Networks are found in confDir by name, and anywhere by path.
