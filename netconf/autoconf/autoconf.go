@@ -216,7 +216,7 @@ func (m *Manager) validate() error {
 		return wrong("Output", "not the name of a file")
 	case m.Primary != "" && (filepath.Base(m.Primary) != m.Primary || !fs.ValidPath(m.Primary)):
 		return wrong("Primary", "not the name of a file")
-	case m.Primary == out.name && m.finder(out).beside:
+	case m.Primary == out.name && m.sameDir(out.dir, m.Dir):
 		return wrong("Primary", "is Output")
 	case m.Lock != "" && (m.sameDir(filepath.Dir(m.Lock), m.Dir) || m.sameDir(filepath.Dir(m.Lock), out.dir)):
 		return wrong("Lock", "in a directory of configurations")
@@ -240,15 +240,7 @@ func (m *Manager) output() output {
 		name = strings.TrimSuffix(name, filepath.Ext(name))
 	}
 	name += extension
-	return output{
-		root: m.Root, dir: filepath.Clean(dir), name: name, mode: cmp.Or(m.Mode, defaultMode), hook: m.hook,
-		own: own{file: name, types: append(slices.Clone(m.OwnTypes), m.Template.Type())},
-	}
-}
-
-// finder returns what finds the primary network.
-func (m *Manager) finder(out output) finder {
-	return finder{fixed: m.Primary, accept: m.Accept, own: out.own, beside: m.sameDir(out.dir, m.Dir)}
+	return output{m, filepath.Clean(dir), name}
 }
 
 // root returns the root directory of the node.

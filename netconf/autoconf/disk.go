@@ -2,6 +2,7 @@ package autoconf
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -21,12 +22,9 @@ const extension = ".conflist"
 
 // An output is where a document is published.
 type output struct {
-	root string // in which dir is
-	dir  string
+	m    *Manager
+	dir  string // in Root
 	name string // with its extension
-	mode fs.FileMode
-	own  own
-	hook durable.Hook // for tests
 }
 
 // A disk is what was found in the directory of the published file.
@@ -42,6 +40,8 @@ type disk struct {
 // holds reports whether d is published.
 func (k disk) holds(d document) bool { return !d.isZero() && bytes.Equal(k.content, d.data) }
 
+func (o output) mode() fs.FileMode { return cmp.Or(o.m.Mode, defaultMode) }
+
 func (o output) file() string { return filepath.Join(o.dir, o.name) }
 
 // temporary begins the names of files that are being written. No runtime reads
@@ -55,8 +55,8 @@ func isConfig(name string) bool {
 
 // open opens the directory.
 func (o output) open() (d *durable.Dir, err error) {
-	err = inroot.With(o.root, o.dir, func(path string) error {
-		d, err = durable.OpenDir(path, o.hook)
+	err = inroot.With(o.m.Root, o.dir, func(path string) error {
+		d, err = durable.OpenDir(path, o.m.hook)
 		return err
 	})
 	return d, err
@@ -103,8 +103,8 @@ func (o output) read(d *durable.Dir) (content []byte, ours bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	ours = o.own.owns(content)
-	if fs.FileMode(info.Mode).Perm() != o.mode {
+	ours = o.owns(content)
+	if fs.FileMode(info.Mode).Perm() != o.mode() {
 		content = nil
 	}
 	return content, ours, nil
@@ -124,7 +124,7 @@ func (o output) publish(doc document, k disk) error {
 	// The temporary file is in the same directory: containerd does not notice a
 	// file that is renamed from another one.
 	temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
-	return fail("publish", o.file(), d.Replace(temp, o.name, doc.data, uint32(o.mode)))
+	return fail("publish", o.file(), d.Replace(temp, o.name, doc.data, uint32(o.mode())))
 }
 
 // remove removes what is ours: the file, and temporary files.

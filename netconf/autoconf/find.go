@@ -20,21 +20,6 @@ type skippedFile struct {
 	err  error  // why
 }
 
-// A finder finds the primary network. What it finds is a function of what the
-// directory holds.
-type finder struct {
-	fixed  string // the only file to look at, if not empty
-	accept func(netconf.File) bool
-	own    own
-	beside bool // the published file is in the directory
-}
-
-// own is what a finder must not find.
-type own struct {
-	file  string   // name of the published file
-	types []string // of our plugins
-}
-
 // found is what a finder found.
 type found struct {
 	primary netconf.File  // without a name if there is none
@@ -42,50 +27,45 @@ type found struct {
 	err     error         // the directory cannot be listed
 }
 
-// find looks through the files at the top of fsys in the order of runtimes.
-func (f finder) find(fsys fs.FS) (all found) {
-	for file, err := range f.files(fsys) {
+// find looks for the primary network through the files at the top of fsys, in the order of
+// runtimes. What it finds is a function of what the directory holds.
+func (m *Manager) find(fsys fs.FS) (all found) {
+	out := m.output()
+	beside := m.sameDir(out.dir, m.Dir)
+	for file, err := range m.candidates(fsys) {
 		if file.Name == "" {
 			return found{err: err}
 		}
-		if f.beside && file.Name == f.own.file {
+		if beside && file.Name == out.name {
 			continue // whatever it holds
 		}
-		if err == nil {
-			err = fail("read", file.Name, f.refuse(file))
-		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case out.in(file.Network):
+			err = fail("read", file.Name, errOwn)
+		case m.Accept != nil && !m.Accept(file):
+			err = fail("read", file.Name, errRefused)
+		default:
 			all.primary = file
-			break
+			return all
 		}
 		all.skipped = append(all.skipped, skippedFile{file.Name, err})
 	}
 	return all
 }
 
-// files yields the files to look through.
-func (f finder) files(fsys fs.FS) iter.Seq2[netconf.File, error] {
-	if f.fixed == "" {
+// candidates yields the files to look through.
+func (m *Manager) candidates(fsys fs.FS) iter.Seq2[netconf.File, error] {
+	if m.Primary == "" {
 		return netconf.Files(fsys)
 	}
 	return func(yield func(netconf.File, error) bool) {
-		n, err := netconf.LoadFile(fsys, f.fixed)
+		n, err := netconf.LoadFile(fsys, m.Primary)
 		if err == nil {
-			err = fail("read", f.fixed, n.Runnable())
+			err = fail("read", m.Primary, n.Runnable())
 		}
-		yield(netconf.File{Name: f.fixed, Network: n}, err)
+		yield(netconf.File{Name: m.Primary, Network: n}, err)
 	}
-}
-
-// refuse says why a network that can be run is not the primary one.
-func (f finder) refuse(file netconf.File) error {
-	if f.own.in(file.Network) {
-		return errOwn
-	}
-	if f.accept != nil && !f.accept(file) {
-		return errRefused
-	}
-	return nil
 }
 
 // broken returns why a file cannot be used, or the first such file if name is empty. A
@@ -111,7 +91,7 @@ func (f found) errs() (errs []error) {
 // name of the published one: its directory has several paths, of which this process need
 // not know all. With such a primary network, the two would call each other
 // without end.
-func (o own) in(n netconf.Network) bool {
+func (o output) in(n netconf.Network) bool {
 	data, _ := n.MarshalJSON() // cannot fail
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber() // no number is too large
@@ -119,20 +99,21 @@ func (o own) in(n netconf.Network) bool {
 	return d.Decode(&value) != nil || o.inValue(value)
 }
 
-func (o own) inValue(value any) bool {
+func (o output) inValue(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
 		for key, inner := range v {
 			// A plugin written in Go takes "Type" for it as well.
 			typ, ok := inner.(string)
-			if ok && strings.EqualFold(key, "type") && slices.Contains(o.types, typ) || o.inValue(inner) {
+			ours := typ == o.m.Template.Type() || slices.Contains(o.m.OwnTypes, typ)
+			if ok && strings.EqualFold(key, "type") && ours || o.inValue(inner) {
 				return true
 			}
 		}
 	case []any:
 		return slices.ContainsFunc(v, o.inValue)
 	case string:
-		return filepath.Base(v) == o.file
+		return filepath.Base(v) == o.name
 	}
 	return false
 }
@@ -141,7 +122,7 @@ func (o own) inValue(value any) bool {
 // is ours to remove. Data that cannot be decoded is ours, because nobody can use
 // it. A configuration without a plugin of ours belongs to someone else, even if it
 // is invalid.
-func (o own) owns(data []byte) bool {
+func (o output) owns(data []byte) bool {
 	n, err := netconf.Parse(data)
 	if err != nil {
 		return errors.Is(err, netconf.ErrDecode)

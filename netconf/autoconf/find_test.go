@@ -27,9 +27,9 @@ func tree(files ...string) fstest.MapFS {
 	return fsys
 }
 
-// our is what is our own in tests of files.
-func our() own {
-	return own{file: "00-multinet.conflist", types: []string{"multinet"}}
+// finding returns a Manager for tests of files.
+func finding(primary string, accept func(netconf.File) bool) *Manager {
+	return &Manager{Dir: "/net.d", Output: "/net.d/00-multinet", Template: plugin(`{"type":"multinet"}`), Primary: primary, Accept: accept}
 }
 
 // summary says what was found: the primary network's file, and each file that
@@ -84,11 +84,11 @@ func TestFirstValidNetworkIsPrimary(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := finder{own: our(), beside: true}.find(tt.fsys)
+			f := finding("", nil).find(tt.fsys)
 			if got := summary(f); got != tt.want {
 				t.Errorf("found %q, want %q", got, tt.want)
 			}
-			if again := (finder{own: our(), beside: true}).find(tt.fsys); summary(again) != summary(f) || !again.primary.Network.Equal(f.primary.Network) {
+			if again := finding("", nil).find(tt.fsys); summary(again) != summary(f) || !again.primary.Network.Equal(f.primary.Network) {
 				t.Errorf("another time %q", summary(again))
 			}
 		})
@@ -110,7 +110,7 @@ func TestFixedFileIsTheOnlyOne(t *testing.T) {
 		"dir.conf":             "-dir.conf",
 		"50-e.conf":            "-50-e.conf",
 	} {
-		f := finder{fixed: fixed, own: our(), beside: true}.find(fsys)
+		f := finding(fixed, nil).find(fsys)
 		if got := summary(f); got != want {
 			t.Errorf("fixed %s: found %q, want %q", fixed, got, want)
 		}
@@ -125,10 +125,10 @@ func TestFixedFileIsTheOnlyOne(t *testing.T) {
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	f := finder{own: our(), beside: true, accept: func(f netconf.File) bool {
+	f := finding("", func(f netconf.File) bool {
 		asked = append(asked, f.Name+" "+f.Network.Name())
 		return f.Network.Name() == "calico"
-	}}
+	})
 	fsys := tree("00-multinet.conflist", flannel, "05-bad.conf", "", "10-a.conf", flannel, "20-b.conflist", calico, "30-c.conflist", calico)
 	if got := summary(f.find(fsys)); got != "20-b.conflist -05-bad.conf -10-a.conf" {
 		t.Errorf("found %q", got)
@@ -150,7 +150,7 @@ func TestSkippedFiles(t *testing.T) {
 		`{"name":"x","type":"a","k":"hunter2}`:     netconf.ErrDecode,
 		`{"name":"x","plugins":"hunter2"}`:         netconf.ErrDecode,
 	} {
-		f := finder{own: our(), beside: true}.find(tree("10-a\n\x1b[2J.conf", content, "20-b.conf", flannel, "15-dir.conf/x", flannel))
+		f := finding("", nil).find(tree("10-a\n\x1b[2J.conf", content, "20-b.conf", flannel, "15-dir.conf/x", flannel))
 		if f.primary.Name != "20-b.conf" || len(f.skipped) != 1 {
 			t.Errorf("%s: found %q", content, summary(f))
 			continue
@@ -160,7 +160,7 @@ func TestSkippedFiles(t *testing.T) {
 			t.Errorf("%s: %v, want %v", content, err, want)
 		}
 	}
-	if f := (finder{}).find(os.DirFS("/no/such/directory")); !errors.Is(f.err, fs.ErrNotExist) {
+	if f := (&Manager{}).find(os.DirFS("/no/such/directory")); !errors.Is(f.err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", f)
 	}
 }

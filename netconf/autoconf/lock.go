@@ -45,22 +45,10 @@ func lock(root, path, says string) (*os.File, error) {
 		}
 		return nil, ErrLocked
 	}
-	// It is for the error of another, who locks meanwhile; nothing depends on it.
+	// It is for the error of another, who locks meanwhile, perhaps in another container, where the
+	// number alone means another process. Nothing depends on it.
+	host, _ := os.Hostname()
 	_ = f.Truncate(0)
-	_, _ = f.WriteAt(fmt.Appendf(nil, "%s, which %s\n", self(), says), 0)
+	_, _ = f.WriteAt(fmt.Appendf(nil, "%s, process %d on host %s, which %s\n", filepath.Base(os.Args[0]), os.Getpid(), host, says), 0)
 	return f, nil
-}
-
-// self says which process this is, also to readers in another container, where the number
-// alone means another process.
-func self() string {
-	program, err := os.Executable()
-	if err != nil {
-		program = "a program"
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s, process %d on host %s", filepath.Base(program), os.Getpid(), host)
 }

@@ -32,7 +32,7 @@ func newStory(files ...string) *story {
 
 // look is one turn.
 func (s *story) look() step {
-	f := facts{ready: s.ready, disk: s.disk, found: finder{own: our(), beside: true, accept: s.accept}.find(s.fsys)}
+	f := facts{ready: s.ready, disk: s.disk, found: finding("", s.accept).find(s.fsys)}
 	if f.found.primary.Name != "" {
 		f.doc, f.docErr = newDocument(plugin(`{"type":"multinet"}`), f.found.primary, "")
 	}

@@ -2,6 +2,7 @@ package autoconf
 
 import (
 	"errors"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/version"
@@ -83,24 +84,21 @@ func render(template netconf.Plugin, primary netconf.Network, path string) (netc
 
 // supported returns the highest version of the protocol that is implemented
 // and not above one of the limits.
-func supported(limits []string) (best string, err error) {
-	for _, known := range version.All.SupportedVersions() {
-		above := false
+func supported(limits []string) (string, error) {
+	for _, known := range slices.Backward(version.All.SupportedVersions()) {
+		fits := true
 		for _, limit := range limits {
-			less, err := version.GreaterThan(known, limit)
+			ok, err := version.GreaterThanOrEqualTo(limit, known)
 			if err != nil {
 				return "", invalid("cniVersion", "not a version")
 			}
-			above = above || less
+			fits = fits && ok
 		}
-		if !above {
-			best = known
+		if fits {
+			return known, nil
 		}
 	}
-	if best == "" {
-		return "", invalid("cniVersion", "below all that are implemented")
-	}
-	return best, nil
+	return "", invalid("cniVersion", "below all that are implemented")
 }
 
 func invalid(key, why string) error {

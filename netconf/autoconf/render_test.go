@@ -189,7 +189,7 @@ func FuzzRender(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte, text, path string) {
-		found := finder{own: our(), beside: true}.find(tree("10-p.conf", string(data)))
+		found := finding("", nil).find(tree("10-p.conf", string(data)))
 		ours, err := netconf.ParsePlugin([]byte(text))
 		if found.primary.Name == "" || err != nil {
 			return

@@ -194,7 +194,7 @@ func (m *Manager) pass(state *machine, now time.Time, lost bool, trouble error) 
 
 // look gathers the facts.
 func (m *Manager) look(out output) facts {
-	f := facts{ready: true, disk: out.look(), found: m.finder(out).find(m.files())}
+	f := facts{ready: true, disk: out.look(), found: m.find(m.files())}
 	if m.Ready != "" {
 		_, err := m.stat(m.Ready)
 		f.ready = err == nil
@@ -219,7 +219,7 @@ func (m *Manager) Find() (netconf.File, error) {
 	if err := m.validate(); err != nil {
 		return netconf.File{}, err
 	}
-	f := m.finder(m.output()).find(m.files())
+	f := m.find(m.files())
 	if f.primary.Name != "" {
 		return f.primary, nil
 	}
