@@ -30,18 +30,16 @@ func (h *Host) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, h.Stop(ctx))
 	}
-	var settled []chan struct{}
+	settled := make(chan struct{}, len(files))
 	for _, f := range files {
-		c := make(chan struct{})
-		settled = append(settled, c)
-		h.tasks.Go(func() { h.supervise(registration, f, sync.OnceFunc(func() { close(c) })) })
+		h.tasks.Go(func() { h.supervise(registration, f, sync.OnceFunc(func() { settled <- struct{}{} })) })
 	}
 	if h.Listener != nil {
 		h.tasks.Go(func() { h.accept(registration) })
 	}
-	for _, c := range settled {
+	for range files {
 		select {
-		case <-c:
+		case <-settled:
 		case <-ctx.Done():
 			return errors.Join(fault.Of("launch", h.Dir, ended(ctx)), h.Stop(ctx))
 		}

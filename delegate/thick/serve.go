@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -73,11 +74,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	queued := sv.relist(ctx) // an ADD that is accepted must know what is queued
-	replayed := make(chan struct{})
-	go func() {
-		defer close(replayed)
-		sv.replay(replayCtx, queued)
-	}()
+	var replaying sync.WaitGroup
+	replaying.Go(func() { sv.replay(replayCtx, queued) })
 	var acceptErr error
 	accepted := make(chan struct{})
 	go func() {
@@ -95,7 +93,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop()
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
 	if ended {
-		<-replayed
+		replaying.Wait()
 	}
 	sv.handOver(base, l, accepted)
 	// Not Shutdown: it would close connections that have not sent a request yet.

@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/status"
@@ -18,12 +17,12 @@ import (
 
 // A config is what the plugin gets on stdin.
 type config struct {
-	types.PluginConf
 	Addresses     []string       `json:"addresses"` // of the network
 	Routes        []*types.Route `json:"routes"`
 	RuntimeConfig struct {
 		IPs []string `json:"ips"` // of this container, in place of addresses
 	} `json:"runtimeConfig"`
+	PrevResult map[string]any `json:"prevResult"`
 }
 
 // addresses is the plugin. It keeps no records: what gives an interface the
@@ -34,7 +33,7 @@ func addresses() plugin.Plugin {
 		About: "CNI plugin resident",
 		Add:   add, Check: check, Del: nothing, GC: nothing,
 		Status: func(_ context.Context, c *plugin.Call) error {
-			_, err := decode(c.StdinData)
+			_, _, _, err := read(c)
 			return status.NotReady(err)
 		},
 	}
@@ -48,7 +47,7 @@ func add(_ context.Context, call *plugin.Call) error {
 	}
 	r.IPs = append(r.IPs, ips...)
 	r.Routes = append(r.Routes, c.Routes...)
-	out, err := r.GetAsVersion(c.CNIVersion)
+	out, err := r.GetAsVersion(call.CNIVersion)
 	if err != nil {
 		return types.NewError(types.ErrIncompatibleCNIVersion, "resident: "+err.Error(), "")
 	}
@@ -72,29 +71,15 @@ func check(_ context.Context, call *plugin.Call) error {
 	return nil
 }
 
-// read returns the configuration, the result that the addresses are added to, and these.
+// read returns the configuration, the result that the addresses are added to, and the addresses.
 func read(call *plugin.Call) (c config, r *types100.Result, ips []*types100.IPConfig, err error) {
-	c, err = decode(call.StdinData)
-	if err == nil {
-		r, err = c.previous()
+	if err := json.Unmarshal(call.StdinData, &c); err != nil {
+		return c, nil, nil, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
 	}
-	if err == nil {
-		ips, err = c.ips()
+	if ips, err = c.ips(); err == nil {
+		r, err = c.previous(call.CNIVersion)
 	}
 	return c, r, ips, err
-}
-
-func decode(stdin []byte) (c config, err error) {
-	if err := json.Unmarshal(stdin, &c); err != nil {
-		return c, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
-	}
-	if c.CNIVersion == "" {
-		c.CNIVersion = "0.1.0" // SPEC section 1
-	}
-	if _, err := c.ips(); err != nil {
-		return c, err
-	}
-	return c, nil
 }
 
 // ips are the addresses to give.
@@ -117,20 +102,21 @@ func (c *config) ips() (ips []*types100.IPConfig, err error) {
 }
 
 // previous is the result that the addresses are added to.
-func (c *config) previous() (*types100.Result, error) {
-	if c.RawPrevResult == nil {
+func (c *config) previous(version string) (*types100.Result, error) {
+	if c.PrevResult == nil {
 		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
 	}
-	err := version.ParsePrevResult(&c.PluginConf)
+	data, err := json.Marshal(c.PrevResult)
+	var prev types.Result
+	if err == nil {
+		prev, err = create.Create(version, data)
+	}
 	var r *types100.Result
 	if err == nil {
-		r, err = types100.NewResultFromResult(c.PrevResult)
+		r, err = types100.NewResultFromResult(prev)
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "resident: prevResult: "+err.Error(), "")
-	}
-	if r == nil {
-		return nil, errors.New("resident: no prevResult")
 	}
 	return r, nil
 }

@@ -5,7 +5,11 @@ import (
 	"syscall"
 )
 
-func uidOf(c net.Conn) (uid int, ok bool) {
+// UID returns the user of the process that made the connection c, as it was
+// when it connected. It is not ok for anything but an open connection of a unix
+// socket, when the system does not say, and on systems other than Linux. It may
+// be called by any number of goroutines.
+func UID(c net.Conn) (uid int, ok bool) {
 	u, isUnix := c.(*net.UnixConn)
 	if !isUnix {
 		return -1, false

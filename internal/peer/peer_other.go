@@ -4,5 +4,5 @@ package peer
 
 import "net"
 
-// uidOf knows nothing of any connection on this system.
-func uidOf(net.Conn) (uid int, ok bool) { return -1, false }
+// UID knows nothing of any connection on this system.
+func UID(net.Conn) (uid int, ok bool) { return -1, false }
