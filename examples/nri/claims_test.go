@@ -429,24 +429,6 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 	nodetest.Equal(t, "calls", x.Trace(), nil)
 }
 
-// Networks that claims have themselves need no API server, and neither do Stop and the release
-// of a claim.
-func TestPodsOfClaimsStartWhileTheAPIServerIsAway(t *testing.T) {
-	t.Parallel()
-	c, x, _ := startedCluster(t)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	c.server.Stop()
-	s := c.pod("c1", "uid-1", "")
-	c.mustRun(s)
-	c.server.Start()
-	c.reports(o, "net1", "Ready=True")
-	c.server.Stop()
-	c.stop(s)
-	nodetest.OK(t, c.unprepare(o))
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
-	nodetest.Equal(t, "prepared", c.prepares(), nil)
-}
-
 // Nothing is attached to a pod on the host's network, and the claim's status says so.
 func TestClaimsOfPodsOnTheHostsNetwork(t *testing.T) {
 	t.Parallel()
@@ -538,33 +520,6 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 
 // sweepOften is a pause between two sweeps that a test can wait for.
 const sweepOften = 5 * time.Millisecond
-
-// A claim stays prepared when the plugin ends, at any time. The next one attaches and detaches
-// the pod.
-func TestClaimsOutliveThePlugin(t *testing.T) {
-	t.Parallel()
-	c, x, p := startedCluster(t)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	p.stop()
-
-	p = c.startWith(x)
-	s := c.pod("c1", "uid-1", "")
-	c.mustRun(s)
-	c.reports(o, "net1", "Ready=True")
-	p.stop()
-	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1"})
-
-	p = c.startWith(x)
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
-	c.stop(s)
-	c.reports(o, "Ready=False")
-	p.stop()
-	p = c.startWith(x)
-	nodetest.OK(t, c.unprepare(o))
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "DEL a net1"})
-	nodetest.Equal(t, "prepared", c.prepares(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
-}
 
 // What is left when the kubelet releases a claim is detached, in all sandboxes, and only that.
 // If that fails the claim stays, and the kubelet tries again. One network whose plugin fails

@@ -70,8 +70,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 // serve connects to the runtime and serves it until the connection or ctx ends.
 func (p *Plugin) serve(ctx context.Context, conf Config) error {
-	p.reach(stageConnecting)
-	defer p.reach(stageConnecting)
+	p.stage.Store(stageConnecting)
+	defer p.stage.Store(stageConnecting)
 	// The connection outlives ctx until the last answers have been sent.
 	served, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
@@ -127,10 +127,7 @@ func (p *Plugin) lost(err error) error {
 // release configures a stub that waits for that, which it does forever, even after the
 // connection is lost.
 func (p *Plugin) release(ctx context.Context, s stub.Stub) {
-	p.mu.Lock()
-	waits := p.stage == stageConnecting
-	p.mu.Unlock()
-	if service, ok := s.(api.PluginService); ok && waits {
+	if service, ok := s.(api.PluginService); ok && p.stage.Load() == stageConnecting {
 		_, _ = service.Configure(ctx, &api.ConfigureRequest{Config: abandoned})
 	}
 }

@@ -345,11 +345,7 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	n, _, _ := started(t)
 	p := n.plugin(plugins())
 	p.launch()
-	nodetest.Until(t, "it has been configured", func() bool {
-		p.Plugin.mu.Lock()
-		defer p.Plugin.mu.Unlock()
-		return p.stage != stageConnecting
-	})
+	nodetest.Until(t, "it has been configured", func() bool { return p.stage.Load() != stageConnecting })
 	p.stop()
 }
 

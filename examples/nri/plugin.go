@@ -61,40 +61,28 @@ type Plugin struct {
 	news    chan struct{}   // of a Synchronize
 	running sync.WaitGroup  // work for requests
 
-	mu     sync.Mutex // guards the fields below
-	stage  stage      // of this connection
+	stage atomic.Int32 // of this connection: how far it has come
+
+	mu     sync.Mutex // guards ending
 	ending bool       // no work for requests is started any more
 }
 
-// A stage is how far a connection to the runtime has come.
-type stage int
-
+// Stages of a connection to the runtime.
 const (
-	stageConnecting stage = iota // no configuration has come yet
+	stageConnecting int32 = iota // no configuration has come yet
 	stageConfigured              // the runtime has sent its configuration, or will not send one
 	stageListed                  // the runtime has listed its pods
 )
 
-// reach enters how far the connection has come.
-func (p *Plugin) reach(s stage) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stage = s
-}
-
 // live reports whether the runtime is connected and has listed its pods on this
 // connection. An older list may be out of date.
-func (p *Plugin) live() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stage == stageListed
-}
+func (p *Plugin) live() bool { return p.stage.Load() == stageListed }
 
 // Configure receives the configuration that the runtime has for plugins that it
 // launches. It locks the state directory, and starts the DRA driver, before any event is
 // answered.
 func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
-	p.reach(stageConfigured)
+	p.stage.Store(stageConfigured)
 	if text == abandoned {
 		return 0, errLost
 	}
@@ -138,7 +126,7 @@ func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ [
 		return nil, errUnconfigured
 	}
 	p.pods.list(sandboxes)
-	p.reach(stageListed)
+	p.stage.Store(stageListed)
 	select {
 	case p.news <- struct{}{}:
 	default: // the reconciler is due already

@@ -33,18 +33,13 @@ type Host struct {
 	Needs func(context.Context) error
 	// Build builds the programs that the tests run into a directory; see [Programs].
 	Build func(ctx context.Context, dir string) error
-	// Tests runs the tests. If nil, it is m.Run.
-	Tests func() int
 }
 
 // Main runs the tests and returns the exit status of the process. Call it from TestMain.
 func (h Host) Main(m *testing.M) int {
 	runtime.LockOSThread() // see host.Command
 	flag.Parse()
-	if h.Tests == nil {
-		h.Tests = m.Run
-	}
-	code, err := h.run(context.Background())
+	code, err := h.run(context.Background(), m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hosttest:", err)
 		return 1
@@ -52,7 +47,7 @@ func (h Host) Main(m *testing.M) int {
 	return code
 }
 
-func (h Host) run(ctx context.Context) (int, error) {
+func (h Host) run(ctx context.Context, m *testing.M) (int, error) {
 	switch os.Getenv(stageEnv) {
 	case "probe":
 		return 0, host.Setup()
@@ -60,16 +55,16 @@ func (h Host) run(ctx context.Context) (int, error) {
 		if err := host.Setup(); err != nil {
 			return 1, err
 		}
-		return h.tests()
+		return tests(m)
 	}
 	if flag.Lookup("test.list").Value.String() != "" {
-		return h.Tests(), nil
+		return m.Run(), nil
 	}
 	if why := h.missing(ctx); why != "" {
 		if err := os.Setenv(missingEnv, why); err != nil {
 			return 1, err
 		}
-		return h.Tests(), nil
+		return m.Run(), nil
 	}
 	temp, err := os.MkdirTemp("", "metacni-e2e-")
 	if err != nil {
@@ -109,7 +104,7 @@ func (h Host) missing(ctx context.Context) string {
 
 // tests runs more tests at once than there are processors, unless the user has set the
 // number: most tests wait for other processes most of the time.
-func (h Host) tests() (int, error) {
+func tests(m *testing.M) (int, error) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
@@ -117,7 +112,7 @@ func (h Host) tests() (int, error) {
 			return 1, err
 		}
 	}
-	return h.Tests(), nil
+	return m.Run(), nil
 }
 
 // command returns a command that runs this program with the same arguments in the

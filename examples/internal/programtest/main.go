@@ -70,11 +70,9 @@ func fake() *types.Error {
 	case "hang":
 		never := make(chan os.Signal, 1)
 		signal.Notify(never, syscall.SIGUSR1)
-		ready, err := os.OpenFile(filepath.Join(conf.Dir, "ready"), os.O_WRONLY, 0)
-		if err != nil {
+		if err := os.WriteFile(filepath.Join(conf.Dir, "ready"), []byte("\n"), 0o600); err != nil {
 			return types.NewError(types.ErrIOFailure, "fake", err.Error())
 		}
-		fmt.Fprintln(ready)
 		<-never
 	}
 	if command == "ADD" {

@@ -36,7 +36,7 @@ func misbehave(conf config, command string) error {
 		if on == "deaf" {
 			signal.Ignore(syscall.SIGTERM)
 		}
-		if err := tell(filepath.Join(conf.Dir, "ready")); err != nil {
+		if err := os.WriteFile(filepath.Join(conf.Dir, "ready"), []byte("x"), 0o600); err != nil {
 			return err
 		}
 		if on == "gate" {
@@ -112,16 +112,6 @@ func flood(to *os.File) error {
 		}
 	}
 	return nil
-}
-
-func tell(fifo string) error {
-	f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = f.WriteString("x")
-	return err
 }
 
 func wait(fifo string) error {

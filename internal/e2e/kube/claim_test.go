@@ -223,50 +223,6 @@ func TestContainersSeeWhatTheirClaimsAreAttachedTo(t *testing.T) {
 	n.released(s, c)
 }
 
-// The node publishes its networks as devices, with their plugins and attributes. One whose
-// STATUS fails is withdrawn, as one without a definition is, until it can be had again; a pod
-// that has it keeps it.
-func TestDevicesAreWithdrawnWhileTheirNetworksAreNotReady(t *testing.T) {
-	t.Parallel()
-	n := newIdleDriver(t, nil)
-	lonely := n.namespace + "/lonely"
-	n.keys["dra"] = object{"driver": claimDriver, "networks": []object{
-		{"device": "lonely", "network": lonely, "exclusive": true},
-		{"device": "shared", "network": n.namespace + "/blue", "attributes": object{"rack": "r1"}},
-	}}
-	n.defineIn(n.namespace, "lonely", n.watched(4))
-	n.grantClaims(allClaimRights)
-	n.ready()
-	devices := n.published("lonely", "shared")
-	n.register()
-	attribute := func(d resourcev1.Device, name resourcev1.QualifiedName) string {
-		if a, ok := d.Attributes[name]; ok && a.StringValue != nil {
-			return *a.StringValue
-		}
-		return ""
-	}
-	same(t, "attributes", []string{"watched", "bridge", "r1"}, []string{attribute(devices[0], "plugin"), attribute(devices[1], "plugin"), attribute(devices[1], "rack")})
-	for i, want := range []bool{false, true} {
-		if got := devices[i].AllowMultipleAllocations; (got != nil && *got) != want {
-			t.Errorf("%s can be allocated to several claims: %v", devices[i].Name, !want)
-		}
-	}
-	s := n.claiming("one", "", "one")
-	c := n.claim("one", own("lonely"), "lonely", s.pod)
-	n.prepare(c)
-	n.ok("ADD", s)
-	mend := n.set("fail-STATUS")
-	n.defineIn(n.namespace, "lonely", n.watched(6)) // has the daemon ask again before half a minute has passed
-	n.published("shared")
-	n.wantAttached(c, s, "eth0", "net1")
-	mend()
-	n.defineIn(n.namespace, "lonely", n.watched(4))
-	n.published("lonely", "shared")
-	n.undefine(n.namespace, "lonely")
-	n.published("shared")
-	n.released(s, c)
-}
-
 // Without the right that API servers require since 1.36, everything works but the status. The
 // log says which right is missing, and the status is written as soon as the right is there.
 func TestOnlyTheStatusNeedsTheRightOfTheDriver(t *testing.T) {
@@ -359,71 +315,6 @@ func values(t *testing.T, text []byte) map[string]string {
 		all[key] = compact.String()
 	}
 	return all
-}
-
-// What is no object, or has more than 10 KiB, the API server refuses. What has exactly 10 KiB
-// is attached.
-func TestParametersAtTheLimitOfTheServer(t *testing.T) {
-	t.Parallel()
-	n := newDriver(t, nil)
-	sized := func(size int) string {
-		network := n.watched(4)
-		network["pad"] = ""
-		network["pad"] = strings.Repeat("x", size-len(n.inline(network)))
-		return n.inline(network)
-	}
-	for name, parameters := range map[string]string{
-		"a string": `"x"`, "a number": `1`, "a list": `[]`, "null": `null`, "too long": sized(resourcev1.OpaqueParametersMaxLength + 1),
-	} {
-		claim := n.scheduler.Claim(n.namespace, "refused", n.class(), []string{"r"}, parameters)
-		if _, err := n.scheduler.Create(t.Context(), claim); err == nil {
-			t.Errorf("the API server accepts %s", name)
-		}
-	}
-	s, c := n.one("longest", sized(resourcev1.OpaqueParametersMaxLength))
-	n.ok("ADD", s)
-	n.wantAttached(c, s, "eth0", "net1")
-	n.released(s, c)
-}
-
-// A claim that cannot be had is refused, and harms no other one of the same request.
-func TestClaimsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	n := newDriver(t, nil)
-	first, second := n.claiming("first", "", "has"), n.claiming("second", "", "wants")
-	has, many := n.claim("has", own("green"), "single", first.pod), n.claim("many", own("blue"), "shared", first.pod, second.pod)
-	if err := n.tryPrepare(has, many); err == nil || !strings.Contains(err.Error(), "reserved for 2 pods") {
-		t.Errorf("a claim for two pods: %v", err)
-	}
-	same(t, "prepared", nil, n.prepared(many))
-	if len(n.prepared(has)) != 1 {
-		t.Error("the good claim of a request with a bad one is not prepared")
-	}
-	wants := n.claim("wants", own("blue"), "single", second.pod)
-	if err := n.tryPrepare(wants); err == nil || !strings.Contains(err.Error(), n.namespace+"/has") {
-		t.Errorf("a device of another claim: %v", err)
-	}
-	unknown := wants.DeepCopy()
-	unknown.UID = "00000000-0000-4000-8000-000000000000"
-	if err := n.tryPrepare(unknown); err == nil || !strings.Contains(err.Error(), "got replaced") {
-		t.Errorf("a wrong UID: %v", err)
-	}
-	absent := wants.DeepCopy()
-	absent.Name = "absent"
-	if err := n.tryPrepare(absent); err == nil {
-		t.Error("a claim that does not exist is prepared")
-	}
-	n.unprepare(unknown, absent) // nobody has them
-	n.ok("ADD", first)
-	n.wantAttached(has, first, "eth0", "net1")
-	n.ok("DEL", first)
-	n.unprepare(has)
-	n.prepare(wants)
-	n.ok("ADD", second)
-	n.wantAttached(wants, second, "eth0", "net1")
-	n.ok("DEL", second)
-	n.unprepare(wants)
-	n.wantReleased(resourceClaims{has, many, wants, unknown}, first, second)
 }
 
 // delete deletes a claim.

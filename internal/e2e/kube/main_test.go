@@ -14,7 +14,7 @@ import (
 const programsEnv = "METACNI_E2E_PROGRAMS"
 
 func TestMain(m *testing.M) {
-	os.Exit(hosttest.Host{
+	code := hosttest.Host{
 		Needs: func(ctx context.Context) error {
 			dir, err := server.Programs(ctx)
 			if err != nil {
@@ -25,13 +25,9 @@ func TestMain(m *testing.M) {
 		Build: func(ctx context.Context, bin string) error {
 			return program.Node(ctx, bin, "main/bridge", "ipam/host-local")
 		},
-		Tests: func() int {
-			defer func() {
-				if shared.Server != nil {
-					shared.Close()
-				}
-			}()
-			return m.Run()
-		},
-	}.Main(m))
+	}.Main(m)
+	if shared.Server != nil {
+		shared.Close()
+	}
+	os.Exit(code)
 }

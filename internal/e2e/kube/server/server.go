@@ -155,13 +155,10 @@ func (s *Server) Stop() { s.api.Kill() }
 // certificate and objects.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	if err := s.Restart(); err != nil {
+	if err := s.serve(); err != nil {
 		t.Fatal(err)
 	}
 }
-
-// Restart is Start for a program that is no test.
-func (s *Server) Restart() error { return s.serve() }
 
 // Pause stops kube-apiserver from answering: the kernel accepts connections, and nobody
 // serves them.
