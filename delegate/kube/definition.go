@@ -61,8 +61,7 @@ func (v *View) KnownDefinition(ctx context.Context, r nad.Ref) (nad.Definition, 
 // Definitions returns the definitions in the View, in no order. One that cannot be used comes
 // with the error of [nad.Parse], and may be zero.
 func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
-	var all []known
-	v.definitions.store.each(func(_ types.NamespacedName, k known) { all = append(all, k) })
+	all := v.definitions.store.all()
 	return func(yield func(nad.Definition, error) bool) {
 		for _, k := range all {
 			if !yield(k.definition, k.err) {
@@ -76,12 +75,7 @@ func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
 // is new, has changed or is gone. f must not block. It may be called with the same name again,
 // and by two goroutines at the same time.
 func (v *View) OnDefinition(f func(nad.Ref)) {
-	v.definitions.store.listen(func(key types.NamespacedName) { f(nad.Ref(key)) })
-	var all []nad.Ref
-	v.definitions.store.each(func(key types.NamespacedName, _ known) { all = append(all, nad.Ref(key)) })
-	for _, r := range all {
-		f(r)
-	}
+	v.definitions.store.follow(func(key types.NamespacedName) { f(nad.Ref(key)) })
 }
 
 // definition looks r up. If the View does not have it, definition waits for limit and then

@@ -66,13 +66,13 @@ func (v *View) DeviceAttributes(ctx context.Context, driver, pool, name string) 
 		return nil, fault.Of("", object, err)
 	}
 	var newest slice
-	v.slices.store.each(func(_ types.NamespacedName, s slice) {
+	for _, s := range v.slices.store.all() {
 		if s.driver != driver || s.pool != pool || s.generation < newest.generation {
-			return
+			continue
 		}
 		if _, has := s.devices[name]; has || s.generation > newest.generation {
 			newest = s
 		}
-	})
+	}
 	return newest.devices[name], nil
 }

@@ -32,7 +32,7 @@ type mirror struct {
 
 func newMirror(dir string, log *slog.Logger, store *store[known]) *mirror {
 	m := &mirror{dir: dir, log: log, store: store, queue: queue.New[types.NamespacedName](), failed: map[types.NamespacedName]bool{}}
-	store.listen(m.queue.Add)
+	store.follow(m.queue.Add)
 	return m
 }
 

@@ -131,16 +131,11 @@ func (v *View) OnPod(f func(Pod)) {
 	if v.pods == nil {
 		return
 	}
-	v.pods.store.listen(func(key types.NamespacedName) {
+	v.pods.store.follow(func(key types.NamespacedName) {
 		if p, found := v.pods.store.get(key); found {
 			f(p)
 		}
 	})
-	var all []Pod
-	v.pods.store.each(func(_ types.NamespacedName, p Pod) { all = append(all, p) })
-	for _, p := range all {
-		f(p)
-	}
 }
 
 // livePod asks the API server for a pod that the View does not have. The right to list

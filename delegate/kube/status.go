@@ -162,12 +162,12 @@ func (w *StatusWriter) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(w.view.ctx, cancel)() //nolint:contextcheck // either ends Run
 	defer context.AfterFunc(ctx, w.queue.ShutDown)()
-	var running sync.WaitGroup
-	defer running.Wait()
 	defer cancel()
-	if w.view.pods != nil {
-		running.Go(func() { w.repair(ctx) })
-	}
+	w.view.OnPod(func(p Pod) {
+		if ctx.Err() == nil {
+			w.repair(p)
+		}
+	})
 	w.queue.Run(requestsAtATime, func(pod nad.Pod) {
 		if ctx.Err() == nil {
 			w.attempt(ctx, pod)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -74,21 +75,21 @@ func (s *store[T]) synced() bool {
 	return s.whole
 }
 
-// each calls do for each item, in no order.
-func (s *store[T]) each(do func(types.NamespacedName, T)) (synced bool) {
+// all returns all items.
+func (s *store[T]) all() map[types.NamespacedName]T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, item := range s.items {
-		do(key, item)
-	}
-	return s.whole
+	return maps.Clone(s.items)
 }
 
-// listen makes the store call f with each item that may have changed. f must not block.
-func (s *store[T]) listen(f func(types.NamespacedName)) {
+// follow calls f with each item, and later with each that may have changed. f must not block.
+func (s *store[T]) follow(f func(types.NamespacedName)) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.tell = append(s.tell, f)
+	s.mu.Unlock()
+	for key := range s.all() {
+		f(key)
+	}
 }
 
 // changed calls the listeners with an item that may have changed.

@@ -101,12 +101,10 @@ type Resource struct {
 }
 
 func (p *part[T]) resource() Resource {
-	r := Resource{
-		Name: p.source.name, Age: p.store.age(),
+	return Resource{
+		Name: p.source.name, Synced: p.store.synced(), Age: p.store.age(), Objects: len(p.store.all()),
 		WaitsWatch: p.waits.watch.Load(), WaitsLive: p.waits.live.Load(), WaitsNone: p.waits.none.Load(),
 	}
-	r.Synced = p.store.each(func(types.NamespacedName, T) { r.Objects++ })
-	return r
 }
 
 // Resources returns what v watches, for metrics and readiness: definitions, and pods and

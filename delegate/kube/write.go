@@ -306,20 +306,13 @@ func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
 // repairInterval is the time between two writes of what somebody else changes.
 const repairInterval = 30 * time.Second
 
-// repair looks at what the View has of the pods with a status, after each change of the
-// View, until ctx ends.
-func (w *StatusWriter) repair(ctx context.Context) {
-	for {
-		next := w.view.pods.store.next()
-		w.mu.Lock()
-		for pod, p := range w.pods {
+// repair looks at what the View has of a pod that has changed, if the pod has a status.
+func (w *StatusWriter) repair(object Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pod, p := range w.pods {
+		if object.is(pod) {
 			w.compare(pod, p)
-		}
-		w.mu.Unlock()
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return
 		}
 	}
 }
