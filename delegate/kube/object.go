@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,29 +47,17 @@ func (d *definition) UnmarshalJSON(data []byte) error {
 	if d.err == nil {
 		return nil
 	}
-	var object struct { // a bookmark, or a definition that cannot be used
-		Metadata struct {
-			Name            string            `json:"name"`
-			Namespace       string            `json:"namespace"`
-			ResourceVersion string            `json:"resourceVersion"`
-			Annotations     map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	_ = json.Unmarshal(data, &object) // whatever can be read
-	m := object.Metadata
-	d.Namespace, d.Name, d.ResourceVersion, d.Annotations = m.Namespace, m.Name, m.ResourceVersion, m.Annotations
+	var object metav1.PartialObjectMetadata // of a bookmark, or a definition that cannot be used
+	_ = json.Unmarshal(data, &object)       // whatever can be read
+	d.ObjectMeta = object.ObjectMeta
 	if e, ok := errors.AsType[*nad.Error](d.err); ok && e.Ref == (nad.Ref{}) {
-		named := *e
-		named.Ref = nad.Ref{Namespace: m.Namespace, Name: m.Name}
-		d.err = &named
+		d.err = &nad.Error{Ref: nad.Ref{Namespace: d.Namespace, Name: d.Name}, Err: e.Err}
 	}
 	return nil
 }
 
 // DeepCopyObject returns a copy.
-func (d *definition) DeepCopyObject() runtime.Object { return d.copy() }
-
-func (d *definition) copy() *definition {
+func (d *definition) DeepCopyObject() runtime.Object {
 	c := *d
 	c.ObjectMeta = *d.DeepCopy()
 	return &c
@@ -85,10 +74,9 @@ type definitionList struct {
 // DeepCopyObject returns a copy.
 func (l *definitionList) DeepCopyObject() runtime.Object {
 	c := *l
-	c.ListMeta = *l.DeepCopy()
-	c.Items = make([]definition, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].copy()
+	c.ListMeta, c.Items = *l.DeepCopy(), slices.Clone(l.Items)
+	for i := range c.Items {
+		c.Items[i].ObjectMeta = *c.Items[i].DeepCopy()
 	}
 	return &c
 }
