@@ -199,16 +199,13 @@ func (n Network) check(namespace string, config Config) error {
 	return err
 }
 
-// conflict fails with errInUse if o is another claim that has a device or, for the same pod, an
+// conflict fails with errInUse if o, which is another claim, has a device or, for the same pod, an
 // interface of c.
 func (c Claim) conflict(o Claim) error {
-	if o.UID == c.UID {
-		return nil
-	}
 	for _, n := range c.Networks {
 		for _, m := range o.Networks {
 			if what := n.shared(m, c.Pod == o.Pod); what != "" {
-				return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref))
+				return fmt.Errorf("%w: request %q: %s is that of claim %v", errInUse, n.Claim.Request, what, o.Ref)
 			}
 		}
 	}

@@ -150,7 +150,6 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 		"the same interface of the same pod":  {claim("b", "pod", share("2"), "net1"), `interface "net1" is that of claim blue/b`},
 		"another interface of the same pod":   {claim("b", "pod", share("2"), "net2"), ""},
 		"interfaces that the plugin may name": {claim("b", "pod", share("2"), ""), ""},
-		"the claim itself":                    {claim("a", "pod", share("1"), "net1"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -116,19 +116,19 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.free(ctx, claim); err != nil {
-		return Claim{}, err
-	}
 	for other, err := range d.config.store().List(ctx) {
 		switch {
-		case err != nil && other.Key == (scratch.Key{}): // the directory
-			return Claim{}, claim.failure(err)
+		case other.Key == (scratch.Key{}): // the directory
+		case other.Key.Network == claim.UID:
+			err = d.free(ctx, claim, other.Key.ContainerID)
 		case err != nil:
 			d.log.WarnContext(ctx, "prepared claim ignored", "error", err)
+			continue
 		default:
-			if err := claim.conflict(other.Value); err != nil {
-				return Claim{}, err
-			}
+			err = claim.conflict(other.Value)
+		}
+		if err != nil {
+			return Claim{}, claim.failure(err)
 		}
 	}
 	if err := d.put(ctx, claim); err != nil {
@@ -137,27 +137,19 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	return claim, nil
 }
 
-// free removes the records of a claim for earlier pods. The API server says that the claim is
-// reserved for another pod now, and so the kubelet has lost an earlier one. It fails with
+// free removes the record of a claim for an earlier pod. The API server says that the claim is
+// reserved for another pod now, and so the kubelet has lost the earlier one. It fails with
 // errInUse while the earlier pod is attached. The caller holds d.mu.
-func (d *Driver) free(ctx context.Context, claim Claim) error {
-	refs, err := d.find(claim.Ref)
-	if err != nil {
-		return claim.failure(err)
+func (d *Driver) free(ctx context.Context, claim Claim, pod string) error {
+	earlier := claim.Ref
+	if earlier.Pod = pod; pod == claim.Pod {
+		return nil
 	}
-	for _, ref := range refs {
-		if ref.Pod == claim.Pod {
-			continue
-		}
-		removed, err := d.removeUnattached(ctx, ref)
-		if err == nil && !removed {
-			err = fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, ref.Pod)
-		}
-		if err != nil {
-			return claim.failure(err)
-		}
+	removed, err := d.removeUnattached(ctx, earlier)
+	if err == nil && !removed {
+		err = fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, pod)
 	}
-	return nil
+	return err
 }
 
 // removeUnattached removes the record of a claim, unless its pod is attached because of it. The

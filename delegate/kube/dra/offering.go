@@ -162,8 +162,8 @@ func (o *offers) counts() (published, withdrawn int) {
 
 // publish makes these the devices that the scheduler can allocate to pods of this node, in
 // ResourceSlices of one pool that has the name of the node. It replaces those of the last call,
-// and makes no request if they are the same. It does not wait for the API server: the Driver tries for as long as it runs. ResourceSlices
-// stay when the Driver ends.
+// and makes no request if they are the same. It does not wait for the API server: the Driver
+// tries for as long as it runs. ResourceSlices stay when the Driver ends.
 func (d *Driver) publish(ctx context.Context, devices []resourcev1.Device) error {
 	devices = slices.SortedFunc(slices.Values(devices), func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })
 	pool := resourceslice.Pool{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ type Kubelet struct {
 	mu          sync.Mutex
 	server      *grpc.Server
 	listener    net.Listener
-	pods        []*api.PodResources
+	pods        map[string]*api.PodResources // by namespace/name
 	before      func(ctx context.Context, method string) error
 	requests    []string
 	connections int
@@ -45,7 +46,7 @@ func Start() (*Kubelet, error) {
 	k := &Kubelet{
 		Dir: dir, Socket: filepath.Join(dir, "pod-resources", "kubelet.sock"),
 		Checkpoint: filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint"),
-		limiter:    rate.NewLimiter(100, 10),
+		limiter:    rate.NewLimiter(100, 10), pods: map[string]*api.PodResources{},
 	}
 	err = errors.Join(os.Mkdir(filepath.Dir(k.Socket), 0o700), os.Mkdir(filepath.Dir(k.Checkpoint), 0o700))
 	if err == nil {
@@ -100,13 +101,7 @@ func (k *Kubelet) Close() error {
 func (k *Kubelet) SetPod(namespace, name string, containers ...*api.ContainerResources) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
-	i := slices.IndexFunc(k.pods, func(p *api.PodResources) bool { return p.GetNamespace() == namespace && p.GetName() == name })
-	if i < 0 {
-		k.pods = append(k.pods, p)
-		return
-	}
-	k.pods[i] = p
+	k.pods[namespace+"/"+name] = &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
 }
 
 // Devices returns a container with devices of one resource on NUMA node 0.
@@ -170,10 +165,8 @@ type service struct {
 func (s service) Get(_ context.Context, r *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
-	for _, p := range s.k.pods {
-		if p.GetNamespace() == r.GetPodNamespace() && p.GetName() == r.GetPodName() {
-			return &api.GetPodResourcesResponse{PodResources: p}, nil
-		}
+	if p := s.k.pods[r.GetPodNamespace()+"/"+r.GetPodName()]; p != nil {
+		return &api.GetPodResourcesResponse{PodResources: p}, nil
 	}
 	return nil, fmt.Errorf("pod %s in namespace %s not found", r.GetPodName(), r.GetPodNamespace())
 }
@@ -182,7 +175,7 @@ func (s service) Get(_ context.Context, r *api.GetPodResourcesRequest) (*api.Get
 func (s service) List(context.Context, *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
-	return &api.ListPodResourcesResponse{PodResources: slices.Clone(s.k.pods)}, nil
+	return &api.ListPodResourcesResponse{PodResources: slices.Collect(maps.Values(s.k.pods))}, nil
 }
 
 // counted counts connections.
