@@ -122,21 +122,13 @@ func (c *config) now(ctx context.Context, a delegate.Attachment) (netconf.Networ
 	case o.Use == nad.Claimed: // a claim cannot be changed
 		return a.Network, nil
 	}
-	name := a.Network.Name()
 	nets, _ := c.current(ctx)
 	for _, n := range nets {
-		if n.Name() == name {
+		if n.Name() == a.Network.Name() {
 			return n, nil
 		}
 	}
-	n, err := c.inConfDir(name)
-	if err == nil {
-		n, err = c.call.Complete(n)
-	}
-	if err != nil {
-		return n, fmt.Errorf("network %q: %w", c.call.Name, err)
-	}
-	return n, nil
+	return c.inConfDir(a.Network.Name())
 }
 
 // asDefined returns the network of a, of the origin o, as its definition has it now, with
@@ -150,9 +142,8 @@ func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Ori
 	if err == nil {
 		ch.network, err = c.call.Complete(n)
 	}
-	if err != nil {
-		return netconf.Network{}, err
+	if err == nil {
+		a, err = c.attachment(ch, a.CapabilityArgs, a.Args)
 	}
-	a, err = c.attachment(ch, a.CapabilityArgs, a.Args)
 	return a.Network, err
 }

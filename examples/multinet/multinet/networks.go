@@ -140,9 +140,13 @@ func (c *config) rules(ch choice) nad.Rules {
 // any configuration, without the rules of this one.
 func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
 
-// inConfDir finds a network in confDir by name. A name is never used as a path.
+// inConfDir finds a network in confDir by name, and completes it. A name is never used as a
+// path.
 func (c *config) inConfDir(name string) (netconf.Network, error) {
 	n, err := netconf.Load(c.call.Root.Dir(c.ConfDir), name)
+	if err == nil {
+		n, err = c.call.Complete(n)
+	}
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
 	}

@@ -121,11 +121,7 @@ func withSelection(n netconf.Network, s netconf.Selection, args string, legacy b
 
 // declared returns those of args that a plugin of n declares.
 func declared(n netconf.Network, args map[string]json.RawMessage) map[string]json.RawMessage {
-	declared := n.Capabilities()
-	if declared == nil {
-		return nil
-	}
-	kept := maps.Clone(args)
+	declared, kept := n.Capabilities(), maps.Clone(args)
 	maps.DeleteFunc(kept, func(name string, _ json.RawMessage) bool { return !slices.Contains(declared, name) })
 	return kept
 }

@@ -75,15 +75,11 @@ func prepare(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	path := []string{c.Root.OnNode(cmp.Or(conf.BinDir, defaultBinDir))} // as the plugins see it
-	for _, dir := range filepath.SplitList(c.Path) {
-		if !slices.Contains(path, dir) {
-			path = append(path, dir)
-		}
-	}
+	binDir := c.Root.OnNode(cmp.Or(conf.BinDir, defaultBinDir)) // as the plugins see it
+	others := slices.DeleteFunc(filepath.SplitList(c.Path), func(dir string) bool { return dir == binDir })
 	c.Manager.Type = "multinet" // the records of the daemon are those of multinet
 	invoker := c.Manager.Invoker
-	invoker.Path = path
+	invoker.Path = append([]string{binDir}, others...)
 	invoker.Exec = served{invoker.Exec, ResidentState(c.Manager.Dir)}
 	if conf.Parallel {
 		invoker.Parallel = atOnce

@@ -40,8 +40,8 @@ const changeTimeout = time.Minute
 // to a running pod. Each change has a minute, so that a plugin that hangs does not keep the
 // other networks from their turn.
 //
-// cluster.Annotations returns the annotations of the pod, whatever the runtime has passed,
-// and is called before each change. If it fails, or if the annotation of networks cannot be
+// cluster.Annotations must not be nil. It returns the annotations of the pod, whatever the
+// runtime has passed, and is called before each change. If it fails, or if the annotation of networks cannot be
 // parsed, nothing changes. A selection that the pod may not have is not attached.
 //
 // The primary, the networks of the configuration, and those that others have attached to
@@ -51,9 +51,6 @@ func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, 
 	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
 	if err != nil {
 		return nil, err
-	}
-	if cluster.Annotations == nil {
-		return nil, errors.New("nobody can be asked for the annotations of pods")
 	}
 	var c *config // of the container, as in its record now
 	return own.Manager.Reconcile(ctx, k, lifecycle.Reconciliation{

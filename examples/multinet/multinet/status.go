@@ -131,9 +131,6 @@ func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, clu
 		}
 	default:
 		n, err = c.inConfDir(network)
-		if err == nil {
-			n, err = c.call.Complete(n)
-		}
 	}
 	if err != nil {
 		return netconf.Network{}, err

@@ -167,16 +167,13 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 			return append(done, Outcome{Verdict: Skipped, Err: ctx.Err()})
 		}
 		o := Outcome{Adoption: found, Verdict: Recorded, Err: err}
-		adopted := false
 		if err == nil && !listed[found.Key] {
-			adopted, o.Err = take(ctx, found)
+			if listed[found.Key], o.Err = take(ctx, found); listed[found.Key] {
+				o.Verdict = taken
+			}
 		}
-		listed[found.Key] = listed[found.Key] || adopted
-		switch {
-		case o.Err != nil:
+		if o.Err != nil {
 			o.Verdict = Skipped
-		case adopted:
-			o.Verdict = taken
 		}
 		done = append(done, o)
 	}
