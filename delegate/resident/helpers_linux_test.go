@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -28,16 +27,12 @@ type node struct {
 
 	mu     sync.Mutex
 	events []resident.Status
-	more   chan struct{} // closed at the next event
 }
 
 // newNode returns a host that listens and is not started.
 func newNode(tb testing.TB) *node {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
-	nodetest.OK(tb, err)
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{socket: filepath.Join(dir, "s"), t: tb, more: make(chan struct{})}
+	n := &node{socket: filepath.Join(nodetest.ShortDir(tb), "s"), t: tb}
 	l, err := net.Listen("unix", n.socket)
 	nodetest.OK(tb, err)
 	// In most tests a resident that has gone does not come back.
@@ -48,7 +43,7 @@ func newNode(tb testing.TB) *node {
 // newBareNode returns a node with a host that does not listen at a socket of the node.
 func newBareNode(tb testing.TB, h *resident.Host) *node {
 	tb.Helper()
-	n := &node{t: tb, more: make(chan struct{}), Host: h}
+	n := &node{t: tb, Host: h}
 	h.Observer = n.note
 	return n
 }
@@ -65,8 +60,6 @@ func (n *node) note(s resident.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.events = append(n.events, s)
-	close(n.more)
-	n.more = make(chan struct{})
 }
 
 // seen lists the changes so far, as "10-a ready".
@@ -88,28 +81,23 @@ func text(s resident.Status) string {
 }
 
 // await waits for the n-th change of a kind, "10-a ready".
-func (n *node) await(event string, nth int) resident.Status {
+func (n *node) await(event string, nth int) (found resident.Status) {
 	n.t.Helper()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	for {
+	nodetest.Until(n.t, fmt.Sprintf("%s (%d)", event, nth), func() bool {
 		n.mu.Lock()
-		left, more := nth, n.more
-		for _, s := range n.events {
-			if text(s) == event {
-				if left--; left == 0 {
-					n.mu.Unlock()
-					return s
-				}
+		defer n.mu.Unlock()
+		left := nth
+		for _, found = range n.events {
+			if text(found) == event {
+				left--
+			}
+			if left == 0 {
+				return true
 			}
 		}
-		n.mu.Unlock()
-		select {
-		case <-more:
-		case <-late.C:
-			n.t.Fatalf("no %q (%d) among %q: %q", event, nth, n.seen(), n.refusals())
-		}
-	}
+		return false
+	})
+	return found
 }
 
 // refusals lists why candidates were refused.

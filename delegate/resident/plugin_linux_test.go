@@ -67,10 +67,7 @@ func TestRunReconnects(t *testing.T) {
 	defer cancel()
 	end := make(chan error)
 	go func() { end <- d.Run(ctx, n.socket) }()
-	n.mu.Lock()
-	more := n.more
-	n.mu.Unlock()
-	nodetest.Come(t, more, "a refusal")
+	n.await("10-a refused", 1)
 	first.stop()
 	n.await("10-a ready", 2)
 	_, err := n.exec(t.Context(), "a", "ADD", "c1")

@@ -24,16 +24,6 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-func TestCommandThatThePluginDoesNotHave(t *testing.T) {
-	t.Parallel()
-	f := &fake{}
-	for _, verb := range []string{"CHECK", "GC", "STATUS"} {
-		s := &Server{Plugin: plugin.Plugin{Add: f.plugin().Add, Del: f.plugin().Del}}
-		post(t, s, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
-	}
-	f.want(t)
-}
-
 // The trace of a request reaches the plugin: its headers before its variables.
 func TestTrace(t *testing.T) {
 	t.Parallel()

@@ -64,9 +64,7 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 		},
 		"staying": func(tb testing.TB) *delegate.Invoker {
 			tb.Helper()
-			dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
-			nodetest.OK(tb, err)
-			tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+			dir := nodetest.ShortDir(tb)
 			socket := filepath.Join(dir, "s")
 			l, err := net.Listen("unix", socket)
 			nodetest.OK(tb, err)

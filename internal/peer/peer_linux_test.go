@@ -25,18 +25,9 @@ func connected(t *testing.T, network, address string) net.Conn {
 	return c
 }
 
-// socket returns a path that is short enough for a socket.
-func socket(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir may be too long
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
-}
-
 func TestUID(t *testing.T) {
 	t.Parallel()
-	c := connected(t, "unix", socket(t))
+	c := connected(t, "unix", filepath.Join(nodetest.ShortDir(t), "s"))
 	if uid, known := UID(c); uid != os.Geteuid() || !known {
 		t.Errorf("this process: %d, %v", uid, known)
 	}
@@ -67,7 +58,7 @@ func TestUIDOfAPair(t *testing.T) {
 func TestUIDOfOthers(t *testing.T) {
 	t.Parallel()
 	pipe, _ := net.Pipe()
-	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket(t), Net: "unixgram"})
+	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(nodetest.ShortDir(t), "s"), Net: "unixgram"})
 	nodetest.OK(t, err)
 	defer unconnected.Close()
 	for name, c := range map[string]net.Conn{
