@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -245,16 +244,16 @@ func passed(env []string) (*net.UnixListener, error) {
 
 // number returns the value of the variable key, and 0 if there is none.
 func number(env []string, key string) (int, error) {
-	i := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, key+"=") })
-	if i < 0 {
-		return 0, nil
+	for _, e := range env {
+		if value, found := strings.CutPrefix(e, key+"="); found {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 0 {
+				err = fmt.Errorf("%s is not a number: %q", key, value)
+			}
+			return n, err
+		}
 	}
-	value := env[i][len(key)+1:]
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%s is not a number: %q", key, value)
-	}
-	return n, nil
+	return 0, nil
 }
 
 // openLock opens the file at path, which it makes if it is missing. Children do not inherit

@@ -179,10 +179,7 @@ const maxTrace = 8192
 func traceOf(env map[string]string, header http.Header) []string {
 	var t []string
 	for _, name := range wire.TraceEnv {
-		value := header.Get(name)
-		if value == "" {
-			value = env[name]
-		}
+		value := cmp.Or(header.Get(name), env[name])
 		if value != "" && len(value) <= maxTrace && !strings.ContainsRune(value, 0) {
 			t = append(t, name+"="+value)
 		}
