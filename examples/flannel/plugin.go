@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"io/fs"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -61,7 +63,7 @@ func gc(ctx context.Context, c *plugin.Call) error {
 	switch {
 	case err == nil:
 		current = append(current, n)
-	case errors.Is(err, fs.ErrNotExist):
+	case status.Code(err) == types.ErrTryAgainLater:
 		err = nil
 	}
 	adopted := takeOverStale(ctx, c)

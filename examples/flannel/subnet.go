@@ -21,25 +21,13 @@ type subnet struct {
 	ipMasq   bool
 }
 
-// A subnetError says what is wrong with a subnet.env, key by key.
-type subnetError struct {
-	file string
-	code uint
-	errs []error
-}
-
-func (e *subnetError) Error() string {
-	return fmt.Sprintf("%s: %s", e.file, strings.ReplaceAll(errors.Join(e.errs...).Error(), "\n", "; "))
-}
-
-func (e *subnetError) Unwrap() []error { return e.errs }
-
-// CNICode returns 11 for a missing file, 6 for garbled values, 7 for missing keys.
-func (e *subnetError) CNICode() uint { return e.code }
-
 // readSubnet reads the subnet.env at path. It ignores unknown keys, empty lines
-// and comments. If a key is given twice, the last one counts.
+// and comments. If a key is given twice, the last one counts. The error has code 11 for a
+// missing file, 6 for garbled values, and 7 for missing keys. It names each of them.
 func readSubnet(path string) (subnet, error) {
+	fail := func(code uint, err error) (subnet, error) {
+		return subnet{}, types.NewError(code, path+": "+strings.ReplaceAll(err.Error(), "\n", "; "), "")
+	}
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("not a regular file") // opening a FIFO would wait for a writer
@@ -49,14 +37,14 @@ func readSubnet(path string) (subnet, error) {
 		data, err = os.ReadFile(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return subnet{}, &subnetError{path, types.ErrTryAgainLater, []error{fmt.Errorf("flanneld has not written it: %w", fs.ErrNotExist)}}
+		return fail(types.ErrTryAgainLater, errors.New("flanneld has not written it"))
 	}
 	if err != nil {
-		return subnet{}, &subnetError{path, types.ErrIOFailure, []error{err}}
+		return fail(types.ErrIOFailure, err)
 	}
 	s, code, errs := parseSubnet(string(data))
 	if len(errs) > 0 {
-		return subnet{}, &subnetError{path, code, errs}
+		return fail(code, errors.Join(errs...))
 	}
 	return s, nil
 }

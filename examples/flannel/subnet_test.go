@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -95,7 +93,7 @@ func TestReadSubnetFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := readSubnet(filepath.Join(dir, "absent"))
-	if status.Code(err) != 11 || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) {
+	if status.Code(err) != 11 || !strings.Contains(err.Error(), dir) {
 		t.Errorf("code %d: %v", status.Code(err), err)
 	}
 	for _, path := range []string{dir, "/dev/null"} { // opening a FIFO would hang
