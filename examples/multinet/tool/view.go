@@ -86,8 +86,6 @@ func state(r lifecycle.Record) string {
 	return string(r.State)
 }
 
-func (p podView) String() string { return nad.Pod{Namespace: p.Namespace, Name: p.Name}.String() }
-
 func (t *tool) list(flags *flag.FlagSet) runner {
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
 		all, err := t.records(ctx, func(lifecycle.Record) bool { return true })
@@ -116,7 +114,7 @@ func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
 			out.row([]string{
-				v.Container, v.Pod.String(), a.Interface, a.Network, o.Definition.String(), string(o.Use),
+				v.Container, multinet.PodOf(r).String(), a.Interface, a.Network, o.Definition.String(), string(o.Use),
 				a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface,
 			})
 		}
