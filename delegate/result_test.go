@@ -30,14 +30,6 @@ func wholeResult(version string) string {
 		"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
 }
 
-// variants returns whole with something wrong in one place.
-func variants(tb testing.TB, whole string) []string {
-	tb.Helper()
-	all, err := nodetest.JSONVariants(whole)
-	nodetest.OK(tb, err)
-	return all
-}
-
 // Whatever a plugin prints, ADD attaches or leaves nothing, and what it attached
 // can be printed or not, checked and removed.
 func TestEveryTypeAtEveryPlaceOfAResult(t *testing.T) {
@@ -45,7 +37,7 @@ func TestEveryTypeAtEveryPlaceOfAResult(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			for i, text := range variants(t, wholeResult(version)) {
+			for i, text := range nodetest.JSONVariants(t, wholeResult(version)) {
 				x := fakes("last")
 				x.Plugins["p"] = printing(text)
 				iv := invoker(x)

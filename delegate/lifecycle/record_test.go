@@ -442,14 +442,6 @@ const (
 	wholeChange = `{"at":0,"unfinished":true,"gone":[0],"result":{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.3/24"}]}}`
 )
 
-// variants returns whole with something wrong in one place.
-func variants(tb testing.TB, whole string) []string {
-	tb.Helper()
-	all, err := nodetest.JSONVariants(whole)
-	nodetest.OK(tb, err)
-	return all
-}
-
 // ran are the commands of the calls after the first ones.
 func (n *node) ran(after int) []string {
 	var all []string
@@ -468,10 +460,10 @@ func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 	t.Parallel()
 	type shape struct{ value, change string }
 	var all []shape
-	for _, v := range variants(t, wholeRecord) {
+	for _, v := range nodetest.JSONVariants(t, wholeRecord) {
 		all = append(all, shape{v, ""})
 	}
-	for _, c := range variants(t, wholeChange) {
+	for _, c := range nodetest.JSONVariants(t, wholeChange) {
 		all = append(all, shape{wholeRecord, c})
 	}
 	for _, state := range []scratch.State{scratch.Added, scratch.Deleting} {

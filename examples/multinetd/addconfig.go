@@ -110,13 +110,13 @@ func (a addConfig) save(dir string) error {
 	return cmp.Or(os.MkdirAll(dir+".asked", 0o700), scratch.WriteFile(file, text))
 }
 
-// savedConfigs returns the configurations that earlier daemons have saved for records in dir.
-// The keys of the daemon's file replace theirs, as they do in a request: replace does that. A
-// configuration that cannot be read is left out, and the error says so.
-func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error) {
+// load notes the configurations that earlier daemons have saved for records in dir. The keys of
+// the daemon's file replace theirs, as they do in a request: replace does that. A configuration
+// that cannot be read is left out, and the error says so.
+func (c *addConfigs) load(dir string, replace netconf.Edit) error {
 	files, err := os.ReadDir(dir + ".asked")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	for _, file := range files {
 		if strings.HasPrefix(file.Name(), ".") {
@@ -129,9 +129,9 @@ func savedConfigs(dir string, replace netconf.Edit) (all []addConfig, err error)
 			err = errors.Join(err, fmt.Errorf("network %q: %w", file.Name(), e))
 			continue
 		}
-		all = append(all, addConfig{file.Name(), edited, a.CNIPath})
+		c.note(dir, addConfig{file.Name(), edited, a.CNIPath})
 	}
-	return all, err
+	return err
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
@@ -159,12 +159,8 @@ func (d *service) noteConfigs() {
 		if !d.cluster.ActsLater() {
 			break
 		}
-		saved, err := savedConfigs(dir, d.conf.replace)
-		if err != nil {
+		if err := d.configs.load(dir, d.conf.replace); err != nil {
 			d.log.LogAttrs(d.ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
-		}
-		for _, a := range saved {
-			d.configs.note(dir, a)
 		}
 	}
 	if d.manager != nil {

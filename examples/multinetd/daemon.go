@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,23 +203,6 @@ func (d *service) serve(ctx context.Context, l net.Listener, notify func(state s
 	stopResidents()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
 	return errors.Join(published, err)
-}
-
-// announce publishes the network once ADDs can be served, and then notifies the
-// service manager that the daemon is ready. It returns when ctx ends, or when the
-// network cannot be published. The published file stays: without it pods would
-// silently get other networks.
-func (d *service) announce(ctx context.Context, notify func(state string)) error {
-	if !d.waitReady(ctx, notify) {
-		return nil
-	}
-	return d.follow(ctx, notify, sync.OnceFunc(func() {
-		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
-		d.cluster.Ready()
-		notify("READY=1")
-		notify("STATUS=ready")
-		time.AfterFunc(settled, debug.FreeOSMemory)
-	}))
 }
 
 // pages returns a handler that serves the metrics and the probes, and on the socket what only root

@@ -37,7 +37,7 @@ const other = "other"
 
 // metrics are the metrics of a daemon, in a registry of their own.
 type metrics struct {
-	registry *prometheus.Registry
+	registry
 
 	requests         *prometheus.CounterVec // handler, code, method
 	multus           *prometheus.CounterVec // the same with Multus's name, or nil
@@ -54,42 +54,49 @@ type metrics struct {
 	types []string // with a label of their own; guarded by mu
 }
 
-// newRegistry returns a registry with the metrics of the process, and its factory.
-func newRegistry() (*prometheus.Registry, promauto.Factory) {
-	r := prometheus.NewRegistry()
+// A registry has metrics, those of the process first.
+type registry struct{ *prometheus.Registry }
+
+func newRegistry() registry {
+	r := registry{prometheus.NewRegistry()}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r, promauto.With(r)
+	return r
+}
+
+// handler serves the metrics as text.
+func (r registry) handler() http.Handler { return promhttp.HandlerFor(r, promhttp.HandlerOpts{}) }
+
+func (r registry) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func (r registry) histogram(seconds []float64, name, help string, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
 }
 
 // newMetrics returns the metrics of a daemon, and those that each of more has at a scrape.
 func newMetrics(multusNames bool, more ...sample.Collector) *metrics {
-	registry, factory := newRegistry()
+	r := newRegistry()
 	for _, c := range more {
-		registry.MustRegister(c)
+		r.MustRegister(c)
 	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-		return factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
-	}
+	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	m := &metrics{
-		registry:         registry,
-		requests:         counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method"),
-		duration:         histogram("multinetd_operation_duration_seconds", "Time from the arrival of a request to its answer.", "command", "outcome"),
-		refused:          counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues(),
-		delegates:        counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome"),
-		delegateDuration: histogram("multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command"),
-		undone:           counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues(),
-		residents:        counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome"),
-		swept:            counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome"),
-		left: factory.NewGaugeVec(prometheus.GaugeOpts{
+		registry:         r,
+		requests:         r.counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method"),
+		duration:         r.histogram(seconds, "multinetd_operation_duration_seconds", "Time from the arrival of a request to its answer.", "command", "outcome"),
+		refused:          r.counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues(),
+		delegates:        r.counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome"),
+		delegateDuration: r.histogram(seconds, "multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command"),
+		undone:           r.counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues(),
+		residents:        r.counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome"),
+		swept:            r.counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome"),
+		left: promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
 		}, []string{"state"}),
 	}
 	if multusNames {
-		m.multus = counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
+		m.multus = r.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
 	}
 	return m
 }
@@ -121,11 +128,6 @@ func (d *service) sample(to sample.Scrape) {
 // resident counts a call of a resident plugin.
 func (m *metrics) resident(plugin, command string, err error) {
 	m.residents.WithLabelValues(m.typeLabel(plugin), commandLabel(command), failed(err)).Inc()
-}
-
-// handler serves the metrics as text.
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
 // request counts a request.

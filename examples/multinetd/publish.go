@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -184,11 +188,21 @@ func (d *service) adopter(ctx context.Context) *publish.Adopter {
 	}
 }
 
-// follow publishes the network, keeps it in step with the primary network, and
-// takes over containers, until ctx ends. It calls ready when the network is
-// published. If there is none to publish, it calls ready at once. It tells the service
-// manager why the network is not published.
-func (d *service) follow(ctx context.Context, notify func(state string), ready func()) error {
+// announce publishes the network once ADDs can be served, and notifies the service manager that
+// the daemon is ready, or why the network is not published. Then it keeps the network in step with
+// the primary network, and takes over containers. It returns when ctx ends, or when the network
+// cannot be published. The published file stays: without it pods would silently get other networks.
+func (d *service) announce(ctx context.Context, notify func(state string)) error {
+	if !d.waitReady(ctx, notify) {
+		return nil
+	}
+	ready := sync.OnceFunc(func() {
+		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
+		d.cluster.Ready()
+		notify("READY=1")
+		notify("STATUS=ready")
+		time.AfterFunc(settled, debug.FreeOSMemory)
+	})
 	if d.manager == nil {
 		ready()
 		<-ctx.Done()

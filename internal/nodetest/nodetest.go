@@ -259,12 +259,10 @@ func Come[T any](tb testing.TB, c <-chan T, what string) T {
 
 // JSONVariants returns text, valid JSON, with the value at each place replaced by
 // values of every JSON type, and with each key of an object removed.
-func JSONVariants(text string) ([]string, error) {
+func JSONVariants(tb testing.TB, text string) (all []string) {
+	tb.Helper()
 	var root any
-	if err := json.Unmarshal([]byte(text), &root); err != nil {
-		return nil, err
-	}
-	var all []string
+	OK(tb, json.Unmarshal([]byte(text), &root))
 	keep := func() {
 		variant, _ := json.Marshal(root) // decoded JSON can be encoded
 		all = append(all, string(variant))
@@ -299,5 +297,5 @@ func JSONVariants(text string) ([]string, error) {
 		}
 	}
 	visit(root, func(other any) { root = other })
-	return all, nil
+	return all
 }

@@ -101,10 +101,7 @@ func (f *failing) Fatalf(format string, _ ...any) {
 // Each place has its variants, and the rest of the document stays unchanged.
 func TestJSONVariants(t *testing.T) {
 	t.Parallel()
-	all, err := nodetest.JSONVariants(`{"a":[1],"b":"x"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := nodetest.JSONVariants(t, `{"a":[1],"b":"x"}`)
 	for _, want := range []string{`null`, `{"a":null,"b":"x"}`, `{"a":[null],"b":"x"}`, `{"a":[true],"b":"x"}`, `{"a":[1],"b":{}}`, `{"a":[1]}`, `{"b":"x"}`} {
 		if !slices.Contains(all, want) {
 			t.Errorf("%s is not among them", want)
@@ -112,8 +109,5 @@ func TestJSONVariants(t *testing.T) {
 	}
 	if slices.Contains(all, `{"a":[1],"b":"x"}`) || len(all) != 4*12+2 {
 		t.Errorf("%d variants: %q", len(all), all)
-	}
-	if _, err := nodetest.JSONVariants(`{`); err == nil {
-		t.Error("invalid JSON has variants")
 	}
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -62,10 +61,10 @@ func (x *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	p := x.Process
 	p.Stderr = &written
 	result, err := p.ExecPlugin(ctx, path, stdin, environ)
-	if text, cut := written.end(); len(text) > 0 {
+	if text := written.String(); text != "" {
 		log := x.Log.With("plugin", filepath.Base(path), "command", Variable(environ, "CNI_COMMAND"),
 			"container", Variable(environ, "CNI_CONTAINERID"), "ifname", Variable(environ, "CNI_IFNAME"))
-		logStderr(ctx, log, delegate.NewHider(stdin), string(text), cut)
+		logStderr(ctx, log, delegate.NewHider(stdin), text)
 	}
 	return result, err
 }
@@ -80,9 +79,10 @@ func Variable(environ []string, key string) string {
 	return ""
 }
 
-// logStderr logs the lines of text, which was cut at its end or not.
-func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, text string, cut bool) {
-	text = hider.Hide(text)
+// logStderr logs the first lines of text, of maxText bytes at most.
+func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, text string) {
+	cut := len(text) > maxText
+	text = hider.Hide(text[:min(len(text), maxText)])
 	if cut { // the end may be the beginning of a secret
 		text = text[:max(0, len(text)-hider.Longest())]
 	}
@@ -106,30 +106,20 @@ func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, tex
 	}
 }
 
-// stderr keeps the first maxText bytes that are written until its end. A child of the
-// plugin may write longer.
+// stderr keeps what is written, which a [delegate.Process] limits.
 type stderr struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	cut   bool
-	ended bool
+	mu   sync.Mutex
+	text strings.Builder
 }
 
 func (w *stderr) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.ended {
-		kept := p[:min(len(p), maxText-w.text.Len())]
-		w.cut = w.cut || len(kept) < len(p)
-		w.text.Write(kept)
-	}
-	return len(p), nil
+	return w.text.Write(p)
 }
 
-// end returns the text, and whether it was cut. Nothing is kept after it.
-func (w *stderr) end() (text []byte, cut bool) {
+func (w *stderr) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = true
-	return w.text.Bytes(), w.cut
+	return w.text.String()
 }

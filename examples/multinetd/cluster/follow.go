@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,19 +109,13 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	done, err := multinet.Reconcile(ctx, c.plugin.Process(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
-	for _, d := range done {
-		if d.Command != "" {
-			c.writer.Changed(p)
-			break
-		}
+	if slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command != "" }) {
+		c.writer.Changed(p)
 	}
 	if errors.Is(err, lifecycle.ErrNotAdded) || errors.Is(err, lifecycle.ErrSuperseded) || errors.Is(err, kube.ErrGone) {
 		return false, nil
 	}
-	for _, d := range done {
-		differs = differs || d.Command == "" || d.Err != nil
-	}
-	return differs, err
+	return slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command == "" || d.Err != nil }), err
 }
 
 // current returns the annotations of the pod p as the view has them, if it runs.
