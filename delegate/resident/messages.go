@@ -67,9 +67,7 @@ func failure(err error) error {
 		return nil
 	}
 	var e *types.Error
-	if !errors.As(status.Error(err), &e) {
-		e = types.NewError(types.ErrInternal, err.Error(), "")
-	}
+	errors.As(status.Error(err), &e)
 	if n := len(e.Msg) + len(e.Details); n > maxOutput/2 {
 		e = types.NewError(e.Code, fmt.Sprintf("an error of %d bytes is longer than %d", n, maxOutput/2), "")
 	}

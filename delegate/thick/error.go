@@ -8,7 +8,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
 )
 
@@ -35,8 +34,6 @@ var (
 	errNotDequeued = errors.New("detached, but the queued DEL cannot be removed")
 	errPanic       = fault.New(types.ErrInternal, "the plugin panicked, see the log of the daemon") // only the log has the value
 	errResult      = fault.New(types.ErrDecodingFailure, "the plugin's result is invalid")          // of an ADD, which must be undone
-	errTooLong     = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
-	errEmpty       = errors.New("it is empty")
 	errStuck       = errors.New("operations are still running after UndoTimeout")
 )
 

@@ -263,7 +263,7 @@ func (sv *service) observe(op *operation, err error) {
 // encode returns the message with the result that an ADD has printed.
 func encode(printed []byte) ([]byte, error) {
 	if text := bytes.TrimSpace(printed); len(text) == 0 || string(text) == "null" {
-		return nil, invalid(errEmpty)
+		return nil, invalid(errors.New("it is empty"))
 	}
 	var answer wire.Response
 	var body []byte
@@ -278,7 +278,7 @@ func encode(printed []byte) ([]byte, error) {
 		body, err = json.Marshal(answer)
 	}
 	if err == nil && len(body) > wire.MaxBody {
-		err = errTooLong
+		err = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
 	}
 	if err != nil {
 		return nil, invalid(err)

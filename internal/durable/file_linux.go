@@ -31,13 +31,26 @@ func (d *Dir) Replace(temp, name string, data []byte, mode uint32) error {
 		return err
 	}
 	if mode != 0o600 {
-		if err := d.at("fchmod", temp, func() error { return unix.Fchmod(fd, mode) }); err != nil {
-			_ = d.close(fd, temp) // the first error says more
-			_ = d.Remove(temp)
-			return err
-		}
+		err = d.at("fchmod", temp, func() error { return unix.Fchmod(fd, mode) })
 	}
-	return d.publish(fd, temp, name, data)
+	if err == nil {
+		err = d.write(fd, temp, data)
+	}
+	if err == nil { // a rename may reach the disk before the data does
+		err = d.at("fsync", temp, func() error { return unix.Fsync(fd) })
+	}
+	if cerr := d.close(fd, temp); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = d.Rename(temp, name)
+	}
+	if err != nil {
+		_ = d.Remove(temp) // the first error says more
+		return err
+	}
+	// Without this the rename may be lost although the data is on disk.
+	return d.Sync()
 }
 
 // tryName is the file that TryWrite writes, and trySize its size: some file systems
@@ -78,27 +91,6 @@ func (d *Dir) create(name string, flags int) (fd int, err error) {
 		return err
 	})
 	return fd, err
-}
-
-// publish writes data to fd, the file temp, and gives that the name. It makes
-// the data durable first: a rename may reach the disk before the data does.
-func (d *Dir) publish(fd int, temp, name string, data []byte) error {
-	err := d.write(fd, temp, data)
-	if err == nil {
-		err = d.at("fsync", temp, func() error { return unix.Fsync(fd) })
-	}
-	if cerr := d.close(fd, temp); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = d.Rename(temp, name)
-	}
-	if err != nil {
-		_ = d.Remove(temp) // the first error says more
-		return err
-	}
-	// Without this the rename may be lost although the data is on disk.
-	return d.Sync()
 }
 
 // Append writes data to the end of the file name, with one write, and does not sync: what

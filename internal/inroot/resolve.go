@@ -22,15 +22,6 @@ func Resolve(root, path string) (string, error) {
 	if root == "" {
 		return path, nil
 	}
-	resolved, err := resolve(root, path)
-	if err != nil {
-		return "", &fs.PathError{Op: "resolve", Path: path, Err: err}
-	}
-	return filepath.Join(root, resolved), nil
-}
-
-// resolve returns the absolute path in root that has no links.
-func resolve(root, path string) (string, error) {
 	done, links := "/", 0
 	for rest := path; rest != ""; {
 		var name string
@@ -41,7 +32,7 @@ func resolve(root, path string) (string, error) {
 		case err != nil: // no link, or nothing: what is wrong with it is for who uses it
 			done = next
 		case links == maxLinks:
-			return "", errors.New("too many symbolic links")
+			return "", &fs.PathError{Op: "resolve", Path: path, Err: errors.New("too many symbolic links")}
 		default:
 			links++
 			if filepath.IsAbs(to) {
@@ -50,7 +41,7 @@ func resolve(root, path string) (string, error) {
 			rest = to + "/" + rest
 		}
 	}
-	return done, nil
+	return filepath.Join(root, done), nil
 }
 
 // Cause returns the cause of a failed operation on a file, without the path:

@@ -47,13 +47,6 @@ func (t *Turns[T]) LineUp(id string, value T, visit func(earlier T)) *Turn[T] {
 	return turn
 }
 
-// Len returns how many containers have a line.
-func (t *Turns[T]) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.lines)
-}
-
 // Wait waits until the turn has come. If ctx ends first, Wait returns why.
 func (t *Turn[T]) Wait(ctx context.Context) error {
 	select {

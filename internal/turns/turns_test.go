@@ -41,7 +41,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 	c.Leave()
 	other.Leave()
-	if n := all.Len(); n != 0 {
+	if n := len(all.lines); n != 0 {
 		t.Errorf("%d containers are remembered", n)
 	}
 }
