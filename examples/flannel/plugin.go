@@ -28,7 +28,7 @@ func flannel() plugin.Plugin {
 			n, err := network(c)
 			return []netconf.Network{n}, err
 		},
-		Add: add, Check: check, Del: del, GC: gc,
+		Add: add, Check: takenOver((*plugin.Call).Check), Del: takenOver((*plugin.Call).Del), GC: gc,
 	}
 }
 
@@ -42,18 +42,15 @@ func add(ctx context.Context, c *plugin.Call) error {
 	return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(n))})
 }
 
-func check(ctx context.Context, c *plugin.Call) error {
-	if err := takeOver(ctx, c); err != nil {
-		return err
+// takenOver returns a command that first takes over the container if flannel's own plugin
+// has attached it.
+func takenOver(do func(*plugin.Call, context.Context) error) func(context.Context, *plugin.Call) error {
+	return func(ctx context.Context, c *plugin.Call) error {
+		if err := takeOver(ctx, c); err != nil {
+			return err
+		}
+		return do(c, ctx)
 	}
-	return c.Check(ctx)
-}
-
-func del(ctx context.Context, c *plugin.Call) error {
-	if err := takeOver(ctx, c); err != nil {
-		return err
-	}
-	return c.Del(ctx)
 }
 
 // gc removes stale attachments even if flanneld has not written subnet.env yet.

@@ -255,12 +255,11 @@ func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bo
 
 // in returns the attachment in r with the interface, or nil.
 func (s *secondary) in(r lifecycle.Record) *delegate.Attached {
-	for i, a := range r.Attached {
-		if a.IfName == s.IfName {
-			return &r.Attached[i]
-		}
+	i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == s.IfName })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &r.Attached[i]
 }
 
 func (s *secondary) notThere(as string) error {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -37,17 +38,15 @@ func PlainName(name string) bool {
 
 // Manager returns a Manager that publishes a network with the plugin template as the
 // file output, in front of the first network in dir that a pod can use.
+//
+// The lock is in the same directory as output, because all programs see that, in whichever
+// container they run. Runtimes do not read its sub-directory.
 func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
-		Dir: dir, Output: output, Template: template, Accept: accept, Lock: Lock(output),
-		OwnTypes: multinet.OwnTypes(),
+		Dir: dir, Output: output, Template: template, Accept: accept,
+		Lock: filepath.Join(filepath.Dir(output), ".multinet", "lock"), OwnTypes: multinet.OwnTypes(),
 	}
 }
-
-// Lock returns the file that a program locks while it publishes or removes output. It
-// is in the same directory, because all programs see that, in whichever container they
-// run. Runtimes do not read its sub-directory.
-func Lock(output string) string { return filepath.Join(filepath.Dir(output), ".multinet", "lock") }
 
 // Uninstall removes what m has published, and its lock.
 func Uninstall(m *autoconf.Manager) error {
@@ -67,12 +66,7 @@ func Uninstall(m *autoconf.Manager) error {
 
 // accept rejects a network that consists of loopback only.
 func accept(f netconf.File) bool {
-	for _, p := range f.Network.Plugins() {
-		if p.Type() != "loopback" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() != "loopback" })
 }
 
 // Annotations returns an edit that makes the runtime pass on the annotations of pods,
