@@ -40,7 +40,8 @@ type Flannel struct {
 
 // Attachment returns the attachment that is recorded for the container of at: at,
 // which describes the runtime's call, with the recorded network. at.Result is the
-// call's prevResult. Attachment fails with [fs.ErrNotExist] when there is no file,
+// call's prevResult. One that cannot be decoded is left out, because DEL works without a
+// result. Attachment fails with [fs.ErrNotExist] when there is no file,
 // and with an error that begins with its path when the file cannot be used.
 func (f Flannel) Attachment(at delegate.Attached) (lifecycle.Adoption, error) {
 	if err := utils.ValidateContainerID(at.ContainerID); err != nil {
@@ -64,10 +65,10 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 		err = fmt.Errorf("of network %q: %w", conf.Name(), fs.ErrNotExist)
 	}
 	at.Result = notNull(at.Result)
-	at.Network, at.Added = conf, at.Result != nil
-	if err == nil {
-		err = checkResult(at)
+	if _, undecoded := at.ParsedResult(); undecoded != nil {
+		at.Result = nil
 	}
+	at.Network, at.Added = conf, at.Result != nil
 	if err != nil {
 		return lifecycle.Adoption{}, failed(recorded.path, err)
 	}

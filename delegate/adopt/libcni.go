@@ -163,23 +163,12 @@ func (e *entry) attached() (delegate.Attached, error) {
 		},
 		Result: e.Result, Added: e.Result != nil,
 	}
-	if err := checkResult(a); err != nil {
-		return delegate.Attached{}, failed(e.path, err)
+	var undecoded *delegate.Error
+	if _, err := a.ParsedResult(); a.Result != nil && errors.As(err, &undecoded) {
+		return delegate.Attached{}, failed(e.path, undecoded.Err) // it was no ADD that failed
 	}
 	if a.NetNS == "" { // libcni 1.1 and before did not write it down
 		a.NetNS = sandbox(a)
 	}
 	return a, nil
-}
-
-func checkResult(a delegate.Attached) error {
-	if a.Result == nil {
-		return nil
-	}
-	_, err := a.ParsedResult()
-	var e *delegate.Error
-	if errors.As(err, &e) {
-		return e.Err // it was no ADD that failed
-	}
-	return err
 }

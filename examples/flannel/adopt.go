@@ -27,10 +27,6 @@ func takeOver(ctx context.Context, c *plugin.Call) error {
 		return err
 	}
 	found, err := recorded(c).Attachment(at)
-	if errors.Is(err, delegate.ErrResult) {
-		at.Result = nil // DEL works without a result
-		found, err = recorded(c).Attachment(at)
-	}
 	if err == nil {
 		_, err = c.Manager.Adopt(ctx, found)
 	}
