@@ -48,9 +48,3 @@ func tooFew(err error) bool {
 	var e *device.Error
 	return errors.As(err, &e) && status.Code(err) == types.ErrInvalidNetworkConfig
 }
-
-// warn tells of what has gone wrong in the ADD of the pod p, which goes on.
-func (c *Cluster) warn(ctx context.Context, p nad.Pod, err error) {
-	c.log.LogAttrs(ctx, slog.LevelWarn, "device information", slog.String("pod", p.String()), slog.Any("error", err))
-	c.events.Pod(p, deviceInfoLost, "AddNetwork", err.Error())
-}

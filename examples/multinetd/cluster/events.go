@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
@@ -14,17 +15,6 @@ import (
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
-
-// An add is a running ADD. One goroutine uses it.
-type add struct {
-	container   string
-	definitions map[nad.Ref]nad.Definition // that it has used
-	claims      bool                       // the pod has claims that are prepared
-	record      scratch.Key                // of the container, when it is attached
-	added       []delegate.Attached        // what is attached
-}
-
-type addKey struct{}
 
 // Reasons of Events.
 const (
@@ -39,12 +29,6 @@ const (
 	deviceInfoLost    = "DeviceInfoLost"    // a device information file cannot be written or read
 	claimMetadataLost = "ClaimMetadataLost" // containers do not see what their claims are attached to
 )
-
-// addOf returns the ADD that ctx is for, or nil.
-func addOf(ctx context.Context) *add {
-	a, _ := ctx.Value(addKey{}).(*add)
-	return a
-}
 
 // Adding returns a context for the ADD of a container with these CNI_ARGS. The caller
 // calls end with the error of the ADD. An Event tells users of the cluster what was attached,
@@ -137,4 +121,10 @@ func (c *Cluster) tellIgnored(p kube.Pod) {
 		c.events.Pod(nad.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, networksIgnored, "AddNetwork",
 			"the pod has the network of its node (hostNetwork): the networks that it selects are ignored")
 	}
+}
+
+// warn tells of what has gone wrong in the ADD of the pod p, which goes on.
+func (c *Cluster) warn(ctx context.Context, p nad.Pod, err error) {
+	c.log.LogAttrs(ctx, slog.LevelWarn, "device information", slog.String("pod", p.String()), slog.Any("error", err))
+	c.events.Pod(p, deviceInfoLost, "AddNetwork", err.Error())
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -90,11 +88,6 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 	return done
 }
 
-// runs reports whether a pod may have more networks, or fewer.
-func runs(pod kube.Pod) bool {
-	return !pod.Deleted && pod.Phase != corev1.PodSucceeded && pod.Phase != corev1.PodFailed
-}
-
 // step changes the attachments in one record as the pod p wants it. It reports whether they
 // certainly still differ from what the pod selects, and why they may. A container that goes
 // does not differ.
@@ -127,12 +120,6 @@ func (c *Cluster) current(ctx context.Context, p nad.Pod) (map[string]string, er
 	pod, err := c.view.Pod(ctx, p) // which may be too old
 	return pod.Annotations, err
 }
-
-// Labels of changes.
-const (
-	actionAttach, actionDetach = "attach", "detach"
-	outcomeOK, outcomeFailed   = "ok", "failed"
-)
 
 // tell counts what was done to the pod p, and says it in the log and to users.
 func (c *Cluster) tell(ctx context.Context, p nad.Pod, r daemon.Record, done []lifecycle.Reconciled) {

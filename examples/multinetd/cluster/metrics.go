@@ -77,19 +77,6 @@ func (c *Cluster) invalid() (n float64) {
 // definitions is the name of the resource of NetworkAttachmentDefinitions.
 const definitions = "network-attachment-definitions"
 
-// newChanges returns the counter of changes of running pods.
-func newChanges() *prometheus.CounterVec {
-	changes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "multinetd_reconciles_total", Help: "Networks that were to be attached to a running pod, or detached from it, as the pod selects them.",
-	}, []string{"action", "outcome"})
-	for _, action := range []string{actionAttach, actionDetach} {
-		for _, outcome := range []string{outcomeOK, outcomeFailed} {
-			changes.WithLabelValues(action, outcome)
-		}
-	}
-	return changes
-}
-
 // newRequests returns the counter of requests to the API server.
 func newRequests() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/delegate/kube"
@@ -71,6 +72,11 @@ type podState struct {
 	runs     bool
 }
 
+// runs reports whether a pod may have more networks, or fewer.
+func runs(pod kube.Pod) bool {
+	return !pod.Deleted && pod.Phase != corev1.PodSucceeded && pod.Phase != corev1.PodFailed
+}
+
 // A passResult says what a pass has found.
 type passResult struct {
 	recorded []string // containers that have records, or may have
@@ -78,12 +84,31 @@ type passResult struct {
 	err      error    // why it may not have that; the pass is made again
 }
 
+// Labels of changes.
+const (
+	actionAttach, actionDetach = "attach", "detach"
+	outcomeOK, outcomeFailed   = "ok", "failed"
+)
+
 func newPodQueue(pass func(context.Context, nad.Pod, []string) passResult, log *slog.Logger) *podQueue {
 	return &podQueue{
 		pass: pass, log: log, changes: newChanges(), retries: make(chan struct{}, retries),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry)),
 		pods:  make(map[nad.Pod]*followedPod), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
 	}
+}
+
+// newChanges returns the counter of changes of running pods.
+func newChanges() *prometheus.CounterVec {
+	changes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "multinetd_reconciles_total", Help: "Networks that were to be attached to a running pod, or detached from it, as the pod selects them.",
+	}, []string{"action", "outcome"})
+	for _, action := range []string{actionAttach, actionDetach} {
+		for _, outcome := range []string{outcomeOK, outcomeFailed} {
+			changes.WithLabelValues(action, outcome)
+		}
+	}
+	return changes
 }
 
 // run makes passes until ctx ends. It returns when all of them have ended, and undone what
