@@ -231,12 +231,6 @@ func (c *config) findCluster(environ []string, tokenFile string) error {
 	return errors.Join(err, c.checkNADDir())
 }
 
-// overrides returns override for the server.
-func (c *config) overrides() json.RawMessage {
-	text, _ := json.Marshal(c.override) // raw values that have been read
-	return text
-}
-
 // multinet returns the configuration of multinet that is used without a request.
 func (c *config) multinet() []byte {
 	keys := map[string]json.RawMessage{"type": json.RawMessage(strconv.Quote(shimType))}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
 	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: d.process}, log)
+	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()
 	d.server = &thick.Server{
@@ -72,7 +74,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		Attach:      func(with *wire.Attributes) plugin.Plugin { return multinet.Secondary(conf.multinet(), with) },
 		Process:     d.process,
 		Attachments: d.attachments,
-		Override:    conf.overrides(),
+		Override:    override,
 		Queue:       conf.QueueDir,
 		Ready:       d.ready,
 		Probe:       d.cluster.Probe,

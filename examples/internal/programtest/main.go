@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -138,18 +137,13 @@ func (h *Host) Run(command, stdin string) (stdout []byte, stderr string, status 
 // Ready calls start, which starts the plugin, and waits until the fake hangs.
 func (h *Host) Ready(start func() error) {
 	h.Helper()
-	// Opened for writing as well, so that reading does not end.
-	ready, err := os.OpenFile(h.Path("ready"), os.O_RDWR, 0)
-	nodetest.OK(h, err)
-	defer func() { _ = ready.Close() }()
+	ready := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile(h.Path("ready"))
+		ready <- err
+	}()
 	nodetest.OK(h, start())
-	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // if the fake never runs
-	if err == nil {
-		_, err = ready.Read(make([]byte, 1))
-	}
-	if err != nil {
-		h.Fatalf("the fake does not hang: %v", err)
-	}
+	nodetest.OK(h, nodetest.Come(h, ready, "the call of the fake that hangs"))
 }
 
 // Calls returns the calls of the fake.

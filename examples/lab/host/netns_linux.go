@@ -63,9 +63,7 @@ type Interface struct {
 	Kind      string // "veth", "macvlan", "bridge", ...; "device" for lo
 	MAC       string // empty when it has none
 	MTU       int
-	Up        bool
 	Addresses []netip.Prefix // without link-local ones
-	AltNames  []string
 }
 
 // Interfaces returns the interfaces of the namespace at path, in the kernel's order. The
@@ -78,10 +76,7 @@ func Interfaces(path string) (ifs []Interface, err error) {
 		}
 		for _, l := range links {
 			a := l.Attrs()
-			i := Interface{
-				Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU,
-				Up: a.RawFlags&unix.IFF_UP != 0, AltNames: a.AltNames,
-			}
+			i := Interface{Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU}
 			addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 			if err != nil {
 				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,6 @@ type config struct {
 	Inner      string            `json:"inner"` // path of a plugin that does the work
 	Print      json.RawMessage   `json:"print"` // the result to print
 	Parallel   bool              `json:"parallel"`
-	Valid      json.RawMessage   `json:"cni.dev/valid-attachments"`
 	PrevResult json.RawMessage   `json:"prevResult"`
 }
 
@@ -107,11 +107,16 @@ func log(conf config, command string, stdin json.RawMessage) error {
 // started returns when this process has started, in the kernel's words. Another process may have
 // its number later.
 func started() string {
-	stat, err := os.ReadFile("/proc/self/stat")
+	return stat("self")[19]
+}
+
+// stat returns the fields of /proc/PID/stat after the name, or nil if there is no such process.
+func stat(pid string) []string {
+	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		return ""
+		return nil
 	}
-	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[19]
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 }
 
 // answer prints the result of an ADD: the inner plugin's output, the result in

@@ -93,11 +93,10 @@ func hold(conf config, name string, how int) error {
 // exiting reports whether a process has exited, even if the kernel has not
 // closed all its files yet.
 func exiting(pid string) bool {
-	stat, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
+	fields := stat(pid)
+	if fields == nil {
 		return true
 	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const exiting = 4 // PF_EXITING
 	flags, err := strconv.Atoi(fields[6])
 	return err == nil && flags&exiting != 0 || fields[0] == "Z" || fields[0] == "X"

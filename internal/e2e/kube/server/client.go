@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -35,8 +34,6 @@ func (s *Server) Core(t testing.TB, c *rest.Config) *corev1client.CoreV1Client {
 	}
 	return client
 }
-
-func (s *Server) httpClient() (*http.Client, error) { return rest.HTTPClientFor(s.Admin()) }
 
 // Token returns a token of a service account that is bound to a pod or to a node, as
 // the kubelet requests it for a pod of that service account. With bound == nil it is
@@ -91,12 +88,6 @@ func (s *Server) Kubectl(t testing.TB, stdin string, args ...string) string {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return out
-}
-
-// Apply applies the Kustomize directory dir.
-func (s *Server) Apply(t testing.TB, dir string) {
-	t.Helper()
-	s.Kubectl(t, "", "apply", "-k", dir)
 }
 
 // TryKubectl runs kubectl as admin with a home directory, and returns what it prints.

@@ -21,7 +21,7 @@ func (s *Server) Deploy(t testing.TB) {
 	t.Helper()
 	s.Kubectl(t, "", "apply", "-f", Manifests+"/crd.yaml")
 	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", Manifests+"/crd.yaml")
-	s.Apply(t, Manifests)
+	s.Kubectl(t, "", "apply", "-k", Manifests)
 }
 
 // DeployWith applies the manifests of multinetd with a component. Applying them again
@@ -32,7 +32,7 @@ func (s *Server) DeployWith(t testing.TB, component string) {
 	if err := Kustomize(dir, component); err != nil {
 		t.Fatal(err)
 	}
-	s.Apply(t, dir)
+	s.Kubectl(t, "", "apply", "-k", dir)
 	again := s.Kubectl(t, "", "apply", "-k", dir)
 	again = strings.Replace(again, "poddisruptionbudget.policy/multinetd-webhook configured", "(kubectl always sends its selector) unchanged", 1)
 	if strings.Count(again, " unchanged\n") != strings.Count(again, "\n") {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/internal/e2e/kube/program"
 )
@@ -131,7 +132,7 @@ func (s *Server) serve() (err error) {
 }
 
 func (s *Server) ready(ctx context.Context) bool {
-	client, err := s.httpClient()
+	client, err := rest.HTTPClientFor(s.Admin())
 	if err != nil {
 		return false // no certificate yet
 	}
