@@ -124,7 +124,7 @@ func TestNumberOfSeriesIsLimited(t *testing.T) {
 		m.delegate(delegate.Event{Plugin: fmt.Sprintf("a/../%d\n", i), Command: delegate.CommandAdd})(nil)
 		m.request(thick.Event{Path: fmt.Sprintf("/%d", i), Command: fmt.Sprintf("C%d", i), Status: 404})
 	}
-	families, err := m.registry.Gather()
+	families, err := m.Gather()
 	nodetest.OK(t, err)
 	for _, f := range families {
 		if n := len(f.GetMetric()); n > maxTypes+2 {
