@@ -30,7 +30,7 @@ func (s Store[T]) open(how func(string, durable.Hook) (*durable.Dir, error)) (*d
 // load reads k's record in the file name. It needs no lock: a file is replaced as a whole,
 // and what is appended to it is ignored until it is complete. k may come from the name.
 func load[T any](dir *durable.Dir, name string, k Key) (r Record[T], err error) {
-	data, _, err := dir.ReadFile(name, maxFile)
+	data, err := dir.ReadFile(name, maxFile)
 	switch {
 	case err == nil:
 		r, err = decode[T](data, k)

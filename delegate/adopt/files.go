@@ -100,7 +100,7 @@ func readAt(d *durable.Dir, path string) (file, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, _, err = d.ReadFile(name, maxSize)
+		data, err = d.ReadFile(name, maxSize)
 	}
 	if err == nil && len(data) == 0 {
 		err = errEmpty

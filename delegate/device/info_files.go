@@ -20,7 +20,7 @@ import (
 // none.
 func (d Dir) read(dir, name string) (data []byte, err error) {
 	err = d.in(dir, func(dir *durable.Dir) error {
-		data, _, err = dir.ReadFile(name, maxSize)
+		data, err = dir.ReadFile(name, maxSize)
 		return err
 	})
 	return data, unless(fs.ErrNotExist, err)

@@ -139,7 +139,15 @@ func healthy(*http.Request) reply {
 // readiness answers whether an ADD would be served and Probe is content. With the
 // query "verbose" it lists the checks.
 func (sv *service) readiness(r *http.Request) reply {
-	checks := append(sv.checks(r.Context()), sv.probed(r.Context())...)
+	checks := sv.checks(r.Context())
+	if sv.Probe != nil {
+		var ok bool
+		err := sv.ask(r.Context(), "probe", func(ctx context.Context) (err error) {
+			ok, err = sv.Probe(ctx)
+			return err
+		})
+		checks = append(checks, checked("probe", ok, err))
+	}
 	err := failed(checks)
 	if err != nil {
 		err = &answered{http.StatusServiceUnavailable, err}

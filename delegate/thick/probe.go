@@ -64,19 +64,6 @@ func (sv *service) checks(ctx context.Context) []check {
 	return []check{checked("daemon", phase == nil, phase), queue, checked("plugin", unready == nil, unready)}
 }
 
-// probed returns the check of Probe, if there is one.
-func (sv *service) probed(ctx context.Context) []check {
-	if sv.Probe == nil {
-		return nil
-	}
-	var ok bool
-	err := sv.ask(ctx, "probe", func(ctx context.Context) (err error) {
-		ok, err = sv.Probe(ctx)
-		return err
-	})
-	return []check{checked("probe", ok, err)}
-}
-
 // ask calls f, which has probeTimeout.
 func (sv *service) ask(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)

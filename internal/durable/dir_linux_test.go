@@ -142,7 +142,7 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 	if err := d.WriteFile("f", []byte("new")); err != nil {
 		t.Error(err)
 	}
-	if data, _, err := d.ReadFile("f", 99); string(data) != "new" || err != nil {
+	if data, err := d.ReadFile("f", 99); string(data) != "new" || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}
 	for errno, want := range map[unix.Errno]error{unix.EINVAL: nil, unix.EIO: unix.EIO} {

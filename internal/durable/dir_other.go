@@ -70,9 +70,7 @@ func (d *Dir) OpenLock(string) (int, ID, error) { return -1, ID{}, errors.ErrUns
 func (d *Dir) TryWrite() error { return errors.ErrUnsupported }
 
 // ReadFile returns [errors.ErrUnsupported].
-func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {
-	return nil, ID{}, errors.ErrUnsupported
-}
+func (d *Dir) ReadFile(string, int64) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // Trusted returns [errors.ErrUnsupported].
 func Trusted(fs.FileInfo) error { return errors.ErrUnsupported }

@@ -115,18 +115,18 @@ func (d *Dir) Append(name string, data []byte, limit int64) (bool, error) {
 	return err == nil, err
 }
 
-// ReadFile returns the content and the identity of the regular file name.
+// ReadFile returns the content of the regular file name.
 // More than limit bytes are [ErrTooLarge]; a link, a directory, a FIFO and the
 // like are [ErrNotRegular]; a missing file is [io/fs.ErrNotExist].
-func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
+func (d *Dir) ReadFile(name string, limit int64) ([]byte, error) {
 	// O_NONBLOCK: a FIFO under this name must not hang us.
 	fd, st, err := d.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
-		return nil, ID{}, err
+		return nil, err
 	}
 	defer Close(fd)
 	if st.Size > limit {
-		return nil, IDOf(&st), d.fail("read", name, ErrTooLarge)
+		return nil, d.fail("read", name, ErrTooLarge)
 	}
 	// One byte more than there is, so that the end shows in the same read.
 	data := make([]byte, 0, st.Size+1)
@@ -140,14 +140,14 @@ func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
 			return err
 		})
 		if err != nil {
-			return nil, ID{}, err
+			return nil, err
 		}
 		data = data[:len(data)+n]
 		if n == 0 || len(data) < cap(data) && int64(len(data)) >= st.Size {
-			return data, IDOf(&st), nil
+			return data, nil
 		}
 		if int64(len(data)) > limit {
-			return nil, IDOf(&st), d.fail("read", name, ErrTooLarge)
+			return nil, d.fail("read", name, ErrTooLarge)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (o output) read(d *durable.Dir) (content []byte, ours bool, err error) {
 		err = errNotRegular
 	}
 	if err == nil {
-		content, _, err = d.ReadFile(o.name, bounds.Network)
+		content, err = d.ReadFile(o.name, bounds.Network)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil // it was removed meanwhile

@@ -93,7 +93,3 @@ func isName(name, suffix string) bool {
 	_, err := hex.DecodeString(hash)
 	return err == nil
 }
-
-func damagedName(name string) string {
-	return strings.TrimSuffix(name, entrySuffix) + damagedSuffix
-}

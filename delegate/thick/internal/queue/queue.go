@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -89,7 +90,7 @@ func (q Queue) Put(ctx context.Context, r wire.Request, there func() bool) (queu
 // write writes the file unless it exists, for an attachment that was recorded at
 // the same time.
 func write(dir *durable.Dir, name string, data []byte, recorded time.Time) error {
-	if old, _, err := dir.ReadFile(name, maxFile); err == nil {
+	if old, err := dir.ReadFile(name, maxFile); err == nil {
 		if r, err := decode(name, old); err == nil && r.Recorded.Equal(recorded) {
 			// The other writer may not have synced the directory yet.
 			return dir.Sync()
@@ -116,7 +117,7 @@ func write(dir *durable.Dir, name string, data []byte, recorded time.Time) error
 // daemon of that version. Read sets a damaged file aside, see [Queue.SetAside].
 func (q Queue) Read(name string) (r wire.Request, err error) {
 	err = q.open("read", name, func(dir *durable.Dir) error {
-		data, _, err := dir.ReadFile(name, maxFile)
+		data, err := dir.ReadFile(name, maxFile)
 		switch {
 		case err == nil:
 			if r, err = decode(name, data); err == nil || errors.Is(err, ErrVersion) {
@@ -138,7 +139,7 @@ func (q Queue) SetAside(name string, why error) error {
 }
 
 func setAside(dir *durable.Dir, name string, why error) error {
-	to := damagedName(name)
+	to := strings.TrimSuffix(name, entrySuffix) + damagedSuffix
 	if err := dir.Rename(name, to); err != nil {
 		return fmt.Errorf("%w: %w; and cannot be set aside: %w", ErrDamaged, why, err)
 	}

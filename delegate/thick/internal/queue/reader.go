@@ -148,7 +148,7 @@ func some(names []string) string {
 func (q Queue) Override() json.RawMessage {
 	var m markFile
 	_ = q.open("read", markName, func(dir *durable.Dir) error {
-		text, _, err := dir.ReadFile(markName, maxMark)
+		text, err := dir.ReadFile(markName, maxMark)
 		if err == nil {
 			err = json.Unmarshal(text, &m)
 		}

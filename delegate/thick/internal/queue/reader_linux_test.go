@@ -342,7 +342,7 @@ func TestDamagedFiles(t *testing.T) {
 			dir := marked(t)
 			bad := fill(t, dir, 3)[1]
 			nodetest.OK(t, damage(filepath.Join(dir, bad)))
-			aside := damagedName(bad)
+			aside := strings.TrimSuffix(bad, entrySuffix) + damagedSuffix
 			for i, want := range []int{2, 0, 0} {
 				n := 0
 				left, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { n++; return nil })
