@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/kubepath"
 )
 
 // placeholder is the host that the clients name. The transport puts in the real one.
@@ -69,7 +69,8 @@ func newTransport(c Config) *transport {
 
 // RoundTrip sends a request of a client.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	done := requestOf(req)
+	is := kubepath.Parse(req.Method, req.URL)
+	done := Request{Verb: is.Verb, Resource: is.Resource}
 	defer func() { t.observe(done) }()
 	s, err := t.session()
 	if err != nil {
@@ -212,32 +213,6 @@ func (t *transport) close() {
 	if t.now != nil {
 		t.now.dialer.CloseAll()
 	}
-}
-
-// requestOf describes req, in the words of a role.
-func requestOf(req *http.Request) Request {
-	verbs := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update"}
-	r := Request{Verb: cmp.Or(verbs[req.Method], strings.ToLower(req.Method))}
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	group := map[string]int{"api": 2, "apis": 3}[parts[0]] // with the version
-	if group == 0 || len(parts) <= group {
-		return r
-	}
-	parts = parts[group:]
-	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
-	}
-	r.Resource = parts[0]
-	switch {
-	case len(parts) > 2:
-		r.Resource += "/" + parts[2]
-	case r.Verb != "get":
-	case req.URL.Query().Has("watch"):
-		r.Verb = "watch"
-	case len(parts) == 1:
-		r.Verb = "list"
-	}
-	return r
 }
 
 // cause is err without the URL of a request, which names a placeholder.

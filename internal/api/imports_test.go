@@ -31,6 +31,7 @@ var rules = map[string][]string{
 
 	"internal/bounds":   nil,
 	"internal/kubename": nil,
+	"internal/kubepath": nil,
 	"internal/nadfile":  nil,
 	"internal/cause":    nil,
 	"internal/fault":    {"internal/terse"},
@@ -44,7 +45,7 @@ var rules = map[string][]string{
 	"internal/redact":   {"internal/rawjson"},
 	"internal/terse":    nil,
 	"internal/turns":    nil,
-	"internal/kubetest": nil,
+	"internal/kubetest": {"internal/kubepath"},
 	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest": {"examples/lab/host"},
 	"internal/api":      nil,
@@ -68,7 +69,7 @@ var rules = map[string][]string{
 
 	"delegate/kube/internal/apierr":               nil,
 	"delegate/kube/internal/queue":                nil,
-	"delegate/kube":                               {"delegate/kube/internal/apierr", "delegate/kube/internal/queue", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/nadfile"},
+	"delegate/kube":                               {"delegate/kube/internal/apierr", "delegate/kube/internal/queue", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/kubepath", "internal/nadfile"},
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,
 	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},

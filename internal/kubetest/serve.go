@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/metacni/metacni/internal/kubepath"
 )
 
 // A call is a request to be answered.
@@ -68,38 +70,22 @@ func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
 
 // parse reads the path and the method. It reports whether the server has the resource.
 func parse(q *http.Request, body string) (c call, known bool) {
-	c = call{http: q, Request: Request{Resource: q.URL.Path, Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body, Time: time.Now()}}
-	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
-	prefix := map[string]int{"api": 2, "apis": 3}[parts[0]]
-	if prefix == 0 || len(parts) <= prefix {
-		return c, false
+	is := kubepath.Parse(q.Method, q.URL)
+	c = call{http: q, Request: Request{
+		Verb: is.Verb, Resource: is.Resource, Namespace: is.Namespace, Name: is.Name,
+		Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body, Time: time.Now(),
+	}}
+	if is.Group == "" {
+		c.Verb, c.Resource = "", q.URL.Path
 	}
-	group, parts := strings.Join(parts[1:prefix], "/"), parts[prefix:]
-	if parts[0] == "namespaces" && len(parts) > 2 {
-		c.Namespace, parts = parts[1], parts[2:]
-	}
-	resource := parts[0]
-	c.Resource = resource
-	if len(parts) > 1 {
-		c.Name = parts[1]
-		c.Resource = strings.Join(slices.Delete(parts, 1, 2), "/")
-	}
-	c.Verb = map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update"}[q.Method]
-	switch {
-	case c.Verb == "":
-		c.Verb = strings.ToLower(q.Method)
-	case c.Verb == "get" && c.Name == "" && q.URL.Query().Has("watch"):
-		c.Verb = "watch"
-	case c.Verb == "get" && c.Name == "":
-		c.Verb = "list"
-	}
+	resource, sub, _ := strings.Cut(is.Resource, "/")
 	all := kinds()
-	i := slices.IndexFunc(all, func(k kind) bool { return k.group == group && k.resource == resource })
+	i := slices.IndexFunc(all, func(k kind) bool { return k.group == is.Group && k.resource == resource })
 	if i < 0 {
 		return c, false
 	}
-	c.kind, c.status = all[i], c.Resource == resource+"/status"
-	return c, c.status || c.Resource == resource
+	c.kind, c.status = all[i], sub == "status"
+	return c, c.status || sub == ""
 }
 
 // one serves the verbs that concern one object, and returns it.
