@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -133,41 +130,3 @@ func (c *addConfigs) load(dir string, replace netconf.Edit) error {
 	}
 	return err
 }
-
-// noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
-// have claimed. For these the next daemon needs it too.
-func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
-	a, err := newAddConfig(c.Name, c.StdinData, c.Path)
-	if err == nil {
-		d.configs.note(c.Manager.Dir, a)
-		if d.cluster.ActsLater() {
-			err = a.save(c.Manager.Dir)
-		}
-	}
-	if err != nil {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
-	}
-}
-
-// noteConfigs notes the configurations that the daemon has before the first ADD: its own, those
-// that earlier daemons have saved, and that of the network that it publishes.
-func (d *service) noteConfigs() {
-	own, _ := newAddConfig("", d.conf.multinet(), "") // valid, as is what is published
-	d.configs.note(d.conf.stateDir, own)
-	p := d.conf.publish
-	for _, dir := range slices.Compact([]string{d.conf.stateDir, p.stateDir}) {
-		if !d.cluster.ActsLater() {
-			break
-		}
-		if err := d.configs.load(dir, d.conf.replace); err != nil {
-			d.log.LogAttrs(d.ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
-		}
-	}
-	if d.manager != nil {
-		published, _ := newAddConfig(p.network, p.request, d.configs.of(p.stateDir, p.network).CNIPath)
-		d.configs.note(p.stateDir, published)
-	}
-}
-
-// last returns the configuration of the last ADD of a network with records in dir.
-func (d *service) last(dir, network string) skel.CmdArgs { return d.configs.of(dir, network).args() }

@@ -60,26 +60,6 @@ func (c *config) check() error {
 	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
 }
 
-// A path is a configured path.
-type path struct {
-	key string  // of the file
-	at  *string // the field
-}
-
-// tidy cleans paths, and fails if one is relative. Empty paths stay empty.
-func tidy(paths ...path) error {
-	for _, p := range paths {
-		if *p.at == "" {
-			continue
-		}
-		if err := daemon.Absolute(p.key, *p.at); err != nil {
-			return err
-		}
-		*p.at = filepath.Clean(*p.at)
-	}
-	return nil
-}
-
 // findInRoot replaces paths of the node by the paths of this process, in which the
 // node's symbolic links have been followed. The plugin does this for the paths in
 // requests.

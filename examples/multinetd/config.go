@@ -1,18 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"slices"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -80,6 +75,54 @@ func (c *config) own() map[string]any {
 	return keys
 }
 
+// publishing is the part of the configuration about the published network.
+type publishing struct {
+	File         string          // "auto", or empty to publish nothing
+	Dir          string          // directory of the published file
+	Output       string          // name of the published file, without its extension
+	From         string          // directory of the primary network
+	Primary      string          // the only file of the primary network, or empty
+	Ready        string          // readiness file, or empty
+	Name         string          // of the published network
+	Capabilities json.RawMessage // of the published network
+	Network      json.RawMessage // more keys of the published network
+	CacheDir     string          // cache directory of the runtime's libcni, or empty
+	MultusDir    string          // state directory of Multus, or empty
+
+	// Derived from these: the plugin to publish, the name of its network, the
+	// configuration of its requests as the daemon sees it, and the directory of
+	// their records. If nothing is published the last two are those of the daemon's own file.
+	template netconf.Plugin
+	network  string
+	request  []byte
+	stateDir string
+}
+
+// keys maps the keys of the file to fields. Multus has all keys but output,
+// network, cniCacheDir and multusStateDir.
+func (p *publishing) keys() map[string]any {
+	return map[string]any{
+		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "output": &p.Output, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
+		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network, "cniCacheDir": &p.CacheDir, "multusStateDir": &p.MultusDir,
+	}
+}
+
+// residents is the part of the configuration about resident plugins.
+type residents struct {
+	Socket string   // where they register; empty is none
+	Dir    string   // executables to launch; empty is none
+	Types  []string // reserved for them before they have registered
+	Orphan duration // how long the types of one that has gone are reserved
+}
+
+// keys maps the keys of the configuration file to fields.
+func (r *residents) keys() map[string]any {
+	return map[string]any{"relaySocket": &r.Socket, "relayDir": &r.Dir, "relayTypes": &r.Types, "relayOrphan": &r.Orphan}
+}
+
+// on reports whether residents can register or be launched.
+func (r *residents) on() bool { return r.Socket != "" || r.Dir != "" }
+
 // forRequests maps keys of multinet, which replace those of each request, to fields if the
 // daemon uses them too, and to nil otherwise.
 func (c *config) forRequests() map[string]any {
@@ -101,115 +144,8 @@ func newConfig() *config {
 	}
 }
 
-// readConfig reads the command line and the configuration file. Without --config
-// it reads defaultFile, which may be missing. For --help it writes to help and
-// fails with [flag.ErrHelp].
-func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
-	c := newConfig()
-	file := ""
-	flags := c.flags(&file, defaultFile)
-	if err := parse(flags, args, help); err != nil {
-		return nil, err
-	}
-	if err := c.readFile(file, defaultFile); err != nil {
-		return nil, err
-	}
-	if err := c.flags(&file, defaultFile).Parse(args); err != nil { // again, because flags win over the file
-		return nil, err
-	}
-	return c, c.check()
-}
-
-// readFile reads a configuration file. Without one it reads defaultFile, which may be missing.
-func (c *config) readFile(file, defaultFile string) error {
-	path := cmp.Or(file, defaultFile)
-	data, err := daemon.ReadFile(path)
-	if file == "" && errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := c.read(data); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// parse parses a command line that has flags alone. For --help it writes to help and fails with
-// [flag.ErrHelp].
-func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(help)
-		flags.Usage()
-	case err == nil && flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	return err
-}
-
-// flags returns the command line, whose flags set the fields of c.
-func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
-	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
-	text(file, "config", "configuration `file`; the default "+defaultFile+" may be missing")
-	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+wire.SocketName)
-	text(&c.ChrootDir, "root", "root `directory` of the node, which has the plugins and network namespaces")
-	text(&c.QueueDir, "queue-dir", "`directory` in which shims queue DELs; empty means no queue")
-	text(&c.MetricsAddress, "metrics-address", "`address` for metrics and probes over TCP, in addition to the socket")
-	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register; empty means none")
-	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty means none")
-	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node when the daemon is ready; empty means none")
-	text(&c.LogFormat, "log-format", "text or json")
-	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
-	text(&c.installShim, "install-shim", "copy the program "+shimType+" from the directory of this program to a `directory` of plugins, and end")
-	flags.BoolVar(&c.version, "version", c.version, "print the version")
-	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  an admission webhook; see multinetd %[1]s --help\n", webhookCommand)
-		flags.PrintDefaults()
-	}
-	return flags
-}
-
-// read reads the configuration file. Keys match in upper or lower case, as in
-// encoding/json.
-func (c *config) read(data []byte) error {
-	all, err := netconf.Decode[map[string]json.RawMessage](data)
-	if err != nil {
-		return err
-	}
-	own, forRequests := folded(c.own()), folded(c.forRequests())
-	for key, value := range all {
-		name := strings.ToLower(key)
-		if other, twice := c.given[name]; twice {
-			return fmt.Errorf("%q and %q are the same key", min(key, other), max(key, other))
-		}
-		c.given[name] = key
-		field, known := own[name]
-		if !known {
-			if field, known = forRequests[name]; known {
-				c.override[key] = value
-			} else {
-				c.ignored = append(c.ignored, key)
-				c.ofMultus = c.ofMultus || withoutEffect[name].multus
-			}
-		}
-		if field == nil {
-			continue
-		}
-		if err := json.Unmarshal(value, field); err != nil {
-			return fmt.Errorf("key %q: %w", key, err)
-		}
-	}
-	if c.ofMultus && c.given["legacyargs"] == "" {
-		c.override["legacyArgs"] = json.RawMessage("true") // its networks may depend on it
-	}
-	slices.Sort(c.ignored)
-	return nil
-}
+// defaultSweepInterval is how long the daemon pauses between two sweeps.
+const defaultSweepInterval = duration(time.Minute)
 
 // folded returns keys in lower case.
 func folded(keys map[string]any) map[string]any {
@@ -218,17 +154,6 @@ func folded(keys map[string]any) map[string]any {
 		lower[strings.ToLower(key)] = field
 	}
 	return lower
-}
-
-// findCluster finds out from the environment whether there is a Kubernetes cluster. If
-// there is none its keys have no effect.
-func (c *config) findCluster(environ []string, tokenFile string) error {
-	err := c.cluster.Discover(func(key string) string { return daemon.Variable(environ, key) }, tokenFile)
-	if !c.cluster.On() {
-		c.ignore(c.cluster.Keys())
-		return err
-	}
-	return errors.Join(err, c.checkNADDir())
 }
 
 // multinet returns the configuration of multinet that is used without a request.
@@ -270,4 +195,24 @@ func (l *level) UnmarshalText(text []byte) error {
 		text = []byte("error")
 	}
 	return (*slog.Level)(l).UnmarshalText(text)
+}
+
+// A path is a configured path.
+type path struct {
+	key string  // of the file
+	at  *string // the field
+}
+
+// tidy cleans paths, and fails if one is relative. Empty paths stay empty.
+func tidy(paths ...path) error {
+	for _, p := range paths {
+		if *p.at == "" {
+			continue
+		}
+		if err := daemon.Absolute(p.key, *p.at); err != nil {
+			return err
+		}
+		*p.at = filepath.Clean(*p.at)
+	}
+	return nil
 }

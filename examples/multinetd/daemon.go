@@ -5,15 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -24,36 +20,9 @@ import (
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
-	"github.com/metacni/metacni/netconf/autoconf"
+	"github.com/metacni/metacni/examples/multinetd/sample"
 	"github.com/metacni/metacni/scratch"
 )
-
-// undoTimeout limits the undo of an ADD whose context has ended. The server waits
-// longer, so that the plugin can record the outcome.
-const undoTimeout = 8 * time.Second
-
-// settled is how long after it is ready the daemon gives back the memory of its start: the
-// definitions have been read by then.
-const settled = 10 * time.Second
-
-// A service is multinet behind a socket, without the process around it.
-type service struct {
-	conf    *config
-	log     *slog.Logger
-	metrics *metrics
-	server  *thick.Server
-	manager *autoconf.Manager // of the published network, or nil
-	host    *resident.Host    // of resident plugins; only started when they are configured
-	path    string            // PATH of the plugins
-	configs addConfigs        // for sweeps and running pods
-	cluster *cluster.Cluster
-
-	ctx        context.Context //nolint:containedctx // of the process; it does not end
-	warnAttach sync.Once
-
-	exec           invoke.Exec
-	interfaceNames func(netns string) ([]string, error)
-}
 
 // newService makes a service. Its plugins get path as their PATH. The end of ctx has
 // no effect on the daemon.
@@ -120,28 +89,6 @@ func (d *service) plugin() plugin.Plugin {
 		return del(ctx, c)
 	}
 	return p
-}
-
-// process returns what multinet uses for one request. Plugins receive nothing of
-// the daemon's environment but its PATH.
-func (d *service) process() plugin.Process {
-	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
-	return plugin.Process{
-		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
-		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
-		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
-			switch e.Command {
-			case delegate.CommandAdd:
-				adding.Store(true)
-			case delegate.CommandDel:
-				if adding.Load() {
-					d.metrics.undone.Inc()
-				}
-			}
-			return ctx, d.metrics.delegate(e)
-		},
-		UndoTimeout: undoTimeout,
-	}
 }
 
 // attachments lists the recorded attachments of a container, or of all containers
@@ -224,57 +171,26 @@ func (d *service) pages(onSocket bool) http.Handler {
 	})
 }
 
-var errNotPublished = errors.New("the network is not published")
-
-// ready returns why no ADD can be served. It returns errNotPublished only when
-// everything else is ready.
-func (d *service) ready(ctx context.Context) error {
-	records := &lifecycle.Manager{Dir: d.conf.stateDir}
-	if err := errors.Join(records.Status(ctx, nil), d.conf.queueMoved()); err != nil {
-		return err
+// sample sends the metrics of what the daemon has at the moment.
+func (d *service) sample(to sample.Scrape) {
+	for lane, load := range d.server.Loads() {
+		to.Gauge("multinetd_operations_in_flight", "Running operations.", float64(load.InFlight), "lane", lane)
+		to.Gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", float64(load.Queued), "lane", lane)
 	}
-	return d.published()
-}
-
-// startTime is how long a daemon may start before it says why it is not ready.
-const startTime = time.Second
-
-// waitReady waits until the daemon is ready, except that its network need not be
-// published yet. It tells why the daemon is not ready, when the reason changes. It reports
-// false if ctx has ended before.
-func (d *service) waitReady(ctx context.Context, notify func(state string)) bool {
-	begun := time.Now()
-	told, logged := "", map[string]bool{}
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := d.server.CheckReady(ctx)
-		if err == nil || errors.Is(err, errNotPublished) {
-			return true
+	to.Gauge("multinet_leftovers", "Records with something left of an ADD that never succeeded.", float64(d.leftovers()))
+	if d.manager != nil {
+		s := d.manager.State()
+		to.Gauge("multinetd_network_published", "1 if the network is published and up to date, otherwise 0.", sample.Bit(s.Published != "" && s.Degraded == nil))
+		to.Count("multinetd_network_writes_total", "Times that the network was written.", uint64(s.Written))
+		to.Count("multinetd_network_restores_total", "Times that the network was written because others had changed it.", uint64(s.Restored))
+	}
+	if d.conf.resident.on() {
+		n := map[resident.State]float64{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
+		for _, p := range d.host.Plugins() {
+			n[p.State]++
 		}
-		if why := err.Error(); time.Since(begun) >= startTime && why != told && ctx.Err() == nil {
-			told = why
-			if !logged[why] { // reasons may alternate
-				logged[why] = true
-				d.log.LogAttrs(ctx, slog.LevelWarn, "not ready", slog.String("error", why))
-			}
-			notify("STATUS=" + why)
-		}
-		if !daemon.Pause(ctx, pause) {
-			return false
+		for state, plugins := range n {
+			to.Gauge("multinetd_resident_delegates", "Resident plugins by state.", plugins, "state", string(state))
 		}
 	}
-}
-
-// published fails while there is a network to publish and it is not published.
-func (d *service) published() error {
-	if d.manager == nil {
-		return nil
-	}
-	s := d.manager.State()
-	switch {
-	case s.Published != "":
-		return nil
-	case s.Degraded != nil:
-		return fmt.Errorf("%w: %w", errNotPublished, s.Degraded)
-	}
-	return errNotPublished
 }

@@ -2,8 +2,8 @@
 // which sends each command to the daemon over a unix socket.
 //
 // The plugin is package examples/multinet/multinet, and package delegate/thick
-// serves it. This program configures both (config.go) and combines them
-// (daemon.go). It also
+// serves it. This program configures both (read.go, check.go, config.go), combines them
+// (daemon.go, service.go), and says when they are ready (ready.go). It also
 //   - publishes the network that names the shim, keeps it in step and takes over
 //     containers that others have attached (publish.go),
 //   - removes stale attachments (sweep.go),

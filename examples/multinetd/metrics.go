@@ -21,7 +21,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
@@ -99,30 +98,6 @@ func newMetrics(multusNames bool, more ...sample.Collector) *metrics {
 		m.multus = r.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
 	}
 	return m
-}
-
-// sample sends the metrics of what the daemon has at the moment.
-func (d *service) sample(to sample.Scrape) {
-	for lane, load := range d.server.Loads() {
-		to.Gauge("multinetd_operations_in_flight", "Running operations.", float64(load.InFlight), "lane", lane)
-		to.Gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", float64(load.Queued), "lane", lane)
-	}
-	to.Gauge("multinet_leftovers", "Records with something left of an ADD that never succeeded.", float64(d.leftovers()))
-	if d.manager != nil {
-		s := d.manager.State()
-		to.Gauge("multinetd_network_published", "1 if the network is published and up to date, otherwise 0.", sample.Bit(s.Published != "" && s.Degraded == nil))
-		to.Count("multinetd_network_writes_total", "Times that the network was written.", uint64(s.Written))
-		to.Count("multinetd_network_restores_total", "Times that the network was written because others had changed it.", uint64(s.Restored))
-	}
-	if d.conf.resident.on() {
-		n := map[resident.State]float64{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
-		for _, p := range d.host.Plugins() {
-			n[p.State]++
-		}
-		for state, plugins := range n {
-			to.Gauge("multinetd_resident_delegates", "Resident plugins by state.", plugins, "state", string(state))
-		}
-	}
 }
 
 // resident counts a call of a resident plugin.

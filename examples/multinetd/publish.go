@@ -22,38 +22,6 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// publishing is the part of the configuration about the published network.
-type publishing struct {
-	File         string          // "auto", or empty to publish nothing
-	Dir          string          // directory of the published file
-	Output       string          // name of the published file, without its extension
-	From         string          // directory of the primary network
-	Primary      string          // the only file of the primary network, or empty
-	Ready        string          // readiness file, or empty
-	Name         string          // of the published network
-	Capabilities json.RawMessage // of the published network
-	Network      json.RawMessage // more keys of the published network
-	CacheDir     string          // cache directory of the runtime's libcni, or empty
-	MultusDir    string          // state directory of Multus, or empty
-
-	// Derived from these: the plugin to publish, the name of its network, the
-	// configuration of its requests as the daemon sees it, and the directory of
-	// their records. If nothing is published the last two are those of the daemon's own file.
-	template netconf.Plugin
-	network  string
-	request  []byte
-	stateDir string
-}
-
-// keys maps the keys of the file to fields. Multus has all keys but output,
-// network, cniCacheDir and multusStateDir.
-func (p *publishing) keys() map[string]any {
-	return map[string]any{
-		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "output": &p.Output, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
-		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network, "cniCacheDir": &p.CacheDir, "multusStateDir": &p.MultusDir,
-	}
-}
-
 // checkPublishing refuses what cannot be published, and sets defaults.
 func (c *config) checkPublishing() error {
 	p := &c.publish
@@ -160,6 +128,10 @@ func withoutQueue(keys map[string]json.RawMessage) error {
 	}
 	return nil
 }
+
+// settled is how long after it is ready the daemon gives back the memory of its start: the
+// definitions have been read by then.
+const settled = 10 * time.Second
 
 // manager returns the publisher of the network, or nil if none is published.
 func (c *config) manager() *autoconf.Manager {

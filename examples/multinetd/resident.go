@@ -25,22 +25,6 @@ const residentStop = 5 * time.Second
 // requestTimeout limits each request of a resident.
 const requestTimeout = time.Minute
 
-// residents is the part of the configuration about resident plugins.
-type residents struct {
-	Socket string   // where they register; empty is none
-	Dir    string   // executables to launch; empty is none
-	Types  []string // reserved for them before they have registered
-	Orphan duration // how long the types of one that has gone are reserved
-}
-
-// keys maps the keys of the configuration file to fields.
-func (r *residents) keys() map[string]any {
-	return map[string]any{"relaySocket": &r.Socket, "relayDir": &r.Dir, "relayTypes": &r.Types, "relayOrphan": &r.Orphan}
-}
-
-// on reports whether residents can register or be launched.
-func (r *residents) on() bool { return r.Socket != "" || r.Dir != "" }
-
 // checkResidents refuses contradictions and cleans paths.
 func (c *config) checkResidents() error {
 	r := &c.resident

@@ -11,9 +11,6 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// defaultSweepInterval is how long the daemon pauses between two sweeps.
-const defaultSweepInterval = duration(time.Minute)
-
 // sweep removes stale attachments from every directory of records, at intervals,
 // until ctx ends. The configuration of the last ADD with records there says where
 // the plugins are and how networks are configured now. Before the first ADD the
