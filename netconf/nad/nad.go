@@ -70,23 +70,18 @@ func (r Ref) String() string {
 // this namespace and name. Neither is ever a path then, and the name is also a CNI
 // network name.
 func (r Ref) Validate() error {
-	for _, part := range []struct {
-		key, value, want string
-		ok               bool
-	}{
-		{"namespace", r.Namespace, "a DNS label", kubename.IsNamespace(r.Namespace)},
-		{"name", r.Name, "a DNS subdomain", kubename.IsObject(r.Name)},
-	} {
-		if part.ok {
-			continue
+	key, value, want := "namespace", r.Namespace, "a DNS label"
+	if kubename.IsNamespace(r.Namespace) {
+		key, value, want = "name", r.Name, "a DNS subdomain"
+		if kubename.IsObject(r.Name) {
+			return nil
 		}
-		why := fmt.Errorf("%q is not %s: lower-case letters, digits and inner hyphens", part.value, part.want)
-		if part.value == "" {
-			why = errors.New("missing")
-		}
-		return &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: r.Name, Key: part.key, Err: why}}
 	}
-	return nil
+	why := fmt.Errorf("%q is not %s: lower-case letters, digits and inner hyphens", value, want)
+	if value == "" {
+		why = errors.New("missing")
+	}
+	return &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: r.Name, Key: key, Err: why}}
 }
 
 // ParseDefaultNetwork parses the annotation v1.multus-cni.io/default-network: one

@@ -18,7 +18,6 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
@@ -65,28 +64,15 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 // administrator who forbids something wants that to hold for pods that start later.
 func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 	t.Parallel()
-	for name, forbid := range map[string]func(c *Config){
-		"networks of claims":    func(c *Config) { c.AllowedTypes = nil },
-		"the type in claims":    func(c *Config) { c.AllowedTypes = []string{"macvlan"} },
-		"the type everywhere":   func(c *Config) { c.Rules.Allowed = []string{"macvlan"} },
-		"the type as our own":   func(c *Config) { c.Rules.Own = []string{"bridge"} },
-		"nothing of this claim": func(*Config) {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, _, _ := prepared(t)
-			forbid(&n.config)
-			n.restart(t)
-			claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
-			if name == "nothing of this claim" {
-				if len(claims) != 1 || err != nil {
-					t.Errorf("%v, %v", claims, err)
-				}
-			} else if claims != nil || !errors.Is(err, errClaim) || status.Code(err) != 7 {
-				t.Errorf("%v, %v", claims, err)
-			}
-		})
-	}
+	n, _, _ := prepared(t)
+	n.restart(t)
+	n.wantClaims(t, "pod-web", 1)
+	n.config.AllowedTypes = nil
+	n.restart(t)
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
+	nodetest.Equal(t, "claims", claims, nil)
+	nodetest.Is(t, err, errClaim)
+	nodetest.Code(t, err, 7)
 }
 
 func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
