@@ -62,20 +62,29 @@ func giveBack(r lifecycle.Record, old, kept []string) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	var written []os.FileInfo // a cache may be in both lists, with another path
 	for _, dir := range kept {
 		if err := os.MkdirAll(cache(dir), 0o700); err != nil {
 			return nil, err
 		}
-		if err := scratch.WriteFile(filepath.Join(cache(dir), e.file()), data); err != nil {
+		path := filepath.Join(cache(dir), e.file())
+		if err := scratch.WriteFile(path, data); err != nil {
 			return nil, err
 		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			return nil, err
+		}
+		written = append(written, info)
 	}
 	ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
 	for _, dir := range old {
-		if ours.file() == e.file() && slices.Contains(kept, dir) {
-			continue // it is the entry that has just been written
+		path := filepath.Join(cache(dir), ours.file())
+		info, err := os.Lstat(path)
+		if err == nil && !slices.ContainsFunc(written, func(w os.FileInfo) bool { return os.SameFile(w, info) }) {
+			err = os.Remove(path)
 		}
-		if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}

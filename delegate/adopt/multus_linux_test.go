@@ -263,7 +263,7 @@ func TestGivingBackANetworkWithOurName(t *testing.T) {
 	if !w.exists("cni/results/" + eth0.Network + "-c1-eth0") {
 		t.Error("nothing is in the cache")
 	}
-	for _, caches := range [][]string{{w.Path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
+	for _, caches := range [][]string{{w.Path("cni")}, {w.node.MultusDir}, {w.node.MultusDir + "/."}} { // of the runtime, or Multus has the same
 		w = newWorld(t)
 		w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
 		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.MultusDir, caches...)))

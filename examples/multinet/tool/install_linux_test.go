@@ -582,7 +582,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	n := attached(t)
 	before := n.records()
 	err := n.do("uninstall", "--binary")
-	nodetest.Says(t, err, "containers still attached: 3;", "--detach")
+	nodetest.Says(t, err, "3 containers are still attached", "--detach")
 	if n.read("net.d/00-multinet.conflist") == "" || n.read("bin/multinet") == "" {
 		t.Error("something is removed")
 	}
@@ -706,7 +706,7 @@ func TestUninstallTellsContainersThatAreGone(t *testing.T) {
 	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
 	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.Path("cni")}} {
 		err := n.do(words...)
-		nodetest.Says(t, err, "containers still attached: 0; gone but not completely detached: 1 ")
+		nodetest.Says(t, err, "1 container is gone but not completely detached")
 	}
 }
 
@@ -718,7 +718,7 @@ func TestUninstallThatCannotDetach(t *testing.T) {
 	works := n.Exec.Plugins["macvlan"]
 	n.Exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
 	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"))
-	nodetest.Says(t, err, "containers still attached: 2;", "busy", "--name multinet")
+	nodetest.Says(t, err, "2 containers are still attached", "busy", "--name multinet")
 	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") == "" || len(n.records()) != 2 {
 		t.Errorf("records %q", n.records())
 	}

@@ -192,11 +192,28 @@ func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]li
 	return (&tool{life: life}).records(ctx, func(r lifecycle.Record) bool { return r.Key.Network == name })
 }
 
-// count says how many of rs are of containers that are attached, and of how many that are
-// gone something is left.
+// count says how many containers of rs are attached, and of how many that are gone
+// something is left.
 func count(rs []lifecycle.Record) string {
-	left := len(slices.DeleteFunc(slices.Clone(rs), func(r lifecycle.Record) bool { return !gone(r) }))
-	return fmt.Sprintf("containers still attached: %d; gone but not completely detached: %d (see multinet gc)", len(rs)-left, left)
+	there, left := make(map[string]bool), make(map[string]bool)
+	for _, r := range rs {
+		if gone(r) {
+			left[r.Key.ContainerID] = true
+		} else {
+			there[r.Key.ContainerID] = true
+		}
+	}
+	are := func(containers map[string]bool, what string) string {
+		if len(containers) == 1 {
+			return "1 container is " + what
+		}
+		return fmt.Sprintf("%d containers are %s", len(containers), what)
+	}
+	text := are(there, "still attached")
+	if len(left) > 0 {
+		text += ", " + are(left, "gone but not completely detached (see multinet gc)")
+	}
+	return text
 }
 
 // gone reports whether the container of r is gone, or its DEL could not remove all of it.

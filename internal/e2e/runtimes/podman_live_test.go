@@ -51,7 +51,7 @@ func TestInstallUnderPodman(t *testing.T) {
 	same(t, "leases", 6, len(p.leases()))
 
 	uninstall := []string{"--name", "podman", "--dir", p.file("state"), "--cache-dir", "/var/lib/cni"}
-	if r := p.install("uninstall", uninstall...); r.code != 1 || !strings.Contains(r.stderr, "containers still attached: 3;") {
+	if r := p.install("uninstall", uninstall...); r.code != 1 || !strings.Contains(r.stderr, "3 containers are still attached") {
 		t.Errorf("exit status %d: %s", r.code, r.stderr)
 	}
 	if r := p.install("uninstall", append(uninstall, "--detach")...); r.code != 0 {
