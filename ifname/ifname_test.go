@@ -97,10 +97,11 @@ func checkError(t *testing.T, err, kind error, code uint, name, text string) {
 	}
 }
 
+type scheme = ifname.Scheme
+
 // Names are settled before anything runs, the same every time.
 func TestPlan(t *testing.T) {
 	t.Parallel()
-	type scheme = ifname.Scheme
 	for _, tt := range []struct {
 		name     string
 		scheme   scheme
@@ -138,7 +139,6 @@ func TestPlan(t *testing.T) {
 
 func TestPlanErrors(t *testing.T) {
 	t.Parallel()
-	type scheme = ifname.Scheme
 	for _, tt := range []struct {
 		name     string
 		scheme   scheme

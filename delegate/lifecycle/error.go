@@ -15,23 +15,21 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-var (
-	// ErrAdded means that the attachment has been added already: code 7.
-	ErrAdded = fault.New(types.ErrInvalidNetworkConfig, "already added, DEL must come first")
+// ErrAdded means that the attachment has been added already: code 7.
+var ErrAdded = fault.New(types.ErrInvalidNetworkConfig, "already added, DEL must come first")
 
-	// ErrNotAdded means that the attachment is not recorded, or was not
-	// completely added: code 7.
-	ErrNotAdded = fault.New(types.ErrInvalidNetworkConfig, "not added, or not completely")
+// ErrNotAdded means that the attachment is not recorded, or was not
+// completely added: code 7.
+var ErrNotAdded = fault.New(types.ErrInvalidNetworkConfig, "not added, or not completely")
 
-	// ErrPlan means that a plan cannot be carried out: it is missing or empty,
-	// it is for another container, it uses an interface name that is in use, or
-	// it cannot be recorded. Code 7.
-	ErrPlan = fault.New(types.ErrInvalidNetworkConfig, "impossible plan")
+// ErrPlan means that a plan cannot be carried out: it is missing or empty,
+// it is for another container, it uses an interface name that is in use, or
+// it cannot be recorded. Code 7.
+var ErrPlan = fault.New(types.ErrInvalidNetworkConfig, "impossible plan")
 
-	// ErrSuperseded is the cause of an ADD's context when a DEL of the same
-	// attachment cancels the ADD: code 11.
-	ErrSuperseded = fault.New(types.ErrTryAgainLater, "cancelled by a DEL of the same attachment")
-)
+// ErrSuperseded is the cause of an ADD's context when a DEL of the same
+// attachment cancels the ADD: code 11.
+var ErrSuperseded = fault.New(types.ErrTryAgainLater, "cancelled by a DEL of the same attachment")
 
 // errNoList means that GC received no list of valid attachments, and so deletes nothing.
 // Container runtimes send the list; "cnitool gc" does not.

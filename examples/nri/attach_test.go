@@ -222,16 +222,22 @@ func failing(command string, broken *atomic.Bool, p delegatetest.Plugin) delegat
 	}
 }
 
+// startStuck starts the plugin with a fake that is stuck in command until open is called. What
+// the plugin waits for is late then.
+func (n *node) startStuck(x *delegatetest.Exec, typ, command string) (p *process, late deadline, open func()) {
+	gate, open := n.gate()
+	late = make(deadline)
+	x.Plugins[typ] = late.during(command, stuck(command, gate, x.Plugins[typ]))
+	return n.start(x, late.set), late, open
+}
+
 // An ADD that takes too long is answered with an error before the deadline, so that
 // the pod is not started. Undoing goes on, and the record stays until it has
 // succeeded. The runtime keeps the plugin.
 func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	gate, open := n.gate()
-	late := make(deadline)
-	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
-	p := n.start(x, late.set)
+	p, _, open := n.startStuck(x, "b", "ADD")
 	nodetest.Says(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
 		"within the runtime's timeout", "plugin_request_timeout", "nri_plugin_request_timeout", "code 11")
 	nodetest.Equal(t, "running", n.running(), nil)
@@ -375,10 +381,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 func TestStopIsAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	gate, open := n.gate()
-	late := make(deadline)
-	x.Plugins["a"] = late.during("DEL", stuck("DEL", gate, x.Plugins["a"]))
-	p := n.start(x, late.set)
+	p, _, open := n.startStuck(x, "a", "DEL")
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	n.stop(s)
@@ -394,10 +397,7 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 func TestStopWaitsForUndo(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	gate, open := n.gate()
-	late := make(deadline)
-	x.Plugins["b"] = late.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
-	p := n.start(x, late.set)
+	p, late, open := n.startStuck(x, "b", "ADD")
 	s := n.sandbox("c1", "blue,red")
 	nodetest.Says(t, n.run(s), errLate.Msg)
 	go func() { late <- time.Time{} }()
