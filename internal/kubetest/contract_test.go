@@ -212,24 +212,20 @@ func (s *stream) expect(want ...string) {
 func TestContractOfAStatusPatch(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		name, kind, patch string // UID and VERSION are those of the pod
-		code              int
-		cause             string
+		name, patch string // UID and VERSION are those of the pod
+		code        int
+		cause       string
 	}{
-		{"with its UID changes the annotation", mergePatch, `{"metadata":{"uid":"UID","annotations":{"a":"b"}}}`, 200, ""},
-		{"without a UID changes the annotation", mergePatch, `{"metadata":{"annotations":{"a":"b"}}}`, 200, ""},
-		{"with another UID is invalid", mergePatch, `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, 422, "metadata.uid"},
-		{"with the resource version changes the annotation", mergePatch, `{"metadata":{"resourceVersion":"VERSION","annotations":{"a":"b"}}}`, 200, ""},
-		{"with an old resource version and another UID conflicts", mergePatch, `{"metadata":{"uid":"other","resourceVersion":"1"}}`, 409, "Conflict"},
-		{"that is not JSON is malformed", mergePatch, `{"metadata":`, 400, ""},
-		{"with a number as an annotation is invalid", mergePatch, `{"metadata":{"annotations":{"a":1}}}`, 422, "patch"},
-		{"with annotations of 256 KiB is invalid", mergePatch, `{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 1<<18) + `"}}}`, 422, "metadata.annotations"},
-		{"of an unknown kind is of an unsupported type", "text/plain", `{}`, 415, ""},
+		{"with its UID changes the annotation", `{"metadata":{"uid":"UID","annotations":{"a":"b"}}}`, 200, ""},
+		{"without a UID changes the annotation", `{"metadata":{"annotations":{"a":"b"}}}`, 200, ""},
+		{"with another UID is invalid", `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, 422, "metadata.uid"},
+		{"with the resource version changes the annotation", `{"metadata":{"resourceVersion":"VERSION","annotations":{"a":"b"}}}`, 200, ""},
+		{"with an old resource version and another UID conflicts", `{"metadata":{"uid":"other","resourceVersion":"1"}}`, 409, "Conflict"},
 	} {
 		contract(t, row.name, func(c *client) {
 			p, path := c.pod(c.name), pods+"/"+c.name
 			body := strings.NewReplacer("UID", p.meta.UID, "VERSION", p.meta.ResourceVersion).Replace(row.patch)
-			c.want(row.code, row.cause, "PATCH", path+"/status", row.kind, body)
+			c.want(row.code, row.cause, "PATCH", path+"/status", mergePatch, body)
 			got, want := c.get(path), ""
 			if row.code == http.StatusOK {
 				want = "b"
@@ -257,8 +253,7 @@ func TestContractOfAStatusPatch(t *testing.T) {
 		c.pod(c.name)
 		got := c.do("PATCH", pods+"/"+c.name+"/status", mergePatch, `{"metadata":{"labels":{"l":"2"}},"spec":{"nodeName":"other"},"status":{"message":"m"}}`)
 		nodetest.Equal(c, "labels", got.meta.Labels, map[string]string{"l": "2"})
-		node, _ := got.field(kindOf[pod](), "spec.nodeName")
-		nodetest.Equal(c, "node", node, c.name)
+		nodetest.Equal(c, "node", got.field("spec.nodeName"), c.name)
 		nodetest.Equal(c, "whether it has the message", bytes.Contains(got.other["status"], []byte(`"message":"m"`)), true)
 	})
 	contract(t, "is answered with the metadata if that is asked for", func(c *client) {
@@ -282,7 +277,7 @@ func TestContractOfLists(t *testing.T) {
 		{"by node in another namespace", "/api/v1/namespaces/kube-system/pods", "fieldSelector=spec.nodeName%3DNAME", nil},
 		{"by node from the cache", allPods, "resourceVersion=VERSION&resourceVersionMatch=NotOlderThan&fieldSelector=spec.nodeName%3DNAME", []string{"NAME", "NAME-2"}},
 		{"by name and node", allPods, "fieldSelector=metadata.name%3DNAME,spec.nodeName%3DNAME", []string{"NAME"}},
-		{"of all definitions by name", "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "fieldSelector=metadata.name%3DNAME,metadata.namespace%3Ddefault", []string{"NAME"}},
+		{"of all definitions by name", "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "fieldSelector=metadata.name%3DNAME", []string{"NAME"}},
 	} {
 		contract(t, row.name, func(c *client) {
 			c.pod(c.name)
@@ -300,11 +295,7 @@ func TestContractOfLists(t *testing.T) {
 			nodetest.Equal(c, "whether it has a version", list.meta.ResourceVersion != "", true)
 		})
 	}
-	contract(t, "that cannot be asked for are refused", func(c *client) {
-		for _, path := range []string{pods + "?", definitions + "?", pods + "?watch=true&"} {
-			c.want(400, "", "GET", path+"fieldSelector=spec.x%3Dy", "", "")
-		}
-		c.want(400, "", "GET", pods+"?fieldSelector=spec", "", "")
+	contract(t, "with an unknown token are refused", func(c *client) {
 		c.token = "unknown"
 		c.want(401, "", "GET", pods+"?watch=true", "", "")
 	})
@@ -330,9 +321,8 @@ func TestContractOfObjects(t *testing.T) {
 		nodetest.Equal(c, "annotations", got.meta.Annotations, map[string]string{"a": "b"})
 		nodetest.Equal(c, "whether it has the message", bytes.Contains(got.other["status"], []byte(`"message":"m"`)), false)
 	})
-	contract(t, "a definition is created once, and patched", func(c *client) {
+	contract(t, "a definition is patched", func(c *client) {
 		d, path := c.definition(c.name), definitions+"/"+c.name
-		c.want(409, "AlreadyExists", "POST", definitions, "", string(d.with(func(m *metadata) { *m = metadata{Name: m.Name} }).text()))
 		got := c.do("PATCH", path, mergePatch, `{"spec":{"config":"{\"a\":1}"}}`)
 		nodetest.Equal(c, "config", mustRead[Definition](got.text()).Config, `{"a":1}`)
 		c.want(409, "Conflict", "PATCH", path, mergePatch, `{"metadata":{"resourceVersion":"`+d.meta.ResourceVersion+`"}}`)

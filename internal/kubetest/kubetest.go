@@ -15,11 +15,10 @@
 //
 //   - get, list, watch, create, update, patch and delete; status is a subresource
 //   - merge patches
-//   - selectors of the fields name, namespace, node and driver
+//   - selectors of the name and of fields of the spec
 //   - watches with sendInitialEvents, a bookmark at their end, and 410 for a
 //     resource version that is too old
-//   - 409 for an outdated resourceVersion and for a name that exists, 404, and 422 for another
-//     UID and for annotations of more than 256 KiB
+//   - 409 for an outdated resourceVersion, 404, and 422 for another UID
 //
 // It has no discovery, no admission, no defaults, and no authentication but [Server.SetToken].
 // It reads JSON and protobuf, and answers in JSON whatever the client accepts, also with the

@@ -3,26 +3,24 @@ package kubetest
 import (
 	"encoding/json"
 	"maps"
-	"slices"
 	"strings"
 )
 
 // A kind is a kind of objects that the server has.
 type kind struct {
 	name     string
-	group    string   // with the version
-	resource string   // the name in paths
-	fields   []string // of the spec, for selectors
+	group    string // with the version
+	resource string // the name in paths
 }
 
 func kinds() []kind {
 	return []kind{
-		{"Pod", "v1", "pods", []string{"nodeName"}},
-		{"Node", "v1", "nodes", nil},
-		{"Event", "events.k8s.io/v1", "events", nil},
-		{"ResourceClaim", "resource.k8s.io/v1", "resourceclaims", nil},
-		{"ResourceSlice", "resource.k8s.io/v1", "resourceslices", []string{"nodeName", "driver"}},
-		{definitionKind, "k8s.cni.cncf.io/v1", "network-attachment-definitions", nil},
+		{"Pod", "v1", "pods"},
+		{"Node", "v1", "nodes"},
+		{"Event", "events.k8s.io/v1", "events"},
+		{"ResourceClaim", "resource.k8s.io/v1", "resourceclaims"},
+		{"ResourceSlice", "resource.k8s.io/v1", "resourceslices"},
+		{definitionKind, "k8s.cni.cncf.io/v1", "network-attachment-definitions"},
 	}
 }
 
@@ -90,22 +88,15 @@ func (o *object) with(edit func(*metadata)) *object {
 	return c
 }
 
-// field returns the field of the object for a selector. Only some can be asked for.
-func (o *object) field(k kind, name string) (value string, ok bool) {
-	switch name {
-	case "metadata.name":
-		return o.meta.Name, true
-	case "metadata.namespace":
-		return o.meta.Namespace, true
-	}
-	field := strings.TrimPrefix(name, "spec.")
-	if !slices.Contains(k.fields, field) {
-		return "", false
+// field returns the field of the object for a selector: its name, or one of its spec.
+func (o *object) field(name string) string {
+	if name == "metadata.name" {
+		return o.meta.Name
 	}
 	var spec map[string]any
 	_ = json.Unmarshal(o.other["spec"], &spec) // without a spec there is no value
-	value, _ = spec[field].(string)
-	return value, true
+	value, _ := spec[strings.TrimPrefix(name, "spec.")].(string)
+	return value
 }
 
 // mustMarshal returns the JSON of what comes from JSON, or from a test.

@@ -5,21 +5,6 @@ import (
 	"net/http"
 )
 
-// patch returns what a merge patch makes of an object.
-func patch(old *object, mediaType string, data []byte) (*object, *failure) {
-	switch {
-	case mediaType != "application/merge-patch+json":
-		return nil, unsupported(mediaType)
-	case !json.Valid(data):
-		return nil, failf(http.StatusBadRequest, "the patch is not JSON")
-	}
-	o := new(object)
-	if err := json.Unmarshal(merge(old.text(), data), o); err != nil {
-		return nil, invalid(cause{"patch", err.Error()})
-	}
-	return o, nil
-}
-
 // merge applies a merge patch (RFC 7386).
 func merge(old, patch json.RawMessage) json.RawMessage {
 	var from, to map[string]json.RawMessage
@@ -41,19 +26,14 @@ func merge(old, patch json.RawMessage) json.RawMessage {
 
 // admit checks o, which is to replace old, and gives it what the client cannot change.
 func admit(c call, o, old *object) *failure {
-	if o.meta.ResourceVersion != "" && o.meta.ResourceVersion != old.meta.ResourceVersion {
-		return conflict("Conflict", "the object has been modified; please apply your changes to the latest version and try again")
-	}
-	var causes []cause
-	if o.meta.UID != "" && o.meta.UID != old.meta.UID {
-		causes = append(causes, cause{"metadata.uid", "field is immutable"})
-	}
-	size := 0
-	for key, value := range o.meta.Annotations {
-		size += len(key) + len(value)
-	}
-	if size > 256<<10 {
-		causes = append(causes, cause{"metadata.annotations", "may not be more than 262144 bytes"})
+	switch {
+	case o.meta.ResourceVersion != "" && o.meta.ResourceVersion != old.meta.ResourceVersion:
+		return &failure{
+			code: http.StatusConflict, reason: "Conflict",
+			message: "the object has been modified; please apply your changes to the latest version and try again",
+		}
+	case o.meta.UID != "" && o.meta.UID != old.meta.UID:
+		return invalid("metadata.uid", "field is immutable")
 	}
 	kept := "status"
 	if c.status {
@@ -67,8 +47,5 @@ func admit(c call, o, old *object) *failure {
 	m.Name, m.Namespace, m.UID, m.ResourceVersion = old.meta.Name, old.meta.Namespace, old.meta.UID, old.meta.ResourceVersion
 	m.CreationTimestamp, m.DeletionTimestamp = old.meta.CreationTimestamp, old.meta.DeletionTimestamp
 	o.other["kind"], o.other["apiVersion"] = old.other["kind"], old.other["apiVersion"]
-	if len(causes) > 0 {
-		return invalid(causes...)
-	}
 	return nil
 }

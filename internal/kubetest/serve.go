@@ -3,10 +3,8 @@ package kubetest
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -50,7 +48,7 @@ func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
 			return
 		}
 	case c.Verb == "list":
-		answer, f = s.listed(c)
+		answer = s.listed(c)
 	default:
 		answer, f = s.one(c)
 	}
@@ -91,11 +89,8 @@ func parse(q *http.Request, body string) (c call, known bool) {
 // one serves the verbs that concern one object, and returns it.
 func (s *Server) one(c call) (*object, *failure) {
 	var o *object
-	var f *failure
 	if c.Verb == "create" || c.Verb == "update" {
-		if o, f = s.body(c); f != nil {
-			return nil, f
-		}
+		o = s.body(c)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +99,7 @@ func (s *Server) one(c call) (*object, *failure) {
 	old := s.objects[at]
 	switch {
 	case c.Verb == "create":
-		return s.create(c, o)
+		return s.create(c, o), nil
 	case old == nil:
 		return nil, failf(http.StatusNotFound, "%s %q not found", c.kind.resource, c.Name)
 	case c.Verb == "get":
@@ -113,9 +108,7 @@ func (s *Server) one(c call) (*object, *failure) {
 		s.remove(c.kind, at)
 		return old, nil
 	case c.Verb == "patch":
-		if o, f = patch(old, c.mediaType(), []byte(c.Body)); f != nil {
-			return nil, f
-		}
+		o = mustRead[*object](merge(old.text(), []byte(c.Body)))
 	}
 	if f := admit(c, o, old); f != nil {
 		return nil, f
@@ -127,57 +120,37 @@ func (s *Server) one(c call) (*object, *failure) {
 	return o, nil
 }
 
-func (c call) mediaType() string {
-	t, _, _ := mime.ParseMediaType(c.http.Header.Get("Content-Type"))
-	return t
-}
-
 // body returns the object in the body.
-func (s *Server) body(c call) (*object, *failure) {
+func (s *Server) body(c call) *object {
 	text := []byte(c.Body)
-	switch c.mediaType() {
-	case "application/json":
-	case "application/vnd.kubernetes.protobuf":
+	if strings.HasPrefix(c.http.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
 		typed, err := s.decode(text)
 		if err != nil {
-			return nil, failf(http.StatusBadRequest, "%v", err)
+			panic("kubetest: " + err.Error())
 		}
 		text = mustMarshal(typed)
-	default:
-		return nil, unsupported(c.mediaType())
 	}
-	o := new(object)
-	if err := json.Unmarshal(text, o); err != nil {
-		return nil, failf(http.StatusBadRequest, "%v", err)
-	}
-	return o, nil
+	return mustRead[*object](text)
 }
 
 // create stores a new object, without a status. Called with mu held.
-func (s *Server) create(c call, o *object) (*object, *failure) {
+func (s *Server) create(c call, o *object) *object {
 	o.meta.Namespace, o.meta.UID = c.Namespace, ""
 	if o.meta.Name == "" {
 		o.meta.Name = o.meta.GenerateName + strings.ToLower(rand.Text()[:5])
 	}
 	delete(o.other, "status")
-	if s.objects[key{c.kind.resource, c.Namespace, o.meta.Name}] != nil {
-		return nil, conflict("AlreadyExists", fmt.Sprintf("%s %q already exists", c.kind.resource, o.meta.Name))
-	}
 	s.put(c.kind, o)
-	return o, nil
+	return o
 }
 
 // listed returns the list of the matching objects.
-func (s *Server) listed(c call) (*object, *failure) {
-	match, f := matcher(c)
-	if f != nil {
-		return nil, f
-	}
+func (s *Server) listed(c call) *object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := newObject(c.kind.name+"List", c.kind.group, metadata{ResourceVersion: fmt.Sprint(s.version)})
-	list.other["items"] = mustMarshal(append([]*object{}, s.list(c.kind.resource, match)...))
-	return list, nil
+	list.other["items"] = mustMarshal(append([]*object{}, s.list(c.kind.resource, matcher(c))...))
+	return list
 }
 
 // A failure is an answer that is a Status object.
@@ -199,17 +172,8 @@ func failf(code int, format string, args ...any) *failure {
 }
 
 // invalid says what is wrong with an object.
-func invalid(causes ...cause) *failure {
-	return &failure{code: http.StatusUnprocessableEntity, message: fmt.Sprintf("invalid: %v", causes), causes: causes}
-}
-
-// conflict is a failure whose reason does not follow from its code.
-func conflict(reason, message string) *failure {
-	return &failure{code: http.StatusConflict, reason: reason, message: message}
-}
-
-func unsupported(mediaType string) *failure {
-	return failf(http.StatusUnsupportedMediaType, "the body of the request was in an unknown format: %s", mediaType)
+func invalid(field, why string) *failure {
+	return &failure{code: http.StatusUnprocessableEntity, message: field + ": " + why, causes: []cause{{field, why}}}
 }
 
 // failed returns the Status object that answers the call.

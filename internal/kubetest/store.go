@@ -65,7 +65,7 @@ func (s *store) remove(k kind, at key) {
 	if old == nil {
 		return
 	}
-	if node, _ := old.field(k, "spec.nodeName"); node != "" && k.name == "Pod" {
+	if k.name == "Pod" && old.field("spec.nodeName") != "" {
 		old = old.with(func(m *metadata) { m.DeletionTimestamp, m.DeletionGracePeriodSeconds = now(), new(int64) })
 		s.put(k, old)
 	}

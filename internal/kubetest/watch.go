@@ -10,29 +10,20 @@ import (
 )
 
 // matcher returns a function that reports whether the request asks for an object.
-func matcher(c call) (func(*object) bool, *failure) {
-	want := map[string]string{}
-	for term := range strings.SplitSeq(c.http.URL.Query().Get("fieldSelector"), ",") {
-		if term == "" {
-			continue
-		}
-		field, value, ok := strings.Cut(term, "=")
-		if _, known := new(object).field(c.kind, field); !ok || !known {
-			return nil, failf(http.StatusBadRequest, "field label not supported: %s", term)
-		}
-		want[field] = strings.TrimPrefix(value, "=")
-	}
+func matcher(c call) func(*object) bool {
+	selector := c.http.URL.Query().Get("fieldSelector")
 	return func(o *object) bool {
 		if c.Namespace != "" && c.Namespace != o.meta.Namespace {
 			return false
 		}
-		for field, value := range want {
-			if is, _ := o.field(c.kind, field); is != value {
+		for term := range strings.SplitSeq(selector, ",") {
+			field, value, _ := strings.Cut(term, "=")
+			if term != "" && o.field(field) != strings.TrimPrefix(value, "=") {
 				return false
 			}
 		}
 		return true
-	}, nil
+	}
 }
 
 // An event is what a watch sends.
@@ -70,14 +61,11 @@ type watcher struct {
 func (s *Server) watch(out http.ResponseWriter, c call) *failure {
 	query := c.http.URL.Query()
 	initial := query.Get("sendInitialEvents") != ""
-	match, f := matcher(c)
+	match := matcher(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case f != nil:
-		return f
-	case initial && s.broken(c.Request, func(f Fault) bool { return f.NoSendInitialEvents }):
-		return invalid(cause{"sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"})
+	if initial && s.broken(c.Request, func(f Fault) bool { return f.NoSendInitialEvents }) {
+		return invalid("sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	}
 	w := &watcher{call: c, match: match, next: len(s.history), out: out}
 	version, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64) // 0 if there is none
