@@ -438,11 +438,10 @@ func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	n := newNode(t)
 	n.RegisterTimeout = time.Hour
 	n.start()
-	var pending []*peer
-	for range 32 {
-		p := n.dial()
-		p.hear() // the host has accepted it
-		pending = append(pending, p)
+	pending := make([]*peer, 32)
+	for i := range pending {
+		pending[i] = n.dial()
+		pending[i].hear() // the host has accepted it
 	}
 	next := n.connect(simple("10", "a"))
 	if len(n.seen()) > 0 || len(next.err) > 0 {

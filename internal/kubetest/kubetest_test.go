@@ -14,9 +14,7 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// A pod is a type that is named like a kind, and whose JSON is like that of the kind.
-type pod = Pod
-
+// A Pod is a type that is named like a kind, and whose JSON is like that of the kind.
 type Pod struct {
 	Metadata metadata `json:"metadata"`
 	Spec     struct {
