@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -29,8 +30,15 @@ const (
 //go:embed lab.conf net.d
 var configs embed.FS
 
+// stdio are the standard streams and the environment of the process.
+type stdio struct {
+	out, err io.Writer
+	env      []string
+}
+
 // A cluster is a container runtime with one network, lab, of multinet.
 type cluster struct {
+	out     io.Writer
 	runtime *delegate.Invoker
 	bin     string
 	network netconf.Network
@@ -39,7 +47,7 @@ type cluster struct {
 
 // newCluster prepares the private host: its network card, and multinet's
 // configuration. bin is the directory of the plugins.
-func newCluster(bin string) (*cluster, error) {
+func newCluster(bin string, std stdio) (*cluster, error) {
 	card, err := host.Uplink(uplink)
 	if err != nil {
 		return nil, err
@@ -69,8 +77,8 @@ func newCluster(bin string) (*cluster, error) {
 		return nil, err
 	}
 	// An Invoker can run plugins for a runtime, too.
-	runtime := &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{bin}, Env: os.Environ()}
-	return &cluster{runtime: runtime, bin: bin, network: conf, macvlan: missing}, nil
+	runtime := &delegate.Invoker{Exec: &delegate.Process{Stderr: std.err}, Path: []string{bin}, Env: std.env}
+	return &cluster{out: std.out, runtime: runtime, bin: bin, network: conf, macvlan: missing}, nil
 }
 
 // pod returns a container with a network namespace. selection is the value of its

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -44,7 +45,7 @@ func main() {
 
 func run(ctx context.Context, bin string) error {
 	if who, ok := os.LookupEnv(inside); ok {
-		return story(ctx, bin, who)
+		return story(ctx, stdio{out: os.Stdout, err: os.Stderr, env: os.Environ()}, bin, who)
 	}
 	if bin == "" {
 		dir, err := os.MkdirTemp("", "metacni-lab-")
@@ -53,7 +54,7 @@ func run(ctx context.Context, bin string) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		fmt.Println("Building multinet and the reference plugins (the first time takes a minute) ...")
-		if err := build(ctx, dir); err != nil {
+		if err := build(ctx, dir, os.Stderr); err != nil {
 			return err
 		}
 		bin = dir
@@ -81,7 +82,7 @@ func run(ctx context.Context, bin string) error {
 // build builds multinet and the reference plugins into dir. The reference
 // plugins are tools of the module of the end-to-end tests, so that they are no
 // dependencies of programs that import the SDK.
-func build(ctx context.Context, dir string) error {
+func build(ctx context.Context, dir string, stderr io.Writer) error {
 	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
@@ -96,7 +97,7 @@ func build(ctx context.Context, dir string) error {
 	} {
 		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, packages...)
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Stderr = module, os.Stderr
+		cmd.Dir, cmd.Stderr = module, stderr
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
 		}

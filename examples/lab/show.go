@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,12 +16,12 @@ import (
 )
 
 // table prints the interfaces of the namespace at path, as `ip address` would.
-func table(path string) error {
+func table(out io.Writer, path string) error {
 	ifs, err := host.Interfaces(path)
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "    INTERFACE\tKIND\tMTU\tMAC\tADDRESSES")
 	for _, i := range ifs {
 		addresses := strings.Trim(fmt.Sprint(i.Addresses), "[]")
@@ -78,8 +79,8 @@ func look(path string) (r remains, err error) {
 }
 
 // print prints r as a table.
-func (r remains) print(container string) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+func (r remains) print(out io.Writer, container string) {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	for _, line := range []struct {
 		what string
 		list []string
