@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -173,14 +175,35 @@ func canonical(entry json.RawMessage) string {
 const daemonTimeout = 30 * time.Second
 
 // askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
-// whose socket is in dir. An error has the daemon's words, in one line.
+// whose socket is in dir.
 func askDaemon(dir string, pod nad.Pod) (string, error) {
 	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
 	status, body, err := get(filepath.Join(dir, wire.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
-	if err == nil && status != 200 {
-		err = fmt.Errorf("the daemon answers with status %d: %s", status, strings.Join(strings.Fields(fmt.Sprintf("%.400s", body)), " "))
+	if err != nil {
+		return "", err
 	}
-	return string(body), err
+	why := refusal(body)
+	switch {
+	case status == 200:
+		return string(body), nil
+	case status == 501, status == 404 && (strings.HasPrefix(why, "404 page") || strings.HasPrefix(why, "unknown path")):
+		return "", errors.New("the daemon does not work with Kubernetes")
+	case status == 404:
+		return "", fmt.Errorf("it is gone: %s", why)
+	case status == 503:
+		return "", fmt.Errorf("the API cannot be asked at the moment: %s", why)
+	}
+	return "", fmt.Errorf("the daemon answers with status %d: %s", status, why)
+}
+
+// refusal returns body, an error object of CNI or plain text, in one line.
+func refusal(body []byte) string {
+	text := string(body)
+	var e types.Error
+	if json.Unmarshal(body, &e) == nil && e.Msg != "" {
+		text = e.Error()
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
 }
 
 // get asks the server on a socket for a page. It speaks HTTP/1.0, in which a response ends with

@@ -759,7 +759,12 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 		status     int
 		body, want string
 	}{
-		{404, "it has another UID\n", "pod team-a/web-0: the daemon answers with status 404: it has another UID"},
+		{404, "pod team-a/web-0 has another UID\n", "pod team-a/web-0: it is gone: pod team-a/web-0 has another UID"},
+		{404, "404 page not found\n", "the daemon does not work with Kubernetes"},
+		{404, `{"code":999,"msg":"unknown path \"/network-status\""}`, "the daemon does not work with Kubernetes"},
+		{501, "no", "the daemon does not work with Kubernetes"},
+		{503, `{"code":11,"msg":"try later","details":"connection refused"}`, "the API cannot be asked at the moment: try later; connection refused"},
+		{403, `{"code":999,"msg":"user 7 may not connect"}`, "status 403: user 7 may not connect"},
 		{500, "a\n\tb" + strings.Repeat("x", 9999), "status 500: a bxx"},
 	} {
 		exit, out, said := h.process(t, "status", "--diff", "c1", "--socket-dir", answers(t, tt.status, tt.body))

@@ -315,7 +315,7 @@ func TestOperatorComparesRecordsWithTheAPI(t *testing.T) {
 	annotate("")
 	n.tool(1, []string{"missing"}, diff...)
 	n.gate.close()
-	n.tool(2, []string{"the daemon answers with status 503"}, diff...)
+	n.tool(2, []string{"the API cannot be asked at the moment"}, diff...)
 	n.gate.open(t)
 	n.DeletePod(t, s.pod)
 	n.tool(2, []string{"it is gone"}, diff...)
