@@ -14,8 +14,8 @@ import (
 // statusGone is the Status of an [Event] whose client has gone.
 const statusGone = 499
 
-// stopped returns why a server ends an operation, or does not begin it. errors.Is
-// finds in it what it finds in err.
+// stopped returns why a server ends an operation, or does not begin it. It
+// wraps err, and has other words.
 func stopped(why string, err error) error {
 	return fault.With(types.ErrTryAgainLater, fault.Reworded(why, err))
 }

@@ -49,8 +49,8 @@ func readSubnet(path string) (subnet, error) {
 	return s, nil
 }
 
-// parseSubnet returns what the text of a subnet.env says, or what is wrong with each key and
-// the CNI code of that.
+// parseSubnet returns the values in the text of a subnet.env, or an error for each key that is
+// wrong, and the CNI code of all of them.
 func parseSubnet(text string) (s subnet, code uint, errs []error) {
 	code = types.ErrInvalidNetworkConfig
 	values := make(map[string]string)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A Request is what a request is for, in the words of a role.
+// A Request describes a request in the words of a role.
 type Request struct {
 	Verb      string // get, list, watch, create, update, patch, delete
 	Group     string // with the version; empty: the path is not that of a resource
@@ -17,7 +17,7 @@ type Request struct {
 	Name      string // empty for list, watch and create
 }
 
-// Parse returns what a request with this method and URL is for.
+// Parse describes a request with this method and URL.
 func Parse(method string, u *url.URL) Request {
 	verbs := map[string]string{"GET": "get", "POST": "create", "PUT": "update"}
 	r := Request{Verb: cmp.Or(verbs[method], strings.ToLower(method))}

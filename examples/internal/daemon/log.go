@@ -106,7 +106,7 @@ func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, tex
 	}
 }
 
-// stderr keeps what is written, which a [delegate.Process] limits.
+// stderr keeps the stderr of a plugin, whose length a [delegate.Process] limits.
 type stderr struct {
 	mu   sync.Mutex
 	text strings.Builder

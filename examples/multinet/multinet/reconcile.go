@@ -41,8 +41,9 @@ const changeTimeout = time.Minute
 // other networks from their turn.
 //
 // cluster.Annotations must not be nil. It returns the annotations of the pod, whatever the
-// runtime has passed, and is called before each change. If it fails, or if the annotation of networks cannot be
-// parsed, nothing changes. A selection that the pod may not have is not attached.
+// runtime has passed, and is called before each change. If it fails, or if the annotation of
+// networks cannot be parsed, nothing changes. A selection that the pod may not have is not
+// attached.
 //
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is

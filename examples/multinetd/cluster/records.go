@@ -19,8 +19,8 @@ func (c *Cluster) recorded(p nad.Pod) {
 	c.follow.changed(p)
 }
 
-// networks returns the status of what is recorded, with what is in device information files,
-// and why some of these cannot be read.
+// networks returns the status of the recorded attachments, with the content of their device
+// information files, and an error for the files that cannot be read.
 func (c *Cluster) networks(records []daemon.Record) ([]status.Network, error) {
 	var all []status.Network
 	var errs []error
