@@ -102,8 +102,9 @@ func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) er
 }
 
 // revise returns a result without the routes of the main table to dst and, if add is not nil,
-// with that route. It was decoded in its version when the plugin had printed it. A result older than CNI 0.3.0 has the routes of a family next to its
-// address; without an address it cannot have routes.
+// with that route. The result was decoded in its version when the plugin had printed it. One older
+// than CNI 0.3.0 has the routes of a family next to its address; without an address it cannot have
+// routes.
 func revise(result json.RawMessage, family, dst string, add map[string]string) (json.RawMessage, error) {
 	var keys map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(result))

@@ -92,7 +92,9 @@ func (n *node) stat(name string) fs.FileInfo {
 }
 
 // do runs the operator's command on the node. $DIR is its directory.
-func (n *node) do(words ...string) error {
+func (n *node) do(words ...string) error { n.Helper(); return n.doUntil(n.Context(), words...) }
+
+func (n *node) doUntil(ctx context.Context, words ...string) error {
 	n.Helper()
 	for i := range words {
 		words[i] = strings.ReplaceAll(words[i], "$DIR", n.Dir)
@@ -107,7 +109,7 @@ func (n *node) do(words ...string) error {
 	return (&tool{
 		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.Path("self"), nil },
 		process: plugin.Process{Exec: n.Exec},
-	}).run(n.Context(), slices.Concat(words[:1], flags, words[1:]))
+	}).run(ctx, slices.Concat(words[:1], flags, words[1:]))
 }
 
 const (
@@ -695,6 +697,22 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 			nodetest.Equal(t, "records", n.records(), before)
 		})
 	}
+}
+
+// What an interrupted uninstall has not come to is not said to be given back.
+func TestUninstallThatIsInterrupted(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	works := n.Exec.Plugins["macvlan"]
+	n.Exec.Plugins["macvlan"] = func(plugin context.Context, c delegatetest.Call) ([]byte, error) {
+		cancel()
+		return delegatetest.FailOn("DEL", 107, "busy", works)(plugin, c)
+	}
+	err := n.doUntil(ctx, "uninstall", "--detach", "--cache-dir", n.Path("cni"))
+	nodetest.Says(t, err, "2 containers are still attached", "busy")
+	nodetest.Equal(t, "said", strings.TrimSpace(n.said.String()), "multinet: 1 attachments were given back to the runtime, or removed")
+	nodetest.Equal(t, "records", len(n.records()), 2)
 }
 
 // A container that is gone is not said to be attached.

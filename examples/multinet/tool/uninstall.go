@@ -167,21 +167,22 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	}
 	keep := adopt.GiveBack(u.multusDir, dirs...)
 	tried := make(map[scratch.Key]bool)
+	var left []lifecycle.Record
 	var errs []error
 	attached, err := attachedTo(ctx, life, name)
-	isNew := func(r lifecycle.Record) bool { return !tried[r.Key] }
-	for slices.ContainsFunc(attached, isNew) {
+	for len(attached) > 0 {
 		for _, r := range attached {
-			if isNew(r) {
-				tried[r.Key] = true
-				errs = append(errs, life.Release(ctx, r.Key, keep))
+			tried[r.Key] = true
+			if err := life.Release(ctx, r.Key, keep); err != nil {
+				left, errs = append(left, r), append(errs, err)
 			}
 		}
 		attached, err = attachedTo(ctx, life, name)
+		attached = slices.DeleteFunc(attached, func(r lifecycle.Record) bool { return tried[r.Key] })
 	}
-	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(attached))
+	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if err = errors.Join(append(errs, err)...); err != nil {
-		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s", err, count(attached), life.Dir, name)
+		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s", err, count(left), life.Dir, name)
 	}
 	return err
 }
