@@ -39,9 +39,7 @@ var errNoList = fault.New(types.ErrInvalidNetworkConfig, `no list of valid attac
 var errVanished = fault.Reworded("the network namespace of the container is gone", ErrNotAdded)
 
 // impossible returns an [ErrPlan] of this text.
-func impossible(text string) error {
-	return fault.Reworded(text, ErrPlan)
-}
+func impossible(text string) error { return fault.Reworded(text, ErrPlan) }
 
 // The operations, see [Error].
 const (

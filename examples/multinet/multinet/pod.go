@@ -151,19 +151,21 @@ func (c *config) passedAnnotations(passed json.RawMessage) (map[string]string, e
 	fail := func(key string, err error) error {
 		return &netconf.Error{Kind: netconf.ErrDecode, Network: c.call.Name, Key: key, Err: err}
 	}
-	var all map[string]any
+	var all map[string]json.RawMessage
 	if json.Unmarshal(passed, &all) != nil {
 		return nil, fail(key, errors.New("not an object"))
 	}
 	annotations := make(map[string]string)
 	for _, name := range []string{nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, nad.SourceAnnotation} {
-		switch value := all[name].(type) {
-		case nil:
-		case string:
-			annotations[name] = value
-		default:
+		raw, ok := all[name]
+		if !ok {
+			continue
+		}
+		var value string
+		if json.Unmarshal(raw, &value) != nil {
 			return nil, fail(key+"."+name, errors.New("not a string"))
 		}
+		annotations[name] = value
 	}
 	return annotations, nil
 }
