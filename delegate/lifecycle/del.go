@@ -49,8 +49,9 @@ type Removal struct {
 //   - The bound of [Manager.DelTries] is reached.
 //   - Everything is detached, and only a file cannot be removed: one of an attachment's
 //     Files or of [Adoption.Sources].
-//   - The attachment never came about, and its interfaces are not in the network
-//     namespace. The record is a [scratch.Leftover], which a [Sweeper] retries.
+//   - The attachment never came about, its interfaces are not in the network namespace,
+//     and every plugin was tried: ctx has not ended, or in DelTries DELs. The record is a
+//     [scratch.Leftover], which a [Sweeper] retries.
 //
 // A plugin may run inside an operation on the same container, and call Del. Del
 // then returns nil if nothing is added under the key: it undoes an Add that was

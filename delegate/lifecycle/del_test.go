@@ -457,6 +457,26 @@ func TestLeftoverOfAnAddDoesNotHoldUpTheDel(t *testing.T) {
 	}
 }
 
+// A DEL that is interrupted has not tried every plugin. It fails even if nothing was ever
+// attached: an address may still be taken. It is given up after DelTries.
+func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	n, netns := newNode(t), newNetNS(t)
+	n.DelTries = 2
+	n.failedAdd(eth0, netns)
+	n.named(netns)
+	for _, code := range []uint{11, 0} {
+		ctx, cancel := context.WithCancel(t.Context())
+		n.On("DEL bridge", func(context.Context, delegatetest.Call) error {
+			cancel()
+			return types.NewError(102, "interrupted", "")
+		})
+		nodetest.Code(t, n.Del(ctx, eth0, Removal{NetNS: netns}), code)
+		n.wantRecords("c1/eth0 leftover")
+	}
+	n.clear(1)
+}
+
 // stuckBridge makes bridge fail in ADD and in DEL, so that an ADD leaves it.
 func (n *node) stuckBridge() {
 	n.FailOn("ADD bridge", 101)

@@ -883,7 +883,8 @@ func (w *world) keepsDetach(t answered) bool {
 }
 
 // A DEL that has removed everything has removed the record. Otherwise it fails, except for
-// a leftover, and when it was tried often enough and the namespace is gone.
+// a leftover unless it was interrupted, and when it was tried often enough and the namespace
+// is gone or it is a leftover.
 func (w *world) keepsDel(t answered) bool {
 	switch {
 	case t.err != nil:
@@ -891,7 +892,8 @@ func (w *world) keepsDel(t answered) bool {
 	case t.is.State == "":
 		return true
 	}
-	return w.triesAll(t) && (t.is.State == scratch.Leftover || w.tries > 0 && t.is.Value.Tries >= w.tries && w.ended(t.was))
+	spent := w.tries > 0 && t.is.Value.Tries >= w.tries
+	return w.triesAll(t) && (t.is.State == scratch.Leftover && (spent || !t.ended) || spent && w.ended(t.was))
 }
 
 // A sweep removes a part of what is attached, if that is half done, and all of the rest.

@@ -58,7 +58,8 @@ type Manager struct {
 	// and for any reason, Del returns nil, so that the runtime can remove the
 	// container. The record stays, as "deleting". Each GC and [Sweeper] tries
 	// again, until the DEL succeeds or the record is forgotten, and an ADD of
-	// the attachment fails. Zero means no bound.
+	// the attachment fails. DelTries also bounds how often Del fails because it is
+	// interrupted, for an attachment that never came about. Zero means no bound.
 	DelTries int
 
 	// Stale, if not nil, is for DELs that may be older than the attachment, such as

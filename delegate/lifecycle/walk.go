@@ -330,8 +330,9 @@ func (e *givenUpError) Unwrap() error { return e.error }
 const maxWhy = 2 << 10
 
 // giveUp counts the failure err to remove the record and returns err. It returns a
-// givenUpError after [Manager.DelTries] failures, when nothing is attached any more, and
-// when nothing ever was attached and none of the interfaces is there.
+// givenUpError when nothing is attached any more, and after [Manager.DelTries] failures if
+// the namespace is gone. It also does when nothing ever was attached, none of the interfaces
+// is there, and every plugin was tried: the walk was not interrupted, or too often.
 func (w *walk) giveUp(ctx context.Context, err error) error {
 	r, m := w.r, w.m
 	why := terse.Line(err.Error())
@@ -339,10 +340,11 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	noted := m.store().Note(w.lock, *r) // when the disk is full the failure is not counted
+	spent := m.DelTries > 0 && r.Value.Tries >= m.DelTries
 	switch {
 	case noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left),
-		r.State == scratch.Leftover && !w.visible(m.usedBeside(ctx, r.Key)),
-		m.DelTries > 0 && r.Value.Tries >= m.DelTries && w.vanished():
+		r.State == scratch.Leftover && (spent || ctx.Err() == nil) && !w.visible(m.usedBeside(ctx, r.Key)),
+		spent && w.vanished():
 		return &givenUpError{err}
 	}
 	return err

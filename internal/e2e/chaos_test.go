@@ -16,15 +16,11 @@ import (
 
 var chaosFor = flag.Duration("chaos.for", 5*time.Second, "how long TestNothingIsLostWhileDaemonsComeAndGo lasts")
 
-// answerTime limits the time from the start of a daemon until it has answered
-// the ADD of a container that the daemon before did not know.
-const answerTime = 10 * time.Second
-
 // TestNothingIsLostWhileDaemonsComeAndGo: shims ADD, CHECK and DEL while
 // daemons are killed, stopped and replaced, and while delegates fail and hang.
 // An attached container stays attached until its DEL. A container whose DEL
 // succeeded is detached in the end. Each daemon, whatever is in its queue,
-// answers the ADD of an unrelated container soon after it starts.
+// answers the ADD of an unrelated container before its shim loses patience.
 func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 	n := newNode(t)
 	c := &chaos{node: n, over: make(chan struct{}), event: make(chan struct{})}
@@ -32,7 +28,7 @@ func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 	defer c.turns.Stop()
 	c.unrelated = n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b")))
 	c.begin()
-	c.answers(time.Now())
+	c.answers()
 
 	var workers sync.WaitGroup
 	for range 4 {
@@ -66,9 +62,8 @@ type chaos struct {
 	mu    sync.Mutex // guards event
 	event chan struct{}
 
-	commands           atomic.Int64
-	rounds, queuedDels int
-	slowest            time.Duration
+	commands atomic.Int64
+	rounds   int
 }
 
 // A life is a pod in the runtime's view: gone, live, or dying, if it must be
@@ -136,33 +131,24 @@ func (c *chaos) round() {
 		old.signal(syscall.SIGTERM)
 		old.ended()
 		c.tell()
-		c.answers(time.Now())
+		c.answers()
 		return
 	}
 	c.tell()
-	queued := len(c.queued())
 	for range 4 { // turns of the workers
 		select {
 		case <-c.next():
 		case <-c.turns.C:
 		}
 	}
-	c.queuedDels += max(len(c.queued())-queued, 0)
-	begun := time.Now()
 	c.begin()
-	c.answers(begun)
+	c.answers()
 }
 
-// answers fails the test unless the daemon, started at the time then, serves an
-// unrelated container in time.
-func (c *chaos) answers(then time.Time) {
+// answers fails the test unless the daemon serves an unrelated container.
+func (c *chaos) answers() {
 	c.Helper()
 	c.ok("ADD", c.unrelated)
-	took := time.Since(then)
-	c.slowest = max(c.slowest, took)
-	if took > answerTime {
-		c.Errorf("an unrelated ADD was answered %v after the daemon's start, with %d DELs in the queue", took, len(c.queued()))
-	}
 	c.ok("DEL", c.unrelated)
 }
 
@@ -255,7 +241,7 @@ func (c *chaos) settle() {
 	c.d.kill()
 	c.cure()
 	c.begin()
-	c.answers(time.Now())
+	c.answers()
 	var want []string
 	for _, p := range c.all {
 		if p.dying {
