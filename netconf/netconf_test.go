@@ -397,6 +397,20 @@ func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
 	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins"}.check(t, err)
 }
 
+func TestStep(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"type":"a","step":"mark"}`:      "mark",
+		`{"type":"a","Step":"m\u0061rk"}`: "mark",
+		`{"type":"a"}`:                    "",
+		`{"step":["mark"]}`:               "",
+		`{"step":"a","STEP":"b"}`:         "",
+	} {
+		nodetest.Equal(t, text, mustPlugin(t, text).Step(), want)
+	}
+	nodetest.Equal(t, "of the zero Plugin", netconf.Plugin{}.Step(), "")
+}
+
 func TestEdits(t *testing.T) {
 	t.Parallel()
 	const start = `{"type":"a","mtu":1,"ipam":{"type":"host-local"},"n":null,"list":[]}`

@@ -89,6 +89,17 @@ var reserved = []struct { //nolint:gochecknoglobals // never written
 // It is as written: whoever looks for the executable has to refuse paths.
 func (p Plugin) Type() string { return p.typ }
 
+// Step reports the string under "step", in upper or lower case, or "" when there is
+// none. A meta-plugin does a plugin with a step itself instead of running an
+// executable: see package delegate/plugin.
+func (p Plugin) Step() string {
+	raw, ok, err := p.keys.inAnyCase("step")
+	if !ok || err != nil || jsonKind(raw) != "a string" {
+		return ""
+	}
+	return unquote(raw)
+}
+
 // Has reports whether the object has key.
 func (p Plugin) Has(key string) bool { _, ok := p.keys[key]; return ok }
 
