@@ -104,11 +104,13 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 	plugins := a.Network.Plugins()
 	paths := make([]string, len(plugins))
 	for i, p := range plugins {
-		path, err := iv.find(p.Type())
+		err := iv.refused(p)
+		if err == nil {
+			paths[i], err = iv.find(p.Type())
+		}
 		if err != nil {
 			return nil, a.invocation(CommandAdd, i, nil).fail(err)
 		}
-		paths[i] = path
 	}
 	return paths, nil
 }

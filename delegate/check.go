@@ -42,6 +42,11 @@ func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 	if !atLeast(n.CNIVersion(), "1.1.0") {
 		return nil
 	}
+	for i, p := range n.Plugins() {
+		if err := iv.refused(p); err != nil {
+			return a.invocation(CommandStatus, i, nil).fail(err)
+		}
+	}
 	return iv.ask(ctx, CommandStatus, a, nil)
 }
 

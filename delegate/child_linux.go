@@ -49,7 +49,7 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		*ours = pollable(ends[0])
 		files = append(files, uintptr(ends[1]))
 	}
-	handed := inherited(ctx)
+	handed := Files(ctx)
 	for _, f := range handed {
 		files = append(files, f.Fd())
 	}

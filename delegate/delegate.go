@@ -62,10 +62,10 @@ type Invoker struct {
 	// main passes os.Environ(). Nil is an empty environment.
 	Env []string
 
-	// Self lists plugin types that must not be delegated to: the type under
-	// which the runtime knows the calling plugin, so that a configuration
-	// that names itself fails, with CNI code 7, and does not fork forever.
-	Self []string
+	// Refuse, if not nil, returns an error for a plugin that must not be run, such
+	// as the caller itself, which would run itself forever. Add and Status ask it
+	// about every plugin before they run the first.
+	Refuse func(p netconf.Plugin) error
 
 	// Logger receives one debug record per invocation, without its
 	// configuration. Nil discards them.
@@ -119,7 +119,7 @@ const (
 // An Event is one invocation of one plugin.
 type Event struct {
 	Command     Command
-	Plugin      string // the plugin's type
+	Plugin      string // the plugin's type, followed by "/" and the name of a step if it has one
 	Network     string
 	ContainerID string // empty for GC and STATUS
 	IfName      string // empty for GC and STATUS
@@ -206,6 +206,14 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 		return a.fail(CommandAdd, fault.With(types.ErrIOFailure, fmt.Errorf("cannot print the result: %w", err)))
 	}
 	return nil
+}
+
+// refused asks iv.Refuse about p.
+func (iv *Invoker) refused(p netconf.Plugin) error {
+	if iv.Refuse == nil {
+		return nil
+	}
+	return iv.Refuse(p)
 }
 
 func (iv *Invoker) exec() invoke.Exec {

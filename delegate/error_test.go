@@ -308,13 +308,13 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			"", func(*delegate.Invoker) error { return new(delegate.Invoker).Status(ctx, blue.Network) },
 			`STATUS network "blue": plugin "bridge": not found in an empty path`,
 		},
-		"a plugin that is the asking one": {
+		"a plugin that is refused": {
 			"", func(iv *delegate.Invoker) error {
-				iv.Self = []string{"tuning"}
+				iv.Refuse = refusing("tuning")
 				_, err := iv.Add(ctx, blue)
 				return err
 			},
-			`ADD network "blue" (eth0): plugin "tuning": a plugin must not delegate to itself: remove it from the network's plugins`,
+			`ADD network "blue" (eth0): plugin "tuning": not this one`,
 		},
 		"CHECK without a result": {
 			"", func(iv *delegate.Invoker) error { return iv.Check(ctx, delegate.Attached{Attachment: blue}) },

@@ -31,7 +31,10 @@ type invocation struct {
 // invocation returns that of command for the index'th plugin of a.
 func (a Attachment) invocation(command Command, index int, prev json.RawMessage) *invocation {
 	e := a.event(command)
-	e.Plugin = a.Network.Plugins()[index].Type()
+	p := a.Network.Plugins()[index]
+	if e.Plugin = p.Type(); p.Step() != "" {
+		e.Plugin += "/" + p.Step()
+	}
 	return &invocation{e, a, index, netconf.Request{PrevResult: prev, CapabilityArgs: a.CapabilityArgs}}
 }
 
@@ -69,8 +72,6 @@ func (a Attachment) valid(command Command) error {
 // find returns the path of the executable of a plugin type.
 func (iv *Invoker) find(plugin string) (string, error) {
 	switch {
-	case slices.Contains(iv.Self, plugin):
-		return "", types.NewError(types.ErrInvalidNetworkConfig, "a plugin must not delegate to itself: remove it from the network's plugins", "")
 	case plugin == "", plugin == ".", plugin == "..", strings.ContainsAny(plugin, "/\x00"):
 		return "", &markedError{errors.New("not found: a plugin's type must be the name of a file in a directory of CNI_PATH"), ErrPluginNotFound}
 	}
@@ -86,7 +87,7 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation) error {
 	if err := cause.Of(ctx); err != nil {
 		return in.fail(err)
 	}
-	path, err := iv.find(in.Plugin)
+	path, err := iv.find(in.at.Network.Plugins()[in.index].Type())
 	if err != nil {
 		return in.fail(err)
 	}

@@ -178,7 +178,7 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 		text string
 	}{
 		{"missing binary of the last plugin", named("absent"), 7, delegate.ErrPluginNotFound, `plugin "absent"`},
-		{"self", named("multinet"), 7, nil, `plugin "multinet": a plugin must not delegate to itself`},
+		{"self", named("multinet"), 7, nil, `plugin "multinet": not this one`},
 		{"type with a path", named("../bridge"), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
 		{"type ..", named(".."), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
 		{"type with NUL", named(`a\u0000b`), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
@@ -200,7 +200,7 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 			t.Parallel()
 			x := fakes("bridge", "portmap", "multinet")
 			iv := invoker(x)
-			iv.Self = []string{"multinet"}
+			iv.Refuse = refusing("multinet")
 			_, err := iv.AddAll(t.Context(), []delegate.Attachment{good, tt.a})
 			if got := status.Code(err); got != tt.code || !strings.Contains(fmt.Sprint(err), tt.text) {
 				t.Errorf("code %d, want %d and %q: %v", got, tt.code, tt.text, err)

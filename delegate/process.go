@@ -107,12 +107,15 @@ type filesKey struct{}
 // plugins it runs, as descriptors 3 and up. Use it to keep a lock until the last
 // descendant of this process exits. Files of an outer call come first. The caller
 // keeps the files open until the plugins have exited. An Exec that starts no
-// processes ignores them.
+// processes ignores them. See also [Files].
 func WithFiles(ctx context.Context, files ...*os.File) context.Context {
-	return context.WithValue(ctx, filesKey{}, slices.Concat(inherited(ctx), files))
+	return context.WithValue(ctx, filesKey{}, slices.Concat(Files(ctx), files))
 }
 
-func inherited(ctx context.Context) []*os.File {
+// Files returns the files of ctx that programs are to inherit, such as the lock of a
+// container; see [WithFiles]. They are for the ExtraFiles of an exec.Cmd. The caller must
+// not close them.
+func Files(ctx context.Context) []*os.File {
 	files, _ := ctx.Value(filesKey{}).([]*os.File)
 	return files
 }

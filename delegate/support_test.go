@@ -112,3 +112,13 @@ func observe(ended func(delegate.Error)) func(context.Context, delegate.Event) (
 		return ctx, func(err error) { ended(delegate.Error{Event: e, Err: err}) }
 	}
 }
+
+// refusing returns an [delegate.Invoker.Refuse] that refuses plugins of a type.
+func refusing(typ string) func(netconf.Plugin) error {
+	return func(p netconf.Plugin) error {
+		if p.Type() == typ {
+			return types.NewError(types.ErrInvalidNetworkConfig, "not this one", "")
+		}
+		return nil
+	}
+}

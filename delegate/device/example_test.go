@@ -42,7 +42,7 @@ func Example() {
 	added, err := manager.Add(context.Background(), key, lifecycle.Transaction{
 		Plan:    lifecycle.Plan(a),
 		Prepare: func(_ context.Context, plan []delegate.Attachment) error { return dir.Fill(plan...) },
-		Adjust: func(context.Context, []delegate.Attached) error { // what the plugin does
+		Report: func(context.Context, []delegate.Attached) error { // what the plugin does
 			return os.WriteFile(filepath.Join(root, a.Files[0]), []byte(`{"type":"memif","memif":{"role":"master"}}`), 0o444)
 		},
 	})

@@ -35,16 +35,10 @@ type Transaction struct {
 
 	// Next, if not nil, returns another plan after one has failed and has been
 	// undone completely. A plan fails because it is impossible, or because a
-	// plugin or Adjust fails; failed says why. If Next returns an empty plan,
+	// plugin fails; failed says why. If Next returns an empty plan,
 	// the ADD fails with failed. If Next returns an error, the ADD fails with
 	// it. The container stays locked in between.
 	Next func(ctx context.Context, failed error) ([]delegate.Attachment, error)
-
-	// Adjust, if not nil, does further work in the container when everything is
-	// attached. It may change the results, but they must remain decodable. The
-	// changed results are recorded, and CHECK uses them. A later undo uses the
-	// plugins' original results.
-	Adjust func(ctx context.Context, added []delegate.Attached) error
 
 	// Report, if not nil, runs last and prints the result. If it fails, the ADD
 	// is undone.
@@ -253,7 +247,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		}
 		e := &a.r.Value.Delegates[a.first+i]
 		e.Result, e.Unfinished = d.Result, !d.Added
-		if left--; left == 0 && a.t.Adjust == nil {
+		if left--; left == 0 {
 			a.settle()
 		}
 		if a.part {
@@ -269,15 +263,11 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		}
 		return nil, noteErr != nil, err
 	}
-	reported := slices.Clone(added)
-	if final, err = a.conclude(ctx, reported, added); err == nil {
+	if err = a.report(ctx, added); err == nil {
 		return added, false, nil
 	}
-	for i, d := range reported { // undo uses the plugins' results
-		a.r.Value.Delegates[a.first+i].Result = d.Result
-	}
 	a.undo.mark() // should this process die while it undoes them
-	return nil, final, a.m.invoker().Undo(ctx, reported, err, func(i int, d delegate.Attached) error {
+	return nil, true, a.m.invoker().Undo(ctx, added, err, func(i int, d delegate.Attached) error {
 		a.undo.gone(a.first+i, d.Gone)
 		return nil
 	})
@@ -305,48 +295,15 @@ func (a *addition) keep(left []delegate.Attached) {
 	a.undo.mark()
 }
 
-// conclude runs Adjust and Report after the plugins. reported holds the plugins'
-// results, and added, which is equal, is for Adjust to change.
-func (a *addition) conclude(ctx context.Context, reported, added []delegate.Attached) (final bool, err error) {
-	if a.t.Adjust != nil {
-		if err := a.t.Adjust(ctx, added); err != nil {
-			return false, cause.Add(ctx, err)
-		}
-		if err := checkAdjusted(reported, added); err != nil {
-			return false, err
-		}
-		for i, d := range added {
-			a.r.Value.Delegates[a.first+i].Result = d.Result
-		}
-		a.settle()
-		if err := a.m.store().Note(a.lock, a.r); err != nil {
-			return true, err
-		}
-	}
+// report runs Report after the plugins.
+func (a *addition) report(ctx context.Context, added []delegate.Attached) error {
 	if ctx.Err() != nil {
-		return true, fmt.Errorf("before the result was reported: %w", cause.Of(ctx))
+		return fmt.Errorf("before the result was reported: %w", cause.Of(ctx))
 	}
-	if a.t.Report != nil {
-		return true, cause.Add(ctx, a.t.Report(ctx, added))
+	if a.t.Report == nil {
+		return nil
 	}
-	return true, nil
-}
-
-// checkAdjusted refuses changed results that cannot be decoded or recorded.
-func checkAdjusted(reported, added []delegate.Attached) error {
-	for i, d := range added {
-		if string(d.Result) == string(reported[i].Result) {
-			continue
-		}
-		_, err := d.ParsedResult()
-		if err == nil {
-			err = usable(d)
-		}
-		if err != nil {
-			return fmt.Errorf("the adjusted result: %w", err)
-		}
-	}
-	return nil
+	return cause.Add(ctx, a.t.Report(ctx, slices.Clone(added)))
 }
 
 // undone reports whether an ADD that failed with err has been undone completely.

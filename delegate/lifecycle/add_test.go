@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -52,36 +51,6 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 		}, 6, all},
 		"a deep result":   {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(bounds.Depth))) }, 6, all},
 		"a deeper result": {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(9_999))) }, 6, all},
-		"Adjust": {func(_ *node, t *Transaction) {
-			t.Adjust = func(context.Context, []delegate.Attached) error { return later }
-		}, 11, all},
-		"Adjust breaks a result": {func(_ *node, t *Transaction) {
-			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
-				added[0].Result = json.RawMessage("{")
-				return nil
-			}
-		}, 6, all},
-		"Adjust removes a result": {func(_ *node, t *Transaction) {
-			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
-				added[1].Result = nil
-				return nil
-			}
-		}, 6, all},
-		"Adjust leaves a key twice": {func(_ *node, t *Transaction) {
-			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
-				added[0].Result = json.RawMessage(`{"cniVersion":"1.1.0","x":1,"x":2}`)
-				return nil
-			}
-		}, 6, all},
-		"Adjust makes a result too deep": {func(_ *node, t *Transaction) {
-			t.Adjust = func(_ context.Context, added []delegate.Attached) error {
-				added[0].Result = raw(withResult(deep(bounds.Depth)))
-				return nil
-			}
-		}, 6, all},
-		"Note": {func(n *node, t *Transaction) {
-			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
-		}, 5, all},
 		"Report": {func(_ *node, t *Transaction) {
 			t.Report = func(context.Context, []delegate.Attached) error { return later }
 		}, 11, all},
@@ -128,69 +97,6 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	nodetest.Equal(t, "alive", n.Exec.Live(), nil)
-}
-
-// What Adjust makes of the results is what CHECK and DEL hand to the plugins,
-// and what Add returns.
-func TestAdjustedResultsAreRecorded(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	tr := pair(eth0)
-	const adjusted = `{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0"}],"n":9007199254740993}`
-	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
-		added[1].Result = json.RawMessage(adjusted)
-		return nil
-	}
-	var reported string
-	tr.Report = func(_ context.Context, added []delegate.Attached) error {
-		reported = string(added[1].Result)
-		return nil
-	}
-	added, err := n.Add(t.Context(), eth0, tr)
-	nodetest.OK(t, err)
-	if got := string(added[1].Result); got != adjusted || reported != adjusted {
-		t.Errorf("added %s, reported %s", got, reported)
-	}
-	nodetest.OK(t, n.Check(t.Context(), eth0))
-	n.del(eth0)
-	for _, verb := range []string{"CHECK macvlan", "DEL macvlan"} {
-		var conf struct{ PrevResult json.RawMessage }
-		nodetest.OK(t, json.Unmarshal(n.Last(verb).Stdin, &conf))
-		var got, want map[string]json.RawMessage
-		nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(adjusted), &want)))
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: prevResult (-want +got):\n%s", verb, d)
-		}
-	}
-	n.wantNothing()
-}
-
-// What Adjust has changed is undone with the plugins' own results: by the ADD, and by a DEL
-// after a process that has died in between.
-func TestUndoUsesThePluginsOwnResults(t *testing.T) {
-	t.Parallel()
-	want := []string{"DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"}
-	tr := pair(eth0)
-	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
-		for i := range added {
-			added[i].Result = json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"adjusted"}]}`)
-		}
-		return nil
-	}
-	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
-	n := newNode(t)
-	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
-		t.Fatal("Add succeeded")
-	}
-	n.wantCalls(3, want...)
-	n.wantNothing()
-	dead := newNode(t)
-	dead.dieOn("DEL macvlan")
-	dead.dies(func() error { _, err := dead.Add(t.Context(), eth0, tr); return err })
-	n = nodeAt(t, dead.Dir)
-	n.wantRecords("c1/eth0 leftover")
-	n.del(eth0)
-	n.wantCalls(0, want...)
 }
 
 // A Report that fails because its context has ended says so.
@@ -307,9 +213,6 @@ func TestNoPlanWorks(t *testing.T) {
 		"the record vanishes at a plugin": {func(n *node, _ *Transaction) {
 			n.On("ADD bridge", func(context.Context, delegatetest.Call) error { return os.Remove(n.recordFile(eth0)) })
 		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
-		"the record vanishes in Adjust": {func(n *node, t *Transaction) {
-			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
-		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
 		"the record cannot be written": {func(n *node, t *Transaction) {
 			plan := t.Plan
 			t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
@@ -382,15 +285,15 @@ func TestAttachAddsToTheRecord(t *testing.T) {
 	for r := range n.Records(t.Context()) {
 		created = append(created, r.Created)
 	}
+	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
+		n.wantRecords("c1/eth0 partial") // it is on disk while it is made
+		return nil
+	})
 	var taken []string
 	added, err := n.Attach(t.Context(), eth0, Transaction{
 		Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
 			taken = names
 			return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")}, nil
-		},
-		Adjust: func(context.Context, []delegate.Attached) error {
-			n.wantRecords("c1/eth0 partial") // it is on disk while it is made
-			return nil
 		},
 	})
 	nodetest.OK(t, err)

@@ -116,9 +116,9 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 //  1. It detaches everything except the attachment's own interface.
 //  2. It removes the files from which the attachment was adopted.
 //  3. It calls keep with the rest of the record, to write it down for the other
-//     program.
-//  4. It removes the Files of that rest, of which the other program does not know,
-//     and deletes the record, without a DEL of its own interface.
+//     program. The steps of this plugin are not in it: its executable may go.
+//  4. It runs the DEL of these steps, removes the Files of the rest, of which the other
+//     program does not know, and deletes the record, without a DEL of its own interface.
 //
 // If the container is gone, or an Add or Del was interrupted, Release does not
 // call keep, and removes everything as Del does. Without a record it returns nil.
@@ -140,12 +140,18 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		if len(r.Value.Leftovers) > 0 {
 			return errLeftovers
 		}
+		var steps []delegate.Attached
 		for _, step := range []func() error{
 			func() error {
 				return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return halfDone(e) || e.IfName != k.IfName }})
 			},
 			func() error { return m.removeFiles(r.Value.Sources) },
-			func() error { return keep(ctx, m.record(r)) },
+			func() error {
+				rest := r
+				rest.Value, steps = r.Value.apart(k.ContainerID)
+				return keep(ctx, m.record(rest))
+			},
+			func() error { return m.invoker().DelAll(ctx, steps) },
 			func() error { return m.removeFiles(r.Value.files()) },
 			func() error { return m.store().Delete(l, k) },
 		} {

@@ -128,17 +128,16 @@ type op struct {
 	plugin string // of vanish
 	valid  []scratch.Key
 	nets   bool // gc has a network of the configuration
-	adjust bool // add and attach with Adjust
 	next   bool // add and attach with another plan
 	faults []mishap
 }
 
 // A mishap is a failure injected at a place: a call such as "ADD bridge", the search for a
-// plugin such as "find bridge", "plan", "next", "adjust" or "report".
+// plugin such as "find bridge", "plan", "next" or "report".
 //
 // Kinds: "error" (with a code), "plain" (without), "noise" and "silence" (on stdout), "hang"
 // (until the operation's context ends, which is now), "cancel" (the context ends and the call
-// succeeds), "spoil" (adjust leaves no result), "crash" (the process dies when the call has
+// succeeds), "crash" (the process dies when the call has
 // begun), "crash-after" (when it has ended), "overtake" (a Del comes in, and the call hangs).
 // At "start" the context has ended before the operation begins; "no list" is a gc without one.
 type mishap struct {
@@ -155,7 +154,7 @@ var (
 )
 
 func allPlaces() []string {
-	all := []string{"plan", "adjust", "report", "next"}
+	all := []string{"plan", "report", "next"}
 	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "find"} {
 		for _, p := range pluginTypes {
 			all = append(all, verb+" "+p)
@@ -208,7 +207,7 @@ func randomOps(r *rand.Rand, parallel bool) []op {
 			k = pick(r, historyKeys())
 		}
 		o := op{
-			verb: pick(r, verbs), key: k, plugin: pick(r, pluginTypes), nets: r.IntN(3) == 0, adjust: r.IntN(2) == 0, next: r.IntN(3) == 0,
+			verb: pick(r, verbs), key: k, plugin: pick(r, pluginTypes), nets: r.IntN(3) == 0, next: r.IntN(3) == 0,
 			shape:  []int{0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4}[r.IntN(14)],
 			ifname: pick(r, []string{"hot0", "hot0", "hot1", "net0", "net1", k.IfName}),
 		}
@@ -229,8 +228,8 @@ func randomOps(r *rand.Rand, parallel bool) []op {
 
 // faultPlaces are where each verb is likely to fail, a call without its plugin.
 var faultPlaces = map[string][]string{
-	"add":       strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next"),
-	"attach":    strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next"),
+	"add":       strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan report report next"),
+	"attach":    strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan report report next"),
 	"reconcile": strings.Fields("ADD ADD ADD DEL DEL DEL DEL find plan start"),
 	"del":       strings.Fields("DEL DEL DEL DEL DEL DEL DEL DEL DEL find start"),
 	"detach":    strings.Fields("DEL DEL DEL DEL DEL DEL DEL DEL DEL find start"),
@@ -252,8 +251,6 @@ func randomFault(r *rand.Rand, o op) mishap {
 		return f
 	case "find":
 		kinds = "crash"
-	case "adjust":
-		kinds += " spoil"
 	case "ADD":
 		kinds += " noise silence crash-after overtake"
 	case "DEL", "CHECK", "GC":
@@ -376,7 +373,7 @@ func (w *world) fault(place string) (now mishap) {
 	switch now.kind {
 	case "error":
 		w.codes = append(w.codes, now.code())
-	case "noise", "silence", "spoil":
+	case "noise", "silence":
 		w.codes = append(w.codes, 6)
 	case "hang", "cancel", "overtake":
 		w.codes = append(w.codes, 11, now.code())
@@ -650,15 +647,6 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 			}
 			asked = true
 			return w.attachments(o.key, plans["next of "+o.verb][0]), err
-		}
-	}
-	if o.adjust {
-		tx.Adjust = func(ctx context.Context, added []delegate.Attached) error {
-			f, err := hook(ctx, "adjust")
-			if f.kind == "spoil" {
-				added[0].Result = nil
-			}
-			return err
 		}
 	}
 	return tx

@@ -285,7 +285,32 @@ func (e entry) attached(containerID string, where func(netns) string) delegate.A
 	}
 }
 
-// sameKind reports whether a and b have the same name and the same types of plugins.
+// apart returns r without the steps of its own plugin, and attachments of which only these
+// steps are left.
+func (r record) apart(containerID string) (rest record, steps []delegate.Attached) {
+	rest = r
+	rest.Delegates = slices.Clone(r.Delegates)
+	for i, e := range r.Delegates {
+		own := func(p netconf.Plugin) bool { return p.Type() == r.Type && p.Step() != "" }
+		others := slices.DeleteFunc(slices.Clone(e.Network.Plugins()), own)
+		n, err := e.Network.WithPlugins(others...)
+		if len(others) == len(e.Network.Plugins()) || err != nil {
+			continue // there is no step, or nothing else
+		}
+		rest.Delegates[i].Network = n
+		a := e.attached(containerID, asRecorded)
+		for at, p := range e.Network.Plugins() {
+			if !own(p) && !slices.Contains(a.Gone, at) {
+				a.Gone = append(slices.Clip(a.Gone), at)
+			}
+		}
+		slices.Sort(a.Gone)
+		steps = append(steps, a)
+	}
+	return rest, steps
+}
+
+// sameKind reports whether a and b have the same name and the same types of plugins and steps.
 func sameKind(a, b netconf.Network) bool {
-	return a.Name() == b.Name() && slices.EqualFunc(a.Plugins(), b.Plugins(), func(p, q netconf.Plugin) bool { return p.Type() == q.Type() })
+	return a.Name() == b.Name() && slices.EqualFunc(a.Plugins(), b.Plugins(), func(p, q netconf.Plugin) bool { return p.Type() == q.Type() && p.Step() == q.Step() })
 }

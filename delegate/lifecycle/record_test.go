@@ -67,14 +67,12 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 
 type raw = json.RawMessage
 
-// crash makes an ADD of n die at a call of a plugin, at "adjust" or at "report". A
-// goroutine that dies leaves what a killed process leaves; other tests kill
+// crash makes an ADD of n die at a call of a plugin or at "report". A goroutine that dies leaves what a killed process leaves; other tests kill
 // processes.
 func (n *node) crash(at string, k scratch.Key) {
 	n.Helper()
 	n.On(at, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
 	t := pair(k)
-	t.Adjust = func(context.Context, []delegate.Attached) error { return dieAt(at, "adjust") }
 	t.Report = func(context.Context, []delegate.Attached) error { return dieAt(at, "report") }
 	n.dies(func() error { _, err := n.Add(n.Context(), k, t); return err })
 }

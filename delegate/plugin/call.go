@@ -44,6 +44,7 @@ type Call struct {
 	Manager *lifecycle.Manager
 
 	keys map[string]json.RawMessage // of the configuration
+	own  string                     // the plugin's type in records and steps
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.
@@ -53,27 +54,41 @@ type Call struct {
 // Call fails if the configuration cannot be decoded; see [Config]. If the plugin
 // has no StateDir it ignores this, because nothing here depends on it.
 func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
+	c, err := p.decoded(process, command, args)
+	return c, p.manage(c, err)
+}
+
+// decoded returns the Call of a command without its Manager. The error is that of the
+// configuration.
+func (p Plugin) decoded(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
 	args.Args = withIgnoreUnknown(args.Args)
 	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
 	c.Exec = process.exec()
 	c.Env = slices.Clip(slices.Clone(process.Env)) // Prepare may change it
 	err := c.decode()
+	c.own = cmp.Or(p.Type, c.Type)
+	return c, err
+}
+
+// manage gives c its Manager. err is why the configuration of c cannot be decoded.
+func (p Plugin) manage(c *Call, err error) error {
 	dir := ""
 	if p.StateDir != "" {
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if dir, err = p.stateDir(c); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	c.Manager = c.NewManager(dir, c.Type, filepath.SplitList(args.Path))
+	c.Manager = c.NewManager(dir, c.own, filepath.SplitList(c.Path))
+	own := []string{c.own, c.Type}
+	c.Manager.Invoker.Refuse = p.refuse(own)
+	c.Manager.Invoker.Exec = &steps{c.Exec, p, c.Process, own}
 	if p.Prepare != nil {
-		if err := p.Prepare(c); err != nil {
-			return nil, err
-		}
+		return p.Prepare(c)
 	}
-	return c, nil
+	return nil
 }
 
 // Key returns the key of the attachment in the plugin's records.

@@ -9,11 +9,38 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
 )
+
+// PrevResult returns prevResult of the configuration: the result of the plugins before
+// this one in its chain, or, for CHECK and DEL, of the whole chain. It returns nil if
+// there is none. If it cannot be decoded, PrevResult fails with [netconf.ErrDecode].
+func (c *Call) PrevResult() (*types100.Result, error) {
+	prev, err := c.prevResult()
+	if err != nil || prev == nil {
+		return nil, err
+	}
+	r, err := (delegate.Attached{Result: prev}).ParsedResult()
+	if err != nil {
+		return nil, err
+	}
+	return types100.NewResultFromResult(r)
+}
+
+// Print prints r as the answer to an ADD, in the version of c. It fails with CNI code 1 if
+// the version cannot express r.
+func (c *Call) Print(r types.Result) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return (delegate.Attached{Result: text}).PrintTo(c.Stdout, c.CNIVersion)
+}
 
 // prevResult returns the result of the plugin before this one in its chain, in the
 // version of c. It returns nil if this plugin is the first, or if the version has no

@@ -41,7 +41,9 @@ func Main(p Plugin) {
 	if os.Getenv("CNI_COMMAND") != "VERSION" {
 		ctx = untilSignal(ctx)
 	}
-	if p.Run(ctx, OfProcess()) != nil {
+	process := OfProcess()
+	process.alone = true
+	if p.Run(ctx, process) != nil {
 		os.Exit(1)
 	}
 }

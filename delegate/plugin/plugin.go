@@ -52,6 +52,11 @@ type Plugin struct {
 	// supports. Nil means version.All.
 	Versions version.PluginInfo
 
+	// Type is the plugin's type in records, where its steps have it too. It is for a
+	// plugin that is known to runtimes under several types, such as that of a shim.
+	// Empty means the type in the configuration.
+	Type string
+
 	// StateDir is the directory of the plugin's records. It is created if it
 	// does not exist. A plugin without a StateDir keeps no records: each command
 	// that it serves needs a function below. Without one the command fails with
@@ -71,7 +76,7 @@ type Plugin struct {
 
 	// Prepare, if not nil, runs before each command and may change c. For
 	// example, it may set the Path of c.Manager.Invoker. If Prepare fails, the
-	// command fails.
+	// command fails. It does not run before a step.
 	Prepare func(c *Call) error
 
 	// Networks returns the networks to attach a container to, in order. The
@@ -85,6 +90,10 @@ type Plugin struct {
 	// itself is invalid.
 	Networks func(ctx context.Context, c *Call) ([]netconf.Network, error)
 
+	// Steps are work of the plugin's own, by name. [Call.Append] puts a step in the
+	// list of a network.
+	Steps map[string]Step
+
 	// Functions that replace the standard commands. Nil means the standard
 	// command, which uses Networks and the method of Call with the same name,
 	// such as [Call.Add]. The runtime receives the whole text of an error, and
@@ -95,6 +104,10 @@ type Plugin struct {
 
 // Do executes one command. It is for servers, which have checked args; see
 // [Plugin.Run] for everything that an executable does.
+//
+// If the configuration has the key "step", Do executes that step alone and touches no
+// record: another program, which has the record, asks for it. It fails with CNI code 7
+// if the plugin has no such step.
 //
 // Do adds IgnoreUnknown=1 to CNI_ARGS that name a Kubernetes pod. It refuses an
 // ADD with an interface name that the kernel would not accept (CNI code 4), and
@@ -108,7 +121,11 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	if !known {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+string(command), "")
 	}
-	c, err := p.Call(process, command, args)
+	c, err := p.decoded(process, command, args)
+	step := c.step()
+	if step == "" {
+		err = p.manage(c, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -121,6 +138,8 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 		}
 	}
 	switch {
+	case step != "":
+		return p.execute(ctx, c, step)
 	case do == nil && p.StateDir == "":
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(command), "")
 	case do == nil:

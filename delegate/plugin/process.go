@@ -53,6 +53,8 @@ type Process struct {
 
 	// Observer is the field of [delegate.Invoker].
 	Observer func(context.Context, delegate.Event) (context.Context, func(error))
+
+	alone bool // the process executes one command only
 }
 
 // NewManager returns a Manager of the records in dir. It runs the plugins in the
@@ -61,7 +63,7 @@ type Process struct {
 // DEL succeeds; see [lifecycle.Manager.DelTries].
 func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Self: []string{typ}, UndoTimeout: p.UndoTimeout, Observer: p.Observer,
+		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = undoTimeout

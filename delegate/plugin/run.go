@@ -81,6 +81,14 @@ func variables(env []string) map[string]string {
 	return set
 }
 
+// cmdArgs returns the arguments in env, the CNI_ variables, with the configuration stdin.
+func cmdArgs(env map[string]string, stdin []byte) skel.CmdArgs {
+	return skel.CmdArgs{
+		ContainerID: env["CNI_CONTAINERID"], Netns: env["CNI_NETNS"], IfName: env["CNI_IFNAME"], Args: env["CNI_ARGS"],
+		Path: env["CNI_PATH"], NetnsOverride: env["CNI_NETNS_OVERRIDE"], StdinData: stdin,
+	}
+}
+
 // A run is one process of a plugin.
 type run struct {
 	Plugin
@@ -118,10 +126,7 @@ func (r *run) run(ctx context.Context) error {
 	if err := r.checkVersion(command, since); err != nil {
 		return err
 	}
-	args := skel.CmdArgs{
-		ContainerID: r.env["CNI_CONTAINERID"], Netns: r.env["CNI_NETNS"], IfName: r.env["CNI_IFNAME"], Args: r.env["CNI_ARGS"],
-		Path: r.env["CNI_PATH"], NetnsOverride: r.env["CNI_NETNS_OVERRIDE"], StdinData: slices.Clone(r.stdin),
-	}
+	args := cmdArgs(r.env, slices.Clone(r.stdin))
 	if err := r.Do(ctx, r.process, delegate.Command(command), args); err != nil || command != "DEL" {
 		return err
 	}

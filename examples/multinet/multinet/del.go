@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -108,7 +109,12 @@ func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.Proc
 		if err != nil {
 			return netconf.Network{}, err
 		}
-		return conf.now(ctx, a)
+		n, err := conf.now(ctx, a)
+		if err != nil {
+			return n, err
+		}
+		steps := slices.DeleteFunc(slices.Clone(a.Network.Plugins()), func(p netconf.Plugin) bool { return p.Step() == "" })
+		return n.WithPlugins(slices.Concat(n.Plugins(), steps)...)
 	}
 	return nil
 }

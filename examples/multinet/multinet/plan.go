@@ -14,26 +14,26 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// attachments returns what an ADD attaches, in order, and why. An interface has no name yet
+// attachments returns what an ADD attaches, in order. An interface has no name yet
 // unless the pod or a claim names it.
-func (c *config) attachments(ctx context.Context) ([]choice, []delegate.Attachment, error) {
+func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error) {
 	annotations, err := c.annotations(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	choices, err := c.choices(ctx, annotations)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
 	if err := c.findAll(ctx, choices, own); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	as := make([]delegate.Attachment, len(choices))
 	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
 	for i, ch := range choices {
 		if as[i], err = c.attachment(ch, args, cniArgs); err != nil {
-			return nil, nil, c.about(ch, err)
+			return nil, c.about(ch, err)
 		}
 		as[i].Origin = ch.origin(annotations[nad.SourceAnnotation])
 		if i == 0 {
@@ -41,7 +41,7 @@ func (c *config) attachments(ctx context.Context) ([]choice, []delegate.Attachme
 		}
 	}
 	as[0].IfName = "" // CNI_IFNAME
-	return choices, as, nil
+	return as, c.withRoutes(choices, as)
 }
 
 // choices returns the networks of the container, in order: the primary, the default

@@ -46,6 +46,8 @@ func New(cluster Cluster) plugin.Plugin {
 	}
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
+		Type:     "multinet", // the records of the daemon are those of multinet
+		Steps:    map[string]plugin.Step{routeStep: {Add: addRoute, Check: checkRoute}},
 		StateDir: DefaultStateDir, StateKey: "cniDir",
 		Forget:  "multinet forget",
 		Prepare: prepare,
@@ -77,7 +79,6 @@ func prepare(c *plugin.Call) error {
 	}
 	binDir := c.Root.OnNode(cmp.Or(conf.BinDir, defaultBinDir)) // as the plugins see it
 	others := slices.DeleteFunc(filepath.SplitList(c.Path), func(dir string) bool { return dir == binDir })
-	c.Manager.Type = "multinet" // the records of the daemon are those of multinet
 	invoker := c.Manager.Invoker
 	invoker.Path = append([]string{binDir}, others...)
 	invoker.Exec = served{invoker.Exec, ResidentState(c.Manager.Dir)}
@@ -91,7 +92,7 @@ func (c *config) add(ctx context.Context) error {
 	if err := c.waitReady(ctx); err != nil {
 		return err
 	}
-	choices, plan, err := c.attachments(ctx)
+	plan, err := c.attachments(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,9 +110,6 @@ func (c *config) add(ctx context.Context) error {
 			return plan, nil
 		},
 		Prepare: c.fill,
-		Adjust: func(_ context.Context, added []delegate.Attached) error {
-			return moveDefaultRoute(c.call.Root, choices, added)
-		},
 		Report: func(ctx context.Context, added []delegate.Attached) error {
 			if c.cluster.Attached == nil || !c.inKubernetes() {
 				return nil

@@ -180,8 +180,8 @@ func TestFailureToMoveDefaultRouteUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	err := h.run(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":["10.9.1.1"]}]`)))
-	nodetest.Fails(t, err, 999, `"fast"`, "net1", "10.9.1.1")
-	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
+	nodetest.Fails(t, err, 999, `"multi"`, "eth0", "multinet/default-route", "10.9.1.1")
+	wantTrace(t, h, "ADD bridge eth0", "DEL bridge eth0")
 	h.clean(t)
 	if h.printed.Len() > 0 {
 		t.Errorf("printed %s", h.printed.String())

@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -38,8 +39,14 @@ func newNamespace(t *testing.T) netlink.Link {
 		runtime.UnlockOSThread()
 		t.Skipf("needs the right to make a network namespace: %v", err)
 	}
+	return newLink(t, "net1", "10.9.1.2/24", "2001:db8::2/64")
+}
+
+// newLink makes an interface with addresses that is up.
+func newLink(t *testing.T, name string, addresses ...string) netlink.Link {
+	t.Helper()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "net1"
+	attrs.Name = name
 	link := netlink.Link(&netlink.Dummy{LinkAttrs: attrs})
 	if err := netlink.LinkAdd(link); errors.Is(err, unix.EOPNOTSUPP) {
 		link = &netlink.Bridge{LinkAttrs: attrs}
@@ -50,7 +57,7 @@ func newNamespace(t *testing.T) netlink.Link {
 		t.Fatal(err)
 	}
 	nodetest.OK(t, netlink.LinkSetUp(link))
-	for _, cidr := range []string{"10.9.1.2/24", "2001:db8::2/64"} {
+	for _, cidr := range addresses {
 		addr, err := netlink.ParseAddr(cidr)
 		nodetest.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
@@ -143,18 +150,63 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 
 // Routes are moved in internal/e2e as well, by real plugins.
 
-// The network namespace is looked up in the Root, where plugins see it.
+// Of another network's default routes only its own hops are removed.
+func TestOnlyOwnRoutesAreRemoved(t *testing.T) {
+	index := newNamespace(t).Attrs().Index
+	other := newLink(t, "net2", "10.9.2.2/24", "2001:db8:2::2/64").Attrs().Index
+	for six, gateways := range map[bool][]string{false: {"10.9.1.1", "10.9.1.9", "10.9.2.1"}, true: {"2001:db8::1", "2001:db8::9", "2001:db8:2::1"}} {
+		hop := func(index, gateway int) *netlink.NexthopInfo {
+			return &netlink.NexthopInfo{LinkIndex: index, Gw: net.ParseIP(gateways[gateway])}
+		}
+		for _, r := range []netlink.Route{
+			{LinkIndex: index, Gw: net.ParseIP(gateways[0]), Priority: 7},
+			{LinkIndex: other, Gw: net.ParseIP(gateways[2]), Priority: 8},
+			{MultiPath: []*netlink.NexthopInfo{hop(index, 0), hop(other, 2)}, Priority: 9},
+			{MultiPath: []*netlink.NexthopInfo{hop(index, 0), hop(index, 1)}, Priority: 10},
+			{LinkIndex: index, Gw: net.ParseIP(gateways[0]), Table: 100},
+		} {
+			if r.Dst = everywhere(six); netlink.RouteAppend(&r) != nil {
+				t.Fatalf("cannot add %v", r)
+			}
+		}
+		nodetest.OK(t, removeOwnRoutes("net1", six))
+		routes, _, err := defaultRoutes("net1", six)
+		nodetest.OK(t, err)
+		var left []string
+		for _, r := range routes {
+			for _, hop := range append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex}) {
+				if hop.LinkIndex != 0 {
+					left = append(left, fmt.Sprintf("%d by %d", r.Priority, hop.LinkIndex))
+				}
+			}
+		}
+		slices.Sort(left)
+		nodetest.Equal(t, "left", left, []string{fmt.Sprintf("8 by %d", other), fmt.Sprintf("9 by %d", other)})
+	}
+	if err := removeOwnRoutes("absent", false); err == nil {
+		t.Error("removed from an interface that is not there")
+	}
+}
+
+// The network namespace is looked up in the Root, where plugins see it. CHECK wants the route.
 func TestDefaultRouteInRoot(t *testing.T) {
 	link := newNamespace(t)
-	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-	asked := []choice{{selection: netconf.Selection{DefaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}}
-	added := []delegate.Attached{{
-		Attachment: delegate.Attachment{NetNS: path, IfName: "net1"}, Result: json.RawMessage(`{"cniVersion":"1.0.0"}`),
-	}}
-	if err := moveDefaultRoute("", asked, added); err == nil {
+	var printed bytes.Buffer
+	call := func(command delegate.Command, root plugin.Root) error {
+		return New(Cluster{}).Do(t.Context(), plugin.Process{Root: root, Stdout: &printed}, command, skel.CmdArgs{
+			ContainerID: "c1", IfName: "net1", Netns: fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), NetnsOverride: "1",
+			StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","via":["10.9.1.1"],"prevResult":{"cniVersion":"1.0.0"}}`),
+		})
+	}
+	if err := call(delegate.CommandAdd, ""); err == nil {
 		t.Error("found without the root")
 	}
-	nodetest.OK(t, moveDefaultRoute("/proc", asked, added))
+	if err := call(delegate.CommandCheck, "/proc"); err == nil || !strings.Contains(err.Error(), "via 10.9.1.1 on net1") {
+		t.Errorf("CHECK before the ADD: %v", err)
+	}
+	nodetest.OK(t, call(delegate.CommandAdd, "/proc"))
+	nodetest.OK(t, call(delegate.CommandCheck, "/proc"))
+	nodetest.Equal(t, "result", printed.String(), `{"cniVersion":"1.0.0","routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.1"}]}`)
 	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
 	nodetest.OK(t, err)
 	if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.String() == "10.9.1.1" }) {
@@ -227,14 +279,11 @@ func TestResultsSayWhereTheDefaultRouteLeads(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			added := make([]delegate.Attached, len(tt.before))
-			for i, r := range tt.before {
-				added[i].Result = json.RawMessage(r)
-			}
-			nodetest.OK(t, reviseResults(added, 1, netip.MustParseAddr(tt.gateway)))
 			var got []string
-			for _, a := range added {
-				got = append(got, string(a.Result))
+			for i, r := range tt.before {
+				revised, err := revise(json.RawMessage(r), netip.MustParseAddr(tt.gateway), i == 1)
+				nodetest.OK(t, err)
+				got = append(got, string(revised))
 			}
 			nodetest.Equal(t, "results", got, tt.want)
 		})

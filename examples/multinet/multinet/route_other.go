@@ -4,11 +4,15 @@ package multinet
 
 import (
 	"errors"
+	"net/netip"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-func moveDefaultRoute(plugin.Root, []choice, []delegate.Attached) error {
-	return errors.ErrUnsupported
-}
+func inNetNS(*plugin.Call, func() error) error { return errors.ErrUnsupported }
+
+func removeOwnRoutes(string, bool) error { return errors.ErrUnsupported }
+
+func replaceDefaultRoutes(string, netip.Addr) error { return errors.ErrUnsupported }
+
+func findRoute(string, netip.Addr) error { return errors.ErrUnsupported }

@@ -1,0 +1,219 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// A Step is work of a plugin's own, such as a firewall rule, with the guarantees of a
+// delegated plugin. It stands in a network's list, where [Call.Append] puts it: its type
+// is the plugin's own, and its key "step" is the name of the step. So it is recorded
+// before it is done, undone with everything else, and removed from the record alone,
+// by DEL, GC and sweeps, after a crash and without the network namespace.
+//
+// Each function executes the command of its name. The StdinData of its [Call] is the
+// configuration of the step, the name and version of the network, and prevResult; see
+// [Config] and [Call.PrevResult]. A Call of a step has no records, because the container
+// is locked: Manager has only an Invoker. A nil function does nothing and succeeds.
+//
+//   - Add prints its result with [Call.Print]. If it prints nothing, the step passes
+//     prevResult on. If it fails or panics, Del is called.
+//   - Check fails if what Add has done is not as it was.
+//   - Del removes what Add has done, or a part of it, and succeeds if there is nothing.
+//     There may be no prevResult, no network namespace, and no container any more.
+//   - GC removes what belongs to none of the attachments in [Call.Valid].
+//   - Status fails if Add would. See [status.NotReady].
+//
+// A step runs in the process of the plugin. Another program that has the record, such as
+// "multinet gc", runs the plugin's executable, which executes nothing but the step. A
+// function must return soon after its ctx has ended: nobody can kill it.
+//
+// When [Main] runs the plugin, the programs that a step starts inherit the container's
+// lock. Should the process die, the next DEL waits for them or kills them. A daemon has
+// the locks of many containers: there the step itself hands down [delegate.Files].
+//
+// [status.NotReady]: https://pkg.go.dev/github.com/metacni/metacni/status#NotReady
+type Step struct {
+	Add, Check, Del, GC, Status func(ctx context.Context, c *Call) error
+}
+
+// Step returns the step called name, to stand among the plugins of a network; see
+// [netconf.Network.WithPlugins]. conf is its configuration: anything that encoding/json
+// makes an object of, or nil.
+func (c *Call) Step(name string, conf any) (netconf.Plugin, error) {
+	keys := make(map[string]json.RawMessage)
+	text, err := json.Marshal(conf)
+	if err == nil {
+		err = json.Unmarshal(text, &keys)
+	}
+	if err != nil {
+		return netconf.Plugin{}, c.Invalid("", fmt.Errorf("the configuration of step %q is not an object: %w", name, err))
+	}
+	if keys == nil { // conf is nil
+		keys = make(map[string]json.RawMessage)
+	}
+	keys["type"], _ = json.Marshal(c.own) // a string always marshals
+	keys["step"], _ = json.Marshal(name)
+	return newPlugin(keys)
+}
+
+// Append returns nets, each with the step called name after its plugins, as [Call.Step]
+// makes it. To have it in the first network only:
+//
+//	nets[:1], err = c.Append(nets[:1], "name", conf)
+func (c *Call) Append(nets []netconf.Network, name string, conf any) ([]netconf.Network, error) {
+	step, err := c.Step(name, conf)
+	if err != nil {
+		return nil, err
+	}
+	nets = slices.Clone(nets)
+	for i, n := range nets {
+		if n.IsZero() {
+			continue // it is refused when it is completed
+		}
+		if nets[i], err = n.WithPlugins(append(n.Plugins(), step)...); err != nil {
+			return nil, err
+		}
+	}
+	return nets, nil
+}
+
+// step returns the name of the step that the configuration is for, or "".
+func (c *Call) step() (name string) {
+	_ = c.Value("step", &name) // of another type it is another key
+	return name
+}
+
+// execute executes the command of c for the step called name.
+func (p Plugin) execute(ctx context.Context, c *Call, name string) error {
+	step, known := p.Steps[name]
+	if !known {
+		return c.Invalid("step", fmt.Errorf("the plugin has no step %q", name))
+	}
+	do := map[delegate.Command]func(context.Context, *Call) error{
+		delegate.CommandAdd: step.Add, delegate.CommandCheck: step.Check, delegate.CommandDel: step.Del,
+		delegate.CommandGC: step.GC, delegate.CommandStatus: step.Status,
+	}[c.Command]
+	c.Manager = c.NewManager("", c.own, filepath.SplitList(c.Path))
+	var printed bytes.Buffer
+	stdout := c.Stdout
+	c.Stdout = &printed
+	if do != nil {
+		if err := shielded(ctx, c, name, do); err != nil {
+			return err
+		}
+	}
+	if c.Command != delegate.CommandAdd {
+		return nil
+	}
+	if printed.Len() == 0 {
+		prev := json.RawMessage("{}")
+		if err := c.Value("prevResult", &prev); err != nil {
+			return err
+		}
+		printed.Write(prev)
+	}
+	if _, err := stdout.Write(printed.Bytes()); err != nil {
+		return types.NewError(types.ErrIOFailure, "cannot print the result: "+err.Error(), "")
+	}
+	return nil
+}
+
+// shielded calls do, a function of the step called name. A panic of do is an error.
+func shielded(ctx context.Context, c *Call, name string, do func(context.Context, *Call) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic in step %q: %v", name, p)
+			if c.Stderr != nil {
+				_, _ = fmt.Fprintf(c.Stderr, "%v\n%s", err, debug.Stack())
+			}
+		}
+	}()
+	return do(ctx, c)
+}
+
+// steps is an Exec that executes the steps of a plugin in this process.
+type steps struct {
+	invoke.Exec
+
+	p       Plugin
+	process Process
+	own     []string // the types of p
+}
+
+// FindInPath returns a type of the plugin itself as it is.
+func (s *steps) FindInPath(typ string, paths []string) (string, error) {
+	if slices.Contains(s.own, typ) {
+		return typ, nil
+	}
+	return s.Exec.FindInPath(typ, paths)
+}
+
+// ExecPlugin executes a step if path is a type of the plugin itself.
+func (s *steps) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	if !slices.Contains(s.own, path) {
+		return s.Exec.ExecPlugin(ctx, path, stdin, env)
+	}
+	var stdout bytes.Buffer
+	process := s.process
+	process.Env, process.Stdin, process.Stdout = env, nil, &stdout
+	vars := variables(env)
+	c, err := s.p.decoded(process, delegate.Command(vars["CNI_COMMAND"]), cmdArgs(vars, stdin))
+	name := c.step()
+	if err == nil && name == "" {
+		err = errItself
+	}
+	if err != nil {
+		return nil, err
+	}
+	if process.alone {
+		handDown(delegate.Files(ctx))
+	}
+	err = status.Error(s.p.execute(ctx, c, name)) // as if an executable had printed it
+	return stdout.Bytes(), err
+}
+
+// errItself refuses a plugin that is in its own list, and would run itself forever.
+var errItself = fault.New(types.ErrInvalidNetworkConfig, "a plugin must not delegate to itself: remove it from the network's plugins")
+
+// refuse returns the Refuse of p's Invoker. The types of p are own. The name of a step
+// must not be the type of another plugin, because errors would not tell which it is.
+func (p Plugin) refuse(own []string) func(netconf.Plugin) error {
+	return func(q netconf.Plugin) error {
+		_, known := p.Steps[q.Step()]
+		_, collides := p.Steps[q.Type()]
+		text := ""
+		switch itself := slices.Contains(own, q.Type()); {
+		case itself && q.Step() == "":
+			return errItself
+		case itself && !known:
+			text = fmt.Sprintf("the plugin has no step %q", q.Step())
+		case !itself && collides:
+			text = fmt.Sprintf("%q is a step of this plugin and the type of another one: one of them needs another name", q.Type())
+		default:
+			return nil
+		}
+		return fault.New(types.ErrInvalidNetworkConfig, text)
+	}
+}
+
+func newPlugin(keys any) (p netconf.Plugin, err error) {
+	text, err := json.Marshal(keys)
+	if err == nil {
+		err = p.UnmarshalJSON(text)
+	}
+	return p, err
+}
