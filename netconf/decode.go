@@ -16,8 +16,9 @@ import (
 // Decode fails with [ErrDecode] when data is not exactly one JSON object, has a
 // key twice, or does not fit T, and as [Parse] does for a Network or Plugin in
 // it. It fails with [ErrInvalid] when data is nested more deeply than 1,000 levels.
-// The [*Error] names the network, and the key if it is known, such as "delegates[1]".
-// Decode returns the zero T with an error.
+// The [*Error] names the network, and the path of the key as data has it, such as
+// "tenants.silver.type" or "delegates[1]". The path may end early if a type decodes
+// itself, or if data is both large and deep. Decode returns the zero T with an error.
 func Decode[T any](data []byte) (T, error) {
 	var zero, v T
 	if err := checkBounds(data, math.MaxInt); err != nil {
@@ -41,7 +42,8 @@ func locate(data []byte, v any, err error) error {
 	if t == nil || t.Kind() != reflect.Pointer {
 		return &e
 	}
-	switch path := place(data, t.Elem(), err); {
+	s := search{err: err, left: 8*len(data) + 1<<20}
+	switch path := s.path(data, t.Elem()); {
 	case !errors.As(err, new(*json.UnmarshalTypeError)):
 		e.Key = joinKey(path, e.Key)
 	case path != "": // encoding/json names fields of Go, and neither indices nor keys of maps
@@ -50,32 +52,42 @@ func locate(data []byte, v any, err error) error {
 	return &e
 }
 
-// place returns the path of the value in raw because of which a t cannot be decoded, as far
-// as it can be told from outside of types that decode themselves.
-func place(raw json.RawMessage, t reflect.Type, err error) string {
+// A search looks for the value because of which decoding has failed with err. On each level
+// it decodes the values one by one, until one fails likewise, and goes on in that one.
+//
+// A recursive type could make it decode nearly all of the data again on every level. So it
+// stops after left bytes, and the path ends there.
+type search struct {
+	err  error
+	left int
+}
+
+// path returns the path of the value in raw, a t, as far as it can be told from outside of
+// types that decode themselves.
+func (s *search) path(raw json.RawMessage, t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return ""
 	}
+	in := scanner{text: raw}
 	switch jsonKind(raw) {
 	case "an object":
-		keys := splitObject(raw)
-		for _, key := range keys.sorted() {
-			if of := member(t, key); of != nil && failsWith(err, keys[key], of) {
-				return joinKey(key, place(keys[key], of, err))
+		for in.next() {
+			key := unquote(in.key())
+			value := in.value()
+			if of := member(t, key); of != nil && s.fails(value, of) {
+				return joinKey(key, s.path(value, of))
 			}
 		}
 	case "an array":
 		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
 			return ""
 		}
-		var elements []json.RawMessage
-		_ = json.Unmarshal(raw, &elements) // cannot fail: it is an array
-		for i, element := range elements {
-			if failsWith(err, element, t.Elem()) {
-				return joinKey(fmt.Sprintf("[%d]", i), place(element, t.Elem(), err))
+		for i := 0; in.next(); i++ {
+			if element := in.value(); s.fails(element, t.Elem()) {
+				return joinKey(fmt.Sprintf("[%d]", i), s.path(element, t.Elem()))
 			}
 		}
 	}
@@ -98,12 +110,15 @@ func member(t reflect.Type, key string) reflect.Type {
 	return nil
 }
 
-// failsWith reports whether raw cannot be decoded into a t because of err.
-func failsWith(err error, raw json.RawMessage, t reflect.Type) bool {
+// fails reports whether raw cannot be decoded into a t because of s.err.
+func (s *search) fails(raw json.RawMessage, t reflect.Type) bool {
+	if s.left -= len(raw); s.left < 0 {
+		return false
+	}
 	failed := json.Unmarshal(raw, reflect.New(t).Interface())
 	var want, got *json.UnmarshalTypeError
-	if errors.As(err, &want) && errors.As(failed, &got) {
+	if errors.As(s.err, &want) && errors.As(failed, &got) {
 		return want.Value == got.Value && want.Type == got.Type
 	}
-	return failed != nil && failed.Error() == err.Error()
+	return failed != nil && failed.Error() == s.err.Error()
 }

@@ -123,9 +123,12 @@ func TestDecodeErrors(t *testing.T) {
 		`{"deep":{"list":[{},{"type":"a"},{"type":7}]}}`:     "deep.list[2].type",
 		`{"mtu":"x"}`: "mtu",
 		`{"Mtu":"x"}`: "Mtu",
-		`{"nets":{"a":[{"type":"b"},{"type":7}]}}`: "nets.a[1].type",
-		`{"grid":[[1],[2,"x"]]}`:                   "grid[1][1]",
-		`{"mtu":1,"kinds":{"a":1}}`:                "kinds.a",
+		`{"nets":{"a":[{"type":"b"},{"type":7}]}}`:                    "nets.a[1].type",
+		`{"grid":[[1],[2,"x"]]}`:                                      "grid[1][1]",
+		`{"mtu":1,"kinds":{"a":1}}`:                                   "kinds.a",
+		`{"zones":{"b":{"n":{"type":7}}}}`:                            "zones.b.n.type",
+		`{"zones":{"b":{"n":{"plugins":[{"type":"a"},{"type":7}]}}}}`: "zones.b.n.plugins[1].type",
+		`{"kinds":{"b":1,"a":1}}`:                                     "kinds.b", // the first
 	} {
 		type conf struct {
 			Tenants map[string]inner `json:"tenants"`
@@ -137,6 +140,7 @@ func TestDecodeErrors(t *testing.T) {
 			inner
 			MTU   int
 			Kinds map[string]string
+			Zones map[string]map[string]netconf.Network
 		}
 		_, err := netconf.Decode[conf]([]byte(data))
 		p, parseErr := netconf.ParsePlugin([]byte(data))
@@ -155,6 +159,34 @@ func TestDecodeErrors(t *testing.T) {
 	wantError{kind: decode, network: "m"}.check(t, err)
 	_, err = netconf.Decode[chan int]([]byte(`{"name":"m"}`))
 	wantError{kind: decode, network: "m"}.check(t, err)
+}
+
+// The search for the path of a wrong key decodes 1 MiB, and eight times the data, at most.
+func TestPathInDeepDataIsBounded(t *testing.T) {
+	t.Parallel()
+	type tree struct {
+		Next *tree           `json:"next"`
+		Kids map[string]tree `json:"kids"`
+		List []int           `json:"list"`
+	}
+	const levels = 100
+	for _, tt := range []struct{ open, path, end string }{
+		{`{"next":`, "next.", "}"},
+		{`{"kids":{"a":`, "kids.a.", "}}"},
+	} {
+		for numbers, shown := range map[int]int{3: levels, 150_000: 12} {
+			data := strings.Repeat(tt.open, levels) + `{"list":[` + strings.Repeat("1,", numbers) + `"x"]}` + strings.Repeat(tt.end, levels)
+			_, err := netconf.Decode[tree]([]byte(data))
+			whole := strings.Repeat(tt.path, levels) + fmt.Sprintf("list[%d]", numbers)
+			var e *netconf.Error
+			if !errors.As(err, &e) || !strings.HasPrefix(whole, e.Key) {
+				t.Fatalf("%d numbers: %.200v", numbers, err)
+			}
+			if n := strings.Count(e.Key+".", tt.path); n > shown || n < 5 || shown == levels && e.Key != whole {
+				t.Errorf("%d numbers: %d levels in the path", numbers, n)
+			}
+		}
+	}
 }
 
 func TestParseErrors(t *testing.T) {
