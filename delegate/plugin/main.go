@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 )
 
 // OfProcess returns a Process with the environment and the standard streams of
@@ -27,6 +28,7 @@ func Version() string {
 // Main runs p with [Plugin.Run] and the [OfProcess] Process, and exits with status
 // 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
 // command; an ADD is then undone, also if it waits for somebody to read its result. If
+// the command has not ended after 10 seconds, Main exits: a [Step] hangs. If
 // nobody can read the result, writing it is an error: the process is not killed by
 // SIGPIPE. VERSION, which leaves nothing to undo, ends at these signals at once.
 //
@@ -39,7 +41,7 @@ func Version() string {
 func Main(p Plugin) {
 	ctx := context.Background()
 	if os.Getenv("CNI_COMMAND") != "VERSION" {
-		ctx = untilSignal(ctx)
+		ctx = untilSignal(ctx, stuckTimeout)
 	}
 	process := OfProcess()
 	process.alone = true
@@ -48,13 +50,21 @@ func Main(p Plugin) {
 	}
 }
 
+// stuckTimeout is longer than delegated plugins and undoing take to end after a signal.
+const stuckTimeout = 10 * time.Second
+
 // untilSignal returns a context that ends with ctx, or at the first signal that asks the
-// process to stop. The signals are caught until the process exits.
-func untilSignal(ctx context.Context) context.Context {
+// process to stop. The signals are caught until the process exits, which it does when limit
+// has passed: a step, which nobody else can kill, does not end.
+func untilSignal(ctx context.Context, limit time.Duration) context.Context {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, end := context.WithCancelCause(ctx)
-	go func() { end(fmt.Errorf("%s signal received", <-asked)) }()
+	go func() {
+		end(fmt.Errorf("%s signal received", <-asked))
+		time.Sleep(limit)
+		os.Exit(1)
+	}()
 	return ctx
 }

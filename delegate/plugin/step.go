@@ -34,7 +34,8 @@ import (
 //   - Check fails if what Add has done is not as it was.
 //   - Del removes what Add has done, or a part of it, and succeeds if there is nothing.
 //     There may be no prevResult, no network namespace, and no container any more.
-//   - GC removes what belongs to none of the attachments in [Call.Valid].
+//   - GC removes what belongs to the network, [Call.Name], and to none of its attachments
+//     in [Call.Valid].
 //   - Status fails if Add would. See [status.NotReady].
 //
 // A step runs in the process of the plugin. Another program that has the record, such as

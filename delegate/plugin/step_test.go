@@ -1,0 +1,393 @@
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A fence is what the step "rule" of a plugin works on: it outlives containers and
+// processes.
+type fence struct {
+	rules  map[string]string // what is fenced, by network, container and interface
+	log    []string          // all commands, those of delegates too
+	before func(c *plugin.Call) error
+}
+
+// fenced returns a node and a plugin with the step "rule" after the plugins of each network.
+func fenced(t *testing.T) (*node, *fence, plugin.Plugin) {
+	t.Helper()
+	n, f := newNode(t), &fence{rules: make(map[string]string)}
+	for typ, fake := range n.exec.Plugins {
+		n.exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			f.log = append(f.log, c.String())
+			return fake(ctx, c)
+		}
+	}
+	p := small()
+	p.Steps = map[string]plugin.Step{"rule": {
+		Add: f.do(func(c *plugin.Call, at string) error {
+			conf, err := plugin.Config[struct{ Allow string }](c)
+			if err != nil {
+				return err
+			}
+			f.rules[at] = conf.Allow
+			prev, err := c.PrevResult()
+			if err != nil {
+				return err
+			}
+			prev.DNS.Domain = "fenced"
+			return c.Print(prev)
+		}),
+		Check: f.do(func(_ *plugin.Call, at string) error {
+			if _, ok := f.rules[at]; !ok {
+				return types.NewError(101, "the rule is gone", "")
+			}
+			return nil
+		}),
+		Del: f.do(func(c *plugin.Call, at string) error {
+			delete(f.rules, at)
+			return nil
+		}),
+		GC: f.do(func(c *plugin.Call, _ string) error {
+			valid, err := c.Valid()
+			keep := make(map[string]bool)
+			for _, a := range valid {
+				keep[c.Name+" "+a.ContainerID+" "+a.IfName] = true
+			}
+			maps.DeleteFunc(f.rules, func(at, _ string) bool { return strings.HasPrefix(at, c.Name+" ") && !keep[at] })
+			return err
+		}),
+		Status: f.do(func(*plugin.Call, string) error { return nil }),
+	}}
+	networks := p.Networks
+	p.Networks = func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
+		nets, err := networks(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return c.Append(nets, "rule", map[string]any{"allow": "10.0.0.0/8"})
+	}
+	return n, f, p
+}
+
+func (f *fence) do(command func(c *plugin.Call, at string) error) func(context.Context, *plugin.Call) error {
+	return func(_ context.Context, c *plugin.Call) error {
+		f.log = append(f.log, strings.TrimRight(fmt.Sprintf("%s rule %s", c.Command, c.IfName), " "))
+		if f.before != nil {
+			if err := f.before(c); err != nil {
+				return err
+			}
+		}
+		return command(c, c.Name+" "+c.ContainerID+" "+c.IfName)
+	}
+}
+
+// logged returns what has run since the last call.
+func (f *fence) logged() string {
+	defer func() { f.log = nil }()
+	return strings.Join(f.log, ", ")
+}
+
+// A step runs where it stands in each network, for every command, in the process. It is
+// in the record, with its configuration, and DEL hands it the result.
+func TestStepIsAPartOfTheChain(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	nodetest.OK(t, n.do(t, p, "ADD", two))
+	nodetest.Equal(t, "ADD", f.logged(), "ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1")
+	nodetest.Equal(t, "rules", f.rules, map[string]string{"n c1 eth0": "10.0.0.0/8", "m c1 net1": "10.0.0.0/8"})
+	if !strings.Contains(n.out.String(), `"domain":"fenced"`) {
+		t.Errorf("printed %s", n.out.String())
+	}
+	nodetest.OK(t, n.do(t, p, "CHECK", two))
+	nodetest.Equal(t, "CHECK", f.logged(), "CHECK bridge eth0, CHECK rule eth0, CHECK macvlan net1, CHECK rule net1")
+	nodetest.OK(t, n.do(t, p, "STATUS", two))
+	nodetest.Equal(t, "STATUS", f.logged(), "STATUS bridge, STATUS rule, STATUS macvlan, STATUS rule")
+	f.rules["n c2 eth0"] = "" // of a container that is gone
+	nodetest.OK(t, n.do(t, p, "GC", two+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+	nodetest.Equal(t, "rules after GC", len(f.rules), 2)
+	delete(f.rules, "n c1 eth0")
+	nodetest.Fails(t, n.do(t, p, "CHECK", two), 101, `plugin "small/rule"`, "the rule is gone")
+	f.log = nil
+	f.before = func(c *plugin.Call) error {
+		prev, err := c.PrevResult()
+		if err != nil || prev == nil || prev.DNS.Domain != "fenced" {
+			t.Errorf("DEL with %v, %v", prev, err)
+		}
+		return nil
+	}
+	nodetest.OK(t, n.do(t, p, "DEL", `,"delegates":5`)) // from the record alone
+	nodetest.Equal(t, "DEL", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
+	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+	nodetest.Equal(t, "alive", n.exec.Live(), nil)
+}
+
+// A step stands where its author puts it: before the delegates, there is no prevResult.
+// What it does not print it passes on.
+func TestStepBeforeTheDelegates(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	p.Steps = map[string]plugin.Step{"first": {Add: func(_ context.Context, c *plugin.Call) error {
+		prev, err := c.PrevResult()
+		if prev != nil || err != nil {
+			t.Errorf("before the delegates: %v, %v", prev, err)
+		}
+		return err
+	}}, "last": {}}
+	p.Networks = func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+		conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
+		if err != nil {
+			return nil, err
+		}
+		first, err := c.Step("first", nil)
+		if err != nil {
+			return nil, err
+		}
+		net, err := conf.Delegates[0].WithPlugins(append([]netconf.Plugin{first}, conf.Delegates[0].Plugins()...)...)
+		if err != nil {
+			return nil, err
+		}
+		return c.Append([]netconf.Network{net}, "last", struct{}{})
+	}
+	n.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/absent"}}})
+	nodetest.OK(t, n.do(t, p, "ADD", two))
+	if !strings.Contains(n.out.String(), `"sandbox":"/absent"`) {
+		t.Errorf("printed %s", n.out.String())
+	}
+	nodetest.OK(t, n.do(t, p, "CHECK", two))
+	nodetest.OK(t, n.do(t, p, "DEL", two))
+	nodetest.Equal(t, "log", f.logged(), "")
+	if _, err := (&plugin.Call{}).Step("x", 5); err == nil {
+		t.Error("a step with a number for its configuration")
+	}
+}
+
+// A step that fails in any way is undone with everything before it, last first.
+func TestStepThatFailsIsUndone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		fail  func() error
+		code  uint
+		words string
+	}{
+		"with a code":    {func() error { return types.NewError(102, "no room for secret-value", "") }, 102, "no room"},
+		"without a code": {func() error { return errors.New("no room in 10.0.0.0/8") }, 999, "no room in 10.0.0.0/8"},
+		"by a panic":     {func() error { panic("index out of range") }, 999, `panic in step "rule": index out of range`},
+		"by a nil pointer": {func() error {
+			var p *plugin.Call
+			return errors.New(p.Name)
+		}, 999, `panic in step "rule": runtime error`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, f, p := fenced(t)
+			f.before = func(c *plugin.Call) error {
+				if c.Command != "ADD" || c.IfName != "net1" {
+					return nil
+				}
+				f.rules["m c1 net1"] = "half"
+				return tt.fail()
+			}
+			nodetest.Fails(t, n.do(t, p, "ADD", two), tt.code, `network "m"`, `plugin "small/rule"`, tt.words)
+			nodetest.Equal(t, "log", f.logged(), "ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1, DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
+			nodetest.Equal(t, "rules", f.rules, map[string]string{})
+		})
+	}
+}
+
+// What a process that died in a step has left is removed by the next DEL, and by the next
+// ADD.
+func TestStepOfAProcessThatDied(t *testing.T) {
+	t.Parallel()
+	for _, next := range []delegate.Command{"DEL", "ADD"} {
+		n, f, p := fenced(t)
+		f.before = func(c *plugin.Call) error {
+			f.rules[c.Name+" c1 "+c.IfName] = "half"
+			if c.IfName == "net1" {
+				runtime.Goexit() // it leaves what a killed process leaves
+			}
+			return nil
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			t.Errorf("it did not die, but returned %v", n.do(t, p, "ADD", two))
+		}()
+		<-ended
+		f.before = nil
+		f.log = nil
+		nodetest.OK(t, n.do(t, p, next, two))
+		want := "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0"
+		if next == "ADD" {
+			want += ", ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1"
+		}
+		nodetest.Equal(t, "log", f.logged(), want)
+		nodetest.OK(t, n.do(t, p, "DEL", two))
+		nodetest.Equal(t, "rules", f.rules, map[string]string{})
+	}
+}
+
+// A network that names a step which the plugin does not have, or the plugin itself, is
+// refused before anything runs; so is a step with the name of another plugin.
+func TestStepsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ delegate, words string }{
+		"unknown":           {`{"type":"small","step":"other"}`, `no step "other"`},
+		"unknown, Type":     {`{"type":"stable","step":"other"}`, `no step "other"`},
+		"itself":            {`{"type":"small"}`, "must not delegate to itself"},
+		"itself, Type":      {`{"type":"stable"}`, "must not delegate to itself"},
+		"the step's name":   {`{"type":"rule"}`, `"rule" is a step of this plugin and the type of another`},
+		"itself in a chain": {`{"name":"x","plugins":[{"type":"macvlan"},{"type":"small","step":""}]}`, "must not delegate to itself"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, f, p := fenced(t)
+			p.Type = "stable"
+			for _, command := range []delegate.Command{"ADD", "STATUS"} {
+				err := n.do(t, p, command, `,"delegates":[{"type":"bridge"},`+tt.delegate+`]`)
+				if nodetest.Says(t, err, tt.words); command == "ADD" {
+					nodetest.Code(t, err, 7)
+					nodetest.Equal(t, "ran", f.logged(), "")
+				}
+			}
+			if files, _ := os.ReadDir(filepath.Join(n.dir, "state")); len(files) > 1 { // the lock's
+				t.Errorf("there are %v", files)
+			}
+		})
+	}
+}
+
+// A record of another version of the plugin may have a step that this one does not know.
+func TestRecordedStepThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	nodetest.OK(t, n.do(t, p, "ADD", two))
+	steps := p.Steps
+	p.Steps = nil
+	nodetest.Fails(t, n.do(t, p, "DEL", two), 7, `plugin "small/rule"`, `the plugin has no step "rule"`)
+	nodetest.Equal(t, "alive", n.exec.Live(), nil)
+	p.Steps = steps
+	nodetest.OK(t, n.do(t, p, "DEL", two))
+	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+}
+
+// The executable with the configuration of a step executes the step, and nothing else: no
+// Prepare, no record.
+func TestExecutableExecutesAStepAlone(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	p.Prepare = func(*plugin.Call) error { return errors.New("prepared") }
+	run := func(command, step, keys string) (string, error) {
+		var out bytes.Buffer
+		err := p.Run(t.Context(), plugin.Process{
+			Exec: n.exec, Stdout: &out,
+			Env: []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/opt/cni/bin"},
+			Stdin: strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","type":"small","step":%q,"allow":"any","stateDir":%q%s}`,
+				step, filepath.Join(n.dir, "state"), keys)),
+		})
+		return strings.TrimSpace(out.String()), err
+	}
+	const prev = `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`
+	out, err := run("ADD", "rule", prev)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "result", out, `{"cniVersion":"1.1.0","dns":{"domain":"fenced"},"ips":[{"address":"10.0.0.2/24"}]}`)
+	nodetest.Equal(t, "rules", f.rules, map[string]string{"blue c1 eth0": "any"})
+	for _, command := range []string{"CHECK", "DEL", "DEL"} {
+		out, err := run(command, "rule", prev)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "result", out, "")
+	}
+	nodetest.Equal(t, "log", f.logged(), "ADD rule eth0, CHECK rule eth0, DEL rule eth0, DEL rule eth0")
+	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+	for _, command := range []string{"ADD", "CHECK", "DEL"} { // never a success that did nothing
+		out, err := run(command, "other", prev)
+		nodetest.Fails(t, err, 7, `no step "other"`)
+		if !strings.Contains(out, `"code":7`) {
+			t.Errorf("%s printed %s", command, out)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(n.dir, "state")); err == nil {
+		t.Error("there is a directory of records")
+	}
+}
+
+// Another program that has the record runs the executable of the plugin for its step, without
+// the network namespace.
+func TestAnotherProgramRemovesAStep(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	nodetest.OK(t, n.do(t, p, "ADD", two))
+	f.log = nil
+	own := &delegatetest.Exec{}
+	n.exec.Plugins["small"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		out := delegatetest.RunPlugin(ctx, delegatetest.Program(p.Execute), own, c)
+		return out.Stdout, out.Err()
+	}
+	m := n.process().NewManager(filepath.Join(n.dir, "state"), "tool", []string{"/opt/cni/bin"})
+	nodetest.OK(t, m.Del(t.Context(), scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}, lifecycle.Removal{}))
+	nodetest.Equal(t, "log", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
+	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+}
+
+// A program that takes an attachment over does not have the steps of the plugin, whose
+// executable may go: they are undone once it has the rest.
+func TestReleaseUndoesSteps(t *testing.T) {
+	t.Parallel()
+	n, f, p := fenced(t)
+	nodetest.OK(t, n.do(t, p, "ADD", `,"delegates":[{"type":"bridge"}]`))
+	f.log = nil
+	c, err := p.Call(n.process(), "DEL", skel.CmdArgs{StdinData: fmt.Appendf(nil, `{"name":"n","type":"small","stateDir":%q}`, filepath.Join(n.dir, "state"))})
+	nodetest.OK(t, err)
+	nodetest.OK(t, c.Manager.Release(t.Context(), scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}, func(_ context.Context, r lifecycle.Record) error {
+		var types []string
+		for _, p := range r.Attached[0].Network.Plugins() {
+			types = append(types, p.Type())
+		}
+		nodetest.Equal(t, "kept", types, []string{"bridge"})
+		nodetest.Equal(t, "rules", len(f.rules), 1)
+		return nil
+	}))
+	nodetest.Equal(t, "log", f.logged(), "DEL rule eth0")
+	nodetest.Equal(t, "alive", len(n.exec.Live()), 1)
+}
+
+// The plugin with a step conforms.
+func TestPluginWithAStepConforms(t *testing.T) {
+	t.Parallel()
+	p := small()
+	p.Steps = map[string]plugin.Step{"rule": {}}
+	networks := p.Networks
+	p.Networks = func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
+		nets, err := networks(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return c.Append(nets, "rule", nil)
+	}
+	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"m"}]}`, filepath.Join(dir, "state"))
+		},
+		Delegates: []string{"bridge", "macvlan"},
+	})
+}
