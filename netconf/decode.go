@@ -8,6 +8,8 @@ import (
 	"math"
 	"reflect"
 	"strings"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // Decode parses data, the configuration that a plugin reads from stdin, into a T
@@ -29,6 +31,28 @@ func Decode[T any](data []byte) (T, error) {
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
 		return zero, inNetwork(splitObject(data).nameForErrors(), locate(data, new(T), err))
+	}
+	return v, nil
+}
+
+// DecodeLenient is [Decode] for DEL, which must work even if somebody has broken the
+// configuration after the ADD. It ignores keys given twice, and leaves out each key of
+// data whose value does not fit T, a struct or a map. It fails, with [ErrDecode], only if
+// data is not a JSON object.
+func DecodeLenient[T any](data []byte) (T, error) {
+	var zero, v T
+	if jsonKind(data) != "an object" || !json.Valid(data) {
+		return zero, checkObject(data) // says why
+	}
+	if json.Unmarshal(data, &v) == nil {
+		return v, nil
+	}
+	v = zero
+	for key, value := range rawjson.Members(data) {
+		one := object{key: value}.marshal()
+		if json.Unmarshal(one, new(T)) == nil {
+			_ = json.Unmarshal(one, &v)
+		}
 	}
 	return v, nil
 }

@@ -42,9 +42,7 @@ type Call struct {
 	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. If
 	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
-
-	keys map[string]json.RawMessage // of the configuration
-	own  string                     // the plugin's type in records and steps
+	own     string // the plugin's type in records and steps
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.

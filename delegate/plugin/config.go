@@ -1,45 +1,31 @@
 package plugin
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
-	"iter"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/netconf"
 )
 
 // Config decodes the configuration of c into a T. For ADD and STATUS it is as
 // strict as [netconf.Decode]. DEL, CHECK and GC must work even if somebody has
-// broken the configuration after the ADD. For them Config ignores a key given twice,
-// and leaves out each key whose value does not fit T: it fails only if the
-// configuration is not a JSON object. Every error is a [*netconf.Error].
+// broken the configuration after the ADD, so for them it is as lenient as
+// [netconf.DecodeLenient]. Every error is a [*netconf.Error].
 //
 // A key without which a command would look for its records in another place must
 // not be left out: read it with [Call.Value].
 func Config[T any](c *Call) (T, error) {
-	v, err := netconf.Decode[T](c.StdinData)
-	if err == nil || c.strict() {
-		return v, err
+	if c.strict() {
+		return netconf.Decode[T](c.StdinData)
 	}
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(c.StdinData, &keys) != nil || keys == nil {
-		return v, err
-	}
-	for key, value := range members(c.StdinData) {
-		text, _ := json.Marshal(map[string]json.RawMessage{key: value}) // cannot fail: it was decoded
-		if json.Unmarshal(text, new(T)) == nil {
-			_ = json.Unmarshal(text, &v)
-		}
-	}
-	return v, nil
+	return netconf.DecodeLenient[T](c.StdinData)
 }
 
 // strict reports whether mistakes in any key make c fail.
@@ -116,9 +102,9 @@ func CheckStateDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// decode reads the configuration: all keys, and those that every plugin has.
+// decode checks the configuration, and reads the keys that every plugin has.
 func (c *Call) decode() (err error) {
-	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
+	if _, err = Config[map[string]json.RawMessage](c); err != nil {
 		return err
 	}
 	err = c.Value("name", &c.Name)
@@ -137,45 +123,13 @@ func (c *Call) decode() (err error) {
 // Value is strict for every command. DEL, CHECK and GC must use it only for keys
 // that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
-	var matches []string
-	for key := range c.keys {
-		if strings.EqualFold(key, name) {
-			matches = append(matches, key)
+	for key, raw := range rawjson.Members(c.StdinData) {
+		if !strings.EqualFold(key, name) {
+			continue
 		}
-	}
-	values := make([]json.RawMessage, 0, 1)
-	switch len(matches) {
-	case 0:
-	case 1:
-		values = append(values, c.keys[matches[0]])
-	default:
-		for key, raw := range members(c.StdinData) {
-			if slices.Contains(matches, key) {
-				values = append(values, raw)
-			}
-		}
-	}
-	for _, raw := range values {
 		if err := json.Unmarshal(raw, value); err != nil {
 			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
 		}
 	}
 	return nil
-}
-
-// members yields the keys and values of object, which has been decoded before, in
-// their order.
-func members(object []byte) iter.Seq2[string, json.RawMessage] {
-	return func(yield func(string, json.RawMessage) bool) {
-		in := json.NewDecoder(bytes.NewReader(object))
-		_, _ = in.Token() // the brace
-		for in.More() {
-			var value json.RawMessage
-			token, _ := in.Token()
-			_ = in.Decode(&value)
-			if key, ok := token.(string); !ok || !yield(key, value) {
-				return
-			}
-		}
-	}
 }

@@ -1,9 +1,10 @@
-// Package rawjson writes JSON whose strings are as their authors wrote them.
+// Package rawjson reads and writes JSON whose strings are as their authors wrote them.
 package rawjson
 
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 )
 
 // Marshal is [json.Marshal] without its escapes of <, > and & for HTML.
@@ -15,4 +16,23 @@ func Marshal(v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+// Members yields the keys and values of object in their order, also those of a key given
+// twice. It yields nothing if object is not a JSON object.
+func Members(object []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		in := json.NewDecoder(bytes.NewReader(object))
+		if brace, _ := in.Token(); brace != json.Delim('{') || !json.Valid(object) {
+			return
+		}
+		for in.More() {
+			var value json.RawMessage
+			key, _ := in.Token()
+			_ = in.Decode(&value) // cannot fail: object is valid
+			if !yield(key.(string), value) {
+				return
+			}
+		}
+	}
 }
