@@ -52,6 +52,23 @@ func ExampleParse() {
 	// blue plugins[1].type 7
 }
 
+func ExampleList() {
+	bridge, err := netconf.NewPlugin(map[string]any{"type": "bridge", "ipam": map[string]any{"type": "dhcp"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tuning, err := netconf.NewPlugin(json.RawMessage(`{"type": "tuning", "mtu": 9000}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	n, err := netconf.List("blue", "1.1.0", bridge, tuning)
+	data, _ := n.MarshalJSON()
+	fmt.Println(string(data), err)
+	// Output: {"cniVersion":"1.1.0","name":"blue","plugins":[{"ipam":{"type":"dhcp"},"type":"bridge"},{"mtu":9000,"type":"tuning"}]} <nil>
+}
+
 // One broken file does not hide a good one, and is named when there is none.
 func ExampleLoad() {
 	dir := fstest.MapFS{ // in life: os.DirFS("/etc/cni/net.d")

@@ -95,7 +95,7 @@ func LoadChain(fsys fs.FS, name string) (Network, error) {
 	if len(plugins) == 0 {
 		return Network{}, &Error{Kind: ErrNotFound, Network: name}
 	}
-	return newNetwork(object{"name": encodeString(name)}, plugins)
+	return List(name, "", plugins...)
 }
 
 // readNetwork reads a file at the top of fsys, and reports whether it has the form of a

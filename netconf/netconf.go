@@ -28,9 +28,8 @@ import (
 //
 // It is immutable: a method that changes something returns a new Network, and what
 // methods return is a copy. Goroutines may share it. The zero Network has no
-// plugins and marshals as null. [Network.WithPlugins] makes a list of it;
-// [Network.Edit], [Network.EditPlugins] and [Network.Request] reject it with
-// [ErrInvalid].
+// plugins and marshals as null. [Network.Edit], [Network.EditPlugins],
+// [Network.WithPlugins] and [Network.Request] reject it with [ErrInvalid].
 type Network struct {
 	keys    object   // list-level keys without "plugins"; nil only in the zero Network
 	plugins []Plugin // each with a type, except perhaps that of Single
@@ -142,6 +141,24 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 		return nil, &Error{Kind: ErrInvalid, Key: "plugins", Err: errors.New("no plugins in the list")}
 	}
 	return plugins, nil
+}
+
+// List returns the network of plugins, in the order of ADD. An empty name or cniVersion
+// is left out, to be filled in later, as with [Parse]. List fails with [ErrInvalid] if
+// name is not a CNI network name, there are no plugins, or one has no type. See
+// [NewPlugin].
+func List(name, cniVersion string, plugins ...Plugin) (Network, error) {
+	keys := object{}
+	for key, value := range map[string]string{"name": name, "cniVersion": cniVersion} {
+		if value != "" {
+			keys[key] = encodeString(value)
+		}
+	}
+	n, err := newNetwork(keys, nil)
+	if err != nil {
+		return Network{}, err
+	}
+	return n.WithPlugins(plugins...)
 }
 
 // Single returns the network that consists of p, with the name and version in p's
@@ -287,9 +304,6 @@ func (n Network) Edit(edits ...Edit) (Network, error) {
 // [ParsePlugin] would not accept. The key of the [*Error] names the plugin, as in
 // "plugins[1].ipam".
 func (n Network) EditPlugins(edits ...Edit) (Network, error) {
-	if n.IsZero() {
-		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
-	}
 	plugins := make([]Plugin, len(n.plugins))
 	for i, p := range n.plugins {
 		var err error
@@ -301,17 +315,20 @@ func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 }
 
 // WithPlugins returns a list with the network's own keys and the given plugins; n stays
-// unchanged. Of the zero Network it makes a list without keys, for [Network.Edit] to
-// complete. It fails with [ErrInvalid] without plugins, or if one has no type.
+// unchanged. It fails with [ErrInvalid] without plugins, or if one has no type.
+//
+// The own keys of a lone plugin configuration are its "name", "cniVersion" and
+// "cniVersions". Its plugin has these and all others, also in the list:
+//
+//	n, err = n.WithPlugins(append(n.Plugins(), p)...)
 func (n Network) WithPlugins(plugins ...Plugin) (Network, error) {
-	if n.invalid != nil {
+	switch {
+	case n.invalid != nil:
 		return Network{}, n.invalid
-	}
-	if len(plugins) == 0 {
+	case n.IsZero():
+		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
+	case len(plugins) == 0:
 		return Network{}, n.fail(ErrInvalid, "plugins", errors.New("no plugins in the list"))
-	}
-	if n.keys == nil {
-		n.keys = object{}
 	}
 	n.plugins = slices.Clone(plugins)
 	if err := n.requireTypes(); err != nil {

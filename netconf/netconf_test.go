@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
@@ -265,11 +266,7 @@ func TestEqual(t *testing.T) {
 func TestWithPlugins(t *testing.T) {
 	t.Parallel()
 	bridge, tuning := mustPlugin(t, `{"type":"bridge","mtu":1.50}`), mustPlugin(t, `{"type":"tuning"}`)
-	n, err := netconf.Network{}.WithPlugins(bridge)
-	if err == nil {
-		n, err = n.Edit(netconf.Set("name", "blue"), netconf.Set("cniVersion", "1.1.0"))
-	}
-	nodetest.OK(t, err)
+	n, err := netconf.List("blue", "1.1.0", bridge)
 	longer, err := n.WithPlugins(append(n.Plugins(), tuning)...)
 	nodetest.OK(t, err)
 	for want, n := range map[string]netconf.Network{
@@ -287,8 +284,97 @@ func TestWithPlugins(t *testing.T) {
 	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins[1].type"}.check(t, err)
 	_, err = netconf.Single(mustPlugin(t, `{"name":"../x","type":"a"}`)).WithPlugins(bridge)
 	wantError{kind: netconf.ErrInvalid, network: "../x", key: "name"}.check(t, err)
-	_, err = netconf.Network{}.WithPlugins(netconf.Plugin{})
-	wantError{kind: netconf.ErrInvalid, key: "plugins[0].type"}.check(t, err)
+	_, err = netconf.Network{}.WithPlugins(bridge)
+	wantError{kind: netconf.ErrInvalid, text: "zero Network"}.check(t, err)
+}
+
+func TestLonePluginBecomesAListWithoutLoss(t *testing.T) {
+	t.Parallel()
+	const keys = `"args":{"cni":{"ips":["10.0.0.1"]}},"capabilities":{"mac":true},"disableCheck":true,"mtu":1.50,` +
+		`"prevResult":{"cniVersion":"1.0.0"},"runtimeConfig":{"mac":"02:00:00:00:00:01"},"type":"a"`
+	for own, list := range map[string]string{
+		`"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"n"`: `"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"n"`,
+		`"CNIVersion":"1.0.0","Name":"n"`:                                 `"cniVersion":"1.0.0","name":"n"`,
+	} {
+		n, err := netconf.Parse([]byte("{" + own + "," + keys + "}"))
+		nodetest.OK(t, err)
+		longer, err := n.WithPlugins(append(n.Plugins(), mustPlugin(t, `{"type":"b"}`))...)
+		nodetest.OK(t, err)
+		want, err := netconf.Parse([]byte("{" + list + `,"plugins":[{` + own + "," + keys + `},{"type":"b"}]}`))
+		nodetest.OK(t, err)
+		nodetest.Equal(t, own, longer, want)
+		for _, r := range []netconf.Request{{}, {CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(`""`)}}} {
+			before, err := n.Request(0, r)
+			nodetest.OK(t, err)
+			after, err := longer.Request(0, r)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, own, string(after), string(before))
+		}
+	}
+}
+
+func TestNewPlugin(t *testing.T) {
+	t.Parallel()
+	type bridge struct {
+		Type string          `json:"type"`
+		Rate json.RawMessage `json:"rate,omitempty"`
+		Next *bridge         `json:"next,omitempty"`
+	}
+	for _, tt := range []struct {
+		name string
+		v    any
+		want string // the object, or
+		err  wantError
+	}{
+		{"map", map[string]any{"type": "a", "x": "<&>", "ipam": map[string]any{"type": "dhcp"}}, `{"ipam":{"type":"dhcp"},"type":"a","x":"<&>"}`, wantError{}},
+		{"struct", bridge{"a", json.RawMessage(" 1.50"), &bridge{Type: "b"}}, `{"next":{"type":"b"},"rate":1.50,"type":"a"}`, wantError{}},
+		{"raw", json.RawMessage(` {"type":"a", "x":1e400} `), `{"type":"a","x":1e400}`, wantError{}},
+		{"Plugin", mustPlugin(t, `{"type":"a"}`), `{"type":"a"}`, wantError{}},
+		{"no type", bridge{}, "", wantError{kind: netconf.ErrInvalid, key: "type", text: "missing"}},
+		{"type a number", map[string]int{"type": 7}, "", wantError{kind: netconf.ErrDecode, key: "type"}},
+		{"key twice", json.RawMessage(`{"type":"a","x":1,"x":2}`), "", wantError{kind: netconf.ErrDecode, key: "x"}},
+		{"deep", json.RawMessage(`{"type":"a","x":` + nested(bounds.Depth) + `}`), "", wantError{kind: netconf.ErrInvalid, text: "1000 levels"}},
+		{"no JSON", json.RawMessage(`{`), "", wantError{kind: netconf.ErrInvalid}},
+		{"no JSON form", func() {}, "", wantError{kind: netconf.ErrInvalid}},
+		{"nil", nil, "", wantError{kind: netconf.ErrDecode}},
+		{"zero Plugin", netconf.Plugin{}, "", wantError{kind: netconf.ErrDecode}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, err := netconf.NewPlugin(tt.v)
+			if tt.err.kind != nil {
+				tt.err.check(t, err)
+				nodetest.Equal(t, "with the error", p, netconf.Plugin{})
+				return
+			}
+			nodetest.OK(t, err)
+			data, _ := p.MarshalJSON()
+			nodetest.Equal(t, "plugin", string(data), tt.want)
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	a := mustPlugin(t, `{"type":"a"}`)
+	n, err := netconf.List("", "", a)
+	nodetest.OK(t, err)
+	data, _ := n.MarshalJSON()
+	nodetest.Equal(t, "to be completed", string(data), `{"plugins":[{"type":"a"}]}`)
+	for _, tt := range []struct {
+		name    string
+		plugins []netconf.Plugin
+		want    wantError
+	}{
+		{"../x", []netconf.Plugin{a}, wantError{network: "../x", key: "name"}},
+		{"n", nil, wantError{network: "n", key: "plugins"}},
+		{"n", []netconf.Plugin{a, {}}, wantError{network: "n", key: "plugins[1].type"}},
+	} {
+		n, err := netconf.List(tt.name, "1.1.0", tt.plugins...)
+		tt.want.kind = netconf.ErrInvalid
+		tt.want.check(t, err)
+		nodetest.Equal(t, "with the error", n, netconf.Network{})
+	}
 }
 
 // What encoding/json loses in a typed structure survives every

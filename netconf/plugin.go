@@ -6,6 +6,8 @@ import (
 	"math"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // A Plugin is one plugin configuration object (SPEC section 1, "Plugin
@@ -34,6 +36,24 @@ func ParsePlugin(data []byte) (Plugin, error) {
 		return Plugin{}, err
 	}
 	return parsePlugin(data)
+}
+
+// NewPlugin returns the plugin configuration that v marshals to. For example, v is a map,
+// a struct or a [json.RawMessage]. NewPlugin fails with [ErrInvalid] if v cannot be marshalled or has no
+// "type", and otherwise as [ParsePlugin] does.
+func NewPlugin(v any) (Plugin, error) {
+	raw, err := rawjson.Marshal(v)
+	if err != nil {
+		return Plugin{}, asError(err, ErrInvalid)
+	}
+	p, err := ParsePlugin(raw)
+	if err == nil && p.typ == "" {
+		err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+	}
+	if err != nil {
+		return Plugin{}, err
+	}
+	return p, nil
 }
 
 // parsePlugin is ParsePlugin without limits.
