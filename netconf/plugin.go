@@ -39,8 +39,8 @@ func ParsePlugin(data []byte) (Plugin, error) {
 }
 
 // NewPlugin returns the plugin configuration that v marshals to. For example, v is a map,
-// a struct or a [json.RawMessage]. NewPlugin fails with [ErrInvalid] if v cannot be marshalled or has no
-// "type", and otherwise as [ParsePlugin] does.
+// a struct or a [json.RawMessage]. NewPlugin fails with [ErrInvalid] if v cannot be
+// marshalled or has no "type", and otherwise as [ParsePlugin] does.
 func NewPlugin(v any) (Plugin, error) {
 	raw, err := rawjson.Marshal(v)
 	if err != nil {
