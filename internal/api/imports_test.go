@@ -53,7 +53,7 @@ var rules = map[string][]string{
 	"internal/testreport": nil,
 
 	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
-	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
+	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot", "internal/rawjson"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
