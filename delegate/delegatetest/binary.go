@@ -19,7 +19,8 @@ import (
 )
 
 // A Binary is an executable file for [Conform]. Its delegates are processes too:
-// copies of the test's own, in which [Main] plays the delegate.
+// copies of the program that calls Conform, which play the delegate and exit before
+// main or TestMain begins.
 type Binary struct {
 	Path string // of the executable
 
@@ -63,9 +64,6 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return host{}, err
-	}
-	if _, ok := delegateSocket(); ok {
-		return host{}, errors.New("this process is a delegate: TestMain must call delegatetest.Main")
 	}
 	bin := filepath.Join(dir, ".delegates") // unlikely to be used by Config.Stdin
 	if err := os.Mkdir(bin, 0o700); err != nil {

@@ -29,11 +29,6 @@ var programs = map[string]func(){
 }
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "forgetful" {
-		forgetfulMain()
-		os.Exit(0)
-	}
-	delegatetest.Main()
 	if program := programs[filepath.Base(os.Args[0])]; program != nil {
 		program()
 		os.Exit(0)
@@ -190,27 +185,11 @@ func TestBinaryWorksInALongDirectory(t *testing.T) { //nolint:paralleltest // se
 	delegatetest.Conform(t, binary(executable(t, "meta")), onlyChecks(t, "add", "del"))
 }
 
-// forgetfulMain is a TestMain that does not call Main.
-func forgetfulMain() {
-	r := newRecorder(context.Background())
-	delegatetest.Conform(r, binary("/absent"), metaConfig)
-	fmt.Println(*r.said)
-}
-
-// Without a call of Main the test binary would run its tests as a delegate.
-func TestATestThatForgetsMainEnds(t *testing.T) {
+func TestDelegateWhoseTestIsGoneEnds(t *testing.T) {
 	t.Parallel()
-	path := executable(t, "forgetful")
+	path := executable(t, "one")
 	nodetest.OK(t, os.WriteFile(filepath.Join(filepath.Dir(path), "delegatetest.sock"), nil, 0o600))
 	cmd := exec.CommandContext(t.Context(), path)
-	cmd.Env = binary(path).Env
-	out, err := cmd.Output()
-	if err != nil || !strings.Contains(string(out), "TestMain must call delegatetest.Main") {
-		t.Errorf("said %q: %v", out, err)
-	}
-	// A delegate whose test is gone ends too.
-	nodetest.OK(t, os.Rename(path, filepath.Join(filepath.Dir(path), "one")))
-	cmd = exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "one"))
 	cmd.Env = binary(path).Env
 	if out, err := cmd.Output(); err == nil || cmd.ProcessState.ExitCode() != 3 {
 		t.Errorf("said %q: %v", out, err)

@@ -10,19 +10,10 @@ import (
 	"syscall"
 )
 
-// Main must come first in the TestMain of a test that gives [Conform] a
-// [Binary]:
-//
-//	func TestMain(m *testing.M) {
-//		delegatetest.Main()
-//		os.Exit(m.Run())
-//	}
-//
-// In a process that a plugin has started as its delegate, Main plays the delegate
-// and does not return. In any other process it does nothing. A command that uses
-// [Findings] calls it first in main. It is the only function of this package that
-// touches the process.
-func Main() {
+// In a process that a plugin under test has started as its delegate, init plays the
+// delegate and exits. It asks the test, in which the fake runs, and so needs nothing
+// that is initialized later. In any other process init does nothing.
+func init() { //nolint:gochecknoinits // a delegate must not run the tests
 	socket, ok := delegateSocket()
 	if !ok {
 		return

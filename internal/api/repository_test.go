@@ -266,11 +266,6 @@ func run(t *testing.T, dir string, args ...string) {
 	}
 }
 
-func TestMain(m *testing.M) {
-	delegatetest.Main()
-	os.Exit(m.Run())
-}
-
 // The plugin of README.md is whole: in a module of its own it builds, and it does
 // what the CNI specification asks of a plugin that delegates.
 func TestPluginOfTheReadmeConforms(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/hosttest"
 )
 
@@ -24,7 +23,6 @@ const stepping = "stepping"
 var long = flag.Bool("long", false, "many more random kills, damages and steps")
 
 func TestMain(m *testing.M) {
-	delegatetest.Main()
 	os.Exit(hosttest.Host{Build: build}.Main(m))
 }
 

@@ -27,7 +27,6 @@ import (
 )
 
 func main() {
-	delegatetest.Main() // as a delegate of the plugin under test
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	status := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	stop()

@@ -19,11 +19,6 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-func TestMain(m *testing.M) {
-	delegatetest.Main()
-	os.Exit(m.Run())
-}
-
 func conform(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
