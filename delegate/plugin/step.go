@@ -13,7 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -57,18 +56,15 @@ type Step struct {
 func (c *Call) Step(name string, conf any) (netconf.Plugin, error) {
 	keys := make(map[string]json.RawMessage)
 	text, err := json.Marshal(conf)
-	if err == nil {
+	if err == nil && string(text) != "null" {
 		err = json.Unmarshal(text, &keys)
 	}
 	if err != nil {
 		return netconf.Plugin{}, c.Invalid("", fmt.Errorf("the configuration of step %q is not an object: %w", name, err))
 	}
-	if keys == nil { // conf is nil
-		keys = make(map[string]json.RawMessage)
-	}
 	keys["type"], _ = json.Marshal(c.own) // a string always marshals
 	keys["step"], _ = json.Marshal(name)
-	return newPlugin(keys)
+	return netconf.NewPlugin(keys)
 }
 
 // Append returns nets, each with the step called name after its plugins, as [Call.Step]
@@ -188,7 +184,7 @@ func (s *steps) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 }
 
 // errItself refuses a plugin that is in its own list, and would run itself forever.
-var errItself = fault.New(types.ErrInvalidNetworkConfig, "a plugin must not delegate to itself: remove it from the network's plugins")
+var errItself = types.NewError(types.ErrInvalidNetworkConfig, "a plugin must not delegate to itself: remove it from the network's plugins", "")
 
 // refuse returns the Refuse of p's Invoker. The types of p are own. The name of a step
 // must not be the type of another plugin, because errors would not tell which it is.
@@ -207,14 +203,6 @@ func (p Plugin) refuse(own []string) func(netconf.Plugin) error {
 		default:
 			return nil
 		}
-		return fault.New(types.ErrInvalidNetworkConfig, text)
+		return types.NewError(types.ErrInvalidNetworkConfig, text, "")
 	}
-}
-
-func newPlugin(keys any) (p netconf.Plugin, err error) {
-	text, err := json.Marshal(keys)
-	if err == nil {
-		err = p.UnmarshalJSON(text)
-	}
-	return p, err
 }
