@@ -42,6 +42,18 @@ func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outc
 	return o
 }
 
+// Plugin returns p as a fake plugin: it runs as in [RunPlugin], with the plugins of
+// exec as its delegates. That may be the [Exec] that the fake belongs to. If p prints
+// an error object, the fake's error is a [*types.Error] with the same code; otherwise
+// the error of a p that fails or panics has the end of its stderr.
+//
+// [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
+func (p Program) Plugin(exec invoke.Exec) Plugin {
+	return func(ctx context.Context, c Call) ([]byte, error) {
+		return RunPlugin(ctx, p, exec, c).printed()
+	}
+}
+
 // environ returns the environment of a plugin that is called with c.
 func (c Call) environ() []string {
 	fields := c.variables()
@@ -109,6 +121,14 @@ func (o Outcome) Err() error {
 	}
 	stderr := bytes.TrimSpace(o.Stderr)
 	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
+}
+
+// printed returns what running the plugin returns to its caller.
+func (o Outcome) printed() ([]byte, error) {
+	if err := o.Err(); err != nil {
+		return nil, err
+	}
+	return o.Stdout, nil
 }
 
 // clipped is how many bytes of an output errors quote.

@@ -338,11 +338,7 @@ func TestAnotherProgramRemovesAStep(t *testing.T) {
 	n, f, p := fenced(t)
 	nodetest.OK(t, n.do(t, p, "ADD", two))
 	f.log = nil
-	own := &delegatetest.Exec{}
-	n.exec.Plugins["small"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		out := delegatetest.RunPlugin(ctx, delegatetest.Program(p.Execute), own, c)
-		return out.Stdout, out.Err()
-	}
+	n.exec.Plugins["small"] = delegatetest.Program(p.Execute).Plugin(&delegatetest.Exec{})
 	m := n.process().NewManager(filepath.Join(n.dir, "state"), "tool", []string{"/opt/cni/bin"})
 	nodetest.OK(t, m.Del(t.Context(), scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}, lifecycle.Removal{}))
 	nodetest.Equal(t, "log", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
