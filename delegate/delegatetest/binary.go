@@ -124,12 +124,15 @@ func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err
 	return l, remove, nil
 }
 
-// run runs the executable as runtimes do.
 func (p Binary) run(ctx context.Context, c Call) Outcome {
+	return execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c)
+}
+
+// execute runs cmd as runtimes run a plugin, with env before the environment of c.
+func execute(ctx context.Context, cmd *exec.Cmd, env []string, c Call) Outcome {
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, p.Path)
 	cmd.WaitDelay = leftBehind
-	c.Env = slices.Concat([]string{raceEnv}, p.Env, c.Env)
+	c.Env = slices.Concat([]string{raceEnv}, env, c.Env)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr
 	err := cmd.Run()
 	o := Outcome{Status: -1, Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}

@@ -4,8 +4,9 @@
 //
 // An [Exec] runs fake plugins in memory instead of processes. It knows which
 // attachments are alive: a test that ends with [Exec.Live] empty has shown that
-// nothing leaked. Its plugins are functions, made by [Result] and wrapped by
-// faults such as [FailOn], [KillOn] and [HangOn].
+// nothing leaked. Its plugins are functions, wrapped by faults such as [FailOn],
+// [KillOn] and [HangOn]. [Result] makes one that gives a fixed answer, [Funcs] one
+// that is a Go plugin, and [Program.Plugin] one that is another meta-plugin.
 //
 // [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
 // if it were a process. [Conform] checks that a plugin does what the CNI

@@ -43,11 +43,8 @@ func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outc
 }
 
 // Plugin returns p as a fake plugin: it runs as in [RunPlugin], with the plugins of
-// exec as its delegates. That may be the [Exec] that the fake belongs to. If p prints
-// an error object, the fake's error is a [*types.Error] with the same code; otherwise
-// the error of a p that fails or panics has the end of its stderr.
-//
-// [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
+// exec as its delegates. exec may be the [Exec] that the fake belongs to. If p fails,
+// the fake's error is [Outcome.Err], with the code that p printed.
 func (p Program) Plugin(exec invoke.Exec) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
 		return RunPlugin(ctx, p, exec, c).printed()
@@ -108,7 +105,7 @@ func (o Outcome) Result() (types.Result, error) {
 
 // Err returns nil if the plugin exited with status 0. Otherwise it returns the
 // [*types.Error] that the plugin printed or, if it printed none, an error with
-// its status and the end of its stderr.
+// its status and the end of its stderr, or the panic there.
 //
 // [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
 func (o Outcome) Err() error {
@@ -120,6 +117,9 @@ func (o Outcome) Err() error {
 		return said
 	}
 	stderr := bytes.TrimSpace(o.Stderr)
+	if i := bytes.Index(stderr, []byte("panic: ")); i >= 0 {
+		stderr = clip(stderr[i:])
+	}
 	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
 }
 
