@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 )
 
 // Listen returns the unix socket that a service manager has opened for this process,
 // as systemd does for a socket unit, or else listens on the unix socket at the path
-// socket. env is the environment of the process, as "key=value": with LISTEN_PID and
-// LISTEN_FDS a service manager tells of its socket. More than one socket is an error,
-// and so is one that is not a listening unix stream socket.
+// socket. A path that is not absolute is an error in both cases. env is the environment
+// of the process, as "key=value": with LISTEN_PID and LISTEN_FDS a service manager tells
+// of its socket. More than one socket is an error, and so is one that is not a listening
+// unix stream socket.
 //
 // Only one listener has a socket: while another one has it, in this or in another
 // process, Listen waits until that one hands it over, closes it or dies, or until ctx
@@ -35,6 +37,9 @@ import (
 //
 // On systems other than Linux it returns [errors.ErrUnsupported].
 func Listen(ctx context.Context, env []string, socket string) (net.Listener, error) {
+	if !filepath.IsAbs(socket) {
+		return nil, fmt.Errorf("listen on %q: not an absolute path", socket)
+	}
 	passed, err := activated(ctx, env)
 	if passed != nil || err != nil {
 		return passed, err

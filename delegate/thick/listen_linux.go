@@ -26,9 +26,6 @@ type listener struct {
 }
 
 func listen(ctx context.Context, socket string) (net.Listener, error) {
-	if socket == "" || socket[0] == '@' {
-		return nil, errors.New("not a path")
-	}
 	if most := len(unix.RawSockaddrUnix{}.Path) - len("~") - 1; len(socket) > most {
 		return nil, fmt.Errorf("the path has %d bytes, but at most %d are possible", len(socket), most)
 	}

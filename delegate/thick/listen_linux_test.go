@@ -178,8 +178,9 @@ func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 	for path, want := range map[string]string{
 		fits + "x":                           "has 107 bytes, but at most 106 are",
 		dir + "/" + strings.Repeat("x", 300): "bytes, but at most 106 are",
-		"":                                   "not a path",
-		"@abstract":                          "not a path",
+		"":                                   "not an absolute path",
+		"s":                                  "not an absolute path",
+		"@abstract":                          "not an absolute path",
 	} {
 		if l, err := Listen(t.Context(), nil, path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", path, l, err)

@@ -12,11 +12,8 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
-
-const defaultQueueDir = "/var/lib/cni/multinet.queue"
 
 // config has the shim's keys of the configuration. The daemon reads the others.
 type config struct {
@@ -57,11 +54,11 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if err := errors.Join(c.Value("daemonSocketDir", &conf.DaemonSocketDir), c.Value("delQueueDir", &conf.DelQueueDir)); err != nil {
 		return nil, err
 	}
-	dir := cmp.Or(conf.DaemonSocketDir, wire.DefaultDir)
+	dir := cmp.Or(conf.DaemonSocketDir, multinet.DefaultSocketDir)
 	if !filepath.IsAbs(dir) {
 		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
-	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout}
+	client := &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Env: c.Env, Stdout: c.Stdout}
 	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
 		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
 	}
@@ -79,7 +76,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 			}
 			client.QueueWait = cmp.Or(wait, -1) // 0 means the default
 		}
-		if client.Queue, err = plugin.CheckStateDir(cmp.Or(conf.DelQueueDir, defaultQueueDir)); err != nil {
+		if client.Queue, err = plugin.CheckStateDir(cmp.Or(conf.DelQueueDir, multinet.DefaultQueueDir)); err != nil {
 			return nil, c.Invalid("delQueueDir", err)
 		}
 	case "exec":

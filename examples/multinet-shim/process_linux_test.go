@@ -44,7 +44,7 @@ type daemon struct {
 func newDaemon(t *testing.T, answer func(wire.Request) (int, string)) *daemon {
 	t.Helper()
 	d := &daemon{dir: socketDir(t), answer: answer}
-	l, err := net.Listen("unix", filepath.Join(d.dir, wire.SocketName))
+	l, err := net.Listen("unix", filepath.Join(d.dir, multinet.SocketName))
 	nodetest.OK(t, err)
 	s := &http.Server{Handler: d}
 	go s.Serve(l)

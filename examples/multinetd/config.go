@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
@@ -18,8 +17,7 @@ import (
 )
 
 const (
-	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // that of Multus
-	defaultQueueDir = "/var/lib/cni/multinet.queue"
+	defaultFile = "/etc/cni/net.d/multus.d/daemon-config.json" // that of Multus
 
 	// webhookCommand is the first argument of the program that makes it an admission webhook.
 	webhookCommand = "webhook"
@@ -139,7 +137,7 @@ func (c *config) forRequests() map[string]any {
 // newConfig returns the defaults.
 func newConfig() *config {
 	return &config{
-		SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig(),
+		SocketDir: multinet.DefaultSocketDir, QueueDir: multinet.DefaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig(),
 		given: make(map[string]string), override: make(map[string]json.RawMessage),
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -460,7 +461,7 @@ func startService(t *testing.T, keys string) *process {
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	s := &process{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
+	s := &process{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Stdout: io.Discard}}
 	s.run(t)
 	self, err := os.Executable()
 	nodetest.OK(t, err)

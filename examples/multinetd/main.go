@@ -28,8 +28,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
 )
@@ -96,7 +96,7 @@ func installShim(self func() (string, error), dir string) error {
 // listen returns the socket that the service manager has opened. If there is none,
 // it opens one in socketDir, once the previous daemon has released it.
 func (d *service) listen(ctx context.Context, environ []string) (net.Listener, error) {
-	return thick.Listen(ctx, environ, filepath.Join(d.conf.SocketDir, wire.SocketName))
+	return thick.Listen(ctx, environ, filepath.Join(d.conf.SocketDir, multinet.SocketName))
 }
 
 // notifyTimeout is how long a service manager may be too busy to read.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -65,11 +64,11 @@ func (c *config) makeTemplate() error {
 	if p.CacheDir != "" {
 		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(p.CacheDir)))
 	}
-	edits = append(edits, c.follows("daemonSocketDir", "socketDir", c.SocketDir, wire.DefaultDir))
+	edits = append(edits, c.follows("daemonSocketDir", "socketDir", c.SocketDir, multinet.DefaultSocketDir))
 	if c.QueueDir == "" {
 		edits = append(edits, withoutQueue)
 	} else {
-		edits = append(edits, c.follows("delQueueDir", "queueDir", c.QueueDir, defaultQueueDir))
+		edits = append(edits, c.follows("delQueueDir", "queueDir", c.QueueDir, multinet.DefaultQueueDir))
 	}
 	template, err := netconf.ParsePlugin([]byte(cmp.Or(string(p.Network), "{}")))
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -71,7 +71,7 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	flags.SetOutput(io.Discard)
 	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
 	text(file, "config", "configuration `file`; the default "+defaultFile+" may be missing")
-	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+wire.SocketName)
+	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+multinet.SocketName)
 	text(&c.ChrootDir, "root", "root `directory` of the node, which has the plugins and network namespaces")
 	text(&c.QueueDir, "queue-dir", "`directory` in which shims queue DELs; empty means no queue")
 	text(&c.MetricsAddress, "metrics-address", "`address` for metrics and probes over TCP, in addition to the socket")

@@ -12,7 +12,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
@@ -34,7 +33,7 @@ func (c *config) checkResidents() error {
 	if err := tidy(path{"relaySocket", &r.Socket}, path{"relayDir", &r.Dir}); err != nil {
 		return err
 	}
-	if r.Socket == filepath.Join(c.SocketDir, wire.SocketName) {
+	if r.Socket == filepath.Join(c.SocketDir, multinet.SocketName) {
 		return fmt.Errorf("relaySocket %q is the socket of the daemon itself", r.Socket)
 	}
 	for _, typ := range r.Types {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -71,7 +72,7 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	w.fake.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
 	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
 	w.client = &shim.Client{
-		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir, QueueWait: -1,
+		Socket: filepath.Join(conf.SocketDir, multinet.SocketName), Stdout: &w.printed, Queue: conf.QueueDir, QueueWait: -1,
 		Env: []string{"TRACEPARENT=00-1-2-01", "SECRET=hunter2hunter2", "CNI_PATH=/opt/other/bin"},
 	}
 	return w

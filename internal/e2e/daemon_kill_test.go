@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -349,7 +350,7 @@ func TestHandOverFailsNoCommand(t *testing.T) {
 	}
 	close(stop)
 	workers.Wait()
-	if names := removed(); slices.Contains(names, wire.SocketName) {
+	if names := removed(); slices.Contains(names, multinet.SocketName) {
 		t.Errorf("the socket has vanished: removed were %q", names)
 	}
 	n.noTrace()

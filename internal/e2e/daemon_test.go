@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -30,7 +31,7 @@ func (n *node) thick(version string, delegates ...object) object {
 }
 
 // socket is the path of the daemon's socket.
-func (n *node) socket() string { return n.file("d", wire.SocketName) }
+func (n *node) socket() string { return n.file("d", multinet.SocketName) }
 
 // A daemon is one multinetd process.
 type daemon struct {

@@ -112,27 +112,23 @@ func decoded(t *testing.T, data []byte) (v any) {
 	return v
 }
 
-// The socket is the Client's, or that of the configuration's directory. The
-// configuration of one more network does not choose it. Without a socket a command
-// fails: it is not sent to Multus.
-func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
+// Without the absolute path of a socket a command fails, and no DEL is queued: nothing is
+// sent to a daemon that the configuration names, such as Multus's.
+func TestSocketMustBeAbsolute(t *testing.T) {
 	t.Parallel()
-	tests := []struct{ set, config, path, want string }{
-		{"/a/b", `{"daemonSocketDir":"/c"}`, wire.PathCNI, "/a/b"},
-		{"", `{"daemonSocketDir":"/c/"}`, wire.PathCNI, "/c/multus.sock"},
-		{"", `{"daemonSocketDir":"/c/"}`, wire.PathAttach, ""},
-		{"", `{}`, wire.PathCNI, ""},
-		{"", `{"daemonSocketDir":3}`, wire.PathCNI, ""},
-	}
-	for _, tt := range tests {
-		c := &Client{Socket: tt.set}
-		if got := c.socket(tt.path, &skel.CmdArgs{StdinData: []byte(tt.config)}); got != tt.want {
-			t.Errorf("%+v: %s", tt, got)
+	for _, socket := range []string{"", "s", "./s", "@s"} {
+		c := &Client{Socket: socket, Stdout: new(strings.Builder), Queue: newQueue(t), QueueWait: -1}
+		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+			a := args()
+			a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"net","daemonSocketDir":"/run/multus"}`)
+			err := c.Execute(t.Context(), command, a)
+			if wantError(t, err, 7); err == nil || !strings.Contains(err.Error(), "not absolute") {
+				t.Errorf("%q: %v", socket, err)
+			}
 		}
-	}
-	zero := &Client{Stdout: new(strings.Builder), Queue: newQueue(t)}
-	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-		wantError(t, zero.Execute(t.Context(), command, args()), 7)
+		if all := queued(t, c.Queue); len(all) > 0 {
+			t.Errorf("queued %v", all)
+		}
 	}
 }
 

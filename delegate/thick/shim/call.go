@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -28,7 +29,6 @@ type call struct {
 	client  *Client
 	command string
 	args    *skel.CmdArgs
-	socket  string
 	path    string
 	request wire.Request
 
@@ -45,7 +45,6 @@ func (c *Client) call(command string, a *skel.CmdArgs, with *wire.Attributes) *c
 		client:  c,
 		command: command,
 		args:    a,
-		socket:  c.socket(path, a),
 		path:    path,
 		request: wire.Request{Env: c.environment(command, a), Config: a.StdinData, Attributes: with, APIVersion: wire.Version},
 	}
@@ -54,8 +53,8 @@ func (c *Client) call(command string, a *skel.CmdArgs, with *wire.Attributes) *c
 // do sends the command until the daemon has done or refused it, and returns its result:
 // none for a DEL that Away has done or that is queued.
 func (k *call) do(ctx context.Context) (types.Result, error) {
-	if k.socket == "" {
-		return nil, k.fail(errNoSocket)
+	if !filepath.IsAbs(k.client.Socket) {
+		return nil, k.fail(errSocketPath)
 	}
 	limit, once := k.client.timeout(), k.command == "STATUS"
 	if once {
@@ -125,7 +124,7 @@ func (k *call) leave(ctx context.Context, away error, wait func() bool) (left bo
 			k.request.Unrecorded = time.Now()
 		}
 	}
-	queued, err := queue.In(k.client.Queue).Put(ctx, k.request, func() bool { return !isAway(k.socket) })
+	queued, err := queue.In(k.client.Queue).Put(ctx, k.request, func() bool { return !isAway(k.client.Socket) })
 	if err != nil && k.undone != nil {
 		err = fmt.Errorf("%w; without the daemon: %w", err, k.undone)
 	}

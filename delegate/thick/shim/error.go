@@ -16,15 +16,15 @@ var (
 	// may have been done, or a part of it. Its CNI code is 11.
 	errLost = fault.New(types.ErrTryAgainLater, "the daemon went away before it answered")
 
-	errBusy      = fault.New(types.ErrTryAgainLater, "the daemon accepts no connection at the moment")
-	errSocket    = fault.New(types.ErrIOFailure, "the socket cannot be used")
-	errMalformed = fault.New(types.ErrDecodingFailure, "malformed HTTP response from the daemon")
-	errResult    = fault.New(types.ErrDecodingFailure, "no valid result in the daemon's answer")
-	errTooLarge  = fault.New(types.ErrDecodingFailure, "the request is too large")
-	errConfig    = fault.New(types.ErrDecodingFailure, "the configuration is not a JSON object")
-	errCommand   = fault.New(types.ErrInvalidEnvironmentVariables, "unknown command")
-	errNoSocket  = fault.New(types.ErrInvalidNetworkConfig, "the Client has no Socket, and the configuration no daemonSocketDir")
-	errNoStdout  = fault.New(types.ErrInternal, "the Client has no Stdout for the result")
+	errBusy       = fault.New(types.ErrTryAgainLater, "the daemon accepts no connection at the moment")
+	errSocket     = fault.New(types.ErrIOFailure, "the socket cannot be used")
+	errMalformed  = fault.New(types.ErrDecodingFailure, "malformed HTTP response from the daemon")
+	errResult     = fault.New(types.ErrDecodingFailure, "no valid result in the daemon's answer")
+	errTooLarge   = fault.New(types.ErrDecodingFailure, "the request is too large")
+	errConfig     = fault.New(types.ErrDecodingFailure, "the configuration is not a JSON object")
+	errCommand    = fault.New(types.ErrInvalidEnvironmentVariables, "unknown command")
+	errSocketPath = fault.New(types.ErrInvalidNetworkConfig, "the path of the daemon's socket is not absolute")
+	errNoStdout   = fault.New(types.ErrInternal, "the Client has no Stdout for the result")
 )
 
 // Codes of STATUS: no ADD can be served; and existing containers are affected too.
@@ -39,8 +39,8 @@ func (k *call) fail(err error) error {
 	if k.request.Env["CNI_CONTAINERID"] != "" {
 		what += " " + terse.ID(k.args.ContainerID) + " " + k.args.IfName
 	}
-	if k.socket != "" {
-		what += " over " + k.socket
+	if k.client.Socket != "" {
+		what += " over " + k.client.Socket
 	}
 	switch status.Code(err) {
 	case types.ErrTryAgainLater, types.ErrDecodingFailure, types.ErrIOFailure:

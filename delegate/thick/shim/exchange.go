@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/textproto"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,7 +62,7 @@ func isAway(socket string) bool {
 // Once the daemon is connected, the error is errLost, errMalformed, errTooLarge, or why ctx
 // ended.
 func (k *call) exchange(ctx context.Context) (r *response, err error) {
-	conn, err := dial(k.socket)
+	conn, err := dial(k.client.Socket)
 	if err != nil {
 		return nil, err
 	}
@@ -139,23 +138,6 @@ func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string 
 		env["CNI_NETNS_OVERRIDE"] = a.NetnsOverride
 	}
 	return env
-}
-
-// socket returns the path of the daemon's socket for a command, or "" if nothing says it.
-func (c *Client) socket(path string, a *skel.CmdArgs) string {
-	if c.Socket != "" {
-		return c.Socket
-	}
-	var conf struct {
-		Dir string `json:"daemonSocketDir"`
-	}
-	if path == wire.PathCNI { // otherwise the configuration is not the shim's
-		_ = json.Unmarshal(a.StdinData, &conf) // the daemon reports what is wrong with it
-	}
-	if conf.Dir == "" {
-		return ""
-	}
-	return filepath.Join(conf.Dir, wire.SocketName)
 }
 
 // message returns r as an HTTP/1.0 request. The response then comes without chunks, and its

@@ -29,9 +29,8 @@ import (
 // A Client sends commands to a daemon. It needs a Socket, and Stdout for an ADD.
 // Goroutines may share a Client as long as none writes to its fields.
 type Client struct {
-	// Socket is the path of the daemon's socket. Empty means multus.sock in the
-	// daemonSocketDir of the runtime's configuration. Without that key too, every
-	// command fails with code 7.
+	// Socket is the absolute path of the daemon's socket. With an empty or a
+	// relative path every command fails with code 7.
 	Socket string
 
 	// Env is the environment of the process, as "key=value". Only its CNI_
@@ -119,7 +118,7 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // quote nothing of the configuration. Their CNI code is
 //   - 11 if the command may succeed later,
 //   - 6 for a message that cannot be decoded,
-//   - 7 without a socket,
+//   - 7 without the absolute path of a socket,
 //   - 5 for an I/O failure,
 //   - 4 for an unknown command,
 //   - 1 for a result that the wanted version cannot express,

@@ -14,11 +14,8 @@ import (
 	"time"
 )
 
-// The default socket of a daemon, and the paths it serves.
+// The paths that a daemon serves.
 const (
-	DefaultDir = "/run/multus"
-	SocketName = "multus.sock"
-
 	PathCNI    = "/cni"      // POST: a command of the runtime
 	PathAttach = "/delegate" // POST: a command for one more network of a running container; GET: the list of attachments
 	PathHealth = "/healthz"  // whether the daemon runs

@@ -26,6 +26,14 @@ const DefaultConfDir = "/etc/cni/multinet/net.d"
 // runtimes.
 const DefaultCacheDir = "/var/lib/cni"
 
+// What multinetd and multinet-shim have in common. The socket has the names of Multus, whose
+// shim can talk to multinetd.
+const (
+	DefaultSocketDir = "/run/multus"
+	SocketName       = "multus.sock" // in the directory of the socket
+	DefaultQueueDir  = "/var/lib/cni/multinet.queue"
+)
+
 // DefaultMultusDir is where Multus keeps its state: the default of its cniDir.
 const DefaultMultusDir = "/var/lib/cni/multus"
 

@@ -31,7 +31,7 @@ import (
 // with what the API has.
 func (t *tool) status(flags *flag.FlagSet) runner {
 	compare := flags.Bool("diff", false, "compare with the annotation in the API, which the daemon is asked for")
-	socketDir := flags.String("socket-dir", wire.DefaultDir, "with --diff: `directory` of the daemon's socket")
+	socketDir := flags.String("socket-dir", multinet.DefaultSocketDir, "with --diff: `directory` of the daemon's socket")
 	return t.onRecords(flags, func(ctx context.Context, words []string) error {
 		if *compare {
 			return t.diff(ctx, words[0], *socketDir)
@@ -178,7 +178,7 @@ const daemonTimeout = 30 * time.Second
 // whose socket is in dir.
 func askDaemon(dir string, pod nad.Pod) (string, error) {
 	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
-	status, body, err := get(filepath.Join(dir, wire.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
+	status, body, err := get(filepath.Join(dir, multinet.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
 	if err != nil {
 		return "", err
 	}
