@@ -690,3 +690,27 @@ func TestLeftoverIsRemovedBesideTheOwnerOfWhatWasUndone(t *testing.T) {
 	n.del(eth0)
 	n.wantRecords("c1/net0 added")
 }
+
+// An interface of which an interrupted Attach has left something may be another attachment's by
+// now: a file system that loses writes has lost that it was released.
+func TestDelSparesAnInterfaceThatIsAnothersByNow(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.mustAdd(key("c1", "eth1"), Transaction{Plan: Plan(
+		attachment(nodetest.Network("blue", "bridge"), "c1", "eth1"), attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0"),
+	)})
+	nodetest.OK(t, n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
+		r, err := n.store().Get(eth0)
+		r.State = scratch.Deleting
+		r.Value.Delegates = append(r.Value.Delegates, entry{Network: nodetest.Network("green", "ipvlan"), IfName: "hot0", State: scratch.Planned})
+		return errors.Join(err, n.store().Note(l, r))
+	}))
+	n.Trace()
+	n.del(eth0)
+	n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+	n.wantRecords("c1/eth0 leftover", "c1/eth1 added")
+	n.del(key("c1", "eth1"))
+	n.del(eth0)
+	n.wantNothing()
+}

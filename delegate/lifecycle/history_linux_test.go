@@ -438,11 +438,18 @@ func (w *world) goesWrong(ctx context.Context, f mishap) error {
 	return fmt.Errorf("hung: %w", context.Cause(ctx))
 }
 
+// errDied means that an overtaking Del has died.
+var errDied = errors.New("died")
+
 // overtake is a Del that comes in while the operation runs, and ends it.
 func (w *world) overtake(ctx context.Context) error {
 	background, m, k := context.WithValue(w.Context(), quiet{}, true), w.Manager, w.op.key
 	passed := make(chan error, 1)
-	go func() { passed <- m.Del(background, k, Removal{}) }()
+	go func() {
+		err := errDied
+		defer func() { passed <- err }()
+		err = m.Del(background, k, Removal{})
+	}()
 	w.passed = passed
 	<-ctx.Done()
 	return errors.New("signal: killed")
@@ -552,7 +559,9 @@ func (w *world) do(o op) string {
 	<-ended
 	wrong := w.wrong
 	if w.passed != nil {
-		if delErr := <-w.passed; delErr != nil && len(w.gone) == 0 {
+		if delErr := <-w.passed; errors.Is(delErr, errDied) {
+			died = true
+		} else if delErr != nil && len(w.gone) == 0 {
 			wrong = append(wrong, fmt.Sprintf("the Del that overtakes: %v", delErr))
 		}
 	} else if !died {

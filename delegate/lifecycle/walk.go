@@ -175,8 +175,12 @@ func told(es []entry, of scratch.State) {
 // judge says what becomes of each attachment. All who remove something ask here.
 func (w *walk) judge(ctx context.Context) {
 	r := *w.r
+	unattached := func(e entry) bool { // its interface name may have been given away
+		state := e.state(r.State)
+		return state == scratch.Planned || state == scratch.Leftover
+	}
 	var used []string
-	if r.State == scratch.Leftover {
+	if slices.ContainsFunc(r.Value.Delegates, unattached) {
 		used = w.m.usedBeside(ctx, r.Key)
 	}
 	anew := w.m.anew(r)
@@ -187,7 +191,7 @@ func (w *walk) judge(ctx context.Context) {
 	for i, e := range r.Value.Delegates {
 		switch {
 		case w.which != nil && !w.which(e):
-		case slices.Contains(used, e.IfName) && !e.over():
+		case unattached(e) && slices.Contains(used, e.IfName) && !e.over():
 			w.verdicts[i] = occupied
 		case anew && e.Adopted:
 			w.verdicts[i] = foreign
