@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/status"
@@ -22,7 +21,6 @@ type config struct {
 	RuntimeConfig struct {
 		IPs []string `json:"ips"` // of this container, in place of addresses
 	} `json:"runtimeConfig"`
-	PrevResult map[string]any `json:"prevResult"`
 }
 
 // addresses is the plugin. It keeps no records: what gives an interface the
@@ -33,7 +31,7 @@ func addresses() plugin.Plugin {
 		About: "CNI plugin resident",
 		Add:   add, Check: check, Del: nothing, GC: nothing,
 		Status: func(_ context.Context, c *plugin.Call) error {
-			_, _, _, err := read(c)
+			_, _, err := read(c)
 			return status.NotReady(err)
 		},
 	}
@@ -41,26 +39,33 @@ func addresses() plugin.Plugin {
 
 // add prints prevResult with the addresses, or a result of these.
 func add(_ context.Context, call *plugin.Call) error {
-	c, r, ips, err := read(call)
+	c, ips, err := read(call)
 	if err != nil {
 		return err
 	}
+	r, err := call.PrevResult()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		r = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	}
 	r.IPs = append(r.IPs, ips...)
 	r.Routes = append(r.Routes, c.Routes...)
-	out, err := r.GetAsVersion(call.CNIVersion)
-	if err != nil {
-		return types.NewError(types.ErrIncompatibleCNIVersion, "resident: "+err.Error(), "")
-	}
-	return out.PrintTo(call.Stdout)
+	return call.Print(r)
 }
 
 // check requires the addresses in prevResult.
 func check(_ context.Context, call *plugin.Call) error {
-	c, r, ips, err := read(call)
+	_, ips, err := read(call)
 	if err != nil {
 		return err
 	}
-	if c.PrevResult == nil {
+	r, err := call.PrevResult()
+	if err != nil {
+		return err
+	}
+	if r == nil {
 		return invalid("CHECK without prevResult")
 	}
 	for _, want := range ips {
@@ -71,15 +76,13 @@ func check(_ context.Context, call *plugin.Call) error {
 	return nil
 }
 
-// read returns the configuration, the result that the addresses are added to, and the addresses.
-func read(call *plugin.Call) (c config, r *types100.Result, ips []*types100.IPConfig, err error) {
+// read returns the configuration and the addresses.
+func read(call *plugin.Call) (c config, ips []*types100.IPConfig, err error) {
 	if err := json.Unmarshal(call.StdinData, &c); err != nil {
-		return c, nil, nil, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
+		return c, nil, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
 	}
-	if ips, err = c.ips(); err == nil {
-		r, err = c.previous(call.CNIVersion)
-	}
-	return c, r, ips, err
+	ips, err = c.ips()
+	return c, ips, err
 }
 
 // ips are the addresses to give.
@@ -99,26 +102,6 @@ func (c *config) ips() (ips []*types100.IPConfig, err error) {
 		ips = append(ips, &types100.IPConfig{Address: net.IPNet{IP: ip, Mask: subnet.Mask}})
 	}
 	return ips, nil
-}
-
-// previous is the result that the addresses are added to.
-func (c *config) previous(version string) (*types100.Result, error) {
-	if c.PrevResult == nil {
-		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
-	}
-	data, err := json.Marshal(c.PrevResult)
-	var prev types.Result
-	if err == nil {
-		prev, err = create.Create(version, data)
-	}
-	var r *types100.Result
-	if err == nil {
-		r, err = types100.NewResultFromResult(prev)
-	}
-	if err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "resident: prevResult: "+err.Error(), "")
-	}
-	return r, nil
 }
 
 func invalid(format string, args ...any) error {

@@ -45,7 +45,7 @@ func TestPlugin(t *testing.T) {
 		"no prefix":       {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2"]}`, "", 7},
 		"not strings":     {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":[1]}`, "", 6},
 		"bad prevResult":  {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2/24"],"prevResult":{"ips":7}}`, "", 6},
-		"version too old": {"ADD", `{"cniVersion":"0.2.0","name":"x","addresses":["10.1.0.2/24","10.1.0.3/24"]}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24"},"dns":{}}`, 0},
+		"version too old": {"ADD", `{"cniVersion":"0.2.0","name":"x","addresses":["10.1.0.2/24","10.1.0.3/24"]}`, "", 1},
 		"there":           {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.2/24"],"prevResult":` + prev + `}`, "", 0},
 		"not there":       {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.3/24"],"prevResult":` + prev + `}`, "", 999},
 		"nothing":         {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.3/24"]}`, "", 7},

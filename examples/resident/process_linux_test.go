@@ -108,7 +108,7 @@ func TestSameEitherWay(t *testing.T) {
 			iv := way(t)
 			done, err := iv.Add(t.Context(), attachment(t, `["10.1.0.2/24"]`))
 			nodetest.OK(t, err)
-			want := "{\n    \"cniVersion\": \"1.1.0\",\n    \"ips\": [\n        {\n            \"address\": \"10.1.0.2/24\"\n        }\n    ]\n}"
+			const want = `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`
 			if d := cmp.Diff(want, strings.TrimSpace(string(done.Result))); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}

@@ -63,7 +63,11 @@ func view(r lifecycle.Record, results bool) recordView {
 	for i, a := range slices.Concat(r.Attached, r.Leftovers) {
 		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, State: string(scratch.Leftover), NetNS: a.NetNS, Plugins: []string{}, Origin: nad.ParseOrigin(a.Origin).JSON()}
 		for _, p := range a.Network.Plugins() {
-			av.Plugins = append(av.Plugins, p.Type())
+			name := p.Type()
+			if p.Step() != "" {
+				name += "/" + p.Step()
+			}
+			av.Plugins = append(av.Plugins, name)
 		}
 		if results {
 			av.Result = a.Result
