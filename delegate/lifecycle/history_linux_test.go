@@ -943,7 +943,7 @@ func (w *world) wrongCode(t answered) []string {
 	if len(w.lost) > 0 {
 		allowed = append(allowed, 5)
 	}
-	if t.verb == "add" || t.verb == "sweep" || t.verb == "gc" {
+	if slices.Contains([]string{"add", "detach", "sweep", "gc"}, t.verb) {
 		allowed = append(allowed, 999)
 	}
 	if code := status.Code(t.err); !slices.Contains(allowed, code) {
