@@ -68,6 +68,50 @@ func (c *Call) Valid() ([]types.GCAttachment, error) {
 	return conf.Valid, nil
 }
 
+// PodAnnotationsCapability is the capability with which a runtime passes on the annotations
+// of a pod. The configuration has to declare it:
+//
+//	"capabilities": {"io.kubernetes.cri.pod-annotations": true}
+const PodAnnotationsCapability = "io.kubernetes.cri.pod-annotations"
+
+// PodAnnotations returns the annotations of the pod with these names, as the runtime passes
+// them in runtimeConfig. An annotation that the pod does not have is not in the map. Nil
+// means that the runtime passes no annotations, so that it is not known which the pod has.
+//
+// containerd and CRI-O pass them with ADD, CHECK and DEL, as they were when the pod's
+// sandbox was created. GC and STATUS are about no pod and have none. podman passes none at
+// all. A DEL should not need them: it works from the record.
+//
+// PodAnnotations fails with [netconf.ErrDecode] if one of names is not a string. Others may
+// be of any type.
+func (c *Call) PodAnnotations(names ...string) (map[string]string, error) {
+	var args map[string]json.RawMessage
+	if err := c.Value("runtimeConfig", &args); err != nil || args[PodAnnotationsCapability] == nil {
+		return nil, err
+	}
+	fail := func(key, want string) error {
+		return &netconf.Error{
+			Kind: netconf.ErrDecode, Network: c.Name, Key: "runtimeConfig." + PodAnnotationsCapability + key, Err: errors.New(want),
+		}
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal(args[PodAnnotationsCapability], &all) != nil {
+		return nil, fail("", "not an object")
+	}
+	annotations := make(map[string]string)
+	for _, name := range names {
+		if all[name] == nil {
+			continue
+		}
+		var value string
+		if json.Unmarshal(all[name], &value) != nil {
+			return nil, fail("."+name, "not a string")
+		}
+		annotations[name] = value
+	}
+	return annotations, nil
+}
+
 // stateDir returns the directory of the records as a path of this process.
 func (p Plugin) stateDir(c *Call) (string, error) {
 	dir := p.StateDir

@@ -286,6 +286,42 @@ func TestValidAttachments(t *testing.T) {
 	}
 }
 
+// The annotations that are asked for must be strings, the others may be anything. Nil tells
+// a runtime that passes none from a pod that has none.
+func TestPodAnnotations(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		conf string
+		want map[string]string
+		code uint
+		says string
+	}{
+		{`{}`, nil, 0, ""},
+		{`{"runtimeConfig":null}`, nil, 0, ""},
+		{`{"runtimeConfig":{"mac":"x"}}`, nil, 0, ""},
+		{annotated(`null`), map[string]string{}, 0, ""},
+		{annotated(`{}`), map[string]string{}, 0, ""},
+		{annotated(`{"other":"x"}`), map[string]string{}, 0, ""},
+		{annotated(`{"a":"1","b":"","other":1e999}`), map[string]string{"a": "1", "b": ""}, 0, ""},
+		{annotated(`{"a":{}}`), nil, 6, "io.kubernetes.cri.pod-annotations.a"},
+		{annotated(`["a"]`), nil, 6, "not an object"},
+		{`{"runtimeConfig":5}`, nil, 6, "runtimeConfig"},
+	} {
+		c := &plugin.Call{Name: "net", CmdArgs: skel.CmdArgs{StdinData: []byte(tt.conf)}}
+		got, err := c.PodAnnotations("a", "b")
+		if status.Code(err) != tt.code || err != nil && (!errors.Is(err, netconf.ErrDecode) || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: code %d, want %d: %v", tt.conf, status.Code(err), tt.code, err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.conf, diff)
+		}
+	}
+}
+
+func annotated(annotations string) string {
+	return `{"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotations + `}}`
+}
+
 // DEL, CHECK and GC leave out keys that do not fit, and go on without them.
 func TestLenientConfig(t *testing.T) {
 	t.Parallel()

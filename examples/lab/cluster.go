@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/netconf"
 )
@@ -20,7 +21,6 @@ import (
 const (
 	uplink   = "uplink0"               // the host's network card
 	stateDir = "/var/lib/cni/multinet" // multinet's default
-	annotate = "io.kubernetes.cri.pod-annotations"
 	networks = "k8s.v1.cni.cncf.io/networks"
 )
 
@@ -96,6 +96,6 @@ func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
 		NetNS:          netns,
 		IfName:         "eth0",
 		Args:           fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s", id),
-		CapabilityArgs: map[string]json.RawMessage{annotate: annotations},
+		CapabilityArgs: map[string]json.RawMessage{plugin.PodAnnotationsCapability: annotations},
 	}, err
 }

@@ -2,11 +2,11 @@ package multinet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -100,10 +100,6 @@ func (c *config) claimed(ctx context.Context) ([]choice, error) {
 	return all, nil
 }
 
-// podAnnotations is the capability with which containerd and CRI-O pass on all
-// annotations of a pod.
-const podAnnotations = "io.kubernetes.cri.pod-annotations"
-
 // Selected returns what a pod with these annotations selects. It allows as many selections
 // as a configuration can allow.
 func Selected(annotations map[string]string) ([]netconf.Selection, error) {
@@ -122,16 +118,19 @@ func parseSelections(annotations map[string]string, most int) ([]netconf.Selecti
 // runtime passes is the whole truth, even if it is empty: it is the pod that the kubelet
 // starts. The cluster is asked where the runtime passes nothing.
 func (c *config) annotations(ctx context.Context) (map[string]string, error) {
-	passed, ok := c.RuntimeConfig[podAnnotations]
 	identified := c.inKubernetes() && c.pod.Name != ""
+	if c.Annotations != fromCluster || !identified {
+		passed, err := c.call.PodAnnotations(nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, nad.SourceAnnotation)
+		if err != nil || passed != nil {
+			return passed, err
+		}
+	}
 	switch {
-	case ok && (c.Annotations != fromCluster || !identified):
-		return c.passedAnnotations(passed)
 	case !identified:
 		return nil, nil //nolint:nilnil // there are no annotations
 	case c.Annotations == fromRuntime:
 		return nil, c.call.Invalid("annotations", fmt.Errorf(
-			`the container runtime passes none: add "capabilities":{%q:true} to the configuration, or use a runtime that knows it`, podAnnotations))
+			`the container runtime passes none: add "capabilities":{%q:true} to the configuration, or use a runtime that knows it`, plugin.PodAnnotationsCapability))
 	case c.cluster.Annotations != nil:
 		annotations, err := c.cluster.Annotations(ctx, c.pod)
 		if err != nil {
@@ -142,30 +141,4 @@ func (c *config) annotations(ctx context.Context) (map[string]string, error) {
 		return nil, c.call.Invalid("annotations", errors.New("only a daemon with access to the Kubernetes API can ask it"))
 	}
 	return nil, nil //nolint:nilnil // there are no annotations
-}
-
-// passedAnnotations decodes the annotations in the configuration. Others than those
-// that matter may have values of any type.
-func (c *config) passedAnnotations(passed json.RawMessage) (map[string]string, error) {
-	const key = "runtimeConfig." + podAnnotations
-	fail := func(key string, err error) error {
-		return &netconf.Error{Kind: netconf.ErrDecode, Network: c.call.Name, Key: key, Err: err}
-	}
-	var all map[string]json.RawMessage
-	if json.Unmarshal(passed, &all) != nil {
-		return nil, fail(key, errors.New("not an object"))
-	}
-	annotations := make(map[string]string)
-	for _, name := range []string{nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, nad.SourceAnnotation} {
-		raw, ok := all[name]
-		if !ok {
-			continue
-		}
-		var value string
-		if json.Unmarshal(raw, &value) != nil {
-			return nil, fail(key+"."+name, errors.New("not a string"))
-		}
-		annotations[name] = value
-	}
-	return annotations, nil
 }

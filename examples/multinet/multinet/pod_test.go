@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -249,7 +250,7 @@ func TestEqualSelectionsShareTheirDefinition(t *testing.T) {
 		}
 	}
 	for i, a := range recorded(t, h, "c1").Attached {
-		if _, has := a.CapabilityArgs[podAnnotations]; has != (i == 0) {
+		if _, has := a.CapabilityArgs[plugin.PodAnnotationsCapability]; has != (i == 0) {
 			t.Errorf("%s: annotations %t", a.IfName, has)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -72,7 +73,7 @@ func accept(f netconf.File) bool {
 // Annotations returns an edit that makes the runtime pass on the annotations of pods,
 // unless the template sets that capability itself.
 func Annotations() netconf.Edit {
-	return netconf.In("capabilities", netconf.Default("io.kubernetes.cri.pod-annotations", true))
+	return netconf.In("capabilities", netconf.Default(plugin.PodAnnotationsCapability, true))
 }
 
 // LogState logs the state of the published network.
