@@ -18,6 +18,9 @@
 // function receives a [Call], which has the command's arguments and the methods
 // that the standard commands use.
 //
+// Work that a plugin does itself, such as a firewall rule, is a [Step] in the list of a
+// network. It is recorded, undone and removed like what a delegated plugin does.
+//
 // [Main] runs a Plugin as an executable. Tests run the same value with
 // [Plugin.Run], daemons with [Plugin.Do], and resident plugins with package
 // delegate/resident. A Plugin takes nothing from the process it runs in: what it

@@ -39,7 +39,9 @@ import (
 //
 // A step runs in the process of the plugin. Another program that has the record, such as
 // "multinet gc", runs the plugin's executable, which executes nothing but the step. A
-// function must return soon after its ctx has ended: nobody can kill it.
+// function must return soon after its ctx has ended: nobody can kill it. Goroutines call it
+// for several containers at once in a daemon, and for several networks of one container if
+// the Invoker is Parallel.
 //
 // When [Main] runs the plugin, the programs that a step starts inherit the container's
 // lock. Should the process die, the next DEL waits for them or kills them. A daemon has
