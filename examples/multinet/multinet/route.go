@@ -20,37 +20,19 @@ const routeStep = "default-route"
 
 // A route is the configuration of the step.
 type route struct {
-	Via       []netip.Addr `json:"via,omitempty"`       // the gateways of the network
-	Elsewhere []netip.Addr `json:"elsewhere,omitempty"` // those of other networks: it has no default route of their family
+	Gateways []netip.Addr `json:"gateways"` // at most one of each family
+	Here     bool         `json:"here"`     // the routes lead through this network
 }
 
-// withRoutes appends the step to each of as, the attachments to choices, if a pod has selected
-// one with default-route. Of several for one family the last counts.
+// withRoutes appends the step to each of as, the attachments to choices, if the pod has
+// selected one with default-route. It cannot select two.
 func (c *config) withRoutes(choices []choice, as []delegate.Attachment) error {
-	routes := make([]route, len(choices))
-	for _, six := range []bool{false, true} {
-		of, last := -1, netip.Addr{}
-		for i, ch := range choices {
-			for _, gateway := range ch.selection.DefaultRoute {
-				if gateway = gateway.Unmap(); gateway.Is6() == six {
-					of, last = i, gateway
-				}
-			}
-		}
-		for i := range routes {
-			switch {
-			case of == i:
-				routes[i].Via = append(routes[i].Via, last)
-			case of >= 0:
-				routes[i].Elsewhere = append(routes[i].Elsewhere, last)
-			}
-		}
+	chosen := slices.IndexFunc(choices, func(ch choice) bool { return len(ch.selection.DefaultRoute) > 0 })
+	if chosen < 0 {
+		return nil
 	}
-	for i, r := range routes {
-		if r.Via == nil && r.Elsewhere == nil {
-			continue
-		}
-		nets, err := c.call.Append([]netconf.Network{as[i].Network}, routeStep, r)
+	for i, a := range as {
+		nets, err := c.call.Append([]netconf.Network{a.Network}, routeStep, route{choices[chosen].selection.DefaultRoute, i == chosen})
 		if err != nil {
 			return err
 		}
@@ -61,50 +43,50 @@ func (c *config) withRoutes(choices []choice, as []delegate.Attachment) error {
 
 // addRoute is the ADD of the step. It changes the result as it changes the routes.
 func addRoute(_ context.Context, c *plugin.Call) error {
-	r, result, err := readRoute(c)
-	if err != nil {
-		return err
+	var result json.RawMessage
+	err := c.Value("prevResult", &result)
+	if err == nil {
+		err = eachGateway(c, func(gateway netip.Addr, here bool) (err error) {
+			if here {
+				err = replaceDefaultRoutes(c.IfName, gateway)
+			} else {
+				err = removeOwnRoutes(c.IfName, gateway.Is6())
+			}
+			if err == nil {
+				result, err = revise(result, gateway, here)
+			}
+			return err
+		})
 	}
-	fail := func(gateway netip.Addr, err error) error {
-		return fmt.Errorf("default route via %s: %w", gateway, err)
+	if err == nil {
+		_, err = c.Stdout.Write(result)
 	}
-	for _, gateway := range r.Elsewhere {
-		if err := inNetNS(c, func() error { return removeOwnRoutes(c.IfName, gateway.Is6()) }); err != nil {
-			return fail(gateway, err)
-		}
-		if result, err = revise(result, gateway, false); err != nil {
-			return fail(gateway, err)
-		}
-	}
-	for _, gateway := range r.Via {
-		if err := inNetNS(c, func() error { return replaceDefaultRoutes(c.IfName, gateway) }); err != nil {
-			return fail(gateway, err)
-		}
-		if result, err = revise(result, gateway, true); err != nil {
-			return fail(gateway, err)
-		}
-	}
-	_, err = c.Stdout.Write(result)
 	return err
 }
 
 // checkRoute is the CHECK of the step.
 func checkRoute(_ context.Context, c *plugin.Call) error {
-	r, _, err := readRoute(c)
-	for _, gateway := range r.Via {
+	return eachGateway(c, func(gateway netip.Addr, here bool) error {
+		if !here {
+			return nil
+		}
+		return findRoute(c.IfName, gateway)
+	})
+}
+
+// eachGateway calls do in the network namespace of the container.
+func eachGateway(c *plugin.Call, do func(gateway netip.Addr, here bool) error) error {
+	r, err := plugin.Config[route](c)
+	for _, gateway := range r.Gateways {
 		if err != nil {
 			break
 		}
-		err = inNetNS(c, func() error { return findRoute(c.IfName, gateway) })
+		gateway = gateway.Unmap()
+		if err = inNetNS(c, func() error { return do(gateway, r.Here) }); err != nil {
+			err = fmt.Errorf("default route via %s: %w", gateway, err)
+		}
 	}
 	return err
-}
-
-func readRoute(c *plugin.Call) (r route, prevResult json.RawMessage, err error) {
-	if r, err = plugin.Config[route](c); err == nil {
-		err = c.Value("prevResult", &prevResult)
-	}
-	return r, prevResult, err
 }
 
 // revise returns a result without the default routes of gateway's family in the main table

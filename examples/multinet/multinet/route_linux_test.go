@@ -195,7 +195,7 @@ func TestDefaultRouteInRoot(t *testing.T) {
 	call := func(command delegate.Command, root plugin.Root) error {
 		return New(Cluster{}).Do(t.Context(), plugin.Process{Root: root, Stdout: &printed}, command, skel.CmdArgs{
 			ContainerID: "c1", IfName: "net1", Netns: fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), NetnsOverride: "1",
-			StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","via":["10.9.1.1"],"prevResult":{"cniVersion":"1.0.0"}}`),
+			StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","gateways":["10.9.1.1"],"here":true,"prevResult":{"cniVersion":"1.0.0"}}`),
 		})
 	}
 	if err := call(delegate.CommandAdd, ""); err == nil {
