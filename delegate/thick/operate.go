@@ -41,7 +41,7 @@ func (sv *service) decode(o *operation, m *wire.Request, header http.Header) err
 	if err := o.environment(m.Env); err != nil {
 		return err
 	}
-	if o.more() {
+	if o.step = !o.more() && m.Step() != ""; o.more() || o.step {
 		return o.configuration(m.Config, nil)
 	}
 	if sv.Queue != "" && (o.command == delegate.CommandAdd || o.command == delegate.CommandDel) {
@@ -74,7 +74,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 
 // inTurn runs op once it has the turn of its container and then a place among
 // those that run. In this order it takes no place while it waits for its
-// container. A DEL of the Queue has a place already.
+// container. A DEL of the Queue has a place already. A step waits for nobody: whoever is
+// in front may be waiting for the one who sends it.
 func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	l := sv.limiter(op)
 	if l != nil {
@@ -85,7 +86,7 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	}
 	waitCtx, cancel := context.WithTimeoutCause(ctx, waitTimeout, errLate)
 	defer cancel()
-	if op.ofContainer() {
+	if op.ofContainer() && !op.step {
 		turn := sv.containers.LineUp(op.args.ContainerID, op, func(earlier *operation) {
 			if op.supersedes(earlier) {
 				earlier.cancel(errSuperseded)
@@ -120,7 +121,7 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 // limiter returns the limiter for op.
 func (sv *service) limiter(op *operation) *limiter {
 	switch {
-	case op.Replayed:
+	case op.Replayed, op.step:
 		return nil
 	case removes(op.command):
 		return sv.del

@@ -532,6 +532,34 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 	})
 }
 
+// A step of a container does not wait for what the daemon does for that container, which may be
+// waiting for the lock of the program that asks. It cancels nothing, and has no Override.
+func TestStepWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := make(gate)
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }}
+		p := f.plugin()
+		p.Steps = map[string]plugin.Step{"rule": {Del: func(_ context.Context, c *plugin.Call) error {
+			f.Note("step " + c.ContainerID + " " + string(c.StdinData))
+			return nil
+		}}}
+		r := serve(t, limited(&Server{Plugin: p, Override: json.RawMessage(`{"x":1}`)}, 0))
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		const conf = `{"cniVersion":"1.1.0","name":"pods","type":"tenant","step":"rule"}`
+		step := request("DEL", "c1")
+		step.Config = []byte(conf)
+		r.do(step).wantOK(t)
+		step.Config = []byte(`{"cniVersion":"1.1.0","name":"pods","type":"tenant","step":"other"}`)
+		r.do(step).want(t, http.StatusInternalServerError, 7, `no step "other"`)
+		close(g)
+		add().wantOK(t)
+		nodetest.Equal(t, "ran", f.Taken(), []string{"ADD c1", "step c1 " + conf, "end ADD c1"})
+		r.idle()
+	})
+}
+
 // What a DEL comes too late for has succeeded, and is removed by it.
 func TestDelAfterTheAddSucceeded(t *testing.T) {
 	t.Parallel()

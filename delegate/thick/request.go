@@ -34,6 +34,7 @@ type operation struct {
 	patience int64     // of the client, in milliseconds; 0 or less if unknown
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
+	step     bool             // of a program that holds the lock of the container
 	trace    []string
 
 	// answer sends the answer to the client, or drops it if there is none. A success is

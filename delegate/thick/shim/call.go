@@ -64,6 +64,7 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 	defer cancel()
 	patience, cancel := context.WithTimeout(ctx, cmp.Or(k.client.Wait, 30*time.Second))
 	defer cancel()
+	ofRuntime := k.command == "DEL" && k.path == wire.PathCNI && k.request.Step() == ""
 	untilQueued, cancel := context.WithTimeout(ctx, cmp.Or(k.client.QueueWait, 2*time.Second))
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -71,7 +72,7 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 			return nil, k.fail(cause.Of(ctx))
 		}
 		r, err := k.exchange(ctx)
-		if errors.Is(err, errAway) && k.command == "DEL" && k.path == wire.PathCNI {
+		if errors.Is(err, errAway) && ofRuntime {
 			if left, err := k.leave(ctx, err, func() bool { return rest(untilQueued, pause, -1) }); left {
 				return nil, err
 			}

@@ -338,3 +338,22 @@ func fill(t *testing.T, socket string) {
 	}
 	nodetest.OK(t, os.Rename(hidden, socket))
 }
+
+// A DEL of a step is neither queued nor left to Away: the record that knows of the step would
+// be gone, and a queued DEL of the attachment would be taken for done.
+func TestDelOfAStepIsNotQueued(t *testing.T) {
+	t.Parallel()
+	dir := newQueue(t)
+	c := &Client{Socket: filepath.Join(nodetest.ShortDir(t), "s"), Queue: dir, Wait: -1, QueueWait: -1}
+	nodetest.OK(t, c.Execute(t.Context(), "DEL", args()))
+	c.Away = func(context.Context, *skel.CmdArgs) (bool, error) {
+		t.Error("Away was asked")
+		return true, nil
+	}
+	a := args()
+	a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"net","type":"tenant","step":"rule"}`)
+	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
+	if n := len(queued(t, dir)); n != 1 {
+		t.Errorf("queued %d", n)
+	}
+}

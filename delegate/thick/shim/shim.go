@@ -128,8 +128,8 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // attachment may exist in part, as with any plugin, and needs a DEL.
 //
 // If no daemon listens, it is away:
-//   - ADD, CHECK and GC wait for it, and a DEL of one more network does, because its
-//     caller is no runtime and can ask again;
+//   - ADD, CHECK and GC wait for it, and a DEL of one more network or of a step does,
+//     because its caller is no runtime and can ask again;
 //   - DEL is left to Away, or waits for QueueWait and is then queued. Then nil
 //     means that Away has done it, or that it survives a loss of power;
 //   - STATUS fails.

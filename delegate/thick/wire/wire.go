@@ -70,6 +70,17 @@ type Request struct {
 	Unrecorded time.Time `json:"unrecorded,omitzero"`
 }
 
+// Step returns the name of the step in Config, or "" if the request is none of a step. A
+// program that has the record of an attachment sends it, and holds the lock of the container:
+// see the type Step of package delegate/plugin.
+func (r Request) Step() string {
+	var conf struct {
+		Step string `json:"step"`
+	}
+	_ = json.Unmarshal(r.Config, &conf) // of another type it is another key
+	return conf.Step
+}
+
 // Attributes says what is asked of the interface of one more network.
 type Attributes struct {
 	IPs     []string                   `json:"ips,omitempty"`
