@@ -933,18 +933,15 @@ func (w *world) keepsCheck(t answered) bool {
 }
 
 // wrongCode wants the code of what has failed, 7 for what is refused, 5 for a damaged record,
-// and 11 for the end of the context and for a GC of containers without a record. It wants none
-// for a leftover that is kept because of another attachment's interface.
+// and 11 for the end of the context, for a GC of containers without a record, and for what is
+// kept because its interface is another attachment's by now.
 func (w *world) wrongCode(t answered) []string {
 	allowed := append(slices.Clone(w.codes), 0, 7)
-	if t.ended || t.verb == "gc" {
+	if t.ended || slices.Contains([]string{"add", "detach", "reconcile", "sweep", "gc"}, t.verb) {
 		allowed = append(allowed, 11)
 	}
 	if len(w.lost) > 0 {
 		allowed = append(allowed, 5)
-	}
-	if slices.Contains([]string{"add", "detach", "sweep", "gc"}, t.verb) {
-		allowed = append(allowed, 999)
 	}
 	if code := status.Code(t.err); !slices.Contains(allowed, code) {
 		return []string{fmt.Sprintf("the code is %d, want one of %d: %v", code, allowed, t.err)}

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -117,7 +120,7 @@ func (w *walk) run(ctx context.Context) error {
 	var errs []error
 	for i, v := range w.verdicts {
 		if v == occupied {
-			errs = append(errs, fmt.Errorf("the interface %s is another attachment's by now", w.r.Value.Delegates[i].IfName))
+			errs = append(errs, fault.New(types.ErrTryAgainLater, fmt.Sprintf("the interface %s is another attachment's by now", w.r.Value.Delegates[i].IfName)))
 		}
 	}
 	err := w.release(ctx)
