@@ -101,7 +101,8 @@ type Plugin struct {
 	// command, which uses Networks and the method of Call with the same name,
 	// such as [Call.Add]. The runtime receives the whole text of an error, and
 	// the CNI code that [status.Code] finds in it. A function must return soon
-	// after its ctx has ended.
+	// after its ctx has ended. What the plugin does itself in a container belongs
+	// in a [Step]: undo, GC and sweeps do not call Del.
 	Add, Check, Del, GC, Status func(ctx context.Context, c *Call) error
 }
 
