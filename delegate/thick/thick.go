@@ -60,7 +60,8 @@ import (
 type Server struct {
 	// Plugin executes the runtime's commands, with [plugin.Plugin.Do], on any
 	// number of goroutines at once. But only one operation of a container runs at
-	// a time. GC and STATUS belong to no container and run beside all others.
+	// a time. GC and STATUS belong to no container and run beside all others, and so
+	// does a step that another program asks for: it has locked the container.
 	//
 	// The server has checked the arguments as package skel does, except that the
 	// configuration may be empty, when the shim sent none.
@@ -109,8 +110,8 @@ type Server struct {
 
 	// Override is a JSON object whose keys replace those of the runtime's
 	// configuration. Keys are compared without regard to case, as encoding/json
-	// does. Override does not change the configurations of Attach. Nil replaces
-	// nothing. Serve writes it to the Queue, for shims that do a DEL themselves.
+	// does. Override does not change the configurations of Attach and of steps. Nil
+	// replaces nothing. Serve writes it to the Queue, for shims that do a DEL themselves.
 	Override json.RawMessage
 
 	// Queue is the directory in which shims leave DELs while the daemon is away,
