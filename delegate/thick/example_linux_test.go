@@ -14,10 +14,23 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/netconf"
 )
 
-// A plugin becomes a daemon. Package shim has the client; here the requests are
-// sent by hand.
+// The daemon of a plugin that attaches its delegates. The program of its shim has one line
+// too: shim.Main("/var/lib/mine/daemon.sock").
+func ExampleMain() { //nolint:testableexamples // it serves until a signal
+	thick.Main(plugin.Plugin{
+		StateDir: "/var/lib/cni/mine",
+		Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+			conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
+			return conf.Delegates, err
+		},
+	}, "/var/lib/mine/daemon.sock")
+}
+
+// A plugin becomes a daemon that has options. Package shim has the client; here the
+// requests are sent by hand.
 func Example() {
 	dir, err := os.MkdirTemp("", "x")
 	if err != nil {
@@ -27,7 +40,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	l, err := thick.Listen(ctx, os.Environ(), filepath.Join(dir, "multus.sock"))
+	l, err := thick.Listen(ctx, os.Environ(), filepath.Join(dir, "daemon.sock"))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -468,7 +468,7 @@ func TestRole(t *testing.T) {
 		t.Skip("plays a part in other tests")
 	}
 	play, found := map[string]func(t *testing.T, arg string){
-		"activated": playActivated, "listen": playListen,
+		"activated": playActivated, "listen": playListen, "daemon": playDaemon, "shim": playShim,
 	}[role]
 	if !found {
 		t.Fatal(role)

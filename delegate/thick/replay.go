@@ -216,8 +216,8 @@ type queuedDel struct {
 	err    error         // of the last attempt
 }
 
-// signal puts an element into c unless it has one.
-func signal(c chan<- struct{}) {
+// wakeUp puts an element into c unless it has one.
+func wakeUp(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -233,7 +233,7 @@ func (b *backlog) listed(names []string, odd, err error) (found []*queuedDel, ne
 	if b.unread = err; err == nil {
 		for name, d := range b.dels {
 			if !slices.Contains(names, name) {
-				signal(d.wanted) // it finds that its file has gone
+				wakeUp(d.wanted) // it finds that its file has gone
 			}
 		}
 	}
@@ -261,7 +261,7 @@ func (b *backlog) tried(d *queuedDel, err error) (news bool) {
 	defer b.mu.Unlock()
 	if err == nil {
 		delete(b.dels, d.name)
-		signal(b.wake) // a shim may have queued it again
+		wakeUp(b.wake) // a shim may have queued it again
 	}
 	news = isNews(d.err, err)
 	d.err = err
@@ -273,9 +273,9 @@ func (b *backlog) want(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if d := b.dels[name]; d != nil {
-		signal(d.wanted)
+		wakeUp(d.wanted)
 	}
-	signal(b.wake) // a shim may have queued it
+	wakeUp(b.wake) // a shim may have queued it
 }
 
 // failed returns why the queue could not be read the last time, or nil.

@@ -4,6 +4,9 @@
 // the daemon and prints the answer. The messages are those of Multus, see package
 // [github.com/metacni/metacni/delegate/thick/wire].
 //
+// [Main] is a whole daemon, and Main of package shim its shim. What they do not suit is
+// built from [Listen] and a [Server], as examples/multinetd is.
+//
 // A thin plugin ends with its command; a daemon goes on. A [Server] therefore
 //   - bounds each operation by a deadline: 110 seconds after the arrival of the request, 60
 //     for CHECK, 2 for STATUS, or less if the shim asks for less,

@@ -8,7 +8,6 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/status"
 )
 
 // logger returns a logger that writes to w as the configuration says.
@@ -24,24 +23,8 @@ func levelOf(err error) slog.Level {
 	return slog.LevelInfo
 }
 
-// logEvent logs a request in one line. A STATUS that succeeds is logged at level
-// debug, because runtimes send it all the time.
+// logEvent logs a request in one line, with the pod.
 func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
-	level := levelOf(e.Err)
-	if e.Err == nil && e.Command == "STATUS" {
-		level = slog.LevelDebug
-	}
 	pod := nad.PodOf(e.Args)
-	attrs := []slog.Attr{
-		slog.String("command", e.Command), slog.String("path", e.Path), slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
-		slog.String("network", e.Network), slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name),
-		slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status),
-	}
-	if e.Replayed {
-		attrs = append(attrs, slog.Bool("replayed", true))
-	}
-	if e.Err != nil {
-		attrs = append(attrs, slog.Uint64("code", uint64(status.Code(e.Err))), slog.String("error", e.Err.Error()), slog.Int("uid", e.UID))
-	}
-	log.LogAttrs(ctx, level, "request", attrs...)
+	e.Log(ctx, log, slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name))
 }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,9 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
@@ -258,16 +252,4 @@ func script(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	nodetest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 	return path
-}
-
-// Requests that are refused or have no attachment have a line too.
-func TestRefusedRequestsAreLogged(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&b, nil))
-	logEvent(context.WithoutCancel(t.Context()), log, thick.Event{UID: 1000, Status: 403, Err: errors.New("user 1000 may not connect"), Duration: time.Second})
-	logEvent(context.WithoutCancel(t.Context()), log, thick.Event{Command: "STATUS", Status: 503, Err: types.NewError(50, "draining", "")})
-	if got := b.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "uid=1000") || !strings.Contains(got, "code=50") {
-		t.Errorf("log:\n%s", got)
-	}
 }

@@ -17,16 +17,14 @@ import (
 	"github.com/metacni/metacni/delegate/thick/shim"
 )
 
-// A shim's main has a Client execute each command. Here everything is in one
-// process, and plain calls take the place of the runtime.
-//
-// The main must have the signal SIGPIPE notified, so that it can undo an ADD
-// whose result nobody reads:
-//
-//	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-//	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-//	defer stop()
-//	c := &shim.Client{Socket: "/run/mine/multus.sock", Env: os.Environ(), Stdout: os.Stdout, Queue: "/var/lib/cni/multinet.queue"}
+// The shim of a daemon that calls thick.Main with the same socket.
+func ExampleMain() { //nolint:testableexamples // it is a whole program
+	shim.Main("/var/lib/mine/daemon.sock")
+}
+
+// A shim that has options executes each command with a Client, in the functions of a
+// plugin.Plugin. Here everything is in one process, and plain calls take the place of the
+// runtime.
 func Example() {
 	dir, err := os.MkdirTemp("", "x")
 	if err != nil {
@@ -34,7 +32,7 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	socket, queue := filepath.Join(dir, "multus.sock"), filepath.Join(dir, "queue")
+	socket, queue := filepath.Join(dir, "daemon.sock"), filepath.Join(dir, "queue")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		fmt.Println(err)

@@ -26,7 +26,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Client sends commands to a daemon. It needs a Socket, and Stdout for an ADD.
+// A Client sends commands to a daemon; [Main] needs none. It needs a Socket, and Stdout for
+// an ADD.
 // Goroutines may share a Client as long as none writes to its fields.
 type Client struct {
 	// Socket is the absolute path of the daemon's socket. With an empty or a

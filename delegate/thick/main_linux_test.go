@@ -1,0 +1,146 @@
+package thick
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/shim"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// playDaemon is the whole program of a daemon.
+func playDaemon(_ *testing.T, socket string) {
+	Main(plugin.Plugin{
+		Add: func(_ context.Context, c *plugin.Call) error {
+			_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
+			return err
+		},
+		Del: func(context.Context, *plugin.Call) error { return nil },
+	}, socket)
+	os.Exit(0)
+}
+
+// playShim is the whole program of a shim.
+func playShim(_ *testing.T, socket string) {
+	shim.Main(socket)
+	os.Exit(0)
+}
+
+// runShim runs the shim, without CNI_COMMAND if command is empty.
+func runShim(t *testing.T, command, socket string) (stdout, stderr string, status int) {
+	t.Helper()
+	var errs bytes.Buffer
+	s := start(t, "shim", socket, func(c *exec.Cmd) {
+		c.Stderr = &errs
+		if command != "" {
+			c.Env = append(c.Env, "CNI_COMMAND="+command, "CNI_CONTAINERID=c1", "CNI_NETNS=/run/netns/c1", "CNI_IFNAME=eth0", "CNI_PATH=/opt/cni/bin")
+		}
+	})
+	_, _ = io.WriteString(s.in, `{"cniVersion":"1.1.0","name":"pods","type":"x"}`) // it may not be read
+	_ = s.in.Close()
+	out, err := io.ReadAll(s.out)
+	nodetest.OK(t, err)
+	_ = s.Wait() // its status is what counts
+	return string(out), errs.String(), s.ProcessState.ExitCode()
+}
+
+// startDaemon returns a daemon that listens, and its log.
+func startDaemon(t *testing.T, socket string) (*actor, *nodetest.Log) {
+	t.Helper()
+	log := new(nodetest.Log)
+	d := start(t, "daemon", socket, func(c *exec.Cmd) { c.Stderr = log })
+	nodetest.Until(t, "listening", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	}, log)
+	return d, log
+}
+
+// Two programs of one line each are a daemon and its shim. What the shim queues while there
+// is no daemon, the next one finds.
+func TestMainOfDaemonAndShim(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(nodetest.ShortDir(t), "run", "d.sock")
+	d, log := startDaemon(t, socket)
+	if out, stderr, status := runShim(t, "ADD", socket); status != 0 || !strings.Contains(out, `"name": "eth0"`) {
+		t.Errorf("ADD: status %d, %s, %s", status, out, stderr)
+	}
+	if out, _, status := runShim(t, "CHECK", socket); status != 1 || !strings.Contains(out, "the plugin has no CHECK") {
+		t.Errorf("CHECK: status %d, %s", status, out)
+	}
+	nodetest.OK(t, d.Process.Signal(syscall.SIGTERM))
+	if err := d.Wait(); err != nil || log.Count("msg=request command=ADD") != 1 || log.Count("level=WARN msg=request command=CHECK") != 1 {
+		t.Errorf("the daemon ends with %v: %s", err, log)
+	}
+
+	if out, _, status := runShim(t, "DEL", socket); status != 0 || out != "" {
+		t.Errorf("DEL without the daemon: status %d, %s", status, out)
+	}
+	queued := func() []string {
+		names, err := filepath.Glob(socket + ".queue/*.json")
+		nodetest.OK(t, err)
+		return names
+	}
+	nodetest.Equal(t, "queued", len(queued()), 1)
+	_, log = startDaemon(t, socket)
+	nodetest.Until(t, "the DEL is done", func() bool { return log.Count("replayed=true") == 1 }, log)
+	nodetest.Equal(t, "queued", queued(), nil)
+}
+
+// Without the absolute path of a socket neither program does anything. Somebody who runs the
+// shim by hand learns what it is.
+func TestMainSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, socket := range []string{"", "run/d.sock"} {
+		log := new(nodetest.Log)
+		d := start(t, "daemon", socket, func(c *exec.Cmd) { c.Stderr = log })
+		if err := d.Wait(); d.ProcessState.ExitCode() != 1 || log.Count("not an absolute path") != 1 {
+			t.Errorf("daemon at %q: %v, %s", socket, err, log)
+		}
+		if out, _, status := runShim(t, "DEL", socket); status != 1 || !strings.Contains(out, `"code":7`) || !strings.Contains(out, "not absolute") {
+			t.Errorf("shim of %q: status %d, %s", socket, status, out)
+		}
+	}
+	if out, stderr, status := runShim(t, "", "/run/d.sock"); status != 0 || out != "" || !strings.HasPrefix(stderr, "CNI shim of the daemon at /run/d.sock "+plugin.Version()) {
+		t.Errorf("by hand: status %d, %s, %s", status, out, stderr)
+	}
+}
+
+// Requests that are refused or have no attachment have a line too.
+func TestRefusedRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	for want, e := range map[string]Event{
+		"level=WARN msg=request duration=0s queued=0s status=403 code=999 error=no uid=1000\n": {UID: 1000, Status: 403, Err: errors.New("no")},
+		"level=WARN msg=request command=STATUS duration=0s queued=0s status=503 pod=p code=50 error=draining uid=0\n": {
+			Command: "STATUS", Status: 503, Err: types.NewError(50, "draining", ""),
+		},
+		"": {Command: "STATUS", Status: 200},
+	} {
+		var log nodetest.Log
+		pod := "p"
+		if e.Command == "" {
+			pod = ""
+		}
+		e.Log(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), slog.String("pod", pod))
+		if got := log.String(); !strings.HasSuffix(got, want) || (got == "") != (want == "") {
+			t.Errorf("log: %s, want %s", got, want)
+		}
+	}
+}
