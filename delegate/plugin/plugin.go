@@ -111,7 +111,8 @@ type Plugin struct {
 //
 // If the configuration has the key "step", Do executes that step alone and touches no
 // record: another program, which has the record, asks for it. It fails with CNI code 7
-// if the plugin has no such step.
+// if the plugin has no such step. A plugin that has neither Steps nor a StateDir, such as a
+// shim, executes it with its Add, Check, Del, GC or Status.
 //
 // Do adds IgnoreUnknown=1 to CNI_ARGS that name a Kubernetes pod. It refuses an
 // ADD with an interface name that the kernel would not accept (CNI code 4), and
@@ -127,6 +128,9 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	}
 	c, err := p.decoded(process, command, args)
 	step := c.step()
+	if p.Steps == nil && p.StateDir == "" {
+		step = ""
+	}
 	if step == "" {
 		err = p.manage(c, err)
 	}

@@ -29,7 +29,8 @@ func playDaemon(_ *testing.T, socket string) {
 			_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
 			return err
 		},
-		Del: func(context.Context, *plugin.Call) error { return nil },
+		Del:   func(context.Context, *plugin.Call) error { return nil },
+		Steps: map[string]plugin.Step{"rule": {Check: func(context.Context, *plugin.Call) error { return errors.New("the rule is gone") }}},
 	}, socket)
 	os.Exit(0)
 }
@@ -41,7 +42,8 @@ func playShim(_ *testing.T, socket string) {
 }
 
 // runShim runs the shim, without CNI_COMMAND if command is empty.
-func runShim(t *testing.T, command, socket string) (stdout, stderr string, status int) {
+// keys are more keys of the configuration.
+func runShim(t *testing.T, command, socket, keys string) (stdout, stderr string, status int) {
 	t.Helper()
 	var errs bytes.Buffer
 	s := start(t, "shim", socket, func(c *exec.Cmd) {
@@ -50,7 +52,7 @@ func runShim(t *testing.T, command, socket string) (stdout, stderr string, statu
 			c.Env = append(c.Env, "CNI_COMMAND="+command, "CNI_CONTAINERID=c1", "CNI_NETNS=/run/netns/c1", "CNI_IFNAME=eth0", "CNI_PATH=/opt/cni/bin")
 		}
 	})
-	_, _ = io.WriteString(s.in, `{"cniVersion":"1.1.0","name":"pods","type":"x"}`) // it may not be read
+	_, _ = io.WriteString(s.in, `{"cniVersion":"1.1.0","name":"pods","type":"x"`+keys+"}") // it may not be read
 	_ = s.in.Close()
 	out, err := io.ReadAll(s.out)
 	nodetest.OK(t, err)
@@ -79,18 +81,21 @@ func TestMainOfDaemonAndShim(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(nodetest.ShortDir(t), "run", "d.sock")
 	d, log := startDaemon(t, socket)
-	if out, stderr, status := runShim(t, "ADD", socket); status != 0 || !strings.Contains(out, `"name": "eth0"`) {
+	if out, stderr, status := runShim(t, "ADD", socket, ""); status != 0 || !strings.Contains(out, `"name": "eth0"`) {
 		t.Errorf("ADD: status %d, %s, %s", status, out, stderr)
 	}
-	if out, _, status := runShim(t, "CHECK", socket); status != 1 || !strings.Contains(out, "the plugin has no CHECK") {
+	if out, _, status := runShim(t, "CHECK", socket, ""); status != 1 || !strings.Contains(out, "the plugin has no CHECK") {
 		t.Errorf("CHECK: status %d, %s", status, out)
 	}
+	if out, _, status := runShim(t, "CHECK", socket, `,"step":"rule"`); status != 1 || !strings.Contains(out, "the rule is gone") {
+		t.Errorf("CHECK of a step: status %d, %s", status, out)
+	}
 	nodetest.OK(t, d.Process.Signal(syscall.SIGTERM))
-	if err := d.Wait(); err != nil || log.Count("msg=request command=ADD") != 1 || log.Count("level=WARN msg=request command=CHECK") != 1 {
+	if err := d.Wait(); err != nil || log.Count("msg=request command=ADD") != 1 || log.Count("level=WARN msg=request command=CHECK") != 2 {
 		t.Errorf("the daemon ends with %v: %s", err, log)
 	}
 
-	if out, _, status := runShim(t, "DEL", socket); status != 0 || out != "" {
+	if out, _, status := runShim(t, "DEL", socket, ""); status != 0 || out != "" {
 		t.Errorf("DEL without the daemon: status %d, %s", status, out)
 	}
 	queued := func() []string {
@@ -114,11 +119,11 @@ func TestMainSaysWhatIsWrong(t *testing.T) {
 		if err := d.Wait(); d.ProcessState.ExitCode() != 1 || log.Count("not an absolute path") != 1 {
 			t.Errorf("daemon at %q: %v, %s", socket, err, log)
 		}
-		if out, _, status := runShim(t, "DEL", socket); status != 1 || !strings.Contains(out, `"code":7`) || !strings.Contains(out, "not absolute") {
+		if out, _, status := runShim(t, "DEL", socket, ""); status != 1 || !strings.Contains(out, `"code":7`) || !strings.Contains(out, "not absolute") {
 			t.Errorf("shim of %q: status %d, %s", socket, status, out)
 		}
 	}
-	if out, stderr, status := runShim(t, "", "/run/d.sock"); status != 0 || out != "" || !strings.HasPrefix(stderr, "CNI shim of the daemon at /run/d.sock "+plugin.Version()) {
+	if out, stderr, status := runShim(t, "", "/run/d.sock", ""); status != 0 || out != "" || !strings.HasPrefix(stderr, "CNI shim of the daemon at /run/d.sock "+plugin.Version()) {
 		t.Errorf("by hand: status %d, %s, %s", status, out, stderr)
 	}
 }
