@@ -267,6 +267,7 @@ func TestWithPlugins(t *testing.T) {
 	t.Parallel()
 	bridge, tuning := mustPlugin(t, `{"type":"bridge","mtu":1.50}`), mustPlugin(t, `{"type":"tuning"}`)
 	n, err := netconf.List("blue", "1.1.0", bridge)
+	nodetest.OK(t, err)
 	longer, err := n.WithPlugins(append(n.Plugins(), tuning)...)
 	nodetest.OK(t, err)
 	for want, n := range map[string]netconf.Network{

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -125,36 +124,6 @@ func (n *node) printing(plugin, result string) {
 // dieOn ends the process, as it were, at the calls that begin so.
 func (n *node) dieOn(prefix string) {
 	n.On(prefix, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
-}
-
-// prev returns the name of the interface in what a call was given as
-// prevResult, which is that of the plugin that printed it.
-func prev(tb testing.TB, c delegatetest.Call) string {
-	tb.Helper()
-	var conf struct {
-		PrevResult *struct{ Interfaces []struct{ Name string } }
-	}
-	nodetest.OK(tb, json.Unmarshal(c.Stdin, &conf))
-	if conf.PrevResult == nil {
-		return ""
-	}
-	return conf.PrevResult.Interfaces[0].Name
-}
-
-// calls are the calls after the first ones, with the plugin whose result they
-// were given: "DEL tuning eth0 <bridge>".
-func (n *node) calls(after int) []string {
-	n.Helper()
-	var all []string
-	for _, c := range n.Exec.Calls()[after:] {
-		all = append(all, fmt.Sprintf("%s <%s>", c, prev(n.TB, c)))
-	}
-	return all
-}
-
-func (n *node) wantCalls(after int, want ...string) {
-	n.Helper()
-	nodetest.Equal(n.TB, "calls", n.calls(after), want)
 }
 
 // A record in which nothing can be noted does not keep the rest from going.

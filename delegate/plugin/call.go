@@ -43,6 +43,13 @@ type Call struct {
 	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
 	own     string // the plugin's type in records and steps
+	keys    []key  // of the configuration, in its order; Value reads them
+}
+
+// A key of a configuration, with its value.
+type key struct {
+	name  string
+	value json.RawMessage
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.

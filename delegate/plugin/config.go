@@ -167,11 +167,16 @@ func (c *Call) decode() (err error) {
 // Value is strict for every command. DEL, CHECK and GC must use it only for keys
 // that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
-	for key, raw := range rawjson.Members(c.StdinData) {
-		if !strings.EqualFold(key, name) {
+	if c.keys == nil {
+		for name, value := range rawjson.Members(c.StdinData) {
+			c.keys = append(c.keys, key{name, value})
+		}
+	}
+	for _, k := range c.keys {
+		if !strings.EqualFold(k.name, name) {
 			continue
 		}
-		if err := json.Unmarshal(raw, value); err != nil {
+		if err := json.Unmarshal(k.value, value); err != nil {
 			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // The daemon of a plugin that attaches its delegates. The program of its shim has one line
-// too: shim.Main("/var/lib/mine/daemon.sock").
+// too: shim.Main("/run/mine/daemon.sock").
 func ExampleMain() { //nolint:testableexamples // it serves until a signal
 	thick.Main(plugin.Plugin{
 		StateDir: "/var/lib/cni/mine",
@@ -26,7 +26,7 @@ func ExampleMain() { //nolint:testableexamples // it serves until a signal
 			conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
 			return conf.Delegates, err
 		},
-	}, "/var/lib/mine/daemon.sock")
+	}, "/run/mine/daemon.sock")
 }
 
 // A plugin becomes a daemon that has options. Package shim has the client; here the

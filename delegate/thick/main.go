@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/internal/queue"
 )
 
 // Main is the main function of a daemon: it serves p at the unix socket, an absolute path,
@@ -23,13 +22,12 @@ import (
 // executes calls Main of package [github.com/metacni/metacni/delegate/thick/shim] with the
 // same socket.
 //
-// Main listens with [Listen], so systemd may also pass the socket. DELs that come while the
-// daemon is away are queued in a directory beside the socket: its path with ".queue" added.
-// The next daemon does them. In /run they are lost at a reboot, in /var/lib they are not.
-// Main logs each request to stderr, where delegated plugins write too. Of the environment
-// delegated plugins get PATH only.
+// Main listens with [Listen], so systemd may also pass the socket. It logs each request to
+// stderr, where delegated plugins write too. Of the environment delegated plugins get PATH
+// only. There is no queue: a DEL while the daemon is away fails with code 11, and the runtime
+// asks again.
 //
-// To set options, use [Listen] and a [Server] in place of Main.
+// To set options, such as a Queue, use [Listen] and a [Server] in place of Main.
 func Main(p plugin.Plugin, socket string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -58,7 +56,6 @@ func run(ctx context.Context, p plugin.Plugin, socket string, env []string, stde
 		Process: func() plugin.Process {
 			return plugin.Process{Env: path, Stderr: stderr, UndoTimeout: undoTimeout}
 		},
-		Queue:    queue.Beside(socket),
 		Version:  plugin.Version(),
 		Logger:   log,
 		Observer: func(e Event) { e.Log(ctx, log) },

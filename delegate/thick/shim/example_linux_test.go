@@ -19,7 +19,7 @@ import (
 
 // The shim of a daemon that calls thick.Main with the same socket.
 func ExampleMain() { //nolint:testableexamples // it is a whole program
-	shim.Main("/var/lib/mine/daemon.sock")
+	shim.Main("/run/mine/daemon.sock")
 }
 
 // A shim that has options executes each command with a Client, in the functions of a

@@ -4,14 +4,13 @@ import (
 	"context"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/internal/queue"
 )
 
 // Main is the main function of a shim: it does one command as [plugin.Main] does, by
 // sending it to the daemon at the unix socket, an absolute path; see [Client.Execute]. The
 // daemon is a program that calls Main of package
-// [github.com/metacni/metacni/delegate/thick] with the same socket. While it is away, DELs
-// are queued in a directory beside the socket, where the next daemon finds them.
+// [github.com/metacni/metacni/delegate/thick] with the same socket. While it is away, a DEL
+// fails with code 11.
 //
 // Without CNI_COMMAND, Main prints what the program is and its version.
 //
@@ -22,7 +21,7 @@ func Main(socket string) { plugin.Main(forward(socket)) }
 // forward returns a plugin that sends each command to the daemon.
 func forward(socket string) plugin.Plugin {
 	do := func(ctx context.Context, c *plugin.Call) error {
-		client := &Client{Socket: socket, Env: c.Env, Stdout: c.Stdout, Queue: queue.Beside(socket)}
+		client := &Client{Socket: socket, Env: c.Env, Stdout: c.Stdout}
 		return client.Execute(ctx, string(c.Command), &c.CmdArgs)
 	}
 	return plugin.Plugin{About: "CNI shim of the daemon at " + socket, Add: do, Check: do, Del: do, GC: do, Status: do}

@@ -47,10 +47,6 @@ type Queue struct {
 // In returns the queue in the directory dir.
 func In(dir string) Queue { return Queue{dir: dir} }
 
-// Beside returns the directory of the queue of a daemon and a shim that share only the path
-// of a socket.
-func Beside(socket string) string { return socket + ".queue" }
-
 // Put writes r, unless there reports that a daemon is there. Call Put when connecting has
 // failed before. there must only connect, because Put holds the lock meanwhile, and the
 // daemon waits for it.
