@@ -44,11 +44,11 @@ func (c *Call) Print(r types.Result) error {
 
 // prevResult returns the result of the plugin before this one in its chain, in the
 // version of c. It returns nil if this plugin is the first, or if the version has no
-// chains: they came with 0.3.0.
+// chains: they came with 0.3.0. A step is in a chain whatever the version.
 func (c *Call) prevResult() (json.RawMessage, error) {
 	var keys map[string]json.RawMessage
 	err := c.Value("prevResult", &keys)
-	if chains, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); err != nil || keys == nil || !chains {
+	if chains, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); err != nil || keys == nil || !chains && c.step() == "" {
 		return nil, err
 	}
 	if keys["cniVersion"] == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -140,6 +142,28 @@ func TestStepIsAPartOfTheChain(t *testing.T) {
 	nodetest.Equal(t, "DEL", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
 	nodetest.Equal(t, "rules", f.rules, map[string]string{})
 	nodetest.Equal(t, "alive", n.exec.Live(), nil)
+}
+
+// A step gets the result of the delegate in a version of CNI too that has no chains.
+func TestStepGetsPrevResultInEveryVersion(t *testing.T) {
+	t.Parallel()
+	for _, v := range version.All.SupportedVersions() {
+		n, f, p := fenced(t)
+		n.version = v
+		_, subnet, _ := net.ParseCIDR("10.0.0.0/24")
+		n.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: *subnet}}})
+		f.before = func(c *plugin.Call) error {
+			prev, err := c.PrevResult()
+			if c.Command == "ADD" && (err != nil || prev == nil || len(prev.IPs) != 1) {
+				t.Errorf("%s: ADD with %v, %v", v, prev, err)
+			}
+			return nil
+		}
+		one := `,"delegates":[{"type":"bridge"}]`
+		nodetest.OK(t, n.do(t, p, "ADD", one))
+		nodetest.OK(t, n.do(t, p, "DEL", one))
+		nodetest.Equal(t, v, f.logged(), "ADD rule eth0, DEL rule eth0")
+	}
 }
 
 // A step stands where its author puts it: before the delegates, there is no prevResult.
