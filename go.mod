@@ -10,6 +10,7 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.46.0
+	sigs.k8s.io/knftables v0.0.21
 )
 
 require (

@@ -84,15 +84,19 @@ func TestExamplesConform(t *testing.T) {
 			[]string{"bridge", "ipvlan"},
 			nil,
 		},
+		"policy":   {"policy", `"cniDir":"DIR/state","deny":["192.0.2.0/24"],"delegate":{"type":"bridge"}`, []string{"bridge"}, nil, nil},
 		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.subnetEnv()
+			if name == "policy" {
+				n.program("nft")
+			}
 			if name == "multinetd" {
 				n.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
 			}
-			conform(t, delegatetest.Binary{Path: built(tt.program)}, delegatetest.Config{
+			conform(t, delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + n.path}}, delegatetest.Config{
 				Stdin: func(dir string) string {
 					return strings.NewReplacer("DIR", dir, "NODE", n.dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
 				},

@@ -46,7 +46,7 @@ func build(ctx context.Context, dir string) error {
 		packages []string
 	}{
 		{"../..", "", nil, []string{
-			"./examples/multinet", "./examples/flannel", "./examples/fallback", "./examples/lab", "./examples/resident", "./examples/multinet-shim",
+			"./examples/multinet", "./examples/flannel", "./examples/fallback", "./examples/policy", "./examples/lab", "./examples/resident", "./examples/multinet-shim",
 		}},
 		{"../..", stepping, []string{"-tags=metacni_steps"}, []string{"./examples/multinet", "./examples/flannel", "./examples/fallback"}},
 		{"../../examples/multinetd", "", []string{"-race=" + strconv.FormatBool(raced)}, []string{"."}},
