@@ -1,0 +1,157 @@
+package api
+
+import (
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+const howto = "examples/HOWTO.md"
+
+// An answer is read while somebody waits. One that is longer belongs in a document of its own.
+func TestAnswersAreShort(t *testing.T) {
+	t.Parallel()
+	const limit = 15
+	answers := strings.Split(content(t, howto), "\n### ")[1:]
+	if len(answers) < 20 {
+		t.Fatalf("%s has %d answers", howto, len(answers))
+	}
+	for _, answer := range answers {
+		question, text, _ := strings.Cut(answer, "\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+		var lines int
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "```") {
+				lines++
+			}
+		}
+		if lines == 0 || lines >= limit {
+			t.Errorf("%s: %q has %d lines of text and code, want fewer than %d", howto, question, lines, limit)
+		}
+	}
+}
+
+// around is the code around a snippet: what the page says that the reader has.
+var around = map[string]string{
+	"networks": "func networks(context.Context, *plugin.Call) ([]netconf.Network, error) { return nil, nil }",
+	"mine":     "var mine = plugin.Plugin{Networks: networks}",
+	"addRule":  "func addRule(context.Context, *plugin.Call) error { return nil }",
+	"delRule":  "func delRule(context.Context, *plugin.Call) error { return nil }",
+	"allow":    "func allow(net.IP) error { return nil }",
+	"cmdAdd":   "func cmdAdd(*skel.CmdArgs) error { return nil }",
+	"cmdDel":   "func cmdDel(*skel.CmdArgs) error { return nil }",
+	"main":     "func main() {}",
+}
+
+// imported are the packages that snippets and the code around them name without an import.
+var imported = []string{
+	"context", "errors", "fmt", "log/slog", "net", "os", "slices", "testing", "time",
+	"github.com/containernetworking/cni/pkg/skel", "github.com/containernetworking/cni/pkg/version",
+	module + "/delegate", module + "/delegate/delegatetest", module + "/delegate/lifecycle", module + "/delegate/plugin",
+	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/netconf", module + "/scratch",
+}
+
+// A reader copies a snippet into a program of their own, so it compiles in one.
+func TestSnippetsCompile(t *testing.T) {
+	t.Parallel()
+	snippets := submatches(content(t, howto), "(?s)\n```go\n(.*?)\n```\n")
+	if len(snippets) < 10 {
+		t.Fatalf("%s has %d snippets", howto, len(snippets))
+	}
+	dir := newModule(t, "example.com/howto")
+	for i, snippet := range snippets {
+		at := filepath.Join(dir, fmt.Sprintf("snippet%02d", i+1))
+		nodetest.OK(t, os.Mkdir(at, 0o700))
+		nodetest.OK(t, os.WriteFile(filepath.Join(at, "main.go"), []byte(program(t, snippet)), 0o600))
+	}
+	run(t, dir, "go", "vet", "-mod=mod", "./...")
+}
+
+// program returns the program of the declarations in snippet: with the code around them, and
+// with imports.
+func program(t *testing.T, snippet string) string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "", "package main\n"+snippet, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, snippet)
+	}
+	code := snippet + "\n"
+	formatted, err := format.Source([]byte(code))
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "snippet after gofmt", string(formatted), code)
+	for name, declaration := range around {
+		if !declares(file, name) {
+			code += declaration + "\n"
+		}
+	}
+	head := "package main\n"
+	for _, path := range imported {
+		if regexp.MustCompile(`\b` + filepath.Base(path) + `\.`).MatchString(code) {
+			head += fmt.Sprintf("import %q\n", path)
+		}
+	}
+	return head + code
+}
+
+// declares reports whether file declares name.
+func declares(file *ast.File, name string) bool {
+	return slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			return d.Name.Name == name
+		case *ast.GenDecl:
+			v, ok := d.Specs[0].(*ast.ValueSpec)
+			return ok && v.Names[0].Name == name
+		}
+		return false
+	})
+}
+
+// Links of the pages that a newcomer reads lead to headings that exist, in the same document or
+// in another.
+func TestPagesLinkToHeadingsThatExist(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"README.md", "examples/README.md", howto} {
+		text := regexp.MustCompile("(?s)\n```.*?\n```|`[^`\n]*`").ReplaceAllString(content(t, page), "")
+		for _, m := range regexp.MustCompile(`\]\(([^)#:]*)#([^)]+)\)`).FindAllStringSubmatch(text, -1) {
+			to := page
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(page), m[1])
+			}
+			if filepath.Ext(to) != ".md" {
+				to = filepath.Join(to, "README.md") // what a directory shows
+			}
+			if !slices.Contains(anchors(t, to), m[2]) {
+				t.Errorf("%s links to %s#%s, a heading that does not exist", page, to, m[2])
+			}
+		}
+	}
+}
+
+// anchors returns the anchors of the headings of a document.
+func anchors(t *testing.T, page string) (all []string) {
+	t.Helper()
+	text := regexp.MustCompile("(?s)\n```.*?\n```").ReplaceAllString(content(t, page), "")
+	for _, heading := range submatches(text, `(?m)^#+ (.*)$`) {
+		all = append(all, anchor(heading))
+	}
+	return all
+}
+
+// anchor returns the anchor that GitHub gives a heading: lower case, without punctuation, a
+// hyphen for each space.
+func anchor(heading string) string {
+	heading = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(heading, "$1")
+	heading = regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(heading), "")
+	return strings.ReplaceAll(heading, " ", "-")
+}
