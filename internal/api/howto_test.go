@@ -148,6 +148,50 @@ func anchors(t *testing.T, page string) (all []string) {
 	return all
 }
 
+// README.md lists the packages, and with each the packages of the SDK that are compiled into a
+// program with it. A package that is named brings its own.
+func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
+	t.Parallel()
+	deps, sdk := make(map[string][]string), make(map[string][]string) // at any depth
+	for _, p := range list[listed](t, "list", "-deps", "-json=ImportPath,Deps", "./...") {
+		deps[short(p.ImportPath)] = p.Deps
+		for _, dep := range p.Deps {
+			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" { // the messages of thick
+				sdk[short(p.ImportPath)] = append(sdk[short(p.ImportPath)], short(dep))
+			}
+		}
+	}
+	table := regexp.MustCompile(`(?m)^\| .* \| \[(.*)\]\((.*)\) \| (.*) \|$`).FindAllStringSubmatch(content(t, "README.md"), -1)
+	var named []string
+	for _, row := range table {
+		name, with := row[1], row[3]
+		named = append(named, name)
+		nodetest.Equal(t, "link to "+name, row[2], name)
+		if with == "a module of its own" {
+			continue
+		}
+		var brought []string
+		if strings.HasSuffix(with, "the first four") {
+			brought = append(brought, named[:4]...)
+		}
+		for _, other := range submatches(with, "`([^`]*)`") {
+			brought = append(append(brought, other), sdk[other]...)
+		}
+		slices.Sort(brought)
+		nodetest.Equal(t, "what comes with "+name, slices.Compact(brought), slices.Sorted(slices.Values(sdk[name])))
+		for _, other := range []string{"net/http", "skel", "netlink", "fsnotify"} {
+			if strings.Contains(with, other) && !slices.ContainsFunc(deps[name], func(dep string) bool { return strings.HasSuffix(dep, other) }) {
+				t.Errorf("%s does not bring %s", name, other)
+			}
+		}
+	}
+	for _, dir := range packages(t) {
+		if !slices.ContainsFunc(named, func(name string) bool { return dir == name || strings.HasPrefix(dir, name+"/") }) {
+			t.Errorf("README.md does not list %s", dir)
+		}
+	}
+}
+
 // anchor returns the anchor that GitHub gives a heading: lower case, without punctuation, a
 // hyphen for each space.
 func anchor(heading string) string {
