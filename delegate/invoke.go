@@ -25,6 +25,7 @@ type invocation struct {
 	Event
 	at      Attachment
 	index   int // of the plugin
+	typ     string
 	request netconf.Request
 }
 
@@ -35,7 +36,7 @@ func (a Attachment) invocation(command Command, index int, prev json.RawMessage)
 	if e.Plugin = p.Type(); p.Step() != "" {
 		e.Plugin += "/" + p.Step()
 	}
-	return &invocation{e, a, index, netconf.Request{PrevResult: prev, CapabilityArgs: a.CapabilityArgs}}
+	return &invocation{e, a, index, p.Type(), netconf.Request{PrevResult: prev, CapabilityArgs: a.CapabilityArgs}}
 }
 
 func (a Attachment) event(command Command) Event {
@@ -87,7 +88,7 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation) error {
 	if err := cause.Of(ctx); err != nil {
 		return in.fail(err)
 	}
-	path, err := iv.find(in.at.Network.Plugins()[in.index].Type())
+	path, err := iv.find(in.typ)
 	if err != nil {
 		return in.fail(err)
 	}

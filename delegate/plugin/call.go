@@ -42,14 +42,8 @@ type Call struct {
 	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. If
 	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
-	own     string // the plugin's type in records and steps
-	keys    []key  // of the configuration, in its order; Value reads them
-}
-
-// A key of a configuration, with its value.
-type key struct {
-	name  string
-	value json.RawMessage
+	own     string                     // the plugin's type in records and steps
+	keys    map[string]json.RawMessage // of the configuration, once Value has read it
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.

@@ -148,7 +148,7 @@ func CheckStateDir(dir string) (string, error) {
 
 // decode checks the configuration, and reads the keys that every plugin has.
 func (c *Call) decode() (err error) {
-	if _, err = Config[map[string]json.RawMessage](c); err != nil {
+	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
 		return err
 	}
 	err = c.Value("name", &c.Name)
@@ -168,15 +168,24 @@ func (c *Call) decode() (err error) {
 // that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
 	if c.keys == nil {
-		for name, value := range rawjson.Members(c.StdinData) {
-			c.keys = append(c.keys, key{name, value})
+		_ = json.Unmarshal(c.StdinData, &c.keys) // without keys it has no value
+	}
+	var values []json.RawMessage
+	for key, raw := range c.keys {
+		if strings.EqualFold(key, name) {
+			values = append(values, raw)
 		}
 	}
-	for _, k := range c.keys {
-		if !strings.EqualFold(k.name, name) {
-			continue
+	if len(values) > 1 { // the map does not know their order
+		values = nil
+		for key, raw := range rawjson.Members(c.StdinData) {
+			if strings.EqualFold(key, name) {
+				values = append(values, raw)
+			}
 		}
-		if err := json.Unmarshal(k.value, value); err != nil {
+	}
+	for _, raw := range values {
+		if err := json.Unmarshal(raw, value); err != nil {
 			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
 		}
 	}
