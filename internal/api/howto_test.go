@@ -41,6 +41,29 @@ func TestAnswersAreShort(t *testing.T) {
 	}
 }
 
+// Somebody who searches the page for an error must find it: what it quotes, the code has.
+func TestErrorsOfThePageAreThoseOfTheCode(t *testing.T) {
+	t.Parallel()
+	var code strings.Builder
+	for _, file := range files(t) {
+		if filepath.Ext(file) == ".go" && !strings.HasSuffix(file, "_test.go") {
+			code.WriteString(content(t, file))
+		}
+	}
+	page, sources := content(t, howto), code.String()
+	for _, text := range []string{
+		"already added, DEL must come first", "another operation on the container", "has not ended",
+		"another operation on the records", "corrupt record", "record of an unknown version", "the plugin has no step",
+		"not found in ", "no list of valid attachments, nothing was deleted", "config version does not allow",
+	} {
+		for name, in := range map[string]string{howto: page, "the code": sources} {
+			if !strings.Contains(in, text) {
+				t.Errorf("%s has no %q", name, text)
+			}
+		}
+	}
+}
+
 // around is the code around a snippet: what the page says that the reader has.
 var around = map[string]string{
 	"networks": "func networks(context.Context, *plugin.Call) ([]netconf.Network, error) { return nil, nil }",
