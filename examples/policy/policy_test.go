@@ -1,132 +1,241 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/skel"
 	"sigs.k8s.io/knftables"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// A firewall is a host's nftables.
-type firewall struct {
-	mu     sync.Mutex
-	tables map[string]*knftables.Fake
-	broken error
+// tables are the nft tables of a node.
+type tables struct {
+	mu   sync.Mutex
+	all  map[string]*knftables.Fake
+	fail error // of every transaction
 }
 
-func (f *firewall) open(family knftables.Family, name string, _ ...knftables.Option) (knftables.Interface, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.tables[name] == nil {
-		f.tables[name] = knftables.NewFake(family, name)
+func newTables() *tables { return &tables{all: make(map[string]*knftables.Fake)} }
+
+func (ts *tables) open(family knftables.Family, name string, _ ...knftables.Option) (knftables.Interface, error) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.all[name] == nil {
+		ts.all[name] = knftables.NewFake(family, name)
 	}
-	return f.tables[name], f.broken
+	return table{ts.all[name], ts}, nil
 }
 
-// rules returns those of all containers, without the words that all have.
-func (f *firewall) rules(t *testing.T) (all []string) {
-	t.Helper()
-	for _, table := range f.tables {
-		for line := range strings.Lines(table.Dump()) {
-			if _, rule, ok := strings.Cut(strings.TrimSpace(line), " "+chain+" "); ok && strings.HasPrefix(line, "add rule") {
-				all = append(all, rule)
-			} else if !ok && !strings.HasPrefix(line, "add table") {
-				t.Errorf("there is %s", line)
+// A table is a fake whose transactions can fail.
+type table struct {
+	*knftables.Fake
+	of *tables
+}
+
+func (t table) Run(ctx context.Context, tx *knftables.Transaction) error {
+	if t.of.fail != nil {
+		return t.of.fail
+	}
+	return t.Fake.Run(ctx, tx)
+}
+
+// rules lists the chains and the rules of all tables, sorted.
+func (ts *tables) rules() (list []string) {
+	for _, fake := range ts.all {
+		for line := range strings.Lines(fake.Dump()) {
+			if what, about, _ := strings.Cut(strings.TrimSpace(line), " inet "); what != "add table" {
+				list = append(list, about)
 			}
 		}
 	}
-	return all
+	slices.Sort(list)
+	return list
 }
 
-func newFirewall() *firewall { return &firewall{tables: make(map[string]*knftables.Fake)} }
-
-// A host runs policy without processes.
+// A host is a node that policy runs on.
 type host struct {
 	*nodetest.Node
-	*firewall
+	tables *tables
 }
 
-func newHost(t *testing.T) host {
+const denies = `"deny":["10.2.0.0/16","192.0.2.7/32","fd00:2::/64"]`
+
+// newHost returns a host whose plugin bridge gives the container cN the addresses 10.1.0.N
+// and fd00:1::N.
+func newHost(t *testing.T) *host {
 	t.Helper()
-	h := host{nodetest.New(t), newFirewall()}
-	result := &types100.Result{CNIVersion: "1.1.0"}
-	for _, cidr := range []string{"10.1.0.2/24", "fd00::2/64"} {
-		ip, subnet, err := net.ParseCIDR(cidr)
-		nodetest.OK(t, err)
-		result.IPs = append(result.IPs, &types100.IPConfig{Address: net.IPNet{IP: ip, Mask: subnet.Mask}})
+	h := &host{nodetest.New(t, "tuning"), newTables()}
+	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		n := strings.TrimPrefix(c.ContainerID, "c")
+		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.%s/24"},{"address":"fd00:1::%s/64"}]}`, n, n), nil
 	}
-	h.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(result)}
 	return h
 }
 
-const denied = `"deny":["192.0.2.0/24","2001:db8::/32"],"delegate":{"type":"bridge"}`
+// run runs a command for eth0 of a container, with a configuration that has more keys, as
+// JSON without the braces.
+func (h *host) run(command, id, keys string) error { return h.runIn("pods", command, id, keys) }
 
-// run runs a command for eth0 of c1, with more keys in its configuration.
-func (h host) run(ctx context.Context, command, keys string) error {
-	return delegatetest.RunPlugin(ctx, delegatetest.Program(policy(h.open).Execute), h.Exec, delegatetest.Call{
-		Command: command, ContainerID: "c1", NetNS: "/absent", IfName: "eth0", Path: "/opt/cni/bin",
-		Stdin: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), keys),
-	}).Err()
+// runIn is run in another network.
+func (h *host) runIn(network, command, id, keys string) error {
+	return policy(h.tables.open).Do(h.Context(), plugin.Process{
+		Exec: h.Exec, Stdout: &bytes.Buffer{}, InterfaceNames: func(string) ([]string, error) { return nil, nil },
+	}, delegate.Command(command), skel.CmdArgs{
+		ContainerID: id, Netns: h.Path("netns"), IfName: "eth0", Path: "/opt/cni/bin",
+		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"policy","cniDir":%q,%s}`, network, h.Path("state"), keys),
+	})
 }
 
-// Packets from the addresses of the container to what is denied are dropped, of each family. DEL
-// removes the rules from the record alone.
-func TestRulesFollowTheContainer(t *testing.T) {
+// chained are the chain and the rules of the container cN.
+func chained(n string) []string {
+	pod := "policy-pods pod/c" + n + "/eth0 "
+	return []string{
+		pod + "ip saddr 10.1.0." + n + " ip daddr 10.2.0.0/16 drop",
+		pod + "ip saddr 10.1.0." + n + " ip daddr 192.0.2.7/32 drop",
+		pod + "ip6 saddr fd00:1::" + n + " ip6 daddr fd00:2::/64 drop",
+		pod + "{ type filter hook forward priority 0 ; }",
+	}
+}
+
+const (
+	bridge = `"delegate":{"type":"bridge"},` + denies
+	step   = `"step":"deny",` + denies // as another program that has the record calls it
+)
+
+// Each container has rules of its own, for each address and the denied destinations of its
+// family. They go with the container, and those of others stay.
+func TestContainersHaveTheirOwnRules(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	nodetest.OK(t, h.run(t.Context(), "ADD", denied))
-	nodetest.Equal(t, "rules", h.rules(t), []string{
-		"ip saddr 10.1.0.2 ip daddr 192.0.2.0/24 drop", "ip6 saddr fd00::2 ip6 daddr 2001:db8::/32 drop",
-	})
-	nodetest.OK(t, h.run(t.Context(), "CHECK", denied))
-	nodetest.OK(t, h.run(t.Context(), "STATUS", denied))
-	table, err := h.open(knftables.InetFamily, "policy/c1/eth0")
-	nodetest.OK(t, err)
-	tx := table.NewTransaction()
-	tx.Flush(&knftables.Chain{Name: chain})
-	nodetest.OK(t, table.Run(t.Context(), tx))
-	nodetest.Says(t, h.run(t.Context(), "CHECK", denied), `plugin "policy/deny"`, "the table has 0 rules, want 2")
-	nodetest.OK(t, h.run(t.Context(), "DEL", `"deny":5`))
-	nodetest.Says(t, h.run(t.Context(), "CHECK", denied), "not added")
-	nodetest.Equal(t, "rules", h.rules(t), nil)
-	nodetest.OK(t, h.run(t.Context(), "DEL", denied))
+	nodetest.OK(t, h.run("ADD", "c1", bridge))
+	nodetest.OK(t, h.run("ADD", "c2", bridge))
+	nodetest.Equal(t, "rules", h.tables.rules(), append(chained("1"), chained("2")...))
+	nodetest.OK(t, h.run("CHECK", "c1", bridge))
+	nodetest.OK(t, h.run("DEL", "c1", bridge))
+	nodetest.Equal(t, "rules of c2", h.tables.rules(), chained("2"))
+	nodetest.OK(t, h.run("DEL", "c2", `"delegate":5,"deny":5`)) // from the record
+	nodetest.Equal(t, "rules", h.tables.rules(), nil)
 	h.WantNothing("state")
-	h.WantTrace("ADD bridge eth0", "CHECK bridge eth0", "STATUS bridge", "CHECK bridge eth0", "DEL bridge eth0")
 }
 
-// Without nft nothing is attached.
-func TestWithoutNftNothingIsAttached(t *testing.T) {
+// If a plugin of the delegate fails there are no rules. If the rules fail, the delegate is
+// detached.
+func TestAllOrNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.broken = errors.New("nft is not installed")
-	nodetest.Fails(t, h.run(t.Context(), "STATUS", denied), 50, "nft is not installed")
-	nodetest.Says(t, h.run(t.Context(), "ADD", denied), "nft is not installed")
-	h.broken = nil
-	nodetest.OK(t, h.run(t.Context(), "DEL", denied))
-	nodetest.Equal(t, "alive", h.Exec.Live(), nil)
-	nodetest.Fails(t, h.run(t.Context(), "ADD", `"deny":["192.0.2.0"],"delegate":{"type":"bridge"}`), types.ErrDecodingFailure, "deny")
-	nodetest.Fails(t, h.run(t.Context(), "ADD", `"deny":[]`), types.ErrInvalidNetworkConfig, "a network is null")
+	h.FailOn("ADD tuning", 107)
+	two := `"delegate":{"plugins":[{"type":"bridge"},{"type":"tuning"}]},` + denies
+	nodetest.Fails(t, h.run("ADD", "c1", two), 107, "tuning")
+	h.WantTrace("ADD bridge eth0", "ADD tuning eth0", "DEL tuning eth0", "DEL bridge eth0")
+	h.WantNothing("state")
+
+	h.tables.fail = errors.New("no such family")
+	nodetest.Fails(t, h.run("ADD", "c1", bridge), 999, `plugin "policy/deny"`, "no such family")
+	h.Trace()
+	h.tables.fail = nil
+	nodetest.OK(t, h.run("DEL", "c1", bridge)) // undoing it has failed as well
+	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.WantNothing("state")
 }
 
-// Policy passes the conformance checks, with its step.
-func TestConform(t *testing.T) {
+// The step needs neither prevResult nor a table for DEL, and can be repeated.
+func TestStepAlone(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(policy(newFirewall().open).Execute), delegatetest.Config{
-		Stdin: func(dir string) string {
-			return fmt.Sprintf(`{"type":"policy","cniDir":%q,"deny":["192.0.2.0/24"],"delegate":{"name":"lan","plugins":[{"type":"bridge"},{"type":"tuning"}]}}`,
-				filepath.Join(dir, "state"))
-		},
-		Delegates: []string{"bridge", "tuning"},
+	h := newHost(t)
+	result := `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.1/24"},{"address":"fd00:1::1/64"}]}`
+	nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+	for range 2 {
+		nodetest.OK(t, h.run("ADD", "c1", step+result))
+		nodetest.Equal(t, "rules", h.tables.rules(), chained("1"))
+	}
+	for range 2 {
+		nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+		nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	}
+	h.WantTrace() // no delegate
+}
+
+// Without the addresses nothing is denied, so the ADD fails.
+func TestAddressesMustBeKnown(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	nodetest.Fails(t, h.run("ADD", "c1", step), 999, "addresses")
+	nodetest.Fails(t, h.run("ADD", "c1", step+`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"appletalk/8"}]}`), 6, "prevResult", "addresses")
+	nodetest.Fails(t, h.run("CHECK", "c1", step), 999, "addresses")
+	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+}
+
+// GC removes what belongs to no valid attachment, of this network only.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[]`)) // no table
+	nodetest.OK(t, h.run("ADD", "c1", bridge))
+	nodetest.OK(t, h.run("ADD", "c2", step+`,"prevResult":{"ips":[{"address":"10.1.0.2/24"}]}`)) // its record is lost
+	nodetest.OK(t, h.runIn("others", "ADD", "c1", step+`,"prevResult":{"ips":[]}`))
+	nodetest.OK(t, h.run("GC", "", `"step":"deny"`)) // without a list
+	nodetest.Equal(t, "lines", len(h.tables.rules()), 4+3+1)
+	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+	others := "policy-others pod/c1/eth0 { type filter hook forward priority 0 ; }"
+	nodetest.Equal(t, "rules", h.tables.rules(), append([]string{others}, chained("1")...))
+	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[]`))
+	nodetest.Equal(t, "rules", h.tables.rules(), []string{others})
+	h.WantNothing("state")
+}
+
+// CHECK fails if a rule is missing, or the whole chain.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	nodetest.OK(t, h.run("ADD", "c1", bridge))
+	fake := h.tables.all["policy-pods"]
+	rules, err := fake.ListRules(t.Context(), chain("c1", "eth0"))
+	nodetest.OK(t, err)
+	tx := fake.NewTransaction()
+	tx.Delete(rules[1])
+	nodetest.OK(t, fake.Run(t.Context(), tx))
+	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, `plugin "policy/deny"`, "2 nft rules, want 3")
+	nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, "no such chain")
+}
+
+// A mistake in the configuration is found before a plugin runs.
+func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for keys, code := range map[string]uint{
+		`"delegate":{"type":"bridge"},"deny":["10.0.0.0/33"]`: 6,
+		`"delegate":{"type":"bridge"},"deny":"10.0.0.0/8"`:    6,
+		`"deny":[]`:       7,
+		`"delegate":null`: 7,
+	} {
+		nodetest.Fails(t, h.run("ADD", "c1", keys), code)
+		nodetest.Fails(t, h.run("STATUS", "", keys), code)
+	}
+	h.WantTrace()
+	h.WantNothing("state")
+}
+
+// Without nft the plugin is not ready, and nothing is attached.
+func TestWithoutNft(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p := policy(func(knftables.Family, string, ...knftables.Option) (knftables.Interface, error) {
+		return nil, errors.New("no nft")
 	})
+	out := delegatetest.RunPlugin(t.Context(), delegatetest.Program(p.Execute), h.Exec, delegatetest.Call{
+		Command: "STATUS", Path: "/opt/cni/bin", Stdin: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), bridge),
+	})
+	nodetest.Fails(t, out.Err(), 50, "no nft")
 }

@@ -97,7 +97,8 @@ var bans = []struct {
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "delegate/delegatetest"}, false},
 	{"k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
-	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false}, // which needs knftables
+	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false},
+	{"sigs.k8s.io/knftables/...", "one example has rules", []string{"examples/policy"}, false},
 	{"sigs.k8s.io/controller-runtime/...", "client-go is enough", nil, false},
 	{"github.com/k8snetworkplumbingwg/...", "netconf/nad reads definitions", nil, false},
 	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue"}, false},

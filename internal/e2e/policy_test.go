@@ -1,37 +1,51 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// policy returns a container of policy, which may not send anything to a part of the world.
+// policy returns a container of policy, which may not send anything to the node's second
+// range of addresses.
 func (n *node) policy() *pod {
 	n.Helper()
 	n.program("nft")
 	return n.pod(object{
 		"cniVersion": "1.1.0", "name": n.name("policy"), "type": "policy", "cniDir": n.file("state"),
-		"deny": []string{"192.0.2.0/24", "2001:db8::/32"}, "delegate": n.bridge(0),
+		"deny": []string{n.net(2) + ".0/24", "2001:db8::/32"}, "delegate": n.bridge(1),
 	})
 }
 
-// tables lists the tables of nftables that policy has made for p.
-func (n *node) tables(p *pod) (names []string) {
+// nft runs nft on the host.
+func (n *node) nft(args ...string) string {
 	n.Helper()
-	out, err := exec.CommandContext(n.Context(), n.program("nft"), "list", "tables").Output()
+	out, err := exec.CommandContext(n.Context(), n.program("nft"), args...).Output()
 	nodetest.OK(n, err)
-	for line := range strings.Lines(string(out)) {
-		if words := strings.Fields(line); strings.HasPrefix(words[len(words)-1], "policy/"+p.id+"/") {
-			names = append(names, words[len(words)-1])
+	return string(out)
+}
+
+// chains lists the chains of nftables that policy has made for containers of this node.
+func (n *node) chains() (names []string) {
+	n.Helper()
+	for line := range strings.Lines(n.nft("list", "chains", "inet")) {
+		if words := strings.Fields(line); words[0] == "chain" && strings.HasPrefix(words[1], fmt.Sprintf("pod/n%dc", n.id)) {
+			names = append(names, words[1])
 		}
 	}
 	return names
 }
+
+// chain is the name of the chain that policy makes for p.
+func (p *pod) chain() string { return "pod/" + p.id + "/" + p.ifname }
 
 // waitingNft puts an nft into the PATH that waits for the gate of the fakes before it changes
 // anything, or after.
@@ -50,22 +64,24 @@ func (n *node) waitingNft(before bool) extra {
 
 // A step is recorded, undone and removed with the delegates, by DEL, by GC and by "multinet gc",
 // which runs policy for it. It does so after policy was killed: before its nft has changed
-// something, which it may do when its parent is dead, and after. The namespace is gone.
+// something, which it does when its parent is dead, or never; and after. The nft has inherited
+// the lock of the container: the next command waits for it, and kills it if it hangs; "multinet
+// gc" does not wait. The namespace is gone.
 func TestStepOfAKilledPlugin(t *testing.T) {
-	for _, at := range []string{"before", "after"} {
+	for _, at := range []string{"before", "hangs", "after"} {
 		for _, then := range []string{"DEL", "GC", "multinet gc", "ADD"} {
 			t.Run(at+"/then "+then, func(t *testing.T) {
 				n := newNode(t)
 				p, other := n.policy(), n.policy()
 				n.ok("ADD", other)
-				add := n.start("ADD", p, n.waitingNft(at == "before"))
+				add := n.start("ADD", p, n.waitingNft(at != "after"))
 				n.ready() // policy waits for nft
 				nodetest.OK(t, add.cmd.Process.Kill())
 				_ = add.cmd.Wait()
 				if then != "ADD" {
 					n.vanish(p)
 				}
-				var next *running // it waits for nft, which has the lock of the container
+				var next *running
 				switch then {
 				case "DEL":
 					next = n.start("DEL", p, withoutNetNS)
@@ -76,41 +92,76 @@ func TestStepOfAKilledPlugin(t *testing.T) {
 				default:
 					next = n.exec(built("multinet"), map[string]string{"PATH": n.path}, nil, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
 				}
-				n.open()
+				time.Sleep(200 * time.Millisecond)
+				if f := stat(next.cmd.Process.Pid); then != "multinet gc" && f[0] == "Z" {
+					t.Errorf("%s did not wait for nft: %s%s", then, &next.stdout, &next.stderr)
+				}
+				if at != "hangs" {
+					n.open()
+				}
 				_ = next.cmd.Wait()
 				if next.cmd.ProcessState.ExitCode() != 0 {
 					t.Fatalf("%s: %v, %s%s", then, next.cmd.ProcessState, &next.stdout, &next.stderr)
 				}
 				if then == "ADD" {
-					nodetest.Equal(t, "tables", n.tables(p), []string{"policy/" + p.id + "/eth0"})
+					nodetest.Equal(t, "chains", n.chains(), []string{other.chain(), p.chain()})
 					n.ok("CHECK", p)
 					n.ok("DEL", p)
 				}
-				nodetest.Equal(t, "tables", n.tables(p), nil)
-				nodetest.Equal(t, "tables of the other container", n.tables(other), []string{"policy/" + other.id + "/eth0"})
+				nodetest.Equal(t, "chains", n.chains(), []string{other.chain()})
 				n.ok("CHECK", other)
 				n.ok("DEL", other)
-				nodetest.Equal(t, "tables of the other container", n.tables(other), nil)
+				nodetest.Equal(t, "chains", n.chains(), nil)
 				n.nothingLeft()
 			})
 		}
 	}
 }
 
-// CHECK fails when somebody has removed the rules. Without nft nothing is attached.
+// The rules drop what they say. CHECK fails when somebody has removed them. Without nft nothing
+// is attached.
 func TestStepIsCheckedAndUndone(t *testing.T) {
 	n := newNode(t)
 	p := n.policy()
+	far := n.pod(n.multinet("1.1.0", n.bridge(2)))
+	n.ok("ADD", far)
 	n.ok("ADD", p)
 	n.ok("STATUS", p)
 	n.ok("CHECK", p)
-	nodetest.OK(t, exec.CommandContext(t.Context(), n.program("nft"), "flush", "table", "inet", n.tables(p)[0]).Run())
-	n.fails(999, "CHECK", p, []string{"policy/deny", "0 rules, want 1"})
+	n.answersFrom(p, n.net(1)+".1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := host.Reach(ctx, p.netns, netip.MustParseAddr(n.net(2)+".2")); err == nil {
+		t.Error("reaches what is denied")
+	}
+	n.nft("flush", "chain", "inet", "policy-"+n.name("policy"), p.chain())
+	n.answersFrom(p, n.net(2)+".2")
+	n.fails(999, "CHECK", p, []string{"policy/deny", "0 nft rules, want 1"})
 	n.ok("DEL", p)
 	noNft := func(env map[string]string, _ object) { env["PATH"] = "/absent" }
 	n.fails(50, "STATUS", p, []string{"policy/deny", "nft"}, noNft)
 	n.fails(999, "ADD", p, []string{"policy/deny", "nft"}, noNft)
 	n.ok("DEL", p)
-	nodetest.Equal(t, "tables", n.tables(p), nil)
+	n.ok("DEL", far)
+	nodetest.Equal(t, "chains", n.chains(), nil)
+	n.nothingLeft()
+}
+
+// Containers that come and go at once have the rules of their own. GC removes rules of which no
+// record knows, and only these.
+func TestStepsOfContainersAtOnce(t *testing.T) {
+	n := newNode(t)
+	pods := n.newPods(4, func() object { return n.policy().conf })
+	n.allOK("ADD", pods)
+	nodetest.Equal(t, "chains", len(n.chains()), len(pods))
+	n.allOK("CHECK", pods)
+	n.allOK("DEL", pods[1:])
+	nodetest.Equal(t, "chains", n.chains(), []string{pods[0].chain()})
+	n.nft("add", "chain", "inet", "policy-"+n.name("policy"), pods[1].chain())
+	n.ok("GC", pods[0], valid(pods[0]))
+	nodetest.Equal(t, "chains", n.chains(), []string{pods[0].chain()})
+	n.ok("CHECK", pods[0])
+	n.ok("DEL", pods[0])
+	nodetest.Equal(t, "chains", n.chains(), nil)
 	n.nothingLeft()
 }
