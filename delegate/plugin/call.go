@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -63,6 +64,9 @@ func (p Plugin) decoded(process Process, command delegate.Command, args skel.Cmd
 	args.Args = withIgnoreUnknown(args.Args)
 	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
 	c.Exec = process.exec()
+	if c.Stderr == nil {
+		c.Stderr = io.Discard
+	}
 	c.Env = slices.Clip(slices.Clone(process.Env)) // Prepare may change it
 	err := c.decode()
 	c.own = cmp.Or(p.Type, c.Type)

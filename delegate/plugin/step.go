@@ -69,25 +69,17 @@ func (c *Call) Step(name string, conf any) (netconf.Plugin, error) {
 	return netconf.NewPlugin(keys)
 }
 
-// Append returns nets, each with the step called name after its plugins, as [Call.Step]
-// makes it. To have it in the first network only:
-//
-//	nets[:1], err = c.Append(nets[:1], "name", conf)
-func (c *Call) Append(nets []netconf.Network, name string, conf any) ([]netconf.Network, error) {
+// Append puts the step called name, as [Call.Step] makes it, after the plugins of each of
+// nets, in place. Pass a part of a slice to have the step in these networks only, such as
+// nets[:1] if there is one.
+func (c *Call) Append(nets []netconf.Network, name string, conf any) error {
 	step, err := c.Step(name, conf)
-	if err != nil {
-		return nil, err
-	}
-	nets = slices.Clone(nets)
 	for i, n := range nets {
-		if n.IsZero() {
-			continue // it is refused when it is completed
-		}
-		if nets[i], err = n.WithPlugins(append(n.Plugins(), step)...); err != nil {
-			return nil, err
+		if err == nil && !n.IsZero() { // null is refused when it is completed
+			nets[i], err = n.WithPlugins(append(n.Plugins(), step)...)
 		}
 	}
-	return nets, nil
+	return err
 }
 
 // step returns the name of the step that the configuration is for, or "".
@@ -136,9 +128,7 @@ func shielded(ctx context.Context, c *Call, name string, do func(context.Context
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in step %q: %v", name, p)
-			if c.Stderr != nil {
-				_, _ = fmt.Fprintf(c.Stderr, "%v\n%s", err, debug.Stack())
-			}
+			_, _ = fmt.Fprintf(c.Stderr, "%v\n%s", err, debug.Stack())
 		}
 	}()
 	return do(ctx, c)

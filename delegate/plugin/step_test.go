@@ -87,7 +87,7 @@ func fenced(t *testing.T) (*node, *fence, plugin.Plugin) {
 		if err != nil {
 			return nil, err
 		}
-		return c.Append(nets, "rule", map[string]any{"allow": "10.0.0.0/8"})
+		return nets, c.Append(nets, "rule", map[string]any{"allow": "10.0.0.0/8"})
 	}
 	return n, f, p
 }
@@ -191,7 +191,8 @@ func TestStepBeforeTheDelegates(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return c.Append([]netconf.Network{net}, "last", struct{}{})
+		nets := []netconf.Network{net}
+		return nets, c.Append(nets, "last", struct{}{})
 	}
 	n.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/absent"}}})
 	nodetest.OK(t, n.do(t, p, "ADD", two))
@@ -400,7 +401,7 @@ func TestPluginWithAStepConforms(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return c.Append(nets, "rule", nil)
+		return nets, c.Append(nets, "rule", nil)
 	}
 	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
 		Stdin: func(dir string) string {

@@ -85,21 +85,18 @@ func newHost(t *testing.T) *host {
 
 // run runs a command for eth0 of a container, with a configuration that has more keys, as
 // JSON without the braces.
-func (h *host) run(command, id, keys string) error { return h.runIn("pods", command, id, keys) }
-
-// runIn is run in another network.
-func (h *host) runIn(network, command, id, keys string) error {
+func (h *host) run(command, id, keys string) error {
 	return policy(h.tables.open).Do(h.Context(), plugin.Process{
 		Exec: h.Exec, Stdout: &bytes.Buffer{}, InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.Command(command), skel.CmdArgs{
 		ContainerID: id, Netns: h.Path("netns"), IfName: "eth0", Path: "/opt/cni/bin",
-		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"policy","cniDir":%q,%s}`, network, h.Path("state"), keys),
+		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), keys),
 	})
 }
 
 // chained are the chain and the rules of the container cN.
 func chained(n string) []string {
-	pod := "policy-pods pod/c" + n + "/eth0 "
+	pod := "policy/c" + n + "/eth0 forward "
 	return []string{
 		pod + "ip saddr 10.1.0." + n + " ip daddr 10.2.0.0/16 drop",
 		pod + "ip saddr 10.1.0." + n + " ip daddr 192.0.2.7/32 drop",
@@ -176,38 +173,20 @@ func TestAddressesMustBeKnown(t *testing.T) {
 	nodetest.Equal(t, "rules", h.tables.rules(), nil)
 }
 
-// GC removes what belongs to no valid attachment, of this network only.
-func TestGC(t *testing.T) {
-	t.Parallel()
-	h := newHost(t)
-	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[]`)) // no table
-	nodetest.OK(t, h.run("ADD", "c1", bridge))
-	nodetest.OK(t, h.run("ADD", "c2", step+`,"prevResult":{"ips":[{"address":"10.1.0.2/24"}]}`)) // its record is lost
-	nodetest.OK(t, h.runIn("others", "ADD", "c1", step+`,"prevResult":{"ips":[]}`))
-	nodetest.OK(t, h.run("GC", "", `"step":"deny"`)) // without a list
-	nodetest.Equal(t, "lines", len(h.tables.rules()), 4+3+1)
-	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
-	others := "policy-others pod/c1/eth0 { type filter hook forward priority 0 ; }"
-	nodetest.Equal(t, "rules", h.tables.rules(), append([]string{others}, chained("1")...))
-	nodetest.OK(t, h.run("GC", "", bridge+`,"cni.dev/valid-attachments":[]`))
-	nodetest.Equal(t, "rules", h.tables.rules(), []string{others})
-	h.WantNothing("state")
-}
-
 // CHECK fails if a rule is missing, or the whole chain.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	nodetest.OK(t, h.run("ADD", "c1", bridge))
-	fake := h.tables.all["policy-pods"]
-	rules, err := fake.ListRules(t.Context(), chain("c1", "eth0"))
+	fake := h.tables.all["policy/c1/eth0"]
+	rules, err := fake.ListRules(t.Context(), chain)
 	nodetest.OK(t, err)
 	tx := fake.NewTransaction()
 	tx.Delete(rules[1])
 	nodetest.OK(t, fake.Run(t.Context(), tx))
 	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, `plugin "policy/deny"`, "2 nft rules, want 3")
 	nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
-	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, "no such chain")
+	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, "no such table")
 }
 
 // A mistake in the configuration is found before a plugin runs.

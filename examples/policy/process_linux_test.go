@@ -16,10 +16,10 @@ import (
 func TestMain(m *testing.M) {
 	programtest.Main(m, "policy", func() {
 		// Each process begins with what an ADD of c1 leaves if the delegate gives no address.
-		fake := knftables.NewFake(knftables.InetFamily, "policy-pods")
+		fake := knftables.NewFake(knftables.InetFamily, "policy/c1/eth0")
 		tx := fake.NewTransaction()
 		tx.Add(&knftables.Table{})
-		tx.Add(&knftables.Chain{Name: chain("c1", "eth0")})
+		tx.Add(&knftables.Chain{Name: chain})
 		if err := fake.Run(context.Background(), tx); err != nil {
 			panic(err)
 		}

@@ -32,11 +32,11 @@ func (c *config) withRoutes(choices []choice, as []delegate.Attachment) error {
 		return nil
 	}
 	for i, a := range as {
-		nets, err := c.call.Append([]netconf.Network{a.Network}, routeStep, route{choices[chosen].selection.DefaultRoute, i == chosen})
-		if err != nil {
+		one := []netconf.Network{a.Network}
+		if err := c.call.Append(one, routeStep, route{choices[chosen].selection.DefaultRoute, i == chosen}); err != nil {
 			return err
 		}
-		as[i].Network = nets[0]
+		as[i].Network = one[0]
 	}
 	return nil
 }
