@@ -15,21 +15,20 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// TestTutorial follows "Your first meta-plugin in ten minutes" of
-// examples/README.md as a reader does, from an empty directory on: it writes the
-// files, types the commands into one shell, and compares what they print where
-// the page shows it.
+// TestTutorial follows the pages of examples/guide as a reader does, one after the other, from
+// an empty directory on: it writes the files, types the commands into one shell, and
+// compares what they print where a page shows it.
 func TestTutorial(t *testing.T) {
 	n := newNode(t)
-	for _, name := range []string{"bash", "ip", "nsenter", "unshare"} {
+	for _, name := range []string{"bash", "ip", "nft", "nsenter", "unshare"} {
 		n.program(name)
 	}
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "--mount", "true").CombinedOutput(); err != nil {
 		t.Skipf("needs user namespaces: unshare: %v: %s", err, out)
 	}
-	page, err := os.ReadFile("../../examples/README.md")
-	if err != nil {
-		t.Fatal(err)
+	pages, err := filepath.Glob("../../examples/guide/*.md")
+	if err != nil || len(pages) != 4 {
+		t.Fatalf("the pages are %q, %v", pages, err)
 	}
 	sdk, err := filepath.Abs("../..")
 	if err != nil {
@@ -37,8 +36,18 @@ func TestTutorial(t *testing.T) {
 	}
 	dir := t.TempDir()
 	sh := newTerminal(t, dir)
+	for _, page := range pages {
+		follow(t, sh, page, sdk, dir)
+	}
+}
+
+// follow does what a page says, in the shell sh and the directory dir.
+func follow(t *testing.T, sh *terminal, page, sdk, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	nodetest.OK(t, err)
 	printed, ran := "", 0
-	for _, b := range fencedBlocks(t, string(page), "## Your first meta-plugin in ten minutes") {
+	for _, b := range fencedBlocks(string(text)) {
 		switch {
 		case b.lang == "sh":
 			printed = sh.run(b.text)
@@ -47,17 +56,15 @@ func TestTutorial(t *testing.T) {
 			}
 			ran++
 		case b.lang == "text":
-			nodetest.Equal(t, "what a command prints", steady(printed, dir), steady(b.text, dir))
+			nodetest.Equal(t, page+": what a command prints", steady(printed, dir), steady(b.text, dir))
 		case b.file != "":
-			if err := os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o600))
 		default:
-			t.Fatalf("a block of %q is neither run nor compared, and names no file:\n%s", b.lang, b.text)
+			t.Fatalf("%s: a block of %q is neither run nor compared, and names no file:\n%s", page, b.lang, b.text)
 		}
 	}
-	if ran < 5 {
-		t.Errorf("the page has %d blocks of commands", ran)
+	if ran == 0 {
+		t.Errorf("%s has no commands", page)
 	}
 }
 
@@ -68,18 +75,12 @@ type fencedBlock struct {
 	text string
 }
 
-var fileName = regexp.MustCompile("`([a-z_.]+)`[^`]*:$")
+var fileName = regexp.MustCompile("`([a-z_./]+)`[^`]*:$")
 
-// fencedBlocks returns those below a heading of the second level.
-func fencedBlocks(t *testing.T, page, heading string) (blocks []fencedBlock) {
-	t.Helper()
-	_, section, ok := strings.Cut(page, "\n"+heading+"\n")
-	if !ok {
-		t.Fatalf("the page has no %q", heading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
+// fencedBlocks returns those of a page.
+func fencedBlocks(page string) (blocks []fencedBlock) {
 	before, block := "", (*fencedBlock)(nil)
-	for line := range strings.Lines(section) {
+	for line := range strings.Lines(page) {
 		lang, fence := strings.CutPrefix(line, "```")
 		switch {
 		case fence && block == nil:
