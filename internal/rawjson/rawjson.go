@@ -28,9 +28,10 @@ func Members(object []byte) iter.Seq2[string, json.RawMessage] {
 		}
 		for in.More() {
 			var value json.RawMessage
-			key, _ := in.Token()
-			_ = in.Decode(&value) // cannot fail: object is valid
-			if !yield(key.(string), value) {
+			token, _ := in.Token()
+			key, _ := token.(string) // the key of an object is one
+			_ = in.Decode(&value)    // cannot fail: object is valid
+			if !yield(key, value) {
 				return
 			}
 		}
