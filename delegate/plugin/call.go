@@ -99,8 +99,8 @@ func (c *Call) Key() scratch.Key {
 	return scratch.Key{Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// Attachment returns n applied to the interface that the runtime asks for. It has
-// no capability arguments. The network is completed, see [Call.Complete]. If that
+// Attachment returns n applied to the interface that the runtime asks for, with the
+// ContainerID, Netns, IfName and Args of c. It has no capability arguments. The network is completed, see [Call.Complete]. If that
 // fails the attachment has no network, and an ADD of it is refused.
 func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 	n, _ = c.Complete(n)
@@ -209,13 +209,13 @@ func (c *Call) complete(nets []netconf.Network) ([]netconf.Network, error) {
 }
 
 // Complete returns n with the name and version of c where n has none. It fails
-// with [netconf.ErrInvalid] for the zero Network, which null in a configuration is
-// decoded to, and for a list that also has a "type", which other programs take for a
+// with [netconf.ErrInvalid] for the zero Network, which null or a missing key in a
+// configuration is decoded to, and for a list that also has a "type", which other programs take for a
 // plugin. The other methods of c do this themselves with the networks that they
 // are given.
 func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	if n.IsZero() {
-		return n, c.Invalid("", errors.New("a network is null, want an object"))
+		return n, c.Invalid("", errors.New("a network is missing or null, want an object"))
 	}
 	return n.Complete(c.Name, c.CNIVersion)
 }

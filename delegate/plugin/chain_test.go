@@ -218,7 +218,7 @@ func TestGCDoesNotTakeTheSecondNetworkForTheFirst(t *testing.T) {
 				},
 			}
 			err := n.do(t, p, "GC", `,"delegates":[null,{"type":"bridge"}],"cni.dev/valid-attachments":[`+tt.valid+`]`)
-			if err == nil || !strings.Contains(err.Error(), "a network is null") {
+			if err == nil || !strings.Contains(err.Error(), "a network is missing or null") {
 				t.Error(err)
 			}
 			if calls := n.exec.Calls(); len(calls) != tt.calls {

@@ -88,7 +88,9 @@ type Plugin struct {
 	// version gets those of c.
 	//
 	// The standard ADD, GC and STATUS use Networks. CHECK and DEL do not: they
-	// use the record. GC removes stale attachments even if Networks fails.
+	// use the record. For GC and STATUS there is no container: c has no CNI_ARGS
+	// and no annotations then, and Networks returns every network that an ADD may
+	// choose. GC removes stale attachments even if Networks fails.
 	// STATUS is 50 (not available) if Networks fails, unless the configuration
 	// itself is invalid.
 	Networks func(ctx context.Context, c *Call) ([]netconf.Network, error)

@@ -123,7 +123,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		{"no networks, when attaching", "ADD", `,"delegates":[]`, 7, `network "n": there is no network to attach`},
 		{"no networks, when asked for the status", "STATUS", ``, 7, `network "n": there is no network to attach`},
 		{"no networks, when collecting", "GC", `,"cni.dev/valid-attachments":[]`, 0, ""},
-		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is null"},
+		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is missing or null"},
 		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"delegates"`},
 		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
 		{"a key twice, when asked for the status", "STATUS", two + `,"x":1,"x":2`, 6, `"x"`},

@@ -29,7 +29,8 @@ import (
 // is locked: Manager has only an Invoker. A nil function does nothing and succeeds.
 //
 //   - Add prints its result with [Call.Print]. If it prints nothing, the step passes
-//     prevResult on. If it fails or panics, Del is called.
+//     prevResult on. There is a prevResult unless the step is the first in the list. If
+//     Add fails or panics, Del is called.
 //   - Check fails if what Add has done is not as it was.
 //   - Del removes what Add has done, or a part of it, and succeeds if there is nothing.
 //     There may be no prevResult, no network namespace, and no container any more.
@@ -40,8 +41,8 @@ import (
 // A step runs in the process of the plugin. Another program that has the record, such as
 // "multinet gc", runs the plugin's executable, which executes nothing but the step. A
 // function must return soon after its ctx has ended: nobody can kill it. Goroutines call it
-// for several containers at once in a daemon, and for several networks of one container if
-// the Invoker is Parallel.
+// for several containers at once in a daemon and in tests with Conform, and for several
+// networks of one container if the Invoker is Parallel: what a step shares needs a lock.
 //
 // When [Main] runs the plugin, the programs that a step starts inherit the container's
 // lock. Should the process die, the next DEL waits for them or kills them. A daemon has
