@@ -144,7 +144,7 @@ func declares(file *ast.File, name string) bool {
 // in another.
 func TestPagesLinkToHeadingsThatExist(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "examples/README.md", howto} {
+	for _, page := range append(glob(t, "examples/guide/*.md"), "README.md", "examples/README.md", howto) {
 		text := regexp.MustCompile("(?s)\n```.*?\n```|`[^`\n]*`").ReplaceAllString(content(t, page), "")
 		for _, m := range regexp.MustCompile(`\]\(([^)#:]*)#([^)]+)\)`).FindAllStringSubmatch(text, -1) {
 			to := page

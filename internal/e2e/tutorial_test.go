@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"go/format"
 	"io"
 	"os"
 	"os/exec"
@@ -58,6 +59,12 @@ func follow(t *testing.T, sh *terminal, page, sdk, dir string) {
 		case b.lang == "text":
 			nodetest.Equal(t, page+": what a command prints", steady(printed, dir), steady(b.text, dir))
 		case b.file != "":
+			if filepath.Ext(b.file) == ".go" {
+				formatted, err := format.Source([]byte(b.text))
+				nodetest.OK(t, err)
+				nodetest.Equal(t, page+": "+b.file+" after gofmt", string(formatted), b.text)
+			}
+			nodetest.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, b.file)), 0o700))
 			nodetest.OK(t, os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o600))
 		default:
 			t.Fatalf("%s: a block of %q is neither run nor compared, and names no file:\n%s", page, b.lang, b.text)
