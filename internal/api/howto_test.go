@@ -171,6 +171,9 @@ func anchors(t *testing.T, page string) (all []string) {
 	return all
 }
 
+// light are the modules that README.md names once, for all packages.
+var light = regexp.MustCompile(`^(github\.com/containernetworking/cni|golang\.org/x/sys)/`)
+
 // README.md lists the packages, and with each the packages of the SDK that are compiled into a
 // program with it. A package that is named brings its own.
 func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
@@ -199,6 +202,13 @@ func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 		}
 		for _, other := range submatches(with, "`([^`]*)`") {
 			brought = append(append(brought, other), sdk[other]...)
+		}
+		if with == "nothing" {
+			for _, dep := range deps[name] {
+				if first, _, _ := strings.Cut(dep, "/"); strings.Contains(first, ".") && !ours(dep) && !light.MatchString(dep) {
+					t.Errorf("%s brings %s", name, dep)
+				}
+			}
 		}
 		slices.Sort(brought)
 		nodetest.Equal(t, "what comes with "+name, slices.Compact(brought), slices.Sorted(slices.Values(sdk[name])))
