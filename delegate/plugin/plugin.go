@@ -121,10 +121,7 @@ type Plugin struct {
 // an ADD for the network namespace of this process (code 8, unless
 // CNI_NETNS_OVERRIDE allows it). Do returns errors as Go errors: it prints none.
 func (p Plugin) Do(ctx context.Context, process Process, command delegate.Command, args skel.CmdArgs) error {
-	do, known := map[delegate.Command]func(context.Context, *Call) error{
-		delegate.CommandAdd: p.Add, delegate.CommandCheck: p.Check, delegate.CommandDel: p.Del,
-		delegate.CommandGC: p.GC, delegate.CommandStatus: p.Status,
-	}[command]
+	do, known := Step{p.Add, p.Check, p.Del, p.GC, p.Status}.function(command)
 	if !known {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+string(command), "")
 	}

@@ -31,9 +31,9 @@ import (
 //   - Add prints its result with [Call.Print]. If it prints nothing, the step passes
 //     prevResult on. There is a prevResult unless the step is the first in the list. If
 //     Add fails or panics, Del is called.
-//   - Check fails if what Add has done is not as it was.
-//   - Del removes what Add has done, or a part of it, and succeeds if there is nothing.
-//     There may be no prevResult, no network namespace, and no container any more.
+//   - Check fails if the work of Add is missing or has been changed.
+//   - Del removes the work of Add, also if Add was interrupted, and succeeds if there is
+//     none. There may be no prevResult, no network namespace, and no container any more.
 //   - GC removes what belongs to the network, [Call.Name], and to none of its attachments
 //     in [Call.Valid].
 //   - Status fails if Add would. See [status.NotReady].
@@ -51,6 +51,16 @@ import (
 // [status.NotReady]: https://pkg.go.dev/github.com/metacni/metacni/status#NotReady
 type Step struct {
 	Add, Check, Del, GC, Status func(ctx context.Context, c *Call) error
+}
+
+// function returns the function for command, which may be nil, and whether the command is
+// known.
+func (s Step) function(command delegate.Command) (do func(context.Context, *Call) error, known bool) {
+	do, known = map[delegate.Command]func(context.Context, *Call) error{
+		delegate.CommandAdd: s.Add, delegate.CommandCheck: s.Check, delegate.CommandDel: s.Del,
+		delegate.CommandGC: s.GC, delegate.CommandStatus: s.Status,
+	}[command]
+	return do, known
 }
 
 // Step returns the step called name, to stand among the plugins of a network; see
@@ -95,10 +105,7 @@ func (p Plugin) execute(ctx context.Context, c *Call, name string) error {
 	if !known {
 		return c.Invalid("step", fmt.Errorf("the plugin has no step %q", name))
 	}
-	do := map[delegate.Command]func(context.Context, *Call) error{
-		delegate.CommandAdd: step.Add, delegate.CommandCheck: step.Check, delegate.CommandDel: step.Del,
-		delegate.CommandGC: step.GC, delegate.CommandStatus: step.Status,
-	}[c.Command]
+	do, _ := step.function(c.Command)
 	c.Manager = c.NewManager("", c.own, filepath.SplitList(c.Path))
 	var printed bytes.Buffer
 	stdout := c.Stdout
@@ -144,7 +151,8 @@ type steps struct {
 	own     []string // the types of p
 }
 
-// FindInPath returns a type of the plugin itself as it is.
+// FindInPath finds an executable, except for the types of the plugin itself: their path is
+// the type.
 func (s *steps) FindInPath(typ string, paths []string) (string, error) {
 	if slices.Contains(s.own, typ) {
 		return typ, nil

@@ -27,7 +27,7 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A fence is what the step "rule" of a plugin works on: it outlives containers and
+// A fence is a firewall, for the step "rule" of a plugin. It outlives containers and
 // processes.
 type fence struct {
 	rules  map[string]string // what is fenced, by network, container and interface

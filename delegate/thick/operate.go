@@ -74,8 +74,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 
 // inTurn runs op once it has the turn of its container and then a place among
 // those that run. In this order it takes no place while it waits for its
-// container. A DEL of the Queue has a place already. A step waits for nobody: whoever is
-// in front may be waiting for the one who sends it.
+// container. A DEL of the Queue has a place already. A step does not wait: the
+// operation before it may wait for the lock of the program that sends the step.
 func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	l := sv.limiter(op)
 	if l != nil {

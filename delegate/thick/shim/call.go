@@ -64,7 +64,6 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 	defer cancel()
 	patience, cancel := context.WithTimeout(ctx, cmp.Or(k.client.Wait, 30*time.Second))
 	defer cancel()
-	ofRuntime := k.command == "DEL" && k.path == wire.PathCNI && k.request.Step() == ""
 	untilQueued, cancel := context.WithTimeout(ctx, cmp.Or(k.client.QueueWait, 2*time.Second))
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -72,7 +71,7 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 			return nil, k.fail(cause.Of(ctx))
 		}
 		r, err := k.exchange(ctx)
-		if errors.Is(err, errAway) && ofRuntime {
+		if errors.Is(err, errAway) && k.delOfRuntime() {
 			if left, err := k.leave(ctx, err, func() bool { return rest(untilQueued, pause, -1) }); left {
 				return nil, err
 			}
@@ -95,6 +94,12 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 			return nil, k.outcome(err)
 		}
 	}
+}
+
+// delOfRuntime reports whether k is a DEL that the runtime sends: not of one more network, nor
+// of a step, whose callers can ask again.
+func (k *call) delOfRuntime() bool {
+	return k.command == "DEL" && k.path == wire.PathCNI && k.request.Step() == ""
 }
 
 // leave has a DEL done without the daemon, which is away: by Away, or by the next daemon,
