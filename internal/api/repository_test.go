@@ -226,6 +226,12 @@ func newModule(t *testing.T, name string) (dir string) {
 	t.Helper()
 	sdk, err := filepath.Abs(root)
 	nodetest.OK(t, err)
+	// run is offline, and a module without our go.sum needs go.mod files that ours does not.
+	graph := exec.CommandContext(t.Context(), "go", "mod", "graph")
+	graph.Dir = sdk
+	if out, err := graph.CombinedOutput(); err != nil {
+		t.Fatalf("go mod graph: %v\n%s", err, out)
+	}
 	dir = t.TempDir()
 	run(t, dir, "go", "mod", "init", name)
 	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
