@@ -48,6 +48,7 @@ var rules = map[string][]string{
 	"internal/kubetest": {"internal/kubepath"},
 	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest": {"examples/lab/host"},
+	"internal/mutant":   nil,
 	"internal/api":      nil,
 
 	"internal/testreport": nil,
