@@ -10,18 +10,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/sample"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -41,6 +45,36 @@ func TestProbesAndScrapesMayComeBeforeTheStart(t *testing.T) {
 	if found, err := registry.Gather(); len(found) > 0 || err != nil {
 		t.Errorf("metrics %v, %v", found, err)
 	}
+}
+
+// A daemon that starts while the records cannot be read writes the status of their pods as soon as
+// they can.
+func TestStatusesAreResumedWhenTheRecordsCanBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		attached := lifecycle.Adoption{Key: scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, Attached: []delegate.Attached{{
+			Attachment: delegate.Attachment{
+				Network: nodetest.Network("blue", "bridge"), ContainerID: "c1", IfName: "eth0", Origin: json.RawMessage(`{}`),
+				Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=one;K8S_POD_UID=u1",
+			},
+		}}}
+		_, err := (&lifecycle.Manager{Dir: dir}).Adopt(t.Context(), attached)
+		nodetest.OK(t, err)
+		nodetest.OK(t, os.Rename(dir, dir+".away"))
+		nodetest.OK(t, os.WriteFile(dir, nil, 0o600))
+		c := New(Config{Kubeconfig: "/nonexistent/kubeconfig"}, Plugin{Dirs: func() []string { return []string{dir} }}, slog.New(slog.DiscardHandler))
+		stop, err := c.Start(t.Context())
+		nodetest.OK(t, err)
+		defer stop()
+		time.Sleep(time.Minute)
+		nodetest.Equal(t, "pending while the records cannot be read", c.writer.Stats().Pending, 0)
+		nodetest.OK(t, os.Remove(dir))
+		nodetest.OK(t, os.Rename(dir+".away", dir))
+		time.Sleep(resumePause)
+		synctest.Wait()
+		nodetest.Equal(t, "pending", c.writer.Stats().Pending, 1)
+	})
 }
 
 func TestWithoutAClusterEveryMethodDoesNothing(t *testing.T) {

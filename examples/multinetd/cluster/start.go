@@ -64,7 +64,9 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	c.open.Store(true)
 	others.Go(func() { c.events.Run(ctx) })
 	others.Go(func() { c.writer.Run(ctx) })
-	others.Go(func() { c.resume(ctx) })
+	for _, dir := range c.plugin.Dirs() {
+		others.Go(func() { c.resume(ctx, dir) })
+	}
 	if c.conf.StartupTaint != "" {
 		others.Go(func() { c.untaint(ctx) })
 	}

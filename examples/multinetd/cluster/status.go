@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
@@ -48,20 +49,34 @@ func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
 	}
 }
 
-// resume has the status of each recorded pod written, unless that is what the API server
-// has already: a previous daemon may have ended before it was. What such a pod selects may
-// have changed too.
-func (c *Cluster) resume(ctx context.Context) {
-	var pods []nad.Pod
-	for r, err := range daemon.Records(ctx, c.plugin.Dirs()...) {
-		if err == nil && r.State.Attached() {
-			pods = append(pods, multinet.PodOf(r.Record))
-		}
+// resume has the status of each pod with a record in dir written, unless that is what the API
+// server has already: a previous daemon may have ended before it was. What such a pod selects may
+// have changed too. It waits until dir can be read.
+func (c *Cluster) resume(ctx context.Context, dir string) {
+	pods, err := recordedPods(ctx, dir)
+	for err != nil && daemon.Pause(ctx, resumePause) {
+		pods, err = recordedPods(ctx, dir)
 	}
 	c.writer.Resume(pods)
 	for _, p := range pods {
 		c.follow.changed(p)
 	}
+}
+
+// resumePause is the time between two attempts to read a directory of records.
+const resumePause = time.Second
+
+// recordedPods returns the pods that are attached by the records in dir.
+func recordedPods(ctx context.Context, dir string) (pods []nad.Pod, err error) {
+	for r, err := range daemon.Records(ctx, dir) {
+		switch {
+		case err != nil:
+			return nil, err
+		case r.State.Attached():
+			pods = append(pods, multinet.PodOf(r.Record))
+		}
+	}
+	return pods, nil
 }
 
 // desired returns the status of the container p.Container, a pure function of its records
