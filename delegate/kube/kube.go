@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -25,6 +26,10 @@ type Config struct {
 	// The file, and those it names, are read again when they change. They must be
 	// regular files, or links to them. The file need not exist yet.
 	Kubeconfig string
+
+	// Dial connects to the API server, or to a proxy, at an address such as
+	// "10.96.0.1:443". With Dial the environment names no proxy. Nil means TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Node is the node whose pods and devices are watched. Empty means that
 	// [View.Pod] and [View.DeviceAttributes] know none.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type transport struct {
 	kubeconfig string // empty: in the cluster
 	userAgent  string
 	observe    func(Request)
+	dial       func(ctx context.Context, network, address string) (net.Conn, error)
+	proxy      func(*http.Request) (*url.URL, error) // not nil: client-go caches no transport that has one
 
 	mu    sync.Mutex
 	now   *session // nil until the credentials could be read
@@ -60,12 +63,17 @@ type session struct {
 }
 
 func newTransport(c Config) *transport {
-	t := &transport{kubeconfig: c.Kubeconfig, userAgent: c.userAgent(), observe: c.Observer}
+	t := &transport{kubeconfig: c.Kubeconfig, userAgent: c.userAgent(), observe: c.Observer, dial: c.Dial, proxy: noProxy}
+	if t.dial == nil {
+		t.dial, t.proxy = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext, http.ProxyFromEnvironment
+	}
 	if t.observe == nil {
 		t.observe = func(Request) {}
 	}
 	return t
 }
+
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // as net/http has it
 
 // RoundTrip sends a request of a client.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -137,10 +145,10 @@ func (t *transport) read() (*session, error) {
 	if s.server, _, err = rest.DefaultServerUrlFor(config); err != nil {
 		return nil, err
 	}
-	s.dialer = connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext)
+	s.dialer = connrotation.NewDialer(t.dial)
 	config.UserAgent, config.Dial = t.userAgent, s.dialer.DialContext
 	if config.Proxy == nil {
-		config.Proxy = http.ProxyFromEnvironment // as without it, but client-go caches no transport that has one
+		config.Proxy = t.proxy
 	}
 	config.Wrap(func(base http.RoundTripper) http.RoundTripper {
 		if h, ok := base.(*http.Transport); ok {

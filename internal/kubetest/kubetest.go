@@ -73,7 +73,7 @@ func NewServer[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Ki
 	return s
 }
 
-// New is NewServer without a listener, see [Server.RoundTrip].
+// New is NewServer without a listener, see [Server.RoundTrip] and [Server.ServeHTTP].
 func New[Kind, Object any](decode func([]byte, *Kind, Object) (Object, *Kind, error)) *Server {
 	// Linux has all addresses of 127.0.0.0/8. With one of its own, a server that is stopped
 	// finds its port free when it starts again.
@@ -101,7 +101,7 @@ func (s *Server) RoundTrip(q *http.Request) (resp *http.Response, err error) {
 		}
 	}()
 	w := httptest.NewRecorder()
-	s.serve(w, q)
+	s.ServeHTTP(w, q)
 	return w.Result(), nil
 }
 
@@ -117,7 +117,7 @@ func (s *Server) Start() {
 	if err != nil {
 		panic("kubetest: " + err.Error())
 	}
-	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
+	s.http = httptest.NewUnstartedServer(s)
 	_ = s.http.Listener.Close() // in favour of ours
 	s.http.Listener = l
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

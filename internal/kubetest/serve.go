@@ -21,8 +21,8 @@ type call struct {
 	http   *http.Request
 }
 
-// serve counts the request and answers it, unless a fault does.
-func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
+// ServeHTTP counts the request and answers it, unless a fault does.
+func (s *Server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	var body []byte
 	if q.Body != nil {
 		body, _ = io.ReadAll(q.Body)

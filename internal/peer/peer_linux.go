@@ -6,10 +6,14 @@ import (
 )
 
 // UID returns the user of the process that made the connection c, as it was
-// when it connected. It is not ok for anything but an open connection of a unix
+// when it connected. A connection with a method NetConn, such as a [crypto/tls.Conn], is
+// the one that NetConn returns. It is not ok for anything but an open connection of a unix
 // socket, when the system does not say, and on systems other than Linux. It may
 // be called by any number of goroutines.
 func UID(c net.Conn) (uid int, ok bool) {
+	if outer, wraps := c.(interface{ NetConn() net.Conn }); wraps {
+		return UID(outer.NetConn())
+	}
 	u, isUnix := c.(*net.UnixConn)
 	if !isUnix {
 		return -1, false

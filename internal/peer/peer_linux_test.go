@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +31,9 @@ func TestUID(t *testing.T) {
 	c := connected(t, "unix", filepath.Join(nodetest.ShortDir(t), "s"))
 	if uid, known := UID(c); uid != os.Geteuid() || !known {
 		t.Errorf("this process: %d, %v", uid, known)
+	}
+	if uid, known := UID(tls.Server(c, nil)); uid != os.Geteuid() || !known {
+		t.Errorf("this process, with TLS: %d, %v", uid, known)
 	}
 	nodetest.OK(t, c.Close())
 	if uid, known := UID(c); uid != -1 || known {
@@ -62,7 +66,7 @@ func TestUIDOfOthers(t *testing.T) {
 	nodetest.OK(t, err)
 	defer unconnected.Close()
 	for name, c := range map[string]net.Conn{
-		"tcp": connected(t, "tcp", "127.0.0.1:0"), "pipe": pipe, "nil": nil, "nothing open": &net.UnixConn{}, "no peer": unconnected,
+		"tcp": connected(t, "tcp", "127.0.0.1:0"), "tcp with TLS": tls.Server(connected(t, "tcp", "127.0.0.1:0"), nil), "pipe": pipe, "nil": nil, "nothing open": &net.UnixConn{}, "no peer": unconnected,
 	} {
 		if uid, known := UID(c); uid != -1 || known {
 			t.Errorf("%s: %d, %v", name, uid, known)

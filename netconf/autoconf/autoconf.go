@@ -138,6 +138,11 @@ type Manager struct {
 	// 100 ms.
 	Debounce time.Duration
 
+	// Poll makes Run look every second, and watch no directory: for file systems that
+	// do not report what other machines or containers change. A readiness file that is
+	// removed and made again within that second was never lost.
+	Poll bool
+
 	resync time.Duration // for tests: how often to look
 	hook   durable.Hook  // for tests: called before each step of publishing
 

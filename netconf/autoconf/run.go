@@ -55,8 +55,11 @@ const (
 // The published file stays when Run returns: without it, pods would silently get
 // other networks than they ask for. [Manager.Uninstall] removes it.
 //
-// Run starts one goroutine, which ends before Run does.
+// Run starts one goroutine, which ends before Run does; none with Poll.
 func (m *Manager) Run(ctx context.Context) error {
+	if m.Poll {
+		return m.run(ctx, poller{})
+	}
 	src := newWatcher()
 	defer src.Close()
 	return m.run(ctx, src)
@@ -139,7 +142,7 @@ func (m *Manager) turn(src source, held **os.File, state *machine) (time.Duratio
 	lost, watchErr := src.Watch(places)
 	s := m.pass(state, time.Now(), lost, watchErr)
 	wait := cmp.Or(m.resync, defaultResync)
-	if missing || watchErr != nil {
+	if missing || m.Poll || watchErr != nil {
 		wait = min(wait, pollInterval)
 	}
 	if s.wait != 0 {

@@ -379,6 +379,27 @@ func written(t *testing.T, m *Manager, want int) {
 	}
 }
 
+// With Poll, Run looks every second and watches nothing: it runs in a bubble, in which time
+// would stand still while a watch waits for the system.
+func TestPollNeedsNoWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, "10-x.conflist", net("a"))
+		m.Poll = true
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		written(t, m, 1)
+		put(t, m.Dir, "10-x.conflist", net("b"))
+		time.Sleep(pollInterval - time.Nanosecond)
+		written(t, m, 1)
+		time.Sleep(time.Nanosecond)
+		written(t, m, 2)
+		cancel()
+		nodetest.OK(t, <-done)
+	})
+}
+
 // Grace and the pauses of a fight pass by themselves.
 func TestGraceAndPausesPass(t *testing.T) {
 	t.Parallel()

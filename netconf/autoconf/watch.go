@@ -35,6 +35,12 @@ type source interface {
 	Happened() <-chan struct{}
 }
 
+// A poller is a source that reports nothing.
+type poller struct{}
+
+func (poller) Watch(watched) (lost bool, err error) { return false, nil }
+func (poller) Happened() <-chan struct{}            { return nil }
+
 // A watcher is the source that the system has.
 type watcher struct {
 	happened chan struct{}

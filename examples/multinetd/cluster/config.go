@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"time"
 
@@ -57,6 +59,9 @@ type Config struct {
 	// the mirror as a path of this process; empty means no mirror.
 	NADDir      string
 	Annotations string
+
+	// Dial connects to the API server; nil means TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Set by Discover.
 	InCluster bool    // the environment has an API server and a token

@@ -37,7 +37,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.started, c.mirrored = time.Now(), c.hasMirror()
 	c.view, err = kube.Open(ctx, kube.Config{
-		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.watchPods(),
+		Kubeconfig: c.conf.Kubeconfig, Dial: c.conf.Dial, Node: c.conf.Node, Pods: c.conf.watchPods(),
 		NADWait: wait(c.conf.NADWait), PodWait: wait(c.conf.PodWait), MaxViewAge: time.Duration(c.conf.MaxViewAge),
 		Mirror: c.conf.NADDir, UserAgent: "multinetd", Logger: c.log, Observer: c.count,
 	})
