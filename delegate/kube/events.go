@@ -238,13 +238,13 @@ func (e *Events) Run(ctx context.Context) {
 	for {
 		select {
 		case ev := <-e.queue:
-			e.send(late, ev)
+			e.send(late, ctx.Done(), ev)
 			continue
 		case <-ctx.Done():
 		}
 		select {
 		case ev := <-e.queue:
-			e.send(late, ev)
+			e.send(late, ctx.Done(), ev)
 		default:
 			return
 		}
@@ -252,8 +252,8 @@ func (e *Events) Run(ctx context.Context) {
 }
 
 // send sends an Event and counts it.
-func (e *Events) send(ctx context.Context, ev event) {
-	sent := e.try(ctx, ev)
+func (e *Events) send(ctx context.Context, ending <-chan struct{}, ev event) {
+	sent := e.try(ctx, ending, ev)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if sent {
@@ -265,8 +265,8 @@ func (e *Events) send(ctx context.Context, ev event) {
 }
 
 // try sends an Event until the API server accepts or refuses it, it is too old, or ctx
-// ends.
-func (e *Events) try(ctx context.Context, ev event) (sent bool) {
+// ends. It does not wait for the end of a pause when ending is closed: there is little time left.
+func (e *Events) try(ctx context.Context, ending <-chan struct{}, ev event) (sent bool) {
 	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
 		err := e.post(ctx, ev)
 		v := judge(err, false)
@@ -283,6 +283,8 @@ func (e *Events) try(ctx context.Context, ev event) (sent bool) {
 		}
 		select {
 		case <-time.After(max(pause, v.delay)):
+		case <-ending:
+			ending, pause = nil, time.Second/2
 		case <-ctx.Done():
 			return false
 		}

@@ -152,6 +152,23 @@ func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
 	})
 }
 
+// An API server that is there again at the end gets the Events that wait for the end of a pause.
+func TestEventsThatWaitForAPauseAreSentAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, stop := newEvents(t)
+		api.fail(kubetest.Fault{Status: 500, Times: 6})
+		for i := range 3 {
+			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
+		}
+		settle(40 * time.Second) // the next pause has 23 s left
+		begin := time.Now()
+		stop()
+		nodetest.Equal(t, "the end has taken", time.Since(begin), 0)
+		wantStats(t, e, 3, 0)
+	})
+}
+
 func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
