@@ -117,7 +117,7 @@ func (m *mirror) copy(key types.NamespacedName) error {
 	return nil
 }
 
-// remove removes a definition from the mirror.
+// remove removes a definition from the mirror. A loss of power may bring it back, until sweep.
 func (m *mirror) remove(d nad.Definition) error {
 	if d.Validate() != nil || nadfile.TooLong(d.Name) {
 		return nil // the mirror has no files of that name
@@ -133,7 +133,7 @@ func (m *mirror) remove(d nad.Definition) error {
 		}
 	}
 	_ = os.Remove(filepath.Join(m.dir, d.Namespace)) // unless others are in it
-	return dir.Sync()
+	return nil
 }
 
 // files returns the files of d, whose name is valid.

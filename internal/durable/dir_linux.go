@@ -43,31 +43,18 @@ func OpenDir(path string, hook Hook) (*Dir, error) {
 	return d, nil
 }
 
-// newDirMode is the mode of a directory between mkdir and the fsync of its
-// parent: the sticky bit says that the directory may not survive a loss of
-// power yet.
-const newDirMode = unix.S_ISVTX | 0o700
-
 // MakeDir opens the directory at path after making it, and every missing
-// directory above it, with mode 0700. What it returns survives a loss of
-// power, even if it was made by a process that died before it could sync.
+// directory above it, with mode 0700. What it makes survives a loss of power.
 func MakeDir(path string, hook Hook) (*Dir, error) {
 	path = filepath.Clean(path)
 	d, err := OpenDir(path, hook)
-	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
-		if err := mkdir(path, hook); err != nil {
-			return nil, err
-		}
-		d, err = OpenDir(path, hook)
+	if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(path) == path {
+		return d, err
 	}
-	if err != nil {
+	if err := mkdir(path, hook); err != nil {
 		return nil, err
 	}
-	if err := d.settle(); err != nil {
-		d.Close()
-		return nil, err
-	}
-	return d, nil
+	return OpenDir(path, hook)
 }
 
 // mkdir makes the directory at path, which may be there already.
@@ -78,40 +65,16 @@ func mkdir(path string, hook Hook) error {
 	}
 	defer parent.Close()
 	name := filepath.Base(path)
-	err = parent.at("mkdirat", name, func() error { return unix.Mkdirat(parent.fd, name, newDirMode) })
+	err = parent.at("mkdirat", name, func() error { return unix.Mkdirat(parent.fd, name, 0o700) })
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	return err
-}
-
-// settle makes d survive a loss of power if its mode says that it may not.
-func (d *Dir) settle() error {
-	var st unix.Stat_t
-	if err := d.do("fstat", ".", func() error { return unix.Fstat(d.fd, &st) }); err != nil {
-		return err
-	}
-	// Any other mode with a sticky bit, such as that of /tmp, is not ours.
-	if st.Mode&0o1777 != newDirMode {
-		return nil
-	}
-	parent := &Dir{path: filepath.Dir(d.path), hook: d.hook}
-	err := d.do("open", "..", func() (err error) {
-		parent.fd, err = unix.Openat(d.fd, "..", dirFlags, 0)
-		return err
-	})
 	if err != nil {
 		return err
 	}
-	defer parent.Close()
-	if err := parent.Sync(); err != nil {
-		return err
-	}
-	err = d.do("fchmod", ".", func() error { return unix.Fchmod(d.fd, st.Mode&0o7777&^unix.S_ISVTX) })
-	if errors.Is(err, unix.EROFS) {
-		return nil // nothing can be written here, let alone lost
-	}
-	return err
+	// fsync(2) asks for it. ext4, XFS and btrfs keep a directory in which a file was
+	// synced without it: where a process dies before this, nothing is lost.
+	return parent.Sync()
 }
 
 // Close closes d. There is nothing in a directory that closing could lose.

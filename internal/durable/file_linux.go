@@ -60,16 +60,16 @@ const (
 	trySize = 4 << 10
 )
 
-// TryWrite writes a file, syncs it, removes it and syncs the directory, to find out whether
-// that is possible. The file has one name, so that what a crash leaves behind is gone with the
-// next TryWrite. Several at once, and whoever removes temporary files, do no harm.
+// TryWrite writes a file, syncs and removes it, to find out whether that is possible. The file
+// has one name, so that what a crash leaves behind is gone with the next TryWrite. Several at
+// once, and whoever removes temporary files, do no harm.
 func (d *Dir) TryWrite() error {
 	fd, _, err := d.open(tryName, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
 	err = d.write(fd, tryName, make([]byte, trySize))
-	if err == nil {
+	if err == nil { // which allocates the blocks: a write may succeed on a full disk
 		err = d.at("fsync", tryName, func() error { return unix.Fsync(fd) })
 	}
 	if cerr := d.close(fd, tryName); err == nil {
@@ -78,10 +78,7 @@ func (d *Dir) TryWrite() error {
 	if removed := d.Remove(tryName); err == nil && !errors.Is(removed, fs.ErrNotExist) {
 		err = removed
 	}
-	if err != nil {
-		return err
-	}
-	return d.Sync()
+	return err
 }
 
 // create makes the file name, which must not be there.

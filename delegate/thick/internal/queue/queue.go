@@ -143,7 +143,7 @@ func setAside(dir *durable.Dir, name string, why error) error {
 	if err := dir.Rename(name, to); err != nil {
 		return fmt.Errorf("%w: %w; and cannot be set aside: %w", ErrDamaged, why, err)
 	}
-	return errors.Join(fmt.Errorf("%w, set aside as %s: %w", ErrDamaged, to, why), dir.Sync())
+	return fmt.Errorf("%w, set aside as %s: %w", ErrDamaged, to, why)
 }
 
 // Has reports whether the queue has the file. An error means that this cannot be
@@ -159,9 +159,10 @@ func (q Queue) Has(name string) (bool, error) {
 	return err == nil, err
 }
 
-// Remove removes the file, durably, if the queue has it. Call it when a DEL of the
+// Remove removes the file, if the queue has it. Call it when a DEL of the
 // attachment has been done and before the attachment can be added again. After an
-// error the DEL may still be queued.
+// error the DEL may still be queued, and so it may after a loss of power, which
+// ends all containers: the next daemon does it once more.
 func (q Queue) Remove(name string) error {
 	dir, err := durable.OpenDir(q.dir, q.hook) // whoever may write to it
 	if err == nil {
@@ -171,9 +172,6 @@ func (q Queue) Remove(name string) error {
 	}
 	if err == nil {
 		err = dir.Remove(name)
-	}
-	if err == nil {
-		err = dir.Sync()
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
