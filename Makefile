@@ -3,10 +3,11 @@
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod delegate/kube/dra/go.mod))
 
-# The modules of the tests with a Kubernetes API server, and with container runtimes:
-# linted as the others, run by kube and runtimes.
+# The modules of the tests with a Kubernetes API server, with container runtimes, and with loss
+# of power: linted as the others, run by kube, runtimes and power.
 KUBE := internal/e2e/kube
 RUNTIMES := internal/e2e/runtimes
+POWER := internal/e2e/power
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
 TESTFLAGS ?=
@@ -20,7 +21,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test race kube runtimes lint vuln bench scale fuzz cover api costs release
+.PHONY: demo dra test race kube runtimes power lint vuln bench scale fuzz cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -46,6 +47,10 @@ kube:
 # minutes, and the API server of kube.
 runtimes:
 	@.ci/test $(RUNTIMES) -timeout 30m $(TESTFLAGS)
+
+# What a loss of power leaves, as root; five minutes.
+power:
+	@.ci/test $(POWER) -timeout 30m $(TESTFLAGS)
 
 lint:
 	@.ci/run lint

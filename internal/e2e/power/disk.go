@@ -1,0 +1,142 @@
+// Package power shows what a loss of power leaves of files that were written through a
+// file system. A [Disk] is a block device in memory: a file that FUSE serves, attached to a
+// loop device. It keeps a log of all that the file system writes and flushes. Of the log
+// [Disk.Crashes] makes what a real disk may hold after a loss of power at any moment.
+package power
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// blockSize is the sector of the device: what it writes whole or not at all.
+const blockSize = 4 << 10
+
+type block = *[blockSize]byte
+
+// An entry of the log is a block that was written or, without data, a flush.
+type entry struct {
+	at   int64 // number of the block
+	data block
+}
+
+// A Disk is a file of [Serve]. Blocks that were never written are zero.
+type Disk struct {
+	fs.Inode
+	size int64
+
+	mu     sync.Mutex
+	blocks map[int64]block // what was written here is never changed, so that disks may share it
+	below  map[int64]block // where blocks has none
+	safe   map[int64]block // before the log
+	log    []entry
+}
+
+// NewDisk returns an empty disk of that many bytes.
+func NewDisk(size int64) *Disk { return &Disk{size: size, blocks: make(map[int64]block)} }
+
+// Begin begins the log: what was written before survives.
+func (d *Disk) Begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.safe, d.log = maps.Clone(d.blocks), nil
+}
+
+// Position is how much has been written and flushed since Begin.
+func (d *Disk) Position() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.log)
+}
+
+// show makes the disk one with these blocks above those below.
+func (d *Disk) show(blocks, below map[int64]block) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.blocks, d.below, d.log = blocks, below, nil
+}
+
+// Serve mounts the disks as files at dir, named by their index, until stop. The mount
+// and all that uses it end with the process.
+func Serve(dir string, disks ...*Disk) (stop func() error, err error) {
+	root := &fs.Inode{}
+	options := &fs.Options{
+		MountOptions: fuse.MountOptions{DirectMountStrict: true, Name: "power", MaxWrite: 1 << 20},
+		OnAdd: func(ctx context.Context) {
+			for i, d := range disks {
+				root.AddChild(string(rune('0'+i)), root.NewPersistentInode(ctx, d, fs.StableAttr{Mode: syscall.S_IFREG}), true)
+			}
+		},
+	}
+	server, err := fs.Mount(dir, root, options)
+	if err != nil {
+		return nil, err
+	}
+	return server.Unmount, nil
+}
+
+// Open keeps the kernel from caching the file: what is written has arrived here.
+func (d *Disk) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) { //nolint:ireturn // FUSE calls it
+	return nil, fuse.FOPEN_DIRECT_IO, fs.OK
+}
+
+// Getattr tells the size.
+func (d *Disk) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Size = syscall.S_IFREG|0o600, uint64(d.size) //nolint:gosec // it is positive
+	return fs.OK
+}
+
+// Read reads blocks.
+func (d *Disk) Read(_ context.Context, _ fs.FileHandle, to []byte, offset int64) (fuse.ReadResult, syscall.Errno) { //nolint:ireturn // FUSE calls it
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	to = to[:max(0, min(int64(len(to)), d.size-offset))]
+	for part := range slices.Chunk(to, blockSize) {
+		b := d.blocks[offset/blockSize]
+		if b == nil {
+			b = d.below[offset/blockSize]
+		}
+		clear(part)
+		if b != nil {
+			copy(part, b[:])
+		}
+		offset += blockSize
+	}
+	return fuse.ReadResultData(to), fs.OK
+}
+
+// Write writes blocks, and notes each in the log.
+func (d *Disk) Write(_ context.Context, _ fs.FileHandle, data []byte, offset int64) (uint32, syscall.Errno) {
+	if offset%blockSize != 0 || len(data)%blockSize != 0 {
+		return 0, syscall.EINVAL // the device has sectors of that size
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for part := range slices.Chunk(data, blockSize) {
+		e := entry{offset / blockSize, new([blockSize]byte)}
+		copy(e.data[:], part)
+		d.blocks[e.at] = e.data
+		d.log = append(d.log, e)
+		offset += blockSize
+	}
+	return uint32(len(data)), fs.OK //nolint:gosec // a message of FUSE
+}
+
+// Fsync is the flush of a loop device.
+func (d *Disk) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.log = append(d.log, entry{})
+	return fs.OK
+}
+
+// Allocate says that the disk cannot discard blocks.
+func (d *Disk) Allocate(context.Context, fs.FileHandle, uint64, uint64, uint32) syscall.Errno {
+	return syscall.EOPNOTSUPP
+}

@@ -1,0 +1,177 @@
+package power
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+var (
+	seed    = flag.Uint64("seed", 1, "seed of the random subsets")
+	subsets = flag.Int("subsets", 4, "random subsets of the writes that are not flushed, for each moment")
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		os.Exit(child(text))
+	}
+	os.Exit(hosttest.Host{Needs: needs, Build: func(context.Context, string) error { return nil }}.Main(m))
+}
+
+// needs says what is missing.
+func needs(context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root, for loop devices")
+	}
+	for _, path := range []string{"/dev/fuse", "/dev/loop-control"} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("needs FUSE and loop devices: %w", err)
+		}
+	}
+	return nil
+}
+
+// has reports whether the promises of s can be kept.
+func (fs fileSystem) has(s scenario) bool { return s.grows || fs.repair == nil }
+
+func fileSystemOf(name string) fileSystem {
+	all := fileSystems()
+	return all[slices.IndexFunc(all, func(fs fileSystem) bool { return fs.name == name })]
+}
+
+// A fileSystem is how to make one, and to mount it after a crash.
+type fileSystem struct {
+	name, kind, options string
+	size                int64
+	mkfs                []string
+	repair              []string // before it is mounted after a crash; it has no journal
+}
+
+func fileSystems() []fileSystem {
+	return []fileSystem{
+		{"ext4", "ext4", "commit=900", 8 << 20, []string{"mkfs.ext4", "-q", "-F"}, nil},
+		{"ext4 without a journal", "ext4", "", 8 << 20, []string{"mkfs.ext4", "-q", "-F", "-O", "^has_journal"}, []string{"e2fsck", "-f", "-y"}},
+		{"xfs", "xfs", "nouuid", 300 << 20, []string{"mkfs.xfs", "-q", "-f"}, nil},
+		{"btrfs", "btrfs", "", 128 << 20, []string{"mkfs.btrfs", "-q", "-f"}, nil},
+	}
+}
+
+// Whatever a loss of power leaves of what a scenario writes, its promises hold.
+func TestPromisesHoldAfterALossOfPower(t *testing.T) {
+	hosttest.Need(t)
+	var all atomic.Int64
+	t.Run("on", func(t *testing.T) {
+		for _, fs := range fileSystems() {
+			for _, s := range scenarios() {
+				t.Run(fs.name+"/"+s.name, func(t *testing.T) {
+					t.Parallel()
+					if !fs.has(s) {
+						t.Skip("not run: the file system does not promise enough")
+					}
+					h := newHistory(t, fs, s, "/proc/self/exe")
+					crashes, lost := h.crash(1)
+					for _, l := range lost {
+						t.Errorf("seed %d: %s", *seed, l)
+					}
+					t.Logf("%d writes and flushes, %d promises, %d crashes", h.disk.Position(), len(h.promises), crashes)
+					all.Add(int64(crashes))
+				})
+			}
+		}
+	})
+	t.Logf("%d crashes", all.Load())
+	if !t.Failed() && flag.Lookup("test.run").Value.String() == "" && all.Load() < 10_000 {
+		t.Errorf("only %d crashes", all.Load())
+	}
+}
+
+// A history is what a scenario has done on a disk.
+type history struct {
+	testing.TB
+	fileSystem
+	scenario
+	dir           string
+	disk, crashed *Disk
+	promises      []promise
+}
+
+type promise struct {
+	text string
+	at   int // position in the log of disk
+}
+
+// newHistory runs the scenario in a process of that program, on a new file system.
+func newHistory(tb testing.TB, fs fileSystem, s scenario, program string) *history {
+	tb.Helper()
+	if _, err := exec.LookPath(fs.mkfs[0]); err != nil {
+		tb.Skipf("not run: %v", err)
+	}
+	h := &history{TB: tb, fileSystem: fs, scenario: s, dir: tb.TempDir(), disk: NewDisk(fs.size), crashed: NewDisk(fs.size)}
+	for _, dir := range []string{"fuse", "mnt"} {
+		nodetest.OK(tb, os.Mkdir(filepath.Join(h.dir, dir), 0o700))
+	}
+	stop, err := Serve(filepath.Join(h.dir, "fuse"), h.disk, h.crashed)
+	nodetest.OK(tb, err)
+	tb.Cleanup(func() { nodetest.OK(tb, stop()) })
+	nodetest.OK(tb, start(tb.Context(), program, worker, h.dir, fs, s, func(line string) (string, bool) {
+		if line == begin {
+			h.disk.Begin()
+		} else {
+			h.promises = append(h.promises, promise{line, h.disk.Position()})
+		}
+		return "", true
+	}))
+	return h
+}
+
+// crash shows a reader what crashes leave, until the promises do not hold after some of them.
+func (h *history) crash(some int) (crashes int, lost []string) {
+	h.Helper()
+	moments, made := h.moments()
+	next, stop := iter.Pull(h.disk.Crashes(moments, rand.New(rand.NewPCG(*seed, 0)), *subsets)) //nolint:gosec // a failure must be repeatable
+	defer stop()
+	var c Crash
+	nodetest.OK(h, start(h.Context(), "/proc/self/exe", reader, h.dir, h.fileSystem, h.scenario, func(line string) (string, bool) {
+		if line != "" {
+			lost = append(lost, fmt.Sprintf("%v, after %q: %s", c, made[c.Moment], line))
+		}
+		var more bool
+		if c, more = next(); !more || len(lost) == some {
+			return "", false
+		}
+		crashes++
+		c.Show(h.crashed)
+		text, err := json.Marshal(made[c.Moment])
+		nodetest.OK(h, err)
+		return string(text), true
+	}))
+	return crashes, lost
+}
+
+// moments returns the positions at which power is lost, in order, and the promises made by
+// then: after each promise, and before each flush.
+func (h *history) moments() (at []int, made [][]string) {
+	said := []string{}
+	for _, flush := range append(h.disk.Flushes(), h.disk.Position()) {
+		for len(said) < len(h.promises) && h.promises[len(said)].at <= flush {
+			at = append(at, h.promises[len(said)].at)
+			said = append(said, h.promises[len(said)].text)
+			made = append(made, slices.Clone(said))
+		}
+		at, made = append(at, flush), append(made, slices.Clone(said))
+	}
+	return at, made
+}
