@@ -21,7 +21,7 @@ import (
 
 var (
 	seed    = flag.Uint64("seed", 1, "seed of the random subsets")
-	subsets = flag.Int("subsets", 4, "random subsets of the writes that are not flushed, for each moment")
+	subsets = flag.Int("subsets", 10, "random subsets of the writes that are not flushed, for each moment")
 )
 
 func TestMain(m *testing.M) {
