@@ -52,12 +52,12 @@ type simulation struct {
 	failures  []string
 	counts    map[string]int // how often each thing has happened
 	answers   []apiAnswer
-	disk      string               // the directory of the daemon's state; another one after each crash
-	daemon    *incarnation         // the last one
-	processes []*incarnation       // all of them
-	pods      []*container         // all that ever were
+	disk      string              // the directory of the daemon's state; another one after each crash
+	daemon    *incarnation        // the last one
+	processes []*incarnation      // all of them
+	pods      []*container        // all that ever were
 	made      map[string][]string // interfaces, by network namespace
-	calm      bool                 // nothing fails any more
+	calm      bool                // nothing fails any more
 
 	outages []span                 // of the API server
 	turns   chan struct{}          // has an element for each command of the runtime, and is full for a GC

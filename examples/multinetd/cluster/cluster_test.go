@@ -48,7 +48,7 @@ func TestProbesAndScrapesMayComeBeforeTheStart(t *testing.T) {
 }
 
 // A daemon that starts while the records cannot be read writes the status of their pods as soon as
-// they can.
+// they can. A damaged record among them stops none of the others.
 func TestStatusesAreResumedWhenTheRecordsCanBeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,6 +61,7 @@ func TestStatusesAreResumedWhenTheRecordsCanBeRead(t *testing.T) {
 		}}}
 		_, err := (&lifecycle.Manager{Dir: dir}).Adopt(t.Context(), attached)
 		nodetest.OK(t, err)
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, "c0@multi@eth0.json"), []byte("damaged"), 0o600))
 		nodetest.OK(t, os.Rename(dir, dir+".away"))
 		nodetest.OK(t, os.WriteFile(dir, nil, 0o600))
 		c := New(Config{Kubeconfig: "/nonexistent/kubeconfig"}, Plugin{Dirs: func() []string { return []string{dir} }}, slog.New(slog.DiscardHandler))

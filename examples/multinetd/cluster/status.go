@@ -66,13 +66,14 @@ func (c *Cluster) resume(ctx context.Context, dir string) {
 // resumePause is the time between two attempts to read a directory of records.
 const resumePause = time.Second
 
-// recordedPods returns the pods that are attached by the records in dir.
+// recordedPods returns the pods that are attached by the records in dir. It passes over damaged
+// records, and fails if dir cannot be read.
 func recordedPods(ctx context.Context, dir string) (pods []nad.Pod, err error) {
 	for r, err := range daemon.Records(ctx, dir) {
 		switch {
-		case err != nil:
+		case err != nil && r.Key == (scratch.Key{}): // dir
 			return nil, err
-		case r.State.Attached():
+		case err == nil && r.State.Attached():
 			pods = append(pods, multinet.PodOf(r.Record))
 		}
 	}
