@@ -21,7 +21,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test race kube runtimes power lint vuln bench scale fuzz cover api costs release
+.PHONY: demo dra test race kube runtimes power lint vuln bench scale fuzz histories cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -73,6 +73,11 @@ scale:
 # Every fuzz target, for FUZZTIME each.
 fuzz:
 	@FUZZTIME=$(FUZZTIME) .ci/run fuzz
+
+# Many random histories, of one process with every fault and of many that are killed.
+histories:
+	go test ./delegate/lifecycle -timeout 1h -run '^TestGuaranteesHoldInEveryHistory$$' -history.count 10000
+	METACNI_E2E=require go test -C internal/e2e/history -count=1 -timeout 1h -v . -ops 1000000
 
 cover:
 	go test -cover ./...

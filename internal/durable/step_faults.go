@@ -4,7 +4,9 @@ package durable
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,9 +21,15 @@ var steps struct {
 // Step appends "PID COMMAND CALL NAME" to the file that METACNI_STEPS names. At
 // the METACNI_STEPS_NTH step of METACNI_STEPS_KILL it says so there, and kills
 // its process.
+//
+// If METACNI_STEPS is "yield", Step lets others run instead, sometimes for long.
 func Step(call, name string) {
 	log := os.Getenv("METACNI_STEPS")
-	if log == "" {
+	switch log {
+	case "":
+		return
+	case "yield":
+		yield()
 		return
 	}
 	if IsTemp(name) { // which one is chance
@@ -41,6 +49,16 @@ func Step(call, name string) {
 	say(log, "killed")
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
+}
+
+func yield() {
+	if rand.IntN(8) > 0 {
+		return
+	}
+	for range rand.IntN(100) {
+		runtime.Gosched()
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+	}
 }
 
 func say(log, what string) {

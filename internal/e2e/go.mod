@@ -5,6 +5,7 @@ go 1.25.0
 replace github.com/metacni/metacni => ../..
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/containerd/go-cni v1.1.14
 	github.com/containernetworking/cni v1.3.0
 	github.com/containernetworking/plugins v1.9.1

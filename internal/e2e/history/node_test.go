@@ -1,0 +1,364 @@
+package history
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
+)
+
+// roleEnv makes this program a worker or a daemon: "ROLE MACHINE PROCESS".
+const roleEnv = "METACNI_HISTORY_ROLE"
+
+// A node is a machine with its processes.
+type node struct {
+	testing.TB
+	machine
+	*logbook
+	program string // of workers and daemons
+	thick   bool   // commands go to daemons
+	rand    *rand.Rand
+
+	workers []*child // nil is one that has been killed
+	daemon  *child
+	changes chan struct{} // has an element when a worker asks for another daemon
+	closers []func()
+
+	rounds, ops int
+	judged      int // bytes of the log
+
+	mu       sync.Mutex // guards the following
+	started  int
+	children map[int]*child // by process ID
+}
+
+// A child is a process of a node.
+type child struct {
+	*exec.Cmd
+	name  string
+	stdin io.WriteCloser
+	done  chan struct{} // has an element when it has done a round
+	ended chan struct{} // closed when it has ended
+}
+
+// newNode makes a node that lasts until the test ends.
+func newNode(tb testing.TB, program string, seed uint64, thick bool) *node {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/run", "history-") //nolint:usetesting // it is in memory, and gone with the private host
+	nodetest.OK(tb, err)
+	n := &node{
+		TB: tb, machine: machine(dir), program: program, thick: thick, rand: rand.New(rand.NewPCG(seed, 1)),
+		workers: make([]*child, 3), changes: make(chan struct{}, 1), children: make(map[int]*child),
+	}
+	tb.Cleanup(n.close)
+	for _, name := range []string{"there", "ns", "daemon"} {
+		nodetest.OK(tb, os.Mkdir(n.path(name), 0o700))
+	}
+	for _, name := range []string{"killer", "life"} {
+		nodetest.OK(tb, syscall.Mkfifo(n.path(name), 0o600))
+	}
+	n.logbook, err = openLog(dir, "test")
+	nodetest.OK(tb, err)
+	nodetest.OK(tb, n.serveKills())
+	if thick {
+		n.daemon = n.start("daemon")
+	}
+	return n
+}
+
+// close ends the processes of the node and removes its directory.
+func (n *node) close() {
+	n.mu.Lock()
+	all := slices.Collect(maps.Values(n.children))
+	n.mu.Unlock()
+	for _, c := range all {
+		_ = c.Process.Kill() // fails if it has ended
+		<-c.ended
+	}
+	for _, f := range n.closers {
+		f()
+	}
+	if n.logbook != nil {
+		_ = n.file.Close()
+	}
+	_ = os.RemoveAll(string(n.machine))
+}
+
+// serveKills does what processes ask for on the fifo, until the node is closed: each line is
+// the ID of a process to be killed, or 0 for another daemon.
+func (n *node) serveKills() error {
+	life, err := os.OpenFile(n.path("life"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	killer, err := os.OpenFile(n.path("killer"), os.O_RDWR, 0)
+	if err != nil {
+		return errors.Join(err, life.Close())
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for in := bufio.NewScanner(killer); in.Scan(); {
+			pid, err := strconv.Atoi(in.Text())
+			if err == nil && pid == 0 {
+				select {
+				case n.changes <- struct{}{}:
+				default: // one is asked for already
+				}
+				continue
+			}
+			n.mu.Lock()
+			c := n.children[pid]
+			n.mu.Unlock()
+			if c != nil {
+				_ = c.Process.Kill() // fails if it has ended
+			}
+		}
+	})
+	n.closers = append(n.closers, func() {
+		_ = killer.Close()
+		serving.Wait()
+		_ = life.Close()
+	})
+	return nil
+}
+
+// start starts a process of the node.
+func (n *node) start(role string) *child {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.started++
+	c := &child{name: role + strconv.Itoa(n.started), done: make(chan struct{}, 1), ended: make(chan struct{})}
+	c.Cmd = exec.Command(n.program) //nolint:noctx // close kills it, and waits
+	c.Env = append(os.Environ(), strings.Join([]string{roleEnv + "=" + role, string(n.machine), c.name}, " "), "METACNI_STEPS=yield", "GOMAXPROCS=1")
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := c.StdinPipe()
+	nodetest.OK(n, err)
+	stdout, err := c.StdoutPipe()
+	nodetest.OK(n, err)
+	nodetest.OK(n, c.Start())
+	c.stdin = stdin
+	n.children[c.Process.Pid] = c
+	go func() {
+		defer close(c.ended)
+		for says := bufio.NewScanner(stdout); says.Scan(); {
+			c.done <- struct{}{}
+		}
+		err := c.Wait()
+		n.say(now(), "dead", c.name)
+		if status, _ := c.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGKILL && status.Signal() != syscall.SIGTERM {
+			n.wrong("process %s: %v", c.name, err)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.children, c.Process.Pid)
+	}()
+	return c
+}
+
+// do has a worker do a round, and reports whether it has lived to do it all.
+func (c *child) do(r round) bool {
+	text, err := json.Marshal(r)
+	if err == nil {
+		_, err = c.stdin.Write(append(text, '\n'))
+	}
+	if err != nil { // it has been killed
+		<-c.ended
+		return false
+	}
+	select {
+	case <-c.done:
+		return true
+	case <-c.ended:
+		return false
+	}
+}
+
+// work has the i'th worker do r. Whenever it is killed another one does half as much.
+func (n *node) work(i int, r round) {
+	for {
+		if n.workers[i] == nil {
+			n.workers[i] = n.start("worker")
+		}
+		if n.workers[i].do(r) {
+			return
+		}
+		n.workers[i] = nil
+		r.Seed, r.Ops = r.Seed+1, r.Ops/2
+	}
+}
+
+// changeDaemons replaces the daemon in one of several ways whenever a worker asks for that, and
+// when it has been killed.
+func (n *node) changeDaemons(over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-n.daemon.ended:
+			n.daemon = n.start("daemon")
+			continue
+		case <-n.changes:
+		}
+		old := n.daemon
+		switch n.rand.IntN(3) {
+		case 0:
+			_ = old.Process.Kill() // fails if it has ended
+			<-old.ended
+			n.daemon = n.start("daemon")
+		case 1:
+			_ = old.Process.Signal(syscall.SIGTERM)
+			<-old.ended
+			n.daemon = n.start("daemon")
+		default:
+			n.daemon = n.start("daemon")
+			_ = old.Process.Signal(syscall.SIGTERM)
+			<-old.ended
+		}
+	}
+}
+
+// round does operations on new attachments, and returns what is wrong with their history.
+func (n *node) round(ops int) string {
+	n.rounds++
+	r := round{Seed: n.rand.Uint64(), Ops: ops / len(n.workers), Daemon: n.thick}
+	for c := range 2 + n.rand.IntN(2) {
+		container := fmt.Sprintf("r%dc%d", n.rounds, c)
+		r.Keys = append(r.Keys, container+"/eth0")
+		if c == 0 {
+			r.Keys = append(r.Keys, container+"/eth1")
+		}
+		nodetest.OK(n, os.WriteFile(n.path("ns", container), nil, 0o600))
+	}
+	over := make(chan struct{})
+	var changing, all sync.WaitGroup
+	if n.thick {
+		changing.Go(func() { n.changeDaemons(over) })
+	}
+	for i := range n.workers {
+		mine := r
+		mine.Seed += uint64(i)
+		all.Go(func() { n.work(i, mine) })
+	}
+	all.Wait()
+	nodetest.OK(n, os.WriteFile(n.path("calm"), nil, 0o600))
+	n.settle(r.Keys)
+	r.Finish = true
+	n.work(0, r)
+	n.settle(r.Keys)
+	close(over)
+	changing.Wait()
+	nodetest.OK(n, os.Remove(n.path("calm")))
+	for _, k := range r.Keys {
+		_ = os.Remove(n.path("ns", keyOf(k).ContainerID))
+	}
+	return n.judge(r.Keys)
+}
+
+// queueTimeout is how long DELs may be in the queue of a daemon that is there.
+const queueTimeout = 30 * time.Second
+
+// settle looks at the attachments when the queue is empty.
+func (n *node) settle(keys []string) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(queueTimeout)
+	for late := false; n.queued() > 0 && !late; {
+		select {
+		case <-tick.C:
+		case <-limit:
+			late = true
+			n.wrong("DELs stay in the queue")
+		}
+	}
+	for _, k := range keys {
+		at, seen := now(), n.look(keyOf(k))
+		id := "test." + strconv.FormatInt(n.last.Add(1), 10)
+		n.say(at, "call", id, "LOOK", k, seen)
+		n.say(now(), "ret", id, done)
+	}
+}
+
+// queued is the number of DELs in the queue.
+func (n *node) queued() int {
+	all, _ := filepath.Glob(n.path("queue", "*.json"))
+	return len(all)
+}
+
+// look returns what there is of an attachment, see [state.seen], while no operation runs.
+func (n *node) look(k scratch.Key) string {
+	rs, err := (&lifecycle.Manager{Dir: n.path("state")}).Container(context.Background(), k.ContainerID)
+	if err != nil {
+		return fmt.Sprintf("%q", err)
+	}
+	i := slices.IndexFunc(rs, func(r lifecycle.Record) bool { return r.Key == k })
+	if i < 0 {
+		left, _ := filepath.Glob(n.path("there", "*@"+k.ContainerID+"@"+k.IfName+"*"))
+		if len(left) > 0 {
+			n.wrong("%s: attached and not recorded: %q", k, left)
+		}
+		return state{}.seen()
+	}
+	if !rs[i].State.Attached() {
+		return state{own: half}.seen()
+	}
+	s := state{own: attached}
+	for j, a := range rs[i].Attached {
+		c := call{plugin: a.Network.Plugins()[0].Type(), container: k.ContainerID, ifname: a.IfName}
+		switch whole := rs[i].Whole(j); {
+		case whole && !n.there(c.marker()):
+			n.wrong("%s: recorded and not attached: %s", k, a.IfName)
+		case strings.Contains(a.IfName, "-hot"):
+			s.hot[a.IfName[len(a.IfName)-1]-'0'] = map[bool]phase{true: attached, false: half}[whole]
+		}
+	}
+	return s.seen()
+}
+
+// judge returns what is wrong with what the log tells since the last time.
+func (n *node) judge(keys []string) string {
+	text, err := os.ReadFile(n.path("log"))
+	nodetest.OK(n, err)
+	end := bytes.LastIndexByte(text, '\n') + 1 // an orphan may be writing
+	told, err := read(text[n.judged:end])
+	nodetest.OK(n, err)
+	n.judged = end
+	n.ops += told.calls
+	if len(told.wrong) > 0 {
+		return strings.Join(told.wrong, "\n")
+	}
+	for _, p := range partsOf(keys, told.ops) {
+		if p.illegal(0) {
+			return fmt.Sprintf("no order explains the answers of these operations, whatever others did:\n%s", p.shrink())
+		}
+	}
+	return ""
+}
+
+// keep copies the log to where it survives the test, and returns its path.
+func (n *node) keep(seed uint64) string {
+	path := filepath.Join(filepath.Dir(os.TempDir()), fmt.Sprintf("metacni-history-%d.log", seed))
+	text, err := os.ReadFile(n.path("log"))
+	nodetest.OK(n, err)
+	nodetest.OK(n, os.WriteFile(path, text, 0o600))
+	return path
+}
