@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 var steps struct {
@@ -22,14 +22,17 @@ var steps struct {
 // the METACNI_STEPS_NTH step of METACNI_STEPS_KILL it says so there, and kills
 // its process.
 //
-// If METACNI_STEPS is "yield", Step lets others run instead, sometimes for long.
+// If METACNI_STEPS is "pause N", Step takes up to a millisecond longer instead, once in N
+// times: so other processes come in between, on an idle machine too.
 func Step(call, name string) {
 	log := os.Getenv("METACNI_STEPS")
-	switch log {
-	case "":
+	if log == "" {
 		return
-	case "yield":
-		yield()
+	}
+	if n, pauses := strings.CutPrefix(log, "pause "); pauses {
+		if once, _ := strconv.Atoi(n); rand.IntN(once) == 0 {
+			time.Sleep(rand.N(time.Millisecond))
+		}
 		return
 	}
 	if IsTemp(name) { // which one is chance
@@ -49,16 +52,6 @@ func Step(call, name string) {
 	say(log, "killed")
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
-}
-
-func yield() {
-	if rand.IntN(8) > 0 {
-		return
-	}
-	for range rand.IntN(100) {
-		runtime.Gosched()
-		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
-	}
 }
 
 func say(log, what string) {

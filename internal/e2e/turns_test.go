@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -30,56 +29,6 @@ func TestManyContainersAtOnce(t *testing.T) {
 			}
 			n.noTrace()
 		})
-	}
-}
-
-// TestCommandsOnOneContainerTakeTurns runs two commands on one container at the
-// same time in two processes, many times. No two plugins ever run at the same
-// time, each command succeeds or says why it did nothing, and one more DEL
-// leaves nothing.
-func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
-	rounds := 100
-	if !*long {
-		rounds = 10
-	}
-	for _, s := range subjects()[:2] {
-		for _, pair := range [][2]string{{"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}, {"ADD", "GC"}, {"DEL", "GC"}, {"CHECK", "DEL"}} {
-			t.Run(s.name+"/"+pair[0]+"+"+pair[1], func(t *testing.T) {
-				n := newNode(t)
-				p := n.pod(s.conf(n))
-				for range rounds {
-					if !slices.Contains(pair[:], "ADD") {
-						n.ok("ADD", p)
-					}
-					pair[0], pair[1] = pair[1], pair[0] // the first to start has an advantage
-					var rs [2]*running
-					for i, command := range pair {
-						var list []extra
-						if command == "GC" {
-							list = append(list, valid())
-						}
-						rs[i] = n.start(command, p, list...)
-					}
-					for i, r := range rs {
-						switch a := n.wait(r); {
-						case a.code == 0:
-						case pair[i] == "ADD" && a.err.Code == 7 && pair[1-i] == "ADD":
-						case pair[i] == "CHECK" && len(n.leaked(p)) == 0: // it was detached before
-						default:
-							t.Errorf("%s beside %s: %s", pair[i], pair[1-i], a.stdout)
-						}
-					}
-					if live := n.leaked(p); len(live) != 0 && len(live) != len(s.fakes) || len(live) > 0 && !n.recorded(p, s.state) {
-						t.Errorf("attached %v, recorded %v", live, n.recorded(p, s.state))
-					}
-					n.ok("DEL", p)
-					n.nothingLeft()
-					if t.Failed() {
-						t.FailNow()
-					}
-				}
-			})
-		}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // playDaemon is the main of a daemon. It serves until SIGTERM.
-func playDaemon(m machine, process string) error {
+func playDaemon(m machine, process string, often int) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log, err := openLog(string(m), process)
@@ -24,7 +24,8 @@ func playDaemon(m machine, process string) error {
 	if err != nil {
 		return err
 	}
-	p.die, p.execute = 4*p.die, 4*p.execute
+	p.odds = p.often(often)
+	p.die *= 4 // each is many operations that fail
 	l, err := thick.Listen(ctx, nil, m.path("daemon", "socket"))
 	if err != nil {
 		if ctx.Err() != nil {

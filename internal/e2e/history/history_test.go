@@ -22,6 +22,7 @@ import (
 var (
 	count = flag.Int("ops", 4000, "number of operations of TestHistoriesAreLinearizable")
 	seed  = flag.Uint64("seed", 1, "seed of TestHistoriesAreLinearizable")
+	often = flag.Int("often", 1, "how many times as often what is rare happens")
 )
 
 // perRound is the number of operations of a round.
@@ -31,9 +32,14 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(pluginEnv); spec != "" {
 		exit(playPlugin(spec))
 	}
-	if spec := strings.Fields(os.Getenv(roleEnv)); len(spec) == 3 {
-		play := map[string]func(machine, string) error{"worker": playWorker, "daemon": playDaemon}[spec[0]]
-		exit(play(machine(spec[1]), spec[2]))
+	if spec := os.Getenv(roleEnv); spec != "" {
+		var role, dir, process string
+		var often int
+		_, err := fmt.Sscan(spec, &role, &dir, &process, &often)
+		if play := map[string]func(machine, string, int) error{"worker": playWorker, "daemon": playDaemon}[role]; err == nil {
+			err = play(machine(dir), process, often)
+		}
+		exit(err)
 	}
 	os.Exit(hosttest.Host{Build: build}.Main(m))
 }
@@ -62,13 +68,14 @@ func buildWorker(ctx context.Context, to string, flags ...string) error {
 // In every other node commands go to daemons, which are killed, stopped and replaced. In the
 // others the processes that execute commands are killed.
 func TestHistoriesAreLinearizable(t *testing.T) {
+	t.Parallel()
 	hosttest.Need(t)
 	var left atomic.Int64
 	left.Store(int64(*count))
 	var all sync.WaitGroup
 	for i := range 2 * max(2, runtime.GOMAXPROCS(0)) {
 		s := *seed + uint64(i)
-		n := newNode(t, filepath.Join(hosttest.Programs(), "worker"), s, i%2 == 1)
+		n := newNode(t, filepath.Join(hosttest.Programs(), "worker"), s, i%2 == 1, *often)
 		all.Go(func() {
 			for left.Load() > 0 && !t.Failed() {
 				before := n.ops

@@ -16,9 +16,10 @@ import (
 // and one of these events:
 //
 //	call ID VERB KEY ARG   an operation begins; KEY is "-" for one on all attachments
-//	begun ID               a GC has looked at the clock
+//	begun ID               a GC has read the records, see [watched]
 //	ret ID ANSWER          it has ended
 //	dead PROCESS           what it had begun has no answer
+//	left PROCESS PID       its plugin has left this process behind
 //	plugin ...             a plugin runs, for people
 //	wrong ...              a plugin saw what must not be
 //
@@ -76,12 +77,21 @@ type account struct {
 	ops   []op
 	calls int // without those that a shim repeats
 	wrong []string
+	dead  []string // processes
+	left  []leftProcess
+	size  int // of its text
+}
+
+// A leftProcess is one that a plugin of an operation has left behind.
+type leftProcess struct {
+	process string
+	pid     int
 }
 
 // read returns what text, whole lines of a log, tells. An operation of a process that has died
 // ended then at the latest.
 func read(text []byte) (account, error) {
-	var a account
+	a := account{size: len(text)}
 	at := make(map[string]int) // the place of an operation without an answer, by its ID
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))
@@ -111,10 +121,11 @@ func read(text []byte) (account, error) {
 				a.ops[i].answer = f[3]
 			}
 		case "dead":
+			a.dead = append(a.dead, f[2])
 			for id, i := range at {
-				if strings.HasPrefix(f[2], "daemon") && (a.ops[i].verb == "DEL" || a.ops[i].verb == "GC") {
+				again := a.ops[i]
+				if strings.HasPrefix(f[2], "daemon") && (again.verb == "DEL" || again.verb == "GC") && again.call < t {
 					// The shim sends it to the next daemon too.
-					again := a.ops[i]
 					again.id, again.ret = id+" to "+f[2], t
 					a.ops = append(a.ops, again)
 				}
@@ -123,6 +134,9 @@ func read(text []byte) (account, error) {
 					a.ops[i].ret = t
 				}
 			}
+		case "left":
+			pid, _ := strconv.Atoi(f[3])
+			a.left = append(a.left, leftProcess{f[2], pid})
 		case "wrong":
 			a.wrong = append(a.wrong, strings.Join(f[2:], " "))
 		}

@@ -48,7 +48,7 @@ type input struct {
 	valid bool   // it is in the list of GC
 	alone bool   // no other operation on the attachment overlaps
 	call  int64  // when it was called
-	begun int64  // when a GC had begun, at the latest
+	begun int64  // when a GC had read the records, at the latest
 	look  string // LOOK: what was there when nothing ran
 }
 
@@ -180,8 +180,8 @@ func (s state) del(answer string) []state {
 	return s.only(answer == "")
 }
 
-// A GC removes what is not in the list, unless it came after the GC began. What another
-// operation changes meanwhile may stay.
+// A GC removes what is not in the list, unless it came after the GC had read the records. What
+// another operation changes meanwhile may stay.
 func (s state) gc(in input, answer string) []state {
 	switch {
 	case answer != done && answer != failed && answer != later && answer != "":

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,6 +36,7 @@ type node struct {
 	*logbook
 	program string // of workers and daemons
 	thick   bool   // commands go to daemons
+	often   int    // how often what is rare happens, usually 1
 	rand    *rand.Rand
 
 	workers []*child // nil is one that has been killed
@@ -56,17 +57,18 @@ type child struct {
 	*exec.Cmd
 	name  string
 	stdin io.WriteCloser
+	ends  atomic.Bool   // by the test, which has sent it a signal
 	done  chan struct{} // has an element when it has done a round
 	ended chan struct{} // closed when it has ended
 }
 
 // newNode makes a node that lasts until the test ends.
-func newNode(tb testing.TB, program string, seed uint64, thick bool) *node {
+func newNode(tb testing.TB, program string, seed uint64, thick bool, often int) *node {
 	tb.Helper()
 	dir, err := os.MkdirTemp("/run", "history-") //nolint:usetesting // it is in memory, and gone with the private host
 	nodetest.OK(tb, err)
 	n := &node{
-		TB: tb, machine: machine(dir), program: program, thick: thick, rand: rand.New(rand.NewPCG(seed, 1)),
+		TB: tb, machine: machine(dir), program: program, thick: thick, often: often, rand: rand.New(rand.NewPCG(seed, 1)),
 		workers: make([]*child, 3), changes: make(chan struct{}, 1), children: make(map[int]*child),
 	}
 	tb.Cleanup(n.close)
@@ -91,7 +93,7 @@ func (n *node) close() {
 	all := slices.Collect(maps.Values(n.children))
 	n.mu.Unlock()
 	for _, c := range all {
-		_ = c.Process.Kill() // fails if it has ended
+		c.end(syscall.SIGKILL)
 		<-c.ended
 	}
 	for _, f := range n.closers {
@@ -106,13 +108,9 @@ func (n *node) close() {
 // serveKills does what processes ask for on the fifo, until the node is closed: each line is
 // the ID of a process to be killed, or 0 for another daemon.
 func (n *node) serveKills() error {
-	life, err := os.OpenFile(n.path("life"), os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
 	killer, err := os.OpenFile(n.path("killer"), os.O_RDWR, 0)
 	if err != nil {
-		return errors.Join(err, life.Close())
+		return err
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -129,16 +127,21 @@ func (n *node) serveKills() error {
 			c := n.children[pid]
 			n.mu.Unlock()
 			if c != nil {
-				_ = c.Process.Kill() // fails if it has ended
+				c.end(syscall.SIGKILL)
 			}
 		}
 	})
 	n.closers = append(n.closers, func() {
 		_ = killer.Close()
 		serving.Wait()
-		_ = life.Close()
 	})
 	return nil
+}
+
+// end sends c a signal.
+func (c *child) end(with os.Signal) {
+	c.ends.Store(true)
+	_ = c.Process.Signal(with) // fails if it has ended
 }
 
 // start starts a process of the node.
@@ -147,8 +150,13 @@ func (n *node) start(role string) *child {
 	defer n.mu.Unlock()
 	n.started++
 	c := &child{name: role + strconv.Itoa(n.started), done: make(chan struct{}, 1), ended: make(chan struct{})}
-	c.Cmd = exec.Command(n.program) //nolint:noctx // close kills it, and waits
-	c.Env = append(os.Environ(), strings.Join([]string{roleEnv + "=" + role, string(n.machine), c.name}, " "), "METACNI_STEPS=yield", "GOMAXPROCS=1")
+	c.Cmd = exec.Command(n.program) // close kills it, and waits
+	pause := 32 / n.often
+	if n.thick && role == "worker" { // it has few steps
+		pause = 4
+	}
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", roleEnv, role, n.machine, c.name, n.often), fmt.Sprint("METACNI_STEPS=pause ", pause),
+		"GOMAXPROCS=1", "GOGC=800") // there are many, and each lives shortly
 	c.Stderr = os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := c.StdinPipe()
@@ -165,7 +173,7 @@ func (n *node) start(role string) *child {
 		}
 		err := c.Wait()
 		n.say(now(), "dead", c.name)
-		if status, _ := c.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGKILL && status.Signal() != syscall.SIGTERM {
+		if err != nil && !c.ends.Load() {
 			n.wrong("process %s: %v", c.name, err)
 		}
 		n.mu.Lock()
@@ -222,16 +230,16 @@ func (n *node) changeDaemons(over <-chan struct{}) {
 		old := n.daemon
 		switch n.rand.IntN(3) {
 		case 0:
-			_ = old.Process.Kill() // fails if it has ended
+			old.end(syscall.SIGKILL)
 			<-old.ended
 			n.daemon = n.start("daemon")
 		case 1:
-			_ = old.Process.Signal(syscall.SIGTERM)
+			old.end(syscall.SIGTERM)
 			<-old.ended
 			n.daemon = n.start("daemon")
 		default:
 			n.daemon = n.start("daemon")
-			_ = old.Process.Signal(syscall.SIGTERM)
+			old.end(syscall.SIGTERM)
 			<-old.ended
 		}
 	}
@@ -249,29 +257,47 @@ func (n *node) round(ops int) string {
 		}
 		nodetest.OK(n, os.WriteFile(n.path("ns", container), nil, 0o600))
 	}
+	life, err := os.OpenFile(n.path("life"), os.O_RDWR, 0)
+	nodetest.OK(n, err)
+	defer life.Close()
 	over := make(chan struct{})
-	var changing, all sync.WaitGroup
+	var changing sync.WaitGroup
 	if n.thick {
 		changing.Go(func() { n.changeDaemons(over) })
 	}
+	n.all(r)
+	close(over)
+	changing.Wait()
+	nodetest.OK(n, os.WriteFile(n.path("calm"), nil, 0o600))
+	if n.thick {
+		n.daemon.end(syscall.SIGTERM)
+		<-n.daemon.ended
+		n.daemon = n.start("daemon")
+		away := r
+		away.Away = true
+		n.all(away)
+	}
+	n.settle(r.Keys)
+	r.Finish = true
+	n.work(0, r)
+	n.settle(r.Keys)
+	n.spared()
+	nodetest.OK(n, os.Remove(n.path("calm")))
+	for _, k := range r.Keys {
+		_ = os.Remove(n.path("ns", keyOf(k).ContainerID))
+	}
+	return n.judge(r.Keys)
+}
+
+// all has all workers do r at the same time.
+func (n *node) all(r round) {
+	var all sync.WaitGroup
 	for i := range n.workers {
 		mine := r
 		mine.Seed += uint64(i)
 		all.Go(func() { n.work(i, mine) })
 	}
 	all.Wait()
-	nodetest.OK(n, os.WriteFile(n.path("calm"), nil, 0o600))
-	n.settle(r.Keys)
-	r.Finish = true
-	n.work(0, r)
-	n.settle(r.Keys)
-	close(over)
-	changing.Wait()
-	nodetest.OK(n, os.Remove(n.path("calm")))
-	for _, k := range r.Keys {
-		_ = os.Remove(n.path("ns", keyOf(k).ContainerID))
-	}
-	return n.judge(r.Keys)
 }
 
 // queueTimeout is how long DELs may be in the queue of a daemon that is there.
@@ -334,14 +360,10 @@ func (n *node) look(k scratch.Key) string {
 	return s.seen()
 }
 
-// judge returns what is wrong with what the log tells since the last time.
+// judge returns what is wrong with the history of the round.
 func (n *node) judge(keys []string) string {
-	text, err := os.ReadFile(n.path("log"))
-	nodetest.OK(n, err)
-	end := bytes.LastIndexByte(text, '\n') + 1 // an orphan may be writing
-	told, err := read(text[n.judged:end])
-	nodetest.OK(n, err)
-	n.judged = end
+	told := n.told()
+	n.judged += told.size
 	n.ops += told.calls
 	if len(told.wrong) > 0 {
 		return strings.Join(told.wrong, "\n")
@@ -352,6 +374,27 @@ func (n *node) judge(keys []string) string {
 		}
 	}
 	return ""
+}
+
+// spared looks whether the processes live that plugins have left behind. Nobody may have killed
+// one whose operation has ended; that of a process that was killed has not.
+func (n *node) spared() {
+	told := n.told()
+	for _, l := range told.left {
+		if !slices.Contains(told.dead, l.process) && syscall.Kill(l.pid, 0) != nil {
+			n.wrong("process %d is dead, which a plugin of %s has left behind", l.pid, l.process)
+		}
+	}
+}
+
+// told is what the log tells since the last round.
+func (n *node) told() account {
+	text, err := os.ReadFile(n.path("log"))
+	nodetest.OK(n, err)
+	text = text[n.judged:]
+	told, err := read(text[:bytes.LastIndexByte(text, '\n')+1]) // an orphan may be writing
+	nodetest.OK(n, err)
+	return told
 }
 
 // keep copies the log to where it survives the test, and returns its path.

@@ -9,12 +9,15 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -34,7 +37,7 @@ import (
 //	alone    of which each plugin locks a byte, that of its container
 //	calm     while it is there nothing fails and nobody is killed
 //	killer   a fifo on which processes ask the test to kill them
-//	life     a fifo that ends with the test
+//	life     a fifo that ends with the round
 //	log      see [logbook]
 type machine string
 
@@ -59,11 +62,18 @@ func (m machine) names(netns string) ([]string, error) {
 	return names, err
 }
 
-// odds say which calls of how many fail, are executed as a process, end with the death of the
-// process, and yield to others for long.
-type odds struct{ fail, execute, die, dawdle int }
+// odds say how many calls there are for each that fails, that is executed as a process, that
+// ends with the death of the process, that takes longer than others wait for a lock, and that
+// yields to others for long.
+type odds struct{ fail, execute, die, linger, dawdle int }
 
-var usual = odds{fail: 12, execute: 120, die: 250, dawdle: 4}
+var usual = odds{fail: 12, execute: 300, die: 400, linger: 2000, dawdle: 8}
+
+// often is o with rare things n times as often.
+func (o odds) often(n int) odds {
+	o.execute, o.die = o.execute/n, o.die/n
+	return o
+}
 
 // plugins is an invoke.Exec. Most plugins work in the process that calls them, some in one of
 // their own. What they do is in files, so all processes see it. Each plugin looks whether it may
@@ -87,7 +97,7 @@ func newPlugins(m machine, log *logbook) (*plugins, error) {
 }
 
 // hits reports true once in n times, on average, and never while the node is calm.
-func (p *plugins) hits(n int) bool { return n > 0 && rand.IntN(n) == 0 && !p.machine.there("calm") }
+func (p *plugins) hits(n int) bool { return n > 0 && rand.IntN(n) == 0 && !p.there("calm") }
 
 func (p *plugins) FindInPath(plugin string, _ []string) (string, error) {
 	return "/history/" + plugin, nil
@@ -98,7 +108,11 @@ const pluginEnv = "METACNI_HISTORY_PLUGIN"
 
 func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	name := filepath.Base(path)
-	if !p.hits(p.execute) {
+	often := 1
+	if slices.Contains(env, "CNI_COMMAND=GC") { // there are fewer of them
+		often = 16
+	}
+	if !p.hits(p.execute / often) {
 		return p.run(name, stdin, env)
 	}
 	self, err := os.Executable()
@@ -109,7 +123,8 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	return (&delegate.Process{Stderr: os.Stderr}).ExecPlugin(ctx, self, stdin, env)
 }
 
-// playPlugin is the main of an executed plugin.
+// playPlugin is the main of an executed plugin. Some leave a process behind that has the lock's
+// file open, as plugins that start a daemon do.
 func playPlugin(spec string) error {
 	var dir, process, name string
 	var parent int
@@ -120,11 +135,17 @@ func playPlugin(spec string) error {
 	if err != nil {
 		return err
 	}
+	if name == idle {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the plugin has exited
+		log.say(now(), "left", process, strconv.Itoa(os.Getpid()))
+		untilOver(machine(dir))
+		return nil
+	}
 	p, err := newPlugins(machine(dir), log)
 	if err != nil {
 		return err
 	}
-	p.parent, p.die, p.execute = parent, 3, 0
+	p.parent, p.odds = parent, odds{fail: usual.fail, die: 3, dawdle: usual.dawdle}
 	stdin, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
@@ -134,8 +155,29 @@ func playPlugin(spec string) error {
 		_ = json.NewEncoder(os.Stdout).Encode(err)
 		os.Exit(1)
 	}
+	if p.hits(2) {
+		left := exec.Command("/proc/self/exe") // it outlives this process
+		left.Env = []string{pluginEnv + "=" + strings.Join([]string{dir, process, idle, "0"}, " ")}
+		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // whoever ends the plugin does not end it
+		if _, err := left.StdinPipe(); err != nil {
+			return err
+		}
+		if err := left.Start(); err != nil {
+			return err
+		}
+	}
 	_, err = os.Stdout.Write(out)
 	return err
+}
+
+// idle is the name of a plugin that does nothing until the round is over.
+const idle = "idle"
+
+func untilOver(m machine) {
+	life, err := os.OpenFile(m.path("life"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, life)
+	}
 }
 
 // ask asks the test to kill a process, or for another daemon, see [node.serveKills]. It fails
@@ -152,9 +194,9 @@ func (p *plugins) ask(pid int) error {
 
 // dies has the process killed that calls plugins. An executed plugin becomes an orphan, which
 // goes on with its work, or hangs until somebody kills it.
-func (p *plugins) dies() {
+func (p *plugins) dies() (hangs bool) {
 	if p.ask(p.parent) != nil {
-		return
+		return false
 	}
 	if p.parent == os.Getpid() {
 		select {}
@@ -164,20 +206,14 @@ func (p *plugins) dies() {
 		_, err := unix.Poll(fds, -1)
 		orphan = err == nil && fds[0].Revents&unix.POLLERR != 0
 	}
-	if rand.IntN(2) == 0 {
-		life, err := os.Open(p.path("life"))
-		if err == nil {
-			_, _ = io.Copy(io.Discard, life)
-		}
-		os.Exit(1)
-	}
+	return rand.IntN(2) == 0
 }
 
 // yield lets others run, sometimes for long.
 func (p *plugins) yield() {
 	n := 1
 	if p.hits(p.dawdle) {
-		n = rand.IntN(200)
+		n = rand.IntN(100)
 	}
 	for range n {
 		runtime.Gosched()
@@ -217,8 +253,12 @@ func (p *plugins) run(plugin string, stdin []byte, env []string) ([]byte, error)
 	defer p.enter(c)()
 	p.allowed(c)
 	p.yield()
-	if p.hits(p.die) {
-		p.dies()
+	if p.hits(p.die) && p.dies() {
+		untilOver(p.machine)
+		os.Exit(1)
+	}
+	if p.hits(p.linger) {
+		<-time.After(2 * lockTimeout)
 	}
 	switch c.command {
 	case "ADD":
@@ -233,11 +273,11 @@ func (p *plugins) run(plugin string, stdin []byte, env []string) ([]byte, error)
 		}
 		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","interfaces":[{"name":%q}]}`, c.ifname), nil
 	case "CHECK":
-		if !p.machine.there(c.marker()) {
+		if !p.there(c.marker()) {
 			return nil, types.NewError(102, "it is not attached", "")
 		}
 	case "DEL":
-		if p.machine.there(c.marker()) && p.hits(p.fail) {
+		if p.there(c.marker()) && p.hits(p.fail) {
 			return nil, types.NewError(103, "no", "")
 		}
 		if err := os.Remove(p.path(c.marker())); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -297,7 +337,8 @@ func (p *plugins) allowed(c call) {
 	p.log.wrong("%s: no record allows it", c)
 }
 
-// gc removes what this plugin has attached and is not in the list, as real plugins do.
+// gc removes what this plugin has attached and is not in the list, as real plugins do. An
+// orphan that hangs does so until there is something that came after its list.
 func (p *plugins) gc(plugin string, stdin []byte) error {
 	var conf struct {
 		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -309,17 +350,20 @@ func (p *plugins) gc(plugin string, stdin []byte) error {
 	for _, a := range conf.Valid {
 		valid[call{"", plugin, a.ContainerID, a.IfName}.marker()] = true
 	}
-	p.yield()
-	if p.hits(p.die) {
-		p.dies()
+	invalid := func() (all []string) {
+		paths, _ := filepath.Glob(p.path("there", plugin+"@*"))
+		return slices.DeleteFunc(paths, func(path string) bool { return valid[filepath.Join("there", filepath.Base(path))] })
 	}
-	all, err := filepath.Glob(p.path("there", plugin+"@*"))
-	for _, path := range all {
-		if !valid[filepath.Join("there", filepath.Base(path))] {
-			_ = os.Remove(path) // its DEL may have removed it
+	p.yield()
+	if p.hits(p.die) && p.dies() {
+		for len(invalid()) == 0 && !p.there("calm") {
+			p.yield()
 		}
 	}
-	return err
+	for _, path := range invalid() {
+		_ = os.Remove(path) // its DEL may have removed it
+	}
+	return nil
 }
 
 // place is the byte of a container in the file alone.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,8 @@ type round struct {
 	Seed   uint64
 	Keys   []string // CONTAINER/INTERFACE
 	Ops    int      // of this worker
-	Finish bool     // the operations are a DEL of each key
+	Finish bool     // the operations are those of [worker.finish]
+	Away   bool     // the operations are those of [worker.away]
 	Daemon bool     // commands go to a daemon
 }
 
@@ -59,7 +61,7 @@ type worker struct {
 }
 
 // playWorker is the main of a worker. It does a round for each line of its stdin.
-func playWorker(m machine, process string) error {
+func playWorker(m machine, process string, often int) error {
 	log, err := openLog(string(m), process)
 	if err != nil {
 		return err
@@ -68,6 +70,7 @@ func playWorker(m machine, process string) error {
 	if err != nil {
 		return err
 	}
+	p.odds = p.often(often)
 	w := &worker{machine: m, logbook: log, Manager: p.manager()}
 	w.shim = &shim.Client{
 		Socket: m.path("daemon", "socket"), Stdout: io.Discard, Wait: time.Second, Timeout: time.Minute,
@@ -78,10 +81,13 @@ func playWorker(m machine, process string) error {
 		if err := json.Unmarshal(in.Bytes(), &w.round); err != nil {
 			return err
 		}
-		if w.Finish {
+		switch {
+		case w.Finish:
 			w.finish()
-		} else {
-			w.work(p)
+		case w.Away:
+			w.clients(w.away)
+		default:
+			w.clients(func(r *rand.Rand) { w.work(r, p) })
 		}
 		fmt.Println("done")
 	}
@@ -95,19 +101,34 @@ func (p *plugins) manager() *lifecycle.Manager {
 	}
 }
 
-// work does the operations of a round.
-func (w *worker) work(p *plugins) {
+// clients calls do for several clients at the same time.
+func (w *worker) clients(do func(*rand.Rand)) {
 	var all sync.WaitGroup
 	for client := range uint64(clients) {
-		r := rand.New(rand.NewPCG(w.Seed, client))
-		all.Go(func() {
-			for range w.Ops / clients {
-				w.disturb(p)
-				w.random(r)
-			}
-		})
+		all.Go(func() { do(rand.New(rand.NewPCG(w.Seed, client))) })
 	}
 	all.Wait()
+}
+
+// work does the operations of one client.
+func (w *worker) work(r *rand.Rand, p *plugins) {
+	for range w.Ops / clients {
+		w.disturb(p)
+		w.random(r)
+	}
+}
+
+// away sends a DEL for one container after another that nobody knows, until the next daemon
+// is there: nothing but the daemon's start makes it read the queue.
+func (w *worker) away(r *rand.Rand) {
+	for range 40 {
+		k := fmt.Sprintf("away%x/eth0", r.Uint64())
+		w.do("DEL", k, "", func(id string) string { return w.operate(id, "DEL", k, "") })
+		if c, err := net.Dial("unix", w.shim.Socket); err == nil { // which never waits
+			_ = c.Close()
+			return
+		}
+	}
 }
 
 // disturb asks the test to kill this process while it goes on, or for another daemon.
@@ -136,17 +157,28 @@ func (w *worker) random(r *rand.Rand) {
 	w.do(verb, key, arg, func(id string) string { return w.operate(id, verb, key, arg) })
 }
 
-// finish removes everything.
+// finish attaches everything once more, and removes it. Nothing is in the way any longer except
+// orphans.
 func (w *worker) finish() {
-	for _, k := range w.Keys {
-		for answer := later; answer == later || answer == lost; {
-			w.do("DEL", k, "", func(id string) string {
-				answer = w.operate(id, "DEL", k, "")
-				return answer
-			})
+	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+		for _, k := range w.Keys {
+			tries := 0
+			for answer := later; answer == later || answer == lost; tries++ {
+				if tries == patience {
+					w.wrong("%s %s: never succeeds", verb, k)
+					return
+				}
+				w.do(verb, k, "", func(id string) string {
+					answer = w.operate(id, verb, k, "")
+					return answer
+				})
+			}
 		}
 	}
 }
+
+// patience is how often an operation may answer that it may succeed later.
+const patience = 20
 
 // someValid is a list for GC: some of the keys, mostly recorded ones.
 func (w *worker) someValid(r *rand.Rand) string {
@@ -192,16 +224,17 @@ func (w *worker) operate(id, verb, key, arg string) string {
 	return answerOf(err)
 }
 
-// watched is a context that calls seen when somebody looks at it for the first time.
+// watched is a context that calls seen when something is looked up in it for the first time.
+// GC does so when it knows which records it is about, and has the first lock.
 type watched struct {
 	context.Context
 	once sync.Once
 	seen func()
 }
 
-func (c *watched) Err() error {
+func (c *watched) Value(key any) any {
 	c.once.Do(c.seen)
-	return c.Context.Err()
+	return c.Context.Value(key)
 }
 
 func answerOf(err error) string {

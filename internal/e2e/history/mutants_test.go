@@ -1,0 +1,109 @@
+package history
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/mutant"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+var mutate = flag.Bool("mutants", false, "run TestEachGuardIsNeeded")
+
+// atMost is how many operations may pass until a missing guard is found.
+const atMost = 30000
+
+// A guard is a line that keeps operations apart.
+type guard struct {
+	name string
+	mutant.Mutant
+	thick bool // it takes daemons to miss it
+}
+
+func guards() []guard {
+	return []guard{
+		{"shims share the lock of the queue", mutant.Mutant{
+			File: "delegate/thick/internal/queue/queue.go", Old: "lock(ctx, dir, false)", New: "func() {}, error(nil)",
+		}, true},
+		{"the daemon reads the queue alone", mutant.Mutant{
+			File: "delegate/thick/internal/queue/reader.go", Old: "lock(ctx, dir, true)", New: "func() {}, error(nil)",
+		}, true},
+		{"a shim looks for the daemon again before it queues a DEL", mutant.Mutant{
+			File: "delegate/thick/internal/queue/queue.go", Old: "if there() {", New: "if false {",
+		}, true},
+		{"the container's lock is exclusive", mutant.Mutant{
+			File: "scratch/lock.go", Old: "flock.Try(fd, true)", New: "flock.Try(fd, false)",
+		}, false},
+		{"a lock counts only while its file is in the directory", mutant.Mutant{
+			File: "scratch/lock.go", Old: "if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID != id {", New: "if errors.Is(err, fs.ErrNotExist) || now.ID != id {\n\t\terr = nil\n\t}\n\tif false {",
+		}, false},
+		{"unlocking releases the lock for children too", mutant.Mutant{
+			File: "scratch/lock.go", Old: "l.failed(flock.Unlock(l.fd))", New: "l.failed(nil)",
+		}, false},
+		{"flock(2) is exclusive", mutant.Mutant{
+			File: "internal/flock/flock_linux.go", Old: "how = unix.LOCK_EX", New: "how = unix.LOCK_SH",
+		}, false},
+		{"the lock of another is not ours", mutant.Mutant{
+			File: "internal/flock/flock_linux.go", Old: "return false, nil", New: "return true, nil",
+		}, false},
+		{"orphans are killed", mutant.Mutant{
+			File: "internal/flock/orphans_linux.go", Old: "lock.kill(orphans)", New: "lock.kill(orphans[:0])",
+		}, false},
+		{"the holder of a lock is not an orphan", mutant.Mutant{
+			File: "internal/flock/orphans_linux.go", Old: "!d.inherited || d.taker == pid || pid == os.Getpid()", New: "pid == os.Getpid()",
+		}, false},
+		{"an operation hands the lock to its plugins", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "delegate.WithFiles(ctx, file)", New: "delegate.WithFiles(ctx)",
+		}, false},
+		{"plugins inherit the lock", mutant.Mutant{
+			File: "delegate/child_linux.go", Old: "files = append(files, f.Fd())", New: "_ = f",
+		}, false},
+		{"nothing is recorded beside a GC", mutant.Mutant{
+			File: "delegate/lifecycle/recorded.go", Old: "\tdir, err := m.lockDir(ctx, false)\n\tif err != nil {\n\t\treturn err\n\t}\n\tdefer unlockDir(dir)\n", New: "",
+		}, false},
+		{"a GC has the directory for itself", mutant.Mutant{
+			File: "delegate/lifecycle/gc.go", Old: "l, err := m.lockDir(ctx, true)\n", New: "l, err := m.lockDir(ctx, false)\n",
+		}, false},
+		{"a GC hands the lock to its plugins", mutant.Mutant{
+			File: "delegate/lifecycle/gc.go", Old: "delegate.WithFiles(ctx, file)", New: "delegate.WithFiles(ctx)",
+		}, false},
+		{"a GC releases the lock for children too", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "\t_ = dir.Unflock()\n", New: "",
+		}, false},
+		{"orphans of a GC are killed", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "return flock.KillOrphans(path)", New: "return 0, fmt.Errorf(\"%s\", path)",
+		}, false},
+		{"a GC reads the record again when it has the lock", mutant.Mutant{
+			File: "delegate/lifecycle/gc.go", Old: "case !r.Updated.Equal(seen[k]):", New: "case false:",
+		}, false},
+	}
+}
+
+// Without any of the guards, a history is found that no order explains, or a plugin that must
+// not run.
+func TestEachGuardIsNeeded(t *testing.T) {
+	if !*mutate {
+		t.Skip("compiles the SDK many times: -mutants")
+	}
+	hosttest.Need(t)
+	for _, g := range guards() {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			overlay, err := g.Overlay("../../..", dir)
+			nodetest.OK(t, err)
+			program := filepath.Join(dir, "worker")
+			nodetest.OK(t, buildWorker(t.Context(), program, "-overlay", overlay))
+			n := newNode(t, program, *seed, g.thick, 8)
+			for n.ops < atMost {
+				if wrong := n.round(perRound); wrong != "" {
+					t.Logf("found after %d operations: %s", n.ops, wrong)
+					return
+				}
+			}
+			t.Errorf("not found in %d operations", n.ops)
+		})
+	}
+}
