@@ -12,10 +12,11 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// playDaemon is the main of a daemon. It serves until SIGTERM.
+// playDaemon is the main of a daemon. It serves until SIGTERM, or the end of the test.
 func playDaemon(m machine, process string, often int) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	untilEOF()
 	log, err := openLog(string(m), process)
 	if err != nil {
 		return err

@@ -275,7 +275,7 @@ func (n *node) round(ops int) string {
 		n.daemon = n.start("daemon")
 		away := r
 		away.Away = true
-		n.all(away)
+		n.work(0, away)
 	}
 	n.settle(r.Keys)
 	r.Finish = true

@@ -2,18 +2,20 @@ package history
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -76,22 +78,35 @@ func playWorker(m machine, process string, often int) error {
 		Socket: m.path("daemon", "socket"), Stdout: io.Discard, Wait: time.Second, Timeout: time.Minute,
 		Queue: m.path("queue"), QueueWait: -1, Recorded: w.recorded,
 	}
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+	for line := range untilEOF() {
 		w.round = round{}
-		if err := json.Unmarshal(in.Bytes(), &w.round); err != nil {
+		if err := json.Unmarshal(line, &w.round); err != nil {
 			return err
 		}
 		switch {
 		case w.Finish:
 			w.finish()
 		case w.Away:
-			w.clients(w.away)
+			w.away(rand.New(rand.NewPCG(w.Seed, 0)))
 		default:
 			w.clients(func(r *rand.Rand) { w.work(r, p) })
 		}
 		fmt.Println("done")
 	}
 	return nil
+}
+
+// untilEOF returns the lines of stdin. At its end, the end of the test, it ends this process,
+// whatever that does.
+func untilEOF() <-chan []byte {
+	lines := make(chan []byte)
+	go func() {
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			lines <- bytes.Clone(in.Bytes())
+		}
+		os.Exit(0)
+	}()
+	return lines
 }
 
 // manager returns a Manager of the records of p's machine.
@@ -118,17 +133,19 @@ func (w *worker) work(r *rand.Rand, p *plugins) {
 	}
 }
 
-// away sends a DEL for one container after another that nobody knows, until the next daemon
-// is there: nothing but the daemon's start makes it read the queue.
+// away sends a DEL for a container that nobody knows while the next daemon takes the socket:
+// nothing but the daemon's start makes it read the queue.
 func (w *worker) away(r *rand.Rand) {
-	for range 40 {
-		k := fmt.Sprintf("away%x/eth0", r.Uint64())
-		w.do("DEL", k, "", func(id string) string { return w.operate(id, "DEL", k, "") })
-		if c, err := net.Dial("unix", w.shim.Socket); err == nil { // which never waits
-			_ = c.Close()
-			return
+	for free := true; free; runtime.Gosched() {
+		lock, err := os.Open(w.path("daemon", "socket.lock"))
+		if err != nil {
+			continue
 		}
+		free = syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil
+		_ = lock.Close() // nothing was written
 	}
+	k := fmt.Sprintf("away%x/eth0", r.Uint64())
+	w.do("DEL", k, "", func(id string) string { return w.operate(id, "DEL", k, "") })
 }
 
 // disturb asks the test to kill this process while it goes on, or for another daemon.
