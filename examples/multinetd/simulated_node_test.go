@@ -457,7 +457,7 @@ func (s *simulation) answer(w http.ResponseWriter, q *http.Request) {
 	body, _ := io.ReadAll(q.Body)
 	q.Body = io.NopCloser(strings.NewReader(string(body)))
 	select {
-	case <-time.After(between(s.chance("api "+q.URL.Path+" "+string(body)), time.Millisecond, 50*time.Millisecond)):
+	case <-time.After(between(s.chance("api "+q.Method+" "+q.URL.Path), time.Millisecond, 50*time.Millisecond)):
 	case <-q.Context().Done():
 		panic(http.ErrAbortHandler)
 	}
