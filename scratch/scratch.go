@@ -7,7 +7,8 @@
 // it is, is reported until [Store.Forget], and never harms another.
 //
 // There are two conditions: the directory is on a local file system that keeps
-// what it has synced, and a program that changes records holds their [Lock].
+// what it has synced and has a journal or copies on write, such as ext4, XFS or
+// btrfs, and a program that changes records holds their [Lock].
 //
 // # On disk
 //

@@ -120,48 +120,6 @@ func TestReplaceSetsTheModeFirst(t *testing.T) {
 	}
 }
 
-// WriteFile that stops before any of its system calls, or in the middle of a
-// write, leaves the old or the new content, never a part of it.
-func TestCrashLeavesOldOrNew(t *testing.T) {
-	t.Parallel()
-	crash := errors.New("crash")
-	for _, old := range []string{"", "old"} {
-		for _, torn := range []bool{false, true} {
-			for stop := 0; ; stop++ {
-				dir := t.TempDir()
-				if old != "" {
-					write(t, filepath.Join(dir, "f"), old)
-				}
-				n := 0
-				d := open(t, dir, func(call, name string) error {
-					n++
-					if n-1 <= stop { // the first call is opening dir
-						return nil
-					}
-					if torn && call == "write" && n-2 == stop {
-						write(t, filepath.Join(dir, name), "ne")
-					}
-					return crash
-				})
-				err := d.WriteFile("f", []byte("new"))
-				got, rerr := os.ReadFile(filepath.Join(dir, "f"))
-				if string(got) != old && string(got) != "new" || rerr != nil && old != "" {
-					t.Errorf("old %q, stopped after %d calls: %q, %v", old, stop, got, rerr)
-				}
-				if err == nil {
-					if string(got) != "new" {
-						t.Errorf("returned nil, but the content is %q", got)
-					}
-					break
-				}
-				if !errors.Is(err, crash) {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-}
-
 // If a system call fails, WriteFile leaves the old or the new content and
 // returns the error. It leaves no temporary file unless removing it failed.
 func TestWriteFileReportsEveryFailure(t *testing.T) {
