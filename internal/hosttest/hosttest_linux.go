@@ -11,10 +11,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/metacni/metacni/examples/lab/host"
@@ -66,6 +68,9 @@ func (h Host) run(ctx context.Context, m *testing.M) (int, error) {
 		}
 		return m.Run(), nil
 	}
+	// After Ctrl-C the tests end, and their files are removed.
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	temp, err := os.MkdirTemp("", "metacni-e2e-")
 	if err != nil {
 		return 1, err
