@@ -36,8 +36,8 @@ func (d *Disk) Flushes() []int {
 
 // Crashes returns what d may hold after a loss of power at each of the moments, which are
 // positions in ascending order: what was flushed before, and of what was written since all,
-// nothing, all but one, only one, and random subsets, that many for each moment. It yields
-// nothing twice for a moment. The disk must not be in use.
+// nothing, all but one, only one, the first ones, and random subsets, that many for each
+// moment. It yields nothing twice for a moment. The disk must not be in use.
 func (d *Disk) Crashes(moments []int, random *rand.Rand, subsets int) iter.Seq[Crash] {
 	return func(yield func(Crash) bool) {
 		below, flushed, next := d.safe, 0, 0
@@ -94,9 +94,10 @@ func losses(n int, random *rand.Rand, subsets int) iter.Seq[[]bool] {
 			return
 		}
 		for i := range n {
-			one, but := make([]bool, n), slices.Clone(all)
+			one, but, rest := make([]bool, n), slices.Clone(all), slices.Clone(all)
 			one[i], but[i] = true, false
-			if !yield(one) || !yield(but) {
+			clear(rest[:i])
+			if !yield(one) || !yield(but) || !yield(rest) {
 				return
 			}
 		}

@@ -48,8 +48,5 @@ func Attach(path string) (*Device, error) {
 	}
 }
 
-// Forget drops what the kernel has cached of a device that is not mounted.
-func (d *Device) Forget() error { return unix.IoctlSetInt(int(d.file.Fd()), unix.BLKFLSBUF, 0) }
-
 // Close detaches the file, when the device is not mounted any more.
 func (d *Device) Close() error { return d.file.Close() }

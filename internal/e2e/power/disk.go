@@ -6,6 +6,8 @@ package power
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // blockSize is the sector of the device: what it writes whole or not at all.
@@ -62,23 +65,39 @@ func (d *Disk) show(blocks, below map[int64]block) {
 	d.blocks, d.below, d.log = blocks, below, nil
 }
 
-// Serve mounts the disks as files at dir, named by their index, until stop. The mount
-// and all that uses it end with the process.
+// Serve mounts the disks as files at dir, named by their index, until stop. The mount ends with
+// the process. Only other processes may use the files: one that serves a file it waits for itself
+// cannot be killed.
 func Serve(dir string, disks ...*Disk) (stop func() error, err error) {
+	// Children do not inherit the connection: the disks end with this process. go-fuse, which
+	// opens it otherwise, would leave it to them.
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/fuse: %w", err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
+	if err := unix.Mount("power", dir, "fuse.power", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount FUSE: %w", err), unix.Close(fd))
+	}
 	root := &fs.Inode{}
-	options := &fs.Options{
-		MountOptions: fuse.MountOptions{DirectMountStrict: true, Name: "power", MaxWrite: 1 << 20},
+	server, err := fs.Mount(fmt.Sprint("/dev/fd/", fd), root, &fs.Options{
+		MountOptions: fuse.MountOptions{MaxWrite: 512 << 10},
 		OnAdd: func(ctx context.Context) {
 			for i, d := range disks {
-				root.AddChild(string(rune('0'+i)), root.NewPersistentInode(ctx, d, fs.StableAttr{Mode: syscall.S_IFREG}), true)
+				root.AddChild(fmt.Sprint(i), root.NewPersistentInode(ctx, d, fs.StableAttr{Mode: syscall.S_IFREG}), true)
 			}
 		},
-	}
-	server, err := fs.Mount(dir, root, options)
+	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
 	}
-	return server.Unmount, nil
+	return func() error {
+		err := unix.Unmount(dir, unix.MNT_DETACH)
+		if err == nil {
+			server.Wait()
+		}
+		return err
+	}, nil
 }
 
 // Open keeps the kernel from caching the file: what is written has arrived here.

@@ -96,19 +96,14 @@ func (r *rig) work(ctx context.Context) (err error) {
 
 // read looks at the disk again and again, with the promises that the parent says. It answers
 // with what is wrong.
-func (r *rig) read(ctx context.Context) (err error) {
-	d, err := Attach(r.path("fuse/1"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+func (r *rig) read(ctx context.Context) error {
 	for answer := r.ask(""); answer != ""; {
 		l := &left{Context: ctx, dir: r.path("mnt")}
 		if err := json.Unmarshal([]byte(answer), &l.made); err != nil {
 			return err
 		}
 		wrong := ""
-		if err := r.look(d, l); err != nil {
+		if err := r.look(l); err != nil {
 			wrong = strings.ReplaceAll(err.Error(), "\n", " ")
 		}
 		answer = r.ask(wrong)
@@ -116,11 +111,14 @@ func (r *rig) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// look mounts the device as a machine does that starts again.
-func (r *rig) look(d *Device, l *left) error {
-	if err := d.Forget(); err != nil {
-		return fmt.Errorf("forget: %w", err)
+// look mounts the disk as a machine does that starts again. The device is new, so that nothing of
+// the disk before is cached.
+func (r *rig) look(l *left) (err error) {
+	d, err := Attach(r.path("fuse/1"))
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, d.Close()) }()
 	if r.repair != nil {
 		_ = run(l, append(slices.Clone(r.repair), d.Path)...) // it fails if it has repaired something
 	}
