@@ -21,7 +21,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test race kube runtimes power lint vuln bench scale fuzz histories cover api costs release
+.PHONY: demo dra test race kube runtimes power museum lint vuln bench scale fuzz histories cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -51,6 +51,12 @@ runtimes:
 # What a loss of power leaves, as root; five minutes.
 power:
 	@.ci/test $(POWER) -timeout 30m $(TESTFLAGS)
+
+# Outages of public issue trackers, replayed; accepts what they show as the table of
+# internal/e2e/museum/README.md. METACNI_PEER="multus=/opt/cni/bin/multus flannel=/opt/cni/bin/flannel"
+# replays them with these too.
+museum:
+	METACNI_E2E=require go test -C internal/e2e -count=1 ./museum -update
 
 lint:
 	@.ci/run lint

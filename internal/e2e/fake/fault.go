@@ -32,6 +32,7 @@ func misbehave(conf config, command string) error {
 			return err
 		}
 		fail(conf, conf.Code, "not this time")
+	case "late": // has waited before its work
 	case "hang", "deaf", "gate":
 		if on == "deaf" {
 			signal.Ignore(syscall.SIGTERM)
@@ -73,6 +74,12 @@ func misbehave(conf config, command string) error {
 		return fmt.Errorf("unknown fault %q", on)
 	}
 	return nil
+}
+
+// late waits for the gate, before the plugin has done its work.
+func late(conf config) error {
+	conf.On = map[string]string{"": "gate"}
+	return misbehave(conf, "")
 }
 
 func pause() {

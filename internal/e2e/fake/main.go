@@ -51,6 +51,11 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	if err := errors.Join(alone(conf), log(conf, command, stdin), step(conf, "start")); err != nil {
 		return err
 	}
+	if conf.On[command] == "late" {
+		if err := late(conf); err != nil {
+			return err
+		}
+	}
 	// An ADD fails after the plugin has done its work, a DEL before.
 	var out []byte
 	if command == "ADD" {

@@ -1,0 +1,244 @@
+package museum
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// A subject attaches containers to networks, as the runtime asks it to.
+type subject struct {
+	name   string
+	column column // of the table
+	path   string // of the executable
+	// conf returns the configuration of the runtime for the networks of a pod. Nil: the subject is
+	// cnitool, which is the runtime itself.
+	conf  func(n *node, p *pod) object
+	state func(n *node) string // the directory of its state
+}
+
+// A column of the table.
+type column int
+
+const (
+	ours column = iota
+	libcni
+	multus
+	flannel
+	columns
+)
+
+func (s subject) cnitool() bool { return s.conf == nil }
+
+// subjects returns ours, cnitool, and the peers of METACNI_PEER: NAME=PATH for multus and
+// flannel, separated by spaces.
+func subjects() map[string]subject {
+	own := func(n *node) string { return n.file("state") }
+	all := []subject{
+		{"multinet", ours, built("multinet"), typed("multinet"), own},
+		{"flannel", ours, built("flannel"), flannelConf, own},
+		{"multinetd", ours, built("multinet-shim"), typed("multinet-shim"), own},
+		{"cnitool", libcni, built("cnitool"), nil, func(*node) string { return cacheDir }},
+	}
+	for _, peer := range strings.Fields(os.Getenv("METACNI_PEER")) {
+		switch name, path, _ := strings.Cut(peer, "="); name {
+		case "multus":
+			all = append(all, subject{"Multus", multus, path, typed("multus"), own})
+		case "flannel":
+			all = append(all, subject{"flannel's", flannel, path, flannelConf, own})
+		}
+	}
+	byName := map[string]subject{}
+	for _, s := range all {
+		byName[s.name] = s
+	}
+	return byName
+}
+
+// typed returns configurations of a meta-plugin that attaches to all networks.
+func typed(typ string) func(*node, *pod) object {
+	return func(n *node, p *pod) object {
+		return object{
+			"cniVersion": "1.1.0", "name": fmt.Sprintf("multi%d-%s", n.id, p.ifname), "type": typ, "delegates": p.networks,
+			"cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": hosttest.Programs(),
+			"daemonSocketDir": n.file("d"), "delQueueDir": n.file("queue"), "delQueueWait": "0s",
+			"capabilities": object{"portMappings": true, "io.kubernetes.cri.pod-annotations": true},
+		}
+	}
+}
+
+// flannelConf is the configuration of flannel for a network of one plugin, whose subnet
+// flanneld has given to the node.
+func flannelConf(n *node, p *pod) object {
+	n.Helper()
+	list, _ := p.networks[0]["plugins"].([]object)
+	delegate := maps.Clone(list[0])
+	ipam, _ := delegate["ipam"].(object)
+	ipam = maps.Clone(ipam)
+	delete(delegate, "ipam")
+	subnet, err := netip.ParsePrefix(fmt.Sprint(ipam["subnet"]))
+	nodetest.OK(n, err)
+	delete(ipam, "subnet")
+	env := n.file(fmt.Sprint(p.networks[0]["name"], ".env"))
+	nodetest.OK(n, os.WriteFile(env, fmt.Appendf(nil, "FLANNEL_NETWORK=%s0.0/16\nFLANNEL_SUBNET=%s/%d\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+		n.subnets(), subnet.Addr().Next(), subnet.Bits()), 0o600))
+	return object{
+		"cniVersion": "1.1.0", "name": p.networks[0]["name"], "type": "flannel",
+		"subnetFile": env, "dataDir": n.file("state"), "delegate": delegate, "ipam": ipam,
+	}
+}
+
+// start starts a command for p as its runtime does: containerd's calls, or cnitool.
+func (n *node) start(name string, p *pod, valid ...*pod) *command {
+	n.Helper()
+	if n.subject.cnitool() {
+		return n.startCnitool(name, p)
+	}
+	conf := n.subject.conf(n, p)
+	if p.ports != 0 {
+		conf["runtimeConfig"] = object{"portMappings": mapping(p)}
+	}
+	if name == "DEL" && p.result != nil {
+		conf["prevResult"] = p.result
+	}
+	env := map[string]string{"CNI_COMMAND": name, "CNI_PATH": hosttest.Programs(), "PATH": systemPath}
+	if name == "GC" {
+		list := []object{}
+		for _, v := range valid {
+			list = append(list, object{"containerID": v.id, "ifname": v.ifname})
+		}
+		conf["cni.dev/valid-attachments"] = list
+	} else {
+		env["CNI_CONTAINERID"], env["CNI_NETNS"], env["CNI_IFNAME"] = p.id, p.netns, p.ifname
+		env["CNI_ARGS"] = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.id + ";K8S_POD_INFRA_CONTAINER_ID=" + p.id
+		if p.gone {
+			env["CNI_NETNS"] = ""
+		}
+	}
+	stdin, err := json.Marshal(conf)
+	nodetest.OK(n, err)
+	return n.exec(env, stdin, n.subject.path)
+}
+
+func mapping(p *pod) []object {
+	return []object{{"hostPort": p.ports, "containerPort": 80, "protocol": "tcp"}}
+}
+
+// cacheDir is where cnitool keeps what it has attached.
+const cacheDir = "/var/lib/cni/results"
+
+// cacheDisk is held exclusively by a script that fills the disk of cacheDir.
+var cacheDisk sync.RWMutex
+
+// lockCache is for a command of cnitool, and for a look into cacheDir.
+func (n *node) lockCache() (unlock func()) {
+	if n.alone || !n.subject.cnitool() {
+		return func() {}
+	}
+	cacheDisk.RLock()
+	return cacheDisk.RUnlock
+}
+
+// cnitoolID is the container's ID that cnitool derives from its namespace.
+func cnitoolID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return fmt.Sprintf("cnitool-%x", sum[:10])
+}
+
+// startCnitool starts cnitool with the first network, which it reads from a directory.
+func (n *node) startCnitool(name string, p *pod) *command {
+	n.Helper()
+	dir := n.file("cnitool")
+	nodetest.OK(n, os.RemoveAll(dir))
+	nodetest.OK(n, os.MkdirAll(dir, 0o700))
+	network := "none"
+	if len(p.networks) > 0 {
+		network = fmt.Sprint(p.networks[0]["name"])
+		text, err := json.Marshal(p.networks[0])
+		nodetest.OK(n, err)
+		nodetest.OK(n, os.WriteFile(filepath.Join(dir, "net.conflist"), text, 0o600))
+	}
+	env := map[string]string{"NETCONFPATH": dir, "CNI_PATH": hosttest.Programs(), "PATH": systemPath, "CNI_IFNAME": p.ifname}
+	if p.ports != 0 {
+		text, err := json.Marshal(object{"portMappings": mapping(p)})
+		nodetest.OK(n, err)
+		env["CAP_ARGS"] = string(text)
+	}
+	unlock := n.lockCache()
+	c := n.exec(env, nil, n.subject.path, strings.ToLower(name), network, p.netns)
+	c.ended = unlock
+	return c
+}
+
+// gc tells the subject which pods are valid.
+func (n *node) gc(any *pod, valid ...*pod) {
+	n.Helper()
+	if err := n.start("GC", any, valid...).wait(); err != nil {
+		n.Logf("%s GC: %v", n.subject.name, err)
+		n.lose("GC fails")
+	}
+}
+
+// A daemon is multinetd.
+type daemon struct {
+	cmd  *exec.Cmd
+	log  nodetest.Log
+	done chan struct{} // closed when it has ended
+}
+
+// boot starts the daemon of the subject, if it has one, and waits until it serves.
+func (n *node) boot(keys object) {
+	n.Helper()
+	if n.subject.name != "multinetd" {
+		return
+	}
+	conf := object{"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "logLevel": "error"}
+	maps.Copy(conf, keys)
+	text, err := json.Marshal(conf)
+	nodetest.OK(n, err)
+	nodetest.OK(n, os.WriteFile(n.file("daemon.json"), text, 0o600))
+	d := &daemon{cmd: exec.CommandContext(n.Context(), built("multinetd"), "--config", n.file("daemon.json")), done: make(chan struct{})}
+	d.cmd.Env = []string{"PATH=" + systemPath}
+	d.cmd.Stderr = &d.log
+	nodetest.OK(n, d.cmd.Start())
+	go func() { defer close(d.done); _ = d.cmd.Wait() }()
+	n.daemon = d
+	n.Cleanup(n.crash)
+	nodetest.Until(n, "the daemon serves", func() bool {
+		select {
+		case <-d.done:
+			n.Fatalf("the daemon has ended: %s", d.log.String())
+		default:
+		}
+		return len(glob(n.file("d", "*.sock"))) > 0 && n.status()
+	}, &d.log)
+}
+
+// status asks the daemon through the shim whether it is ready.
+func (n *node) status() bool {
+	n.Helper()
+	stdin, err := json.Marshal(n.subject.conf(n, &pod{networks: []object{n.network(0, n.fake())}}))
+	nodetest.OK(n, err)
+	env := map[string]string{"CNI_COMMAND": "STATUS", "CNI_PATH": hosttest.Programs(), "PATH": systemPath}
+	return n.exec(env, bytes.Clone(stdin), n.subject.path).wait() == nil
+}
+
+// crash kills the daemon.
+func (n *node) crash() {
+	if d := n.daemon; d != nil {
+		_ = d.cmd.Process.Kill() // or it has ended
+		<-d.done
+		n.daemon = nil
+	}
+}
