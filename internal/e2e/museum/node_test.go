@@ -50,6 +50,7 @@ func newNode(t *testing.T, s subject) *node {
 	for _, fifo := range []string{"ready", "gate"} {
 		nodetest.OK(t, unix.Mkfifo(n.file("fake", fifo), 0o600))
 	}
+	t.Cleanup(n.killFakes)
 	return n
 }
 
@@ -94,16 +95,16 @@ func (n *node) network(i int, plugins ...object) object {
 	return object{"cniVersion": "1.1.0", "name": fmt.Sprintf("museum%d-%d", n.id, i), "plugins": plugins}
 }
 
-// bridge returns a bridge with addresses of host-local in 10.ID.I.0/bits.
+// bridge returns a bridge with addresses of host-local in the node's i'th subnet.
 func (n *node) bridge(i, bits int) object {
 	return object{
 		"type": "bridge", "bridge": fmt.Sprintf("mus%d-%d", n.id, i), "isGateway": true,
-		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("%s%d.0/%d", n.subnets(), i, bits)},
+		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("%s0/%d", n.subnet(i), bits)},
 	}
 }
 
-// subnets is how the node's addresses begin.
-func (n *node) subnets() string { return fmt.Sprintf("10.%d.", n.id) }
+// subnet is how the addresses in the node's i'th subnet begin, of four.
+func (n *node) subnet(i int) string { return fmt.Sprintf("10.%d.%d.", n.id/64, n.id%64*4+i) }
 
 // fake returns a plugin that attaches nothing and has faults, given as pairs of command and
 // fault (see internal/e2e/fake).
@@ -157,11 +158,17 @@ func (n *node) open() {
 func (n *node) fakes() (pids []int) {
 	n.Helper()
 	text, err := os.ReadFile(n.file("fake", "log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	nodetest.OK(n, err)
 	for line := range bytes.Lines(text) {
 		var c struct {
 			PID     int
 			Started string
+		}
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it is being written
 		}
 		nodetest.OK(n, json.Unmarshal(line, &c))
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
@@ -261,7 +268,7 @@ func (n *node) lose(format string, args ...any) {
 func (n *node) leases(p *pod) (list []string) {
 	n.Helper()
 	for _, dir := range append(glob(fmt.Sprintf("/var/lib/cni/networks/museum%d-*", n.id)), glob(n.file("leases", "*"))...) {
-		for _, path := range glob(dir + "/" + n.subnets() + "*") {
+		for _, path := range glob(dir + "/10.*") {
 			if owner, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(owner), p.id) {
 				list = append(list, filepath.Base(path))
 			}

@@ -152,7 +152,6 @@ func outages() []outage {
 				n.lose("process left")
 			}
 			n.left(p)
-			n.killFakes()
 		},
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#355", title: "netconf cache file shouldn't be deleted if delegate cni call failed in cmdDel",
@@ -169,7 +168,7 @@ func outages() []outage {
 		issue: "containernetworking/cni#924", title: "Proposal: Chained deletions should ignore errors",
 		lost: "Either a failing plugin holds the address, or its late DEL takes the rules of the pod that has got the address since.", on: lists,
 		script: func(n *node) {
-			single := ipam(n.bridge(0, 24), object{"rangeStart": n.subnets() + "0.5", "rangeEnd": n.subnets() + "0.5"})
+			single := ipam(n.bridge(0, 24), object{"rangeStart": n.subnet(0) + "5", "rangeEnd": n.subnet(0) + "5"})
 			p := n.pod(n.network(0, single, n.behind(n.firewall(), "DEL", "fail")))
 			next := n.pod(n.network(0, single, n.firewall()))
 			n.ok("ADD", p)
@@ -178,10 +177,10 @@ func outages() []outage {
 				n.lose("the next pod gets no address")
 				return
 			}
-			has := n.rules(next, n.subnets()+"0.5")
+			has := n.rules(next, n.subnet(0)+"5")
 			n.cure()
 			n.must("DEL", p)
-			if !slices.Equal(n.rules(next, n.subnets()+"0.5"), has) {
+			if !slices.Equal(n.rules(next, n.subnet(0)+"5"), has) {
 				n.lose("rules of the next pod")
 			}
 			n.attached(next, "eth0")
@@ -189,6 +188,7 @@ func outages() []outage {
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#1449", title: "Delegated CNI conflist passed with add, but not check/del",
 		lost: "DEL passes a plugin less of its configuration than ADD did. It looks for the address in another place.", on: every,
+		shown: "if DEL passes a key less",
 		script: func(n *node) {
 			nodetest.OK(n, os.Mkdir(n.file("leases"), 0o700))
 			p := n.pod(n.network(0, ipam(n.bridge(0, 24), object{"dataDir": n.file("leases")})))
@@ -304,18 +304,22 @@ func outages() []outage {
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#1346", title: "[OOMKilled] High memory consumption",
 		lost: "Many pods start at once. The daemon outgrows its memory and is killed, with all ADDs.", on: thick,
+		shown:  "`connectionLimit` has no effect",
 		script: (*node).burst,
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#1221", title: "Race issue after node reboot",
 		lost: "The shim waits for the daemon, and the daemon's pod cannot replace the shim that runs.", on: thick,
+		shown:  "the shim is written in place",
 		script: (*node).replaceShim,
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#1387", title: "Container is not getting additional interface on k8s node reboot",
 		lost: "While the daemon restarts the runtime finds another configuration. Pods start without their further networks.", on: thick,
+		shown:  "the daemon removes its file at SIGTERM",
 		script: (*node).window,
 	}, {
 		issue: "k8snetworkplumbingwg/multus-cni#1361", title: "After node restart multus fails to create interface",
 		lost: "Pods are there before the daemon after a reboot. They do not get their interfaces afterwards either.", on: thick,
+		shown: "if DEL fails without the daemon",
 		script: func(n *node) {
 			networks := []object{n.network(0, n.bridge(0, 24)), n.network(1, n.bridge(1, 24))}
 			p, next := n.pod(networks...), n.pod(networks...)
@@ -334,6 +338,7 @@ func outages() []outage {
 	}, {
 		issue: "istio/istio#57432", title: "The Istio-cni configuration is injected into both Multus and Calico, causes application pods to get stuck in the init phase due to iptables rule conflicts.",
 		lost: "Another agent adds its plugin to the published network and to the primary one. It runs twice in each pod.", on: thick,
+		shown:  "the daemon does not restore its file",
 		script: (*node).injected,
 	}}
 }

@@ -1,7 +1,6 @@
 package museum
 
 import (
-	"bytes"
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
@@ -51,7 +50,7 @@ func subjects() map[string]subject {
 		{"multinetd", ours, built("multinet-shim"), typed("multinet-shim"), own},
 		{"cnitool", libcni, built("cnitool"), nil, func(*node) string { return cacheDir }},
 	}
-	for _, peer := range strings.Fields(os.Getenv("METACNI_PEER")) {
+	for peer := range strings.FieldsSeq(os.Getenv("METACNI_PEER")) {
 		switch name, path, _ := strings.Cut(peer, "="); name {
 		case "multus":
 			all = append(all, subject{"Multus", multus, path, typed("multus"), own})
@@ -91,8 +90,8 @@ func flannelConf(n *node, p *pod) object {
 	nodetest.OK(n, err)
 	delete(ipam, "subnet")
 	env := n.file(fmt.Sprint(p.networks[0]["name"], ".env"))
-	nodetest.OK(n, os.WriteFile(env, fmt.Appendf(nil, "FLANNEL_NETWORK=%s0.0/16\nFLANNEL_SUBNET=%s/%d\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
-		n.subnets(), subnet.Addr().Next(), subnet.Bits()), 0o600))
+	nodetest.OK(n, os.WriteFile(env, fmt.Appendf(nil, "FLANNEL_NETWORK=10.0.0.0/8\nFLANNEL_SUBNET=%s/%d\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+		subnet.Addr().Next(), subnet.Bits()), 0o600))
 	return object{
 		"cniVersion": "1.1.0", "name": p.networks[0]["name"], "type": "flannel",
 		"subnetFile": env, "dataDir": n.file("state"), "delegate": delegate, "ipam": ipam,
@@ -181,10 +180,10 @@ func (n *node) startCnitool(name string, p *pod) *command {
 	return c
 }
 
-// gc tells the subject which pods are valid.
-func (n *node) gc(any *pod, valid ...*pod) {
+// gc tells the subject of p's configuration which pods are valid.
+func (n *node) gc(p *pod, valid ...*pod) {
 	n.Helper()
-	if err := n.start("GC", any, valid...).wait(); err != nil {
+	if err := n.start("GC", p, valid...).wait(); err != nil {
 		n.Logf("%s GC: %v", n.subject.name, err)
 		n.lose("GC fails")
 	}
@@ -231,7 +230,7 @@ func (n *node) status() bool {
 	stdin, err := json.Marshal(n.subject.conf(n, &pod{networks: []object{n.network(0, n.fake())}}))
 	nodetest.OK(n, err)
 	env := map[string]string{"CNI_COMMAND": "STATUS", "CNI_PATH": hosttest.Programs(), "PATH": systemPath}
-	return n.exec(env, bytes.Clone(stdin), n.subject.path).wait() == nil
+	return n.exec(env, stdin, n.subject.path).wait() == nil
 }
 
 // crash kills the daemon.

@@ -290,7 +290,7 @@ func (n *node) fullDisk() (empty func()) {
 	return func() { nodetest.OK(n, os.Remove(filler)) }
 }
 
-// killFakes kills the fakes that hang.
+// killFakes kills the fakes that a subject has left behind.
 func (n *node) killFakes() {
 	n.Helper()
 	for _, pid := range n.fakes() {
