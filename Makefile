@@ -80,10 +80,11 @@ scale:
 fuzz:
 	@FUZZTIME=$(FUZZTIME) .ci/run fuzz
 
-# Many random histories: of one process with every fault, and of many that are killed.
+# Many random histories: of one process with every fault, of many that are killed, and of these
+# without each line that guards a lock; half an hour.
 histories:
 	go test ./delegate/lifecycle -timeout 1h -run '^TestGuaranteesHoldInEveryHistory$$' -history.count 10000
-	METACNI_E2E=require go test -C internal/e2e/history -count=1 -timeout 3h -v . -ops 1000000
+	METACNI_E2E=require go test -C internal/e2e/history -count=1 -timeout 3h -v . -ops 1000000 -mutants
 
 cover:
 	go test -cover ./...

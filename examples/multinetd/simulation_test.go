@@ -104,6 +104,7 @@ func limitFiles(t *testing.T, l syscall.Rlimit) (before syscall.Rlimit) {
 
 // simulate runs the simulation of a seed, and returns its log.
 func simulate(t *testing.T, seed uint64) (log string) {
+	t.Helper()
 	rand.Seed(int64(seed))         //nolint:staticcheck,gosec // of the jitter in client-go
 	signal.Ignore(syscall.SIGXFSZ) // what the kernel sends when a file reaches the limit
 	defer signal.Reset(syscall.SIGXFSZ)
