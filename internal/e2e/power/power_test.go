@@ -21,7 +21,7 @@ import (
 
 var (
 	seed    = flag.Uint64("seed", 1, "seed of the random subsets")
-	subsets = flag.Int("subsets", 10, "random subsets of the writes that are not flushed, for each moment")
+	subsets = flag.Int("subsets", 30, "random subsets of the writes that are not flushed, for each moment")
 )
 
 func TestMain(m *testing.M) {
@@ -76,11 +76,11 @@ func TestPromisesHoldAfterALossOfPower(t *testing.T) {
 	t.Run("on", func(t *testing.T) {
 		for _, fs := range fileSystems() {
 			for _, s := range scenarios() {
+				if !fs.has(s) {
+					continue
+				}
 				t.Run(fs.name+"/"+s.name, func(t *testing.T) {
 					t.Parallel()
-					if !fs.has(s) {
-						t.Skip("not run: the file system does not promise enough")
-					}
 					h := newHistory(t, fs, s, "/proc/self/exe")
 					crashes, lost := h.crash(1)
 					for _, l := range lost {
@@ -93,9 +93,6 @@ func TestPromisesHoldAfterALossOfPower(t *testing.T) {
 		}
 	})
 	t.Logf("%d crashes", all.Load())
-	if !t.Failed() && flag.Lookup("test.run").Value.String() == "" && all.Load() < 10_000 {
-		t.Errorf("only %d crashes", all.Load())
-	}
 }
 
 // A history is what a scenario has done on a disk.
