@@ -106,8 +106,11 @@ func limitFiles(t *testing.T, l syscall.Rlimit) (before syscall.Rlimit) {
 func simulate(t *testing.T, seed uint64) (log string) {
 	t.Helper()
 	rand.Seed(int64(seed))         //nolint:staticcheck,gosec // of the jitter in client-go
-	signal.Ignore(syscall.SIGXFSZ) // what the kernel sends when a file reaches the limit
-	defer signal.Reset(syscall.SIGXFSZ)
+	// What the kernel sends when a file reaches the limit. Nobody reads it. After Ignore, children
+	// would ignore it too, for good.
+	full := make(chan os.Signal, 1)
+	signal.Notify(full, syscall.SIGXFSZ)
+	defer signal.Stop(full)
 	dir, peer := t.TempDir(), ourselves(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, seed, dir, peer)
