@@ -11,6 +11,7 @@ import (
 	"math/rand"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -56,9 +57,13 @@ var (
 // repeats a failure. What is not decided is which of two goroutines of one daemon comes first at
 // one instant, when it starts or dies for instance: see TestSimulationRepeats.
 //
-// It runs alone, because it limits the size of files to fill the disk, and seeds math/rand for the
-// jitter of client-go.
+// It runs in a process of its own, because it limits the size of files to fill the disk, and seeds
+// math/rand for the jitter of client-go.
 func TestSimulation(t *testing.T) {
+	t.Parallel()
+	if !apart(t) {
+		return
+	}
 	first, n := uint64(1), *seeds
 	if *firstSeed != 0 {
 		first, n = *firstSeed, 1
@@ -73,6 +78,10 @@ func TestSimulation(t *testing.T) {
 // A seed gives the same log, byte for byte. The scheduler makes one run in a hundred differ: a
 // run that does is repeated.
 func TestSimulationRepeats(t *testing.T) {
+	t.Parallel()
+	if !apart(t) {
+		return
+	}
 	for _, seed := range []uint64{1, 3, 5} {
 		var logs []string
 		for len(logs) < 6 {
@@ -86,6 +95,28 @@ func TestSimulationRepeats(t *testing.T) {
 			t.Errorf("seed %d: the log differs each time:\n%s", seed, cmp.Diff(logs[0], logs[1]))
 		}
 	}
+}
+
+// apartEnv is set in a process that only simulates.
+const apartEnv = "METACNI_SIMULATION"
+
+// apart reports whether this process only simulates. Otherwise another one runs the test, which
+// does not write to the files that the go command has given to this one.
+func apart(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(apartEnv) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", fmt.Sprintf("-test.v=%t", testing.Verbose()),
+		fmt.Sprint("-seed=", *firstSeed), fmt.Sprint("-seeds=", *seeds))
+	cmd.Env = append(os.Environ(), apartEnv+"=1")
+	switch out, err := cmd.CombinedOutput(); {
+	case err != nil:
+		t.Errorf("%v\n%s", err, out)
+	case testing.Verbose():
+		t.Logf("%s", out)
+	}
+	return false
 }
 
 // healthy is the limit of files on a disk with room.
@@ -105,7 +136,7 @@ func limitFiles(t *testing.T, l syscall.Rlimit) (before syscall.Rlimit) {
 // simulate runs the simulation of a seed, and returns its log.
 func simulate(t *testing.T, seed uint64) (log string) {
 	t.Helper()
-	rand.Seed(int64(seed))         //nolint:staticcheck,gosec // of the jitter in client-go
+	rand.Seed(int64(seed)) //nolint:staticcheck,gosec // of the jitter in client-go
 	// What the kernel sends when a file reaches the limit. Nobody reads it. After Ignore, children
 	// would ignore it too, for good.
 	full := make(chan os.Signal, 1)
