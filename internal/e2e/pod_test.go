@@ -361,8 +361,11 @@ func (p *pod) isRecord(name string) bool {
 	return strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json")
 }
 
-// state lists the files in the state directory.
-func (n *node) state() []string { return n.list(n.file("state")) }
+// state lists the files in the state directory, without the one with which a daemon that starts
+// tries whether it can write.
+func (n *node) state() []string {
+	return slices.DeleteFunc(n.list(n.file("state")), func(name string) bool { return name == ".tmp-try" })
+}
 
 func (n *node) recordFile(p *pod, state string) string {
 	n.Helper()
