@@ -30,7 +30,7 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// A container is what the runtime knows of one.
+// A container is one of the runtime's, with its memory of the commands.
 type container struct {
 	own          time.Duration // see pause
 	id, pod, uid string
@@ -41,7 +41,7 @@ type container struct {
 	forgotten    time.Time
 }
 
-// A fate is what has become of a container.
+// A fate is the state of a container.
 type fate int
 
 const (

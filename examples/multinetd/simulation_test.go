@@ -347,7 +347,7 @@ func (s *simulation) converge(when string) {
 	s.wrong("%s: not right (-want +got):\n%s", when, diff)
 }
 
-// A picture is what there is on the node and in the API, or should be.
+// A picture is the state of the node and of the API, as it is or should be.
 type picture struct {
 	Live, Records, Queue []string
 	Status               map[string][]string // interfaces by pod

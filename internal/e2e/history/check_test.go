@@ -11,7 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A part is what one attachment sees of a history.
+// A part is the operations of a history that one attachment sees.
 type part struct {
 	key   string
 	ops   []op
@@ -38,7 +38,7 @@ func (o op) overlaps(other op) bool { return o.call <= other.ret && other.call <
 // changes reports whether an operation like o changes anything.
 func (o op) changes() bool { return o.verb != "CHECK" && o.verb != "LOOK" }
 
-// operations are those of p for the checker.
+// operations returns the operations of p in the checker's form.
 func (p part) operations() (all []porcupine.Operation) {
 	for _, o := range p.ops {
 		in := input{verb: o.verb, call: o.call, begun: o.begun}

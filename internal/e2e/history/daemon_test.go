@@ -17,11 +17,7 @@ func playDaemon(m machine, process string, often int) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	untilEOF()
-	log, err := openLog(string(m), process)
-	if err != nil {
-		return err
-	}
-	p, err := newPlugins(m, log)
+	p, err := newPlugins(m, process)
 	if err != nil {
 		return err
 	}

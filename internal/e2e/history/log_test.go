@@ -72,7 +72,7 @@ type op struct {
 // forever is the time of an answer that never comes.
 const forever = 1<<63 - 1
 
-// An account is what a part of a log tells.
+// An account is the content of a part of a log.
 type account struct {
 	ops   []op
 	calls int // without those that a shim repeats

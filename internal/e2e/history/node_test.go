@@ -387,7 +387,7 @@ func (n *node) spared() {
 	}
 }
 
-// told is what the log tells since the last round.
+// told returns the account of the log since the last round.
 func (n *node) told() account {
 	text, err := os.ReadFile(n.path("log"))
 	nodetest.OK(n, err)

@@ -91,7 +91,11 @@ type plugins struct {
 	busy map[int64]bool // bytes of alone that this process has locked
 }
 
-func newPlugins(m machine, log *logbook) (*plugins, error) {
+func newPlugins(m machine, process string) (*plugins, error) {
+	log, err := openLog(string(m), process)
+	if err != nil {
+		return nil, err
+	}
 	alone, err := os.OpenFile(m.path("alone"), os.O_RDWR|os.O_CREATE, 0o600)
 	return &plugins{machine: m, odds: usual, log: log, parent: os.Getpid(), alone: alone, busy: make(map[int64]bool)}, err
 }
@@ -131,19 +135,15 @@ func playPlugin(spec string) error {
 	if _, err := fmt.Sscan(spec, &dir, &process, &name, &parent); err != nil {
 		return err
 	}
-	log, err := openLog(dir, process)
+	p, err := newPlugins(machine(dir), process)
 	if err != nil {
 		return err
 	}
 	if name == idle {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the plugin has exited
-		log.say(now(), "left", process, strconv.Itoa(os.Getpid()))
+		p.log.say(now(), "left", process, strconv.Itoa(os.Getpid()))
 		untilOver(machine(dir))
 		return nil
-	}
-	p, err := newPlugins(machine(dir), log)
-	if err != nil {
-		return err
 	}
 	p.parent, p.odds = parent, odds{fail: usual.fail, die: 3, dawdle: usual.dawdle}
 	stdin, err := io.ReadAll(os.Stdin)
@@ -221,7 +221,7 @@ func (p *plugins) yield() {
 	}
 }
 
-// A call is that of a plugin.
+// A call is one call of a plugin.
 type call struct{ command, plugin, container, ifname string }
 
 func (c call) String() string {

@@ -64,16 +64,12 @@ type worker struct {
 
 // playWorker is the main of a worker. It does a round for each line of its stdin.
 func playWorker(m machine, process string, often int) error {
-	log, err := openLog(string(m), process)
-	if err != nil {
-		return err
-	}
-	p, err := newPlugins(m, log)
+	p, err := newPlugins(m, process)
 	if err != nil {
 		return err
 	}
 	p.odds = p.often(often)
-	w := &worker{machine: m, logbook: log, Manager: p.manager()}
+	w := &worker{machine: m, logbook: p.log, Manager: p.manager()}
 	w.shim = &shim.Client{
 		Socket: m.path("daemon", "socket"), Stdout: io.Discard, Wait: time.Second, Timeout: time.Minute,
 		Queue: m.path("queue"), QueueWait: -1, Recorded: w.recorded,

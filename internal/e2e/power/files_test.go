@@ -29,16 +29,11 @@ const queueDir = "run/queue"
 // queueAndReplay: a daemon marks the queue and ends, shims put DELs there, and the next
 // daemon does one of them.
 func queueAndReplay(w *work) error {
-	temp, err := os.MkdirTemp("/tmp", "x")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
-	if _, err := replay(w, w.path(queueDir), temp, func(string) error { return nil }); err != nil {
+	if _, err := replay(w, w.path(queueDir), w.temp, func(string) error { return nil }); err != nil {
 		return err
 	}
 	w.promise("marked")
-	c := &shim.Client{Socket: filepath.Join(temp, "away"), Queue: w.path(queueDir), QueueWait: -1}
+	c := &shim.Client{Socket: filepath.Join(w.temp, "away"), Queue: w.path(queueDir), QueueWait: -1}
 	del := func(id string) error {
 		return c.Execute(w, "DEL", &skel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: []byte(conf("pods"))})
 	}
@@ -52,7 +47,7 @@ func queueAndReplay(w *work) error {
 		return err
 	}
 	w.promise("queued c4")
-	_, err = replay(w, w.path(queueDir), temp, func(id string) error {
+	_, err := replay(w, w.path(queueDir), w.temp, func(id string) error {
 		w.promise("done %s", id)
 		return nil
 	})
@@ -125,12 +120,7 @@ func queueHolds(l *left) error {
 	if !slices.Contains(l.made, "marked") {
 		return nil // no shim has succeeded
 	}
-	temp, err := os.MkdirTemp("/tmp", "x") // the path of a socket is short
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
-	done, err := replay(l, l.path(queueDir), temp, func(string) error { return nil })
+	done, err := replay(l, l.path(queueDir), l.temp, func(string) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -144,13 +134,8 @@ func queueHolds(l *left) error {
 
 // reserveTypes: a resident registers, and its types are reserved for it.
 func reserveTypes(w *work) error {
-	temp, err := os.MkdirTemp("/tmp", "x")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
 	for _, typ := range []string{"fixed", "other"} {
-		listener, err := net.Listen("unix", filepath.Join(temp, typ))
+		listener, err := net.Listen("unix", filepath.Join(w.temp, typ))
 		if err != nil {
 			return err
 		}
@@ -243,13 +228,8 @@ func program(version string) string { return strings.Repeat(version+" of a progr
 
 // installPrograms installs a program, and another version in its place.
 func installPrograms(w *work) error {
-	temp, err := os.MkdirTemp("/tmp", "x")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
 	for _, version := range []string{"one", "two"} {
-		source := filepath.Join(temp, version)
+		source := filepath.Join(w.temp, version)
 		if err := os.WriteFile(source, []byte(program(version)), 0o600); err != nil {
 			return err
 		}

@@ -100,7 +100,7 @@ type history struct {
 	testing.TB
 	fileSystem
 	scenario
-	dir           string
+	dir, temp     string
 	disk, crashed *Disk
 	promises      []promise
 }
@@ -116,14 +116,14 @@ func newHistory(tb testing.TB, fs fileSystem, s scenario, program string) *histo
 	if _, err := exec.LookPath(fs.mkfs[0]); err != nil {
 		tb.Skipf("not run: %v", err)
 	}
-	h := &history{TB: tb, fileSystem: fs, scenario: s, dir: tb.TempDir(), disk: NewDisk(fs.size), crashed: NewDisk(fs.size)}
+	h := &history{TB: tb, fileSystem: fs, scenario: s, dir: tb.TempDir(), temp: nodetest.ShortDir(tb), disk: NewDisk(fs.size), crashed: NewDisk(fs.size)}
 	for _, dir := range []string{"fuse", "mnt"} {
 		nodetest.OK(tb, os.Mkdir(filepath.Join(h.dir, dir), 0o700))
 	}
 	stop, err := Serve(filepath.Join(h.dir, "fuse"), h.disk, h.crashed)
 	nodetest.OK(tb, err)
 	tb.Cleanup(func() { nodetest.OK(tb, stop()) })
-	nodetest.OK(tb, start(tb.Context(), program, worker, h.dir, fs, s, func(line string) (string, bool) {
+	nodetest.OK(tb, start(tb.Context(), program, worker, h.dir, h.temp, fs, s, func(line string) (string, bool) {
 		if line == begin {
 			h.disk.Begin()
 		} else {
@@ -141,7 +141,7 @@ func (h *history) crash(some int) (crashes int, lost []string) {
 	next, stop := iter.Pull(h.disk.Crashes(moments, rand.New(rand.NewPCG(*seed, 0)), *subsets)) //nolint:gosec // a failure must be repeatable
 	defer stop()
 	var c Crash
-	nodetest.OK(h, start(h.Context(), "/proc/self/exe", reader, h.dir, h.fileSystem, h.scenario, func(line string) (string, bool) {
+	nodetest.OK(h, start(h.Context(), "/proc/self/exe", reader, h.dir, h.temp, h.fileSystem, h.scenario, func(line string) (string, bool) {
 		if line != "" {
 			lost = append(lost, fmt.Sprintf("%v, after %q: %s", c, made[c.Moment], line))
 		}

@@ -22,7 +22,7 @@ import (
 // A process that serves a disk must not use its file system: it could not end while it waits
 // for itself. So the test serves disks, and children of it attach and mount them. Parent and
 // child exchange lines.
-const childEnv = "METACNI_POWER_CHILD" // role, file system, scenario, directory; one a line
+const childEnv = "METACNI_POWER_CHILD" // role, file system, scenario, directories; one a line
 
 const (
 	worker = "worker" // runs the scenario on the disk 0
@@ -35,7 +35,8 @@ const begin = "begin" // the worker's first line
 type rig struct {
 	fileSystem
 	scenario
-	dir string // of the test
+	dir  string // of the test
+	temp string // with a short path, for sockets
 
 	mu  sync.Mutex
 	in  *bufio.Reader
@@ -45,7 +46,7 @@ type rig struct {
 // child is the main function of a child.
 func child(text string) int {
 	args := strings.Split(text, "\n")
-	r := &rig{fileSystem: fileSystemOf(args[1]), scenario: scenarioOf(args[2]), dir: args[3], in: bufio.NewReader(os.Stdin), out: os.Stdout}
+	r := &rig{fileSystem: fileSystemOf(args[1]), scenario: scenarioOf(args[2]), dir: args[3], temp: args[4], in: bufio.NewReader(os.Stdin), out: os.Stdout}
 	do := r.work
 	if args[0] == reader {
 		do = r.read
@@ -98,7 +99,7 @@ func (r *rig) work(ctx context.Context) (err error) {
 // with what is wrong.
 func (r *rig) read(ctx context.Context) error {
 	for answer := r.ask(""); answer != ""; {
-		l := &left{Context: ctx, dir: r.path("mnt")}
+		l := &left{Context: ctx, dir: r.path("mnt"), temp: r.temp}
 		if err := json.Unmarshal([]byte(answer), &l.made); err != nil {
 			return err
 		}
@@ -145,9 +146,9 @@ func run(ctx context.Context, args ...string) error {
 }
 
 // start runs a child, and answers its lines until answer returns false.
-func start(ctx context.Context, program, role, dir string, fs fileSystem, s scenario, answer func(line string) (string, bool)) error {
+func start(ctx context.Context, program, role, dir, temp string, fs fileSystem, s scenario, answer func(line string) (string, bool)) error {
 	cmd := exec.CommandContext(ctx, program) //nolint:gosec // this program, or a mutant of it
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{role, fs.name, s.name, dir}, "\n"))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{role, fs.name, s.name, dir, temp}, "\n"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -164,7 +165,7 @@ func start(ctx context.Context, program, role, dir string, fs fileSystem, s scen
 	}
 	lines := bufio.NewReader(out)
 	for {
-		var line, reply string
+		var line string
 		if line, err = lines.ReadString('\n'); err != nil {
 			break // the child has ended
 		}

@@ -70,7 +70,8 @@ func (w *work) promise(format string, a ...any) { w.ask(fmt.Sprintf(format, a...
 // left is the disk after a crash.
 type left struct {
 	context.Context
-	dir string
+	dir  string
+	temp string // the rig's
 
 	made []string
 }
