@@ -42,6 +42,7 @@ var rules = map[string][]string{
 	"internal/proctree": nil,
 	"internal/records":  nil,
 	"internal/rawjson":  nil,
+	"internal/realhost": nil,
 	"internal/redact":   {"internal/rawjson"},
 	"internal/terse":    nil,
 	"internal/turns":    nil,
@@ -108,7 +109,7 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
-	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/hosttest"}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/hosttest", "internal/realhost"}, false},
 	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest"}, false},
 }
 
