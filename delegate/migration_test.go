@@ -156,6 +156,7 @@ func TestMigratedDelegate(t *testing.T) {
 func TestMigratedPluginConforms(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(byPlugin.Execute), delegatetest.Config{
+		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"storage"}]}`, dir)
 		},

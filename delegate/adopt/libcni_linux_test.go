@@ -26,6 +26,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/realhost"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -437,12 +438,14 @@ func TestAttachmentIsThatOfAPrimaryNetwork(t *testing.T) {
 // newNetNS makes a namespace with an interface of that MAC and address.
 func newNetNS(t *testing.T, mac, address string) string {
 	t.Helper()
-	path, remove, err := delegatetest.NewNetNS("", "")
+	host, err := realhost.Here()
 	if err != nil {
 		t.Skipf("needs the right to make a network namespace: %v", err)
 	}
-	t.Cleanup(remove)
-	err = ns.WithNetNSPath(path, func(ns.NetNS) error {
+	t.Cleanup(func() { nodetest.OK(t, host.Close()) })
+	c, err := host.Container()
+	nodetest.OK(t, err)
+	err = ns.WithNetNSPath(c.Path, func(ns.NetNS) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "other0"
 		attrs.HardwareAddr, _ = net.ParseMAC(mac)
@@ -459,7 +462,7 @@ func newNetNS(t *testing.T, mac, address string) string {
 	if err != nil {
 		t.Skipf("needs a kernel with bridges: %v", err)
 	}
-	return path
+	return c.Path
 }
 
 // A container has what its result says: its MAC address, under whatever name, or

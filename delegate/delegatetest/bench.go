@@ -19,6 +19,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/internal/realhost"
 )
 
 const (
@@ -26,11 +28,12 @@ const (
 	unknownKey   = "delegatetest.example/unknown"
 	unknownValue = `{"big":12345678901234567890,"list":[null,true,1.5,"é<>&"],"nested":{"a":{}}}`
 
-	// args is CNI_ARGS.
+	// args is the beginning of CNI_ARGS.
 	args = "IgnoreUnknown=1;DELEGATETEST=1"
 
 	// handedOn is a variable of the plugin's environment.
-	handedOn = "DELEGATETEST_HANDED_ON=a=b c"
+	handedOnName = "DELEGATETEST_HANDED_ON"
+	handedOn     = handedOnName + "=a=b c"
 
 	// failure is the error code of delegates that fail.
 	failure = 107
@@ -42,18 +45,24 @@ type bench struct {
 	version string
 	dir     string
 	conf    map[string]any // the plugin's
-	before  types.Result   // prevResult of an ADD, or nil
+	prev    types.Result   // prevResult that the configuration has, or nil
 	files   []string       // that Stdin wrote
 	twice   bool           // whether conf has a key twice
 	marked  []string       // delegates whose configuration has the unknown key
 	exec    *Exec
 	host    host
+	node    *realhost.Host // or nil
+	private bool           // whether node is this bench's own
+	before  realhost.State // of node, when nothing is attached
+	running *daemon        // or nil
 
-	mu     sync.Mutex // protects the following
-	script func(int, Call, Plugin) Plugin
-	wrong  []int             // indices of the calls that went wrong
-	given  []net.IP          // addresses that delegates gave
-	spaces map[string]string // the network namespace of each container
+	mu         sync.Mutex // protects the following
+	script     func(int, Call, Plugin) Plugin
+	wrong      []int                 // indices of the calls that went wrong
+	given      []net.IP              // addresses that delegates gave
+	containers map[string]*container // by ID
+	plugins    []int                 // process IDs
+	delegates  [][]int               // process IDs of each one's ancestors
 }
 
 func (b *bench) start(ctx context.Context) error {
@@ -75,7 +84,7 @@ func (b *bench) start(ctx context.Context) error {
 	if prev, ok := b.conf["prevResult"]; ok {
 		text, err := json.Marshal(prev)
 		if err == nil {
-			b.before, err = create.CreateFromBytes(text)
+			b.prev, err = create.CreateFromBytes(text)
 		}
 		if err != nil {
 			return fmt.Errorf("the prevResult of the configuration: %w", err)
@@ -98,9 +107,17 @@ func (b *bench) start(ctx context.Context) error {
 		b.exec.Plugins[typ] = b.noting(fake)
 	}
 	var err error
-	b.host, err = b.plugin.serve(ctx, b.exec, b.dir)
+	if b.suite.conf.NetNS {
+		if err := b.place(ctx); err != nil {
+			return err
+		}
+	}
+	b.host, err = b.plugin.serve(ctx, b)
 	if b.host.stop != nil {
 		b.atEnd(b.host.stop)
+	}
+	if err == nil && b.node != nil {
+		err = b.warm(ctx)
 	}
 	return err
 }
@@ -150,6 +167,7 @@ func attaching(ip net.IPNet) Plugin {
 // noting returns p, except that b notes the addresses that it gives.
 func (b *bench) noting(p Plugin) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
+		c.Stdin = b.versioned(c.Stdin)
 		out, err := p(ctx, c)
 		if c.Command != "ADD" || err != nil {
 			return out, err
@@ -169,63 +187,65 @@ func (b *bench) noting(p Plugin) Plugin {
 	}
 }
 
+// versioned returns the configuration of a delegate with a cniVersion, so that only the check
+// "request" finds that there was none.
+func (b *bench) versioned(stdin []byte) []byte {
+	var conf map[string]json.RawMessage
+	if json.Unmarshal(stdin, &conf) != nil || conf["cniVersion"] != nil {
+		return stdin
+	}
+	conf["cniVersion"], _ = json.Marshal(b.version) // a string always marshals
+	text, _ := json.Marshal(conf)
+	return text
+}
+
 // call runs the plugin. It completes c: the container is c1 and the interface
 // eth0, unless c says otherwise.
 func (b *bench) call(ctx context.Context, c Call) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(b.suite.conf.Timeout, time.Minute))
 	defer cancel()
-	c.Path, c.Args = b.host.path, args
+	c.Path, c.Args = b.host.path, b.args()
 	c.Env = append(c.Env, handedOn)
-	if c.Stdin == nil {
-		keys := make(map[string]any)
-		if c.Command == "ADD" && b.before != nil {
-			r, err := b.before.GetAsVersion(b.version)
-			if err != nil {
-				return Outcome{Status: -1, Stderr: fmt.Append(nil, "the prevResult of the configuration: ", err)}
-			}
-			keys["prevResult"] = r
-		}
-		c.Stdin = b.stdin(keys)
-	}
 	switch c.Command {
 	case "ADD", "CHECK", "DEL":
-		c.ContainerID, c.IfName = cmp.Or(c.ContainerID, "c1"), cmp.Or(c.IfName, "eth0")
-		switch c.NetNS {
-		case "":
-			netns, err := b.netns(c.ContainerID)
+		c.ContainerID = cmp.Or(c.ContainerID, "c1")
+		in, err := b.container(c.ContainerID)
+		if err != nil {
+			return Outcome{Status: -1, Stderr: []byte(err.Error())}
+		}
+		c.NetNS = given(c.NetNS, in.path)
+		c.IfName = given(c.IfName, b.ifname)
+		if c.Stdin == nil && c.Command == "ADD" && in.prev != nil {
+			r, err := in.prev.GetAsVersion(b.version)
 			if err != nil {
-				return Outcome{Status: -1, Stderr: []byte(err.Error())}
+				return Outcome{Status: -1, Stderr: fmt.Append(nil, "the prevResult: ", err)}
 			}
-			c.NetNS = netns
-		case none:
-			c.NetNS = ""
+			c.Stdin = b.stdin(map[string]any{"prevResult": r})
 		}
-		if c.IfName == none {
-			c.IfName = ""
-		}
+	}
+	if c.Stdin == nil {
+		c.Stdin = b.stdin(nil)
 	}
 	return b.host.run(ctx, c)
 }
 
-// netns returns the path of the container's network namespace.
-func (b *bench) netns(containerID string) (string, error) {
-	if b.suite.conf.NetNS == nil {
-		return filepath.Join(b.dir, "netns", containerID), nil
+// args returns CNI_ARGS.
+func (s *suite) args() string {
+	if s.conf.Args == "" {
+		return args
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if path, ok := b.spaces[containerID]; ok {
-		return path, nil
+	return args + ";" + s.conf.Args
+}
+
+// given returns the value of a variable.
+func given(value, otherwise string) string {
+	switch value {
+	case "":
+		return otherwise
+	case none:
+		return ""
 	}
-	path, remove, err := b.suite.conf.NetNS(b.dir, containerID)
-	if err != nil {
-		return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
-	}
-	if remove != nil {
-		b.atEnd(remove)
-	}
-	b.spaces[containerID] = path
-	return path, nil
+	return value
 }
 
 // none, as the value of a variable, leaves the variable out.
@@ -256,7 +276,7 @@ func (b *bench) later(command string, added Outcome) Call {
 			keys["prevResult"] = doc
 		}
 	case "GC":
-		keys["cni.dev/valid-attachments"] = []map[string]string{{"containerID": "c1", "ifname": "eth0"}}
+		keys["cni.dev/valid-attachments"] = []map[string]string{{"containerID": "c1", "ifname": b.ifname}}
 	}
 	return Call{Command: command, Stdin: b.stdin(keys)}
 }
@@ -310,7 +330,7 @@ func (b *bench) ran(command string) error {
 	return nil
 }
 
-// empty fails if an attachment is left.
+// empty fails if a delegate's attachment is left.
 func (b *bench) empty(after string) error {
 	if live := b.exec.Live(); len(live) > 0 {
 		return fmt.Errorf("%s leaves behind %q: delegates ran as %q", after, live, b.exec.Trace())

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +30,10 @@ type Binary struct {
 	// CNI variables, and GORACE unless Env has it: a program that is built with
 	// the race detector otherwise takes a second to exit.
 	Env []string
+
+	// Daemon is the command of a daemon that the plugin needs. Conform starts it on
+	// each host that it makes, and stops it.
+	Daemon []string
 }
 
 const (
@@ -51,6 +57,7 @@ type request struct {
 	Plugin  string
 	Environ []string
 	Stdin   []byte
+	Parents []int // process IDs of its ancestors
 }
 
 // A reply tells the delegate what to do.
@@ -60,7 +67,33 @@ type reply struct {
 	Die    bool         // instead of printing
 }
 
-func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
+func (p Binary) name() string { return filepath.Base(p.Path) }
+
+// hide replaces the values of the environment, also those that are quoted or cut short.
+func (p Binary) hide(text string) string {
+	for _, kv := range p.Env {
+		key, value, _ := strings.Cut(kv, "=")
+		if len(value) < shortest {
+			continue
+		}
+		quoted := strconv.Quote(value)
+		for _, value := range []string{value, quoted[1 : len(quoted)-1]} {
+			hidden := "[value of " + key + "]"
+			text = strings.ReplaceAll(text, value, hidden)
+			for n := len(value) - 1; n >= shortest; n-- {
+				text = strings.ReplaceAll(text, value[:n]+"...", hidden+"...")
+				text = strings.ReplaceAll(text, `stderr "`+value[len(value)-n:], `stderr "`+hidden)
+			}
+		}
+	}
+	return text
+}
+
+// shortest is the length of a value that can be a secret.
+const shortest = 4
+
+func (p Binary) serve(ctx context.Context, b *bench) (host, error) {
+	x, dir := b.exec, b.dir
 	self, err := os.Executable()
 	if err != nil {
 		return host{}, err
@@ -86,13 +119,15 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 			if err != nil {
 				return // closed
 			}
-			wg.Go(func() { answerTo(ctx, x, conn) })
+			wg.Go(func() { b.answerTo(ctx, conn) })
 		}
 	})
 	return host{
 		path: bin,
 		real: true,
-		run:  p.run,
+		run: func(ctx context.Context, c Call) Outcome {
+			return execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c, b.begin)
+		},
 		stop: func() {
 			cancel()
 			_ = l.Close()
@@ -124,34 +159,52 @@ func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err
 	return l, remove, nil
 }
 
-func (p Binary) run(ctx context.Context, c Call) Outcome {
-	return execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c)
+// begin starts a plugin.
+func (b *bench) begin(cmd *exec.Cmd) error {
+	start := (*exec.Cmd).Start
+	if b.node != nil {
+		start = func(cmd *exec.Cmd) error { return b.node.Start(cmd) }
+	}
+	b.mu.Lock() // a delegate of the plugin asks for b.plugins
+	defer b.mu.Unlock()
+	if err := start(cmd); err != nil {
+		return err
+	}
+	b.plugins = append(b.plugins, cmd.Process.Pid)
+	return nil
 }
 
-// execute runs cmd as runtimes run a plugin, with env before the environment of c.
-func execute(ctx context.Context, cmd *exec.Cmd, env []string, c Call) Outcome {
+// execute runs cmd as runtimes run a plugin, with env before the environment of c. The function
+// start starts it.
+func execute(ctx context.Context, cmd *exec.Cmd, env []string, c Call, start func(*exec.Cmd) error) Outcome {
 	var stdout, stderr bytes.Buffer
 	cmd.WaitDelay = leftBehind
 	c.Env = slices.Concat([]string{raceEnv}, env, c.Env)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr
-	err := cmd.Run()
+	err := start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	o := Outcome{Status: -1, Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		o.Stderr = fmt.Append(o.Stderr, "it did not end in time and was killed")
+		o.late, o.how = true, "it did not end in time and was killed (Timeout)"
 	case errors.Is(err, exec.ErrWaitDelay):
-		o.Stderr = fmt.Append(o.Stderr, "it ended, and left a process behind that keeps its stdout or stderr open: a runtime waits for that")
+		o.how = "it ended, and left a process behind that keeps its stdout or stderr open: a runtime waits for that"
 	case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() >= 0:
 		o.Status = cmd.ProcessState.ExitCode()
 	default:
-		o.Stderr = fmt.Append(o.Stderr, err)
+		o.how = fmt.Sprint("it did not run: ", err)
+		if cmd.ProcessState != nil {
+			o.how = "it was ended by a " + cmd.ProcessState.String()
+		}
 	}
 	return o
 }
 
 // answerTo serves the process of a delegate. The context of the fake ends with the
 // process.
-func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
+func (b *bench) answerTo(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -165,7 +218,10 @@ func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
 		_, _ = io.Copy(io.Discard, conn) // until the process ends
 		cancel()
 	}()
-	_ = json.NewEncoder(conn).Encode(perform(ctx, x, q)) // on an error the process has ended
+	b.mu.Lock()
+	b.delegates = append(b.delegates, q.Parents)
+	b.mu.Unlock()
+	_ = json.NewEncoder(conn).Encode(perform(ctx, b.exec, q)) // on an error the process has ended
 }
 
 // said returns the line that a delegate writes to stderr.

@@ -113,9 +113,9 @@ func TestFlawsOfAMainAreFound(t *testing.T) {
 		"meta":          nil,
 		"meta-skel":     {"error-version"},
 		"meta-cheerful": {"undo-killed", "error"},
-		"meta-silent":   {"error", "code"},
+		"meta-silent":   {"error"},
 		"meta-deaf":     {"stderr", "error-version"},
-		"meta-other":    {"error", "error-version", "code"},
+		"meta-other":    {"error"},
 		"absent":        {"version"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
 )
@@ -17,7 +16,7 @@ import (
 // checkRequest checks what delegates receive on stdin in every command.
 func checkRequest(ctx context.Context, b *bench, added Outcome) error {
 	for _, command := range []string{"CHECK", "GC", "STATUS", "DEL"} {
-		if b.need(command) == nil {
+		if b.knows(command) {
 			b.call(ctx, b.later(command, added)) // how it ends is for other checks
 		}
 	}
@@ -30,7 +29,7 @@ func checkRequest(ctx context.Context, b *bench, added Outcome) error {
 			errs = append(errs, fmt.Errorf("the stdin of %v: %w: what arrived is %s", c, err, clip(c.Stdin)))
 		}
 	}
-	return errors.Join(errs...)
+	return one(errs...)
 }
 
 func (b *bench) isComplete(typ string, stdin []byte) error {
@@ -38,8 +37,8 @@ func (b *bench) isComplete(typ string, stdin []byte) error {
 	if err := json.Unmarshal(stdin, &conf); err != nil {
 		return err
 	}
-	if err := utils.ValidateNetworkName(conf.Name); err != nil {
-		return fmt.Errorf("name: %w", err)
+	if utils.ValidateNetworkName(conf.Name) != nil {
+		return fmt.Errorf("the name %q is not a network's", conf.Name)
 	}
 	if conf.CNIVersion == "" {
 		return errors.New("no cniVersion")
@@ -71,18 +70,18 @@ func checkEnvironment(ctx context.Context, b *bench, added Outcome) error {
 		if c.Command == "VERSION" {
 			continue
 		}
-		ours = ours || c.Command == "ADD" && c.IfName == "eth0"
+		ours = ours || c.Command == "ADD" && c.IfName == b.ifname
 		errs = append(errs, b.sees(c))
 	}
 	if !ours {
-		errs = append(errs, fmt.Errorf("no delegate is called with the CNI_IFNAME of the plugin, eth0: delegates ran as %q", b.exec.Trace()))
+		errs = append(errs, fmt.Errorf("no delegate is called with the CNI_IFNAME of the plugin, %s: delegates ran as %q", b.ifname, b.exec.Trace()))
 	}
-	return errors.Join(errs...)
+	return one(errs...)
 }
 
 func checkStderr(_ context.Context, b *bench, added Outcome) error {
 	if !b.host.real {
-		return &skipError{"the plugin is not a process"}
+		return notRun("the plugin is not a process")
 	}
 	var errs []error
 	for _, c := range b.calls("ADD") {
@@ -90,16 +89,16 @@ func checkStderr(_ context.Context, b *bench, added Outcome) error {
 			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", clip(added.Stderr), line))
 		}
 	}
-	return errors.Join(errs...)
+	return one(errs...)
 }
 
 // sees fails unless c has the environment of the plugin.
 func (b *bench) sees(c Call) error {
-	netns, err := b.netns("c1")
+	in, err := b.container("c1")
 	if err != nil {
 		return err
 	}
-	want := Call{ContainerID: "c1", NetNS: netns, Args: args}
+	want := Call{ContainerID: "c1", NetNS: in.path, Args: b.args()}
 	for _, v := range []struct{ name, got, want string }{
 		{"CNI_CONTAINERID", c.ContainerID, want.ContainerID},
 		{"CNI_NETNS", c.NetNS, want.NetNS},
@@ -112,8 +111,8 @@ func (b *bench) sees(c Call) error {
 	if !slices.Contains(filepath.SplitList(c.Path), b.host.path) {
 		return fmt.Errorf("%v has CNI_PATH %q, without the plugin's %q", c, c.Path, b.host.path)
 	}
-	if !slices.Contains(c.Env, handedOn) {
-		return fmt.Errorf("%v does not have %q of the plugin's environment, but %q", c, handedOn, strings.Join(c.Env, " "))
+	if b.kind.Name != kindShim && !slices.Contains(c.Env, handedOn) {
+		return fmt.Errorf("%v does not have the variable %s of the plugin's environment", c, handedOnName)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,21 +12,32 @@ import (
 
 // deleted runs DEL, and fails unless that succeeds and leaves nothing.
 func (b *bench) deleted(ctx context.Context, what string, c Call) error {
-	if err := b.call(ctx, c).Err(); err != nil {
+	if err := b.call(ctx, c).failure(); err != nil {
 		return fmt.Errorf("%s fails: %w", what, err)
 	}
-	return b.empty(what)
+	return b.clean(ctx, what)
 }
 
 func checkDel(ctx context.Context, b *bench, added Outcome) error {
-	return b.deleted(ctx, "DEL", b.later("DEL", added))
+	c, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	had := c.has(b.ifname)
+	if err := b.deleted(ctx, "DEL", b.later("DEL", added)); err != nil {
+		return err
+	}
+	if b.chained && had && !c.has(b.ifname) {
+		return fmt.Errorf("DEL removes the interface %s, which another plugin has made", b.ifname)
+	}
+	return nil
 }
 
 func checkDelAgain(ctx context.Context, b *bench, added Outcome) error {
 	if b.call(ctx, b.later("DEL", added)).Status != 0 {
 		return nil // the check "del" is about that
 	}
-	if err := b.call(ctx, b.later("DEL", added)).Err(); err != nil {
+	if err := b.call(ctx, b.later("DEL", added)).failure(); err != nil {
 		return fmt.Errorf("a second DEL fails: %w", err)
 	}
 	return nil
@@ -43,22 +53,65 @@ func checkDelFailed(ctx context.Context, b *bench, _ Outcome) error {
 	return b.deleted(ctx, "the DEL after an ADD that failed", Call{Command: "DEL"})
 }
 
-func checkDelBare(ctx context.Context, b *bench, _ Outcome) error {
-	return b.deleted(ctx, "a DEL without CNI_NETNS and prevResult", Call{Command: "DEL", NetNS: none})
+// checkDelBare leaves out CNI_NETNS, and prevResult too in the newest version that lets a runtime
+// do so, 0.4.0 or older: "When CNI_NETNS and/or prevResult are not provided, the plugin should
+// clean up as many resources as possible". What is left on the host is for "del-gone".
+func checkDelBare(ctx context.Context, s *suite) error {
+	var old string
+	for _, v := range s.versions {
+		if !atLeast(v, "1.0.0") {
+			old = v
+		}
+	}
+	for _, version := range []string{s.version, old} {
+		if version == "" || s.chained && !atLeast(version, "0.3.0") {
+			continue
+		}
+		b, err := s.bench(ctx)
+		if err != nil {
+			return err
+		}
+		b.version = version
+		o := b.call(ctx, Call{Command: "ADD"})
+		if o.Status != 0 {
+			continue // the check "versions" is about that
+		}
+		what, c := "a DEL without CNI_NETNS", b.later("DEL", o)
+		if version == old {
+			what, c = fmt.Sprintf("a DEL of version %s without CNI_NETNS and prevResult", version), Call{Command: "DEL"}
+		}
+		c.NetNS = none
+		if err := b.call(ctx, c).failure(); err != nil {
+			return fmt.Errorf("%s fails: %w", what, err)
+		}
+		if err := b.empty(what); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkDelRetry(ctx context.Context, s *suite, k, n int) error {
 	return onAttached(func(ctx context.Context, b *bench, added Outcome) error {
 		b.fault("DEL", k, failing)
 		b.call(ctx, b.later("DEL", added))
-		return b.deleted(ctx, fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n), b.later("DEL", added))
+		what := fmt.Sprintf("a DEL after one whose delegate %d of %d failed", k, n)
+		if err := b.call(ctx, b.later("DEL", added)).failure(); err != nil {
+			return fmt.Errorf("%s fails: %w", what, err)
+		}
+		return b.empty(what) // the check "del-gone" is about the host
 	})(ctx, s)
 }
 
-func checkCheck(ctx context.Context, b *bench, added Outcome) error {
-	if err := b.call(ctx, b.later("CHECK", added)).Err(); err != nil {
-		return fmt.Errorf("CHECK fails: %w", err)
+func checkFresh(ctx context.Context, b *bench, added Outcome) error {
+	if err := b.call(ctx, b.later("CHECK", added)).failure(); err != nil {
+		return fmt.Errorf("the CHECK right after ADD fails: %w", err)
 	}
+	return nil
+}
+
+func checkCheck(ctx context.Context, b *bench, added Outcome) error {
+	b.call(ctx, b.later("CHECK", added))
 	errs := []error{b.ran("CHECK")}
 	for _, c := range b.calls("CHECK") {
 		var conf struct {
@@ -68,17 +121,22 @@ func checkCheck(ctx context.Context, b *bench, added Outcome) error {
 			errs = append(errs, fmt.Errorf("%v has no prevResult", c))
 		}
 	}
-	return errors.Join(errs...)
+	return one(errs...)
 }
 
-func checkGC(ctx context.Context, b *bench, added Outcome) error {
+func checkGCQuiet(ctx context.Context, b *bench, added Outcome) error {
 	o := b.call(ctx, b.later("GC", added))
-	if err := o.Err(); err != nil {
+	if err := o.failure(); err != nil {
 		return fmt.Errorf("GC fails: %w", err)
 	}
 	if out := bytes.TrimSpace(o.Stdout); len(out) > 0 {
 		return fmt.Errorf("GC prints %q", clip(out))
 	}
+	return nil
+}
+
+func checkGC(ctx context.Context, b *bench, added Outcome) error {
+	b.call(ctx, b.later("GC", added))
 	return b.ran("GC")
 }
 
@@ -114,12 +172,17 @@ func checkGCValid(ctx context.Context, b *bench, added Outcome) error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return one(errs...)
+}
+
+func checkStatusReady(ctx context.Context, b *bench, _ Outcome) error {
+	if err := b.call(ctx, Call{Command: "STATUS"}).failure(); err != nil {
+		return fmt.Errorf("ADD succeeds and STATUS fails: %w", err)
+	}
+	return nil
 }
 
 func checkStatus(ctx context.Context, b *bench, _ Outcome) error {
-	if err := b.call(ctx, Call{Command: "STATUS"}).Err(); err != nil {
-		return fmt.Errorf("STATUS fails: %w", err)
-	}
+	b.call(ctx, Call{Command: "STATUS"})
 	return b.ran("STATUS")
 }

@@ -20,9 +20,12 @@ type TB interface {
 
 // A Target is a plugin for [Conform]: a [Program] or a [Binary].
 type Target interface {
-	// serve prepares calls of the plugin. Its delegates are the plugins of x, and
-	// dir is a directory to write to.
-	serve(ctx context.Context, x *Exec, dir string) (host, error)
+	// serve prepares calls of the plugin on b.
+	serve(ctx context.Context, b *bench) (host, error)
+	// name is the type of the plugin, or empty.
+	name() string
+	// hide returns text without values of the plugin's environment.
+	hide(text string) string
 }
 
 // A host is where a Target runs.
@@ -40,13 +43,14 @@ type Config struct {
 	// for a new host, on which nothing has been attached. The directory dir of
 	// that host is empty: Stdin can write files there that the plugin reads, and
 	// the plugin can keep its state there. Conform sets the cniVersion, and the
-	// name if there is none. A plugin that only runs after others in a chain needs
-	// a prevResult: ADD gets it, converted to the version of the configuration.
+	// name if there is none. With a prevResult, the plugin counts as one for chains;
+	// ADD gets it, converted to the version of the configuration, unless NetNS makes
+	// real containers.
 	Stdin func(dir string) string
 
 	// Delegates are the types of the plugins that the plugin delegates to. Each
 	// must run in an ADD. Conform provides fakes, which attach nothing. Without
-	// Delegates, Conform skips the checks that are about them.
+	// Delegates, there are no checks about them.
 	Delegates []string
 
 	// Idle are the types of more delegates, which need not run in an ADD. A plugin
@@ -60,14 +64,33 @@ type Config struct {
 	// 192.0.2.0/24 without a gateway. All hosts share a [Plugin] in Fakes.
 	Fakes map[string]Plugin
 
-	// NetNS returns CNI_NETNS for a container. Conform calls it once for each
-	// container of each host, with the host's dir and the container's ID. It calls
-	// remove, unless nil, when it no longer needs the host. A plugin that makes
-	// interfaces needs [NewNetNS] here. With a nil NetNS there is nothing at
-	// CNI_NETNS, for plugins that do not look into the namespace.
+	// Args is more of CNI_ARGS, as "KEY=value;KEY=value".
+	Args string
+
+	// Kind is the kind of the plugin: "meta", "main", "chained", "ipam" or "shim".
+	// Empty lets Conform find out; see [Kind].
+	Kind string
+
+	// Strict adds the checks for guarantees of this module that the specification does
+	// not give. A plugin that is written with package plugin passes them.
+	Strict bool
+
+	// NetNS makes real containers. Each check of a [Binary] then has a private host, with
+	// a network namespace and an empty /run and /var/lib/cni, and looks at what the plugin
+	// leaves there: interfaces, addresses, routes, firewall rules, files and processes. A
+	// plugin for chains gets an interface, too. Without NetNS there is nothing at
+	// CNI_NETNS: a plugin that makes interfaces cannot be attached.
 	//
-	// When the error is an [errors.ErrUnsupported], Conform skips all checks.
-	NetNS func(dir, containerID string) (path string, remove func(), err error)
+	// A [Program], and a shim without a [Binary.Daemon], get real containers on the host
+	// of the test, where Conform does not look at what is left.
+	//
+	// NetNS needs root, which may be that of a user namespace. Where namespaces cannot be
+	// made, Conform skips all checks.
+	NetNS bool
+
+	// Links are the names of interfaces that the plugin needs on its private host, such
+	// as the master of a macvlan. Each host has eth0, with the default route.
+	Links []string
 
 	// Timeout is how long each command of the plugin may take. One that takes
 	// longer is killed and counts as failed. Zero means a minute.
@@ -78,8 +101,9 @@ type Config struct {
 }
 
 // Conform checks that plugin does what the CNI specification (version 1.1,
-// sections 2 to 5) asks of a plugin that delegates to others. A failure says what
-// the plugin does wrong, why that matters, and who asks for it.
+// sections 2 to 5) asks of a plugin of its [Kind], above all of one that delegates to
+// others. A failure says what the plugin does wrong, why that matters, and who asks
+// for it.
 //
 // With a t that has subtests, such as a *testing.T, each check is one, by its
 // name. Any other t, such as Ginkgo's GinkgoT, gets a single Errorf with all
@@ -88,50 +112,65 @@ type Config struct {
 //	version             VERSION prints the supported versions
 //	add                 ADD succeeds and runs every delegate
 //	stdout              ADD prints one JSON document
-//	result              ADD prints a result of the version asked for, with a delegate's address
-//	versions            ADD and DEL work in every supported version
-//	chain               ADD with a prevResult prints the interfaces and addresses of that, too
 //	request             delegates receive name, cniVersion and their own keys unchanged
 //	environment         delegates receive the plugin's environment
 //	stderr              delegates' stderr appears on the plugin's
+//	result              ADD prints a result of the version asked for, with a delegate's address
+//	interface           the interface is in the container, with its addresses, and in the result with its sandbox
+//	ipam-result         ADD of an IPAM plugin prints addresses and no interfaces
+//	chain               ADD prints what prevResult has, except for what it has removed
 //	undo                an ADD whose delegate fails fails and leaves nothing
 //	undo-killed         an ADD whose delegate is killed fails and leaves nothing
 //	undo-garbage        an ADD whose delegate prints no JSON fails and leaves nothing
 //	undo-silence        an ADD whose delegate prints nothing fails and leaves nothing
 //	undo-two-documents  an ADD whose delegate prints two documents fails and leaves nothing
-//	add-broken          an ADD with a broken configuration fails cleanly, or prints a result
+//	add-exists          ADD fails when the container has an interface of that name
 //	error               a failure is reported as one JSON object with code and msg
 //	error-version       the error object has the cniVersion of the configuration
-//	code                the plugin fails with its delegate's error code
+//	add-broken          an ADD with a broken configuration fails cleanly, or prints a result
 //	del                 DEL removes what ADD attached
 //	del-again           DEL succeeds once more
+//	del-bare            DEL works without CNI_NETNS, and up to CNI 0.4.0 without prevResult
 //	del-unknown         DEL succeeds for what was never attached
 //	del-failed          DEL succeeds after an ADD that failed
-//	del-bare            DEL works without CNI_NETNS and prevResult
+//	del-gone            DEL succeeds when the namespace is gone, and leaves nothing
 //	del-broken          DEL works when the configuration was broken after the ADD
 //	del-error           DEL fails when a delegate's DEL fails
 //	del-retry           a repeated DEL removes the rest
+//	ipam-unique         two containers get two addresses
+//	ipam-release        DEL releases the address, and no other, also without CNI_NETNS
+//	check-fresh         CHECK succeeds right after ADD
 //	check               CHECK runs every delegate's CHECK, with prevResult
 //	check-error         CHECK fails when a delegate's CHECK fails
-//	gc                  GC runs every delegate's GC and prints nothing
+//	check-gone          CHECK fails when what ADD made is gone
+//	gc-quiet            GC succeeds and prints nothing
+//	gc                  GC runs every delegate's GC
 //	gc-error            GC fails when a delegate's GC fails, after running the others
 //	gc-valid            GC keeps the valid attachments and passes them to delegates
+//	gc-stale            GC removes the traces of a container that is gone, and keeps the others
+//	status-ready        STATUS succeeds where ADD does
 //	status              STATUS runs every delegate's STATUS
 //	status-error        STATUS fails when a delegate's STATUS fails
+//	ipam-gc             GC releases the addresses of containers that are gone, and keeps the others
+//	ipam-full           STATUS fails when no address is left
+//	code                the plugin fails with its delegate's error code
 //	concurrent          ADD and DEL work for several containers at once
+//	versions            ADD and DEL work in every supported version
 //
 // A broken configuration is that of [Config] in one of these states: it has a
 // key twice; one of its lists is empty, or a number; the objects that configure
 // delegates are empty; the files that Stdin wrote are gone. The specification
-// does not ask for del-broken: a runtime repeats the configuration of the ADD.
-// But people edit configurations, and only a plugin that records what it attached
-// can still remove it.
+// asks neither for del-broken nor for code: they are made with [Config.Strict].
 //
-// Conform skips a check, and says why, when it cannot make it: no supported
-// version has the command, a [Program] has no stderr, the check "version" has
-// failed, or the first ADD has failed and the check needs one that works. It calls
-// the plugin as a runtime does: one call after another, except in the last check.
-// It writes to temporary directories only.
+// A plugin is not asked for the checks of other kinds, and one without delegates not
+// for those about delegates. Conform skips a check, and says what is missing, when it
+// cannot make it: no supported version has the command, it needs real containers
+// ([Config.NetNS]), no ADD succeeds, or another check has failed that asks for a part
+// of the same. When the plugin refuses the first ADD, "add" says what may be missing,
+// and counts as failed: nothing else would show that hardly anything was checked.
+//
+// Conform calls the plugin as a runtime does: one call after another, except in
+// "concurrent". It writes to temporary directories only.
 func Conform[T TB](t T, plugin Target, conf Config) {
 	t.Helper()
 	s, err := newSuite(t.Context(), plugin, conf)
@@ -145,11 +184,16 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 	}
 	if tests, ok := any(t).(interface{ Run(string, func(T)) bool }); ok {
 		for _, c := range Checks() {
+			if !s.has(c) {
+				continue
+			}
 			tests.Run(c.Name, func(t T) {
 				t.Helper()
 				switch f := s.find(t.Context(), c); {
-				case f.Skipped != "":
-					t.Skip(f.Skipped)
+				case f.NotRun != "" && f.NotRun == s.missing:
+					t.Errorf("%v", f)
+				case f.NotRun != "":
+					t.Skip(f.NotRun)
 				case f.Err != nil:
 					t.Errorf("%v", f)
 				}
@@ -158,9 +202,11 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 		return
 	}
 	var failed []string
-	for _, c := range Checks() {
-		switch f := s.find(t.Context(), c); {
-		case f.Skipped != "":
+	for f := range s.checks(t.Context()) {
+		switch {
+		case f.NotRun != "" && f.NotRun == s.missing:
+			failed = append(failed, f.String())
+		case f.NotRun != "":
 			t.Logf("%v", f)
 		case f.Err != nil:
 			failed = append(failed, f.String())
@@ -174,16 +220,16 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 // A Finding is the outcome of one check.
 type Finding struct {
 	Check
-	Err     error  // what the plugin does wrong; nil when it passes
-	Skipped string // why the check was not made; empty when it was
+	Err    error  // what the plugin does wrong; nil when it passes
+	NotRun string // what is missing to make the check; empty when it was made
 }
 
 // String returns the name of the check and its outcome. Of a failure it says as
 // well why it matters, and where that is written, in lines of their own.
 func (f Finding) String() string {
 	switch {
-	case f.Skipped != "":
-		return f.Name + ": skipped: " + f.Skipped
+	case f.NotRun != "":
+		return f.Name + ": not run: " + f.NotRun
 	case f.Err != nil:
 		return fmt.Sprintf("%s: %v\n\twhy: %s\n\tsee: %s", f.Name, f.Err, f.Why, f.Where)
 	}
@@ -191,19 +237,13 @@ func (f Finding) String() string {
 }
 
 // Findings makes the checks of [Conform] without a test, each when the sequence
-// arrives at it. It returns an error, and no sequence, when conf is not usable or
-// the plugin's surroundings cannot be made, and an [errors.ErrUnsupported] where
-// [Config.NetNS] does. Range over the sequence once.
-func Findings(ctx context.Context, plugin Target, conf Config) (iter.Seq[Finding], error) {
+// arrives at it, and says first what it takes the plugin for. It returns an error, and
+// no sequence, when conf is not usable or the plugin's surroundings cannot be made, and
+// an [errors.ErrUnsupported] when real containers cannot. Range over the sequence once.
+func Findings(ctx context.Context, plugin Target, conf Config) (Kind, iter.Seq[Finding], error) {
 	s, err := newSuite(ctx, plugin, conf)
 	if err != nil {
-		return nil, err
+		return Kind{}, nil, err
 	}
-	return func(yield func(Finding) bool) {
-		for _, c := range Checks() {
-			if !yield(s.find(ctx, c)) {
-				return
-			}
-		}
-	}, nil
+	return s.kind, s.checks(ctx), nil
 }

@@ -1,6 +1,6 @@
-// Package delegatetest helps to test plugins that delegate to other plugins. It
-// provides fake delegates and a conformance suite. Only [NewNetNS] needs root;
-// nothing needs a network.
+// Package delegatetest helps to test CNI plugins, above all those that delegate to
+// others. It provides fake delegates and a conformance suite. Only [Config.NetNS] needs
+// root; nothing needs a network.
 //
 // An [Exec] runs fake plugins in memory instead of processes. It knows which
 // attachments are alive: a test that ends with [Exec.Live] empty has shown that
@@ -9,9 +9,9 @@
 // that is a Go plugin, and [Program.Plugin] one that is another meta-plugin.
 //
 // [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
-// if it were a process. [Conform] checks that a plugin does what the CNI
-// specification asks of one that delegates, with such callbacks or with an
-// executable. The command in cmd/conform does so without a test.
+// if it were a process. [Conform] checks that a plugin of any [Kind] does what the CNI
+// specification asks of it, with such callbacks or with an executable. The command in
+// cmd/conform does so without a test.
 package delegatetest
 
 import (
@@ -146,6 +146,13 @@ func (e *Exec) Calls() []Call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.calls)
+}
+
+// forget makes e as if it had run nothing.
+func (e *Exec) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls, e.live = nil, nil
 }
 
 // Trace returns the calls made so far, one line each; see [Call.String].

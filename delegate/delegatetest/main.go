@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -73,7 +74,7 @@ func Funcs(name string, funcs skel.CNIFuncs, versions version.PluginInfo) Plugin
 		// With this regular expression a copy in which Funcs is not called runs no tests.
 		cmd := exec.CommandContext(ctx, self, "-test.run=(delegatetest.Funcs was not called before the tests")
 		cmd.Args[0] = name
-		return execute(ctx, cmd, nil, c).printed()
+		return execute(ctx, cmd, nil, c, (*exec.Cmd).Start).printed()
 	}
 }
 
@@ -108,9 +109,27 @@ func ask(socket string) (r reply, err error) {
 		return r, err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := json.NewEncoder(conn).Encode(request{filepath.Base(os.Args[0]), os.Environ(), stdin}); err != nil {
+	if err := json.NewEncoder(conn).Encode(request{filepath.Base(os.Args[0]), os.Environ(), stdin, ancestors()}); err != nil {
 		return r, err
 	}
 	err = json.NewDecoder(conn).Decode(&r)
 	return r, err
+}
+
+// ancestors returns the IDs of the process's parent, of that one's parent, and so on, where
+// proc(5) has them.
+func ancestors() (all []int) {
+	for pid := os.Getppid(); pid > 1 && len(all) < 64; {
+		all = append(all, pid)
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			break
+		}
+		// The name, in parentheses, can contain anything; the state and the parent follow.
+		var state string
+		if _, err := fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &pid); err != nil {
+			break
+		}
+	}
+	return all
 }

@@ -164,6 +164,9 @@ func (m *meta) add() error {
 	if _, err := os.Stat(m.state()); err == nil {
 		return errors.New("attached already")
 	}
+	if m.has("knows one version") && m.conf.CNIVersion != "1.1.0" {
+		return errors.New("another version")
+	}
 	if len(m.conf.Delegates) == 0 {
 		switch {
 		case m.has("has nothing to do"):
@@ -182,6 +185,9 @@ func (m *meta) add() error {
 		out, bad := m.result(out)
 		if err == nil && bad != nil && m.has("forgets what printed garbage") {
 			return bad
+		}
+		if said := (*types.Error)(nil); err != nil && !errors.As(err, &said) && m.has("forgets what was killed") {
+			return err
 		}
 		if err = cmp.Or(err, bad); err != nil {
 			if i > 0 && m.has("attaches what it can") {
@@ -235,6 +241,9 @@ func (m *meta) done(record metaRecord) error {
 }
 
 func (m *meta) fail(err error) error {
+	if m.has("needs a success") && slices.Contains(m.environ, "CNI_COMMAND=ADD") {
+		_ = os.WriteFile(m.state()+"-failed", nil, 0o600)
+	}
 	if m.has("own codes") {
 		return types.NewError(7, err.Error(), "")
 	}
@@ -266,6 +275,8 @@ func (m *meta) print(result []byte) error {
 		result = fmt.Appendf(nil, `{"cniVersion":%q}`, m.conf.CNIVersion)
 	case m.has("prints two results"):
 		result = append(result, result...)
+	case m.has("counts interfaces wrong"):
+		result = bytes.Replace(result, []byte(`"interface":0`), []byte(`"interface":7`), 1)
 	case m.has("prints its own version"):
 		result = bytes.Replace(result, []byte(`"cniVersion":"1.1.0"`), []byte(`"cniVersion":"1.0.0"`), 1)
 	}
@@ -299,6 +310,17 @@ func (m *meta) chained(result []byte) []byte {
 		own.Interfaces = append(prev.Interfaces, own.Interfaces...)
 	}
 	prev.Interfaces = own.Interfaces
+	if m.has("drops routes") {
+		prev.Routes = nil
+	}
+	for _, ip := range prev.IPs {
+		if m.has("drops gateways") {
+			ip.Gateway = nil
+		}
+	}
+	if m.has("drops dns") {
+		prev.DNS = types.DNS{}
+	}
 	r, err := prev.GetAsVersion(m.conf.CNIVersion)
 	if err != nil {
 		return result
@@ -329,6 +351,8 @@ func (m *meta) del() error {
 		return nil
 	case m.has("needs CNI_NETNS") && m.args.Netns == "", m.has("needs prevResult") && m.conf.PrevResult == nil, m.has("needs state") && err != nil:
 		return errors.New("cannot delete")
+	case m.has("needs an ADD") && err != nil && !m.there("-deleted"), m.has("needs a success") && m.there("-failed"):
+		return errors.New("nothing to delete")
 	case m.has("forgets first") && results == nil:
 		return nil
 	case m.has("forgets first"):
@@ -352,11 +376,23 @@ func (m *meta) del() error {
 		return m.fail(err)
 	}
 	_ = os.Remove(m.state())
+	if m.has("needs an ADD") {
+		_ = os.WriteFile(m.state()+"-deleted", nil, 0o600)
+	}
 	return nil
+}
+
+// there reports whether the file of that name beside the state is there.
+func (m *meta) there(suffix string) bool {
+	_, err := os.Stat(m.state() + suffix)
+	return err == nil
 }
 
 func (m *meta) check() error {
 	results, err := m.recorded()
+	if m.has("fails CHECK") {
+		return errors.New("not well")
+	}
 	if err != nil || m.has("checks nothing") {
 		return err
 	}
@@ -375,6 +411,9 @@ func (m *meta) check() error {
 func (m *meta) gc() error {
 	if m.has("collects nothing") {
 		return nil
+	}
+	if m.has("fails GC") {
+		return errors.New("not now")
 	}
 	if m.has("prints in GC") {
 		fmt.Fprintln(m.stdout, "{}")
@@ -407,6 +446,9 @@ func (m *meta) gc() error {
 }
 
 func (m *meta) status() error {
+	if m.has("fails STATUS") {
+		return errors.New("not ready")
+	}
 	for i := range m.conf.Delegates {
 		if m.has("is always ready") {
 			return nil
@@ -455,79 +497,88 @@ func (f callbacks) plugin() plugin.Plugin {
 // program returns the callbacks for RunPlugin and Conform.
 func (f callbacks) program() delegatetest.Program { return f.plugin().Execute }
 
-var anyUndo = []string{"undo", "undo-killed", "undo-garbage", "undo-silence", "undo-two-documents"}
+// wrong lists, for each flaw of a meta, the check that must fail.
+var wrong = map[string]string{
+	"": "",
 
-// wrong lists, for each flaw of a meta, the checks that must fail.
-var wrong = map[string][]string{
-	"": nil,
+	"undoes nothing":               "undo",
+	"undoes only those before":     "undo",
+	"attaches what it can":         "undo",
+	"forgets what was killed":      "undo-killed",
+	"forgets what printed garbage": "undo-garbage",
+	"takes nothing for a result":   "undo-silence",
+	"reads one document":           "undo-two-documents",
 
-	"undoes nothing":               anyUndo,
-	"undoes only those before":     anyUndo,
-	"attaches what it can":         anyUndo,
-	"forgets what printed garbage": {"undo-garbage", "undo-silence", "undo-two-documents"},
-	"takes nothing for a result":   {"undo-silence"},
-	"reads one document":           {"undo-two-documents"},
+	"has nothing to do":         "add-broken",
+	"panics with nothing to do": "add-broken",
+	"refuses keys given twice":  "del-broken",
+	"remembers results only":    "del-broken",
+	"needs its file":            "del-broken",
 
-	"has nothing to do":         {"add-broken"},
-	"panics with nothing to do": {"add-broken"},
-	"refuses keys given twice":  {"del-broken"},
-	"remembers results only":    {"del-broken"},
-	"needs its file":            {"del-broken"},
+	"needs all of its configuration": "del-broken",
 
-	"needs all of its configuration": {"del-broken"},
+	"prints noise":            "stdout",
+	"prints nothing":          "stdout",
+	"prints two results":      "stdout",
+	"prints an empty result":  "result",
+	"prints its own version":  "result",
+	"counts interfaces wrong": "result",
+	"knows one version":       "versions",
 
-	"prints noise":           {"stdout", "result", "versions", "add-broken"},
-	"prints nothing":         {"stdout", "result", "versions", "add-broken"},
-	"prints two results":     {"stdout", "result", "versions", "add-broken"},
-	"prints an empty result": {"result", "versions", "chain"},
-	"prints its own version": {"result", "versions"},
+	"drops prevResult":               "chain",
+	"drops interfaces of prevResult": "chain",
+	"mixes up interfaces":            "chain",
+	"drops routes":                   "chain",
+	"drops dns":                      "chain",
+	"drops gateways":                 "chain",
 
-	"drops prevResult":               {"chain"},
-	"drops interfaces of prevResult": {"chain"},
-	"mixes up interfaces":            {"chain"},
+	"drops keys":        "request",
+	"drops the name":    "request",
+	"drops the version": "request",
+	"decodes numbers":   "request",
+	"own environment":   "environment",
+	"own path":          "environment",
+	"own names":         "environment",
+	"drops CNI_ARGS":    "environment",
+	"own codes":         "code",
 
-	"drops keys":        {"request"},
-	"drops the name":    {"request"},
-	"drops the version": {"request"},
-	"decodes numbers":   {"request"},
-	"own environment":   {"environment"},
-	"own path":          {"environment"},
-	"own names":         {"environment", "gc-valid"},
-	"drops CNI_ARGS":    {"environment"},
-	"own codes":         {"code"},
+	"deletes nothing":   "del",
+	"needs CNI_NETNS":   "del-bare",
+	"needs prevResult":  "del-bare",
+	"needs state":       "del-again",
+	"needs an ADD":      "del-unknown",
+	"needs a success":   "del-failed",
+	"forgets first":     "del-retry",
+	"ignores DEL":       "del-error",
+	"one state for all": "concurrent",
 
-	"deletes nothing":   {"versions", "del", "del-bare", "del-broken", "del-error", "del-retry", "concurrent"},
-	"needs CNI_NETNS":   {"del-bare"},
-	"needs prevResult":  {"versions", "del-unknown", "del-failed", "del-bare", "concurrent"},
-	"needs state":       {"del-again", "del-unknown", "del-failed"},
-	"forgets first":     {"del-retry"},
-	"ignores DEL":       {"del-error"},
-	"one state for all": {"concurrent"},
-
-	"checks nothing":                   {"check", "check-error"},
-	"checks without prevResult":        {"check"},
-	"ignores CHECK":                    {"check-error"},
-	"collects nothing":                 {"gc", "gc-error"},
-	"prints in GC":                     {"gc"},
-	"collects everything":              {"gc-valid"},
-	"hands on attachments as they are": {"gc-valid"},
-	"stops in GC":                      {"gc-error"},
-	"ignores GC":                       {"gc-error"},
-	"is always ready":                  {"status", "status-error"},
-	"ignores STATUS":                   {"status-error"},
+	"fails CHECK":                      "check-fresh",
+	"checks nothing":                   "check",
+	"checks without prevResult":        "check",
+	"ignores CHECK":                    "check-error",
+	"collects nothing":                 "gc",
+	"prints in GC":                     "gc-quiet",
+	"fails GC":                         "gc-quiet",
+	"collects everything":              "gc-valid",
+	"hands on attachments as they are": "gc-valid",
+	"stops in GC":                      "gc-error",
+	"ignores GC":                       "gc-error",
+	"fails STATUS":                     "status-ready",
+	"is always ready":                  "status",
+	"ignores STATUS":                   "status-error",
 }
 
 // wrongAlternatives is the same for a meta that attaches the first delegate that
 // works.
-var wrongAlternatives = map[string][]string{
-	"":                   nil,
-	"gives up at once":   nil, // the specification does not ask for more
-	"undoes nothing":     anyUndo,
-	"is never at a loss": append([]string{"error"}, anyUndo...),
-	"own codes":          {"code"},
-	"is always ready":    {"status", "status-error"},
-	"ignores STATUS":     {"status-error"},
-	"ignores DEL":        {"del-error"},
+var wrongAlternatives = map[string]string{
+	"":                   "",
+	"gives up at once":   "", // the specification does not ask for more
+	"undoes nothing":     "undo",
+	"is never at a loss": "undo",
+	"own codes":          "code",
+	"is always ready":    "status",
+	"ignores STATUS":     "status-error",
+	"ignores DEL":        "del-error",
 }
 
 // A flatT is a TB without subtests, such as Ginkgo's, that records failures instead of

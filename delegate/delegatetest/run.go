@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
@@ -70,6 +71,9 @@ func (c Call) environ() []string {
 type Outcome struct {
 	Status         int // exit status; -1 when it was killed, or could not be run
 	Stdout, Stderr []byte
+
+	late bool   // whether it was killed because its time was up
+	how  string // how it ended, if not by itself
 }
 
 // document returns what the plugin printed. It fails unless that is exactly
@@ -103,6 +107,15 @@ func (o Outcome) Result() (types.Result, error) {
 	return r, nil
 }
 
+// current returns the result in the newest format.
+func (o Outcome) current() (*types100.Result, error) {
+	r, err := o.Result()
+	if err != nil {
+		return nil, err
+	}
+	return types100.NewResultFromResult(r)
+}
+
 // Err returns nil if the plugin exited with status 0. Otherwise it returns the
 // [*types.Error] that the plugin printed or, if it printed none, an error with
 // its status and the end of its stderr, or the panic there.
@@ -119,8 +132,14 @@ func (o Outcome) Err() error {
 	stderr := bytes.TrimSpace(o.Stderr)
 	if i := bytes.Index(stderr, []byte("panic: ")); i >= 0 {
 		stderr = clip(stderr[i:])
+	} else {
+		stderr = stderr[max(0, len(stderr)-clipped):]
 	}
-	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
+	how := o.how
+	if how == "" {
+		how = fmt.Sprint("exit status ", o.Status)
+	}
+	return fmt.Errorf("%s, stdout %q, stderr %q", how, clip(o.Stdout), stderr)
 }
 
 // printed returns what running the plugin returns to its caller.
@@ -131,10 +150,32 @@ func (o Outcome) printed() ([]byte, error) {
 	return o.Stdout, nil
 }
 
-// clipped is how many bytes of an output errors quote.
-const clipped = 1 << 10
+// clipped is how many bytes of an output errors quote. None quotes more than two.
+const clipped = 240
 
-func clip(b []byte) []byte { return b[:min(len(b), clipped)] }
+// clip returns the first part of an output, and JSON without white space.
+func clip(b []byte) []byte {
+	var compact bytes.Buffer
+	if json.Compact(&compact, b) == nil {
+		b = compact.Bytes()
+	}
+	if len(b) > clipped {
+		return append(slices.Clone(b[:clipped]), "..."...)
+	}
+	return b
+}
+
+// failure is Err with a text of limited length.
+func (o Outcome) failure() error { return bounded(o.Err()) }
+
+// bounded returns err, or an error with the first part of its text.
+func bounded(err error) error {
+	said := (*types.Error)(nil)
+	if !errors.As(err, &said) {
+		return err
+	}
+	return fmt.Errorf("code %d, %q", said.Code, clip([]byte(said.Error())))
+}
 
 // An output collects what the goroutines of a plugin print.
 type output struct {
@@ -154,9 +195,12 @@ func (o *output) bytes() []byte {
 	return slices.Clone(o.buf.Bytes())
 }
 
-func (p Program) serve(_ context.Context, x *Exec, _ string) (host, error) {
+func (p Program) serve(_ context.Context, b *bench) (host, error) {
 	return host{
 		path: "/delegatetest",
-		run:  func(ctx context.Context, c Call) Outcome { return RunPlugin(ctx, p, x, c) },
+		run:  func(ctx context.Context, c Call) Outcome { return RunPlugin(ctx, p, b.exec, c) },
 	}, nil
 }
+
+func (Program) name() string            { return "" }
+func (Program) hide(text string) string { return text }

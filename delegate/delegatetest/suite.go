@@ -4,56 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"slices"
+	"strings"
+	"sync"
 )
 
 // A suite makes the checks of one plugin.
 type suite struct {
 	plugin    Target
 	conf      Config
-	versions  []string // that the plugin supports, of those known here
-	version   string   // the newest of them
-	supported Outcome  // of VERSION
-	tried     bool     // whether ADD has been tried
-	broken    bool     // whether that failed
-	ends      []func() // what ends what the checks have opened
+	kind      Kind
+	versions  []string          // that the plugin supports, of those known here
+	version   string            // the newest of them
+	supported Outcome           // of VERSION
+	ifname    string            // CNI_IFNAME
+	chained   bool              // whether each ADD gets a prevResult
+	added     error             // how the first ADD failed
+	missing   string            // what the first ADD lacked; empty when it lacked nothing
+	wide      bool              // whether an IPAM plugin has more addresses than a check takes
+	failed    map[string]string // checks, and the one that has failed: themselves, or what they come after
+	ends      []func()          // what ends what a check has opened
+	dirs      []string          // of the benches of a check
+
+	mu      sync.Mutex // protects trouble
+	trouble error      // of the suite itself, in a check
 }
 
-// newSuite asks for the plugin's versions.
+// newSuite asks for the plugin's versions and finds out its kind.
 func newSuite(ctx context.Context, plugin Target, conf Config) (*suite, error) {
-	s := &suite{plugin: plugin, conf: conf}
+	s := &suite{plugin: plugin, conf: conf, ifname: "eth0", failed: make(map[string]string)}
 	return s, s.prepare(ctx)
 }
-
-// find makes one check.
-func (s *suite) find(ctx context.Context, c Check) Finding {
-	f := Finding{Check: c}
-	if why, ok := s.conf.Skip[c.Name]; ok {
-		f.Skipped = why
-		return f
-	}
-	if c.Name != "version" && len(s.versions) == 0 {
-		f.Skipped = `the check "version" has failed`
-		return f
-	}
-	defer s.clear()
-	f.Err = c.do(ctx, s)
-	if why := (*skipError)(nil); errors.As(f.Err, &why) {
-		f.Err, f.Skipped = nil, why.Error()
-	}
-	return f
-}
-
-// A skipError says why a check cannot be made for this plugin.
-type skipError struct{ why string }
-
-func (e *skipError) Error() string { return e.why }
 
 func (s *suite) prepare(ctx context.Context) error {
 	if s.conf.Stdin == nil {
 		return errors.New("a Config needs Stdin")
+	}
+	if s.conf.Kind != "" && !slices.Contains(kinds, s.conf.Kind) {
+		return fmt.Errorf("the kind %q is none of %q", s.conf.Kind, kinds)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.conf.Skip)) {
 		if !slices.ContainsFunc(Checks(), func(c Check) bool { return c.Name == name }) {
@@ -66,18 +57,134 @@ func (s *suite) prepare(ctx context.Context) error {
 		}
 	}
 	defer s.clear()
-	b, err := s.bench(ctx)
-	if err == nil {
-		_, err = b.netns("c1")
+	if s.conf.Kind != "" {
+		s.kind = Kind{Name: s.conf.Kind, Why: "Config.Kind says so"}
 	}
+	b, err := s.bench(ctx)
 	if err != nil {
 		return err
 	}
 	s.supported = b.call(ctx, Call{Command: "VERSION"})
-	if s.versions = known(s.supported); len(s.versions) > 0 {
-		s.version = s.versions[len(s.versions)-1]
+	if s.versions = known(s.supported); len(s.versions) == 0 {
+		return nil
 	}
-	return nil
+	s.version = s.versions[len(s.versions)-1]
+	return s.identify(ctx)
+}
+
+// checks returns the findings, each when the sequence arrives at it.
+func (s *suite) checks(ctx context.Context) iter.Seq[Finding] {
+	return func(yield func(Finding) bool) {
+		for _, c := range Checks() {
+			if s.has(c) && !yield(s.find(ctx, c)) {
+				return
+			}
+		}
+	}
+}
+
+// has reports whether c is a check for this kind of plugin.
+func (s *suite) has(c Check) bool {
+	return (c.Kinds == nil || slices.Contains(c.Kinds, s.kind.Name)) && (!c.Delegates || len(s.conf.Delegates) > 0) && (!c.Strict || s.conf.Strict)
+}
+
+// find makes one check.
+func (s *suite) find(ctx context.Context, c Check) Finding {
+	f := Finding{Check: c, NotRun: s.obstacle(c)}
+	if f.NotRun != "" {
+		return f
+	}
+	defer s.clear()
+	err := c.do(ctx, s)
+	why := (*notRunError)(nil)
+	switch {
+	case s.trouble != nil:
+		f.NotRun = s.tell(s.trouble)
+	case errors.As(err, &why):
+		f.NotRun = s.tell(why)
+	case err != nil:
+		f.Err = &finding{s.tell(err)}
+		s.failed[c.Name] = c.Name
+	}
+	return f
+}
+
+// tell returns the text of an error for people: without values of the plugin's environment, and
+// without the names of directories, which differ each time.
+func (s *suite) tell(err error) string {
+	text := s.plugin.hide(err.Error())
+	for _, dir := range s.dirs {
+		text = strings.ReplaceAll(text, dir, "{dir}")
+	}
+	return text
+}
+
+// own notes err, which is not the plugin's, and returns it. The check then counts as not made.
+func (s *suite) own(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble == nil {
+		s.trouble = err
+	}
+	return err
+}
+
+// A finding is the error of a [Finding]. Its text has no values of the plugin's environment.
+type finding struct{ text string }
+
+func (f *finding) Error() string { return f.text }
+
+// obstacle says why c cannot be made, or nothing.
+func (s *suite) obstacle(c Check) string {
+	if why, ok := s.conf.Skip[c.Name]; ok {
+		return why
+	}
+	if c.Name != "version" && len(s.versions) == 0 {
+		return `the check "version" has failed`
+	}
+	if s.added != nil && !slices.Contains([]string{"version", "add", "error", "error-version"}, c.Name) {
+		return `no ADD succeeds: see the check "add"`
+	}
+	for _, name := range c.after {
+		if cause := s.failed[name]; cause != "" {
+			s.failed[c.Name] = cause
+			return fmt.Sprintf("the check %q has failed", cause)
+		}
+	}
+	if c.command != "" && !s.knows(c.command) {
+		return fmt.Sprintf("%s is not in the versions that the plugin supports, %s", c.command, strings.Join(s.versions, ", "))
+	}
+	if c.real && !s.conf.NetNS {
+		return "it needs real containers (NetNS)"
+	}
+	return ""
+}
+
+// knows reports whether a version that the plugin supports has the command.
+func (s *suite) knows(command string) bool {
+	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
+	return since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) })
+}
+
+// A notRunError says what is missing to make a check of this plugin.
+type notRunError struct{ missing string }
+
+func (e *notRunError) Error() string { return e.missing }
+
+func notRun(format string, args ...any) error {
+	return &notRunError{fmt.Sprintf(format, args...)}
+}
+
+// one returns the first error, and how many more there are: they have the same cause.
+func one(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return fmt.Errorf("%w (and %d more of this check)", errs[0], len(errs)-1)
 }
 
 // types are those of all fakes.
@@ -91,19 +198,20 @@ func (s *suite) clear() {
 	for _, end := range slices.Backward(s.ends) {
 		end()
 	}
-	s.ends = nil
+	s.ends, s.dirs, s.trouble = nil, nil, nil
 }
 
-// bench returns a host on which nothing has been attached.
+// bench returns a host on which nothing is attached.
 func (s *suite) bench(ctx context.Context) (*bench, error) {
 	dir, err := os.MkdirTemp("", "conform")
 	if err != nil {
-		return nil, err
+		return nil, s.own(err)
 	}
 	s.atEnd(func() { _ = os.RemoveAll(dir) }) // it is temporary
-	b := &bench{suite: s, dir: dir, version: s.version, spaces: make(map[string]string)}
+	s.dirs = append(s.dirs, dir)
+	b := &bench{suite: s, dir: dir, version: s.version, containers: make(map[string]*container)}
 	if err := b.start(ctx); err != nil {
-		return nil, err
+		return nil, s.own(err)
 	}
 	return b, nil
 }
@@ -111,42 +219,24 @@ func (s *suite) bench(ctx context.Context) (*bench, error) {
 // attached returns a bench on which c1 has been attached, and the outcome of the
 // ADD.
 func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
-	if err := s.works(); err != nil {
-		return nil, Outcome{}, err
-	}
 	b, err := s.bench(ctx)
 	if err != nil {
 		return nil, Outcome{}, err
 	}
 	o := b.call(ctx, Call{Command: "ADD"})
-	err = o.Err()
-	s.broken = err != nil && !s.tried
-	s.tried = true
-	if err != nil {
+	if err := o.failure(); err != nil {
 		return nil, o, fmt.Errorf("ADD fails: %w", err)
 	}
 	return b, o, nil
-}
-
-// works fails if the first ADD failed.
-func (s *suite) works() error {
-	if s.broken {
-		return &skipError{"the first ADD has failed: see the check \"add\""}
-	}
-	return nil
 }
 
 // A trial is a check of a bench: on which c1 has been attached by the ADD that is given, or
 // on which nothing has been attached.
 type trial func(ctx context.Context, b *bench, added Outcome) error
 
-// onAttached returns a check that makes try after an ADD. It needs these commands, or
-// [delegates].
-func onAttached(try trial, needs ...string) func(context.Context, *suite) error {
+// onAttached returns a check that makes try after an ADD.
+func onAttached(try trial) func(context.Context, *suite) error {
 	return func(ctx context.Context, s *suite) error {
-		if err := s.need(needs...); err != nil {
-			return err
-		}
 		b, o, err := s.attached(ctx)
 		if err != nil {
 			return err
@@ -156,11 +246,8 @@ func onAttached(try trial, needs ...string) func(context.Context, *suite) error 
 }
 
 // onNew is onAttached without the ADD.
-func onNew(try trial, needs ...string) func(context.Context, *suite) error {
+func onNew(try trial) func(context.Context, *suite) error {
 	return func(ctx context.Context, s *suite) error {
-		if err := s.need(needs...); err != nil {
-			return err
-		}
 		b, err := s.bench(ctx)
 		if err != nil {
 			return err
@@ -176,7 +263,7 @@ func onEach(command string, try func(ctx context.Context, s *suite, k, n int) er
 		n := 0
 		if err := onAttached(func(ctx context.Context, b *bench, o Outcome) error {
 			if command != "ADD" {
-				if err := b.call(ctx, b.later(command, o)).Err(); err != nil {
+				if err := b.call(ctx, b.later(command, o)).failure(); err != nil {
 					return err
 				}
 			}
@@ -184,33 +271,13 @@ func onEach(command string, try func(ctx context.Context, s *suite, k, n int) er
 				return fmt.Errorf("%s runs no delegate", command)
 			}
 			return nil
-		}, command, delegates)(ctx, s); err != nil {
+		})(ctx, s); err != nil {
 			return err
 		}
 		var errs []error
 		for k := 1; k <= n; k++ {
 			errs = append(errs, try(ctx, s, k, n))
 		}
-		return errors.Join(errs...)
+		return one(errs...)
 	}
-}
-
-// delegates, as what a check needs, means that the plugin has some.
-const delegates = "delegates"
-
-// need fails unless the plugin supports a version that has these commands.
-func (s *suite) need(what ...string) error {
-	for _, w := range what {
-		if w == delegates {
-			if len(s.conf.Delegates) == 0 {
-				return &skipError{"the plugin has no delegates"}
-			}
-			continue
-		}
-		since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[w]
-		if since != "" && !slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
-			return &skipError{fmt.Sprintf("%s is not in the versions that the plugin supports, %q", w, s.versions)}
-		}
-	}
-	return nil
 }

@@ -39,6 +39,7 @@ func small() plugin.Plugin {
 func TestSmallPluginConforms(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(small().Execute), delegatetest.Config{
+		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`,
 				filepath.Join(dir, "state"))

@@ -404,6 +404,7 @@ func TestPluginWithAStepConforms(t *testing.T) {
 		return nets, c.Append(nets, "rule", nil)
 	}
 	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
+		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"m"}]}`, filepath.Join(dir, "state"))
 		},

@@ -23,6 +23,7 @@ func TestProcess(t *testing.T) {
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(fallback().Execute), delegatetest.Config{
+		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[{"type":"sriov"},{"name":"spare","plugins":[{"type":"macvlan"},{"type":"tuning"}]},{"type":"bridge"}]}`,
 				filepath.Join(dir, "state"))

@@ -29,7 +29,7 @@ func TestConform(t *testing.T) {
 	for name, run := range map[string]delegatetest.Program{"flannel": flannel().Execute, "short": short.Execute, "ported": ported().Execute} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			delegatetest.Conform(t, run, delegatetest.Config{Delegates: []string{"bridge"}, Stdin: func(dir string) string {
+			delegatetest.Conform(t, run, delegatetest.Config{Strict: true, Delegates: []string{"bridge"}, Stdin: func(dir string) string {
 				if name == "short" {
 					return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"))
 				}

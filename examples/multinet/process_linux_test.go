@@ -86,7 +86,7 @@ func TestConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			delegatetest.Conform(t, tt.run, delegatetest.Config{Delegates: tt.delegates, Stdin: func(dir string) string {
+			delegatetest.Conform(t, tt.run, delegatetest.Config{Strict: true, Delegates: tt.delegates, Stdin: func(dir string) string {
 				n := nodetest.Node{TB: t, Dir: dir}
 				n.Write("a.conflist", `{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`)
 				n.Write("b.conflist", `{"cniVersion":"1.1.0","name":"storage","plugins":[{"type":"sriov"}]}`)

@@ -39,6 +39,7 @@ func TestProcess(t *testing.T) {
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(policy(newTables().open).Execute), delegatetest.Config{
+		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"policy","cniDir":%q,"delegate":{"plugins":[{"type":"bridge"},{"type":"tuning"}]},"deny":["10.0.0.0/8"]}`,
 				filepath.Join(dir, "state"))

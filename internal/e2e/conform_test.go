@@ -1,59 +1,16 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"net"
-	"slices"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
-
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/hosttest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
-
-// findings are the checks that each of the reference plugins, v1.9.1, fails.
-// README.md explains them.
-var findings = []string{
-	"chain", "del-broken", "error-version", "gc", "gc-error", "undo", "undo-garbage", "undo-killed", "undo-silence", "undo-two-documents",
-}
-
-// TestConformFindsWhatReferencePluginsLack: the conformance checks find exactly
-// the known defects in plugins that create interfaces and delegate address
-// management.
-func TestConformFindsWhatReferencePluginsLack(t *testing.T) {
-	for _, name := range []string{"bridge", "macvlan", "ptp"} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			n.program("iptables")
-			conf := object{"name": n.name(name), "type": name, "ipMasq": true, "ipam": object{"type": "host-local"}}
-			switch name {
-			case "bridge":
-				conf["bridge"], conf["isGateway"] = n.name("br-"), true
-			case "macvlan":
-				master := n.name("card")
-				index, err := host.Uplink(master)
-				nodetest.OK(t, err)
-				n.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE})
-				conf["master"] = master
-			}
-			stdin, err := json.Marshal(conf)
-			nodetest.OK(t, err)
-			conform(t, delegatetest.Binary{Path: built(name), Env: []string{"PATH=" + n.path}}, delegatetest.Config{
-				Stdin:     func(string) string { return string(stdin) },
-				Delegates: []string{"host-local"},
-				Fakes:     map[string]delegatetest.Plugin{"host-local": n.addresses},
-				NetNS:     delegatetest.NewNetNS,
-			}, findings...)
-		})
-	}
-}
 
 // TestExamplesConform: the built examples pass every conformance check in real
 // namespaces.
@@ -65,94 +22,118 @@ func TestExamplesConform(t *testing.T) {
 		conf      string // DIR is a directory of the container, NODE that of the node
 		delegates []string
 		idle      []string
-		skip      map[string]string
+		kind      string // "" leaves it to the suite
+		want      string
 	}{
-		"multinet":          {"multinet", `"cniDir":"DIR/state","confDir":"DIR",` + several, delegates, nil, nil},
-		"multinet parallel": {"multinet", `"cniDir":"DIR/state","confDir":"DIR","parallel":true,` + several, delegates, nil, nil},
+		"multinet":          {"multinet", `"cniDir":"DIR/state","confDir":"DIR",` + several, delegates, nil, "", "meta"},
+		"multinet parallel": {"multinet", `"cniDir":"DIR/state","confDir":"DIR","parallel":true,` + several, delegates, nil, "", "meta"},
 		"multinetd": {
 			"multinet-shim", `"daemonSocketDir":"NODE/d","delQueueDir":"NODE/queue","cniDir":"DIR/state","confDir":"DIR/state","binDir":"DIR/no/bin",` + several,
-			delegates, nil,
-			map[string]string{
-				"environment": "a daemon passes plugins only PATH and the trace context",
-				"stderr":      "the daemon logs the plugins' stderr",
-			},
+			delegates, nil, "shim", "shim",
 		},
-		"flannel": {"flannel", `"dataDir":"DIR/state","subnetFile":"NODE/subnet.env","delegate":{"type":"bridge"}`, []string{"bridge"}, nil, nil},
+		"multinetd on each host": {
+			"multinet-shim", `"daemonSocketDir":"DIR/d","delQueueDir":"DIR/queue","cniDir":"DIR/state","confDir":"DIR/state","binDir":"DIR/no/bin",` + several,
+			delegates, nil, "", "shim",
+		},
+		"flannel": {"flannel", `"dataDir":"DIR/state","subnetFile":"DIR/subnet.env","delegate":{"type":"bridge"}`, []string{"bridge"}, nil, "", "meta"},
 		"fallback": {
 			"fallback", `"cniDir":"DIR/state","choices":[{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"bridge"}, {"type":"ipvlan"}]`,
 			[]string{"macvlan", "tuning"},
 			[]string{"bridge", "ipvlan"},
-			nil,
+			"", "meta",
 		},
-		"policy":   {"policy", `"cniDir":"DIR/state","deny":["192.0.2.0/24"],"delegate":{"type":"bridge"}`, []string{"bridge"}, nil, nil},
-		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil, nil},
+		"policy":   {"policy", `"cniDir":"DIR/state","deny":["192.0.2.0/24"],"delegate":{"type":"bridge"}`, []string{"bridge"}, nil, "", "meta"},
+		"resident": {"resident", `"addresses":["10.1.0.2/24"]`, nil, nil, "main", "main"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.subnetEnv()
 			if name == "policy" {
 				n.program("nft")
 			}
 			if name == "multinetd" {
 				n.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
 			}
-			conform(t, delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + n.path}}, delegatetest.Config{
+			subnet := fmt.Sprintf("FLANNEL_NETWORK=%s.0/24\nFLANNEL_SUBNET=%[1]s.1/26\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", n.net(0))
+			plugin := delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + n.path}}
+			if strings.HasSuffix(name, "on each host") {
+				plugin.Daemon = []string{built("multinetd"), "--config", "{dir}/daemon.json"}
+			}
+			conf := delegatetest.Config{
 				Stdin: func(dir string) string {
+					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "daemon.json"), fmt.Appendf(nil, `{"socketDir":"%s/d","queueDir":"%[1]s/queue"}`, dir), 0o600))
+					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "subnet.env"), []byte(subnet), 0o600))
 					return strings.NewReplacer("DIR", dir, "NODE", n.dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
 				},
-				Delegates: tt.delegates, Idle: tt.idle, Skip: tt.skip, NetNS: delegatetest.NewNetNS,
-			})
+				Delegates: tt.delegates, Idle: tt.idle, Kind: tt.kind, Strict: true, NetNS: name != "resident", // which makes no interface
+			}
+			kind, findings, err := delegatetest.Findings(t.Context(), plugin, conf)
+			nodetest.OK(t, err)
+			if kind.Name != tt.want {
+				t.Errorf("taken for %q, because %s", kind.Name, kind.Why)
+			}
+			for f := range findings {
+				switch {
+				case f.Err != nil:
+					t.Error(f)
+				case f.NotRun != "":
+					t.Log(f)
+				}
+			}
 			n.noTrace()
 		})
 	}
 }
 
-// addresses answers for host-local with an address of the node's first range
-// for each container, and a gateway.
-func (n *node) addresses(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-	last := byte(2)
-	if c.ContainerID != "" {
-		last = 2 + c.ContainerID[len(c.ContainerID)-1]%16
+// TestFlawsInRealContainersAreFound: on a real host each flaw of a plugin that makes interfaces,
+// or that changes what others have made, fails one check.
+func TestFlawsInRealContainersAreFound(t *testing.T) {
+	for _, tt := range []struct{ kind, flaw, want string }{
+		{"main", "", ""},
+		{"main", "no interface", "interface"},
+		{"main", "no address", "interface"},
+		{"main", "another name", "interface"},
+		{"main", "forgets the sandbox", "interface"},
+		{"main", "replaces an interface", "add-exists"},
+		{"main", "leaves a file", "del"},
+		{"main", "leaves an interface", "del"},
+		{"main", "leaves a process", "del"},
+		{"main", "needs the namespace", "del-gone"},
+		{"main", "gives up without the namespace", "del-gone"},
+		{"main", "checks nothing", "check-gone"},
+		{"main", "collects nothing", "gc-stale"},
+		{"main", "collects everything", "gc-stale"},
+		{"chained", "", ""},
+		{"chained", "drops prevResult", "chain"},
+		{"chained", "leaves a rule", "del"},
+		{"chained", "leaves a process", "del"},
+		{"chained", "needs the namespace", "del-gone"},
+		{"chained", "gives up without the namespace", "del-gone"},
+		{"chained", "checks nothing", "check-gone"},
+		{"chained", "collects nothing", "gc-stale"},
+		{"chained", "collects everything", "gc-stale"},
+	} {
+		t.Run(tt.kind+"/"+tt.flaw, func(t *testing.T) {
+			t.Parallel()
+			hosttest.Need(t)
+			kind, findings, err := delegatetest.Findings(t.Context(), delegatetest.Binary{Path: built("simple"), Env: []string{"PATH=" + os.Getenv("PATH")}}, delegatetest.Config{
+				Stdin: func(string) string {
+					return fmt.Sprintf(`{"type":"simple","chained":%t,"flaw":%q}`, tt.kind == "chained", tt.flaw)
+				},
+				NetNS: true,
+			})
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "kind", kind.Name, tt.kind)
+			var failed []string
+			for f := range findings {
+				if f.Err != nil {
+					failed = append(failed, f.Name)
+					t.Log(f)
+				}
+				if f.NotRun != "" && tt.flaw == "" {
+					t.Errorf("%v", f)
+				}
+			}
+			nodetest.Equal(t, "failed", failed, strings.Fields(tt.want))
+		})
 	}
-	subnet := net.ParseIP(n.net(1) + ".0").To4()
-	ip := func(last byte) net.IP { return net.IPv4(subnet[0], subnet[1], subnet[2], last).To4() }
-	return delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{
-		Address: net.IPNet{IP: ip(last), Mask: net.CIDRMask(24, 32)}, Gateway: ip(1),
-	}}})(ctx, c)
-}
-
-// conform fails t unless exactly the checks in findings fail. A skipped check
-// does not count as a skipped test.
-func conform(t *testing.T, plugin delegatetest.Target, conf delegatetest.Config, findings ...string) {
-	t.Helper()
-	r := &recorder{T: t, said: make(map[string]string)}
-	delegatetest.Conform(r, plugin, conf)
-	failed := slices.Sorted(maps.Keys(r.said))
-	for _, check := range failed {
-		t.Logf("%s: %s", check, r.said[check])
-	}
-	nodetest.Equal(t, "failed checks", failed, findings)
-}
-
-// A recorder notes which checks fail.
-type recorder struct {
-	*testing.T
-	check string
-	said  map[string]string // by check
-}
-
-func (r *recorder) Errorf(format string, args ...any) {
-	r.said[r.check] += fmt.Sprintf(format, args...) + "\n"
-}
-
-func (r *recorder) Skip(why ...any) {
-	if r.check == "" {
-		r.Fatal(why...)
-	}
-	r.Logf("%s: %s", r.check, fmt.Sprint(why...))
-}
-
-func (r *recorder) Run(check string, f func(*recorder)) bool {
-	f(&recorder{r.T, check, r.said})
-	return r.said[check] == ""
 }

@@ -5,81 +5,120 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata")
+var update = flag.Bool("update", false, "rewrite testdata and README.md")
+
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Environ(), inHost) {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// plain are the flags with which a report is the same on every machine.
+var plain = []string{"-netns=false", "-kind", "meta", "-conf", "testdata/fake.json"}
 
 func conform(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = run(t.Context(), args, os.Environ(), &out, &errs)
+	status = process{args, os.Environ(), nil, &out, &errs}.run(t.Context())
 	return status, out.String(), errs.String()
 }
 
-// only returns the flags that skip all checks but one.
-func only(name string) (flags []string) {
+// file returns the path of a new file with text.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	nodetest.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// read returns the text of a file.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	nodetest.OK(t, err)
+	return string(text)
+}
+
+// golden compares got with a file, or writes it there.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		nodetest.OK(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	if diff := cmp.Diff(read(t, path), got); diff != "" {
+		t.Errorf("%s is out of date: run go test -update (-want +got):\n%s", path, diff)
+	}
+}
+
+// only returns the flags that skip all checks but some.
+func only(names ...string) []string {
+	args := slices.Clone(plain)
 	for _, c := range delegatetest.Checks() {
-		if c.Name != name {
-			flags = append(flags, "-skip", c.Name+"=not asked for")
+		if !slices.Contains(names, c.Name) {
+			args = append(args, "-skip", c.Name+"=not asked for")
 		}
 	}
-	return flags
+	return args
 }
 
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
-	write := func(text string) string {
-		path := filepath.Join(t.TempDir(), "conf")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
 	for name, tt := range map[string]struct {
 		args []string
 		want int
 		says string // on stdout of 0 and 1, on stderr of 2
 	}{
-		"a good plugin":           {[]string{"-conf", "testdata/fake.json", "testdata/good"}, 0, "34 passed, 0 failed, 0 skipped"},
-		"findings that are known": {append(only("version"), "-conf", "testdata/fake.json", "testdata/bad"), 0, "skip  undo "},
-		"a program that is none":  {[]string{"true"}, 1, "what: VERSION: stdout \"\" is no JSON document"},
-		"no delegates":            {[]string{"-conf", "testdata/fake.json", "-delegates", "-", "testdata/good"}, 1, "the plugin has no delegates"},
-		"a member of a list":      {append(only("add"), "-conf", write(`{"name":"pods","plugins":[{"type":"bridge"},{"type":"good","dir":"{dir}","delegate":{"type":"fake"}}]}`), "testdata/good"), 0, "1 passed"},
-		"help":                    {[]string{"-h"}, 0, ""},
-		"the checks":              {[]string{"-list"}, 0, "del-again: DEL succeeds once more\n  why:  Runtimes repeat"},
+		"a good plugin":           {append(slices.Clip(plain), "testdata/good"), 0, "passed, 0 failed, "},
+		"findings that are known": {append(only("version"), "testdata/bad"), 0, "not run  undo "},
+		"a program that is none":  {[]string{"-netns=false", "-kind", "META", "true"}, 1, "what: VERSION: stdout \"\" is no JSON document"},
+		"a member of a list":      {append(only("add"), "-conf", file(t, `{"name":"pods","plugins":[{"type":"bridge"},{"type":"good","dir":"{dir}","delegate":{"type":"fake"}}]}`), "testdata/good"), 0, "1 passed"},
+		"help":                    {[]string{"-h"}, 0, "Usage: conform [flags] PATH"},
+		"the checks":              {[]string{"-list"}, 0, "del-again: DEL succeeds once more\n  kind: "},
 		"no plugin":               {nil, 2, "want the path of one plugin"},
 		"two plugins":             {[]string{"testdata/good", "testdata/bad"}, 2, "want the path of one plugin"},
 		"no such plugin":          {[]string{"testdata/none"}, 2, "testdata/none"},
-		"no such flag":            {[]string{"-x", "testdata/good"}, 2, "-x"},
-		"no such format":          {[]string{"-o", "xml", "testdata/good"}, 2, `"xml"`},
+		"no such flag":            {[]string{"-x", "testdata/good"}, 2, "conform: flag provided but not defined: -x: see conform -h\n"},
+		"no such kind":            {[]string{"-kind", "thick", "testdata/good"}, 2, "want one of meta, main, chained, ipam, shim"},
 		"no such check":           {[]string{"-skip", "undone=known", "testdata/good"}, 2, `there is no check "undone"`},
 		"no reason":               {[]string{"-skip", "undo", "testdata/good"}, 2, "want NAME=VALUE"},
 		"no such configuration":   {[]string{"-conf", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no JSON":                 {[]string{"-conf", "testdata/good", "testdata/good"}, 2, "testdata/good is not a JSON object"},
-		"a list without the type": {[]string{"-conf", write(`{"plugins":[{"type":"bridge"}]}`), "testdata/good"}, 2, `without a plugin of type "good"`},
+		"a list without the type": {[]string{"-conf", file(t, `{"plugins":[{"type":"bridge"}]}`), "testdata/good"}, 2, `without a plugin of type "good"`},
 		"no such result":          {[]string{"-fake", "fake=testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no result":               {[]string{"-fake", "fake=testdata/good", "testdata/good"}, 2, "is not a CNI result"},
-		"a result of no delegate": {[]string{"-fake", "fake=" + write(`{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is neither`},
+		"a configuration":         {[]string{"-fake", "fake=testdata/fake.json", "testdata/good"}, 2, "testdata/fake.json is not a CNI result: it is a configuration"},
+		"a directory":             {[]string{"."}, 2, "is a directory"},
+		"a result of no delegate": {[]string{"-fake", "fake=" + file(t, `{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is neither in -delegates nor in -idle`},
 		"no such files":           {[]string{"-files", "testdata/none", "testdata/good"}, 2, "testdata/none"},
+		"no name of a link":       {[]string{"-link", "a name", "testdata/good"}, 2, "no interface can have this name"},
+		"no netns or perhaps":     {[]string{"-netns=perhaps", "testdata/good"}, 2, "perhaps"},
+		"no command of a daemon":  {[]string{"-daemon", "a 'b", "testdata/good"}, 2, "a quote is not closed"},
+		"no such baseline":        {[]string{"-baseline", "testdata/none", "testdata/good"}, 2, "testdata/none"},
+		"no baseline":             {[]string{"-baseline", "testdata/fake.json", "testdata/good"}, 2, "testdata/fake.json is not a report of conform -json"},
+		"no place for a report":   {append(only("version"), "-junit", "testdata/none/junit.xml", "testdata/good"), 2, "testdata/none/junit.xml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status, stdout, stderr := conform(t, tt.args...)
 			said := stdout
 			if tt.want == cannot {
-				said, stderr = stderr, stdout
+				said = stderr
 			}
-			if status != tt.want || !strings.Contains(said, tt.says) || tt.want == cannot && stderr != "" {
+			if status != tt.want || !strings.Contains(said, tt.says) {
 				t.Errorf("status %d, want %d, and %q in:\n%s\nnot said: %s", status, tt.want, tt.says, said, stderr)
 			}
 		})
@@ -91,111 +130,17 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr bytes.Buffer
-	if status := run(ctx, []string{"testdata/good"}, nil, &stderr, &stderr); status != cannot || stderr.String() != "conform: interrupted\n" {
+	status := process{[]string{"testdata/good"}, nil, nil, &stderr, &stderr}.run(ctx)
+	if status != cannot || stderr.String() != "conform: interrupted\n" {
 		t.Errorf("status %d, said %q", status, stderr.String())
 	}
 }
 
-// Whoever forgets -netns is told.
-func TestAddThatFailsWithoutNamespacesIsExplained(t *testing.T) {
-	t.Parallel()
-	status, _, stderr := conform(t, append(only("add"), "-conf", "testdata/fake.json", "-delegates", "other", "testdata/good")...)
-	if status != failed || !strings.Contains(stderr, "needs it") {
-		t.Errorf("status %d, said %q", status, stderr)
-	}
-}
-
-// A bad plugin fails some checks, and README.md shows what is really printed of them.
-func TestBadPlugin(t *testing.T) {
-	t.Parallel()
-	status, stdout, stderr := conform(t, "-conf", "testdata/fake.json", "testdata/bad")
-	if status != failed || !strings.HasSuffix(stdout, "\n21 passed, 13 failed, 0 skipped\n") || stderr != "" {
-		t.Errorf("status %d:\n%s%s", status, stdout, stderr)
-	}
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const command = "    $ conform -conf testdata/fake.json testdata/bad\n"
-	_, block, _ := strings.Cut(string(readme), command)
-	block, _, ok := strings.Cut(block, "\n\n")
-	if !ok {
-		t.Fatalf("README.md does not have %q", command)
-	}
-	for line := range strings.Lines(block + "\n") {
-		if line = strings.TrimPrefix(line, "    "); line != "...\n" && !strings.Contains(stdout, line) {
-			t.Errorf("not printed: %s", line)
-		}
-	}
-}
-
-// The form of the JSON stays: people's programs read it.
-func TestJSON(t *testing.T) {
-	t.Parallel()
-	_, stdout, stderr := conform(t, "-o", "json", "-conf", "testdata/fake.json", "-skip", "code=known", "testdata/bad")
-	plugin, err := filepath.Abs("testdata/bad")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := strings.Replace(stdout, plugin, "/opt/cni/bin/bad", 1)
-	const golden = "testdata/bad.golden.json"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" || stderr != "" {
-		t.Errorf("JSON (-want +got):\n%s%s", diff, stderr)
-	}
-
-	_, stdout, _ = conform(t, "-list", "-o", "json")
-	var list []check
-	if err := json.Unmarshal([]byte(stdout), &list); err != nil || len(list) != len(delegatetest.Checks()) || list[0].Result != "" {
-		t.Errorf("list %v: %v", list, err)
-	}
-}
-
+// What is missing for an ADD is not a finding, and no success.
+// A bad plugin fails some checks. People's programs read the reports: their form stays.
+// With a baseline only new findings fail, and what is gone is told.
+// A terminal is a buffer that says it is one.
+// Nothing that a plugin prints reaches the reader raw, and no value of its environment.
 // The plugin gets its files, its environment, and the result of its delegate.
-func TestFlagsReachThePlugin(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"files/etc/subnet": "in {dir}", "result": `{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.3/24"}]}`,
-		"conf": `{"type":"x","file":"{dir}/etc/subnet","delegate":{"type":"fake","ipam":{"type":"host-local"}}}`,
-	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o, err := parse([]string{
-		"-conf", filepath.Join(dir, "conf"), "-files", filepath.Join(dir, "files"), "-fake", "fake=" + filepath.Join(dir, "result"),
-		"-idle", "a, b", "-env", "A=1", "-env", "B=2=3", "true",
-	}, os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf, err := o.config()
-	if err != nil {
-		t.Fatal(err)
-	}
-	host := t.TempDir()
-	stdin := conf.Stdin(host)
-	file, err := os.ReadFile(filepath.Join(host, "etc/subnet"))
-	if err != nil || string(file) != "in "+host || !strings.Contains(stdin, host+"/etc/subnet") {
-		t.Errorf("configuration %s, file %q: %v", stdin, file, err)
-	}
-	if diff := cmp.Diff([][]string{{"fake"}, {"a", "b"}, {"A=1", "B=2=3"}}, [][]string{conf.Delegates, conf.Idle, o.env}); diff != "" {
-		t.Errorf("delegates, idle, environment (-want +got):\n%s", diff)
-	}
-	result, err := conf.Fakes["fake"](t.Context(), delegatetest.Call{Command: "ADD", Stdin: []byte(`{"cniVersion":"1.0.0"}`)})
-	if err != nil || !strings.Contains(string(result), "10.1.2.3/24") {
-		t.Errorf("result %s: %v", result, err)
-	}
-}
+// Only what is a plugin counts as a delegate.
+// checkREADME checks that README.md shows what is really printed, and each check.

@@ -1,0 +1,159 @@
+package delegatetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+func checkInterface(ctx context.Context, b *bench, added Outcome) error {
+	current, err := added.current()
+	if err != nil {
+		return err
+	}
+	c, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	addresses, ok, err := c.real.Interface(b.ifname)
+	if err != nil {
+		return b.own(err)
+	}
+	if !ok {
+		return fmt.Errorf("ADD succeeds, and the container has no interface %s", b.ifname)
+	}
+	at := slices.IndexFunc(current.Interfaces, func(i *types100.Interface) bool { return i.Name == b.ifname && i.Sandbox == c.path })
+	if at < 0 {
+		return fmt.Errorf("the result has no interface with the name %s and the sandbox of the container, %s: it is %s", b.ifname, c.path, clip(added.Stdout))
+	}
+	for _, ip := range current.IPs {
+		if ip.Interface == nil || *ip.Interface != at {
+			continue
+		}
+		if !slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return ip.Address.IP.Equal(p.Addr().AsSlice()) }) {
+			return fmt.Errorf("the result has the address %v on %s, and the interface has %v", &ip.Address, b.ifname, addresses)
+		}
+	}
+	return nil
+}
+
+func checkAddExists(ctx context.Context, b *bench, _ Outcome) error {
+	if b.ifname == loopback {
+		return notRun("each container has the interface %s", loopback)
+	}
+	c, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	if _, err := c.real.Attach(b.ifname); err != nil {
+		return b.own(err)
+	}
+	if b.call(ctx, Call{Command: "ADD"}).Status == 0 {
+		return fmt.Errorf("ADD succeeds in a container that has an interface %s already", b.ifname)
+	}
+	if !c.has(b.ifname) {
+		return fmt.Errorf("an ADD that fails removes the interface %s, which was there before", b.ifname)
+	}
+	return nil
+}
+
+func checkDelGone(ctx context.Context, b *bench, added Outcome) error {
+	c, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	if err := c.real.Gone(); err != nil {
+		return b.own(err)
+	}
+	return b.deleted(ctx, "the DEL of a container whose namespace is gone", b.later("DEL", added))
+}
+
+// checkGone checks that CHECK fails when the interface is gone, or the address, or what a chained
+// plugin has made on the host.
+func checkGone(ctx context.Context, b *bench, added Outcome) error {
+	what := "the interface is gone"
+	switch b.kind.Name {
+	case kindMain:
+		if b.node == nil {
+			return notRun("it needs real containers (NetNS)")
+		}
+		if b.ifname == loopback {
+			return notRun("nothing can remove the interface %s", loopback)
+		}
+		c, err := b.container("c1")
+		if err != nil {
+			return err
+		}
+		if err := c.real.Remove(b.ifname); err != nil {
+			return b.own(err)
+		}
+	case kindIPAM:
+		if err := b.stated(added); err != nil {
+			return err
+		}
+		what = "DEL has released the address"
+		b.call(ctx, b.later("DEL", added))
+	case kindChained:
+		if !b.private {
+			return notRun("it needs a private host with real containers (NetNS)")
+		}
+		there, err := b.state(ctx)
+		if err != nil {
+			return err
+		}
+		b.call(ctx, b.later("DEL", added))
+		now, err := b.state(ctx)
+		if err != nil {
+			return err
+		}
+		gone := there.Since(now)
+		if len(gone) == 0 {
+			return notRun("its ADD makes nothing on the host")
+		}
+		what = "this is gone from the host: " + string(list(gone))
+	}
+	if b.call(ctx, b.later("CHECK", added)).Status == 0 {
+		return fmt.Errorf("CHECK succeeds though %s", what)
+	}
+	return nil
+}
+
+// checkGCStale has c1, which is valid, and c2, whose namespace is gone.
+func checkGCStale(ctx context.Context, b *bench, added Outcome) error {
+	only, err := b.state(ctx)
+	if err != nil {
+		return err
+	}
+	c1, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	had := c1.has(b.ifname)
+	if b.call(ctx, Call{Command: "ADD", ContainerID: "c2"}).Status != 0 {
+		return errSingle // or the check "concurrent" is about that
+	}
+	c2, err := b.container("c2")
+	if err != nil {
+		return err
+	}
+	if err := c2.real.Gone(); err != nil {
+		return b.own(err)
+	}
+	if err := b.call(ctx, b.later("GC", added)).failure(); err != nil {
+		return fmt.Errorf("GC fails: %w", err)
+	}
+	now, err := b.state(ctx)
+	if err != nil {
+		return err
+	}
+	if lost := only.Since(now); len(lost) > 0 {
+		return fmt.Errorf("GC removes from the host what a valid container has: %s", list(lost))
+	}
+	if had && !c1.has(b.ifname) {
+		return fmt.Errorf("GC removes the interface %s of a valid container", b.ifname)
+	}
+	return b.noMore(ctx, "GC, after a container is gone,", only)
+}

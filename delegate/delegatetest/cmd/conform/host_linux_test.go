@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// spy returns a plugin that notes its user namespace in a file, and where.
+func spy(t *testing.T) (plugin, seen string) {
+	t.Helper()
+	dir := t.TempDir()
+	plugin, seen = filepath.Join(dir, "spy"), filepath.Join(dir, "seen")
+	nodetest.OK(t, os.WriteFile(plugin, fmt.Appendf(nil, "#!/bin/sh\n{ id -u; readlink /proc/self/ns/user; } >%s\n", seen), 0o700))
+	return plugin, seen
+}
+
+func userNS(t *testing.T) string {
+	t.Helper()
+	ns, err := os.Readlink("/proc/self/ns/user")
+	nodetest.OK(t, err)
+	return ns
+}
+
+// A user who is not root gets real containers in a user namespace, and the exit status
+// and the output of the checks there.
+func TestChecksRunInAUserNamespace(t *testing.T) {
+	t.Parallel()
+	plugin, seen := spy(t)
+	var stdout, stderr bytes.Buffer
+	p := process{append(only("version"), "-netns", plugin), os.Environ(), nil, &stdout, &stderr} // the last -netns counts
+	status, err := p.inHost(t.Context())
+	if err != nil {
+		t.Skip("no user namespaces: ", err)
+	}
+	if status != failed || !strings.Contains(stdout.String(), "failed   version") {
+		t.Errorf("status %d:\n%s%s", status, &stdout, &stderr)
+	}
+	if status, err = (process{[]string{"-netns", "-conf", "testdata/fake.json", "testdata/good"}, os.Environ(), nil, &stdout, &stderr}).inHost(t.Context()); err != nil || status != passed {
+		t.Errorf("a good plugin: status %d, %v:\n%s%s", status, err, &stdout, &stderr)
+	}
+	got := strings.Fields(read(t, seen))
+	if len(got) != 2 || got[0] != "0" || got[1] == userNS(t) {
+		t.Errorf("the plugin ran as %q, want root of another namespace than %s", got, userNS(t))
+	}
+}
+
+// The command does not hang, and leaves no plugin behind, when it is interrupted.
+func TestAnInterruptReachesTheUserNamespace(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plugin, began := filepath.Join(dir, "slow"), filepath.Join(dir, "began")
+	nodetest.OK(t, os.WriteFile(plugin, fmt.Appendf(nil, "#!/bin/sh\n: >%s\nexec sleep 1000\n", began), 0o700))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var log nodetest.Log
+	p := process{[]string{"-timeout=1h", plugin}, os.Environ(), nil, &log, &log}
+	type end struct {
+		status int
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		status, err := p.inHost(ctx)
+		ended <- end{status, err}
+	}()
+	nodetest.Until(t, "the plugin runs, or there are no user namespaces", func() bool {
+		_, err := os.Stat(began)
+		return err == nil || len(ended) > 0
+	}, &log)
+	cancel()
+	e := <-ended
+	if e.err != nil {
+		t.Skip("no user namespaces: ", e.err)
+	}
+	if e.status != cannot || !strings.Contains(log.String(), "conform: interrupted\n") {
+		t.Errorf("status %d, said %q", e.status, log.String())
+	}
+}
+
+// Without namespaces the plugin runs here, and whoever asked for them is told why.
+func TestWithoutNamespaces(t *testing.T) {
+	t.Parallel()
+	plugin, seen := spy(t)
+	status, _, stderr := conform(t, "-netns=false", plugin)
+	nodetest.Equal(t, "status", status, failed)
+	nodetest.Equal(t, "stderr", stderr, "")
+	nodetest.Equal(t, "user namespace", strings.Fields(read(t, seen))[1], userNS(t))
+
+	if os.Geteuid() == 0 {
+		return // root can make namespaces
+	}
+	p := process{[]string{plugin}, append(os.Environ(), inHost), nil, new(bytes.Buffer), new(bytes.Buffer)}
+	nodetest.Equal(t, "status in the namespaces of nobody", p.run(t.Context()), failed)
+	if said := fmt.Sprint(p.stderr); !strings.HasPrefix(said, "conform: goes on without real containers: ") || strings.Count(said, "\n") != 1 {
+		t.Errorf("said %q", said)
+	}
+	p.args = []string{"-netns", plugin}
+	nodetest.Equal(t, "status with -netns", p.run(t.Context()), cannot)
+}
