@@ -21,7 +21,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test race kube runtimes power museum lint vuln bench scale fuzz histories cover api costs release
+.PHONY: demo dra test race kube runtimes power museum matrix lint vuln bench scale fuzz histories cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -57,6 +57,11 @@ power:
 # replays them with these too.
 museum:
 	METACNI_E2E=require go test -C internal/e2e -count=1 ./museum -update
+
+# The conformance suite with public CNI plugins, which it downloads; accepts what it finds as
+# internal/matrix/README.md. METACNI_CLONES has clones of modules that no proxy serves.
+matrix:
+	go test ./internal/matrix -count=1 -timeout 1h -run Matrix -all -update
 
 lint:
 	@.ci/run lint

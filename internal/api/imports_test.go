@@ -49,6 +49,7 @@ var rules = map[string][]string{
 	"internal/kubetest": {"internal/kubepath"},
 	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest": {"examples/lab/host"},
+	"internal/matrix":   nil,
 	"internal/mutant":   nil,
 	"internal/api":      nil,
 
