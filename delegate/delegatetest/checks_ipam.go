@@ -84,7 +84,7 @@ func checkIPAMUnique(ctx context.Context, b *bench, _ Outcome) error {
 	return nil
 }
 
-// A lease is what an IPAM plugin has given to a container.
+// A lease is the addresses of a container, and the ADD that gave them.
 type lease struct {
 	container string
 	addresses []string

@@ -78,7 +78,7 @@ func checkGone(ctx context.Context, b *bench, added Outcome) error {
 	switch b.kind.Name {
 	case kindMain:
 		if b.node == nil {
-			return notRun("it needs real containers (NetNS)")
+			return notRun(needsContainers)
 		}
 		if b.ifname == loopback {
 			return notRun("nothing can remove the interface %s", loopback)

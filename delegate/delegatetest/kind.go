@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A Kind is what Conform takes a plugin for. It decides which checks there are:
+// A Kind is the part that a plugin plays. It decides which checks there are:
 //
 //	meta     attaches a container by running other plugins
 //	main     makes the interface itself, with or without an IPAM plugin
@@ -34,7 +34,7 @@ const (
 
 var kinds = []string{kindMeta, kindMain, kindChained, kindIPAM, kindShim} //nolint:gochecknoglobals // constant
 
-// A sight is what a plugin shows in an ADD.
+// A sight is the behaviour of a plugin in an ADD.
 type sight struct {
 	err        error  // how it failed
 	text       string // of err

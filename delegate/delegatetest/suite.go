@@ -83,9 +83,9 @@ func (s *suite) checks(ctx context.Context) iter.Seq[Finding] {
 	}
 }
 
-// has reports whether c is a check for this kind of plugin.
+// has reports whether c is a check for this plugin.
 func (s *suite) has(c Check) bool {
-	return (c.Kinds == nil || slices.Contains(c.Kinds, s.kind.Name)) && (!c.Delegates || len(s.conf.Delegates) > 0) && (!c.Strict || s.conf.Strict)
+	return c.Applies(s.kind.Name, len(s.conf.Delegates) > 0, s.conf.Strict)
 }
 
 // find makes one check.
@@ -103,7 +103,7 @@ func (s *suite) find(ctx context.Context, c Check) Finding {
 	case errors.As(err, &why):
 		f.NotRun = s.tell(why)
 	case err != nil:
-		f.Err = &finding{s.tell(err)}
+		f.Err = errors.New(s.tell(err))
 		s.failed[c.Name] = c.Name
 	}
 	return f
@@ -129,11 +129,6 @@ func (s *suite) own(err error) error {
 	return err
 }
 
-// A finding is the error of a [Finding]. Its text has no values of the plugin's environment.
-type finding struct{ text string }
-
-func (f *finding) Error() string { return f.text }
-
 // obstacle says why c cannot be made, or nothing.
 func (s *suite) obstacle(c Check) string {
 	if why, ok := s.conf.Skip[c.Name]; ok {
@@ -155,7 +150,7 @@ func (s *suite) obstacle(c Check) string {
 		return fmt.Sprintf("%s is not in the versions that the plugin supports, %s", c.command, strings.Join(s.versions, ", "))
 	}
 	if c.real && !s.conf.NetNS {
-		return "it needs real containers (NetNS)"
+		return needsContainers
 	}
 	return ""
 }
@@ -165,6 +160,9 @@ func (s *suite) knows(command string) bool {
 	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
 	return since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) })
 }
+
+// needsContainers says why a check is not made.
+const needsContainers = "it needs real containers (NetNS)"
 
 // A notRunError says what is missing to make a check of this plugin.
 type notRunError struct{ missing string }

@@ -1,6 +1,9 @@
 package delegatetest
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // A Check is one thing that [Conform] checks.
 type Check struct {
@@ -21,6 +24,12 @@ type Check struct {
 	after   []string // checks: when one of them fails, this one would fail for the same reason
 
 	do func(context.Context, *suite) error // returns what the plugin does wrong
+}
+
+// Applies reports whether c is for plugins of a kind: with delegates or without, and with
+// [Config.Strict] or without.
+func (c Check) Applies(kind string, delegates, strict bool) bool {
+	return (c.Kinds == nil || slices.Contains(c.Kinds, kind)) && (!c.Delegates || delegates) && (!c.Strict || strict)
 }
 
 const (

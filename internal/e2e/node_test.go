@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -208,18 +207,10 @@ func (n *node) leases() (list []string) {
 	return list
 }
 
-// interfaces lists the names of p's interfaces without lo.
-func (n *node) interfaces(p *pod) (names []string) {
+// interfaces returns the names of p's interfaces but lo.
+func (n *node) interfaces(p *pod) []string {
 	n.Helper()
-	ifs, err := host.Interfaces(p.netns)
-	nodetest.OK(n, err)
-	for _, i := range ifs {
-		if i.Name != "lo" {
-			names = append(names, i.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return hosttest.Interfaces(n, p.netns)
 }
 
 // ports lists the interfaces on the host that are ports of this node's

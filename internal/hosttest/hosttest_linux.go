@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -128,6 +129,22 @@ func command(ctx context.Context) *exec.Cmd {
 
 // Programs returns the directory of the programs that [Host.Build] has built.
 func Programs() string { return filepath.Join(os.Getenv(tempEnv), "bin") }
+
+// Interfaces returns the names of the interfaces of the namespace at path, but lo, sorted.
+func Interfaces(tb testing.TB, path string) (names []string) {
+	tb.Helper()
+	all, err := host.Interfaces(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, i := range all {
+		if i.Name != "lo" {
+			names = append(names, i.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // Need skips the test without a private host, or fails it if METACNI_E2E requires one.
 func Need(tb testing.TB) {

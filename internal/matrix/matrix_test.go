@@ -21,7 +21,7 @@ var (
 	update = flag.Bool("update", false, "write what was found into README.md")
 )
 
-// A report is what conform -json prints.
+// A report is the output of conform -json.
 type report struct {
 	Kind struct {
 		Name string `json:"name"`

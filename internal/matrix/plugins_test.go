@@ -24,10 +24,10 @@ const (
 	newest    = "v1.10.0"
 )
 
-// ports is what a runtime passes for a pod with a port.
+// ports is the runtimeConfig of a pod with a port.
 const ports = `"capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
 
-// gateway is what a delegate for addresses answers to plugins that need a gateway.
+// gateway is the result of a delegate for addresses, with the gateway that some plugins need.
 const gateway = `{"cniVersion":"1.1.0","ips":[{"address":"10.22.0.5/24","gateway":"10.22.0.1"}],"routes":[{"dst":"0.0.0.0/0"}]}`
 
 // plugins returns the rows of the table.

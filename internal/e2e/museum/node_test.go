@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/hosttest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -283,17 +284,9 @@ func glob(pattern string) []string {
 }
 
 // interfaces returns the names of p's interfaces but lo.
-func (n *node) interfaces(p *pod) (names []string) {
+func (n *node) interfaces(p *pod) []string {
 	n.Helper()
-	ifs, err := host.Interfaces(p.netns)
-	nodetest.OK(n, err)
-	for _, i := range ifs {
-		if i.Name != "lo" {
-			names = append(names, i.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return hosttest.Interfaces(n, p.netns)
 }
 
 // rules returns the rules for p: those with its ID or one of these addresses of it.

@@ -40,7 +40,7 @@ const (
 	cannot = 2
 )
 
-// A process is what the command uses of its own process.
+// A process is the part of its own process that the command uses.
 type process struct {
 	args, environ  []string
 	stdin          io.Reader
@@ -173,7 +173,7 @@ func (p process) list(o *options) int {
 // checksOf returns the checks of a plugin of a kind, with or without delegates.
 func checksOf(kind string, delegates, strict bool) []delegatetest.Check {
 	return slices.DeleteFunc(delegatetest.Checks(), func(c delegatetest.Check) bool {
-		return c.Kinds != nil && !slices.Contains(c.Kinds, kind) || c.Delegates && !delegates || c.Strict && !strict
+		return !c.Applies(kind, delegates, strict)
 	})
 }
 

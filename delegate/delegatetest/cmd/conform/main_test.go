@@ -138,7 +138,7 @@ func TestInterrupted(t *testing.T) {
 
 // What is missing for an ADD is not a finding, and no success.
 // A bad plugin fails some checks. People's programs read the reports: their form stays.
-// With a baseline only new findings fail, and what is gone is told.
+// With a baseline only new findings fail, and a finding that is gone is named.
 // A terminal is a buffer that says it is one.
 // Nothing that a plugin prints reaches the reader raw, and no value of its environment.
 // The plugin gets its files, its environment, and the result of its delegate.

@@ -84,7 +84,7 @@ func (r *report) add(f delegatetest.Finding, took time.Duration) check {
 	return c
 }
 
-// end finds out what is gone of the baseline.
+// end notes the findings of the baseline that are gone.
 func (r *report) end() {
 	for _, name := range slices.Sorted(maps.Keys(r.known)) {
 		if c := r.check(name); c.Result == "" || c.Result == isPassed {
@@ -137,13 +137,13 @@ func (r *report) with(results ...string) (all []check) {
 	return all
 }
 
-// A missing is what some checks lack.
+// A missing is a thing that some checks lack.
 type missing struct {
 	what   string
 	checks []string
 }
 
-// missing returns what is missing for the checks that were not run, each once.
+// missing returns the reasons why checks were not run, each once.
 func (r *report) missing() (all []missing) {
 	for _, c := range r.with(isNotRun) {
 		i := slices.IndexFunc(all, func(m missing) bool { return m.what == c.Detail })
