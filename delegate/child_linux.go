@@ -53,10 +53,18 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 	for _, f := range handed {
 		files = append(files, f.Fd())
 	}
-	c.pid, err = syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
-		Dir: "/", Env: environ, Files: files,
-		Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
-	})
+	fork := func() (err error) {
+		c.pid, err = syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
+			Dir: "/", Env: environ, Files: files,
+			Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &c.pidfd, Chroot: p.Root},
+		})
+		return err
+	}
+	if ctx.Value(noNewPrivsKey{}) != nil {
+		err = withNoNewPrivs(fork)
+	} else {
+		err = fork()
+	}
 	runtime.KeepAlive(handed)
 	if err != nil {
 		return nil, &fs.PathError{Op: "fork/exec", Path: path, Err: err}
@@ -68,6 +76,27 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 	}
 	c.exit = pollable(c.pidfd)
 	return c, nil
+}
+
+// withNoNewPrivs calls fork on a thread with no_new_privs, which its child inherits. The
+// thread cannot get rid of it, and ends.
+func withNoNewPrivs(fork func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked
+
+		if unix.Gettid() == unix.Getpid() { // Go does not let the main thread end
+			defer runtime.UnlockOSThread()
+			done <- withNoNewPrivs(fork)
+			return
+		}
+		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+		if err == nil {
+			err = fork()
+		}
+		done <- err
+	}()
+	return <-done
 }
 
 // pollable returns a file that waits in the runtime's poller.

@@ -120,5 +120,16 @@ func Files(ctx context.Context) []*os.File {
 	return files
 }
 
+type noNewPrivsKey struct{}
+
+// WithNoNewPrivs returns a context with which [Process] runs plugins that can gain no
+// privileges, and neither can their descendants: the kernel's no_new_privs is set. Programs
+// with a set-user-ID bit or file capabilities run without these privileges, and a transition
+// of SELinux fails unless its policy has nnp_transition. What the plugin inherits from this
+// process it keeps. An Exec that starts no processes ignores it.
+func WithNoNewPrivs(ctx context.Context) context.Context {
+	return context.WithValue(ctx, noNewPrivsKey{}, true)
+}
+
 func (p *Process) grace() time.Duration     { return cmp.Or(p.Grace, time.Second) }
 func (p *Process) waitDelay() time.Duration { return cmp.Or(p.WaitDelay, time.Second) }

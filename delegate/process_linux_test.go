@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -278,6 +279,65 @@ func TestFilesAreInherited(t *testing.T) {
 }
 
 // An empty environment is empty; this process's own is never passed on.
+// A plugin without new privileges has none, and neither have its descendants. Plugins that run at the same moment, and later ones, keep theirs,
+// and no thread of this process is left without.
+func TestNoNewPrivs(t *testing.T) {
+	t.Parallel()
+	p := &delegate.Process{}
+	path := script(t, `sed -n 's/^NoNewPrivs:\t//p' /proc/$$/status /proc/self/status`)
+	runs := func(ctx context.Context, want string) {
+		out, err := p.ExecPlugin(ctx, path, []byte("{}"), []string{"PATH=" + os.Getenv("PATH")})
+		if err != nil || string(out) != want {
+			t.Errorf("printed %q, %v; want %q", out, err, want)
+		}
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { runs(delegate.WithNoNewPrivs(t.Context()), "1\n1\n") })
+		all.Go(func() { runs(t.Context(), "0\n0\n") })
+	}
+	all.Wait()
+	runs(t.Context(), "0\n0\n")
+
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for left := -1; left != 0; <-tick.C { // the threads end in their own time
+		files, err := filepath.Glob("/proc/self/task/*/status")
+		nodetest.OK(t, err)
+		left = 0
+		for _, file := range files {
+			if text, _ := os.ReadFile(file); strings.Contains(string(text), "NoNewPrivs:\t1") {
+				left++
+			}
+		}
+	}
+}
+
+// The end of the context reaches a plugin without new privileges.
+func TestNoNewPrivsEnds(t *testing.T) {
+	t.Parallel()
+	r, w := pipe(t)
+	ctx, cancel := context.WithCancel(delegate.WithNoNewPrivs(t.Context()))
+	defer cancel()
+	done := make(chan error)
+	go func() {
+		defer w.Close()
+		_, err := new(delegate.Process).ExecPlugin(delegate.WithFiles(ctx, w), script(t, "sleep 3600 & echo ready >&3; wait"), nil, []string{"PATH=" + os.Getenv("PATH")})
+		done <- err
+	}()
+	_, err := io.ReadFull(r, make([]byte, len("ready\n")))
+	nodetest.OK(t, err)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	nodetest.Equal(t, "said by what is left", rest(t, r), "")
+	_, err = new(delegate.Process).ExecPlugin(delegate.WithNoNewPrivs(t.Context()), "/absent", nil, nil)
+	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
 func TestEmptyEnvironmentIsEmpty(t *testing.T) {
 	t.Parallel()
 	env, err := exec.LookPath("env")

@@ -193,6 +193,16 @@ func TestDelWithoutADaemonIsDone(t *testing.T) {
 	}
 }
 
+// A DEL without a daemon has the privileges that the daemon's configuration gives to plugins.
+func TestPrivilegesWithoutADaemon(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t, `,"delPolicy":"exec","delegatePrivileges":"noNew"`, `,"on":{"DEL":"privileges"}`)
+	if stdout, stderr, code := a.Run("DEL", a.conf); code != 0 {
+		t.Errorf("status %d, %s, %s", code, stdout, stderr)
+	}
+	nodetest.Equal(t, "calls", a.Calls(), []string{"DEL eth0 noNew"})
+}
+
 // What the shim cannot do without the daemon is on disk for the next one, and nothing else
 // is: never a success that did nothing.
 func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
@@ -258,16 +268,16 @@ type attached struct {
 	conf  string
 }
 
-func newAttached(t *testing.T, policy string) *attached {
+func newAttached(t *testing.T, policy string, fake ...string) *attached {
 	t.Helper()
 	h := programtest.NewHost(t)
 	a := &attached{Host: h, t: t, queue: filepath.Join(h.Dir, "queue")}
 	mark(t, a.queue)
-	a.conf = conf("1.0.0", socketDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`,
-		policy, a.queue, h.State, h.Dir))
-	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
+	a.conf = conf("1.0.0", socketDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q%s}]`,
+		policy, a.queue, h.State, h.Dir, strings.Join(fake, "")))
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
 	err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
-		Exec: fake, Stdout: io.Discard,
+		Exec: exec, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(a.conf)})
 	nodetest.OK(t, err)

@@ -31,6 +31,50 @@ func TestProcess(t *testing.T) {
 	programtest.Test(t, conf)
 }
 
+// Every execution of a plugin has the privileges of its type: those of all commands and the
+// undo of an ADD. A mistake does not hinder a DEL.
+func TestPrivilegesOfDelegates(t *testing.T) {
+	t.Parallel()
+	const on = `,"on":{"ADD":"privileges","CHECK":"privileges","DEL":"privileges","GC":"privileges","STATUS":"privileges"}`
+	for value, want := range map[string]string{
+		`"noNew"`: " noNew", `{"*":"noNew"}`: " noNew", `{"*":"keep","fake":"noNew"}`: " noNew",
+		`"keep"`: "", `{}`: "", `{"*":"noNew","fake":"keep"}`: "",
+	} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			h := programtest.NewHost(t)
+			chosen := strings.Replace(conf(h, "1.1.0", on), "{", `{"delegatePrivileges":`+value+`,`, 1)
+			undone := strings.Replace(chosen, `]}`, `,{"type":"fake","name":"fails","dir":"`+h.Dir+`","on":{"ADD":"fail"}}]}`, 1)
+			for command, stdin := range map[string]string{"STATUS": chosen, "ADD": undone} {
+				h.Run(command, stdin)
+			}
+			for _, command := range []string{"ADD", "CHECK", "DEL", "ADD"} {
+				if _, stderr, code := h.Run(command, chosen); code != 0 {
+					t.Errorf("%s: %s", command, stderr)
+				}
+			}
+			h.Run("GC", strings.Replace(chosen, "{", `{"cni.dev/valid-attachments":[],`, 1))
+			for _, call := range h.Calls() {
+				if fake, _, _ := strings.Cut(call, " net1"); fake == call && call != strings.TrimSuffix(call, " noNew")+want {
+					t.Errorf("%q, want it to end with %q: %q", call, want, h.Calls())
+				}
+			}
+			if n := len(h.Calls()); n < 9 {
+				t.Errorf("only %d calls: %q", n, h.Calls())
+			}
+		})
+	}
+	h := programtest.NewHost(t)
+	h.Run("ADD", conf(h, "1.1.0", ""))
+	wrong := strings.Replace(conf(h, "1.1.0", ""), "{", `{"delegatePrivileges":"none",`, 1)
+	if stdout, _, _ := h.Run("ADD", wrong); h.Said(stdout).Code != 7 {
+		t.Errorf("ADD: %s", stdout)
+	}
+	if stdout, _, code := h.Run("DEL", wrong); code != 0 {
+		t.Errorf("DEL: %s", stdout)
+	}
+}
+
 // The operator's tool is the same executable.
 func TestToolProcess(t *testing.T) {
 	t.Parallel()

@@ -171,6 +171,7 @@ func TestConfig(t *testing.T) {
 		{name: "not an object", file: `[]`, errs: "daemon.json"},
 		{name: "trailing data", file: `{} {}`, errs: "daemon.json"},
 		{name: "a key twice", file: `{"x":1,"x":2}`, errs: `"x"`},
+		{name: "privileges that are none", file: `{"delegatePrivileges":{"*":"none"}}`, errs: `"none" for "*" is neither "keep" nor "noNew"`},
 		{name: "a key twice, in other letters", file: `{"binDir":"/a","bindir":"/b"}`, errs: `"binDir" and "bindir"`},
 		{name: "wrong type", file: `{"connectionLimit":"7"}`, errs: `"connectionLimit"`},
 		{name: "port out of range", file: `{"metricsPort":70000}`, errs: `"metricsPort"`},

@@ -47,7 +47,8 @@ func Main(m *testing.M, name string, main func()) {
 
 // fake is the delegated plugin. It writes its calls to the file "log" in the directory
 // "dir" of its configuration. For each command it does what "on" says: "fail" with code
-// 107, or "hang" after it has written to the FIFO "ready".
+// 107, "hang" after it has written to the FIFO "ready", or "privileges": it then adds to the
+// log whether the process has no_new_privs.
 func fake() *types.Error {
 	var conf struct {
 		CNIVersion string            `json:"cniVersion"`
@@ -62,7 +63,14 @@ func fake() *types.Error {
 	if err != nil {
 		return types.NewError(types.ErrIOFailure, "fake", err.Error())
 	}
-	fmt.Fprintln(log, strings.TrimSpace(command+" "+os.Getenv("CNI_IFNAME")))
+	call := command + " " + os.Getenv("CNI_IFNAME")
+	if conf.On[command] == "privileges" {
+		text, _ := os.ReadFile("/proc/self/status")
+		if _, value, _ := strings.Cut(string(text), "NoNewPrivs:"); strings.HasPrefix(value, "\t1") {
+			call += " noNew"
+		}
+	}
+	fmt.Fprintln(log, strings.TrimSpace(call))
 	switch conf.On[command] {
 	case "fail":
 		return types.NewError(107, "no free device", "")

@@ -88,6 +88,8 @@ type config struct {
 	ReadinessIndicator string    `json:"readinessindicatorfile"`
 	ReadinessTimeout   *Duration `json:"readinessTimeout"`
 
+	DelegatePrivileges privileges `json:"delegatePrivileges"` // to report mistakes: prepare reads it
+
 	call    *plugin.Call // with this configuration
 	cluster Cluster
 	pod     nad.Pod // of the container, if it has one
@@ -118,6 +120,9 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		if conf.most = *n; *n < 1 || *n > mostSelections {
 			return nil, c.Invalid("maxSelections", fmt.Errorf("not a whole number from 1 to %d", mostSelections))
 		}
+	}
+	if err := conf.DelegatePrivileges.check(); err != nil {
+		return nil, c.Invalid("delegatePrivileges", err)
 	}
 	if conf.LegacyArgs == nil {
 		legacy := legacyArgs(c)

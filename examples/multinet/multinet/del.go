@@ -67,7 +67,8 @@ func ResidentState(stateDir string) string { return stateDir + ".relay" }
 type served struct {
 	invoke.Exec
 
-	dir string
+	dir        string
+	privileges privileges
 }
 
 // FindInPath fails with code 11 for the type of a resident plugin, unless the Exec

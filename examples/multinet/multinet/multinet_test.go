@@ -254,6 +254,10 @@ func TestBadConfiguration(t *testing.T) {
 		{"confDir of the wrong type", keys(bridge, `"confDir":5`), 6, []string{`"multi"`, `"confDir"`}},
 		{"binDir of the wrong type", keys(bridge, `"binDir":5`), 6, []string{`"multi"`, `"binDir"`}},
 
+		{"delegatePrivileges of the wrong type", keys(bridge, `"delegatePrivileges":true`), 6, []string{`"multi"`, `"delegatePrivileges"`}},
+		{"delegatePrivileges that are none", keys(bridge, `"delegatePrivileges":"none"`), 7, []string{`key "delegatePrivileges": "none" for "*" is neither "keep" nor "noNew"`}},
+		{"delegatePrivileges of a type that are none", keys(bridge, `"delegatePrivileges":{"*":"noNew","bridge":""}`), 7, []string{`key "delegatePrivileges": "" for "bridge" is neither`}},
+
 		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
 
 		{"multusNamespace that is none", keys(bridge, `"multusNamespace":" kube-system"`), 7, []string{`"multi"`, "multusNamespace", `" kube-system" is not a DNS label`}},

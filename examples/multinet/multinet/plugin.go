@@ -67,12 +67,13 @@ func New(cluster Cluster) plugin.Plugin {
 	}
 }
 
-// prepare makes c search binDir first, and attach several networks at once if
-// "parallel" is true.
+// prepare makes c search binDir first, run plugins with their privileges, and attach several
+// networks at once if "parallel" is true.
 func prepare(c *plugin.Call) error {
 	conf, err := plugin.Config[struct {
-		BinDir   string `json:"binDir"`
-		Parallel bool   `json:"parallel"`
+		BinDir             string     `json:"binDir"`
+		Parallel           bool       `json:"parallel"`
+		DelegatePrivileges privileges `json:"delegatePrivileges"`
 	}](c)
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func prepare(c *plugin.Call) error {
 	others := slices.DeleteFunc(filepath.SplitList(c.Path), func(dir string) bool { return dir == binDir })
 	invoker := c.Manager.Invoker
 	invoker.Path = append([]string{binDir}, others...)
-	invoker.Exec = served{invoker.Exec, ResidentState(c.Manager.Dir)}
+	invoker.Exec = served{invoker.Exec, ResidentState(c.Manager.Dir), conf.DelegatePrivileges}
 	if conf.Parallel {
 		invoker.Parallel = atOnce
 	}
