@@ -11,13 +11,19 @@ import (
 	"github.com/metacni/metacni/internal/rawjson"
 )
 
+// claimReference is a key of a selection, of "args.cni", and a capability.
+const claimReference = "ipam-claim-reference"
+
 // CapabilityArgs returns what s asks for as capability arguments, under the
 // names of CNI's CONVENTIONS.md: "mac", "ips", "portMappings", "bandwidth",
-// "infinibandGUID" and "deviceID". It has only those that s gives, and is nil when
-// s gives none. "cni-args" and "default-route" are not capability arguments.
+// "infinibandGUID" and "deviceID", and "ipam-claim-reference" under its own name. It has
+// only those that s gives, and is nil when s gives none. "cni-args" and "default-route"
+// are not capability arguments.
 func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 	args := object{"portMappings": bytes.Clone(s.PortMappings), "bandwidth": bytes.Clone(s.Bandwidth)}
-	for key, value := range map[string]string{"mac": s.MAC, "infinibandGUID": s.InfinibandGUID, "deviceID": s.DeviceID} {
+	for key, value := range map[string]string{
+		"mac": s.MAC, "infinibandGUID": s.InfinibandGUID, "deviceID": s.DeviceID, claimReference: s.IPAMClaimReference,
+	} {
 		if value != "" {
 			args[key] = encodeString(value)
 		}
@@ -55,12 +61,16 @@ func (s Selection) LegacyArgs(args string) string {
 }
 
 // Edits returns the edits that s makes to each plugin of its network, for
-// [Network.EditPlugins]: each key of "cni-args" is set in "args.cni". It is nil
-// when there is nothing to change.
+// [Network.EditPlugins]: each key of "cni-args" is set in "args.cni", and so is
+// "ipam-claim-reference", which wins over the same key of "cni-args". IPAM plugins read
+// the claim there (whereabouts#742). It is nil when there is nothing to change.
 func (s Selection) Edits() []Edit {
 	var sets []Edit
 	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
 		sets = append(sets, Set(key, s.CNIArgs[key]))
+	}
+	if s.IPAMClaimReference != "" {
+		sets = append(sets, Set(claimReference, s.IPAMClaimReference))
 	}
 	if sets == nil {
 		return nil
@@ -72,12 +82,14 @@ func (s Selection) Edits() []Edit {
 // some plugin of n declares the capability. Without this check the argument would
 // be dropped silently, and the pod would start without the address or port it
 // asked for. Call ServedBy before anything is attached. The [*Error] names the
-// selection's network and key.
+// selection's network and key. "ipam-claim-reference" needs no capability, because
+// [Selection.Edits] serves it.
 //
 // A program that serves a key in another way clears that field in a copy of s
 // first.
 func (s Selection) ServedBy(n Network) error {
 	declared := n.Capabilities()
+	s.IPAMClaimReference = ""
 	args := object(s.CapabilityArgs())
 	for _, capability := range args.sorted() {
 		if slices.Contains(declared, capability) {

@@ -130,7 +130,7 @@ func TestSelectionIsServedOrRefused(t *testing.T) {
 		{`"bandwidth":{"ingressRate":1}`, "bandwidth", "bandwidth"},
 		{`"infiniband-guid":"00:11:22:33:44:55:66:77"`, "infiniband-guid", "infinibandGUID"},
 		{`"deviceID":"0000:03:02.0"`, "deviceID", "deviceID"},
-		{`"cni-args":{"a":1},"default-route":["10.0.0.1"],"interface":"net1","ips":[],"ipam-claim-reference":"c"`, "", ""},
+		{`"cni-args":{"a":1},"default-route":["10.0.0.1"],"interface":"net1","ips":[],"ipam-claim-reference":"c"`, "", "ipam-claim-reference"},
 	} {
 		t.Run(tt.asked, func(t *testing.T) {
 			t.Parallel()

@@ -65,8 +65,8 @@ type Selection struct {
 	// route, and is what an element with an empty key has.
 	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 
-	// IPAMClaimReference names a claim of persistent addresses. A selection
-	// with IPs has none.
+	// IPAMClaimReference names the IPAMClaim whose addresses the interface gets, in
+	// the pod's namespace (NPWG specification 1.3). A selection with IPs has none.
 	IPAMClaimReference string `json:"ipam-claim-reference,omitempty"`
 }
 

@@ -103,8 +103,8 @@ func (s Selection) validate() error {
 	if s.IPAMClaimReference != "" && len(s.IPs) > 0 {
 		return s.fail("ipam-claim-reference", errors.New(`given together with "ips": the claim says which addresses there are`))
 	}
-	if s.IPAMClaimReference != "" && validateName(s.IPAMClaimReference) != nil {
-		return s.fail("ipam-claim-reference", fmt.Errorf("%q is not a name", s.IPAMClaimReference))
+	if s.IPAMClaimReference != "" && !kubename.IsObject(s.IPAMClaimReference) {
+		return s.fail("ipam-claim-reference", fmt.Errorf("%q is not the name of an object", s.IPAMClaimReference))
 	}
 	return nil
 }

@@ -153,6 +153,8 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`[{"name":"a","default-route":["10.0.0.1"]},{"name":"b","default-route":[]},{"name":"c","default-route":["fd00::1"]}]`, wantError{kind: invalid, network: "c", key: "[2].default-route", text: "[0]"}},
 		{`[{"name":"a","ips":["10.0.0.1"],"ipam-claim-reference":"claim"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference", text: `"ips"`}},
 		{`[{"name":"a","ipam-claim-reference":"../x"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference"}},
+		{`[{"name":"a","ipam-claim-reference":"UPPER"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference"}},
+		{`[{"name":"a","ipam-claim-reference":"` + strings.Repeat("a", 254) + `"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.s, func(t *testing.T) {
@@ -217,6 +219,10 @@ func TestSelectionEdits(t *testing.T) {
 		{
 			`[{"name":"a","cni-args":{"k":9007199254740993,"b":"<"}}]`,
 			`{"args":{"cni":{"b":"<","k":9007199254740993}},"type":"x"} {"args":{"cni":{"b":"<","k":9007199254740993,"old":1.0},"z":2},"type":"y"}`,
+		},
+		{
+			`[{"name":"a","cni-args":{"ipam-claim-reference":"other","k":1},"ipam-claim-reference":"claim.a"}]`,
+			`{"args":{"cni":{"ipam-claim-reference":"claim.a","k":1}},"type":"x"} {"args":{"cni":{"ipam-claim-reference":"claim.a","k":1,"old":1.0},"z":2},"type":"y"}`,
 		},
 	} {
 		s, err := netconf.ParseSelection(tt.selection)

@@ -51,7 +51,7 @@ func build(ctx context.Context, dir string) error {
 		{"../..", stepping, []string{"-tags=metacni_steps"}, []string{"./examples/multinet", "./examples/flannel", "./examples/fallback"}},
 		{"../../examples/multinetd", "", []string{"-race=" + strconv.FormatBool(raced)}, []string{"."}},
 		{"../../examples/multinetd", stepping, []string{"-tags=metacni_steps"}, []string{"."}},
-		{".", "", nil, append(strings.Fields(string(tools)), "./fake", "./testdata/noop", "./testdata/libcni", "./testdata/simple")},
+		{".", "", nil, append(strings.Fields(string(tools)), "./fake", "./testdata/noop", "./testdata/libcni", "./testdata/simple", "./testdata/claims")},
 	} {
 		args := slices.Concat([]string{"build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, b.dir) + "/"}, b.flags, b.packages)
 		cmd := exec.CommandContext(ctx, "go", args...)

@@ -83,9 +83,10 @@ func (r Request) Step() string {
 
 // Attributes says what is asked of the interface of one more network.
 type Attributes struct {
-	IPs     []string                   `json:"ips,omitempty"`
-	MAC     string                     `json:"mac,omitempty"`
-	CNIArgs map[string]json.RawMessage `json:"cni-args"`
+	IPs                []string                   `json:"ips,omitempty"`
+	MAC                string                     `json:"mac,omitempty"`
+	CNIArgs            map[string]json.RawMessage `json:"cni-args"`
+	IPAMClaimReference string                     `json:"ipam-claim-reference,omitempty"`
 }
 
 // A Response is the answer to a successful ADD. The result is in the newest version

@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-const capabilities = `"capabilities":{"mac":true,"ips":true,"portMappings":true,"bandwidth":true,"infinibandGUID":true,"deviceID":true,"dns":true,"ipRanges":true}`
+const capabilities = `"capabilities":{"mac":true,"ips":true,"portMappings":true,"bandwidth":true,"infinibandGUID":true,"deviceID":true,"dns":true,"ipRanges":true,"ipam-claim-reference":true}`
 
 // Arguments of a selection reach the plugins of that network only. Arguments of the
 // runtime for its interface reach the first network only.
@@ -45,6 +45,14 @@ func TestSelectionArguments(t *testing.T) {
 			"cni-args join those of the configuration",
 			`[{"name":"args","cni-args":{"b":{"c":2.0},"a":"new"}}]`, nil,
 			[]string{"null null", "null null", `null {"cni":{"a":"new","b":{"c":2.0},"z":1},"other":true}`},
+		},
+		{
+			"a claim of addresses, of a plugin with the capability", `[{"name":"cap","ipam-claim-reference":"web"}]`, nil,
+			[]string{"null null", "null null", `{"ipam-claim-reference":"web"} {"cni":{"ipam-claim-reference":"web"}}`},
+		},
+		{
+			"a claim of addresses, of a plugin without", `[{"name":"args","ipam-claim-reference":"web"}]`, nil,
+			[]string{"null null", "null null", `null {"cni":{"a":"old","ipam-claim-reference":"web","z":1},"other":true}`},
 		},
 		{
 			"the runtime's own", "cap",

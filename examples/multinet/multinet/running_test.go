@@ -360,7 +360,7 @@ func TestEditsOfTheAnnotationAreFollowed(t *testing.T) {
 // What the plugins receive does not depend on when a pod selects a network.
 func TestNetworkSelectedLaterReceivesWhatAnADDPasses(t *testing.T) {
 	t.Parallel()
-	const asked = `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01","ips":["10.0.0.5/24"],"bandwidth":{"ingressRate":1},"cni-args":{"k":1.0}},{"name":"blue","namespace":"b","interface":"y"}]`
+	const asked = `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01","ips":["10.0.0.5/24"],"bandwidth":{"ingressRate":1},"cni-args":{"k":1.0}},{"name":"blue","namespace":"b","interface":"y","ipam-claim-reference":"web"}]`
 	for name, keys := range map[string]string{
 		"as usual":         `"annotations":"api","capabilities":{"x":true},"runtimeConfig":{"x":{"y":1.0},"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":1,"containerPort":2}]}`,
 		"with legacy args": `"annotations":"api","legacyArgs":true`,

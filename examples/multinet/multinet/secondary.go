@@ -162,7 +162,9 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 		return a, err
 	}
 	// Check the attributes like those of a pod's selection.
-	asked, err := json.Marshal(netconf.Selection{Name: a.Network.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs})
+	asked, err := json.Marshal(netconf.Selection{
+		Name: a.Network.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs, IPAMClaimReference: s.with.IPAMClaimReference,
+	})
 	var selected netconf.Selection
 	if err == nil {
 		err = json.Unmarshal(asked, &selected)
