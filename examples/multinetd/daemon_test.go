@@ -376,6 +376,12 @@ func TestMistakesEndTheProgram(t *testing.T) {
 		if err := run(t.Context(), args, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), says) {
 			t.Errorf("%q: %v: %s", args, err, out.String())
 		}
+		lines := 0
+		for line := range strings.Lines(out.String()) {
+			if lines++; lines > 24 || len(line) > 81 {
+				t.Errorf("%q does not fit on a screen: %s", args, line)
+			}
+		}
 	}
 }
 

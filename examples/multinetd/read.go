@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/multinet/help"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 )
@@ -51,13 +52,13 @@ func (c *config) readFile(file, defaultFile string) error {
 	return nil
 }
 
-// parse parses a command line that has flags alone. For --help it writes to help and fails with
+// parse parses a command line that has flags alone. For --help it writes to out and fails with
 // [flag.ErrHelp].
-func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
+func parse(flags *flag.FlagSet, args []string, out io.Writer) error {
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(help)
+		flags.SetOutput(out)
 		flags.Usage()
 	case err == nil && flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -70,21 +71,22 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
-	text(file, "config", "configuration `file`; the default "+defaultFile+" may be missing")
+	text(file, "config", "configuration `file`, instead of the one below")
 	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+multinet.SocketName)
-	text(&c.ChrootDir, "root", "root `directory` of the node, which has the plugins and network namespaces")
-	text(&c.QueueDir, "queue-dir", "`directory` in which shims queue DELs; empty means no queue")
-	text(&c.MetricsAddress, "metrics-address", "`address` for metrics and probes over TCP, in addition to the socket")
-	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register; empty means none")
-	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty means none")
-	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node when the daemon is ready; empty means none")
-	text(&c.LogFormat, "log-format", "text or json")
-	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
-	text(&c.installShim, "install-shim", "copy the program "+shimType+" from the directory of this program to a `directory` of plugins, and end")
+	text(&c.ChrootDir, "root", "root `directory` of the node")
+	text(&c.QueueDir, "queue-dir", "`directory` of queued DELs")
+	text(&c.MetricsAddress, "metrics-address", "`address` of metrics and probes over TCP")
+	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register")
+	text(&c.resident.Dir, "relay-dir", "`directory` of resident plugins to launch")
+	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node once ready")
+	text(&c.LogFormat, "log-format", "`form` of the log: text or json")
+	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "`level`: debug, info, warn or error")
+	text(&c.installShim, "install-shim", "copy "+shimType+" to a `directory` of plugins")
 	flags.BoolVar(&c.version, "version", c.version, "print the version")
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  an admission webhook; see multinetd %[1]s --help\n", webhookCommand)
-		flags.PrintDefaults()
+		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  a webhook; see multinetd %[1]s --help\n", webhookCommand)
+		help.Flags(flags.Output(), flags)
+		fmt.Fprintf(flags.Output(), "%s has more keys, and may be missing.\nexample: multinetd --socket-dir /run/multus --log-level debug\n", defaultFile)
 	}
 	return flags
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/metacni/metacni/delegate/kube/webhook"
+	"github.com/metacni/metacni/examples/multinet/help"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
@@ -66,19 +68,24 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 }
 
 // readWebhookConfig reads the command line and the file of the daemons. Without --config it
-// reads defaultFile, which may be missing. For --help it writes to help and fails with
+// reads defaultFile, which may be missing. For --help it writes to out and fails with
 // [flag.ErrHelp].
-func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webhookConfig, error) {
+func readWebhookConfig(args []string, defaultFile string, out io.Writer) (*webhookConfig, error) {
 	c := &webhookConfig{config: *newConfig(), Address: ":8443"}
 	file := ""
 	flags := flag.NewFlagSet("multinetd "+webhookCommand, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&file, "config", file, "configuration `file` of the daemons; the default "+defaultFile+" may be missing")
+	flags.StringVar(&file, "config", file, "configuration `file` of the daemons")
 	flags.StringVar(&c.Address, "address", c.Address, "`address` to serve at")
-	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`address` for metrics, over HTTP without TLS; empty means none")
-	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the TLS certificate, in PEM; it is read again when it changes")
+	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`address` of metrics, over HTTP without TLS")
+	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the certificate in PEM, which may change")
 	flags.StringVar(&c.Key, "key", c.Key, "`file` of its key")
-	if err := parse(flags, args, help); err != nil {
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), "usage: multinetd %s --cert FILE --key FILE [FLAGS]\nan admission webhook for definitions and selections\n", webhookCommand)
+		help.Flags(flags.Output(), flags)
+		fmt.Fprintf(flags.Output(), "example: multinetd %s --cert tls.crt --key tls.key\n", webhookCommand)
+	}
+	if err := parse(flags, args, out); err != nil {
 		return nil, err
 	}
 	if c.Cert == "" || c.Key == "" {

@@ -115,6 +115,7 @@ func steady(text, dir string) string {
 		{`\bveth[0-9a-f]{8}\b`, "vethNAME"},
 		{`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME"},
 		{`\b\d+\.\d+s\b`, "SECONDS"},
+		{`(?m)  \d+s$`, "  AGE"},
 		{`(?m)[ \t]+$`, ""},
 		// ip says so of every namespace that other tests remove meanwhile.
 		{`(?m)^Error: Peer netns reference is invalid\.\n`, ""},

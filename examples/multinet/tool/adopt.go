@@ -20,17 +20,17 @@ import (
 
 // sources adds the flags that say where other programs keep their records.
 func sources(flags *flag.FlagSet, node *adopt.Node) {
-	flags.StringVar(&node.CacheDir, "cache-dir", multinet.DefaultCacheDir, "cache `directory` of the runtime's libcni; if empty, none is read")
-	flags.StringVar(&node.MultusDir, "multus-dir", multinet.DefaultMultusDir, "state `directory` of Multus (cniDir); if empty, none is read")
+	flags.StringVar(&node.CacheDir, "cache-dir", multinet.DefaultCacheDir, "cache `directory` of libcni")
+	flags.StringVar(&node.MultusDir, "multus-dir", multinet.DefaultMultusDir, "state `directory` of Multus")
 }
 
 func (t *tool) adopt(flags *flag.FlagSet) runner {
 	var node adopt.Node
 	sources(flags, &node)
 	confDir := flags.String("conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
-	dir := flags.String("dir", "", "state `directory` of multinet (default: that of the published network)")
-	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default: that of the published network)")
-	network := flags.String("network", "", "`name` of the network to take over from (default: the cluster network)")
+	dir := flags.String("dir", "", "state `directory` of multinet [the published one]")
+	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network [the published one]")
+	network := flags.String("network", "", "`name` of the network to take over from")
 	dryRun := flags.Bool("dry-run", false, "print what would be taken over, and change nothing")
 	t.formFlag(flags)
 	return func(ctx context.Context, _ []string) error {
@@ -87,16 +87,23 @@ type outcomeView struct {
 	Error    string   `json:"error,omitempty"`
 }
 
+func viewOutcome(o publish.Outcome) outcomeView {
+	v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: o.Networks(), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
+	if o.Err != nil {
+		v.Error = o.Err.Error()
+	}
+	return v
+}
+
 // adopted prints the outcomes, and fails if an attachment was skipped.
 func (t *tool) adopted(done []publish.Outcome) error {
 	out := newOutput("CONTAINER INTERFACE NETWORKS OUTCOME WHY")
 	skipped := 0
 	for _, o := range done {
-		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: o.Networks(), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
+		v := viewOutcome(o)
 		why := ""
 		if o.Verdict == publish.Skipped {
 			skipped++
-			v.Error = o.Err.Error()
 			why = strings.ReplaceAll(v.Error, "\n", "; ")
 		} else if o.Adoption.Gone {
 			why = "its container is gone"

@@ -36,15 +36,35 @@ type site struct {
 	*tool
 
 	confDir, output, binDir, typ, name string
+
+	changes []any // for -o json
+}
+
+// A changeView is what -o json prints of a file that install or uninstall has changed.
+// Programs rely on it.
+type changeView struct {
+	Path    string `json:"path"`
+	Outcome string `json:"outcome"` // "copied", "published" or "removed"
+	Network string `json:"network,omitempty"`
+	Primary string `json:"primary,omitempty"` // the file of the cluster network
+}
+
+// changed prints what has changed with -o json, and returns err.
+func (s *site) changed(err error) error {
+	if s.form != "json" {
+		return err
+	}
+	return errors.Join(err, s.print(&output{list: append([]any{}, s.changes...)}))
 }
 
 // site adds the flags that install and uninstall have in common, except --name.
 func (t *tool) site(flags *flag.FlagSet) *site {
 	s := &site{tool: t}
 	flags.StringVar(&s.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
-	flags.StringVar(&s.output, "output", publish.Output, "`name` of the published file, without extension")
-	flags.StringVar(&s.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
-	flags.StringVar(&s.typ, "type", "multinet", "type of the plugin: the `name` of the program")
+	flags.StringVar(&s.output, "output", publish.Output, "`name` of the published file")
+	flags.StringVar(&s.binDir, "bin-dir", "/opt/cni/bin", "`directory` of plugins; empty: copy none")
+	flags.StringVar(&s.typ, "type", "multinet", "`name` of the program")
+	t.formFlag(flags)
 	return s
 }
 
@@ -89,30 +109,33 @@ type installer struct {
 
 func (t *tool) install(flags *flag.FlagSet) runner {
 	i := &installer{site: t.site(flags), flags: flags}
-	flags.StringVar(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
+	flags.StringVar(&i.name, "name", publish.Network, "`name` of the network, for good")
 	flags.StringVar(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
-	flags.StringVar(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
-	flags.StringVar(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
-	flags.StringVar(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
-	flags.StringVar(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
-	flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
+	flags.StringVar(&i.config, "config", "", "JSON `file` with more keys of the published plugin")
+	flags.StringVar(&i.primary, "cluster-network", "", "`file` of the network to be in front of")
+	flags.StringVar(&i.hostConfDir, "host-conf-dir", "", "refer to that file, in the plugin's `directory`")
+	flags.StringVar(&i.readinessFile, "readiness-file", "", "publish only while this `file` exists")
+	flags.Func("mode", "`permissions` of the published file [0600]", func(s string) error {
 		n, err := strconv.ParseUint(s, 8, 9)
 		i.mode = fs.FileMode(n)
 		return err
 	})
-	flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
+	flags.BoolVar(&i.annotations, "pod-annotations", true, "get the annotations of pods")
 	flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
-	flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
-	flags.StringVar(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
+	flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "with --watch: `time` between sweeps, 0: none")
+	flags.StringVar(&i.root, "root", "", "root `directory` of the node")
 	sources(flags, &i.node)
-	return i.publish
+	return func(ctx context.Context, _ []string) error { return i.changed(i.publish(ctx)) }
 }
 
 // publish copies the program and publishes its network. With --watch it goes on until
 // ctx ends or a signal comes.
-func (i *installer) publish(ctx context.Context, _ []string) error {
+func (i *installer) publish(ctx context.Context) error {
 	i.log = slog.New(slog.NewTextHandler(i.ask, nil))
 	tell := func(s autoconf.State) { publish.LogState(ctx, i.log, s) }
+	if i.watch && i.form == "json" {
+		return errors.New("--watch never ends, and goes not with -o json")
+	}
 	if err := i.resolve(&i.readinessFile); err != nil {
 		return err
 	}
@@ -125,9 +148,11 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 	}
 	if i.binDir != "" {
 		// Before publishing, because the network needs the program.
-		if err := i.copyProgram(filepath.Join(i.binDir, m.Template.Type())); err != nil {
+		target := filepath.Join(i.binDir, m.Template.Type())
+		if err := i.copyProgram(target); err != nil {
 			return err
 		}
+		i.changes = append(i.changes, changeView{Path: target, Outcome: "copied"})
 	}
 	if err := i.runnable(m); err != nil {
 		if !i.watch {
@@ -139,6 +164,7 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: func(o publish.Outcome) {
 		orphans = orphans || o.Adoption.Gone
 		o.Log(ctx, i.log)
+		i.changes = append(i.changes, viewOutcome(o))
 	}}
 	sweeper, err := i.sweeper(ctx)
 	if err != nil {
@@ -152,6 +178,7 @@ func (i *installer) publish(ctx context.Context, _ []string) error {
 		return err
 	}
 	tell(m.State())
+	i.changes = append(i.changes, changeView{m.State().Published, "published", m.State().Network, m.State().Primary})
 	adopter.Pass(ctx) // containers that were being added
 	if orphans {
 		_, err = sweeper.Sweep(ctx)

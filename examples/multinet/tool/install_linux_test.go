@@ -259,6 +259,29 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
+// With -o json install and uninstall print what they have changed.
+func TestChangesAsJSON(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	changed := func(words ...string) string {
+		t.Helper()
+		n.printed.Reset()
+		nodetest.OK(t, n.do(append(words, "-o", "json")...))
+		var list []json.RawMessage
+		nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &list))
+		var all []string
+		for _, change := range list {
+			all = append(all, strings.ReplaceAll(canonical(change), n.Dir, "$DIR"))
+		}
+		return strings.Join(all, " ")
+	}
+	const published, program = "$DIR/net.d/00-multinet.conflist", "$DIR/bin/multinet"
+	nodetest.Equal(t, "install", changed("install"), `{"outcome":"copied","path":"`+program+`"} {"network":"multinet","outcome":"published","path":"`+published+`","primary":"10-x.conflist"}`)
+	nodetest.Equal(t, "uninstall", changed("uninstall", "--binary"), `{"outcome":"removed","path":"`+published+`"} {"outcome":"removed","path":"`+program+`"}`)
+	nodetest.Equal(t, "uninstall again", changed("uninstall", "--binary"), "")
+	nodetest.Says(t, n.do("install", "--watch", "-o", "json"), "--watch")
+}
+
 // A watcher is the process of install --watch.
 type watcher struct {
 	*node

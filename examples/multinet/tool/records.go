@@ -92,10 +92,12 @@ func (t *tool) of(ctx context.Context, container string) ([]lifecycle.Record, er
 	return all, err
 }
 
+// shown is how many characters of a container's ID errors and tables show.
+const shown = 12
+
 // container returns the ID of the container with records that is word or begins with
-// word, which errors shorten to 12 characters. It returns word if there is none.
+// word, if that has as many characters as are shown. It returns word if there is none.
 func (t *tool) container(ctx context.Context, word string) (string, error) {
-	const shown = 12
 	found, _ := t.find(ctx) // the command reports errors
 	whole := word
 	for _, f := range found {

@@ -30,8 +30,8 @@ import (
 // k8s.v1.cni.cncf.io/network-status, as it would be written now. With --diff it compares that
 // with what the API has.
 func (t *tool) status(flags *flag.FlagSet) runner {
-	compare := flags.Bool("diff", false, "compare with the annotation in the API, which the daemon is asked for")
-	socketDir := flags.String("socket-dir", multinet.DefaultSocketDir, "with --diff: `directory` of the daemon's socket")
+	compare := flags.Bool("diff", false, "compare with the annotation in the API")
+	socketDir := flags.String("socket-dir", multinet.DefaultSocketDir, "`directory` of the daemon's socket")
 	return t.onRecords(flags, func(ctx context.Context, words []string) error {
 		if *compare {
 			return t.diff(ctx, words[0], *socketDir)
@@ -94,7 +94,7 @@ func (t *tool) diff(ctx context.Context, container, socketDir string) error {
 	differs := false
 	for _, p := range compare(entries(recorded), entries(current)) {
 		out.add(p, p.Interface, cmp.Or(p.Difference, "equal"), "records", canonical(p.Recorded))
-		out.row([]string{"", "", "pod", canonical(p.Pod)}) // below each other, for people who compare
+		out.row("", "", "pod", canonical(p.Pod)) // below each other, for people who compare
 		differs = differs || p.Difference != ""
 	}
 	err = t.print(out)

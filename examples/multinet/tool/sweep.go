@@ -27,7 +27,7 @@ func (t *tool) gc(flags *flag.FlagSet) runner {
 	dryRun := flags.Bool("dry-run", false, "list what would be tried, and change nothing")
 	keys := make(map[string]*string) // of the configuration: a DEL that fails is tried with what they say now
 	for key, name := range map[string]string{"binDir": "bin-dir", "confDir": "conf-dir", "nadDir": "nad-dir"} {
-		keys[key] = flags.String(name, "", "`directory`: the key "+key+" of the configuration as it is now")
+		keys[key] = flags.String(name, "", "`directory`: "+key+" of the configuration as it is now")
 	}
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
 		if *dryRun {

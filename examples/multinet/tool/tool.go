@@ -15,29 +15,31 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/help"
 )
 
 // A command is the first word of a command line, and what it does.
 type command struct {
-	name, args, about string
-	words             []int // how many arguments it may have
-	flags             func(*tool, *flag.FlagSet) runner
+	name, args, about, example string
+	words                      []int // how many arguments it may have
+	flags                      func(*tool, *flag.FlagSet) runner
 }
 
 func commands() []command {
 	return []command{
-		{"list", "", "list all attachments and their states", []int{0}, (*tool).list},
-		{"show", "CONTAINER", "show the records of a container", []int{1}, (*tool).show},
-		{"status", "[--diff] CONTAINER", "print its network-status, or compare it with what the API has", []int{1}, (*tool).status},
-		{"gc", "[--dry-run]", "detach stale attachments: their container is gone, or they could not be detached", []int{0}, (*tool).gc},
-		{"damaged", "", "list the records that cannot be read", []int{0}, (*tool).damaged},
-		{"forget", "CONTAINER [NETWORK IFNAME]", "remove records without running plugins; NETWORK IFNAME is the RECORD of list", []int{1, 3}, (*tool).forget},
-		{"adopt", "[--dry-run]", "take over what other programs have attached", []int{0}, (*tool).adopt},
-		{"install", "[--watch]", "copy the program and publish its network", []int{0}, (*tool).install},
-		{"uninstall", "[--detach|--leave] [--binary]", "remove what is published", []int{0}, (*tool).uninstall},
+		{"list", "", "list attachments and their states", "-o json", []int{0}, (*tool).list},
+		{"show", "CONTAINER", "show the records of a container", "3f9c0e5b7a12", []int{1}, (*tool).show},
+		{"status", "[--diff] CONTAINER", "print or compare its network-status", "--diff 3f9c0e5b7a12", []int{1}, (*tool).status},
+		{"gc", "[--dry-run]", "detach what gone containers have left", "--dry-run", []int{0}, (*tool).gc},
+		{"damaged", "", "list records that cannot be read", "--dir /var/lib/cni/multinet", []int{0}, (*tool).damaged},
+		{"forget", "CONTAINER [NETWORK IFNAME]", "remove records, and run no plugin", "3f9c0e5b7a12 multinet eth0", []int{1, 3}, (*tool).forget},
+		{"adopt", "[--dry-run]", "take over what others have attached", "--dry-run", []int{0}, (*tool).adopt},
+		{"install", "[--watch]", "copy the program, publish its network", "--cluster-network 10-calico.conflist", []int{0}, (*tool).install},
+		{"uninstall", "[--detach|--leave] [--binary]", "remove the published network", "--detach", []int{0}, (*tool).uninstall},
 	}
 }
 
@@ -46,16 +48,35 @@ func usage() string {
 	var text strings.Builder
 	text.WriteString("usage: multinet COMMAND [FLAGS]\n")
 	for _, c := range commands() {
-		fmt.Fprintf(&text, "  %-39s %s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
+		fmt.Fprintf(&text, "  %-10s %-29s %s\n", c.name, c.args, c.about)
 	}
+	fmt.Fprintf(&text, "  %-10s %-29s %s\n", completionCommand, strings.Join(shells(), "|"), "print the completion of a shell")
 	return text.String() + `  --help, --version
-COMMAND --help prints the flags of a command. Commands exit with status 1 if they fail, and 0
-otherwise; status --diff with 0 if nothing differs, 1 if something does, and 2 if it fails.
-list, show, status, damaged and gc --dry-run take no lock and change nothing.`
+multinet COMMAND --help prints the flags of a command, and an example.
+A command that fails has the exit status 1. status --diff has 1 if something
+differs, and 2 if it fails. list, show, status, damaged and gc --dry-run take no
+lock and change nothing.`
+}
+
+// usage returns the usage of c alone.
+func (c command) usage() string {
+	return fmt.Sprintf("usage: multinet %s\n%s", strings.TrimSpace(c.name+" "+c.args), c.about)
+}
+
+// help prints the usage of c, its flags, and an example.
+func (c command) help(w io.Writer, flags *flag.FlagSet) {
+	fmt.Fprintln(w, c.usage())
+	help.Flags(w, flags)
+	fmt.Fprintf(w, "example: multinet %s %s\n", c.name, c.example)
 }
 
 // misused returns err with the usage of all commands.
 func misused(err error) error { return fmt.Errorf("%w\n%s", err, usage()) }
+
+// misused returns err with the usage of c.
+func (c command) misused(format string, args ...any) error {
+	return fmt.Errorf(format+"\n%s\nmultinet %s --help prints its flags", append(args, c.usage(), c.name)...)
+}
 
 // Run runs the command in args on the standard streams of process, and returns the exit
 // status. It returns when the command is done; install --watch returns when ctx ends.
@@ -97,31 +118,44 @@ func (t *tool) run(ctx context.Context, args []string) error {
 	case "version":
 		_, err := fmt.Fprintln(t.out, "multinet", plugin.Version())
 		return err
+	case completionCommand:
+		return t.complete(ctx, args[1:])
 	}
-	all := commands()
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
-	if i < 0 {
+	c := commandNamed(args[0])
+	if c == nil {
 		return misused(fmt.Errorf("there is no command %q", args[0]))
 	}
-	c := all[i]
-	flags := flag.NewFlagSet("multinet "+c.name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	do := c.flags(t, flags)
+	flags, do := c.new(t)
 	words, err := parse(flags, args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintf(t.out, "usage: multinet %s\n%s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
-		flags.SetOutput(t.out)
-		flags.PrintDefaults()
+		c.help(t.out, flags)
 		return nil
 	case err != nil:
-		return misused(err)
+		return c.misused("%w", err)
 	case !slices.Contains(c.words, len(words)):
-		return misused(fmt.Errorf("%s does not take the arguments %q", c.name, words))
-	case !slices.Contains([]string{"", "table", "json"}, t.form):
-		return misused(fmt.Errorf("-o %s: want table or json", t.form))
+		return c.misused("%s does not take the arguments %q", c.name, words)
+	case !slices.Contains([]string{"", "table", "wide", "json"}, t.form):
+		return c.misused("-o %s: want table, wide or json", t.form)
 	}
 	return do(ctx, words)
+}
+
+// commandNamed returns the command with a name, or nil.
+func commandNamed(name string) *command {
+	for _, c := range commands() {
+		if c.name == name {
+			return &c
+		}
+	}
+	return nil
+}
+
+// new returns the flags of c, and what runs it in t once they are parsed.
+func (c command) new(t *tool) (*flag.FlagSet, runner) {
+	flags := flag.NewFlagSet("multinet "+c.name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags, c.flags(t, flags)
 }
 
 // parse parses flags before, between and after words, and returns the words.
@@ -150,14 +184,14 @@ type tool struct {
 	process  plugin.Process         // runs plugins
 
 	life *lifecycle.Manager // of the records
-	form string             // "table" or "json", or empty
+	form string             // "table", "wide" or "json", or empty
 }
 
 // say writes a line to stderr.
 func (t *tool) say(format string, args ...any) { fmt.Fprintf(t.ask, "multinet: "+format+"\n", args...) }
 
 func (t *tool) formFlag(flags *flag.FlagSet) {
-	flags.StringVar(&t.form, "o", "", "`form`, table or json")
+	flags.StringVar(&t.form, "o", "", "`form` of the output: table, wide or json")
 }
 
 // existing fails if dir, the value of a flag, does not exist, unless it is empty or the usual
@@ -172,30 +206,62 @@ func existing(name, dir, usual string) error {
 	return nil
 }
 
-// An output is what a command prints: a list for programs, and the same as text for people.
+// An output is what a command prints: a list for programs, and the same as a table for people.
 type output struct {
 	list []any
-	text strings.Builder // a table, whose cells are separated by tabs
+	rows [][]string
 }
 
 // newOutput returns an output without elements, whose table has this heading.
 func newOutput(heading string) *output {
-	o := &output{list: []any{}}
-	o.row(strings.Fields(heading))
-	return o
+	return &output{list: []any{}, rows: [][]string{strings.Fields(heading)}}
+}
+
+// row adds a row to the table alone.
+func (o *output) row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = cmp.Or(cell, "-")
+	}
+	o.rows = append(o.rows, cells)
 }
 
 // add adds an element, which is a row of the table.
 func (o *output) add(element any, cells ...string) {
 	o.list = append(o.list, element)
-	o.row(cells)
+	o.row(cells...)
 }
 
-func (o *output) row(cells []string) {
-	for i, cell := range cells {
-		cells[i] = cmp.Or(cell, "-")
+// screen is how many columns a table for people has, and narrow how many of them a column keeps
+// that is made narrower.
+const screen, narrow = 80, 12
+
+// fit makes columns narrower, the widest first, until the table fits on a screen.
+func (o *output) fit(columns ...int) {
+	widths := make([]int, len(o.rows[0]))
+	total := 2 * (len(widths) - 1)
+	for _, row := range o.rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
 	}
-	fmt.Fprintln(&o.text, strings.Join(cells, "\t"))
+	for _, width := range widths {
+		total += width
+	}
+	for ; total > screen; total-- {
+		widest := slices.MaxFunc(columns, func(a, b int) int { return widths[a] - widths[b] })
+		if widths[widest] <= narrow {
+			break
+		}
+		widths[widest]--
+	}
+	for _, row := range o.rows {
+		for _, i := range columns {
+			if cell := []rune(row[i]); len(cell) > widths[i] {
+				head := widths[i] / 2
+				row[i] = string(cell[:head]) + "…" + string(cell[len(cell)-(widths[i]-head-1):])
+			}
+		}
+	}
 }
 
 // print prints o in the form of the flag -o.
@@ -207,6 +273,8 @@ func (t *tool) print(o *output) error {
 		return e.Encode(o.list)
 	}
 	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	_, err := io.WriteString(table, o.text.String())
-	return errors.Join(err, table.Flush())
+	for _, row := range o.rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
 }

@@ -152,20 +152,25 @@ func (h *host) lock(t *testing.T, container string) *scratch.Lock {
 func TestTables(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	out := h.wantTool(t, []string{"list"})
-	var got []string
-	for line := range strings.Lines(out) {
-		fields := strings.Fields(line)
-		got = append(got, strings.Join(slices.Concat(fields[:7], fields[8:]), " "))
+	times := regexp.MustCompile(` (20\d\d-\S+|\d+s)( |$)`)
+	list := func(words ...string) (got []string) {
+		for line := range strings.Lines(h.wantTool(t, words)) {
+			got = append(got, times.ReplaceAllString(strings.Join(strings.Fields(line), " "), " T$2"))
+		}
+		return got
 	}
-	nodetest.Equal(t, "list", got, []string{
-		"CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD", "c1 - eth0 multi - cluster added multi eth0", "c1 - net1 storage - default added multi eth0",
-		"gone - eth0 multi - cluster added multi eth0", "half - eth0 multi - cluster leftover multi eth0",
+	nodetest.Equal(t, "list", list("list"), []string{
+		"CONTAINER POD IFNAME NETWORK USE STATE AGE", "c1 - eth0 multi cluster added T", "c1 - net1 storage default added T",
+		"gone - eth0 multi cluster added T", "half - eth0 multi cluster leftover T",
+	})
+	nodetest.Equal(t, "the wide list", list("list", "-o", "wide"), []string{
+		"CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD", "c1 - eth0 multi - cluster added T multi eth0", "c1 - net1 storage - default added T multi eth0",
+		"gone - eth0 multi - cluster added T multi eth0", "half - eth0 multi - cluster leftover T multi eth0",
 	})
 	if out := h.wantTool(t, []string{"gc", "--dry-run"}, "gone", "half"); strings.Contains(out, "c1") {
 		t.Errorf("gc would detach c1:\n%s", out)
 	}
-	nodetest.Equal(t, "show", strings.Fields(h.wantTool(t, []string{"show", "half", "-o", "table"}))[9:15], []string{"half", "-", "eth0", "multi", "-", "cluster"})
+	nodetest.Equal(t, "show", strings.Fields(h.wantTool(t, []string{"show", "half", "-o", "wide"}))[9:15], []string{"half", "-", "eth0", "multi", "-", "cluster"})
 	h.wantTool(t, []string{"status", "c1", "-o", "table"}, "NETWORK INTERFACE ADDRESSES MAC DEFAULT multi eth0 10.9.0.2 - true storage net1 10.9.1.2 - false")
 	h.wantTool(t, []string{"status", "half"}, "[]")
 	var nets []status.Network
@@ -282,12 +287,16 @@ func TestUsage(t *testing.T) {
 		if nodetest.Says(t, err, "usage: multinet"); out != "" {
 			t.Errorf("%q: %q", words, out)
 		}
+		command, _, _ := strings.Cut(words, " ")
+		if known := commandNamed(command) != nil; known != strings.Contains(err.Error(), "multinet "+command+" --help") || known == strings.Contains(err.Error(), "COMMAND") {
+			t.Errorf("%q is not answered with the usage of its command: %v", words, err)
+		}
 	}
 	for _, words := range []string{"help", "--help", "-h"} {
 		h.wantTool(t, []string{words}, "usage: multinet COMMAND", "adopt [--dry-run]", "--version")
 	}
 	h.wantTool(t, []string{"forget", "c1", "-h"}, "usage: multinet forget")
-	for command, want := range map[string]string{"gc": "usage: multinet gc [--dry-run] detach", "status": "-socket-dir", "install": "-readiness-file", "adopt": "-cache-dir", "uninstall": "-detach"} {
+	for command, want := range map[string]string{"gc": "usage: multinet gc [--dry-run] detach", "status": "--socket-dir DIR", "install": "--readiness-file FILE", "adopt": "--cache-dir", "uninstall": "--detach "} {
 		if out := h.wantTool(t, []string{command, "--help"}, want); strings.Contains(out, "forget") || (command == "gc") != strings.Contains(out, "-nad-dir") {
 			t.Errorf("%s: %s", command, out)
 		}
@@ -327,20 +336,25 @@ func key(container string) scratch.Key {
 // configuration, and storage, which has the origin.
 func (h *host) attach(t *testing.T, args string, origin json.RawMessage) {
 	t.Helper()
+	h.attachTo(t, "c1", args, origin)
+}
+
+func (h *host) attachTo(t *testing.T, container, args string, origin json.RawMessage) {
+	t.Helper()
 	var plan []delegate.Attachment
 	for i, plugin := range []string{"bridge", "macvlan"} {
 		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q,"password":%q}`, []string{"multi", "storage"}[i], plugin, secret))
 		nodetest.OK(t, err)
 		info := h.Path("devinfo/" + plugin)
 		plan = append(plan, delegate.Attachment{
-			Network: n, ContainerID: "c1", IfName: []string{"eth0", "net1"}[i], Args: args,
+			Network: n, ContainerID: container, IfName: []string{"eth0", "net1"}[i], Args: args,
 			CapabilityArgs: map[string]json.RawMessage{"CNIDeviceInfoFile": json.RawMessage(strconv.Quote(info))}, Files: []string{info},
 		})
 	}
 	if origin != nil {
 		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.Cluster}.JSON(), origin
 	}
-	_, err := h.life().Add(t.Context(), key("c1"), lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
+	_, err := h.life().Add(t.Context(), key(container), lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
 	nodetest.OK(t, err)
 }
 
@@ -370,7 +384,8 @@ func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
 	} {
 		h := newHost(t)
 		h.attach(t, podArgs, tt.origin.JSON())
-		h.wantTool(t, []string{"list"}, "CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 "+tt.list)
+		h.wantTool(t, []string{"list", "-o", "wide"}, "CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 "+tt.list)
+		h.wantTool(t, []string{"list"}, "c1 team-a/web-0 net1 "+tt.network+" "+string(tt.origin.Use)+" added")
 		h.Write("devinfo/macvlan", `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.1"}}`)
 		h.wantTool(t, []string{"status", "c1"}, `"name": "multi"`, `"name": "`+tt.network+`"`, `"device-info": { "type": "pci"`)
 		for _, words := range [][]string{{"list"}, {"show", "c1"}} {
@@ -397,7 +412,7 @@ func TestRecordsWithoutAnOrigin(t *testing.T) {
 				t.Errorf("%v of %q:\n%s", words, origin, out)
 			}
 		}
-		h.wantTool(t, []string{"list"}, "c1 - net1 storage - - added")
+		h.wantTool(t, []string{"list"}, "c1 - net1 storage - added")
 		h.wantTool(t, []string{"status", "c1", "-o", "table"}, "storage net1 - - false")
 		nodetest.OK(t, h.life().Del(t.Context(), key("c1"), lifecycle.Removal{}))
 		nodetest.Equal(t, "left", h.Exec.Live(), nil)
@@ -419,7 +434,7 @@ func TestIncompleteRecord(t *testing.T) {
 		t.Errorf("it did not die: %v", err)
 	}()
 	<-died
-	h.wantTool(t, []string{"list"}, "c1 - eth0 multi - cluster added", "c1 - hot0 green - - incomplete")
+	h.wantTool(t, []string{"list"}, "c1 - eth0 multi cluster added", "c1 - hot0 green - incomplete")
 	if out := h.wantTool(t, []string{"status", "c1"}, `"eth0"`); strings.Contains(out, "green") {
 		t.Errorf("status:\n%s", out)
 	}

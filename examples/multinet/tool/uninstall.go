@@ -34,16 +34,16 @@ type uninstaller struct {
 func (t *tool) uninstall(flags *flag.FlagSet) runner {
 	u := &uninstaller{site: t.site(flags)}
 	flags.BoolVar(&u.binary, "binary", false, "also remove the program")
-	flags.StringVar(&u.dir, "dir", "", "state `directory` of the plugin (default: that of the published network)")
-	flags.StringVar(&u.name, "name", "", "`name` of the network (default: that of the published network)")
-	flags.BoolVar(&u.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
-	flags.BoolVar(&u.leave, "leave", false, "leave containers attached, for a later installation")
-	flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+multinet.DefaultCacheDir+")", func(dir string) error {
+	flags.StringVar(&u.dir, "dir", "", "state `directory` of the plugin [the published one]")
+	flags.StringVar(&u.name, "name", "", "`name` of the network [the published one]")
+	flags.BoolVar(&u.detach, "detach", false, "detach all networks but the first of each container")
+	flags.BoolVar(&u.leave, "leave", false, "leave containers attached, for a later install")
+	flags.Func("cache-dir", "cache `directory` of libcni; may be repeated ["+multinet.DefaultCacheDir+"]", func(dir string) error {
 		u.cacheDirs = append(u.cacheDirs, dir)
 		return nil
 	})
-	flags.StringVar(&u.multusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
-	return u.remove
+	flags.StringVar(&u.multusDir, "multus-dir", "", "state `directory` of Multus, to give containers back to it")
+	return func(ctx context.Context, _ []string) error { return u.changed(u.remove(ctx)) }
 }
 
 // check fails if the flags contradict each other, or if a directory does not exist to which
@@ -72,7 +72,7 @@ func (u *uninstaller) check() error {
 
 // remove removes the published network and, as the flags say, attachments and the
 // program.
-func (u *uninstaller) remove(ctx context.Context, _ []string) error {
+func (u *uninstaller) remove(ctx context.Context) error {
 	if err := u.check(); err != nil {
 		return err
 	}
@@ -94,13 +94,18 @@ func (u *uninstaller) remove(ctx context.Context, _ []string) error {
 			return fmt.Errorf("nothing has been changed: %w", err)
 		}
 	}
+	there := outputs(m)
 	if err := publish.Uninstall(m); err != nil {
 		return err
 	}
-	for _, ext := range []string{".conf", ".conflist"} {
-		if _, err := os.Lstat(m.Output + ext); err == nil {
-			u.say("%q is not of type %q and stays", m.Output+ext, u.typ)
+	left := outputs(m)
+	for _, path := range there {
+		if !slices.Contains(left, path) {
+			u.changes = append(u.changes, changeView{Path: path, Outcome: "removed"})
 		}
+	}
+	for _, path := range left {
+		u.say("%q is not of type %q and stays", path, u.typ)
 	}
 	if u.detach {
 		if err := u.release(ctx, life, name); err != nil {
@@ -110,7 +115,23 @@ func (u *uninstaller) remove(ctx context.Context, _ []string) error {
 	if !u.binary || u.binDir == "" {
 		return nil
 	}
-	return publish.RemoveProgram(filepath.Join(u.binDir, u.typ))
+	program := filepath.Join(u.binDir, u.typ)
+	_, missing := os.Lstat(program)
+	err = publish.RemoveProgram(program)
+	if err == nil && missing == nil {
+		u.changes = append(u.changes, changeView{Path: program, Outcome: "removed"})
+	}
+	return err
+}
+
+// outputs returns the files that have the name of the published one.
+func outputs(m *autoconf.Manager) (paths []string) {
+	for _, ext := range []string{".conf", ".conflist"} {
+		if _, err := os.Lstat(m.Output + ext); err == nil {
+			paths = append(paths, m.Output+ext)
+		}
+	}
+	return paths
 }
 
 // manager returns the Manager of the records, and the name of the network that has them.
@@ -173,9 +194,12 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	for len(attached) > 0 {
 		for _, r := range attached {
 			tried[r.Key] = true
+			v := sweptView{keyView: viewKey(r.Key), Removed: true}
 			if err := life.Release(ctx, r.Key, keep); err != nil {
 				left, errs = append(left, r), append(errs, err)
+				v.Removed, v.Error = false, err.Error()
 			}
+			u.changes = append(u.changes, v)
 		}
 		attached, err = attachedTo(ctx, life, name)
 		attached = slices.DeleteFunc(attached, func(r lifecycle.Record) bool { return tried[r.Key] })

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"slices"
 	"time"
 
@@ -110,18 +111,43 @@ func (t *tool) show(flags *flag.FlagSet) runner {
 }
 
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
+// The table has what fits on a screen, the wide one all.
 func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
-	out := newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD")
+	out := newOutput("CONTAINER POD IFNAME NETWORK USE STATE AGE")
+	if t.form == "wide" {
+		out = newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD")
+	}
 	for _, r := range all {
 		v := view(r, results)
 		out.list = append(out.list, v)
+		pod := multinet.PodOf(r).String()
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
-			out.row([]string{
-				v.Container, multinet.PodOf(r).String(), a.Interface, a.Network, o.Definition.String(), string(o.Use),
-				a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface,
-			})
+			definition, use := o.Definition.String(), string(o.Use)
+			row := []string{v.Container[:min(len(v.Container), shown)], pod, a.Interface, cmp.Or(definition, a.Network), use, a.State, age(v.Created)}
+			if t.form == "wide" {
+				row = []string{v.Container, pod, a.Interface, a.Network, definition, use, a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface}
+			}
+			out.row(row...)
 		}
 	}
+	if t.form != "wide" {
+		const pod, network = 1, 3
+		out.fit(pod, network)
+	}
 	return t.print(out)
+}
+
+// age returns how long ago something was, in its largest unit.
+func age(then time.Time) string {
+	switch d := time.Since(then); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
 }

@@ -299,7 +299,7 @@ func TestOperatorComparesRecordsWithTheAPI(t *testing.T) {
 	s := n.pod("one", "blue")
 	n.ok("ADD", s)
 	pod, network := n.namespace+"/one", n.namespace+"/blue"
-	n.tool(0, []string{pod, network, "selected", "added"}, "list")
+	n.tool(0, []string{pod, network, "selected", "added"}, "list", "-o", "wide")
 	n.tool(0, []string{`"uid": "` + string(s.pod.UID), `"` + network + `"`, `"net1"`}, "show", s.id)
 	n.tool(0, []string{`"name": "` + network + `"`}, "status", s.id)
 	diff := []string{"status", "--diff", "--socket-dir", n.file("d"), s.id}

@@ -300,7 +300,7 @@ func (m *machine) veths() (names []string) {
 // records lists the attachments that multinet has recorded.
 func (m *machine) records() (names []string) {
 	m.t.Helper()
-	for line := range strings.Lines(m.tool("list", "--dir", m.file("state"))) {
+	for line := range strings.Lines(m.tool("list", "-o", "wide", "--dir", m.file("state"))) {
 		if fields := strings.Fields(line); fields[0] != "CONTAINER" {
 			names = append(names, strings.Join(fields, " "))
 		}
