@@ -154,6 +154,12 @@ func TestConfig(t *testing.T) {
 			},
 		},
 		{
+			name: "flags for the published network win", file: `{"multusConfigFile":"auto","cniConfigDir":"/a"}`, args: []string{"--cni-config-dir", "/b/"},
+			want: func(c *config) {
+				c.publish.File, c.publish.Dir, c.publish.From, c.publish.Output = "auto", "/b", "/b", "00-multinet"
+			},
+		},
+		{
 			name: "flags for resident plugins win", file: `{"relaySocket":"/a","relayDir":"/a"}`, args: []string{"--relay-socket", "/b", "--relay-dir", ""},
 			want: func(c *config) { c.resident.Socket = "/b" },
 		},

@@ -76,6 +76,7 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	text(&c.ChrootDir, "root", "root `directory` of the node")
 	text(&c.QueueDir, "queue-dir", "`directory` of queued DELs")
 	text(&c.MetricsAddress, "metrics-address", "`address` of metrics and probes over TCP")
+	text(&c.publish.Dir, "cni-config-dir", "`directory` of the runtime's networks")
 	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register")
 	text(&c.resident.Dir, "relay-dir", "`directory` of resident plugins to launch")
 	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node once ready")

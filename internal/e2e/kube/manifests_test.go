@@ -101,6 +101,21 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			},
 			[]string{"failurePolicy: Fail\n  matchPolicy", "namespace: kube-system", "image: multinetd"},
 		},
+		"k3s": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/taint, DEPLOY/dra, DEPLOY/k3s]",
+			[]string{"- --cni-config-dir=/var/lib/rancher/k3s/agent/etc/cni/net.d\n", "    path: /var/lib/rancher/k3s/data/cni\n", "mountPath: /opt/cni/bin\n", "- --startup-taint=", "name: kubelet-plugins\n"},
+			[]string{"path: /opt/cni/bin\n"},
+		},
+		"MicroK8s": {
+			"resources: [DEPLOY/daemon]\ncomponents: [DEPLOY/microk8s]",
+			[]string{"- --cni-config-dir=/var/snap/microk8s/current/args/cni-network\n", "    path: /var/snap/microk8s/current/opt/cni/bin\n"},
+			[]string{"path: /opt/cni/bin\n"},
+		},
+		"OpenShift": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/openshift]\nnamespace: NAMESPACE",
+			[]string{"- --cni-config-dir=/etc/kubernetes/cni/net.d\n", "    path: /var/lib/cni/bin\n", "  name: system:openshift:scc:privileged\nsubjects:\n- kind: ServiceAccount\n  name: multinetd\n  namespace: NAMESPACE\n"},
+			[]string{"path: /opt/cni/bin\n", "namespace: kube-system"},
+		},
 		"priority": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/priority]\nnamespace: NAMESPACE",
 			[]string{"kind: PriorityLevelConfiguration\n", "      serviceAccount:\n        name: multinetd\n        namespace: NAMESPACE\n"},
