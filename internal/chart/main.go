@@ -9,10 +9,8 @@ package main
 
 import (
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,53 +33,36 @@ func main() {
 var chart embed.FS
 
 // generate writes the chart of the manifests in a directory to another directory.
-func generate(manifests, image, dir string) error {
-	m, err := load(manifests)
+func generate(dir, image, out string) error {
+	m, err := load(dir)
 	if err != nil {
 		return err
 	}
-	templates, platforms, err := m.templates()
+	files, err := m.templates()
 	if err != nil {
 		return err
 	}
-	for name, text := range templates {
-		if err := write(filepath.Join(dir, "templates", name+".yaml"), text); err != nil {
+	crd, crdErr := os.ReadFile(filepath.Join(dir, "crd.yaml"))
+	config, configErr := os.ReadFile(filepath.Join(dir, "daemon/daemon-config.json"))
+	if err := errors.Join(crdErr, configErr); err != nil {
+		return err
+	}
+	files["crds/crd.yaml"] = string(crd)
+	_, version, _ := strings.Cut(image, ":v")
+	fill := strings.NewReplacer("IMAGE", image, "VERSION", version, "COMPONENTS", `"`+strings.Join(m.components, `", "`)+`"`,
+		"CONFIG", strings.ReplaceAll(strings.TrimSpace(string(config)), "\n", "\n  "))
+	for _, name := range []string{"Chart.yaml", "values.yaml", "values.schema.json"} {
+		text, err := chart.ReadFile("chart/" + name)
+		if err != nil {
+			return err
+		}
+		files[name] = fill.Replace(string(text))
+	}
+	for name, text := range files {
+		path := filepath.Join(out, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			return err
 		}
 	}
-	crd, err := m.files.ReadFile("/base/crd.yaml")
-	if err != nil {
-		return err
-	}
-	config, err := m.files.ReadFile("/base/daemon/daemon-config.json")
-	if err != nil {
-		return err
-	}
-	_, version, _ := strings.Cut(image, ":v")
-	fill := strings.NewReplacer(
-		"IMAGE", image, "VERSION", version, "COMPONENTS", list(m.components), "PLATFORMS", list(platforms),
-		"CONFIG", strings.ReplaceAll(strings.TrimSpace(string(config)), "\n", "\n  "),
-	)
-	return errors.Join(
-		write(filepath.Join(dir, "crds/crd.yaml"), string(crd)),
-		fs.WalkDir(chart, "chart", func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			text, err := chart.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return write(filepath.Join(dir, d.Name()), fill.Replace(string(text)))
-		}))
-}
-
-// list returns a list of YAML and JSON.
-func list(names []string) string {
-	text, _ := json.Marshal(names) // strings
-	return string(text)
-}
-
-func write(path, text string) error {
-	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pmezard/go-difflib/difflib"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
@@ -72,7 +73,7 @@ func (m *manifests) build(components ...string) (map[string]string, error) {
 			hash, name = name, "multinetd"
 			text = config.ReplaceAll(text, []byte("daemon-config.json: {{ toPrettyJson .Values.config | quote }}\n$1"))
 		}
-		objects[strings.ToLower(r.GetKind())+"-"+name] = string(image.ReplaceAll(text, []byte("image: {{ .Values.image }}")))
+		objects[strings.ToLower(r.GetKind())+"-"+name] = string(image.ReplaceAll(text, []byte("image: {{ .Values.image | quote }}")))
 	}
 	for name, text := range objects {
 		objects[name] = strings.ReplaceAll(text, hash, "multinetd-{{ toJson .Values.config | sha256sum | trunc 10 }}")
@@ -80,56 +81,47 @@ func (m *manifests) build(components ...string) (map[string]string, error) {
 	return objects, nil
 }
 
-// templates returns the text of the templates. Platforms are the components that replace the same
-// line, so that only one of them can be used.
-func (m *manifests) templates() (templates map[string]string, platforms []string, err error) {
+// templates returns the text of the templates by the names of their files.
+func (m *manifests) templates() (map[string]string, error) {
 	base, err := m.build()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	templates = maps.Clone(base)
+	names, templates := maps.Clone(base), make(map[string]string)
 	with := make(map[string]map[string]string)
 	for _, c := range m.components {
 		if with[c], err = m.build(c); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		maps.Copy(templates, with[c])
+		maps.Copy(names, with[c])
 	}
-	for name := range templates {
+	for name := range names {
 		lines := strings.SplitAfter(base[name], "\n")
-		inserted := make([]string, len(lines))
-		removed := make([][]string, len(lines))
+		shown, inserted := slices.Clone(lines), make([]string, len(lines)) // inserted before a line
 		for _, c := range m.components {
-			inserts, removes := diff(lines, strings.SplitAfter(with[c][name], "\n"))
-			for i := range lines {
-				if inserts[i] != "" {
-					inserted[i] += "{{- if" + used(c) + " }}\n" + inserts[i] + "{{- end }}\n"
+			used, changed := fmt.Sprintf("has %q .Values.components", c), strings.SplitAfter(with[c][name], "\n")
+			for _, op := range difflib.NewMatcherWithJunk(lines, changed, false, nil).GetOpCodes() {
+				if op.Tag == 'e' { // equal, as the last line always is
+					continue
 				}
-				if removes[i] {
-					removed[i] = append(removed[i], c)
+				if op.J1 < op.J2 {
+					inserted[op.I1] += when(used, strings.Join(changed[op.J1:op.J2], ""))
+				}
+				for i := op.I1; i < op.I2; i++ {
+					shown[i] = when("not ("+used+")", shown[i])
 				}
 			}
 		}
 		var text strings.Builder
-		for i, line := range lines {
-			if by := removed[i]; len(by) > 0 {
-				line = "{{- if not (or" + used(by...) + ") }}\n" + line + "{{- end }}\n"
-				if len(by) > 1 {
-					platforms = append(platforms, by...)
-				}
-			}
-			text.WriteString(inserted[i] + line)
+		for i := range lines {
+			text.WriteString(inserted[i] + shown[i])
 		}
-		templates[name] = text.String()
+		templates["templates/"+name+".yaml"] = text.String()
 	}
-	slices.Sort(platforms)
-	return templates, slices.Compact(platforms), nil
+	return templates, nil
 }
 
-// used returns conditions of a template: that components are used.
-func used(components ...string) (conditions string) {
-	for _, c := range components {
-		conditions += fmt.Sprintf(" (has %q .Values.components)", c)
-	}
-	return conditions
+// when makes lines of a template depend on a condition.
+func when(condition, lines string) string {
+	return "{{- if " + condition + " }}\n" + lines + "{{- end }}\n"
 }

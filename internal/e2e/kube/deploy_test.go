@@ -2,15 +2,18 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
@@ -39,6 +42,7 @@ func multusPod(n *node) *corev1.Pod {
 	}
 	pod := server.PodOn(n.name, "kube-system", "multus-"+n.name)
 	pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = "multinetd", new(true)
+	pod.Spec.HostNetwork, pod.Spec.HostPID = true, true
 	c := &pod.Spec.Containers[0]
 	for name, path := range map[string][2]string{
 		"cni": {"/etc/cni/net.d", "/host/etc/cni/net.d"}, "cnibin": {"/opt/cni/bin", "/opt/cni/bin"}, "host-run": {"/run", "/host/run"},
@@ -46,16 +50,18 @@ func multusPod(n *node) *corev1.Pod {
 		"networks": {"/etc/cni/multus/net.d", "/etc/cni/multus/net.d"},
 	} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path[0]}}})
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path[1]})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{
+			Name: name, MountPath: path[1], MountPropagation: new(corev1.MountPropagationHostToContainer),
+		})
 	}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 		LocalObjectReference: corev1.LocalObjectReference{Name: config.Name},
 	}}})
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "config", MountPath: "/etc/cni/net.d/multus.d"})
 	c.Env = []corev1.EnvVar{{Name: "MULTUS_NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}}
-	c.Command = []string{"/multinetd"}
+	c.Command, c.SecurityContext = []string{"/multinetd"}, &corev1.SecurityContext{Privileged: new(true)}
 	pod.Spec.InitContainers = []corev1.Container{{
-		Name: "install", Image: "none", Command: []string{"/multinetd", "--install-shim", "/host/opt/cni/bin"},
+		Name: "install", SecurityContext: c.SecurityContext, Image: "none", Command: []string{"/multinetd", "--install-shim", "/host/opt/cni/bin"},
 		VolumeMounts: []corev1.VolumeMount{{Name: "cnibin", MountPath: "/host/opt/cni/bin"}},
 	}}
 	return n.Pod(n.t, pod)
@@ -64,7 +70,7 @@ func multusPod(n *node) *corev1.Pod {
 // published waits until the daemon has published its network, and has the runtime use it.
 func (n *node) published() {
 	n.t.Helper()
-	file := n.file("root/etc/cni/net.d/00-multinet.conflist")
+	file := n.file("root", n.networks, "00-multinet.conflist")
 	eventually(n.t, func() bool { _, err := os.Stat(file); return err == nil })
 	var list struct {
 		CNIVersion, Name string
@@ -77,14 +83,43 @@ func (n *node) published() {
 	n.network["cniVersion"], n.network["name"] = list.CNIVersion, list.Name
 }
 
-// A pod of the shipped DaemonSet works as it is, and so does one of Multus's in which
-// multinetd is in place of Multus's daemon. It installs the shim and publishes the network
+// platformPod makes a pod of the shipped DaemonSet with the component of a platform.
+func platformPod(n *node, component string) *corev1.Pod {
+	n.t.Helper()
+	dir := n.t.TempDir()
+	if err := server.Kustomize(dir, component); err != nil {
+		n.t.Fatal(err)
+	}
+	for object := range strings.SplitSeq(n.Kubectl(n.t, "", "kustomize", dir), "\n---\n") {
+		var set appsv1.DaemonSet
+		if err := yaml.Unmarshal([]byte(object), &set); err == nil && set.Kind == "DaemonSet" {
+			return n.PodOf(n.t, &set, n.name)
+		}
+	}
+	n.t.Fatal("no DaemonSet")
+	return nil
+}
+
+// A pod of the shipped DaemonSet works as it is, also with the components of platforms, and so does
+// one of Multus's in which multinetd is in place of Multus's daemon. It installs the shim and publishes the network
 // that the runtime then uses, gets its token from Kubernetes, and writes the status of pods.
 func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 	t.Parallel()
-	for name, daemonPod := range map[string]func(n *node) *corev1.Pod{
-		"shipped": func(n *node) *corev1.Pod { return n.DaemonPod(n.t, n.name) },
-		"Multus":  multusPod,
+	for name, row := range map[string]struct {
+		pod               func(n *node) *corev1.Pod
+		networks, plugins string // directories
+	}{
+		"shipped": {pod: func(n *node) *corev1.Pod { return n.DaemonPod(n.t, n.name) }},
+		"Multus":  {pod: multusPod},
+		"k3s": {
+			func(n *node) *corev1.Pod { return platformPod(n, "k3s") },
+			"/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/lib/rancher/k3s/data/cni",
+		},
+		"MicroK8s": { // current is a symbolic link
+			func(n *node) *corev1.Pod { return platformPod(n, "microk8s") },
+			"/var/snap/microk8s/current/args/cni-network", "/var/snap/microk8s/current/opt/cni/bin",
+		},
+		"OpenShift": {func(n *node) *corev1.Pod { return platformPod(n, "openshift") }, "/etc/kubernetes/cni/net.d", "/var/lib/cni/bin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,9 +128,14 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			n.networks, n.plugins = row.networks, row.plugins
+			snap := n.file("root/var/snap/microk8s")
+			if err := errors.Join(os.MkdirAll(snap+"/8000", 0o755), os.Symlink("8000", snap+"/current")); err != nil {
+				t.Fatal(err)
+			}
 			n.rooted(primary)
 			n.define(n.namespace, "blue", 1)
-			pod := daemonPod(n)
+			pod := row.pod(n)
 			n.runPod(pod)
 			n.until("/readyz")
 			for _, p := range []*corev1.Probe{pod.Spec.Containers[0].LivenessProbe, pod.Spec.Containers[0].ReadinessProbe} {

@@ -3,23 +3,27 @@ package kube
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+
+	"github.com/metacni/metacni/internal/e2e/kube/program"
 )
 
 // rooted gives the node a root directory of its own, with the files of a node that has a
 // primary network and plugins, but no shim. The runtime works there from now on, and what
-// the other methods look at is there.
+// the other methods look at is there. Its directories of networks and plugins are those of most
+// runtimes, unless n has others.
 func (n *node) rooted(primary []byte) {
 	n.t.Helper()
 	n.root = n.file("root")
@@ -28,62 +32,106 @@ func (n *node) rooted(primary []byte) {
 			n.t.Fatal(err)
 		}
 	}
-	n.write(primary, "root/etc/cni/net.d/10-primary.conflist")
+	n.networks, n.plugins = cmp.Or(n.networks, "/etc/cni/net.d"), cmp.Or(n.plugins, "/opt/cni/bin")
+	n.write(primary, filepath.Join("root", n.networks, "10-primary.conflist"))
 	for _, name := range []string{"bridge", "host-local"} {
-		n.copy(bin(name), "root/opt/cni/bin/"+name)
+		n.copy(bin(name), filepath.Join("root", n.plugins, name))
 	}
 	n.mount(n.root, n.root)
-	if err := errors.Join(os.MkdirAll(n.root+"/run/netns", 0o755), os.MkdirAll(n.root+"/var/lib", 0o755), unix.Mount("", n.root, "", unix.MS_SHARED, "")); err != nil {
+	if err := errors.Join(os.MkdirAll(n.root+"/run/netns", 0o755), os.MkdirAll(n.root+"/var/lib", 0o755), os.MkdirAll(n.root+"/etc", 0o755), unix.Mount("", n.root, "", unix.MS_SHARED, "")); err != nil {
 		n.t.Fatal(err)
 	}
 	n.mount("/proc", n.root+"/proc")
+	n.mount("/sys", n.root+"/sys")
 }
 
 // runPod runs a pod on the node, as the kubelet does: its init containers, and then its
-// container as the daemon. Their image has multinetd and multinet-shim.
+// container as the daemon. Their image has multinetd, multinet-shim and multinet.
 func (n *node) runPod(pod *corev1.Pod) {
+	n.t.Helper()
+	if err := n.initialize(pod); err != nil {
+		n.t.Fatal(err)
+	}
+	n.runContainer(pod)
+	n.until("/healthz")
+}
+
+// initialize runs the init containers of a pod.
+func (n *node) initialize(pod *corev1.Pod) error {
+	n.t.Helper()
+	for _, c := range pod.Spec.InitContainers {
+		cmd, confine := n.container(pod, c, "")
+		p, err := program.Start(n.file(c.Name+".log"), cmd, confine)
+		if err != nil {
+			return err
+		}
+		if <-p.Done; !cmd.ProcessState.Success() {
+			return fmt.Errorf("%v: %s", cmd.ProcessState, p.LastLines())
+		}
+	}
+	return nil
+}
+
+// runContainer starts the container of a pod as the daemon.
+func (n *node) runContainer(pod *corev1.Pod) {
 	n.t.Helper()
 	token := ""
 	if mounted := pod.Spec.AutomountServiceAccountToken; mounted != nil && *mounted {
 		token = n.Token(n.t, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	}
-	for _, c := range pod.Spec.InitContainers {
-		cmd := n.container(pod, c, "")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			n.t.Fatalf("%s: %v\n%s", c.Name, err, out)
-		}
-	}
-	n.startAs(n.container(pod, pod.Spec.Containers[0], token))
+	cmd, confine := n.container(pod, pod.Spec.Containers[0], token)
+	n.startAs(cmd, confine)
 }
 
-// container returns the command of a container in its root directory.
-func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) *exec.Cmd {
+// container returns the command of a container, and what gives a thread its root directory
+// and its rights. It has the mounts, and no others.
+func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*exec.Cmd, func() error) {
 	n.t.Helper()
 	volumes := map[string]corev1.Volume{}
 	for _, v := range pod.Spec.Volumes {
 		volumes[v.Name] = v
 	}
-	for _, name := range []string{"multinetd", "multinet-shim"} {
+	root := n.file(c.Name)
+	n.mount(root, root)
+	for _, name := range []string{"multinetd", "multinet-shim", "multinet"} {
 		n.copy(bin(name), filepath.Join(c.Name, name))
 	}
-	n.mount("/proc", n.file(c.Name, "proc"))
+	n.mount("/proc", root+"/proc")
+	n.mount("/dev", root+"/dev")
+	slices.SortStableFunc(c.VolumeMounts, func(a, b corev1.VolumeMount) int { // as runtimes do
+		return strings.Count(a.MountPath, "/") - strings.Count(b.MountPath, "/")
+	})
+	readOnly := []string{root + "/proc/sys"} // not of what is mounted below
 	for _, m := range c.VolumeMounts {
+		at := filepath.Join(root, m.MountPath)
 		switch v := volumes[m.Name]; {
 		case v.HostPath != nil:
-			n.mount(filepath.Join(n.root, v.HostPath.Path), n.file(c.Name, m.MountPath))
+			n.mount(filepath.Join(n.root, v.HostPath.Path), at)
+			if m.MountPropagation == nil {
+				if err := unix.Mount("", at, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+					n.t.Fatal(err)
+				}
+			}
 		case v.ConfigMap != nil:
 			config, err := n.Core(n.t, n.Admin()).ConfigMaps(pod.Namespace).Get(n.t.Context(), v.ConfigMap.Name, metav1.GetOptions{})
 			if err != nil {
 				n.t.Fatal(err)
 			}
+			n.mount(at, at)
 			for name, text := range config.Data {
+				if n.configure != nil {
+					text = n.configure(text)
+				}
 				n.write([]byte(text), filepath.Join(c.Name, m.MountPath, name))
 			}
+		}
+		if m.ReadOnly {
+			readOnly = append(readOnly, at)
 		}
 	}
 	host, port, _ := strings.Cut(strings.TrimPrefix(n.gate.URL, "https://"), ":")
 	cmd := exec.CommandContext(n.t.Context(), c.Command[0], append(c.Command[1:], c.Args...)...)
-	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: n.file(c.Name)}
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{}
 	cmd.Env = []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 	if token != "" {
 		const account = "var/run/secrets/kubernetes.io/serviceaccount"
@@ -98,14 +146,44 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) *exe
 		}
 		cmd.Env = append(cmd.Env, e.Name+"="+value)
 	}
-	return cmd
+	may := securityOf(pod, c)
+	if may.readOnlyRoot {
+		readOnly = append(readOnly, root)
+	}
+	n.bind(root+"/proc/sys", root+"/proc/sys")
+	for _, dir := range readOnly {
+		if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	if may.user != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: may.user}
+	}
+	spaces := unix.CLONE_FS
+	if !pod.Spec.HostPID {
+		spaces |= unix.CLONE_NEWPID
+	}
+	if !pod.Spec.HostNetwork {
+		spaces |= unix.CLONE_NEWNET
+	}
+	return cmd, func() error {
+		return errors.Join(unix.Unshare(spaces), unix.Chroot(root), unix.Chdir("/"), may.confine())
+	}
 }
 
-// probe fails the test if a container is not as it should be.
+// probe waits until a container is as it should be. Other nodes of this host may answer: they
+// share its ports.
 func (n *node) probe(get *corev1.HTTPGetAction) {
 	n.t.Helper()
-	c := &rest.Config{Host: "http://" + net.JoinHostPort(get.Host, get.Port.String())}
-	request(n.t, c, http.MethodGet, get.Path, "").is(n.t, http.StatusOK, "")
+	url := "http://" + net.JoinHostPort(get.Host, get.Port.String()) + get.Path
+	eventually(n.t, func() bool {
+		r, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		got, err := http.DefaultClient.Do(r)
+		return err == nil && got.Body.Close() == nil && got.StatusCode == http.StatusOK
+	})
 }
 
 // mount mounts a directory as another one, in which later mounts in the first are seen.

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/metacni/metacni/internal/e2e/kube/program"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 			return os.Setenv(programsEnv, dir)
 		},
 		Build: func(ctx context.Context, bin string) error {
-			return program.Node(ctx, bin, "main/bridge", "ipam/host-local")
+			return program.Node(ctx, bin, slices.Clone(confinedPlugins)...)
 		},
 	}.Main(m)
 	if shared.Server != nil {

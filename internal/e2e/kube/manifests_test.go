@@ -59,7 +59,7 @@ func TestVariantsOfTheManifests(t *testing.T) {
 				"kind: ServiceAccount\nmetadata:\n  name: multinetd\n  namespace: NAMESPACE\n",
 				"- kind: ServiceAccount\n  name: multinetd\n  namespace: NAMESPACE\n",
 			},
-			[]string{"namespace: kube-system", "pod-resources", "\n  - pods\n"},
+			[]string{"namespace: kube-system", "\n  - pods\n"},
 		},
 		"pods of the node": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/pods]",
@@ -69,7 +69,6 @@ func TestVariantsOfTheManifests(t *testing.T) {
 		"devices": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/devices]",
 			[]string{
-				"mountPath: /var/lib/kubelet/pod-resources\n", "mountPath: /var/run/k8s.cni.cncf.io\n",
 				"mountPath: /host\n", "mountPath: /etc/multinetd\n", "  - resourceslices\n  verbs:\n  - list\n  - watch\n",
 			},
 			nil,
@@ -77,16 +76,11 @@ func TestVariantsOfTheManifests(t *testing.T) {
 		"resource claims": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/dra, DEPLOY/devices]\nnamespace: NAMESPACE",
 			[]string{
-				"mountPath: /var/lib/kubelet/plugins\n", "mountPath: /var/lib/kubelet/plugins_registry\n", "mountPath: /var/lib/kubelet/pod-resources\n",
+				"mountPath: /host/var/lib/kubelet/plugins\n", "mountPath: /host/var/lib/kubelet/plugins_registry\n",
 				"    path: /var/lib/kubelet/plugins\n", "    path: /var/lib/kubelet/plugins_registry\n", "mountPath: /host\n",
 				"  - resourceclaims/driver\n  verbs:\n  - associated-node:update\n",
 			},
-			[]string{"/var/run/cdi", "namespace: kube-system"},
-		},
-		"files about resource claims": {
-			"resources: [DEPLOY]\ncomponents: [DEPLOY/dra, DEPLOY/dra/metadata]",
-			[]string{"mountPath: /var/run/cdi\n", "    path: /var/run/cdi\n", "mountPath: /var/lib/kubelet/plugins\n"},
-			nil,
+			[]string{"namespace: kube-system"},
 		},
 		"startup taint": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/taint, DEPLOY/pods]\nnamespace: NAMESPACE",

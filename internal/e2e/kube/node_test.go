@@ -47,10 +47,13 @@ type node struct {
 	dir       string
 	gate      *gate
 	daemonPod *corev1.Pod
-	token     string // of the daemon's pod
-	keys      object // of the daemon's file
-	network   object // configuration that the runtime has
-	root      string // root directory of the runtime; empty means the host's
+	token     string                   // of the daemon's pod
+	keys      object                   // of the daemon's file
+	network   object                   // configuration that the runtime has
+	root      string                   // root directory of the runtime; empty means the host's
+	networks  string                   // the runtime's directory of networks in root
+	plugins   string                   // its directory of plugins there
+	configure func(text string) string // changes the file of the daemon's ConfigMap
 
 	daemon *program.Process
 	ids    atomic.Int32
@@ -172,16 +175,16 @@ func (n *node) start() {
 	cmd := exec.Command(bin("multinetd"), "--config", n.file("daemon.json"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "POD_NAMESPACE=" + n.namespace, "POD_NAME=" + n.daemonPod.Name, "POD_UID=" + string(n.daemonPod.UID)}
 	n.startAs(cmd)
+	n.until("/healthz")
 }
 
-// startAs starts the daemon with a command.
-func (n *node) startAs(cmd *exec.Cmd) {
+// startAs starts the daemon with a command, from which each of confine takes rights.
+func (n *node) startAs(cmd *exec.Cmd, confine ...func() error) {
 	n.t.Helper()
 	var err error
-	if n.daemon, err = program.Start(n.file("log"), cmd); err != nil {
+	if n.daemon, err = program.Start(n.file("log"), cmd, confine...); err != nil {
 		n.t.Fatal(err)
 	}
-	n.until("/healthz")
 }
 
 // ready starts the daemon and waits until it knows the definitions.

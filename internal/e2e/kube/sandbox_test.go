@@ -30,7 +30,8 @@ type sandbox struct {
 	pod       *corev1.Pod
 	uid       string // that the runtime has of the pod
 	id, netns string
-	untold    bool // the runtime passes no annotations
+	untold    bool   // the runtime passes no annotations
+	more      object // of runtimeConfig
 	result    json.RawMessage
 }
 
@@ -68,9 +69,15 @@ func (n *node) cni(command string, s *sandbox, valid ...*sandbox) error {
 	if !s.untold {
 		annotations := map[string]string{"kubernetes.io/config.source": "api"}
 		maps.Copy(annotations, s.pod.Annotations)
-		conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": annotations}
+		args := object{"io.kubernetes.cri.pod-annotations": annotations}
+		maps.Copy(args, s.more)
+		conf["runtimeConfig"] = args
 	}
-	env := []string{"CNI_COMMAND=" + command, "CNI_PATH=" + hosttest.Programs()}
+	plugins := n.plugins
+	if n.root == "" {
+		plugins = hosttest.Programs()
+	}
+	env := []string{"CNI_COMMAND=" + command, "CNI_PATH=" + plugins}
 	switch command {
 	case "STATUS":
 	case "GC":
@@ -92,11 +99,7 @@ func (n *node) cni(command string, s *sandbox, valid ...*sandbox) error {
 		n.t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	shim := bin("multinet-shim")
-	if n.root != "" {
-		shim = "/opt/cni/bin/multinet-shim"
-	}
-	cmd := exec.CommandContext(context.WithoutCancel(n.t.Context()), shim)
+	cmd := exec.CommandContext(context.WithoutCancel(n.t.Context()), filepath.Join(plugins, n.network["type"].(string)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: n.root}
 	cmd.Env, cmd.Stdin, cmd.Stderr = env, bytes.NewReader(stdin), &stderr
 	stdout, err := cmd.Output()

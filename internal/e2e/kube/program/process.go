@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,8 +19,10 @@ type Process struct {
 	log string
 }
 
-// Start starts a command, whose output goes to the end of the file log.
-func Start(log string, cmd *exec.Cmd) (*Process, error) {
+// Start starts a command, whose output goes to the end of the file log. Each of confine
+// first changes the thread from which the process inherits its rights, and which ends with
+// the process.
+func Start(log string, cmd *exec.Cmd, confine ...func() error) (*Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -35,7 +38,13 @@ func Start(log string, cmd *exec.Cmd) (*Process, error) {
 	go func() {
 		runtime.LockOSThread() // the signal comes at the end of this thread
 		defer close(p.Done)
-		err := cmd.Start()
+		var err error
+		for _, change := range confine {
+			err = errors.Join(err, change())
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			_ = cmd.Wait()

@@ -70,8 +70,14 @@ func (s *Server) DaemonPod(t testing.TB, node string) *corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s.PodOf(t, &set, node)
+}
+
+// PodOf creates the pod that a DaemonSet's controller would create for a node.
+func (s *Server) PodOf(t testing.TB, set *appsv1.DaemonSet, node string) *corev1.Pod {
+	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
-	pod.Namespace, pod.Name, pod.Spec.NodeName = set.Namespace, "multinetd-"+node, node
+	pod.Namespace, pod.Name, pod.Spec.NodeName = set.Namespace, set.Name+"-"+node, node
 	return s.Pod(t, pod)
 }
 
