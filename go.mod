@@ -3,6 +3,7 @@ module github.com/metacni/metacni
 go 1.25.0
 
 require (
+	github.com/BurntSushi/toml v1.6.0
 	github.com/containernetworking/cni v1.3.0
 	github.com/containernetworking/plugins v1.9.1
 	github.com/creachadair/jrpc2 v1.3.5

@@ -278,9 +278,8 @@ func TestFilesAreInherited(t *testing.T) {
 	}
 }
 
-// An empty environment is empty; this process's own is never passed on.
-// A plugin without new privileges has none, and neither have its descendants. Plugins that run at the same moment, and later ones, keep theirs,
-// and no thread of this process is left without.
+// A plugin without new privileges has none, and neither have its descendants. Plugins that run
+// at the same moment, and later ones, keep theirs, and no thread of this process is left without.
 func TestNoNewPrivs(t *testing.T) {
 	t.Parallel()
 	p := &delegate.Process{}
@@ -338,6 +337,7 @@ func TestNoNewPrivsEnds(t *testing.T) {
 	}
 }
 
+// An empty environment is empty; this process's own is never passed on.
 func TestEmptyEnvironmentIsEmpty(t *testing.T) {
 	t.Parallel()
 	env, err := exec.LookPath("env")

@@ -14,10 +14,11 @@ import (
 )
 
 const usage = `usage: multinet-shim [--help]
-A container runtime executes multinet-shim as a CNI plugin: with CNI_COMMAND in the
-environment, and a configuration of "type": "multinet-shim" on stdin. It sends the command
-to multinetd, which publishes that configuration. Without arguments it prints its version.
-To see what is attached on a node, use multinet list.`
+A container runtime executes multinet-shim as a CNI plugin: with CNI_COMMAND in
+the environment, and a configuration of "type": "multinet-shim" on stdin. It
+sends the command to multinetd, which publishes that configuration. Without
+arguments it prints its version. To see the attachments of a node, use multinet
+list; if something does not work, multinetd doctor.`
 
 func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -72,6 +73,17 @@ func TestPrivilegesOfDelegates(t *testing.T) {
 	}
 	if stdout, _, code := h.Run("DEL", wrong); code != 0 {
 		t.Errorf("DEL: %s", stdout)
+	}
+
+	h.Run("ADD", conf(h, "1.1.0", on))
+	nodetest.OK(t, os.Remove(h.NetNS))
+	gc := h.Command("", "")
+	gc.Args = append(gc.Args, "gc", "--dir", h.State, "--bin-dir", h.Path("bin"), "--delegate-privileges", "noNew")
+	if out, err := gc.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if calls := h.Calls(); !strings.HasPrefix(calls[len(calls)-1], "DEL") || !strings.HasSuffix(calls[len(calls)-1], " noNew") {
+		t.Errorf("gc: %q", calls)
 	}
 }
 

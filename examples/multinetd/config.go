@@ -28,6 +28,8 @@ const (
 
 // A config is the configuration of the daemon, from its file and its command line.
 type config struct {
+	file string // of --config, or empty
+
 	SocketDir       string
 	ChrootDir       string // empty means the daemon's own root
 	QueueDir        string // empty means no queue

@@ -12,7 +12,8 @@
 //     cluster),
 //   - logs (log.go) and serves metrics (metrics.go).
 //
-// With the argument webhook the program is an admission webhook instead (webhook.go).
+// With the argument webhook the program is an admission webhook instead (webhook.go). With the
+// argument doctor it looks at the node and ends (doctor.go).
 package main
 
 import (
@@ -49,6 +50,9 @@ func main() {
 func run(ctx context.Context, args []string, defaultFile string, environ []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == webhookCommand {
 		return runWebhook(ctx, args[1:], defaultFile, stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == doctorCommand {
+		return runDoctor(ctx, args[1:], defaultFile, environ, stdout)
 	}
 	conf, err := readConfig(args, defaultFile, stdout)
 	switch {

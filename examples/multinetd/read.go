@@ -19,28 +19,30 @@ import (
 
 // readConfig reads the command line and the configuration file. Without --config
 // it reads defaultFile, which may be missing. For --help it writes to help and
-// fails with [flag.ErrHelp].
-func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
+// fails with [flag.ErrHelp]. The functions add flags. If it fails it returns what it has read.
+func readConfig(args []string, defaultFile string, help io.Writer, more ...func(*flag.FlagSet)) (*config, error) {
 	c := newConfig()
-	file := ""
-	flags := c.flags(&file, defaultFile)
+	flags := c.flags(defaultFile)
+	for _, add := range more {
+		add(flags)
+	}
 	if err := parse(flags, args, help); err != nil {
-		return nil, err
+		return c, err
 	}
-	if err := c.readFile(file, defaultFile); err != nil {
-		return nil, err
+	if err := c.readFile(defaultFile); err != nil {
+		return c, err
 	}
-	if err := c.flags(&file, defaultFile).Parse(args); err != nil { // again, because flags win over the file
-		return nil, err
+	if err := flags.Parse(args); err != nil { // again, because flags win over the file
+		return c, err
 	}
 	return c, c.check()
 }
 
-// readFile reads a configuration file. Without one it reads defaultFile, which may be missing.
-func (c *config) readFile(file, defaultFile string) error {
-	path := cmp.Or(file, defaultFile)
+// readFile reads the configuration file. Without one it reads defaultFile, which may be missing.
+func (c *config) readFile(defaultFile string) error {
+	path := cmp.Or(c.file, defaultFile)
 	data, err := daemon.ReadFile(path)
-	if file == "" && errors.Is(err, fs.ErrNotExist) {
+	if c.file == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
@@ -61,17 +63,21 @@ func parse(flags *flag.FlagSet, args []string, out io.Writer) error {
 		flags.SetOutput(out)
 		flags.Usage()
 	case err == nil && flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q: %w", flags.Arg(0), errMisused)
+	case err != nil:
+		return fmt.Errorf("%w: %w", err, errMisused)
 	}
 	return err
 }
 
+var errMisused = errors.New("see multinetd --help")
+
 // flags returns the command line, whose flags set the fields of c.
-func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
+func (c *config) flags(defaultFile string) *flag.FlagSet {
 	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
-	text(file, "config", "configuration `file`, instead of the one below")
+	text(&c.file, "config", "configuration `file`, instead of the one below")
 	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+multinet.SocketName)
 	text(&c.ChrootDir, "root", "root `directory` of the node")
 	text(&c.QueueDir, "queue-dir", "`directory` of queued DELs")
@@ -85,7 +91,7 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	text(&c.installShim, "install-shim", "copy "+shimType+" to a `directory` of plugins")
 	flags.BoolVar(&c.version, "version", c.version, "print the version")
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  a webhook; see multinetd %[1]s --help\n", webhookCommand)
+		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  a webhook; see multinetd %[1]s --help\n       multinetd %s [FLAGS]   says what hinders the daemon\n", webhookCommand, doctorCommand)
 		help.Flags(flags.Output(), flags)
 		fmt.Fprintf(flags.Output(), "%s has more keys, and may be missing.\nexample: multinetd --socket-dir /run/multus --log-level debug\n", defaultFile)
 	}

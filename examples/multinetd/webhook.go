@@ -72,10 +72,9 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 // [flag.ErrHelp].
 func readWebhookConfig(args []string, defaultFile string, out io.Writer) (*webhookConfig, error) {
 	c := &webhookConfig{config: *newConfig(), Address: ":8443"}
-	file := ""
 	flags := flag.NewFlagSet("multinetd "+webhookCommand, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&file, "config", file, "configuration `file` of the daemons")
+	flags.StringVar(&c.file, "config", c.file, "configuration `file` of the daemons")
 	flags.StringVar(&c.Address, "address", c.Address, "`address` to serve at")
 	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`address` of metrics, over HTTP without TLS")
 	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the certificate in PEM, which may change")
@@ -91,7 +90,7 @@ func readWebhookConfig(args []string, defaultFile string, out io.Writer) (*webho
 	if c.Cert == "" || c.Key == "" {
 		return nil, errors.New("a certificate is needed: --cert and --key")
 	}
-	return c, c.readFile(file, defaultFile)
+	return c, c.readFile(defaultFile)
 }
 
 // webhookMetrics are the metrics of a webhook, in a registry of their own.

@@ -4,52 +4,52 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// completionCommand prints the completion of a shell, and is asked by that for the words that
-// may come next: multinet completion words WORD...
-const completionCommand = "completion"
+// completionCommand prints the completion of a shell. With wordsRequest the shell asks for the
+// words that may come next: multinet completion words WORD...
+const completionCommand, wordsRequest = "completion", "words"
 
-// completion returns the script for a shell, or "". Where there are no words shells complete
-// files.
-func completion(shell string) string {
-	switch shell {
-	case "bash":
-		return `_multinet() {
+// completions returns the scripts of shells. Where there are no words shells complete files.
+func completions() map[string]string {
+	return map[string]string{
+		"bash": `_multinet() {
 	local IFS=$'\n'
 	COMPREPLY=($(compgen -W "$(multinet completion words "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
-complete -o default -F _multinet multinet`
-	case "fish":
-		return `complete -c multinet -a '(multinet completion words (commandline -opc)[2..] 2>/dev/null)'`
-	case "zsh":
-		return `#compdef multinet
+complete -o default -F _multinet multinet`,
+		"fish": `complete -c multinet -a '(multinet completion words (commandline -opc)[2..] 2>/dev/null)'`,
+		"zsh": `#compdef multinet
 _multinet() {
 	local -a all=(${(f)"$(multinet completion words "${(@)words[2,CURRENT-1]}" 2>/dev/null)"})
 	if (( $#all )); then compadd -a all; else _files; fi
 }
-compdef _multinet multinet`
+compdef _multinet multinet`,
 	}
-	return ""
 }
 
-func shells() []string { return []string{"bash", "fish", "zsh"} }
+func shells() []string { return slices.Sorted(maps.Keys(completions())) }
 
-// complete prints the completion of a shell, or the words that may come after others.
-func (t *tool) complete(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == "words" {
-		for _, word := range t.next(ctx, args[1:]) {
-			fmt.Fprintln(t.out, word)
+func (t *tool) completion(*flag.FlagSet) runner {
+	return func(_ context.Context, words []string) error {
+		script := completions()[words[0]]
+		if script == "" {
+			return commandNamed(completionCommand).misused("there is no completion of %q", words[0])
 		}
-		return nil
+		_, err := fmt.Fprintln(t.out, script)
+		return err
 	}
-	if len(args) != 1 || completion(args[0]) == "" {
-		return fmt.Errorf("usage: multinet %s %s", completionCommand, strings.Join(shells(), "|"))
+}
+
+// complete prints the words that may come after others.
+func (t *tool) complete(ctx context.Context, words []string) error {
+	for _, word := range t.next(ctx, words) {
+		fmt.Fprintln(t.out, word)
 	}
-	_, err := fmt.Fprintln(t.out, completion(args[0]))
-	return err
+	return nil
 }
 
 // next returns the words that may come after others: commands; the flags of a command, and the
@@ -59,14 +59,16 @@ func (t *tool) next(ctx context.Context, words []string) (next []string) {
 		for _, c := range commands() {
 			next = append(next, c.name)
 		}
-		return append(next, completionCommand)
+		return next
 	}
-	if words[0] == completionCommand && len(words) == 1 {
-		return shells()
-	}
+	// bash has "=" as a word of its own.
+	words = strings.Split(strings.TrimSuffix(strings.ReplaceAll(strings.Join(words, "\x00"), "\x00=\x00", "="), "\x00="), "\x00")
 	c := commandNamed(words[0])
-	if c == nil {
+	switch {
+	case c == nil:
 		return nil
+	case c.name == completionCommand:
+		return shells()
 	}
 	flags, _ := c.new(t)
 	last, isFlag := strings.CutPrefix(words[len(words)-1], "-")

@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -96,7 +95,7 @@ type installer struct {
 	flags                                               *flag.FlagSet
 	cniDir, config, primary, hostConfDir, readinessFile string
 	mode                                                fs.FileMode
-	annotations, watch                                  bool
+	annotations, watch, force                           bool
 
 	node          adopt.Node // where other programs keep their records
 	root          string     // root directory for the plugins that sweeps run
@@ -122,6 +121,7 @@ func (t *tool) install(flags *flag.FlagSet) runner {
 	})
 	flags.BoolVar(&i.annotations, "pod-annotations", true, "get the annotations of pods")
 	flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
+	flags.BoolVar(&i.force, "force", false, "install whatever doctor finds")
 	flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "with --watch: `time` between sweeps, 0: none")
 	flags.StringVar(&i.root, "root", "", "root `directory` of the node")
 	sources(flags, &i.node)
@@ -146,6 +146,16 @@ func (i *installer) publish(ctx context.Context) error {
 	if err := existing("cache-dir", i.node.CacheDir, multinet.DefaultCacheDir); err != nil {
 		return err
 	}
+	sweeper, err := i.sweeper(ctx)
+	if err != nil {
+		return err
+	}
+	if err := i.examine(ctx, m); err != nil {
+		return err
+	}
+	if _, err := m.Find(); err != nil && !i.watch {
+		return err
+	}
 	if i.binDir != "" {
 		// Before publishing, because the network needs the program.
 		target := filepath.Join(i.binDir, m.Template.Type())
@@ -154,22 +164,12 @@ func (i *installer) publish(ctx context.Context) error {
 		}
 		i.changes = append(i.changes, changeView{Path: target, Outcome: "copied"})
 	}
-	if err := i.runnable(m); err != nil {
-		if !i.watch {
-			return err
-		}
-		i.log.LogAttrs(ctx, slog.LevelWarn, "a plugin is missing", slog.Any("error", err)) // it may come later
-	}
 	orphans := false // containers that are gone have been taken over
 	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: func(o publish.Outcome) {
 		orphans = orphans || o.Adoption.Gone
 		o.Log(ctx, i.log)
 		i.changes = append(i.changes, viewOutcome(o))
 	}}
-	sweeper, err := i.sweeper(ctx)
-	if err != nil {
-		return err
-	}
 	if i.watch {
 		return i.follow(ctx, adopter, sweeper, tell)
 	}
@@ -246,13 +246,11 @@ func (i *installer) template() (p netconf.Plugin, err error) {
 // edits returns what flags set in the file in --config. Flags that are given win over the file,
 // which wins over the flags' defaults.
 func (i *installer) edits() (edits []netconf.Edit) {
-	set := map[string]bool{}
-	i.flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	for _, key := range []struct{ flag, name, value string }{
 		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir}, {"cache-dir", "cniCacheDir", i.node.CacheDir},
 	} {
 		switch {
-		case set[key.flag]:
+		case given(i.flags, key.flag):
 			edits = append(edits, netconf.Set(key.name, key.value))
 		case key.value != "" && key.flag != "cache-dir":
 			edits = append(edits, netconf.Default(key.name, key.value))
@@ -277,27 +275,6 @@ func known(p netconf.Plugin) error {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, key) }) {
 			return fmt.Errorf("there is no key %q", key)
-		}
-	}
-	return nil
-}
-
-// runnable fails if a plugin of the cluster network is not in the directories of plugins: no
-// pod could be attached. Without a cluster network it does not fail.
-func (i *installer) runnable(m *autoconf.Manager) error {
-	f, err := m.Find()
-	if err != nil || i.binDir == "" {
-		return nil //nolint:nilerr // publishing reports it
-	}
-	var own struct {
-		BinDir string `json:"binDir"`
-	}
-	if err := m.Template.Decode(&own); err != nil {
-		return err
-	}
-	for _, p := range f.Network.Plugins() {
-		if _, err := new(delegate.Process).FindInPath(p.Type(), []string{i.binDir, cmp.Or(own.BinDir, i.binDir)}); err != nil {
-			return fmt.Errorf("%s: plugin %q: %w: install it first, or name its directory with the key binDir in --config", filepath.Join(m.Dir, f.Name), p.Type(), err)
 		}
 	}
 	return nil

@@ -105,6 +105,8 @@ func (n *node) doUntil(ctx context.Context, words ...string) error {
 		flags = append(flags[:6:6], "--dir", n.Path("state"))
 	case "adopt":
 		flags = append(flags[:2:2], flags[4:]...)
+	case "doctor":
+		flags = flags[:6]
 	}
 	return (&tool{
 		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.Path("self"), nil },
@@ -184,7 +186,7 @@ func TestInstall(t *testing.T) {
 		{name: "bad mode", flags: []string{"--mode", "rw"}, errs: "mode"},
 		{name: "more than permissions", flags: []string{"--mode", "4755"}, errs: "mode"},
 		{name: "no directory of networks", flags: []string{"--conf-dir", "$DIR/absent"}, errs: "absent"},
-		{name: "no directory of plugins", flags: []string{"--bin-dir", "$DIR/absent"}, errs: "absent"},
+		{name: "no directory of plugins", networks: []string{"10-x.conflist", blue}, flags: []string{"--bin-dir", "$DIR/absent"}, errs: "absent"},
 		{name: "a flag of uninstall", flags: []string{"--binary"}, errs: "binary"},
 		{name: "an argument", flags: []string{"x"}, errs: `"x"`},
 	} {

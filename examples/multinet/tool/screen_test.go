@@ -66,6 +66,8 @@ func TestCompletion(t *testing.T) {
 		{"list", "--dir -o", "c1"},
 		{"list -o", "table wide json", "--dir"},
 		{"list --dir", "", "-o c1"},
+		{"list -o =", "table wide json", "--dir"},
+		{"show --dir = " + h.state(), "c1 gone half --dir", "--yes"},
 		{"gc --dry-run", "--bin-dir --dry-run", "c1"},
 		{"show --dir " + h.state(), "c1 gone half --dir", "--yes"},
 		{"forget --dir " + h.state() + " --yes", "c1 gone half --yes", ""},
@@ -98,7 +100,7 @@ func TestCompletionOfShells(t *testing.T) {
 	t.Parallel()
 	for _, shell := range shells() {
 		if path, err := exec.LookPath(shell); err == nil {
-			if out, err := exec.CommandContext(t.Context(), path, "-n", "-c", completion(shell)).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), path, "-n", "-c", completions()[shell]).CombinedOutput(); err != nil {
 				t.Errorf("%s: %v %s", shell, err, out)
 			}
 		}
@@ -109,7 +111,7 @@ func TestCompletionOfShells(t *testing.T) {
 	}
 	// The program is played by a function.
 	script := `multinet() { printf '%s\n' list leftover "show $#"; }
-` + completion("bash") + `
+` + completions()["bash"] + `
 COMP_WORDS=(multinet -x "a b" l) COMP_CWORD=3
 _multinet
 echo "${COMPREPLY[@]}"`

@@ -1,15 +1,12 @@
 package tool
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -20,7 +17,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -170,15 +166,14 @@ func canonical(entry json.RawMessage) string {
 	return string(text)
 }
 
-// daemonTimeout limits how long a daemon may take for its answer. It may have to ask the
-// API.
+// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
+// daemonTimeout is how long the daemon may take, which may have to ask the API.
 const daemonTimeout = 30 * time.Second
 
-// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
 // whose socket is in dir.
 func askDaemon(dir string, pod nad.Pod) (string, error) {
 	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
-	status, body, err := get(filepath.Join(dir, multinet.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
+	status, body, err := multinet.AskDaemon(filepath.Join(dir, multinet.SocketName), multinet.NetworkStatusPath+"?"+query.Encode(), daemonTimeout)
 	if err != nil {
 		return "", err
 	}
@@ -204,29 +199,4 @@ func refusal(body []byte) string {
 		text = e.Error()
 	}
 	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
-}
-
-// get asks the server on a socket for a page. It speaks HTTP/1.0, in which a response ends with
-// its connection: a client of package net/http would double the size of the program.
-func get(socket, path string) (status int, body []byte, err error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, errors.Unwrap(err)) // without the path
-	}
-	defer func() { _ = conn.Close() }() // nothing can be lost any more
-	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
-	_, unsent := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
-	answer, err := io.ReadAll(io.LimitReader(conn, wire.MaxBody))
-	head, body, whole := bytes.Cut(answer, []byte("\r\n\r\n"))
-	_, after, framed := strings.Cut(string(head), "\r\nContent-Length: ")
-	length, _, _ := strings.Cut(after, "\r\n")
-	switch n, _ := fmt.Sscanf(string(head), "HTTP/1.%d %d", new(int), &status); {
-	case unsent != nil || err != nil:
-		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, errors.Join(unsent, err))
-	case n < 2 || !whole:
-		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
-	case framed && length != strconv.Itoa(len(body)):
-		return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
-	}
-	return status, body, nil
 }

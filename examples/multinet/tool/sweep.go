@@ -27,9 +27,14 @@ func (t *tool) gc(flags *flag.FlagSet) runner {
 	dryRun := flags.Bool("dry-run", false, "list what would be tried, and change nothing")
 	keys := make(map[string]*string) // of the configuration: a DEL that fails is tried with what they say now
 	for key, name := range map[string]string{"binDir": "bin-dir", "confDir": "conf-dir", "nadDir": "nad-dir"} {
-		keys[key] = flags.String(name, "", "`directory`: "+key+" of the configuration as it is now")
+		keys[key] = flags.String(name, "", "`directory` "+key+" of the present configuration")
 	}
+	privileges := flags.String("delegate-privileges", "keep", "`value` of delegatePrivileges: keep or noNew")
+	keys["delegatePrivileges"] = privileges
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
+		if *privileges != "keep" && *privileges != "noNew" {
+			return fmt.Errorf("--delegate-privileges %s: want keep or noNew", *privileges)
+		}
 		if *dryRun {
 			stale, err := t.records(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
 			return errors.Join(t.printRecords(stale, false), err)

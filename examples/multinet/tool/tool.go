@@ -19,6 +19,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/doctor"
 	"github.com/metacni/metacni/examples/multinet/help"
 )
 
@@ -34,12 +35,14 @@ func commands() []command {
 		{"list", "", "list attachments and their states", "-o json", []int{0}, (*tool).list},
 		{"show", "CONTAINER", "show the records of a container", "3f9c0e5b7a12", []int{1}, (*tool).show},
 		{"status", "[--diff] CONTAINER", "print or compare its network-status", "--diff 3f9c0e5b7a12", []int{1}, (*tool).status},
-		{"gc", "[--dry-run]", "detach what gone containers have left", "--dry-run", []int{0}, (*tool).gc},
+		{"gc", "[--dry-run]", "detach stale attachments", "--dry-run", []int{0}, (*tool).gc},
 		{"damaged", "", "list records that cannot be read", "--dir /var/lib/cni/multinet", []int{0}, (*tool).damaged},
 		{"forget", "CONTAINER [NETWORK IFNAME]", "remove records, and run no plugin", "3f9c0e5b7a12 multinet eth0", []int{1, 3}, (*tool).forget},
 		{"adopt", "[--dry-run]", "take over what others have attached", "--dry-run", []int{0}, (*tool).adopt},
+		{"doctor", "", "say what hinders multinet on the node", "--root /host", []int{0}, (*tool).doctor},
 		{"install", "[--watch]", "copy the program, publish its network", "--cluster-network 10-calico.conflist", []int{0}, (*tool).install},
 		{"uninstall", "[--detach|--leave] [--binary]", "remove the published network", "--detach", []int{0}, (*tool).uninstall},
+		{completionCommand, strings.Join(shells(), "|"), "print the completion of a shell", "bash", []int{1}, (*tool).completion},
 	}
 }
 
@@ -50,12 +53,11 @@ func usage() string {
 	for _, c := range commands() {
 		fmt.Fprintf(&text, "  %-10s %-29s %s\n", c.name, c.args, c.about)
 	}
-	fmt.Fprintf(&text, "  %-10s %-29s %s\n", completionCommand, strings.Join(shells(), "|"), "print the completion of a shell")
 	return text.String() + `  --help, --version
 multinet COMMAND --help prints the flags of a command, and an example.
 A command that fails has the exit status 1. status --diff has 1 if something
-differs, and 2 if it fails. list, show, status, damaged and gc --dry-run take no
-lock and change nothing.`
+differs, and 2 if it fails. list, show, status, damaged, doctor and
+gc --dry-run take no lock and change nothing.`
 }
 
 // usage returns the usage of c alone.
@@ -118,8 +120,9 @@ func (t *tool) run(ctx context.Context, args []string) error {
 	case "version":
 		_, err := fmt.Fprintln(t.out, "multinet", plugin.Version())
 		return err
-	case completionCommand:
-		return t.complete(ctx, args[1:])
+	}
+	if len(args) > 1 && args[0] == completionCommand && args[1] == wordsRequest {
+		return t.complete(ctx, args[2:])
 	}
 	c := commandNamed(args[0])
 	if c == nil {
@@ -220,7 +223,7 @@ func newOutput(heading string) *output {
 // row adds a row to the table alone.
 func (o *output) row(cells ...string) {
 	for i, cell := range cells {
-		cells[i] = cmp.Or(cell, "-")
+		cells[i] = cmp.Or(doctor.Printable(cell), "-")
 	}
 	o.rows = append(o.rows, cells)
 }
@@ -231,37 +234,35 @@ func (o *output) add(element any, cells ...string) {
 	o.row(cells...)
 }
 
-// screen is how many columns a table for people has, and narrow how many of them a column keeps
-// that is made narrower.
-const screen, narrow = 80, 12
+// screen is how many columns a table for people has, narrow how many a cell keeps that is
+// shortened, and gap how many are between two cells.
+const screen, narrow, gap = 80, 12, 2
 
-// fit makes columns narrower, the widest first, until the table fits on a screen.
+// fit shortens cells of columns, the longest first, until the table fits on a screen. It keeps
+// the beginnings and the ends of cells.
 func (o *output) fit(columns ...int) {
-	widths := make([]int, len(o.rows[0]))
-	total := 2 * (len(widths) - 1)
-	for _, row := range o.rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, width := range widths {
-		total += width
-	}
-	for ; total > screen; total-- {
-		widest := slices.MaxFunc(columns, func(a, b int) int { return widths[a] - widths[b] })
-		if widths[widest] <= narrow {
-			break
-		}
-		widths[widest]--
-	}
-	for _, row := range o.rows {
-		for _, i := range columns {
-			if cell := []rune(row[i]); len(cell) > widths[i] {
-				head := widths[i] / 2
-				row[i] = string(cell[:head]) + "…" + string(cell[len(cell)-(widths[i]-head-1):])
+	for limit := screen; limit >= narrow && o.width() > screen; limit-- {
+		for _, row := range o.rows {
+			for _, i := range columns {
+				if cell := []rune(row[i]); len(cell) > limit {
+					head := limit / 2
+					row[i] = string(cell[:head]) + "…" + string(cell[len(cell)-(limit-head-1):])
+				}
 			}
 		}
 	}
+}
+
+// width returns how many columns of a screen the table has.
+func (o *output) width() (width int) {
+	for i := range o.rows[0] {
+		widest := 0
+		for _, row := range o.rows {
+			widest = max(widest, utf8.RuneCountInString(row[i]))
+		}
+		width += widest + gap
+	}
+	return width - gap
 }
 
 // print prints o in the form of the flag -o.
@@ -272,7 +273,7 @@ func (t *tool) print(o *output) error {
 		e.SetIndent("", "  ")
 		return e.Encode(o.list)
 	}
-	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(t.out, 0, 0, gap, ' ', 0)
 	for _, row := range o.rows {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}

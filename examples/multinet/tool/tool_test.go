@@ -292,6 +292,8 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%q is not answered with the usage of its command: %v", words, err)
 		}
 	}
+	_, err := h.tool(t, "gc", "--delegate-privileges", "none")
+	nodetest.Says(t, err, "none: want keep or noNew")
 	for _, words := range []string{"help", "--help", "-h"} {
 		h.wantTool(t, []string{words}, "usage: multinet COMMAND", "adopt [--dry-run]", "--version")
 	}

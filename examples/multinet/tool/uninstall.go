@@ -94,15 +94,9 @@ func (u *uninstaller) remove(ctx context.Context) error {
 			return fmt.Errorf("nothing has been changed: %w", err)
 		}
 	}
-	there := outputs(m)
-	if err := publish.Uninstall(m); err != nil {
+	left, err := u.removing(func() error { return publish.Uninstall(m) }, m.Output+".conf", m.Output+".conflist")
+	if err != nil {
 		return err
-	}
-	left := outputs(m)
-	for _, path := range there {
-		if !slices.Contains(left, path) {
-			u.changes = append(u.changes, changeView{Path: path, Outcome: "removed"})
-		}
 	}
 	for _, path := range left {
 		u.say("%q is not of type %q and stays", path, u.typ)
@@ -116,22 +110,23 @@ func (u *uninstaller) remove(ctx context.Context) error {
 		return nil
 	}
 	program := filepath.Join(u.binDir, u.typ)
-	_, missing := os.Lstat(program)
-	err = publish.RemoveProgram(program)
-	if err == nil && missing == nil {
-		u.changes = append(u.changes, changeView{Path: program, Outcome: "removed"})
-	}
+	_, err = u.removing(func() error { return publish.RemoveProgram(program) }, program)
 	return err
 }
 
-// outputs returns the files that have the name of the published one.
-func outputs(m *autoconf.Manager) (paths []string) {
-	for _, ext := range []string{".conf", ".conflist"} {
-		if _, err := os.Lstat(m.Output + ext); err == nil {
-			paths = append(paths, m.Output+ext)
+// removing calls do, notes which of the files at paths it has removed, and returns the others.
+func (u *uninstaller) removing(do func() error, paths ...string) (left []string, err error) {
+	missing := func(path string) bool { _, err := os.Lstat(path); return err != nil }
+	there := slices.DeleteFunc(paths, missing)
+	err = do()
+	for _, path := range there {
+		if missing(path) {
+			u.changes = append(u.changes, changeView{Path: path, Outcome: "removed"})
+		} else {
+			left = append(left, path)
 		}
 	}
-	return paths
+	return left, err
 }
 
 // manager returns the Manager of the records, and the name of the network that has them.
@@ -206,7 +201,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	}
 	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if err = errors.Join(append(errs, err)...); err != nil {
-		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s", err, count(left), life.Dir, name)
+		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s --bin-dir %s", err, count(left), life.Dir, name, u.binDir)
 	}
 	return err
 }

@@ -1,0 +1,540 @@
+package doctor
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+const (
+	blue       = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`
+	published  = `{"cniVersion":"1.0.0","name":"multinet","plugins":[{"type":"multinet","capabilities":{"io.kubernetes.cri.pod-annotations":true},"delegates":[` + blue + `]}]}`
+	containerd = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/opt/cni/bin\"\n  conf_dir = \"/etc/cni/net.d\"\n"
+)
+
+// A node is a healthy one, with multinet in front of the network blue and a container, all
+// below the directory of the test.
+type node struct {
+	*nodetest.Node
+	doctor Node
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{Node: nodetest.New(t, "bridge")}
+	n.put("etc/containerd/config.toml", containerd)
+	n.put("etc/cni/net.d/00-multinet.conflist", published)
+	n.put("etc/cni/net.d/10-blue.conflist", blue)
+	n.put("var/lib/cni/results/.keep", "")
+	for _, name := range []string{"multinet", "bridge", "host-local"} {
+		n.put("opt/cni/bin/"+name, "#!/bin/sh\n")
+		nodetest.OK(t, os.Chmod(n.Path("opt/cni/bin", name), 0o755))
+	}
+	template, err := netconf.Plugin{}.Edit(netconf.Set("type", "multinet"), publish.Annotations())
+	nodetest.OK(t, err)
+	n.doctor = Node{
+		Publisher: publish.Manager(publish.ConfDir, publish.ConfDir+"/00-multinet", template), StateDir: n.Path("var/lib/cni/multinet"),
+		BinDir: "/opt/cni/bin", CacheDir: "/var/lib/cni", SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue",
+		Version: "v1.0.0",
+	}
+	n.doctor.Publisher.Root = n.Dir
+	n.attach("c1")
+	return n
+}
+
+// put writes a file and its directories.
+func (n *node) put(name, text string) {
+	n.Helper()
+	nodetest.OK(n, os.MkdirAll(filepath.Dir(n.Path(name)), 0o700))
+	n.Write(name, text)
+}
+
+// change changes the cluster network, and publishes it again.
+func (n *node) change(blue2 string) {
+	n.Helper()
+	n.put("etc/cni/net.d/10-blue.conflist", blue2)
+	n.put("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, blue, blue2, 1))
+}
+
+func (n *node) remove(names ...string) {
+	n.Helper()
+	for _, name := range names {
+		nodetest.OK(n, os.RemoveAll(n.Path(name)))
+	}
+}
+
+// attach attaches a container, as an ADD does.
+func (n *node) attach(id string) {
+	n.Helper()
+	n.put("run/netns/"+id, "")
+	n.Exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
+	life := &lifecycle.Manager{Dir: n.doctor.StateDir, Root: n.Dir, Invoker: &delegate.Invoker{Exec: n.Exec}, InterfaceNames: func(string) ([]string, error) { return nil, nil }}
+	a := delegate.Attachment{Network: nodetest.Parse(blue), ContainerID: id, IfName: "eth0", NetNS: "/run/netns/" + id}
+	_, err := life.Add(n.Context(), scratch.Key{Network: "multinet", ContainerID: id, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(a)})
+	nodetest.OK(n, err)
+	n.cached(id, "multinet", published)
+}
+
+// cached writes what libcni records of a container.
+func (n *node) cached(id, network, conf string) {
+	n.Helper()
+	n.put("var/lib/cni/results/"+network+"-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q}`,
+		id, base64.StdEncoding.EncodeToString([]byte(conf)), network, "/run/netns/"+id))
+}
+
+// findings returns the findings that are not ok, as "check verdict looked: found", with the
+// directory of the node as $DIR.
+func (n *node) findings() (all []string) {
+	n.Helper()
+	for _, f := range n.doctor.Check(n.Context()) {
+		if f.Todo == "" != (f.Verdict == OK) || f.Looked == "" || f.Found == "" {
+			n.Errorf("not whole: %+v", f)
+		}
+		if f.Verdict != OK {
+			all = append(all, strings.ReplaceAll(fmt.Sprintf("%s %s %s: %s", f.Check, f.Verdict, f.Looked, f.Found), n.Dir, "$DIR"))
+		}
+	}
+	return all
+}
+
+// elf returns the first bytes of a program for a machine, little endian.
+func elf(machine byte) string {
+	return "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string([]byte{machine, 0}) + strings.Repeat("x", 100)
+}
+
+// alien is a machine that this one is not.
+func alien() (number byte, name string) {
+	if goruntime.GOARCH == "s390x" {
+		return 62, "amd64"
+	}
+	return 22, "s390x"
+}
+
+func TestHealthyNodeHasOnlyGoodFindings(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	nodetest.Equal(t, "findings", n.findings(), nil)
+	var checks []string
+	for _, f := range n.doctor.Check(t.Context()) {
+		checks = append(checks, f.Check)
+	}
+	nodetest.Equal(t, "checks", slices.Compact(checks), []string{"runtimes", "first", "plugins", "annotations", "cilium", "chain", "disk", "records", "cache", "version"})
+}
+
+func TestEachFlawIsItsFinding(t *testing.T) {
+	t.Parallel()
+	number, machine := alien()
+	const (
+		netD = "etc/cni/net.d/"
+		bin  = "opt/cni/bin/"
+		ours = netD + "00-multinet.conflist"
+	)
+	for name, tt := range map[string]struct {
+		flaw func(n *node)
+		want []string // the beginnings of findings
+	}{
+		"no configuration of a runtime": {
+			func(n *node) { n.remove("etc/containerd") },
+			[]string{"runtimes unknown /etc: no configuration"},
+		},
+		"a runtime that reads other directories": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
+			},
+			[]string{"runtimes fatal /etc/containerd/config.toml: containerd reads networks in /var/net.d, plugins in /opt/cni/bin, not in /etc/cni/net.d"},
+		},
+		"a runtime that reads other directories than the chosen one": {
+			func(n *node) {
+				n.doctor.Publisher.Dir, n.doctor.Publisher.Output = "/etc/net.d", "/etc/net.d/00-multinet"
+				nodetest.OK(n, os.Rename(n.Path("etc/cni/net.d"), n.Path("etc/net.d")))
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
+			},
+			[]string{"runtimes problem /etc/containerd/config.toml: containerd reads networks in /var/net.d"},
+		},
+		"another runtime that reads other directories": {
+			func(n *node) {
+				n.put("var/lib/rancher/k3s/agent/etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
+			},
+			[]string{"runtimes unknown /var/lib/rancher/k3s/agent/etc/containerd/config.toml: k3s reads networks in /var/net.d"},
+		},
+		"plugins in another directory": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/bin"))
+			},
+			[]string{
+				"runtimes problem /etc/containerd/config.toml: containerd reads networks in /etc/cni/net.d, plugins in /opt/bin, not in /opt/cni/bin",
+				`plugins fatal /etc/cni/net.d/00-multinet.conflist: plugin "multinet": not found in /opt/bin`,
+			},
+		},
+		"the directory by another name": {
+			func(n *node) {
+				nodetest.OK(n, os.Symlink("/etc/cni", n.Path("etc/link")))
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/etc/link/net.d"))
+			},
+			nil,
+		},
+		"a runtime that runs no pods": {
+			func(n *node) { n.put("etc/containerd/config.toml", "disabled_plugins = [\"cri\"]\n") },
+			[]string{"runtimes unknown /etc: no configuration"},
+		},
+		"a configuration that cannot be read": {
+			func(n *node) {
+				n.remove("etc/containerd/config.toml")
+				nodetest.OK(n, unix.Mkfifo(n.Path("etc/containerd/config.toml"), 0o600))
+			},
+			[]string{`runtimes problem /etc/containerd/config.toml: invalid configuration: file "etc/containerd/config.toml": not a regular file`, "runtimes unknown /etc"},
+		},
+		"no directory of networks": {
+			func(n *node) { n.remove("etc/cni") },
+			[]string{"first problem /etc/cni/net.d: "},
+		},
+		"no network": {
+			func(n *node) { n.remove(ours, netD+"10-blue.conflist") },
+			[]string{"first problem /etc/cni/net.d: there is no network"},
+		},
+		"not published": {
+			func(n *node) { n.remove(ours) },
+			[]string{"first problem /etc/cni/net.d: 10-blue.conflist is first: 00-multinet.conflist is not there"},
+		},
+		"another network first": {
+			func(n *node) { n.put(netD+"00-a.conf", blue) },
+			[]string{"first problem /etc/cni/net.d: 00-a.conf is first, as it sorts before 00-multinet.conflist"},
+		},
+		"a broken file of ours": {
+			func(n *node) { n.put(ours, "{") },
+			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist is first, and cannot be used: "},
+		},
+		"no cluster network": {
+			func(n *node) { n.put(netD+"10-blue.conflist", "{") },
+			[]string{"first problem /etc/cni/net.d: find \"/etc/cni/net.d\": no primary network"},
+		},
+		"a plugin that is missing": {
+			func(n *node) { n.remove(bin + "bridge") },
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin`},
+		},
+		"an IPAM plugin that is not executable": {
+			func(n *node) { nodetest.OK(n, os.Chmod(n.Path(bin+"host-local"), 0o644)) },
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "host-local": not found in /opt/cni/bin; /opt/cni/bin/host-local is not a file that can be executed`},
+		},
+		"a plugin that is a directory": {
+			func(n *node) {
+				n.remove(bin + "bridge")
+				nodetest.OK(n, os.Mkdir(n.Path(bin+"bridge"), 0o700))
+			},
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin; /opt/cni/bin/bridge is not a file that can be executed`},
+		},
+		"a plugin that is a link to nothing": {
+			func(n *node) {
+				n.remove(bin + "bridge")
+				nodetest.OK(n, os.Symlink("/nowhere", n.Path(bin+"bridge")))
+			},
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin; /opt/cni/bin/bridge is a link to nothing`},
+		},
+		"a plugin that is empty": {
+			func(n *node) { n.put(bin+"bridge", "") },
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is neither a program nor a script`},
+		},
+		"a plugin that is cut off": {
+			func(n *node) { n.put(bin+"bridge", elf(number)[:19]) },
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is cut off`},
+		},
+		"a plugin of another architecture": {
+			func(n *node) { n.put(bin+"bridge", elf(number)) },
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is for ` + machine},
+		},
+		"a plugin in a directory of the runtime": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, `bin_dir = "/opt/cni/bin"`, `bin_dirs = ["/opt/cni/bin", "/opt/more"]`))
+				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
+				nodetest.OK(n, os.Rename(n.Path(bin+"bridge"), n.Path("opt/more/bridge")))
+			},
+			nil,
+		},
+		"no program of ours": {
+			func(n *node) { n.remove(bin + "multinet") },
+			[]string{`plugins fatal /etc/cni/net.d/00-multinet.conflist: plugin "multinet": not found`},
+		},
+		"networks of multinet": {
+			func(n *node) {
+				n.put("etc/cni/multinet/net.d/storage.conf", `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`)
+				n.put("etc/cni/multinet/net.d/z.conf", "{")
+			},
+			[]string{`plugins problem /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`, "plugins problem /etc/cni/multinet/net.d/z.conf: "},
+		},
+		"a plugin that may be a resident one": {
+			func(n *node) {
+				n.doctor.Residents = true
+				n.put("etc/cni/multinet/net.d/storage.conf", `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`)
+			},
+			[]string{`plugins unknown /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`},
+		},
+		"no annotations": {
+			func(n *node) { n.put(ours, strings.ReplaceAll(published, "true", "false")) },
+			[]string{"annotations problem /etc/cni/net.d/00-multinet.conflist: no capability io.kubernetes.cri.pod-annotations"},
+		},
+		"Cilium has renamed ours": {
+			func(n *node) { nodetest.OK(n, os.Rename(n.Path(ours), n.Path(ours+".cilium_bak"))) },
+			[]string{"first problem", "cilium fatal /etc/cni/net.d: Cilium has renamed 00-multinet.conflist"},
+		},
+		"Cilium has renamed another": {
+			func(n *node) { n.put(netD+"87-podman.conflist.cilium_bak", "") },
+			[]string{"cilium problem /etc/cni/net.d: Cilium has renamed networks, and may rename 00-multinet.conflist, 1: 87-podman.conflist.cilium_bak"},
+		},
+		"Cilium renames its own": {
+			func(n *node) { n.put(netD+"05-cilium.conf.cilium_bak", "") },
+			nil,
+		},
+		"Cilium is the cluster network": {
+			func(n *node) {
+				nodetest.OK(n, os.Rename(n.Path(netD+"10-blue.conflist"), n.Path(netD+"05-cilium.conflist")))
+			},
+			[]string{"cilium unknown /etc/cni/net.d: Cilium is the cluster network, and may rename 00-multinet.conflist"},
+		},
+		"Multus": {
+			func(n *node) { n.put(netD+"20-multus.conf", `{"cniVersion":"1.0.0","name":"multus","type":"multus"}`) },
+			[]string{"chain problem /etc/cni/net.d/20-multus.conf: multus is a meta-plugin too"},
+		},
+		"ours in ours": {
+			func(n *node) {
+				n.put(ours, strings.Replace(published, `"type":"bridge"`, `"type":"some","delegate":{"type":"multinet"}`, 1))
+			},
+			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has not", "chain problem /etc/cni/net.d/00-multinet.conflist: multinet is a meta-plugin too"},
+		},
+		"Istio in our file": {
+			func(n *node) { n.put(ours, strings.TrimSuffix(published, "]}")+`,{"type":"istio-cni"}]}`) },
+			[]string{"chain problem /etc/cni/net.d/00-multinet.conflist: istio-cni is chained to this network"},
+		},
+		"Istio in a file that no pod gets": {
+			func(n *node) {
+				n.put(netD+"20-x.conflist", strings.TrimSuffix(blue, "]}")+`,{"type":"istio-cni"}]}`)
+			},
+			[]string{"chain problem /etc/cni/net.d/20-x.conflist: istio-cni is chained to this network"},
+		},
+		"Istio in the cluster network": {
+			func(n *node) {
+				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"istio-cni")))
+				n.change(strings.TrimSuffix(blue, "]}") + `,{"type":"istio-cni"}]}`)
+			},
+			nil,
+		},
+		"Istio twice": {
+			func(n *node) {
+				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"istio-cni")))
+				n.change(strings.TrimSuffix(blue, "]}") + `,{"type":"istio-cni"},{"type":"istio-cni"}]}`)
+			},
+			[]string{"chain problem /etc/cni/net.d/10-blue.conflist: istio-cni is in the chain twice"},
+		},
+		"DANM": {
+			func(n *node) { n.put(netD+"20-danm.conf", `{"cniVersion":"1.0.0","name":"meta_cni","type":"danm"}`) },
+			[]string{"chain problem /etc/cni/net.d/20-danm.conf: danm is a meta-plugin too"},
+		},
+		"a cluster network that has changed": {
+			func(n *node) {
+				n.put(netD+"10-blue.conflist", strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1))
+			},
+			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has not what 10-blue.conflist has now"},
+		},
+		"a runtime that takes a network by name": {
+			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"blue\"\n") },
+			[]string{`runtimes problem /etc/crio/crio.conf: CRI-O takes the network "blue", and not the first`},
+		},
+		"a runtime that takes ours by name": {
+			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"multinet\"\n") },
+			nil,
+		},
+		"a root directory that is none": {
+			func(n *node) {
+				nodetest.OK(n, unix.Mkfifo(n.Path("fifo"), 0o600))
+				n.doctor.Publisher.Root = n.Path("fifo")
+			},
+			[]string{"root fatal $DIR/fifo: not a directory"},
+		},
+		"a root directory that is absent": {
+			func(n *node) { n.doctor.Publisher.Root = n.Path("absent") },
+			[]string{"root fatal $DIR/absent: no such file or directory"},
+		},
+		"a directory of records that others can use": {
+			func(n *node) { nodetest.OK(n, os.Chmod(n.doctor.StateDir, 0o755)) },
+			[]string{"disk problem $DIR/var/lib/cni/multinet: has the mode 0755"},
+		},
+		"a file instead of the directory of records": {
+			func(n *node) {
+				n.remove("var/lib/cni/multinet")
+				n.put("var/lib/cni/multinet", "")
+			},
+			[]string{"records problem $DIR/var/lib/cni/multinet: list", "cache unknown"},
+		},
+		"no records yet": {
+			func(n *node) { n.remove("var/lib/cni/multinet", "var/lib/cni/results") },
+			nil,
+		},
+		"a container that is gone": {
+			func(n *node) { n.remove("run/netns/c1") },
+			[]string{"records problem $DIR/var/lib/cni/multinet: records of containers that are gone, or half attached, 1: c1"},
+		},
+		"a damaged record": {
+			func(n *node) { n.put("var/lib/cni/multinet/c1@multinet@eth0.json", "{") },
+			[]string{"records problem $DIR/var/lib/cni/multinet: records that cannot be read, 1: c1"},
+		},
+		"many damaged records": {
+			func(n *node) {
+				for i := range 5 {
+					n.put(fmt.Sprintf("var/lib/cni/multinet/d%d@multinet@eth0.json", i), "{")
+				}
+			},
+			[]string{"records problem $DIR/var/lib/cni/multinet: records that cannot be read, 5: d0, d1, d2"},
+		},
+		"a record of the future": {
+			func(n *node) { n.state("c1", scratch.Added, time.Hour) },
+			[]string{"records problem $DIR/var/lib/cni/multinet: records of the future: the clock has been set back, 1: c1"},
+		},
+		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{"records problem $DIR/var/lib/cni/multinet: records with something left of an ADD that failed, 1: c1"}},
+		"a DEL that runs":                    {func(n *node) { n.state("c1", scratch.Deleting, -inTime/2) }, nil},
+		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{"records problem $DIR/var/lib/cni/multinet: records of containers that are gone, or half attached, 1: c1"}},
+		"a container without a record": {
+			func(n *node) {
+				n.put("run/netns/c2", "")
+				n.cached("c2", "multinet", published)
+			},
+			[]string{"cache problem /var/lib/cni/results: containers of multinet without a record, 1: c2"},
+		},
+		"a container of the cluster network": {
+			func(n *node) {
+				n.put("run/netns/c2", "")
+				n.cached("c2", "blue", blue)
+			},
+			[]string{"cache problem /var/lib/cni/results: containers of the cluster network without a record, 1: c2"},
+		},
+		"an entry of a container that is gone": {
+			func(n *node) { n.cached("c2", "multinet", published) },
+			[]string{"cache problem /var/lib/cni/results: entries of containers that are gone, 1: multinet-c2-eth0"},
+		},
+		"an entry that cannot be read": {
+			func(n *node) { n.put("var/lib/cni/results/multinet-c2-eth0", "{") },
+			[]string{"cache problem /var/lib/cni/results: entries that cannot be read, 1: /var/lib/cni/results/multinet-c2-eth0"},
+		},
+		"no daemon": {
+			func(n *node) {
+				n.shim()
+				n.put("var/lib/cni/multinet.queue/x.json", "")
+				n.put("var/lib/cni/multinet.queue/y.corrupt", "")
+			},
+			[]string{
+				"daemon problem /run/multus/multus.sock: no daemon answers", "daemon problem /var/lib/cni/multinet.queue: queued DELs that cannot be read, 1: y.corrupt",
+				"daemon problem /var/lib/cni/multinet.queue: queued DELs, 1: x.json",
+			},
+		},
+		"another daemon": {
+			func(n *node) { n.shim(); n.serve("", http.StatusOK) },
+			[]string{"daemon problem /run/multus/multus.sock: another program answers there"},
+		},
+		"a daemon that is not ready": {
+			func(n *node) { n.shim(); n.serve("v1.0.0", http.StatusServiceUnavailable) },
+			[]string{"daemon problem /run/multus/multus.sock: not ready: because"},
+		},
+		"a daemon of another version": {
+			func(n *node) { n.shim(); n.serve("v2.0.0", http.StatusOK) },
+			[]string{"daemon problem /run/multus/multus.sock: multinetd is of version v2.0.0, this program of v1.0.0"},
+		},
+		"a daemon that is ready": {
+			func(n *node) {
+				n.shim()
+				n.serve("v1.0.0", http.StatusOK)
+				n.put("var/lib/cni/multinet.queue/x.json", "")
+			},
+			nil,
+		},
+		"our program of another version": {
+			func(n *node) {
+				n.put(bin+"multinet", "#!\nmod\tgithub.com/metacni/metacni\tv2.0.0\t\n")
+			},
+			[]string{"version problem /opt/cni/bin/multinet: is of version v2.0.0, this program of v1.0.0"},
+		},
+		"the shim of this version": {
+			func(n *node) {
+				n.shim()
+				n.serve("v1.0.0", http.StatusOK)
+				n.put(bin+"multinet-shim", "#!\nmod\n\nmod\tgithub.com/metacni/metacni/examples/multinet-shim\tv1.0.0\t\n")
+			},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			tt.flaw(n)
+			before := n.Files("")
+			got := n.findings()
+			ok := len(got) == len(tt.want)
+			for i := range min(len(got), len(tt.want)) {
+				ok = ok && strings.HasPrefix(got[i], tt.want[i])
+			}
+			if !ok {
+				t.Errorf("got %q,\nwant %q", got, tt.want)
+			}
+			nodetest.Equal(t, "files", n.Files(""), before)
+		})
+	}
+}
+
+// state gives a record another state, and another time of its last change.
+func (n *node) state(id string, s scratch.State, in time.Duration) {
+	n.Helper()
+	name := "var/lib/cni/multinet/" + id + "@multinet@eth0.json"
+	lines := strings.Split(strings.TrimSpace(n.Read(name)), "\n")
+	_, text, _ := strings.Cut(lines[0], " ") // the first line has the whole value
+	var keys map[string]any
+	nodetest.OK(n, json.Unmarshal([]byte(text), &keys))
+	keys["state"], keys["updated"] = s, time.Now().Add(in).UTC()
+	line, err := json.Marshal(keys)
+	nodetest.OK(n, err)
+	sum := sha256.Sum256(line)
+	n.put(name, fmt.Sprintf("%x %s\n", sum[:8], line))
+}
+
+// shim publishes the network of the daemon.
+func (n *node) shim() {
+	n.Helper()
+	n.put("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, `"multinet","capabilities"`, `"multinet-shim","capabilities"`, 1))
+	nodetest.OK(n, os.Rename(n.Path("opt/cni/bin/multinet"), n.Path("opt/cni/bin/multinet-shim")))
+}
+
+// serve serves as a daemon of a version.
+func (n *node) serve(version string, ready int) {
+	n.Helper()
+	nodetest.OK(n, os.MkdirAll(n.Path("run/multus"), 0o700))
+	l, err := net.Listen("unix", n.Path("run/multus/multus.sock"))
+	nodetest.OK(n, err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/info" && version != "" {
+			_ = json.NewEncoder(w).Encode(map[string]any{"version": version})
+			return
+		}
+		w.WriteHeader(ready)
+		_, _ = io.WriteString(w, "because")
+	})}
+	go func() { _ = server.Serve(l) }()
+	n.Cleanup(func() { _ = server.Close() })
+}

@@ -1,0 +1,216 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf"
+)
+
+// lookAtFirst looks at which network the runtime takes: the one whose file has the first name.
+func (n *Node) lookAtFirst() {
+	const again = "publish it again with multinet install, or restart multinetd"
+	const install = "install a cluster network, or use another --conf-dir (multinetd: --cni-config-dir)"
+	for f, err := range netconf.Files(n.root.Dir(n.dir)) {
+		switch {
+		case f.Name == "":
+			n.fail(n.dir, err)
+		case f.Name < n.own:
+			n.say(Problem, n.dir, f.Name+" is first, as it sorts before "+n.own, "remove it, or choose an --output that sorts before it")
+		case n.Installing: // and will change it
+		case f.Name == n.own && errors.Is(err, fs.ErrPermission):
+			n.fail(filepath.Join(n.dir, n.own), err)
+		case f.Name == n.own && err != nil:
+			n.say(Problem, n.dir, fmt.Sprintf("%s is first, and cannot be used: %v", f.Name, err), again)
+		case f.Name == n.own && n.noCluster != nil:
+			n.say(Problem, n.dir, n.noCluster.Error(), install)
+		case f.Name == n.own && n.isOld():
+			n.say(Problem, n.dir, f.Name+" has not what "+n.cluster.Name+" has now", again)
+		case f.Name > n.own:
+			n.say(Problem, n.dir, fmt.Sprintf("%s is first: %s is not there", f.Name, n.own), "publish it with multinet install, or start multinetd")
+		}
+		return
+	}
+	n.say(Problem, n.dir, "there is no network", install)
+}
+
+// isOld reports whether our network has a copy of the cluster network that differs from it.
+func (n *Node) isOld() bool {
+	var conf struct{ Delegates []json.RawMessage }
+	if err := n.plugin.Decode(&conf); err != nil || len(conf.Delegates) == 0 {
+		return false // it has none
+	}
+	copied, err := netconf.Parse(conf.Delegates[0])
+	was, _ := copied.MarshalJSON()
+	is, _ := n.cluster.Network.MarshalJSON() // both have been read
+	return err != nil || !bytes.Equal(was, is)
+}
+
+// lookAtPlugins looks for the plugins that every pod needs, and for those of the networks in
+// multinet's directory.
+func (n *Node) lookAtPlugins() {
+	var conf struct{ ConfDir, BinDir string }
+	_ = n.plugin.Decode(&conf) // an ADD reports it
+	dirs := slices.Compact(append([]string{n.BinDir, cmp.Or(conf.BinDir, n.BinDir)}, n.pluginDirs...))
+	for _, dir := range dirs {
+		if _, err := fs.ReadDir(n.root.Dir(dir), "."); errors.Is(err, fs.ErrPermission) {
+			n.fail(dir, err)
+			return
+		}
+	}
+	if !n.ours.IsZero() && !n.Installing {
+		where := n.pluginDirs // the runtime looks nowhere else for our program
+		if where == nil {
+			where = []string{n.BinDir}
+		}
+		n.lookForPrograms(Fatal, filepath.Join(n.dir, n.own), netconf.Single(n.plugin), where)
+	}
+	if n.noCluster == nil {
+		n.lookForPrograms(Fatal, filepath.Join(n.Publisher.Dir, n.cluster.Name), n.cluster.Network, dirs)
+	}
+	confDir := cmp.Or(conf.ConfDir, multinet.DefaultConfDir)
+	for f, err := range netconf.Files(n.root.Dir(confDir)) {
+		switch {
+		case err == nil:
+			n.lookForPrograms(Problem, filepath.Join(confDir, f.Name), f.Network, dirs)
+		case f.Name != "" || !errors.Is(err, fs.ErrNotExist):
+			n.fail(filepath.Join(confDir, f.Name), err)
+		}
+	}
+}
+
+// lookForPrograms looks for the plugins of a network in dirs. The verdict is v if one cannot be
+// run.
+func (n *Node) lookForPrograms(v Verdict, file string, network netconf.Network, dirs []string) {
+	if n.Residents {
+		v = Unknown
+	}
+	for _, p := range network.Plugins() {
+		var ipam struct{ Type string }
+		text, _ := p.Get("ipam")
+		_ = json.Unmarshal(text, &ipam) // of another form it names no plugin
+		for _, typ := range []string{p.Type(), ipam.Type} {
+			if typ == "" {
+				continue
+			}
+			path, err := (&delegate.Process{Root: string(n.root)}).FindInPath(typ, dirs)
+			if err != nil {
+				n.say(v, file, fmt.Sprintf("plugin %q: %v%s", typ, err, n.dangling(typ, dirs)), "install it first, chmod +x, or name its directory with the key binDir in --config")
+			} else if why := n.unfit(path); why != "" {
+				n.say(v, file, fmt.Sprintf("plugin %q: %s is %s", typ, path, why), "install the plugin for "+goruntime.GOARCH)
+			}
+		}
+	}
+}
+
+// dangling says which links to nothing dirs have in place of a plugin.
+func (n *Node) dangling(typ string, dirs []string) (text string) {
+	for _, dir := range dirs {
+		entries, _ := fs.ReadDir(n.root.Dir(dir), ".") // FindInPath reports it
+		link := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == typ && e.Type() == fs.ModeSymlink })
+		if _, err := stat(n.root, filepath.Join(dir, typ)); link && err != nil {
+			text += "; " + filepath.Join(dir, typ) + " is a link to nothing"
+		}
+	}
+	return text
+}
+
+// unfit says what the program at path is, or nothing if this machine may run it.
+func (n *Node) unfit(path string) string {
+	head := make([]byte, 20) // of an ELF file
+	f, err := n.root.Dir(filepath.Dir(path)).Open(filepath.Base(path))
+	if err != nil {
+		return "" // the runtime may read it
+	}
+	read, _ := io.ReadFull(f, head) // a script may be shorter
+	_ = f.Close()                   // nothing was written
+	if !bytes.HasPrefix(head, []byte("\x7fELF")) {
+		if bytes.HasPrefix(head, []byte("#!")) {
+			return ""
+		}
+		return "neither a program nor a script"
+	}
+	number := binary.LittleEndian.Uint16(head[18:])
+	if head[5] == 2 {
+		number = binary.BigEndian.Uint16(head[18:])
+	}
+	is := map[uint16]string{3: "386", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64", 258: "loong64"}[number]
+	switch here := goruntime.GOARCH; {
+	case read < len(head):
+		return "cut off"
+	case is == here || is == "386" && here == "amd64" || is == "arm" && here == "arm64":
+		return ""
+	}
+	return "for " + cmp.Or(is, fmt.Sprint("machine ", number))
+}
+
+// lookAtAnnotations looks whether our network asks the runtime for the annotations of pods.
+func (n *Node) lookAtAnnotations() {
+	if !slices.Contains(n.plugin.Capabilities(), plugin.PodAnnotationsCapability) {
+		n.say(Problem, filepath.Join(n.dir, n.own), "no capability "+plugin.PodAnnotationsCapability+": unless multinetd asks the API, pods select no networks",
+			"install with --pod-annotations (multinetd: see the key capabilities)")
+	}
+}
+
+// lookForCilium looks for files that Cilium has renamed. It does so while cni.exclusive is on,
+// and does not rename them back.
+func (n *Node) lookForCilium() {
+	const (
+		suffix = ".cilium_bak"
+		off    = "set cni.exclusive=false in the values of Cilium, and remove what it has renamed"
+	)
+	renamed, _ := fs.Glob(n.root.Dir(n.dir), "*"+suffix)                                                    // lookAtFirst reports errors
+	renamed = slices.DeleteFunc(renamed, func(name string) bool { return name == "05-cilium.conf"+suffix }) // always renamed
+	_, err := stat(n.root, filepath.Join(n.dir, n.own))
+	switch {
+	case err != nil && slices.Contains(renamed, n.own+suffix):
+		n.say(Fatal, n.dir, "Cilium has renamed "+n.own, off)
+	case renamed == nil && strings.Contains(n.cluster.Name, "cilium"):
+		n.say(Unknown, n.dir, "Cilium is the cluster network, and may rename "+n.own, off)
+	default:
+		n.list(n.dir, renamed, "Cilium has renamed networks, and may rename "+n.own, off)
+	}
+}
+
+// lookAtChain looks for another meta-plugin, one inside another, and for Istio's plugin in a
+// network that pods do not get.
+func (n *Node) lookAtChain() {
+	const istio = "istio-cni"
+	for f, err := range netconf.Files(n.root.Dir(n.dir)) {
+		if err != nil {
+			continue // lookAtFirst reports it where it matters
+		}
+		file := filepath.Join(n.dir, f.Name)
+		text, _ := f.Network.MarshalJSON() // it has been read
+		var compact bytes.Buffer
+		_ = json.Compact(&compact, text)
+		for _, typ := range append(multinet.OwnTypes(), "danm", "genie") {
+			count := strings.Count(compact.String(), `"type":"`+typ+`"`)
+			if f.Name == n.own && f.Network.Plugins()[0].Type() == typ {
+				count-- // its own place
+			}
+			if count > 0 {
+				n.say(Problem, file, typ+" is a meta-plugin too: pods could be attached twice", "uninstall it, or remove it from the file")
+			}
+		}
+		if f.Name == n.cluster.Name && strings.Count(compact.String(), `"type":"`+istio+`"`) > 1 {
+			n.say(Problem, file, istio+" is in the chain twice", "remove one of them from the file")
+		}
+		if f.Name != n.cluster.Name && slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() == istio }) {
+			n.say(Problem, file, istio+" is chained to this network, not to the cluster network", fmt.Sprintf("set cniConfFileName of %s to %q", istio, n.cluster.Name))
+		}
+	}
+}

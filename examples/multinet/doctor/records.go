@@ -1,0 +1,152 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/scratch"
+)
+
+// inTime is how long an ADD or a DEL may run, and how far a record may be of the future.
+const inTime = 5 * time.Minute
+
+// lookAtRecords looks for damaged records, and for those of containers that are gone.
+func (n *Node) lookAtRecords(ctx context.Context) {
+	sweep := "run " + n.tool("gc --bin-dir "+n.BinDir) + ", which says why if it cannot remove them"
+	if n.Daemon {
+		sweep = "see the log of multinetd, which tries each minute to remove them"
+	}
+	var damaged, gone, leftover, future []string
+	n.recorded = make(map[string]bool)
+	for r, err := range (&lifecycle.Manager{Dir: n.StateDir, Root: string(n.root)}).Records(ctx) {
+		id, age := r.Key.ContainerID, time.Since(r.Updated)
+		n.recorded[id+"/"+r.Key.IfName] = true
+		switch {
+		case r.Key == scratch.Key{}:
+			n.fail(n.StateDir, err)
+			n.recorded = nil
+			return
+		case err != nil:
+			damaged = append(damaged, id)
+		case age < -inTime:
+			future = append(future, id)
+		case r.State == scratch.Leftover || len(r.Leftovers) > 0:
+			leftover = append(leftover, id)
+		case r.NetNSGone() || r.Stale() && age > inTime:
+			gone = append(gone, id)
+		}
+	}
+	n.list(n.StateDir, damaged, "records that cannot be read", "see "+n.tool("damaged")+"; clean up, then "+n.tool("forget CONTAINER"))
+	n.list(n.StateDir, gone, "records of containers that are gone, or half attached", sweep)
+	n.list(n.StateDir, leftover, "records with something left of an ADD that failed", sweep)
+	n.list(n.StateDir, future, "records of the future: the clock has been set back", "set the clock; until then a GC keeps them")
+}
+
+// lookAtCache looks in the cache of the runtime's libcni for containers without a record, and
+// for entries of containers that are gone.
+func (n *Node) lookAtCache() {
+	dir := filepath.Join(n.CacheDir, "results")
+	if n.recorded == nil {
+		n.say(Unknown, dir, "not compared with the records, which cannot be read", "see there")
+		return
+	}
+	others := adopt.Node{Root: string(n.root), Network: cmp.Or(n.ours.Name(), publish.Network), Primary: publish.Primaries(n.Publisher), CacheDir: n.root.OnNode(n.CacheDir)}
+	if !n.ours.IsZero() {
+		others.Primary = append(others.Primary, others.Network)
+	}
+	var damaged, gone, ours, cluster []string
+	for a, err := range others.Attachments() {
+		switch id := a.Key.ContainerID; {
+		case errors.Is(err, fs.ErrPermission):
+			n.fail(dir, err)
+		case err != nil:
+			damaged = append(damaged, err.Error())
+		case n.recorded[id+"/"+a.Key.IfName]:
+		case a.Gone || n.gone(a.Attached[0].NetNS):
+			gone = append(gone, filepath.Base(a.Sources[0]))
+		case a.Attached[0].Network.Name() == others.Network:
+			ours = append(ours, id)
+		case !n.ours.IsZero():
+			cluster = append(cluster, id)
+		}
+	}
+	n.list(dir, damaged, "entries that cannot be read", "remove them if their containers are gone")
+	n.list(dir, gone, "entries of containers that are gone", "remove them")
+	n.list(dir, ours, "containers of multinet without a record", "delete these pods; what their plugins have made may stay")
+	take := "run " + n.tool("adopt --conf-dir "+n.dir+" --cache-dir "+n.CacheDir)
+	if n.Daemon {
+		take = "see the log of multinetd, which tries each minute to take them over"
+	}
+	n.list(dir, cluster, "containers of the cluster network without a record", take)
+}
+
+// gone reports whether nothing is at the path of a network namespace, for certain.
+func (n *Node) gone(netns string) bool {
+	_, err := stat(n.root, netns)
+	_, unseen := stat(n.root, filepath.Dir(netns))
+	return netns != "" && errors.Is(err, fs.ErrNotExist) && unseen == nil
+}
+
+// lookAtDaemon asks the daemon whether it is ready, and looks at its queue of DELs.
+func (n *Node) lookAtDaemon() {
+	const wait = 5 * time.Second
+	socket := filepath.Join(n.SocketDir, multinet.SocketName)
+	path, _ := n.root.Resolve(socket) // else there is no socket
+	status, why, err := multinet.AskDaemon(path, wire.PathReady, wait)
+	var info struct{ Version string }
+	if err == nil {
+		_, answer, _ := multinet.AskDaemon(path, "/info", wait)
+		_ = json.Unmarshal(answer, &info) // of another program it has no version
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		n.fail(socket, err)
+	case err != nil:
+		n.say(Problem, socket, err.Error(), "start multinetd, or see its log")
+	case info.Version == "":
+		n.say(Problem, socket, "another program answers there, such as Multus", "stop it, or choose another socketDir")
+	case status != 200:
+		n.say(Problem, socket, fmt.Sprintf("not ready: %.400s", why), "see the log of multinetd")
+	case info.Version != n.Version:
+		n.say(Problem, socket, fmt.Sprintf("multinetd is of version %s, this program of %s", info.Version, n.Version), "install the same version of all")
+	}
+	if n.QueueDir == "" {
+		return
+	}
+	damaged, _ := fs.Glob(n.root.Dir(n.QueueDir), "*.corrupt")
+	n.list(n.QueueDir, damaged, "queued DELs that cannot be read", "see the log of multinetd, and remove them")
+	if waiting, _ := fs.Glob(n.root.Dir(n.QueueDir), "*.json"); err != nil {
+		n.list(n.QueueDir, waiting, "queued DELs", "start multinetd, which runs them")
+	}
+}
+
+// lookAtVersion looks for the version that the go command has written into our program. Package
+// debug/buildinfo would make the program larger by 8 %.
+func (n *Node) lookAtVersion() {
+	const largest = 64 << 20
+	for _, dir := range append(n.pluginDirs, n.BinDir) {
+		path := filepath.Join(dir, n.plugin.Type())
+		info, err := stat(n.root, path)
+		if err != nil || !info.Mode().IsRegular() || info.Size() > largest {
+			continue // lookAtPlugins says so
+		}
+		program, _ := fs.ReadFile(n.root.Dir(dir), n.plugin.Type())
+		version := regexp.MustCompile(`\nmod\t[a-z./-]+/metacni\S*\t(\S+)`).FindSubmatch(program)
+		if version != nil && string(version[1]) != n.Version {
+			n.say(Problem, path, fmt.Sprintf("is of version %s, this program of %s", version[1], n.Version), "install the same version of all")
+		}
+		return
+	}
+}

@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf"
+)
+
+// A runtime is a container runtime, and what its configuration says.
+type runtime struct {
+	name  string
+	files []string // patterns; a later file wins
+
+	file    string // the last one that says something
+	confDir string
+	binDirs []string
+	network string // it takes the network of this name, whichever is first
+	off     bool   // it runs no pods
+}
+
+// runtimes returns the runtimes whose configurations have a usual place.
+func runtimes() []*runtime {
+	return []*runtime{
+		{name: "containerd", files: []string{"/etc/containerd/config.toml"}},
+		{name: "k3s", files: []string{"/var/lib/rancher/k3s/agent/etc/containerd/config.toml"}},
+		{name: "RKE2", files: []string{"/var/lib/rancher/rke2/agent/etc/containerd/config.toml"}},
+		{name: "MicroK8s", files: []string{"/var/snap/microk8s/current/args/containerd.toml"}},
+		{name: "Talos", files: []string{"/etc/cri/containerd.toml"}}, // imports /etc/cri/conf.d/cri.toml
+		{name: "k0s", files: []string{"/etc/k0s/containerd.toml"}},
+		{name: "CRI-O", files: []string{"/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"}}, // of OpenShift too
+	}
+}
+
+// maxFiles is how many files of one runtime are read.
+const maxFiles = 100
+
+// read reads the configuration of r.
+func (n *Node) read(r *runtime) {
+	root, seen := n.RuntimeRoot.Dir("/"), make(map[string]bool)
+	for patterns := r.files; len(patterns) > 0; patterns = patterns[1:] {
+		files, _ := fs.Glob(root, strings.TrimPrefix(patterns[0], "/"))
+		for _, file := range files {
+			if seen[file] {
+				continue
+			}
+			if len(seen) == maxFiles {
+				n.say(Unknown, "/"+file, fmt.Sprintf("not read: %s has more than %d files", r.name, maxFiles), "see there")
+				return
+			}
+			seen[file] = true
+			text, err := netconf.ReadFile(root, file)
+			if err != nil {
+				n.fail("/"+file, err)
+				continue
+			}
+			var says settings
+			// SNAP_DATA is MicroK8s's.
+			if err := toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &says); err != nil {
+				n.fail("/"+file, err)
+				continue
+			}
+			r.take("/"+file, says)
+			for _, pattern := range says.Imports {
+				if !filepath.IsAbs(pattern) {
+					pattern = filepath.Join("/", filepath.Dir(file), pattern)
+				}
+				patterns = append(patterns, pattern)
+			}
+		}
+	}
+}
+
+// settings are what a file of containerd, of versions 1 to 3 of its configuration, or of CRI-O says.
+type settings struct {
+	Imports  []string `toml:"imports"`
+	Disabled []string `toml:"disabled_plugins"`
+	Plugins  struct {
+		One   criSettings `toml:"cri"`
+		Two   criSettings `toml:"io.containerd.grpc.v1.cri"`
+		Three criSettings `toml:"io.containerd.cri.v1.runtime"`
+	} `toml:"plugins"`
+	CRIO struct {
+		Network networkSettings `toml:"network"`
+	} `toml:"crio"`
+}
+
+type criSettings struct {
+	Network networkSettings `toml:"cni"`
+}
+
+// networkSettings have the keys of containerd and of CRI-O.
+type networkSettings struct {
+	ConfDir    string   `toml:"conf_dir"`
+	BinDir     string   `toml:"bin_dir"`
+	BinDirs    []string `toml:"bin_dirs"`
+	NetworkDir string   `toml:"network_dir"`
+	PluginDir  string   `toml:"plugin_dir"`
+	PluginDirs []string `toml:"plugin_dirs"`
+	Default    string   `toml:"cni_default_network"`
+}
+
+// take adds what a file says to r.
+func (r *runtime) take(file string, s settings) {
+	if r.file == "" {
+		r.file, r.confDir, r.binDirs = file, "/etc/cni/net.d", []string{"/opt/cni/bin"}
+	}
+	for _, n := range []networkSettings{s.Plugins.One.Network, s.Plugins.Two.Network, s.Plugins.Three.Network, s.CRIO.Network} {
+		dirs := slices.DeleteFunc(slices.Concat([]string{n.BinDir, n.PluginDir}, n.BinDirs, n.PluginDirs), func(dir string) bool { return dir == "" })
+		if len(dirs) > 0 {
+			r.file, r.binDirs = file, dirs
+		}
+		if dir := cmp.Or(n.ConfDir, n.NetworkDir); dir != "" {
+			r.file, r.confDir = file, filepath.Clean(dir)
+		}
+		if n.Default != "" {
+			r.file, r.network = file, n.Default
+		}
+	}
+	// As in the containerd of docker.
+	r.off = r.off || slices.Contains(s.Disabled, "cri") || slices.Contains(s.Disabled, "io.containerd.grpc.v1.cri")
+}
+
+// lookAtRuntimes looks at which directories the runtimes read.
+func (n *Node) lookAtRuntimes() {
+	all := slices.DeleteFunc(runtimes(), func(r *runtime) bool { n.read(r); return r.file == "" || r.off })
+	otherwise := Fatal // if a runtime reads another directory
+	if n.Chosen || n.dir != publish.ConfDir {
+		otherwise = Problem
+	}
+	for _, r := range all {
+		if n.same(r.confDir, n.dir) {
+			otherwise = Unknown // the other runtime may run no pods
+			n.pluginDirs = append(n.pluginDirs, r.binDirs...)
+		}
+	}
+	for _, r := range all {
+		reads := fmt.Sprintf("%s reads networks in %s, plugins in %s", r.name, r.confDir, strings.Join(r.binDirs, ":"))
+		todo := fmt.Sprintf("if pods run there, use --conf-dir %s --bin-dir %s (multinetd: --cni-config-dir, --install-shim)", r.confDir, r.binDirs[0])
+		switch {
+		case !n.same(r.confDir, n.dir):
+			n.say(otherwise, r.file, reads+", not in "+n.dir, todo)
+		case n.BinDir != "" && !n.Daemon && !slices.ContainsFunc(r.binDirs, func(dir string) bool { return n.same(dir, n.BinDir) }):
+			n.say(Problem, r.file, reads+", not in "+n.BinDir, todo)
+		case r.network != "" && r.network != n.name():
+			n.say(Problem, r.file, fmt.Sprintf("%s takes the network %q, and not the first", r.name, r.network), "remove cni_default_network, or set it to "+n.name())
+		default:
+			n.say(OK, r.file, reads, "")
+		}
+	}
+	if len(all) == 0 {
+		n.say(Unknown, "/etc", "no configuration of a runtime in a usual place", "see that the runtime reads "+n.dir)
+	}
+}
+
+// name returns the name of our network, as it is published or would be.
+func (n *Node) name() string {
+	if !n.ours.IsZero() {
+		return n.ours.Name()
+	}
+	var named struct{ Name string }
+	_ = n.plugin.Decode(&named) // an ADD reports it
+	return cmp.Or(named.Name, publish.Network)
+}
+
+// same reports whether a, as a runtime has it, and b are the same directory.
+func (n *Node) same(a, b string) bool {
+	first, err := stat(n.RuntimeRoot, a)
+	second, _ := stat(n.root, b)
+	return filepath.Clean(a) == filepath.Clean(n.root.OnNode(b)) || err == nil && os.SameFile(first, second)
+}

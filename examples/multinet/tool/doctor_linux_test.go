@@ -1,0 +1,102 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/examples/multinet/doctor"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// doctor finds nothing to do where multinet is installed, and says what is wrong elsewhere. It
+// changes nothing.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	look := func(fails bool, flags ...string) (all []doctor.Finding) {
+		t.Helper()
+		before := n.Files("")
+		n.printed.Reset()
+		err := n.do(append([]string{"doctor", "-o", "json"}, flags...)...)
+		if (err != nil) != fails {
+			t.Errorf("%q: %v: %s", flags, err, n.printed.String())
+		}
+		nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &all))
+		nodetest.Equal(t, "files", n.Files(""), before)
+		return all
+	}
+	look(true)
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+	checks := make(map[string]string)
+	for _, f := range look(false) {
+		checks[f.Check] = f.Looked
+	}
+	nodetest.Equal(t, "records are looked for in", checks["records"], n.Path("state"))
+	if _, asked := checks["daemon"]; asked {
+		t.Error("a daemon is asked for")
+	}
+	look(false, "--dir", n.Path("state"), "--cache-dir", "")
+	n.Write("net.d/00-a.conf", green)
+	look(true)
+	n.printed.Reset()
+	nodetest.Says(t, n.do("doctor"), "1 of")
+	if !strings.Contains(n.printed.String(), "problem  first       "+n.Path("net.d")+"\n") {
+		t.Errorf("printed %s", n.printed.String())
+	}
+}
+
+// install refuses before it changes anything, and says why. --force installs all the same.
+func TestInstallRefusesWhatDoctorCallsFatal(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		flaw func(n *node)
+		says string
+	}{
+		"a missing plugin": {
+			flaw: func(n *node) { nodetest.OK(n, os.Remove(n.Path("bin/bridge"))) },
+			says: `/net.d/10-x.conflist: plugin "bridge": not found in `,
+		},
+		"a plugin that is not executable": {
+			flaw: func(n *node) { nodetest.OK(n, os.Remove(n.Path("bin/bridge"))); n.Write("bin/bridge", "") },
+			says: `/bin/bridge is not a file that can be executed: install it first, chmod +x, `,
+		},
+		"a file that Cilium has renamed": {
+			flaw: func(n *node) { n.Write("net.d/00-multinet.conflist.cilium_bak", "") },
+			says: "Cilium has renamed 00-multinet.conflist: set cni.exclusive=false",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, "10-x.conflist", blue)
+			tt.flaw(n)
+			before := n.Files("")
+			nodetest.Says(t, n.do("install", "--cni-dir", n.Path("state")), tt.says, "nothing has been changed; --force")
+			nodetest.Equal(t, "files", n.Files(""), before)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := n.doUntil(ended, "install", "--watch", "--cni-dir", n.Path("state")); (err == nil) != strings.Contains(name, "plugin") {
+				t.Errorf("--watch: %v", err) // plugins may come later
+			}
+			nodetest.OK(t, n.do("install", "--force", "--cni-dir", n.Path("state")))
+			if n.read("net.d/00-multinet.conflist") == "" || !strings.Contains(n.said.String(), "level=WARN") {
+				t.Errorf("said %s", n.said.String())
+			}
+		})
+	}
+}
+
+// Problems are warnings: the user may know better which directory the runtime reads.
+func TestInstallWarnsOfProblems(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	n.mkdir("root")
+	nodetest.OK(t, os.MkdirAll(n.Path("root/etc/containerd"), 0o700))
+	n.Write("root/etc/containerd/config.toml", "version = 2\n")
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("root/state"), "--root", n.Path("root")))
+	if said := n.said.String(); !strings.Contains(said, "containerd reads networks in /etc/cni/net.d") || !strings.Contains(said, "--conf-dir /etc/cni/net.d") {
+		t.Errorf("said %s", said)
+	}
+}
