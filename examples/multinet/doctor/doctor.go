@@ -68,7 +68,7 @@ const (
 	Fatal   Verdict = "fatal" // pods cannot be attached at all
 )
 
-// A Finding is what one check has found. Programs rely on its JSON.
+// A Finding is the outcome of one check. Programs rely on its JSON.
 type Finding struct {
 	Check   string  `json:"check"`
 	Verdict Verdict `json:"verdict"`

@@ -320,7 +320,7 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			func(n *node) {
 				n.put(ours, strings.Replace(published, `"type":"bridge"`, `"type":"some","delegate":{"type":"multinet"}`, 1))
 			},
-			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has not", "chain problem /etc/cni/net.d/00-multinet.conflist: multinet is a meta-plugin too"},
+			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has an older copy of 10-blue.conflist", "chain problem /etc/cni/net.d/00-multinet.conflist: multinet is a meta-plugin too"},
 		},
 		"Istio in our file": {
 			func(n *node) { n.put(ours, strings.TrimSuffix(published, "]}")+`,{"type":"istio-cni"}]}`) },
@@ -354,7 +354,7 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			func(n *node) {
 				n.put(netD+"10-blue.conflist", strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1))
 			},
-			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has not what 10-blue.conflist has now"},
+			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has an older copy of 10-blue.conflist"},
 		},
 		"a runtime that takes a network by name": {
 			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"blue\"\n") },

@@ -38,7 +38,7 @@ func (n *Node) lookAtFirst() {
 		case f.Name == n.own && n.noCluster != nil:
 			n.say(Problem, n.dir, n.noCluster.Error(), install)
 		case f.Name == n.own && n.isOld():
-			n.say(Problem, n.dir, f.Name+" has not what "+n.cluster.Name+" has now", again)
+			n.say(Problem, n.dir, f.Name+" has an older copy of "+n.cluster.Name, again)
 		case f.Name > n.own:
 			n.say(Problem, n.dir, fmt.Sprintf("%s is first: %s is not there", f.Name, n.own), "publish it with multinet install, or start multinetd")
 		}

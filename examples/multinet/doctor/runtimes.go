@@ -80,7 +80,8 @@ func (n *Node) read(r *runtime) {
 	}
 }
 
-// settings are what a file of containerd, of versions 1 to 3 of its configuration, or of CRI-O says.
+// settings are the keys about networks in a file of CRI-O, or of containerd, of versions 1 to 3 of
+// its configuration.
 type settings struct {
 	Imports  []string `toml:"imports"`
 	Disabled []string `toml:"disabled_plugins"`

@@ -39,7 +39,7 @@ type site struct {
 	changes []any // for -o json
 }
 
-// A changeView is what -o json prints of a file that install or uninstall has changed.
+// A changeView is the JSON of a file that install or uninstall has changed.
 // Programs rely on it.
 type changeView struct {
 	Path    string `json:"path"`

@@ -166,10 +166,10 @@ func canonical(entry json.RawMessage) string {
 	return string(text)
 }
 
-// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
 // daemonTimeout is how long the daemon may take, which may have to ask the API.
 const daemonTimeout = 30 * time.Second
 
+// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
 // whose socket is in dir.
 func askDaemon(dir string, pod nad.Pod) (string, error) {
 	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}

@@ -209,7 +209,7 @@ func existing(name, dir, usual string) error {
 	return nil
 }
 
-// An output is what a command prints: a list for programs, and the same as a table for people.
+// An output is the text of a command: a list for programs, and the same as a table for people.
 type output struct {
 	list []any
 	rows [][]string

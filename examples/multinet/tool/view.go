@@ -111,7 +111,7 @@ func (t *tool) show(flags *flag.FlagSet) runner {
 }
 
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
-// The table has what fits on a screen, the wide one all.
+// The table has the columns that fit on a screen, the wide one all.
 func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
 	out := newOutput("CONTAINER POD IFNAME NETWORK USE STATE AGE")
 	if t.form == "wide" {

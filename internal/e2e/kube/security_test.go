@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A security is what a container may do.
+// A security is the rights of a container.
 type security struct {
 	user         uint32
 	capabilities []string // with CAP_; all if privileged
@@ -23,7 +23,7 @@ type security struct {
 	readOnlyRoot bool
 }
 
-// securityOf returns what a container of a pod may do, as the kubelet and a runtime read it.
+// securityOf returns the rights of a container of a pod, as the kubelet and a runtime read it.
 func securityOf(pod *corev1.Pod, c corev1.Container) (may security) {
 	of, all := c.SecurityContext, pod.Spec.SecurityContext
 	if of == nil {
