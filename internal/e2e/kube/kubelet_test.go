@@ -106,7 +106,11 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*ex
 		at := filepath.Join(root, m.MountPath)
 		switch v := volumes[m.Name]; {
 		case v.HostPath != nil:
-			n.mount(filepath.Join(n.root, v.HostPath.Path), at)
+			of := filepath.Join(n.root, v.HostPath.Path)
+			if real, err := filepath.EvalSymlinks(of); err == nil && !strings.HasPrefix(real+"/", n.root+"/") {
+				n.t.Fatalf("%s leads out of the node: %s", of, real)
+			}
+			n.mount(of, at)
 			if m.MountPropagation == nil {
 				if err := unix.Mount("", at, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 					n.t.Fatal(err)
