@@ -102,7 +102,7 @@ var bans = []struct {
 	{"k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
 	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false},
 	{"sigs.k8s.io/knftables/...", "one example has rules", []string{"examples/policy"}, false},
-	{"github.com/BurntSushi/toml/...", "only the doctor reads files of runtimes", []string{"examples/multinet", "examples/multinet/doctor", "examples/multinet/tool", "examples/multinetd"}, false},
+	{"github.com/pelletier/...", "only the doctor reads files of runtimes", []string{"examples/multinet", "examples/multinet/doctor", "examples/multinet/tool", "examples/multinetd"}, false},
 	{"sigs.k8s.io/controller-runtime/...", "client-go is enough", nil, false},
 	{"github.com/k8snetworkplumbingwg/...", "netconf/nad reads definitions", nil, false},
 	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue"}, false},
@@ -118,12 +118,12 @@ var bans = []struct {
 // requirements are the direct dependencies of the root module. The commit that
 // adds one gives the reason.
 var requirements = []string{
-	"github.com/BurntSushi/toml", // examples/multinet/doctor
 	"github.com/containernetworking/cni",
 	"github.com/containernetworking/plugins", // pkg/ns
 	"github.com/creachadair/jrpc2",           // delegate/resident
 	"github.com/fsnotify/fsnotify",           // netconf/autoconf
 	"github.com/google/go-cmp",               // tests
+	"github.com/pelletier/go-toml/v2",        // examples/multinet/doctor
 	"github.com/vishvananda/netlink",         // ifname, examples
 	"golang.org/x/sys",
 	"sigs.k8s.io/knftables", // examples/policy only

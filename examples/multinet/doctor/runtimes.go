@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -66,6 +67,10 @@ func (n *Node) read(r *runtime) {
 			var says settings
 			// SNAP_DATA is MicroK8s's.
 			if err := toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &says); err != nil {
+				if at := (*toml.DecodeError)(nil); errors.As(err, &at) {
+					line, _ := at.Position()
+					err = fmt.Errorf("line %d: %w", line, err)
+				}
 				n.fail("/"+file, err)
 				continue
 			}

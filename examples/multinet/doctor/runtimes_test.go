@@ -27,6 +27,8 @@ func TestRuntimesAreRead(t *testing.T) {
 			map[string]string{"etc/containerd/config.toml": "imports = []\n[plugins.'io.containerd.cri.v1.runtime'.cni]\n  bin_dir = ''\n  bin_dirs = [\n    '/b', # '/no'\n    '/c/',\n  ]\n  conf_dir = '/a/'\n  conf_template = '/no'\n[stream]\npath = '/no'\n"},
 			"containerd reads networks in /a, plugins in /b:/c/",
 		},
+		"a value of another type": {map[string]string{"etc/containerd/config.toml": "[plugins.cri.cni]\nconf_dir = 7"}, "line 2: toml: "},
+		"a table twice":           {map[string]string{"etc/containerd/config.toml": "[plugins.cri.cni]\n[plugins.cri.cni]"}, "line 2: toml: "},
 		"comments": {
 			map[string]string{"etc/containerd/config.toml": "[plugins.cri.cni]\n#conf_dir = '/no'\nconf_dir = \"/a\" # \"/no\"\n # bin_dir = \"/no\"\n"},
 			"containerd reads networks in /a, plugins in /opt/cni/bin",
@@ -95,6 +97,7 @@ func TestDoctorSurvivesBrokenNodes(t *testing.T) {
 		"empty":     func(path string) error { return os.WriteFile(path, nil, 0o600) },
 		"nonsense":  func(path string) error { return os.WriteFile(path, []byte("\x00\xff\n[{\"'"), 0o600) },
 		"deep":      func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("[", 1<<20)), 0o600) },
+		"deeper":    func(path string) error { return os.WriteFile(path, []byte("a = "+strings.Repeat("{a=", 1<<18)), 0o600) },
 		"null":      func(path string) error { return os.WriteFile(path, []byte(`{"plugins":[null],"name":7}`), 0o600) },
 		"huge":      func(path string) error { return os.Truncate(path, 1<<40) },
 		"directory": func(path string) error { return os.Remove(path) },
