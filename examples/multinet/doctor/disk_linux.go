@@ -30,7 +30,7 @@ func (n *Node) lookAtDisk() {
 	switch free := disk.Bavail * uint64(disk.Bsize); {
 	case disk.Flags&unix.ST_RDONLY != 0:
 		n.say(Problem, dir, "the file system is read-only", "mount it for writing, or choose another cniDir")
-	case free < 1<<20 || free < 1<<30 && disk.Bavail < disk.Blocks/100 || disk.Files > 0 && disk.Ffree <= disk.Files/1000:
+	case disk.Blocks > 0 && (free < 1<<20 || free < 1<<30 && disk.Bavail < disk.Blocks/100) || disk.Files > 0 && disk.Ffree <= disk.Files/1000:
 		n.say(Problem, dir, fmt.Sprintf("%d KiB and %d files are free", free>>10, disk.Ffree), "make room: ADD and DEL need it")
 	}
 }

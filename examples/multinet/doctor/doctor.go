@@ -31,7 +31,7 @@ type Node struct {
 	RuntimeRoot plugin.Root       // has the configurations of runtimes, if that is another directory
 
 	// Paths of the node. StateDir has the records, BinDir the plugins, QueueDir the DELs that
-	// wait for the daemon. Empty means that there is none.
+	// wait for the daemon. Empty means that there is none, or for StateDir that of our network.
 	StateDir, BinDir, CacheDir, SocketDir, QueueDir string
 
 	Chosen bool // the user has chosen where our network is published, and may know better
@@ -50,6 +50,7 @@ type Node struct {
 	ours       netconf.Network // zero if it is not published
 	plugin     netconf.Plugin  // ours, as it is published or would be
 	cluster    netconf.File    // the cluster network
+	first      string          // the file that would be the cluster network if we published now
 	noCluster  error           // why there is none
 	pluginDirs []string        // of the runtimes that read dir
 	recorded   map[string]bool // interfaces of containers that have a record
@@ -87,11 +88,6 @@ func (n Node) Check(ctx context.Context) []Finding {
 	if info, err := os.Stat(cmp.Or(n.Publisher.Root, "/")); err != nil || !info.IsDir() {
 		return []Finding{{"root", Fatal, n.Publisher.Root, cause(cmp.Or(err, error(syscall.ENOTDIR))), "--root is where the node's root directory is mounted"}}
 	}
-	state, err := n.root.Resolve(n.StateDir)
-	if err != nil { // it is not there
-		state = filepath.Join(string(n.root), n.root.OnNode(n.StateDir))
-	}
-	n.StateDir = state
 	n.RuntimeRoot = cmp.Or(n.RuntimeRoot, n.root)
 	n.dir, n.own, n.plugin = filepath.Dir(n.Publisher.Output), filepath.Base(n.Publisher.Output)+".conflist", n.Publisher.Template
 	dir, file, plugins := n.dir, "", "" // what is not there is not looked at
@@ -101,10 +97,25 @@ func (n Node) Check(ctx context.Context) []Finding {
 	if n.ours, _ = publish.Published(n.Publisher); !n.ours.IsZero() && !n.Installing {
 		n.plugin, file = n.ours.Plugins()[0], filepath.Join(n.dir, n.own)
 	}
+	if n.StateDir == "" {
+		conf, _ := n.plugin.MarshalJSON() // it has been read
+		own, _ := multinet.StateDir(n.root, conf)
+		n.StateDir = cmp.Or(own, multinet.DefaultStateDir) // an ADD reports the error
+	}
+	state, err := n.root.Resolve(n.StateDir)
+	if err != nil { // it is not there
+		state = filepath.Join(string(n.root), n.root.OnNode(n.StateDir))
+	}
+	n.StateDir = state
 	if !n.Daemon && n.plugin.Type() != "multinet-shim" {
 		n.SocketDir = ""
 	}
-	if n.cluster, n.noCluster = n.Publisher.Find(); n.noCluster == nil {
+	n.cluster, n.noCluster = n.Publisher.Find()
+	n.first = n.cluster.Name
+	if names := publish.Primaries(n.Publisher); len(names) > 1 && !n.Daemon && !n.Installing {
+		n.choose(names[0])
+	}
+	if n.noCluster == nil {
 		plugins = "each plugin of " + n.cluster.Name + " and of other networks can be run"
 	}
 	for _, c := range []struct {
@@ -117,12 +128,12 @@ func (n Node) Check(ctx context.Context) []Finding {
 		{"plugins", n.BinDir, plugins, true, n.lookAtPlugins},
 		{"annotations", file, "the network asks for the annotations of pods", false, n.lookAtAnnotations},
 		{"cilium", dir, "no file that Cilium has renamed", true, n.lookForCilium},
-		{"chain", dir, "no other meta-plugin, and no plugin twice", true, n.lookAtChain},
+		{"chain", dir, "no other meta-plugin, and no " + istio + " in a wrong place", true, n.lookAtChain},
 		{"disk", n.StateDir, "its file system can be written to, and has space", true, n.lookAtDisk},
 		{"records", n.StateDir, "no record is damaged, or of a container that is gone", false, func() { n.lookAtRecords(ctx) }},
 		{"cache", n.CacheDir, "no container without a record", false, n.lookAtCache},
 		{"daemon", n.SocketDir, "multinetd is ready, and of this version", false, n.lookAtDaemon},
-		{"version", file, "the runtime runs this version, " + n.Version, false, n.lookAtVersion},
+		{"version", file, "no program of another version than " + n.Version, false, n.lookAtVersion},
 	} {
 		if n.Installing && !c.installing || c.looked == "" {
 			continue

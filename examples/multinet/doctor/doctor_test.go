@@ -260,6 +260,14 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			func(n *node) { n.put(bin+"bridge", elf(number)[:19]) },
 			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is cut off`},
 		},
+		"a script without its interpreter": {
+			func(n *node) {
+				n.put("usr/bin/env", "")
+				n.put(bin+"bridge", "#! /usr/bin/python4 -u\n")
+				n.put(bin+"host-local", "#!/usr/bin/env python3\n")
+			},
+			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is a script for /usr/bin/python4, which is not there`},
+		},
 		"a plugin of another architecture": {
 			func(n *node) { n.put(bin+"bridge", elf(number)) },
 			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is for ` + machine},
@@ -269,6 +277,15 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, `bin_dir = "/opt/cni/bin"`, `bin_dirs = ["/opt/cni/bin", "/opt/more"]`))
 				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
 				nodetest.OK(n, os.Rename(n.Path(bin+"bridge"), n.Path("opt/more/bridge")))
+			},
+			nil,
+		},
+		"a plugin in the default of binDir": {
+			func(n *node) {
+				n.doctor.BinDir = "/opt/more"
+				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/more"))
+				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
+				nodetest.OK(n, os.Rename(n.Path(bin+"multinet"), n.Path("opt/more/multinet")))
 			},
 			nil,
 		},
@@ -346,15 +363,24 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			},
 			[]string{"chain problem /etc/cni/net.d/10-blue.conflist: istio-cni is in the chain twice"},
 		},
-		"DANM": {
-			func(n *node) { n.put(netD+"20-danm.conf", `{"cniVersion":"1.0.0","name":"meta_cni","type":"danm"}`) },
-			[]string{"chain problem /etc/cni/net.d/20-danm.conf: danm is a meta-plugin too"},
-		},
 		"a cluster network that has changed": {
 			func(n *node) {
 				n.put(netD+"10-blue.conflist", strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1))
 			},
 			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has an older copy of 10-blue.conflist"},
+		},
+		"a chosen cluster network": {
+			func(n *node) {
+				red := strings.Replace(blue, "blue", "red", 1)
+				n.put(netD+"20-red.conflist", red)
+				n.put(netD+"10-blue.conflist", strings.Replace(blue, "bridge", "absent", 1))
+				n.put(ours, strings.Replace(published, blue, red, 1))
+			},
+			[]string{"first unknown /etc/cni/net.d: 00-multinet.conflist is first, in front of 20-red.conflist and not of 10-blue.conflist"},
+		},
+		"a directory among files of CRI-O": {
+			func(n *node) { n.put("etc/crio/crio.conf.d/old/x.conf", "[crio.network]\nnetwork_dir = \"/no\"\n") },
+			nil,
 		},
 		"a runtime that takes a network by name": {
 			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"blue\"\n") },
@@ -496,6 +522,16 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			}
 			nodetest.Equal(t, "files", n.Files(""), before)
 		})
+	}
+}
+
+// A file system without a size, such as ramfs, is not full.
+func TestDiskWithoutSizeIsNotFull(t *testing.T) {
+	t.Parallel()
+	n := Node{StateDir: "/proc/self/fd"}
+	n.lookAtDisk()
+	if n.findings != nil {
+		t.Errorf("findings %+v", n.findings)
 	}
 }
 

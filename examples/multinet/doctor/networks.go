@@ -20,6 +20,8 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
+const istio = "istio-cni"
+
 // lookAtFirst looks at which network the runtime takes: the one whose file has the first name.
 func (n *Node) lookAtFirst() {
 	const again = "publish it again with multinet install, or restart multinetd"
@@ -39,12 +41,24 @@ func (n *Node) lookAtFirst() {
 			n.say(Problem, n.dir, n.noCluster.Error(), install)
 		case f.Name == n.own && n.isOld():
 			n.say(Problem, n.dir, f.Name+" has an older copy of "+n.cluster.Name, again)
+		case f.Name == n.own && n.first != n.cluster.Name:
+			n.say(Unknown, n.dir, fmt.Sprintf("%s is first, in front of %s and not of %s", f.Name, n.cluster.Name, n.first), again+", unless --cluster-network has chosen it")
 		case f.Name > n.own:
-			n.say(Problem, n.dir, fmt.Sprintf("%s is first: %s is not there", f.Name, n.own), "publish it with multinet install, or start multinetd")
+			n.say(Problem, n.dir, fmt.Sprintf("%s is first: %s is not there", f.Name, n.own), "publish it with multinet install, start multinetd, or use the --output that it has")
 		}
 		return
 	}
 	n.say(Problem, n.dir, "there is no network", install)
+}
+
+// choose makes the network of this name the cluster network, if it is there.
+func (n *Node) choose(name string) {
+	for f, err := range netconf.Files(n.root.Dir(n.dir)) {
+		if err == nil && f.Name != n.own && f.Network.Name() == name {
+			n.cluster = f
+			return
+		}
+	}
 }
 
 // isOld reports whether our network has a copy of the cluster network that differs from it.
@@ -64,7 +78,7 @@ func (n *Node) isOld() bool {
 func (n *Node) lookAtPlugins() {
 	var conf struct{ ConfDir, BinDir string }
 	_ = n.plugin.Decode(&conf) // an ADD reports it
-	dirs := slices.Compact(append([]string{n.BinDir, cmp.Or(conf.BinDir, n.BinDir)}, n.pluginDirs...))
+	dirs := slices.Compact(append([]string{n.BinDir, n.ofRuntime(cmp.Or(conf.BinDir, multinet.DefaultBinDir))}, n.pluginDirs...))
 	for _, dir := range dirs {
 		if _, err := fs.ReadDir(n.root.Dir(dir), "."); errors.Is(err, fs.ErrPermission) {
 			n.fail(dir, err)
@@ -82,7 +96,7 @@ func (n *Node) lookAtPlugins() {
 		n.lookForPrograms(Fatal, filepath.Join(n.Publisher.Dir, n.cluster.Name), n.cluster.Network, dirs)
 	}
 	confDir := cmp.Or(conf.ConfDir, multinet.DefaultConfDir)
-	for f, err := range netconf.Files(n.root.Dir(confDir)) {
+	for f, err := range netconf.Files(n.RuntimeRoot.Dir(confDir)) {
 		switch {
 		case err == nil:
 			n.lookForPrograms(Problem, filepath.Join(confDir, f.Name), f.Network, dirs)
@@ -130,18 +144,23 @@ func (n *Node) dangling(typ string, dirs []string) (text string) {
 
 // unfit says what the program at path is, or nothing if this machine may run it.
 func (n *Node) unfit(path string) string {
-	head := make([]byte, 20) // of an ELF file
+	head := make([]byte, 256) // as much as the kernel reads
 	f, err := n.root.Dir(filepath.Dir(path)).Open(filepath.Base(path))
 	if err != nil {
 		return "" // the runtime may read it
 	}
-	read, _ := io.ReadFull(f, head) // a script may be shorter
+	read, _ := io.ReadFull(f, head) // the program may be shorter
 	_ = f.Close()                   // nothing was written
 	if !bytes.HasPrefix(head, []byte("\x7fELF")) {
-		if bytes.HasPrefix(head, []byte("#!")) {
-			return ""
+		line, _, _ := strings.Cut(string(head[:read]), "\n")
+		line, isScript := strings.CutPrefix(line, "#!")
+		switch words := strings.Fields(line); {
+		case !isScript:
+			return "neither a program nor a script"
+		case len(words) > 0 && n.gone(words[0]):
+			return "a script for " + words[0] + ", which is not there"
 		}
-		return "neither a program nor a script"
+		return ""
 	}
 	number := binary.LittleEndian.Uint16(head[18:])
 	if head[5] == 2 {
@@ -149,7 +168,7 @@ func (n *Node) unfit(path string) string {
 	}
 	is := map[uint16]string{3: "386", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64", 258: "loong64"}[number]
 	switch here := goruntime.GOARCH; {
-	case read < len(head):
+	case read < 20:
 		return "cut off"
 	case is == here || is == "386" && here == "amd64" || is == "arm" && here == "arm64":
 		return ""
@@ -188,7 +207,6 @@ func (n *Node) lookForCilium() {
 // lookAtChain looks for another meta-plugin, one inside another, and for Istio's plugin in a
 // network that pods do not get.
 func (n *Node) lookAtChain() {
-	const istio = "istio-cni"
 	for f, err := range netconf.Files(n.root.Dir(n.dir)) {
 		if err != nil {
 			continue // lookAtFirst reports it where it matters
@@ -197,7 +215,7 @@ func (n *Node) lookAtChain() {
 		text, _ := f.Network.MarshalJSON() // it has been read
 		var compact bytes.Buffer
 		_ = json.Compact(&compact, text)
-		for _, typ := range append(multinet.OwnTypes(), "danm", "genie") {
+		for _, typ := range multinet.OwnTypes() {
 			count := strings.Count(compact.String(), `"type":"`+typ+`"`)
 			if f.Name == n.own && f.Network.Plugins()[0].Type() == typ {
 				count-- // its own place

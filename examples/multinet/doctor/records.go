@@ -92,11 +92,11 @@ func (n *Node) lookAtCache() {
 	n.list(dir, cluster, "containers of the cluster network without a record", take)
 }
 
-// gone reports whether nothing is at the path of a network namespace, for certain.
-func (n *Node) gone(netns string) bool {
-	_, err := stat(n.root, netns)
-	_, unseen := stat(n.root, filepath.Dir(netns))
-	return netns != "" && errors.Is(err, fs.ErrNotExist) && unseen == nil
+// gone reports whether nothing is at a path of the node, for certain: its directory is there.
+func (n *Node) gone(path string) bool {
+	_, err := stat(n.RuntimeRoot, path)
+	_, unseen := stat(n.RuntimeRoot, filepath.Dir(path))
+	return path != "" && errors.Is(err, fs.ErrNotExist) && unseen == nil
 }
 
 // lookAtDaemon asks the daemon whether it is ready, and looks at its queue of DELs.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 )
@@ -59,6 +60,9 @@ func (n *Node) read(r *runtime) {
 				return
 			}
 			seen[file] = true
+			if info, err := fs.Stat(root, file); err == nil && info.IsDir() {
+				continue // CRI-O leaves them out too
+			}
 			text, err := netconf.ReadFile(root, file)
 			if err != nil {
 				n.fail("/"+file, err)
@@ -118,7 +122,7 @@ type networkSettings struct {
 // take adds what a file says to r.
 func (r *runtime) take(file string, s settings) {
 	if r.file == "" {
-		r.file, r.confDir, r.binDirs = file, "/etc/cni/net.d", []string{"/opt/cni/bin"}
+		r.file, r.confDir, r.binDirs = file, publish.ConfDir, []string{multinet.DefaultBinDir}
 	}
 	for _, n := range []networkSettings{s.Plugins.One.Network, s.Plugins.Two.Network, s.Plugins.Three.Network, s.CRIO.Network} {
 		dirs := slices.DeleteFunc(slices.Concat([]string{n.BinDir, n.PluginDir}, n.BinDirs, n.PluginDirs), func(dir string) bool { return dir == "" })
@@ -146,7 +150,9 @@ func (n *Node) lookAtRuntimes() {
 	for _, r := range all {
 		if n.same(r.confDir, n.dir) {
 			otherwise = Unknown // the other runtime may run no pods
-			n.pluginDirs = append(n.pluginDirs, r.binDirs...)
+			for _, dir := range r.binDirs {
+				n.pluginDirs = append(n.pluginDirs, n.ofRuntime(dir))
+			}
 		}
 	}
 	for _, r := range all {
@@ -166,6 +172,16 @@ func (n *Node) lookAtRuntimes() {
 	if len(all) == 0 {
 		n.say(Unknown, "/etc", "no configuration of a runtime in a usual place", "see that the runtime reads "+n.dir)
 	}
+}
+
+// ofRuntime returns the path in n.root of a path that a runtime or its plugins have.
+func (n *Node) ofRuntime(path string) string {
+	if n.RuntimeRoot != n.root {
+		if found, err := n.RuntimeRoot.Resolve(path); err == nil {
+			return found
+		}
+	}
+	return path
 }
 
 // name returns the name of our network, as it is published or would be.

@@ -37,9 +37,10 @@ const (
 // DefaultMultusDir is where Multus keeps its state: the default of its cniDir.
 const DefaultMultusDir = "/var/lib/cni/multus"
 
-const (
-	defaultBinDir = "/opt/cni/bin"
+// DefaultBinDir is the default of binDir.
+const DefaultBinDir = "/opt/cni/bin"
 
+const (
 	// atOnce is how many networks "parallel" attaches or detaches at once. More
 	// than the processors is useful, because plugins wait in the kernel for
 	// about half of their time; see 'What "parallel" gains' in internal/e2e. But

@@ -78,7 +78,7 @@ func prepare(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	binDir := c.Root.OnNode(cmp.Or(conf.BinDir, defaultBinDir)) // as the plugins see it
+	binDir := c.Root.OnNode(cmp.Or(conf.BinDir, DefaultBinDir)) // as the plugins see it
 	others := slices.DeleteFunc(filepath.SplitList(c.Path), func(dir string) bool { return dir == binDir })
 	invoker := c.Manager.Invoker
 	invoker.Path = append([]string{binDir}, others...)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
-	"os"
-	"path/filepath"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/doctor"
@@ -20,7 +18,7 @@ func (t *tool) doctor(flags *flag.FlagSet) runner {
 	s := t.site(flags)
 	flags.Lookup("bin-dir").Usage = "`directory` of the plugins"
 	root := flags.String("root", "", "root `directory` of the node")
-	dir := flags.String("dir", "", "state `directory` (cniDir)")
+	flags.StringVar(&n.StateDir, "dir", "", "state `directory` (cniDir) [the published one]")
 	flags.StringVar(&n.CacheDir, "cache-dir", multinet.DefaultCacheDir, "cache `directory` of the runtime's libcni")
 	flags.StringVar(&n.SocketDir, "socket-dir", multinet.DefaultSocketDir, "`directory` of the daemon's socket")
 	flags.StringVar(&n.QueueDir, "queue-dir", multinet.DefaultQueueDir, "`directory` of queued DELs")
@@ -34,12 +32,6 @@ func (t *tool) doctor(flags *flag.FlagSet) runner {
 			return err
 		}
 		m.Root = *root
-		if info, err := os.Stat(filepath.Join("/", *root)); err == nil && info.IsDir() { // else there is nothing of ours
-			_, n.StateDir = ours(m)
-		}
-		if *dir != "" {
-			n.StateDir = *dir
-		}
 		n.Chosen = given(flags, "conf-dir")
 		n.Publisher, n.BinDir, n.Version = m, node.OnNode(s.binDir), plugin.Version()
 		return doctor.Print(t.out, t.form == "json", n.Check(ctx))

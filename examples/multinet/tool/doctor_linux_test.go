@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -73,19 +74,34 @@ func TestInstallRefusesWhatDoctorCallsFatal(t *testing.T) {
 			n := newNode(t, "10-x.conflist", blue)
 			tt.flaw(n)
 			before := n.Files("")
-			nodetest.Says(t, n.do("install", "--cni-dir", n.Path("state")), tt.says, "nothing has been changed; --force")
+			nodetest.Says(t, n.do("install", "--root", n.Dir, "--cni-dir", n.Path("state")), tt.says, "nothing has been changed; --force")
 			nodetest.Equal(t, "files", n.Files(""), before)
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := n.doUntil(ended, "install", "--watch", "--cni-dir", n.Path("state")); (err == nil) != strings.Contains(name, "plugin") {
+			if err := n.doUntil(ended, "install", "--watch", "--root", n.Dir, "--cni-dir", n.Path("state")); (err == nil) != strings.Contains(name, "plugin") {
 				t.Errorf("--watch: %v", err) // plugins may come later
 			}
-			nodetest.OK(t, n.do("install", "--force", "--cni-dir", n.Path("state")))
+			nodetest.OK(t, n.do("install", "--force", "--root", n.Dir, "--cni-dir", n.Path("state")))
 			if n.read("net.d/00-multinet.conflist") == "" || !strings.Contains(n.said.String(), "level=WARN") {
 				t.Errorf("said %s", n.said.String())
 			}
 		})
 	}
+}
+
+// With --root the directories of the runtime are those of the node.
+func TestInstallLooksForPluginsOnTheNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	for file, text := range map[string]string{
+		"etc/crio/crio.conf":    "[crio.network]\nnetwork_dir = \"/net.d\"\nplugin_dirs = [\"/bin\", \"/usr/libexec/cni\"]\n",
+		"usr/libexec/cni/.keep": "",
+	} {
+		nodetest.OK(t, os.MkdirAll(filepath.Dir(n.Path(file)), 0o700))
+		n.Write(file, text)
+	}
+	nodetest.OK(t, os.Rename(n.Path("bin/bridge"), n.Path("usr/libexec/cni/bridge")))
+	nodetest.OK(t, n.do("install", "--root", n.Dir, "--cni-dir", n.Path("state")))
 }
 
 // Problems are warnings: the user may know better which directory the runtime reads.

@@ -61,7 +61,7 @@ func (t *tool) site(flags *flag.FlagSet) *site {
 	s := &site{tool: t}
 	flags.StringVar(&s.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	flags.StringVar(&s.output, "output", publish.Output, "`name` of the published file")
-	flags.StringVar(&s.binDir, "bin-dir", "/opt/cni/bin", "`directory` of plugins; empty: copy none")
+	flags.StringVar(&s.binDir, "bin-dir", multinet.DefaultBinDir, "`directory` of plugins; empty: copy none")
 	flags.StringVar(&s.typ, "type", "multinet", "`name` of the program")
 	t.formFlag(flags)
 	return s
