@@ -34,8 +34,6 @@ type Node struct {
 	// wait for the daemon. Empty means that there is none, or for StateDir that of our network.
 	StateDir, BinDir, CacheDir, SocketDir, QueueDir string
 
-	Chosen bool // the user has chosen where our network is published, and may know better
-
 	Version   string // of this program
 	Daemon    bool   // a daemon should run; also if the network of one is published
 	Residents bool   // plugins may be resident ones, without a program

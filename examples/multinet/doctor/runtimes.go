@@ -43,38 +43,29 @@ func runtimes() []*runtime {
 	}
 }
 
-// maxFiles is how many files of one runtime are read.
-const maxFiles = 100
-
-// read reads the configuration of r.
+// read reads the configuration of r. It ends even if links give a file names without end.
 func (n *Node) read(r *runtime) {
 	root, seen := n.RuntimeRoot.Dir("/"), make(map[string]bool)
-	for patterns := r.files; len(patterns) > 0; patterns = patterns[1:] {
+	for patterns := r.files; len(patterns) > 0 && len(seen) < 100; patterns = patterns[1:] {
 		files, _ := fs.Glob(root, strings.TrimPrefix(patterns[0], "/"))
 		for _, file := range files {
 			if seen[file] {
 				continue
 			}
-			if len(seen) == maxFiles {
-				n.say(Unknown, "/"+file, fmt.Sprintf("not read: %s has more than %d files", r.name, maxFiles), "see there")
-				return
-			}
 			seen[file] = true
 			if info, err := fs.Stat(root, file); err == nil && info.IsDir() {
 				continue // CRI-O leaves them out too
 			}
-			text, err := netconf.ReadFile(root, file)
-			if err != nil {
-				n.fail("/"+file, err)
-				continue
-			}
 			var says settings
-			// SNAP_DATA is MicroK8s's.
-			if err := toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &says); err != nil {
-				if at := (*toml.DecodeError)(nil); errors.As(err, &at) {
-					line, _ := at.Position()
-					err = fmt.Errorf("line %d: %w", line, err)
-				}
+			text, err := netconf.ReadFile(root, file)
+			if err == nil { // SNAP_DATA is MicroK8s's
+				err = toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &says)
+			}
+			if at := (*toml.DecodeError)(nil); errors.As(err, &at) {
+				line, _ := at.Position()
+				err = fmt.Errorf("line %d: %w", line, err)
+			}
+			if err != nil {
 				n.fail("/"+file, err)
 				continue
 			}
@@ -144,8 +135,8 @@ func (r *runtime) take(file string, s settings) {
 func (n *Node) lookAtRuntimes() {
 	all := slices.DeleteFunc(runtimes(), func(r *runtime) bool { n.read(r); return r.file == "" || r.off })
 	otherwise := Fatal // if a runtime reads another directory
-	if n.Chosen || n.dir != publish.ConfDir {
-		otherwise = Problem
+	if n.dir != publish.ConfDir {
+		otherwise = Problem // the user has chosen it, and may know better
 	}
 	for _, r := range all {
 		if n.same(r.confDir, n.dir) {

@@ -32,7 +32,6 @@ func (t *tool) doctor(flags *flag.FlagSet) runner {
 			return err
 		}
 		m.Root = *root
-		n.Chosen = given(flags, "conf-dir")
 		n.Publisher, n.BinDir, n.Version = m, node.OnNode(s.binDir), plugin.Version()
 		return doctor.Print(t.out, t.form == "json", n.Check(ctx))
 	}
@@ -47,7 +46,7 @@ func given(flags *flag.FlagSet, name string) (given bool) {
 // examine refuses an installation on a node on which no pod could be attached, and warns of
 // other problems. With --watch missing plugins are no reason to refuse: they may come later.
 func (i *installer) examine(ctx context.Context, m *autoconf.Manager) error {
-	n := doctor.Node{Publisher: m, StateDir: i.stateDir, BinDir: i.binDir, Chosen: given(i.flags, "conf-dir"), RuntimeRoot: plugin.Root(i.root), Installing: true}
+	n := doctor.Node{Publisher: m, StateDir: i.stateDir, BinDir: i.binDir, RuntimeRoot: plugin.Root(i.root), Installing: true}
 	var fatal []error
 	for _, f := range n.Check(ctx) {
 		switch {
