@@ -12,7 +12,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
@@ -72,7 +71,7 @@ func ours(m *autoconf.Manager) (name, dir string) {
 	}
 	data, err := json.Marshal(n.Plugins()[0])
 	if err == nil {
-		if own, err := multinet.StateDir(plugin.Root(m.Root), data); err == nil {
+		if own, err := multinet.StateDir("", data); err == nil {
 			dir = own
 		}
 	}
