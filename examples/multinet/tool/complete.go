@@ -21,7 +21,11 @@ func completions() map[string]string {
 	COMPREPLY=($(compgen -W "$(multinet completion words "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o default -F _multinet multinet`,
-		"fish": `complete -c multinet -a '(multinet completion words (commandline -opc)[2..] 2>/dev/null)'`,
+		"fish": `function __multinet
+	set -l all (multinet completion words (commandline -opc)[2..] 2>/dev/null)
+	count $all >/dev/null; and printf '%s\n' $all; or __fish_complete_path (commandline -ct)
+end
+complete -c multinet -f -a '(__multinet)'`,
 		"zsh": `#compdef multinet
 _multinet() {
 	local -a all=(${(f)"$(multinet completion words "${(@)words[2,CURRENT-1]}" 2>/dev/null)"})
