@@ -104,10 +104,10 @@ func TestRequestBodies(t *testing.T) {
 		"empty":          {"", 400, 6, "unexpected end of JSON input"},
 		"truncated":      {`{"env":{"CNI_COMMAND":"ADD"`, 400, 6, "unexpected end of JSON input"},
 		"two":            {`{}{}`, 400, 6, "after top-level value"},
-		"no object":      {`[]`, 400, 6, "cannot be decoded"},
+		"no object":      {`[]`, 400, 6, "an array, want an object"},
 		"no base64":      {`{"config":"{}"}`, 400, 6, "illegal base64"},
-		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "cannot be decoded"},
-		"null":           {`null`, 400, 4, "missing CNI_COMMAND"},
+		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "the request: cannot decode configuration: key \"env.CNI_COMMAND\": a number, want a string"},
+		"null":           {`null`, 400, 6, "null, want an object"},
 		"too large":      {big(wire.MaxBody + 1), 413, 6, "more than 4194304 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

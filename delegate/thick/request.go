@@ -21,6 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/terse"
+	"github.com/metacni/metacni/netconf"
 )
 
 // An operation is a request for one, of a client or of the Queue, decoded and checked.
@@ -91,9 +92,9 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 	if err != nil {
 		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request is incomplete: %v", err)
 	}
-	var m wire.Request
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request cannot be decoded: %v", err)
+	m, err := netconf.Decode[wire.Request](data)
+	if err != nil {
+		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request: %v", err)
 	}
 	return &m, nil
 }
