@@ -42,8 +42,11 @@ func runDoctor(ctx context.Context, args []string, defaultFile string, environ [
 	if err != nil {
 		return doctor.Print(stdout, form == "json", []doctor.Finding{{Check: "config", Verdict: doctor.Fatal, Looked: file, Found: err.Error(), Todo: "correct it: multinetd does not start"}})
 	}
-	found := fmt.Sprintf("API server: %s; keys without effect: %q", conf.cluster.Source(), conf.ignored)
-	return doctor.Print(stdout, form == "json", append([]doctor.Finding{{Check: "config", Verdict: doctor.OK, Looked: file, Found: found}}, conf.node().Check(ctx)...))
+	findings := []doctor.Finding{{Check: "config", Verdict: doctor.OK, Looked: file, Found: fmt.Sprintf("API server: %s; keys without effect: %q", conf.cluster.Source(), conf.ignored)}}
+	if dir := conf.publish.stateDir; dir != conf.stateDir {
+		findings = append(findings, doctor.Finding{Check: "config", Verdict: doctor.Problem, Looked: file, Found: fmt.Sprintf("the published network has the cniDir %s, the daemon %s", dir, conf.stateDir), Todo: "set cniDir in the file, not in network"})
+	}
+	return doctor.Print(stdout, form == "json", append(findings, conf.node().Check(ctx)...))
 }
 
 // node returns where things are, for the doctor.

@@ -55,6 +55,12 @@ func TestDoctorLooksWithTheConfigurationOfTheDaemon(t *testing.T) {
 		}
 	}
 
+	// The records of the runtime's network are not where the daemon looks for them.
+	put("two.json", `{"chrootDir":"`+n.Path("host")+`","multusConfigFile":"auto","network":{"cniDir":"/var/other"}}`)
+	if all := look("--config", n.Path("two.json")); all[1].Check != "config" || all[1].Verdict != doctor.Problem || !strings.Contains(all[1].Found, "/var/other") {
+		t.Errorf("%+v", all[1])
+	}
+
 	put("bad.json", `{"socketDir":"run"}`)
 	for file, why := range map[string]string{"bad.json": `socketDir "run" is not an absolute path`, "absent": "no such file", "host": "not a regular file"} {
 		all := look("--config", n.Path(file))
