@@ -307,7 +307,7 @@ func TestKilledShimEndsItsCommand(t *testing.T) {
 			n.until("the daemon has noticed", func() bool {
 				return strings.Contains(d.log.String(), `"status":499`)
 			})
-			n.noPlugins()
+			n.orphansEnd()
 			if command == "ADD" {
 				n.noTrace()
 			} else {

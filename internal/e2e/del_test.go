@@ -146,7 +146,7 @@ func TestFailedDELKeepsTheRecord(t *testing.T) {
 				n.cure()
 				n.ok("DEL", p)
 				n.nothingLeft()
-				n.noPlugins()
+				n.orphansEnd()
 			})
 		}
 	}

@@ -152,16 +152,11 @@ func (n *node) running() (pids []int) {
 	return pids
 }
 
-// orphansEnd waits until no fake of this node runs.
+// orphansEnd waits until no fake of this node runs. Nobody waits for a killed child of a plugin,
+// so it may end a moment after the command that has killed it.
 func (n *node) orphansEnd() {
 	n.Helper()
 	n.until("no plugin runs", func() bool { return len(n.running()) == 0 })
-}
-
-// noPlugins fails the test if a fake still runs.
-func (n *node) noPlugins() {
-	n.Helper()
-	nodetest.Equal(n, "running plugins", n.running(), nil)
 }
 
 // endChildren kills the children that the fakes left behind.

@@ -225,7 +225,7 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 					if took := time.Since(told); took > 5*time.Second {
 						t.Errorf("answered after %v", took)
 					}
-					n.noPlugins()
+					n.orphansEnd()
 					if command == "ADD" {
 						n.nothingLeft()
 					} else {
@@ -274,7 +274,7 @@ func TestDELKillsOrphansAndNobodyElse(t *testing.T) {
 					t.Error("DEL has killed another process")
 				}
 				n.nothingLeft() // and no two ran at the same time
-				n.noPlugins()
+				n.orphansEnd()
 			})
 		}
 	}

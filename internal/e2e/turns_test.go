@@ -115,7 +115,7 @@ func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
 			n.parallel(p.conf, fakes...)
 			n.fails(111, "ADD", p, []string{"net1"})
 			n.nothingLeft()
-			n.noPlugins()
+			n.orphansEnd()
 		})
 	}
 }

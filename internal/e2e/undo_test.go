@@ -39,7 +39,7 @@ func TestADDIsUndoneWhateverTheLastPluginDoes(t *testing.T) {
 					}
 				}
 				n.nothingLeft()
-				n.noPlugins()
+				n.orphansEnd()
 			})
 		}
 	}
