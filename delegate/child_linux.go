@@ -78,8 +78,8 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 	return c, nil
 }
 
-// withNoNewPrivs calls fork on a thread with no_new_privs, which its child inherits. The
-// thread cannot get rid of it, and ends.
+// withNoNewPrivs calls fork on a thread with no_new_privs, which its child inherits. A thread
+// cannot drop no_new_privs, so this one ends.
 func withNoNewPrivs(fork func() error) error {
 	done := make(chan error)
 	go func() {

@@ -79,8 +79,8 @@ type Finding struct {
 // String returns a finding with something to do in one line.
 func (f Finding) String() string { return f.Looked + ": " + f.Found + ": " + f.Todo }
 
-// Check returns what it finds on the node. It changes nothing, takes no lock and does not fail:
-// what cannot be looked at is a finding.
+// Check returns the findings about the node. It changes nothing, takes no lock and does not fail:
+// a file that cannot be read is a finding.
 func (n Node) Check(ctx context.Context) []Finding {
 	n.root = plugin.Root(n.Publisher.Root)
 	if info, err := os.Stat(cmp.Or(n.Publisher.Root, "/")); err != nil || !info.IsDir() {
@@ -96,9 +96,7 @@ func (n Node) Check(ctx context.Context) []Finding {
 		n.plugin, file = n.ours.Plugins()[0], filepath.Join(n.dir, n.own)
 	}
 	if n.StateDir == "" {
-		conf, _ := n.plugin.MarshalJSON() // it has been read
-		own, _ := multinet.StateDir(n.root, conf)
-		n.StateDir = cmp.Or(own, multinet.DefaultStateDir) // an ADD reports the error
+		n.StateDir = publish.StateDir(n.plugin)
 	}
 	state, err := n.root.Resolve(n.StateDir)
 	if err != nil { // it is not there
@@ -186,12 +184,12 @@ func (n *Node) tool(command string) string {
 	return command
 }
 
-// stat says what is at a path of the node.
+// stat returns the file at a path of the node.
 func stat(root plugin.Root, path string) (fs.FileInfo, error) {
 	return fs.Stat(root.Dir(filepath.Dir(path)), filepath.Base(path))
 }
 
-// Printable returns text for a terminal: without control characters, whoever has chosen it.
+// Printable returns text without its control characters, for a terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {

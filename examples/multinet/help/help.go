@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Flags prints a line for each of flags: its name and value, what it means, and its default
-// in brackets. The value is the word in back quotes in the flag's usage, as in
+// Flags prints a line for each of flags: its name, value and meaning, and its default in
+// brackets. The value is the word in back quotes in the flag's usage, as in
 // [flag.UnquoteUsage].
 func Flags(w io.Writer, flags *flag.FlagSet) {
 	short := strings.NewReplacer("directory", "dir", "address", "addr", "permissions", "mode")

@@ -13,8 +13,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// AskDaemon asks the daemon on a socket for a page, and waits for a time at most. It speaks HTTP/1.0, in which a response ends
-// with its connection: a client of package net/http would double the size of the program.
+// AskDaemon asks the daemon on a socket for a page, and waits for a time at most. It speaks
+// HTTP/1.0, in which a response ends with its connection: a client of package net/http would
+// double the size of the program.
 func AskDaemon(socket, path string, wait time.Duration) (status int, body []byte, err error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {

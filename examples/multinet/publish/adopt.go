@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,4 +229,12 @@ func Published(m *autoconf.Manager) (netconf.Network, bool) {
 		}
 	}
 	return netconf.Network{}, false
+}
+
+// StateDir returns the directory of the records of p, a published plugin of ours, as a path of
+// the node. If p has errors, which an ADD reports, it is the default one.
+func StateDir(p netconf.Plugin) string {
+	conf, _ := p.MarshalJSON() // it has been read
+	dir, _ := multinet.StateDir("", conf)
+	return cmp.Or(dir, multinet.DefaultStateDir)
 }

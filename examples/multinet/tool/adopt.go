@@ -3,7 +3,6 @@ package tool
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -64,18 +63,11 @@ func publisher(confDir, output, typ string) (*autoconf.Manager, error) {
 // ours returns the name and the state directory of the network that m has published,
 // or the default ones if nothing is published.
 func ours(m *autoconf.Manager) (name, dir string) {
-	name, dir = publish.Network, multinet.DefaultStateDir
 	n, ok := publish.Published(m)
 	if !ok {
-		return name, dir
+		return publish.Network, multinet.DefaultStateDir
 	}
-	data, err := json.Marshal(n.Plugins()[0])
-	if err == nil {
-		if own, err := multinet.StateDir("", data); err == nil {
-			dir = own
-		}
-	}
-	return n.Name(), dir
+	return n.Name(), publish.StateDir(n.Plugins()[0])
 }
 
 // outcomeView is what -o json prints of one attachment. Programs rely on it.
