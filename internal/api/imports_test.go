@@ -188,6 +188,19 @@ func through(p listed, pkgs []listed, except []string, dep string) bool {
 	return false
 }
 
+// A program that can call a method by its name has every exported method of the types in it, which
+// adds half to the size of one with Kubernetes. Templates do that, and with them the tracing of gRPC.
+func TestLinkerMayDropMethods(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"examples/multinetd", "examples/nri"} {
+		for _, p := range list[listed](t, "list", "-C", program, "-tags=grpcnotrace", "-deps", "-json=ImportPath,Imports", ".") {
+			if slices.Contains(p.Imports, "text/template") {
+				t.Errorf("%s depends on %s, which imports text/template", program, p.ImportPath)
+			}
+		}
+	}
+}
+
 // TestRequirements compares the direct dependencies of the root module with
 // requirements.
 func TestRequirements(t *testing.T) {
