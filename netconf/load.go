@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/metacni/metacni/internal/bounds"
 )
@@ -29,27 +30,63 @@ import (
 //
 // An error without a Kind, of CNI code 5, means that fsys cannot be listed. A name
 // that is not a CNI network name is [ErrInvalid], and is not used as a path.
-func Load(fsys fs.FS, name string) (Network, error) {
+func Load(fsys fs.FS, name string) (Network, error) { return (&Dir{FS: fsys}).Load(name) }
+
+// A Dir has the configuration files at the top of FS. It lists them once, and reads each at
+// most once, when it is first needed: with one Dir an operation that loads many networks costs
+// as much as the files and the networks together, not as their product. What has changed since
+// is not seen: use a new Dir for each operation. A Dir may be used by any number of goroutines
+// at once. It must not be copied.
+type Dir struct {
+	FS fs.FS
+
+	mu    sync.Mutex
+	files []dirFile
+}
+
+// A dirFile is a file of a Dir.
+type dirFile struct {
+	name string
+	read bool // the rest is set
+	n    Network
+	list bool // n has the form of a list
+	err  error
+}
+
+// Load returns a network of d as the function [Load] does.
+func (d *Dir) Load(name string) (Network, error) {
 	if err := validateName(name); err != nil {
 		return Network{}, err
 	}
-	files, err := listDir(fsys, ".", isConfig)
-	if err != nil {
-		return Network{}, inNetwork(name, err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.files == nil {
+		names, err := listDir(d.FS, ".", isConfig)
+		if err != nil {
+			return Network{}, inNetwork(name, err)
+		}
+		for _, file := range names {
+			d.files = append(d.files, dirFile{name: file})
+		}
 	}
 	var bad []error
 	misnamed := ""
-	for _, file := range files {
-		n, list, err := readNetwork(fsys, file)
+	for i := range d.files {
+		f := &d.files[i]
+		if !f.read {
+			f.read = true
+			f.n, f.list, f.err = readNetwork(d.FS, f.name)
+		}
+		n, err := f.n, f.err
 		if err == nil && n.Name() == name {
-			if n, err = n.complete(fsys, file, list); err == nil {
+			if n, err = n.complete(d.FS, f.name, f.list); err == nil {
 				return n, nil
 			}
 		}
 		if err != nil {
 			bad = append(bad, err)
-		} else if called(file, name) {
-			misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
+		} else if called(f.name, name) {
+			misnamed = fmt.Sprintf("file %q defines network %q", f.name, n.Name())
 		}
 	}
 	return Network{}, notFound(name, misnamed, bad)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -144,6 +145,45 @@ func TestLoadNotFound(t *testing.T) {
 	nodetest.Is(t, err, fs.ErrNotExist)
 	_, err = netconf.Load(nil, "blue")
 	wantError{kind: netconf.ErrInvalid, network: "blue"}.check(t, err)
+}
+
+// counting is a file system that counts how often each of its files is opened.
+type counting struct {
+	fstest.MapFS
+
+	opened map[string]int
+}
+
+func (f counting) Open(name string) (fs.File, error) {
+	f.opened[name]++
+	return f.MapFS.Open(name)
+}
+
+func TestADirReadsEachFileOnceHoweverManyNetworksAreLoaded(t *testing.T) {
+	t.Parallel()
+	all, want := map[string]string{}, map[string]int{}
+	for i := range 30 {
+		file := fmt.Sprintf("%02d.conf", i)
+		all[file], want[file] = fmt.Sprintf(`{"name":"n%d","type":"t%d"}`, i, i), 1
+	}
+	all["00-bad.conf"], want["00-bad.conf"] = "{", 1
+	dir := &netconf.Dir{FS: counting{files(all), map[string]int{}}}
+	if n, err := dir.Load("n0"); err != nil || typesOf(n) != "t0" {
+		t.Errorf("n0: %v, %v", n, err)
+	}
+	nodetest.Equal(t, "opened for the first network", dir.FS.(counting).opened, map[string]int{"00-bad.conf": 1, "00.conf": 1})
+	var each sync.WaitGroup
+	for i := range 30 {
+		each.Go(func() {
+			if n, err := dir.Load(fmt.Sprintf("n%d", i)); err != nil || typesOf(n) != fmt.Sprintf("t%d", i) {
+				t.Errorf("n%d: %v, %v", i, n, err)
+			}
+		})
+	}
+	each.Wait()
+	_, err := dir.Load("absent")
+	wantError{kind: netconf.ErrNotFound, network: "absent", text: `file "00-bad.conf"`}.check(t, err)
+	nodetest.Equal(t, "opened for all", dir.FS.(counting).opened, want)
 }
 
 // Names are never paths.

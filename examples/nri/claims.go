@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
@@ -63,7 +62,7 @@ func (o *service) offered(ctx context.Context, name string) (n netconf.Network, 
 	if ref, notADefinition := nad.ParseRef(name, ""); notADefinition == nil {
 		n, _, err = o.definition(o.view.KnownDefinition(ctx, ref))
 	} else {
-		n, err = netconf.Load(os.DirFS(o.conf.ConfDir), name)
+		n, err = o.files().Load(name)
 	}
 	if err == nil {
 		err = o.life.Status(ctx, []netconf.Network{n})

@@ -51,8 +51,9 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 		return nil, err
 	}
 	var wanted []delegate.Attachment
+	files := o.files()
 	for _, selection := range selections {
-		a, err := o.selected(selection, pod)
+		a, err := o.selected(files, selection, pod)
 		if err != nil {
 			return nil, fmt.Errorf("selected network %q: %w", selection.Name, err)
 		}
@@ -79,12 +80,15 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 	return wanted, nil
 }
 
-// selected returns the attachment of a pod for a selection of a network.
-func (o *service) selected(selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
+// files returns the networks in confDir, for one operation.
+func (o *service) files() *netconf.Dir { return &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)} }
+
+// selected returns the attachment of a pod for a selection of a network in files.
+func (o *service) selected(files *netconf.Dir, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
 	if len(selection.DefaultRoute) > 0 {
 		return a, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
 	}
-	n, err := netconf.Load(os.DirFS(o.conf.ConfDir), selection.Name)
+	n, err := files.Load(selection.Name)
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", o.conf.ConfDir, err)
 	}

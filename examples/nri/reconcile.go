@@ -180,13 +180,14 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass)
 				_, known := p.pods.get(r.Key.ContainerID)
 				return r.Key == key(r.Key.ContainerID) && !known && p.live()
 			},
-			Current: func(a delegate.Attachment) (netconf.Network, error) {
-				if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
-					return a.Network, nil
-				}
-				return netconf.Load(os.DirFS(o.conf.ConfDir), a.Network.Name())
-			},
 		}
+	}
+	files := o.files()
+	p.sweeper.Current = func(a delegate.Attachment) (netconf.Network, error) {
+		if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
+			return a.Network, nil
+		}
+		return files.Load(a.Network.Name())
 	}
 	p.sweeper.Tell = func(s lifecycle.Swept) {
 		id := s.Key.ContainerID

@@ -28,6 +28,17 @@ func (n *node) fakes(count int) (list []object) {
 	return list
 }
 
+// inFiles returns a configuration of multinet whose networks are files of confDir.
+func (n *node) inFiles(networks ...object) object {
+	n.mkdir("net.d")
+	var names []any
+	for i, network := range networks {
+		n.write(network, "net.d", fmt.Sprint(i, ".conf"))
+		names = append(names, network["name"])
+	}
+	return n.with(n.multinet("1.1.0"), object{"delegates": nil, "clusterNetwork": names[0], "defaultNetworks": names[1:]})
+}
+
 // TestCostIsAsCommitted compares what the commands of multinet and flannel cost with
 // testdata/costs.txt. The counts do not depend on the machine's speed or load. Those of
 // files opened and of page faults are without the ones of a Go program that does nothing,
@@ -44,6 +55,7 @@ func TestCostIsAsCommitted(t *testing.T) {
 	one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
 	n.costs(got, opened, multinet, "multinet %s", nothing, one, all...)
 	n.costs(got, opened, multinet, "multinet %s of 8", nothing, func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(8)...)) }, "ADD", "DEL")
+	n.costs(got, opened, multinet, "multinet %s of 8 files", nothing, func() *pod { return n.pod(n.inFiles(n.fakes(8)...)) }, "ADD")
 	n.subnetEnv()
 	flannel := n.counting("../..", "examples/flannel")
 	n.costs(got, opened, flannel, "flannel %s", nothing, func() *pod { return n.pod(n.flannel("1.1.0", n.fake("d"))) }, all...)

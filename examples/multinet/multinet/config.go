@@ -92,6 +92,7 @@ type config struct {
 	DelegatePrivileges privileges `json:"delegatePrivileges"` // to report mistakes: prepare reads it
 
 	call    *plugin.Call // with this configuration
+	confDir *netconf.Dir // of the files in ConfDir
 	cluster Cluster
 	pod     nad.Pod // of the container, if it has one
 	policy  nad.Policy
@@ -108,6 +109,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
+	conf.confDir = &netconf.Dir{FS: c.Root.Dir(conf.ConfDir)}
 	for _, path := range [][2]string{{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}} {
 		if path[1] != "" && !filepath.IsAbs(path[1]) {
 			return nil, c.Invalid(path[0], fmt.Errorf("%q is not an absolute path", path[1]))
