@@ -47,7 +47,7 @@ const defaultUndoTimeout = 10 * time.Second
 // its Path is empty.
 //
 // The fields must not change once the Invoker is in use. It is then safe for
-// concurrent use if its Exec, Logger and Observer are.
+// concurrent use if its Exec, Logger, Observer and Stages are.
 type Invoker struct {
 	// Exec finds and runs executables. Nil means the zero [Process].
 	Exec invoke.Exec
@@ -102,6 +102,10 @@ type Invoker struct {
 	// nil or an [*Error] when the invocation has ended. Use it to count, to
 	// measure and to open spans.
 	Observer func(ctx context.Context, e Event) (context.Context, func(err error))
+
+	// Stages, if not nil, is told of the stages of operations, as Observer is of
+	// the invocations in them.
+	Stages Stages
 }
 
 // A Command is what a plugin is asked to do, as in CNI_COMMAND.

@@ -27,7 +27,12 @@ func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ..
 // undo is Undo. It notes in as which plugins are gone.
 func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, tell Note) error {
 	begin, total := iv.rounds(as)
+	if total == 0 {
+		return cause // nothing is left
+	}
+	ctx, ended := iv.Stages.Begin(ctx, StageUndo, as[0].event(CommandAdd))
 	err := iv.removeAll(ctx, as, begin, newBudget(iv.UndoTimeout, total), tell)
+	ended(err)
 	switch {
 	case err == nil:
 		return cause

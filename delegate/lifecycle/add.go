@@ -81,7 +81,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
 	var added []delegate.Attached
-	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	err := m.locked(ctx, opAdd, k, func(ctx context.Context, l *scratch.Lock) error {
 		left, err := m.clear(ctx, l, k)
 		if err != nil {
 			return err
@@ -89,11 +89,11 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		a := &addition{
 			m: m, t: t, lock: l,
 			r:      scratch.Record[record]{Key: k, Created: time.Now(), Value: record{Type: m.Type, Leftovers: left}},
-			forget: func() error { return m.store().Delete(l, k) },
+			forget: func() error { return m.forget(ctx, l, k) },
 		}
 		if left != nil {
 			before := scratch.Record[record]{Key: k, State: scratch.Leftover, Value: record{Type: m.Type, Delegates: left}}
-			a.forget = func() error { return m.store().Note(l, before) }
+			a.forget = func() error { return m.note(ctx, l, before) }
 		}
 		added, err = a.do(ctx)
 		return err
@@ -221,7 +221,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	added, final, err = a.carryOut(ctx, plan)
 	if err != nil && undone(err) {
 		if left := a.m.removeFiles(a.undo.files()); left != nil {
-			a.keep(nil)
+			a.keep(ctx, nil)
 			err = fault.NotUndone(err, left)
 		}
 	}
@@ -242,7 +242,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 	var noteErr error
 	added, err = a.m.invoker().AddAll(ctx, plan, func(i int, d delegate.Attached) error {
 		if d.Gone != nil {
-			a.undo.gone(a.first+i, d.Gone)
+			a.undo.gone(ctx, a.first+i, d.Gone)
 			return nil
 		}
 		e := &a.r.Value.Delegates[a.first+i]
@@ -251,24 +251,24 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 			a.settle()
 		}
 		if a.part {
-			noteErr = a.m.store().Note(a.lock, a.r) // with the last plugin several delegates change
+			noteErr = a.m.note(ctx, a.lock, a.r) // with the last plugin several delegates change
 		} else {
-			noteErr = a.m.noteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
+			noteErr = a.m.noteChange(ctx, a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
 		}
 		return noteErr
 	})
 	if err != nil {
 		if !undone(err) {
-			a.keep(added)
+			a.keep(ctx, added)
 		}
 		return nil, noteErr != nil, err
 	}
 	if err = a.report(ctx, added); err == nil {
 		return added, false, nil
 	}
-	a.undo.mark() // should this process die while it undoes them
+	a.undo.mark(ctx) // should this process die while it undoes them
 	return nil, true, a.m.invoker().Undo(ctx, added, err, func(i int, d delegate.Attached) error {
-		a.undo.gone(a.first+i, d.Gone)
+		a.undo.gone(ctx, a.first+i, d.Gone)
 		return nil
 	})
 }
@@ -282,7 +282,7 @@ func (a *addition) settle() {
 }
 
 // keep records that everything in the plan is gone except left.
-func (a *addition) keep(left []delegate.Attached) {
+func (a *addition) keep(ctx context.Context, left []delegate.Attached) {
 	for i := range a.r.Value.Delegates[a.first:] {
 		e := &a.r.Value.Delegates[a.first+i]
 		at := slices.IndexFunc(left, func(d delegate.Attached) bool { return d.IfName == e.IfName })
@@ -292,7 +292,7 @@ func (a *addition) keep(left []delegate.Attached) {
 		}
 		e.Gone = allOf(e.Network)
 	}
-	a.undo.mark()
+	a.undo.mark(ctx)
 }
 
 // report runs Report after the plugins.

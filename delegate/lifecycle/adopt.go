@@ -54,7 +54,7 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 	if _, err := m.store().Get(a.Key); err == nil {
 		return false, nil
 	}
-	err = m.locked(ctx, a.Key.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	err = m.locked(ctx, opAdopt, a.Key, func(ctx context.Context, l *scratch.Lock) error {
 		adopted, err = m.adopt(ctx, l, a)
 		return err
 	})
@@ -132,7 +132,7 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 	if keep == nil {
 		return fail(opRelease, k, impossible("there is no function that writes the attachment down for the other program"))
 	}
-	return fail(opRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	return fail(opRelease, k, m.withRecord(ctx, opRelease, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if m.record(r).over() == everything {
 			_, err := m.remove(ctx, l, k, errand{})
 			return err
@@ -153,7 +153,7 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 			},
 			func() error { return m.invoker().DelAll(ctx, steps) },
 			func() error { return m.removeFiles(r.Value.files()) },
-			func() error { return m.store().Delete(l, k) },
+			func() error { return m.forget(ctx, l, k) },
 		} {
 			if err := step(); err != nil {
 				return err

@@ -24,7 +24,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		return nil, fail(opAttach, k, ErrNotAdded)
 	}
 	var added []delegate.Attached
-	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	err := m.locked(ctx, opAttach, k, func(ctx context.Context, l *scratch.Lock) error {
 		before, err := m.added(k)
 		if err != nil {
 			return err
@@ -43,7 +43,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 func (m *Manager) attachTo(ctx context.Context, l *scratch.Lock, before scratch.Record[record], t Transaction) ([]delegate.Attached, error) {
 	a := &addition{
 		m: m, t: t, lock: l, r: before, part: true,
-		forget: func() error { return m.store().Note(l, before) },
+		forget: func() error { return m.note(ctx, l, before) },
 	}
 	return a.do(ctx)
 }
@@ -58,7 +58,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 	if ifname == k.IfName {
 		return fail(opDetach, k, impossible("only DEL removes the attachment's own interface"))
 	}
-	return fail(opDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	return fail(opDetach, k, m.withRecord(ctx, opDetach, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == ifname }})
 	}))
 }

@@ -18,7 +18,7 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	if m.nothing(k) {
 		return fail(opCheck, k, ErrNotAdded)
 	}
-	return fail(opCheck, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
+	return fail(opCheck, k, m.locked(ctx, opCheck, k, func(ctx context.Context, _ *scratch.Lock) error {
 		r, err := m.added(k)
 		if err != nil {
 			return err

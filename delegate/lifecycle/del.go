@@ -66,7 +66,7 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 		return nil
 	}
 	recorded := k
-	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	err := m.locked(ctx, opDel, k, func(ctx context.Context, l *scratch.Lock) error {
 		e := errand{given: r.NetNS, stale: m.Stale}
 		if found, err := m.remove(ctx, l, k, e); err != nil || found {
 			return err

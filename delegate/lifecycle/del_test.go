@@ -700,11 +700,11 @@ func TestDelSparesAnInterfaceThatIsAnothersByNow(t *testing.T) {
 	n.mustAdd(key("c1", "eth1"), Transaction{Plan: Plan(
 		attachment(nodetest.Network("blue", "bridge"), "c1", "eth1"), attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0"),
 	)})
-	nodetest.OK(t, n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
+	nodetest.OK(t, n.locked(t.Context(), opDel, eth0, func(_ context.Context, l *scratch.Lock) error {
 		r, err := n.store().Get(eth0)
 		r.State = scratch.Deleting
 		r.Value.Delegates = append(r.Value.Delegates, entry{Network: nodetest.Network("green", "ipvlan"), IfName: "hot0", State: scratch.Planned})
-		return errors.Join(err, n.store().Note(l, r))
+		return errors.Join(err, n.note(t.Context(), l, r))
 	}))
 	n.Trace()
 	n.del(eth0)

@@ -134,7 +134,7 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 		if ctx.Err() != nil {
 			break
 		}
-		err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+		err := m.locked(ctx, opGC, k, func(ctx context.Context, l *scratch.Lock) error {
 			r, err := m.store().Get(k)
 			switch {
 			case err != nil:

@@ -326,8 +326,8 @@ func TestGCCollectsARecordWithAnUnknownChange(t *testing.T) {
 	n.add(eth0)
 	r, err := n.store().Get(eth0)
 	if err == nil {
-		err = n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
-			return n.noteChange(l, r, change{At: len(r.Value.Delegates)})
+		err = n.locked(t.Context(), opGC, eth0, func(_ context.Context, l *scratch.Lock) error {
+			return n.noteChange(t.Context(), l, r, change{At: len(r.Value.Delegates)})
 		})
 	}
 	nodetest.OK(t, err)

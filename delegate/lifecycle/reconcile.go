@@ -161,7 +161,7 @@ func (p *pass) next(ctx context.Context) (more bool, err error) {
 		ctx, cancel = context.WithTimeout(ctx, p.r.Timeout)
 		defer cancel()
 	}
-	err = p.m.locked(ctx, p.k.ContainerID, func(ctx context.Context, l *scratch.Lock) (err error) {
+	err = p.m.locked(ctx, opReconcile, p.k, func(ctx context.Context, l *scratch.Lock) (err error) {
 		more, err = p.step(ctx, l)
 		return err
 	})

@@ -158,13 +158,13 @@ func interfaces(a delegate.Attached, name string, primary bool) []status.Network
 	return []status.Network{{Name: name, Default: primary}}
 }
 
-// withRecord calls do with the record of k while it holds the container's lock.
+// withRecord calls do with the record of k while op holds the container's lock.
 // Without a record it returns nil.
-func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
+func (m *Manager) withRecord(ctx context.Context, op string, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
 	if m.nothing(k) {
 		return nil
 	}
-	return m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	return m.locked(ctx, op, k, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if err != nil {
 			return except(err, notThere)
@@ -202,7 +202,9 @@ func (m *Manager) nothing(k scratch.Key) bool {
 
 // put writes r with new attachments. It waits while GC runs plugins: they may
 // remove attachments that GC does not know.
-func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) (err error) {
+	ended := m.begins(ctx, delegate.StageRecord)
+	defer func() { ended(err) }()
 	if r.Created.IsZero() {
 		r.Created = time.Now()
 	}
@@ -214,8 +216,24 @@ func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	return m.store().Put(l, r)
 }
 
+// note notes r.
+func (m *Manager) note(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	ended := m.begins(ctx, delegate.StageRecord)
+	err := m.store().Note(l, r)
+	ended(err)
+	return err
+}
+
 // noteChange notes c, which has been made to r already, and the state of r.
-func (m *Manager) noteChange(l *scratch.Lock, r scratch.Record[record], c change) error {
+func (m *Manager) noteChange(ctx context.Context, l *scratch.Lock, r scratch.Record[record], c change) error {
 	r.Value.noted = &c
-	return m.store().Note(l, r)
+	return m.note(ctx, l, r)
+}
+
+// forget deletes the record of k.
+func (m *Manager) forget(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
+	ended := m.begins(ctx, delegate.StageRecord)
+	err := m.store().Delete(l, k)
+	ended(err)
+	return err
 }

@@ -38,6 +38,7 @@ type errand struct {
 // remove removes all that is recorded under k, and the record. It reports whether there
 // was one.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e errand) (found bool, err error) {
+	deleted := func(error) {}
 	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		found = true
 		if err := e.unlessStale(r.Created); err != nil {
@@ -52,8 +53,10 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e 
 		if err != nil {
 			return w.giveUp(ctx, err)
 		}
+		deleted = m.begins(ctx, delegate.StageRecord)
 		return nil
 	})
+	deleted(err)
 	return found, err
 }
 
@@ -71,7 +74,7 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 	if r.State == scratch.Partial {
 		r.State = r.Value.whole()
 	}
-	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
+	return m.note(ctx, l, *r) // lost with the power, it costs one more DEL
 }
 
 // errStale means that an attachment is not the one that Del was to remove.
@@ -158,9 +161,9 @@ func (w *walk) begin(ctx context.Context) {
 	w.noted = true
 	switch {
 	case merge || fresh:
-		w.mark()
+		w.mark(ctx)
 	case w.r.State != before:
-		_ = w.m.noteChange(w.lock, *w.r, change{}) // DEL must work when the disk is full
+		_ = w.m.noteChange(ctx, w.lock, *w.r, change{}) // DEL must work when the disk is full
 	}
 }
 
@@ -233,7 +236,7 @@ func (w *walk) files() (files []string) {
 
 // mark notes the whole record with what goes: what a plugin has begun to remove is not
 // attached any more. It ignores errors: plugins must run when the disk is full.
-func (w *walk) mark() {
+func (w *walk) mark(ctx context.Context) {
 	switch {
 	case w.part && w.r.State.Attached():
 		w.r.State = scratch.Partial
@@ -247,19 +250,19 @@ func (w *walk) mark() {
 	case w.undo:
 		w.r.State = scratch.Leftover
 	}
-	w.noted = w.m.store().Note(w.lock, *w.r) == nil
+	w.noted = w.m.note(ctx, w.lock, *w.r) == nil
 }
 
 // gone notes which plugins of the i'th attachment have released it. If nothing is left of
 // what goes it writes nothing, because the record is written or removed next.
-func (w *walk) gone(i int, plugins []int) {
+func (w *walk) gone(ctx context.Context, i int, plugins []int) {
 	w.r.Value.Delegates[i].Gone = plugins
 	switch {
 	case !w.anyLeft():
 	case w.noted: // all of a large record for each of its plugins would take long
-		_ = w.m.noteChange(w.lock, *w.r, change{At: i, Gone: plugins})
+		_ = w.m.noteChange(ctx, w.lock, *w.r, change{At: i, Gone: plugins})
 	default:
-		w.mark()
+		w.mark(ctx)
 	}
 }
 
@@ -280,7 +283,7 @@ func (w *walk) release(ctx context.Context) error {
 	}
 	w.m.disown(ctx, w.r.Key, as)
 	return w.m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
-		w.gone(at[i], a.Gone)
+		w.gone(ctx, at[i], a.Gone)
 		return nil
 	})
 }
@@ -346,7 +349,7 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	r.State = leaving(*r)
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
-	noted := m.store().Note(w.lock, *r) // when the disk is full the failure is not counted
+	noted := m.note(ctx, w.lock, *r) // when the disk is full the failure is not counted
 	spent := m.DelTries > 0 && r.Value.Tries >= m.DelTries
 	switch {
 	case noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left),

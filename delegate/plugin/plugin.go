@@ -126,6 +126,18 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+string(command), "")
 	}
 	c, err := p.decoded(process, command, args)
+	ctx, ended := c.Stages.Begin(ctx, delegate.StageCommand, delegate.Event{Command: command, Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName})
+	outcome := errPanicked
+	defer func() { ended(outcome) }()
+	outcome = p.do(ctx, c, do, err)
+	return outcome
+}
+
+// errPanicked is the outcome of a command for [delegate.Stages] if it panics.
+var errPanicked = errors.New("panic")
+
+// do executes c with a function of p, or nil. err is why the configuration cannot be decoded.
+func (p Plugin) do(ctx context.Context, c *Call, do func(context.Context, *Call) error, err error) error {
 	step := c.step()
 	if p.Steps == nil && p.StateDir == "" {
 		step = ""
@@ -136,7 +148,7 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	if err != nil {
 		return err
 	}
-	if command == delegate.CommandAdd {
+	if c.Command == delegate.CommandAdd {
 		if err := ifname.Validate(c.IfName); err != nil {
 			return err
 		}
@@ -148,7 +160,7 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	case step != "":
 		return p.execute(ctx, c, step)
 	case do == nil && p.StateDir == "":
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(command), "")
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(c.Command), "")
 	case do == nil:
 		do = p.standard
 	}

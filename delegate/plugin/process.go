@@ -54,6 +54,9 @@ type Process struct {
 	// Observer is the field of [delegate.Invoker].
 	Observer func(context.Context, delegate.Event) (context.Context, func(error))
 
+	// Stages is the field of [delegate.Invoker]. It is told of [Plugin.Do] too.
+	Stages delegate.Stages
+
 	alone bool // the process executes one command only
 }
 
@@ -63,7 +66,7 @@ type Process struct {
 // DEL succeeds; see [lifecycle.Manager.DelTries].
 func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer,
+		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer, Stages: p.Stages,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = undoTimeout

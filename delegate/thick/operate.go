@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -17,7 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
@@ -69,6 +67,15 @@ func (sv *service) operate(client context.Context, op *operation) error {
 		return op.stop(err, nil)
 	}
 	defer sv.flight.ops.leave(op)
+	op.process.Env = op.trace
+	if sv.Process != nil {
+		if err := sv.guarded(ctx, op.String(), func(context.Context) error {
+			op.process = sv.Process(op.trace)
+			return nil
+		}); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
 	return sv.inTurn(ctx, op)
 }
 
@@ -77,10 +84,15 @@ func (sv *service) operate(client context.Context, op *operation) error {
 // container. A DEL of the Queue has a place already. A step does not wait: the
 // operation before it may wait for the lock of the program that sends the step.
 func (sv *service) inTurn(ctx context.Context, op *operation) error {
+	_, waited := op.process.Stages.Begin(ctx, delegate.StageQueue, op.event())
+	refuse := func(why error) error {
+		waited(why)
+		return op.stop(why, nil)
+	}
 	l := sv.limiter(op)
 	if l != nil {
 		if !l.admit() {
-			return op.stop(errFull, nil)
+			return refuse(errFull)
 		}
 		defer l.leave()
 	}
@@ -94,18 +106,19 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 		})
 		defer turn.Leave()
 		if err := turn.Wait(waitCtx); err != nil {
-			return op.stop(err, nil)
+			return refuse(err)
 		}
 	}
 	if l != nil {
 		if err := l.wait(waitCtx); err != nil {
-			return op.stop(err, nil)
+			return refuse(err)
 		}
 		defer l.release()
 	}
 	if ctx.Err() != nil {
-		return op.stop(context.Cause(ctx), nil)
+		return refuse(context.Cause(ctx))
 	}
+	waited(nil)
 	op.Queued = time.Since(op.Start)
 	if err := sv.mayAdd(op); err != nil {
 		return op.stop(err, nil)
@@ -219,12 +232,9 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 				return status.NotReady(err)
 			}
 		}
-		var process plugin.Process
-		if sv.Process != nil {
-			process = sv.Process()
-		}
 		var stdout bytes.Buffer
-		process.Stdout, process.Env = &stdout, slices.Concat(process.Env, op.trace)
+		process := op.process
+		process.Stdout = &stdout
 		if op.Replayed {
 			process.Stale = func(recorded time.Time) (bool, error) { return sv.stale(op, recorded) }
 		}

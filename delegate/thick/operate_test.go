@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -50,6 +51,38 @@ func TestTrace(t *testing.T) {
 			nodetest.Equal(t, "got", got, tt.want)
 		})
 	}
+}
+
+// The Process is made before the request waits for its turn, with its trace, and is told of
+// the wait.
+func TestStageOfTheQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen nodetest.Notes[string]
+		hold := make(chan struct{})
+		f := &fake{check: func(context.Context, *skel.CmdArgs) error {
+			<-hold
+			return nil
+		}}
+		r := serve(t, &Server{Plugin: f.plugin(), Process: func(trace []string) plugin.Process {
+			return plugin.Process{Env: trace, Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
+				what := fmt.Sprint(s, " ", e.Command, " of ", e.Network, " ", e.ContainerID, " ", e.IfName, " ", trace)
+				seen.Note(what)
+				return ctx, func(err error) { seen.Note(fmt.Sprint("end of ", what, " ", err)) }
+			}}
+		}})
+		m := with(request("CHECK", "c1"), "TRACEPARENT", "a")
+		first := r.begin(m)
+		synctest.Wait()
+		nodetest.Equal(t, "first", seen.Taken(), []string{"queue CHECK of pods c1 eth0 [TRACEPARENT=a]", "end of queue CHECK of pods c1 eth0 [TRACEPARENT=a] <nil>", "command CHECK of pods c1 eth0 [TRACEPARENT=a]"})
+		second := r.begin(request("CHECK", "c1"))
+		time.Sleep(waitTimeout + 1)
+		synctest.Wait()
+		nodetest.Equal(t, "second", seen.Taken(), []string{"queue CHECK of pods c1 eth0 []", fmt.Sprint("end of queue CHECK of pods c1 eth0 [] ", errLate)})
+		close(hold)
+		first().wantOK(t)
+		second()
+	})
 }
 
 // The Observer is told of every request for an operation.

@@ -44,9 +44,10 @@ type operation struct {
 	answer   func(reply) error
 	answered bool
 
-	gone   func() bool // whether the client has gone
-	cancel context.CancelCauseFunc
-	plugin *plugin.Plugin // nil until the operation runs
+	gone    func() bool // whether the client has gone
+	cancel  context.CancelCauseFunc
+	process plugin.Process
+	plugin  *plugin.Plugin // nil until the operation runs
 }
 
 // more reports whether o is about one more network of a running container.
@@ -55,6 +56,11 @@ func (o *operation) more() bool { return o.Path == wire.PathAttach }
 // ofContainer reports whether o is an operation of one container.
 func (o *operation) ofContainer() bool {
 	return o.command != delegate.CommandGC && o.command != delegate.CommandStatus
+}
+
+// event returns o for [delegate.Stages].
+func (o *operation) event() delegate.Event {
+	return delegate.Event{Command: o.command, Network: o.Network, ContainerID: o.args.ContainerID, IfName: o.args.IfName}
 }
 
 // String returns the operation for messages, such as "ADD c1 eth0" or "STATUS".

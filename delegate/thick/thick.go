@@ -93,10 +93,11 @@ type Server struct {
 	// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
 	Plugin plugin.Plugin
 
-	// Process, when not nil, returns what one command may use of this process. The
-	// server sets Stdout, adds the trace of the request to Env, and sets Stale for a
-	// DEL of the Queue.
-	Process func() plugin.Process
+	// Process, when not nil, returns what one request may use of this process. trace
+	// is the trace of the request, the variables of [wire.TraceEnv] that it has, for
+	// Env; without a Process they are all of it. The server sets Stdout, and Stale for
+	// a DEL of the Queue. It calls Process before the request waits for its turn.
+	Process func(trace []string) plugin.Process
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
 	// running container, checks it and detaches it. Its configuration is the one of

@@ -34,7 +34,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: d.process}, log)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.process(nil) }}, log)
 	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()

@@ -42,12 +42,12 @@ type service struct {
 // longer, so that the plugin can record the outcome.
 const undoTimeout = 8 * time.Second
 
-// process returns what multinet uses for one request. Plugins receive nothing of
-// the daemon's environment but its PATH.
-func (d *service) process() plugin.Process {
+// process returns what multinet uses for one request, which may have a trace. Plugins
+// receive nothing of the daemon's environment but its PATH.
+func (d *service) process(trace []string) plugin.Process {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
 	return plugin.Process{
-		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
+		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, trace...),
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {
