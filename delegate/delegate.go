@@ -18,7 +18,7 @@
 // Attachment.
 //
 // [Process], which runs the plugins, needs Linux. On other systems the package
-// builds, and an Invoker works with another Exec, such as that of the cni
+// builds, and an Invoker works with another [Exec], such as that of the cni
 // library. Process groups, inherited files and a root directory are features of
 // Process alone.
 package delegate
@@ -33,8 +33,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
@@ -50,7 +50,7 @@ const defaultUndoTimeout = 10 * time.Second
 // concurrent use if its Exec, Logger, Observer and Stages are.
 type Invoker struct {
 	// Exec finds and runs executables. Nil means the zero [Process].
-	Exec invoke.Exec
+	Exec Exec
 
 	// Path lists the directories in which plugins are searched for; the first
 	// match wins. Delegated plugins receive it as their CNI_PATH.
@@ -106,6 +106,24 @@ type Invoker struct {
 	// Stages, if not nil, is told of the stages of operations, as Observer is of
 	// the invocations in them.
 	Stages Stages
+}
+
+// An Exec finds and runs plugins. [Process] runs executables; an Exec of your own may
+// call plugins in any other way, or wrap another Exec. The methods are those of the Exec
+// in package invoke of the cni library, so an Exec of one is one of the other. An Exec must
+// be safe for concurrent use if the [Invoker] that has it is to be.
+type Exec interface {
+	// FindInPath returns the path of a plugin, given its type and the directories to
+	// search. An Exec that runs no files returns whatever its ExecPlugin understands.
+	FindInPath(plugin string, paths []string) (string, error)
+
+	// ExecPlugin runs the plugin at a path of FindInPath and returns what it prints to
+	// stdout. It gives the plugin stdin and environ, as "key=value".
+	ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error)
+
+	// Decode returns the versions in the answer to a VERSION. An [Invoker] does not
+	// call it; embed a [version.PluginDecoder].
+	Decode(answer []byte) (version.PluginInfo, error)
 }
 
 // A Command is what a plugin is asked to do, as in CNI_COMMAND.
@@ -220,7 +238,7 @@ func (iv *Invoker) refused(p netconf.Plugin) error {
 	return iv.Refuse(p)
 }
 
-func (iv *Invoker) exec() invoke.Exec {
+func (iv *Invoker) exec() Exec {
 	if iv.Exec != nil {
 		return iv.Exec
 	}

@@ -12,12 +12,20 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// An Exec of the cni library is one of ours, and the other way round: the Execs that
+// users have, and libcni with a Process.
+var (
+	_ delegate.Exec = invoke.Exec(nil)
+	_ invoke.Exec   = delegate.Exec(nil)
 )
 
 // Plugins cannot tell an Invoker from libcni: for generated networks and

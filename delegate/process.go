@@ -23,13 +23,11 @@ const (
 	busyTimeout = 5 * time.Second
 )
 
-// A Process is an [invoke.Exec] that runs plugins as child processes, each in a
+// A Process is an [Exec] that runs plugins as child processes, each in a
 // process group of its own. The zero Process is ready to use, and discards what
 // plugins write to stderr. A Process is safe for concurrent use if its Stderr is.
 //
 // Running plugins needs Linux 5.4 or later, and Linux 5.6 with a Root.
-//
-// [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 type Process struct {
 	version.PluginDecoder
 

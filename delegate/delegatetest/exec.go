@@ -58,12 +58,10 @@ func (c Call) String() string {
 // the program under test runs plugins in parallel.
 type Plugin func(ctx context.Context, c Call) ([]byte, error)
 
-// Exec is a fake [invoke.Exec] that runs plugins in memory. The zero Exec has no
+// Exec is a fake [delegate.Exec] that runs plugins in memory. The zero Exec has no
 // plugins. Goroutines may share an Exec; Plugins and Script must not change while
 // a plugin is looked up or runs. There is no process, so there is no process ID,
 // and no process can inherit files.
-//
-// [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 type Exec struct {
 	version.PluginDecoder
 

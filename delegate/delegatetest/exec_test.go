@@ -17,11 +17,12 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-var _ invoke.Exec = (*delegatetest.Exec)(nil)
+var _ delegate.Exec = (*delegatetest.Exec)(nil)
 
 // A leak is seen: the second plugin fails, and nobody undoes the first.
 func Example() {

@@ -12,10 +12,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/delegate"
 )
 
 // A Program is a plugin that runs without a process of its own, such as the
@@ -23,13 +24,13 @@ import (
 // describe, as package skel does, runs its delegates with exec, and prints its
 // result or its error object to stdout. It returns an error where a process would
 // exit with status 1.
-type Program func(ctx context.Context, exec invoke.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error
+type Program func(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error
 
 // RunPlugin runs p for one call, with the plugins of exec as its delegates, and
 // returns what a runtime would see. A panic in p ends p with status 2. RunPlugin
 // does not touch the environment or the standard files of the process, so any
 // number of plugins can run in parallel. CNI_PATH is required, see [Call].
-func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outcome) {
+func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Call) (o Outcome) {
 	var stdout, stderr output
 	defer func() {
 		o.Stdout, o.Stderr = stdout.bytes(), stderr.bytes()
@@ -46,7 +47,7 @@ func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outc
 // Plugin returns p as a fake plugin: it runs as in [RunPlugin], with the plugins of
 // exec as its delegates. exec may be the [Exec] that the fake belongs to. If p fails,
 // the fake's error is [Outcome.Err], with the code that p printed.
-func (p Program) Plugin(exec invoke.Exec) Plugin {
+func (p Program) Plugin(exec delegate.Exec) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
 		return RunPlugin(ctx, p, exec, c).printed()
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
@@ -27,7 +25,7 @@ const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 type Process struct {
 	// Exec finds and runs plugins. Nil means a [delegate.Process] with this
 	// Stderr and Root.
-	Exec invoke.Exec
+	Exec delegate.Exec
 
 	// Env is the environment, as "key=value". If a key is given twice, the last
 	// one counts. Delegated plugins receive it too, with [DefaultPath] if it has
@@ -77,7 +75,7 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 }
 
 // exec is the Exec of p, or what nil means.
-func (p Process) exec() invoke.Exec {
+func (p Process) exec() delegate.Exec {
 	if p.Exec != nil {
 		return p.Exec
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
@@ -45,7 +44,7 @@ func (p Plugin) Run(ctx context.Context, process Process) error {
 
 // Execute is [Plugin.Run] with the arguments that package delegatetest passes to
 // a plugin: delegatetest.Program(p.Execute) runs p in its tests.
-func (p Plugin) Execute(ctx context.Context, exec invoke.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func (p Plugin) Execute(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	return p.Run(ctx, Process{Exec: exec, Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 

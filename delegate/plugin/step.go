@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
@@ -144,7 +143,7 @@ func shielded(ctx context.Context, c *Call, name string, do func(context.Context
 
 // steps is an Exec that executes the steps of a plugin in this process.
 type steps struct {
-	invoke.Exec
+	delegate.Exec
 
 	p       Plugin
 	process Process

@@ -2,7 +2,7 @@
 // plugin registers once with a daemon and is called over a unix socket instead of
 // being executed for each command.
 //
-// A [Host] is the daemon's side. Its Exec method returns an [invoke.Exec] that
+// A [Host] is the daemon's side. Its Exec method returns a [delegate.Exec] that
 // calls residents for the types they serve, and another Exec for all other types.
 // A [Plugin] is the plugin's side. It serves a [plugin.Plugin], which can also run
 // as an executable.
@@ -67,6 +67,4 @@
 //
 // A resident has no configuration of its own: each command carries one, as for any
 // plugin. A resident is called only for its types and receives no other events.
-//
-// [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 package resident

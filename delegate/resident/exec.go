@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
@@ -41,7 +40,7 @@ const (
 // A resident receives the CNI variables and those of a trace, and nothing else of
 // the environment. It runs one call of a container at a time, even with
 // [delegate.Invoker.Parallel]. The Exec is safe for concurrent use if base is.
-func (h *Host) Exec(base invoke.Exec) invoke.Exec {
+func (h *Host) Exec(base delegate.Exec) delegate.Exec {
 	if base == nil {
 		base = &delegate.Process{}
 	}
@@ -49,7 +48,7 @@ func (h *Host) Exec(base invoke.Exec) invoke.Exec {
 }
 
 type executor struct {
-	invoke.Exec
+	delegate.Exec
 	host *Host
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
@@ -34,7 +33,7 @@ type service struct {
 	ctx        context.Context //nolint:containedctx // of the process; it does not end
 	warnAttach sync.Once
 
-	exec           invoke.Exec
+	exec           delegate.Exec
 	interfaceNames func(netns string) ([]string, error)
 }
 

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
 
@@ -39,7 +39,7 @@ type Plugin struct {
 	// chosen index and name, and passes on a connection.
 	Launched bool
 
-	Exec   invoke.Exec
+	Exec   delegate.Exec
 	Env    []string // of the CNI plugins
 	Logger *slog.Logger
 

@@ -98,6 +98,7 @@ var bans = []struct {
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
+	{"github.com/containernetworking/cni/pkg/invoke", "it brings OpenTelemetry; delegate.Exec has its methods", nil, false},
 	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "delegate/delegatetest"}, false},
 	{"k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
 	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false},

@@ -63,6 +63,29 @@ func build(ctx context.Context, dir string) error {
 			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+	return requireCNI(ctx, dir)
+}
+
+// laterCNI is a version of the cni library above the one in go.mod. Its pkg/invoke has
+// OpenTelemetry. It is what a program gets that requires it.
+const laterCNI = "v1.3.1"
+
+// requireCNI writes the go.mod file of the root module, with laterCNI, to dir/later.mod.
+func requireCNI(ctx context.Context, dir string) error {
+	for _, kind := range []string{"mod", "sum"} {
+		text, err := os.ReadFile("../../go." + kind)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "later."+kind), text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", "get", "-modfile="+filepath.Join(dir, "later.mod"), "github.com/containernetworking/cni@"+laterCNI)
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("require cni %s: %w\n%s", laterCNI, err, out)
+	}
 	return nil
 }
 

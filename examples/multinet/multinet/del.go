@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -65,7 +64,7 @@ func ResidentState(stateDir string) string { return stateDir + ".relay" }
 // A served is an Exec that finds no executable for a type that is noted in dir: only
 // the resident plugin can detach what it has attached.
 type served struct {
-	invoke.Exec
+	delegate.Exec
 
 	dir        string
 	privileges privileges
