@@ -30,15 +30,23 @@ import (
 //
 // An error without a Kind, of CNI code 5, means that fsys cannot be listed. A name
 // that is not a CNI network name is [ErrInvalid], and is not used as a path.
-func Load(fsys fs.FS, name string) (Network, error) { return (&Dir{FS: fsys}).Load(name) }
+//
+// A caller who loads many networks passes a [Dir], and reads each file once.
+func Load(fsys fs.FS, name string) (Network, error) {
+	d, ok := fsys.(*Dir)
+	if !ok {
+		d = &Dir{FS: fsys}
+	}
+	return d.load(name)
+}
 
-// A Dir has the configuration files at the top of FS. It lists them once, and reads each at
-// most once, when it is first needed: with one Dir an operation that loads many networks costs
-// as much as the files and the networks together, not as their product. What has changed since
-// is not seen: use a new Dir for each operation. A Dir may be used by any number of goroutines
-// at once. It must not be copied.
+// A Dir is its FS, and remembers for [Load] the configuration files at the top of it: Load
+// lists them once, and reads each at most once, when it is first needed. So many networks cost
+// as much as the files and the networks together, not as their product. Load does not see what
+// has changed since: use a new Dir for each operation. A Dir may be used by any number of
+// goroutines at once. It must not be copied.
 type Dir struct {
-	FS fs.FS
+	fs.FS
 
 	mu    sync.Mutex
 	files []dirFile
@@ -53,8 +61,7 @@ type dirFile struct {
 	err  error
 }
 
-// Load returns a network of d as the function [Load] does.
-func (d *Dir) Load(name string) (Network, error) {
+func (d *Dir) load(name string) (Network, error) {
 	if err := validateName(name); err != nil {
 		return Network{}, err
 	}

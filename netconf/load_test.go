@@ -168,20 +168,20 @@ func TestADirReadsEachFileOnceHoweverManyNetworksAreLoaded(t *testing.T) {
 	}
 	all["00-bad.conf"], want["00-bad.conf"] = "{", 1
 	dir := &netconf.Dir{FS: counting{files(all), map[string]int{}}}
-	if n, err := dir.Load("n0"); err != nil || typesOf(n) != "t0" {
+	if n, err := netconf.Load(dir, "n0"); err != nil || typesOf(n) != "t0" {
 		t.Errorf("n0: %v, %v", n, err)
 	}
 	nodetest.Equal(t, "opened for the first network", dir.FS.(counting).opened, map[string]int{"00-bad.conf": 1, "00.conf": 1})
 	var each sync.WaitGroup
 	for i := range 30 {
 		each.Go(func() {
-			if n, err := dir.Load(fmt.Sprintf("n%d", i)); err != nil || typesOf(n) != fmt.Sprintf("t%d", i) {
+			if n, err := netconf.Load(dir, fmt.Sprintf("n%d", i)); err != nil || typesOf(n) != fmt.Sprintf("t%d", i) {
 				t.Errorf("n%d: %v, %v", i, n, err)
 			}
 		})
 	}
 	each.Wait()
-	_, err := dir.Load("absent")
+	_, err := netconf.Load(dir, "absent")
 	wantError{kind: netconf.ErrNotFound, network: "absent", text: `file "00-bad.conf"`}.check(t, err)
 	nodetest.Equal(t, "opened for all", dir.FS.(counting).opened, want)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
@@ -62,7 +63,7 @@ func (o *service) offered(ctx context.Context, name string) (n netconf.Network, 
 	if ref, notADefinition := nad.ParseRef(name, ""); notADefinition == nil {
 		n, _, err = o.definition(o.view.KnownDefinition(ctx, ref))
 	} else {
-		n, err = o.files().Load(name)
+		n, err = netconf.Load(os.DirFS(o.conf.ConfDir), name)
 	}
 	if err == nil {
 		err = o.life.Status(ctx, []netconf.Network{n})

@@ -51,9 +51,9 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 		return nil, err
 	}
 	var wanted []delegate.Attachment
-	files := o.files()
+	confDir := &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)}
 	for _, selection := range selections {
-		a, err := o.selected(files, selection, pod)
+		a, err := o.selected(confDir, selection, pod)
 		if err != nil {
 			return nil, fmt.Errorf("selected network %q: %w", selection.Name, err)
 		}
@@ -80,15 +80,12 @@ func (o *service) wanted(ctx context.Context, s *api.PodSandbox, netns string) (
 	return wanted, nil
 }
 
-// files returns the networks in confDir, for one operation.
-func (o *service) files() *netconf.Dir { return &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)} }
-
-// selected returns the attachment of a pod for a selection of a network in files.
-func (o *service) selected(files *netconf.Dir, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
+// selected returns the attachment of a pod for a selection of a network in confDir.
+func (o *service) selected(confDir *netconf.Dir, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
 	if len(selection.DefaultRoute) > 0 {
 		return a, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
 	}
-	n, err := files.Load(selection.Name)
+	n, err := netconf.Load(confDir, selection.Name)
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", o.conf.ConfDir, err)
 	}

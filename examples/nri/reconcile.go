@@ -182,12 +182,12 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass)
 			},
 		}
 	}
-	files := o.files()
+	confDir := &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)}
 	p.sweeper.Current = func(a delegate.Attachment) (netconf.Network, error) {
 		if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
 			return a.Network, nil
 		}
-		return files.Load(a.Network.Name())
+		return netconf.Load(confDir, a.Network.Name())
 	}
 	p.sweeper.Tell = func(s lifecycle.Swept) {
 		id := s.Key.ContainerID

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
@@ -77,7 +77,7 @@ func (o *service) startDriver(ctx context.Context) (err error) {
 	policy.GlobalNamespaces, _ = nad.ParseNamespaces(conf.GlobalNamespaces) // complete has checked it
 	o.rules = nad.Rules{CNIVersion: cniVersion, Own: multinet.OwnTypes(), Allowed: conf.AllowedTypes}
 	if !conf.NamespaceIsolation {
-		o.rules.Load = func(name string) (netconf.Network, error) { return o.files().Load(name) }
+		o.rules.ConfDir = os.DirFS(conf.ConfDir)
 	}
 	if o.view, err = kube.Open(ctx, kube.Config{Kubeconfig: conf.Kubeconfig, UserAgent: "metacni-nri", Logger: o.log}); err != nil {
 		return err

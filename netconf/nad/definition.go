@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -83,10 +84,9 @@ type object struct {
 
 // Rules are those by which [Definition.Network] makes a network of a definition.
 type Rules struct {
-	// Load returns the network of a name in the configuration files of the node, as
-	// [netconf.Load] does, for definitions without Config. Nil refuses such definitions
-	// with [ErrForbidden].
-	Load func(name string) (netconf.Network, error)
+	// ConfDir has the configuration files of the node, for definitions without
+	// Config. Nil refuses such definitions with [ErrForbidden].
+	ConfDir fs.FS
 
 	// CNIVersion is put into a network that has no version. Empty leaves it
 	// without one.
@@ -103,10 +103,10 @@ type Rules struct {
 }
 
 // Network returns the network that d defines: a list of plugins, or a lone plugin.
-// Where d.Config is blank it is what r.Load returns for d's name. A network without a name,
-// or with an empty one, gets d's; a name that differs from d's stays. A list has the plugins
-// that are written in it and no others, whatever its loadOnlyInlinedPlugins says. Everything
-// else is kept as it was written.
+// Where d.Config is blank it is the network of d's name in the files of r.ConfDir, see
+// [netconf.Load]. A network without a name, or with an empty one, gets d's; a name that
+// differs from d's stays. A list has the plugins that are written in it and no others,
+// whatever its loadOnlyInlinedPlugins says. Everything else is kept as it was written.
 //
 // Network fails
 //
@@ -121,7 +121,7 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 	if err := d.Validate(); err != nil {
 		return netconf.Network{}, err
 	}
-	n, err := d.network(r)
+	n, err := d.network(r.ConfDir)
 	if err == nil {
 		n, err = n.Complete(d.Name, r.CNIVersion)
 	}
@@ -138,15 +138,15 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 }
 
 // network returns the network without the name and the version that it lacks.
-func (d Definition) network(r Rules) (netconf.Network, error) {
+func (d Definition) network(confDir fs.FS) (netconf.Network, error) {
 	if len(d.Config) > bounds.Network { // before it is copied
 		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(bounds.Network)}
 	}
 	if strings.TrimSpace(d.Config) == "" {
-		if r.Load == nil {
+		if confDir == nil {
 			return netconf.Network{}, fmt.Errorf("%w: empty, and namespaceIsolation keeps pods from the files of the node: write the configuration of the network here", ErrForbidden)
 		}
-		n, err := r.Load(d.Name)
+		n, err := netconf.Load(confDir, d.Name)
 		if err != nil {
 			err = fmt.Errorf("empty, and no file defines the network: %w", err)
 		}

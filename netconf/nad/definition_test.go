@@ -148,16 +148,16 @@ func TestDefinitionsWithoutConfigAreFilesOfTheNode(t *testing.T) {
 		"blue.conflist": `{"name":"other","plugins":[{"type":"misnamed"}]}`,
 	})
 	for _, config := range []string{"", " \n\t"} {
-		n, err := defined(config).Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load, CNIVersion: "1.1.0"})
+		n, err := defined(config).Network(nad.Rules{ConfDir: confDir, CNIVersion: "1.1.0"})
 		if err != nil || n.Name() != "blue" || n.CNIVersion() != "1.1.0" || n.Plugins()[0].Type() != "from-a-file" {
 			t.Errorf("%q: %v, %v", config, n, err)
 		}
 	}
-	_, err := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: "green"}}.Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load})
+	_, err := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: "green"}}.Network(nad.Rules{ConfDir: confDir})
 	wantError{kind: netconf.ErrNotFound, ref: "ns/green", text: "spec.config: empty"}.check(t, err)
 	_, err = defined("").Network(nad.Rules{})
 	wantError{kind: nad.ErrForbidden, ref: "ns/blue", text: "namespaceIsolation"}.check(t, err)
-	_, err = defined("").Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load, Own: []string{"from-a-file"}})
+	_, err = defined("").Network(nad.Rules{ConfDir: confDir, Own: []string{"from-a-file"}})
 	wantError{kind: netconf.ErrInvalid, ref: "ns/blue", key: "plugins[0].type"}.check(t, err)
 }
 
@@ -171,16 +171,16 @@ func TestDefinitionsLoadNoPluginsFromDirectories(t *testing.T) {
 		`{"loadOnlyInlinedPlugins":"false","plugins":[{"type":"x"}]}`,
 		`{"name":"","plugins":[{"type":"x"}]}`,
 	} {
-		n, err := defined(config).Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load})
+		n, err := defined(config).Network(nad.Rules{ConfDir: confDir})
 		if err != nil || len(n.Plugins()) != 1 || n.Plugins()[0].Type() != "x" {
 			t.Errorf("%s: %v, %v", config, n, err)
 		}
 	}
 	for _, config := range []string{`{"name":"chain"}`, `{"name":"chain","loadOnlyInlinedPlugins":false}`} {
-		_, err := defined(config).Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load})
+		_, err := defined(config).Network(nad.Rules{ConfDir: confDir})
 		wantError{kind: netconf.ErrInvalid, ref: "ns/blue", key: "plugins"}.check(t, err)
 	}
-	_, err := defined("").Network(nad.Rules{Load: (&netconf.Dir{FS: confDir}).Load})
+	_, err := defined("").Network(nad.Rules{ConfDir: confDir})
 	wantError{kind: netconf.ErrNotFound, ref: "ns/blue"}.check(t, err)
 }
 
@@ -279,7 +279,7 @@ func TestDefinitionsWithNamesThatAreNoneHaveNoNetwork(t *testing.T) {
 	t.Parallel()
 	opened := func(name string) { t.Errorf("%s is opened", name) }
 	for _, r := range []nad.Ref{{}, {Namespace: "ns", Name: "../x"}, {Namespace: "../x", Name: "blue"}} {
-		_, err := nad.Definition{Ref: r}.Network(nad.Rules{Load: (&netconf.Dir{FS: watched{opened}}).Load})
+		_, err := nad.Definition{Ref: r}.Network(nad.Rules{ConfDir: watched{opened}})
 		if err == nil {
 			t.Errorf("%v has a network", r)
 		}

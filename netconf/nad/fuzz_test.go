@@ -70,7 +70,7 @@ func FuzzDefinition(f *testing.F) {
 		nodetest.OK(f, err)
 		f.Add([]byte(object(`,"spec":{"config":`+string(quoted)+`}`, `,"uid":"u","annotations":{"k8s.v1.cni.cncf.io/resourceName":"r"}`)), config)
 	}
-	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"own"}, Load: (&netconf.Dir{FS: files(map[string]string{"1.conf": `{"name":"blue","type":"from-a-file"}`, "chain/1.conf": `{"type":"administrators"}`})}).Load}
+	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"own"}, ConfDir: files(map[string]string{"1.conf": `{"name":"blue","type":"from-a-file"}`, "chain/1.conf": `{"type":"administrators"}`})}
 	f.Fuzz(func(t *testing.T, data []byte, config string) {
 		d, err := nad.Parse(data)
 		if err != nil {

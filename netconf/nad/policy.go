@@ -51,7 +51,7 @@ type Policy struct {
 
 	// Isolation keeps pods to the definitions of their own namespace and of
 	// GlobalNamespaces, whatever they use them for. To keep them from files of the node
-	// too, use [Rules] without Load.
+	// too, use [Rules] without a ConfDir.
 	Isolation bool
 
 	// GlobalNamespaces are those whose definitions all pods may use. Nil means

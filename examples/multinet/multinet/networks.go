@@ -122,13 +122,13 @@ func (c *config) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.De
 // rules returns what holds for the plugins of ch. Definitions are written by users.
 func (c *config) rules(ch choice) nad.Rules {
 	r := nad.Rules{
-		Load: c.confDir.Load, CNIVersion: c.call.CNIVersion,
+		ConfDir: c.confDir, CNIVersion: c.call.CNIVersion,
 		Own: append(OwnTypes(), c.call.Type), Allowed: c.AllowedTypes.Standing,
 	}
 	if ch.ofUser() {
 		r.Allowed = c.AllowedTypes.NAD
 		if c.policy.Isolation {
-			r.Load = nil
+			r.ConfDir = nil
 		}
 	}
 	return r
@@ -143,7 +143,7 @@ func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus"
 // inConfDir finds a network in confDir by name, and completes it. A name is never used as a
 // path.
 func (c *config) inConfDir(name string) (netconf.Network, error) {
-	n, err := c.confDir.Load(name)
+	n, err := netconf.Load(c.confDir, name)
 	if err == nil {
 		n, err = c.call.Complete(n)
 	}

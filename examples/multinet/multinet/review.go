@@ -48,7 +48,7 @@ func (r *Reviewer) Definition(d nad.Definition) error {
 // definition fails as the ADD of a pod that is attached to d because of ch does.
 func (r *Reviewer) definition(d nad.Definition, ch choice) error {
 	rules := r.conf.rules(ch)
-	if strings.TrimSpace(d.Config) == "" && rules.Load != nil {
+	if strings.TrimSpace(d.Config) == "" && rules.ConfDir != nil {
 		return d.Validate()
 	}
 	_, err := d.Network(rules)
