@@ -1,6 +1,11 @@
 package thick
 
-import "context"
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
 
 // A Load says how many operations of one kind there are.
 type Load struct {
@@ -8,43 +13,158 @@ type Load struct {
 	Queued   int // waiting for their container or their turn
 }
 
-// A limiter limits how many operations run at once and how many more wait for
-// their turn: first come, first served.
-type limiter struct {
-	places chan struct{} // has an element for each operation that runs or waits
-	turns  chan struct{} // has an element for each that runs
+const (
+	// window is how often spare changes while operations wait for their turn.
+	window = 20 * time.Millisecond
+
+	// busy is the part of the processors' time from which on more operations at once would
+	// gain nothing. What is left is for the runtime and its shims.
+	busy = 0.85
+)
+
+// A pool limits how many operations run at once. Each kind has a limiter, and may always run
+// least of its operations. While operations wait, spare more run: their number grows as long as
+// the processors are not busy, because those that run then wait for the kernel or the disk. The
+// spare turns go to the first kind first.
+type pool struct {
+	least, most int // most is of spare; 0 is a limit that does not change
+	processors  int
+	used        func() (cpu time.Duration, known bool) // until now, by the operations
+
+	mu       sync.Mutex // guards the following, and the limiters
+	kinds    []*limiter
+	spare    int
+	adapting bool
+	since    time.Time
+	cpu      time.Duration // used until since
+	average  float64       // part of the processors' time, of late
 }
 
+// A limiter limits how many operations of one kind run at once and how many more wait for
+// their turn: first come, first served.
+type limiter struct {
+	*pool
+
+	queue    int // how many may be admitted beyond those that run, or may run
+	admitted int
+	running  int
+	waiting  []chan struct{} // each is closed when its turn has come
+}
+
+// newLimiter returns a limiter of running operations at once, whatever they wait for.
 func newLimiter(running, waiting int) *limiter {
-	return &limiter{places: make(chan struct{}, running+waiting), turns: make(chan struct{}, running)}
+	return (&pool{least: running}).kind(waiting)
+}
+
+// kind returns the limiter of one more kind, of which so many operations may wait.
+func (p *pool) kind(waiting int) *limiter {
+	l := &limiter{pool: p, queue: waiting}
+	p.kinds = append(p.kinds, l)
+	return l
 }
 
 // admit takes a place and reports whether there was one. leave returns it.
 func (l *limiter) admit() bool {
-	select {
-	case l.places <- struct{}{}:
-		return true
-	default:
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.admitted >= l.queue+max(l.running, l.least) {
 		return false
 	}
+	l.admitted++
+	return true
 }
 
-func (l *limiter) leave() { <-l.places }
+func (l *limiter) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admitted--
+}
 
 // wait waits until the turn has come. If ctx ends first, wait returns why. release ends the
 // turn.
 func (l *limiter) wait(ctx context.Context) error {
+	turn := make(chan struct{})
+	l.mu.Lock()
+	l.waiting = append(l.waiting, turn)
+	l.serve()
+	l.mu.Unlock()
 	select {
-	case l.turns <- struct{}{}: // those that wait to send do so in order
+	case <-turn:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+	}
+	l.mu.Lock()
+	i := slices.Index(l.waiting, turn)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.mu.Unlock()
+	if i < 0 { // the turn has come at the same time
+		l.release()
+	}
+	return context.Cause(ctx)
+}
+
+func (l *limiter) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	l.serve()
+}
+
+func (l *limiter) load() Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Load{InFlight: l.running, Queued: max(0, l.admitted-l.running)}
+}
+
+// serve gives turns to those that wait. If some still wait, spare is adapted from then on.
+func (p *pool) serve() {
+	beyond := 0 // the least of their kind
+	for _, l := range p.kinds {
+		beyond += max(0, l.running-p.least)
+	}
+	waiting := false
+	for _, l := range p.kinds {
+		for len(l.waiting) > 0 && (l.running < p.least || beyond < p.spare) {
+			close(l.waiting[0])
+			l.waiting = l.waiting[1:]
+			if l.running++; l.running > p.least {
+				beyond++
+			}
+		}
+		waiting = waiting || len(l.waiting) > 0
+	}
+	if waiting && !p.adapting && p.most > 0 {
+		p.average, p.spare = 1, beyond
+		p.again()
 	}
 }
 
-func (l *limiter) release() { <-l.turns }
+// again lets adapt be called after a window, if the time used is known.
+func (p *pool) again() {
+	p.since = time.Now()
+	if p.cpu, p.adapting = p.used(); p.adapting {
+		time.AfterFunc(window, p.adapt)
+	}
+}
 
-func (l *limiter) load() Load {
-	running := len(l.turns)
-	return Load{InFlight: running, Queued: max(0, len(l.places)-running)}
+// adapt changes spare by one, if operations still wait.
+func (p *pool) adapt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.ContainsFunc(p.kinds, func(l *limiter) bool { return len(l.waiting) > 0 }) {
+		p.spare, p.adapting = 0, false
+		return
+	}
+	since, before := p.since, p.cpu
+	p.again()
+	part := float64(p.cpu-before) / float64(p.since.Sub(since)) / float64(p.processors)
+	p.average += (part - p.average) / 4
+	if p.average < busy {
+		p.spare = min(p.spare+1, p.most)
+	} else {
+		p.spare = max(p.spare-1, 0)
+	}
+	p.serve()
 }

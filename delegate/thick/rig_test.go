@@ -180,7 +180,7 @@ func (r *rig) run(l net.Listener) {
 func limited(s *Server, waiting int) *Server {
 	sv := s.service()
 	for _, l := range []*limiter{sv.add, sv.del, sv.status} {
-		*l = *newLimiter(cap(l.turns), waiting)
+		l.queue = waiting
 	}
 	return s
 }

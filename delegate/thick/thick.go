@@ -162,10 +162,15 @@ type Server struct {
 	AllowUIDs []uint32
 
 	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
-	// how many DELs and GCs, without the DELs of the Queue. Zero means twice the
-	// number of processors, but at least 4. For each of the two 256 more requests
-	// may wait for their turn, for 30 seconds. A request beyond these limits is
-	// answered with code 11, and nothing was done for it.
+	// how many DELs and GCs, without the DELs of the Queue. Zero means a limit that
+	// adapts. Twice the number of processors may run then, but at least 4, of each of
+	// the two. While requests wait and the processors are not busy, which means that
+	// the plugins wait for the kernel or the disk, twice as many more may run, DELs
+	// before ADDs. The number of processors is GOMAXPROCS, which respects the limit of
+	// a container.
+	//
+	// For each of the two 256 more requests may wait for their turn, for 30 seconds. A
+	// request beyond these limits is answered with code 11, and nothing was done for it.
 	MaxInFlight int
 
 	// DrainTimeout is how long accepted operations may go on after the context
@@ -261,12 +266,13 @@ func (s *Server) service() *service {
 				sv.invalid = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is not a JSON object: %v", err)
 			}
 		}
-		running := s.MaxInFlight
-		if running <= 0 {
-			running = max(4, 2*runtime.GOMAXPROCS(0))
+		p := &pool{least: s.MaxInFlight, processors: runtime.GOMAXPROCS(0), used: cpuTime}
+		if p.least <= 0 {
+			p.least = max(4, 2*p.processors)
+			p.most = 2 * p.least
 		}
-		sv.add, sv.del, sv.status = newLimiter(running, maxWaiting), newLimiter(running, maxWaiting), newLimiter(statusInFlight, maxWaiting)
-		sv.replays, sv.retries = newLimiter(max(1, running/2), 0), newLimiter(max(1, running/2), 0)
+		sv.del, sv.add, sv.status = p.kind(maxWaiting), p.kind(maxWaiting), newLimiter(statusInFlight, maxWaiting)
+		sv.replays, sv.retries = newLimiter(max(1, p.least/2), 0), newLimiter(max(1, p.least/2), 0)
 		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})

@@ -340,7 +340,7 @@ func (s *simulation) boot() {
 			"$SWEEP", map[bool]string{true: "1m", false: "0s"}[s.sweeps()]).Replace(`{
 			"socketDir": "$DIR/run", "cniDir": "$DISK/state", "queueDir": "$DISK/queue", "cniCacheDir": "$DIR/cache", "multusStateDir": "$DIR/multus",
 			"multusConfigFile": "auto", "cniConfigDir": "$DIR/net.d", "kubeconfig": "$DIR/kubeconfig", "nodeName": "n1", "statusPolicy": "$POLICY", "statusRate": 1e12,
-			"relayDir": "$DIR/none", "relayTypes": ["still"], "sweepInterval": "$SWEEP", "drainTimeout": "10s"}`)), 0o600))
+			"relayDir": "$DIR/none", "relayTypes": ["still"], "sweepInterval": "$SWEEP", "drainTimeout": "10s", "connectionLimit": 4}`)), 0o600))
 	})
 	conf, err := readConfig(nil, file, nil)
 	nodetest.OK(s, err)
