@@ -240,7 +240,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		left += len(p.Network.Plugins())
 	}
 	var noteErr error
-	added, err = a.m.invoker().AddAll(ctx, plan, func(i int, d delegate.Attached) error {
+	added, err = a.m.timed(ctx).AddAll(ctx, plan, func(i int, d delegate.Attached) error {
 		if d.Gone != nil {
 			a.undo.gone(ctx, a.first+i, d.Gone)
 			return nil
@@ -249,11 +249,14 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		e.Result, e.Unfinished = d.Result, !d.Added
 		if left--; left == 0 {
 			a.settle()
+			if c := a.m.clock(ctx); c != nil {
+				a.r.Value.Timing = c.now()
+			}
 		}
 		if a.part {
 			noteErr = a.m.note(ctx, a.lock, a.r) // with the last plugin several delegates change
 		} else {
-			noteErr = a.m.noteChange(ctx, a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
+			noteErr = a.m.noteChange(ctx, a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished, Timing: a.r.Value.Timing})
 		}
 		return noteErr
 	})
@@ -267,7 +270,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		return added, false, nil
 	}
 	a.undo.mark(ctx) // should this process die while it undoes them
-	return nil, true, a.m.invoker().Undo(ctx, added, err, func(i int, d delegate.Attached) error {
+	return nil, true, a.m.timed(ctx).Undo(ctx, added, err, func(i int, d delegate.Attached) error {
 		a.undo.gone(ctx, a.first+i, d.Gone)
 		return nil
 	})

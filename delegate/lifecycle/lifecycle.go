@@ -75,6 +75,10 @@ type Manager struct {
 	// nothing leaves it to the plugins to detect names in use.
 	InterfaceNames func(netns string) ([]string, error)
 
+	// Timed, if not nil, is called at the end of each Add, Attach and Reconcile, also of
+	// one that has failed, and says where its time has gone.
+	Timed func(Timing)
+
 	mu   sync.Mutex
 	adds map[scratch.Key][]*running // of this Manager, guarded by mu
 }
@@ -104,9 +108,12 @@ func (m *Manager) interfaceNames(path string) ([]string, error) {
 // A running ADD or Attach, which a DEL of the same key cancels.
 type running struct{ cancel context.CancelCauseFunc }
 
-// begin returns a context that a DEL of k cancels, and a function that ends it.
+// begin returns a context that a DEL of k cancels, with a clock, and a function that ends
+// both.
 func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	c := &clock{start: time.Now()}
+	ctx = context.WithValue(ctx, clockKey{m}, c)
 	a := &running{cancel}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,6 +122,9 @@ func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, fu
 	}
 	m.adds[k] = append(m.adds[k], a)
 	return ctx, func() {
+		if m.Timed != nil {
+			defer m.Timed(c.now())
+		}
 		cancel(nil)
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 
 // locked calls do while op holds the lock of k's container.
 func (m *Manager) locked(ctx context.Context, op string, k scratch.Key, do func(context.Context, *scratch.Lock) error) error {
-	ctx = of(ctx, op, k)
+	ctx = m.during(ctx, op, k)
 	waited := m.begins(ctx, delegate.StageLock)
 	l, err := m.lock(ctx, k.ContainerID)
 	waited(err)
@@ -31,22 +31,6 @@ func (m *Manager) locked(ctx context.Context, op string, k scratch.Key, do func(
 		return err
 	}
 	return m.holding(ctx, k.ContainerID, l, do)
-}
-
-// eventKey is the key of the [delegate.Event] of an operation in its context.
-type eventKey struct{}
-
-// of returns ctx for the stages of op.
-func of(ctx context.Context, op string, k scratch.Key) context.Context {
-	return context.WithValue(ctx, eventKey{}, delegate.Event{Command: commandOf(op), Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName})
-}
-
-// begins tells the [delegate.Stages] of a stage of the operation of ctx. The function
-// that it returns tells them how the stage has ended.
-func (m *Manager) begins(ctx context.Context, s delegate.Stage) func(error) {
-	e, _ := ctx.Value(eventKey{}).(delegate.Event)
-	_, ended := m.invoker().Stages.Begin(ctx, s, e)
-	return ended
 }
 
 // holding calls do, and then releases the lock l of container id. Plugins that do

@@ -31,6 +31,7 @@ type record struct {
 	Leftovers []entry  `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
 	Tries     int      `json:"tries,omitempty"`
 	Why       string   `json:"why,omitempty"`
+	Timing    Timing   `json:"timing,omitzero"` // see [Record]
 
 	noted *change // what has changed since it was written; nil if all of it may have
 }
@@ -77,6 +78,7 @@ type change struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 	Unfinished bool            `json:"unfinished,omitempty"`
 	Gone       []int           `json:"gone,omitempty"`
+	Timing     Timing          `json:"timing,omitzero"` // with the last plugin of an Add
 }
 
 // Noted implements [records.Changer].
@@ -107,6 +109,9 @@ func (r *record) Make(text records.Change) error {
 		return err
 	}
 	r.Delegates[c.At] = e
+	if c.Timing.Plugins != nil {
+		r.Timing = c.Timing
+	}
 	return nil
 }
 

@@ -30,6 +30,11 @@ type Record struct {
 	// Sources are the files from which it was adopted, see [Adoption].
 	Sources []string
 
+	// Timing says where the time of the last Add, Attach or Reconcile that has attached
+	// something had gone when its last write of the record began. It is zero if that is
+	// not known, as for what was adopted.
+	Timing Timing
+
 	// Why is the beginning of the error of the last DEL that failed.
 	Why string
 
@@ -114,7 +119,7 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
 		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
-		Sources:   r.Value.Sources, Why: r.Value.Why,
+		Sources:   r.Value.Sources, Timing: r.Value.Timing, Why: r.Value.Why,
 		root: m.Root, entries: r.Value.Delegates,
 	}
 }

@@ -211,7 +211,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 	if l == nil || err != nil {
 		return false, fail(opSweep, k, err)
 	}
-	err = m.holding(of(ctx, opSweep, k), k.ContainerID, l, func(ctx context.Context, l *scratch.Lock) error {
+	err = m.holding(m.during(ctx, opSweep, k), k.ContainerID, l, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if err != nil {
 			return except(err, notThere)

@@ -282,7 +282,7 @@ func (w *walk) release(ctx context.Context) error {
 		as = append(as, e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, w.given) }))
 	}
 	w.m.disown(ctx, w.r.Key, as)
-	return w.m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
+	return w.m.timed(ctx).DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		w.gone(ctx, at[i], a.Gone)
 		return nil
 	})
@@ -302,7 +302,7 @@ func (w *walk) repair(ctx context.Context) bool {
 			continue
 		}
 		a.Network = now
-		if w.m.invoker().Del(ctx, a) == nil {
+		if w.m.timed(ctx).Del(ctx, a) == nil {
 			w.r.Value.Delegates[i].Gone = allOf(e.Network)
 		}
 	}

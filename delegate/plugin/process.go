@@ -45,9 +45,10 @@ type Process struct {
 	// ended. Zero means 3 seconds.
 	UndoTimeout time.Duration
 
-	// InterfaceNames and Stale are fields of [lifecycle.Manager].
+	// InterfaceNames, Stale and Timed are fields of [lifecycle.Manager].
 	InterfaceNames func(netns string) ([]string, error)
 	Stale          func(recorded time.Time) (bool, error)
+	Timed          func(lifecycle.Timing)
 
 	// Observer is the field of [delegate.Invoker].
 	Observer func(context.Context, delegate.Event) (context.Context, func(error))
@@ -70,7 +71,7 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 		invoker.UndoTimeout = undoTimeout
 	}
 	return &lifecycle.Manager{
-		Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, Stale: p.Stale, DelTries: delTries, Invoker: invoker,
+		Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, Stale: p.Stale, Timed: p.Timed, DelTries: delTries, Invoker: invoker,
 	}
 }
 

@@ -1,0 +1,151 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A Timing says where the time of an Add, Attach or Reconcile has gone, in microseconds. The
+// zero Timing is one that is not known.
+type Timing struct {
+	Whole  time.Duration `json:"whole"`  // all of it
+	Lock   time.Duration `json:"lock"`   // the wait for the container's lock
+	Record time.Duration `json:"record"` // the writes of the record
+
+	// Plugins are the invocations of plugins, also those that have failed and those
+	// that have undone something, in the order in which they began.
+	Plugins []PluginTime `json:"plugins"`
+}
+
+// A PluginTime is how long one invocation of a plugin took.
+type PluginTime struct {
+	Command delegate.Command `json:"command"`
+	Plugin  string           `json:"plugin"` // see [delegate.Event]
+	Network string           `json:"network"`
+	IfName  string           `json:"ifname"`
+	Took    time.Duration    `json:"took"`
+}
+
+// LogValue returns a group of the wait for the lock, the writes of the record, and the
+// invocations as one text. It has nothing of the configurations of plugins but their types
+// and the names of networks and interfaces.
+func (t Timing) LogValue() slog.Value {
+	var plugins []string
+	for _, p := range t.Plugins {
+		plugins = append(plugins, fmt.Sprintf("%s %s %s %s %s", p.Command, p.Plugin, p.Network, p.IfName, p.Took))
+	}
+	return slog.GroupValue(slog.Duration("lock", t.Lock), slog.Duration("record", t.Record), slog.String("plugins", strings.Join(plugins, ", ")))
+}
+
+// A clock measures one Add, Attach or Reconcile of a Manager.
+type clock struct {
+	start time.Time
+
+	mu sync.Mutex // guards the following: plugins may run at once
+	t  Timing
+}
+
+// round makes times small in a record.
+const round = time.Microsecond
+
+// now returns what has been measured until now.
+func (c *clock) now() Timing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.t
+	t.Whole, t.Plugins = time.Since(c.start).Round(round), slices.Clone(t.Plugins)
+	return t
+}
+
+// stage begins the measurement of s. The function that it returns ends it.
+func (c *clock) stage(s delegate.Stage) (end func()) {
+	since := time.Now()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if took := time.Since(since).Round(round); s == delegate.StageLock {
+			c.t.Lock += took
+		} else {
+			c.t.Record += took
+		}
+	}
+}
+
+// plugin begins the measurement of an invocation. The function that it returns ends it.
+func (c *clock) plugin(e delegate.Event) (end func()) {
+	since := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := len(c.t.Plugins)
+	c.t.Plugins = append(c.t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, 0})
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.t.Plugins[i].Took = time.Since(since).Round(round)
+	}
+}
+
+// A context has the clock of an Add, Attach or Reconcile of a Manager, and the operation that holds a
+// lock of the Manager. The plugins that they run may call other Managers with it.
+type (
+	clockKey     struct{ m *Manager }
+	operationKey struct{ m *Manager }
+)
+
+// clock returns the clock of ctx, or nil.
+func (m *Manager) clock(ctx context.Context) *clock {
+	c, _ := ctx.Value(clockKey{m}).(*clock)
+	return c
+}
+
+// during returns ctx for the stages of op.
+func (m *Manager) during(ctx context.Context, op string, k scratch.Key) context.Context {
+	return context.WithValue(ctx, operationKey{m}, delegate.Event{Command: commandOf(op), Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName})
+}
+
+// begins tells of a stage of the operation of ctx. The function that it returns tells how the
+// stage has ended.
+func (m *Manager) begins(ctx context.Context, s delegate.Stage) func(error) {
+	e, _ := ctx.Value(operationKey{m}).(delegate.Event)
+	_, ended := m.invoker().Stages.Begin(ctx, s, e)
+	c := m.clock(ctx)
+	if c == nil {
+		return ended
+	}
+	end := c.stage(s)
+	return func(err error) {
+		end()
+		ended(err)
+	}
+}
+
+// timed returns the Invoker, of which the clock of ctx, if it has one, measures the
+// invocations.
+func (m *Manager) timed(ctx context.Context) *delegate.Invoker {
+	c := m.clock(ctx)
+	if c == nil {
+		return m.invoker()
+	}
+	iv := *m.invoker()
+	observer := iv.Observer
+	iv.Observer = func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		ended := func(error) {}
+		if observer != nil {
+			ctx, ended = observer(ctx, e)
+		}
+		end := c.plugin(e)
+		return ctx, func(err error) {
+			end()
+			ended(err)
+		}
+	}
+	return &iv
+}

@@ -1,0 +1,183 @@
+package lifecycle
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// took are how long the plugins of a slow node take.
+func took() map[string]time.Duration {
+	return map[string]time.Duration{"bridge": 30 * time.Millisecond, "tuning": 5 * time.Millisecond, "macvlan": 2 * time.Second, "ipvlan": time.Millisecond}
+}
+
+// slowNode is a node whose plugins take their time, and what its Timed is told. Everything
+// else takes none in a bubble of synctest.
+func slowNode(t *testing.T) (*node, *[]Timing) {
+	t.Helper()
+	n := newNode(t)
+	for typ, d := range took() {
+		n.On("ADD "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
+		n.On("DEL "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
+	}
+	told := new([]Timing)
+	n.Timed = func(t Timing) { *told = append(*told, t) }
+	return n, told
+}
+
+// pluginTime is the time of a plugin of slowNode.
+func pluginTime(command delegate.Command, plugin, network, ifname string) PluginTime {
+	return PluginTime{command, plugin, network, ifname, took()[plugin]}
+}
+
+// pairTimes are the plugins of pair.
+func pairTimes() []PluginTime {
+	return []PluginTime{
+		pluginTime("ADD", "bridge", "blue", "eth0"), pluginTime("ADD", "tuning", "blue", "eth0"), pluginTime("ADD", "macvlan", "red", "net0"),
+	}
+}
+
+func TestTimingIsRecordedAndTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		// timing wants this in the record, and to have been told this.
+		timing := func(what string, recorded Timing, tell ...Timing) {
+			t.Helper()
+			rs, err := n.Container(t.Context(), "c1")
+			nodetest.OK(t, err)
+			nodetest.Equal(t, what, rs[0].Timing, recorded)
+			nodetest.Equal(t, what+" told", *told, tell)
+			*told = nil
+		}
+		l, err := n.store().Lock(t.Context(), "c1")
+		nodetest.OK(t, err)
+		time.AfterFunc(time.Second, func() { _ = l.Unlock() })
+		start := time.Now()
+		n.add(eth0)
+		whole := time.Since(start)
+		added := Timing{Whole: whole, Lock: whole - 2035*time.Millisecond, Plugins: pairTimes()}
+		timing("ADD", added, added)
+		if added.Lock < time.Second {
+			t.Errorf("the lock took %s", added.Lock)
+		}
+
+		_, err = n.Add(t.Context(), eth0, pair(eth0))
+		nodetest.Is(t, err, ErrAdded)
+		timing("refused ADD", added, Timing{})
+
+		n.mustAttach(eth0, hotplug(eth0))
+		attached := Timing{Whole: time.Millisecond, Plugins: []PluginTime{pluginTime("ADD", "ipvlan", "green", "hot0")}}
+		timing("Attach", attached, attached)
+
+		nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+		timing("Detach", attached)
+	})
+}
+
+// An ADD that fails tells where its time went, undo and failed plugins included.
+func TestTimingOfAnADDThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+			time.Sleep(time.Second)
+			return types.NewError(101, "no", "")
+		})
+		_, err := n.Add(t.Context(), eth0, pair(eth0))
+		nodetest.Code(t, err, 101)
+		failed := pluginTime("ADD", "macvlan", "red", "net0")
+		failed.Took = time.Second
+		nodetest.Equal(t, "told", *told, []Timing{{Whole: 3070 * time.Millisecond, Plugins: append(pairTimes()[:2:2], failed,
+			pluginTime("DEL", "macvlan", "red", "net0"), pluginTime("DEL", "tuning", "blue", "eth0"), pluginTime("DEL", "bridge", "blue", "eth0"))}})
+		n.wantNothing()
+	})
+}
+
+// Plugins that run at once are measured one by one, in the order in which they began.
+func TestTimingOfParallelPlugins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		n.Invoker.Parallel = 8
+		n.mustAdd(eth0, Transaction{Plan: Plan(
+			attachment(nodetest.Network("first", "ipvlan"), "c1", "eth0"),
+			attachment(nodetest.Network("slow", "macvlan"), "c1", "net1"),
+		)})
+		nodetest.Equal(t, "told", *told, []Timing{{Whole: 2001 * time.Millisecond, Plugins: []PluginTime{
+			pluginTime("ADD", "ipvlan", "first", "eth0"), pluginTime("ADD", "macvlan", "slow", "net1"),
+		}}})
+	})
+}
+
+// The times of writes are those of the stages.
+func TestTimingOfTheRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		// A GC that runs plugins holds up what records something.
+		dir, err := n.lockDir(t.Context(), true)
+		nodetest.OK(t, err)
+		time.AfterFunc(time.Second, func() { unlockDir(dir) })
+		n.mustAdd(eth0, hotplug(eth0))
+		if got := (*told)[0]; got.Record < time.Second || got.Whole != got.Record+time.Millisecond {
+			t.Errorf("told %v", got)
+		}
+	})
+}
+
+// What was adopted has no times, until Reconcile attaches something.
+func TestTimingOfWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	_, err := n.Adopt(t.Context(), Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: delegate.Attachment{
+		Network: nodetest.Network("blue", "bridge"), ContainerID: "c1", NetNS: n.Write("netns", ""), IfName: "eth0",
+	}}}})
+	nodetest.OK(t, err)
+	file, err := os.ReadFile(n.recordFile(eth0))
+	nodetest.OK(t, err)
+	if strings.Contains(string(file), "timing") {
+		t.Errorf("recorded %s", file)
+	}
+	asked := Wanted{Network: "green", Plan: func(context.Context, []string) (delegate.Attachment, error) {
+		return attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0"), nil
+	}}
+	_, err = n.Reconcile(t.Context(), eth0, Reconciliation{
+		Wanted:   func(context.Context, Record) ([]Wanted, error) { return []Wanted{asked}, nil },
+		Recorded: func(a delegate.Attached) (Wanted, bool) { return Wanted{Network: a.Network.Name()}, a.IfName == "hot0" },
+	})
+	nodetest.OK(t, err)
+	rs, err := n.Container(t.Context(), "c1")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "plugins", len(rs[0].Timing.Plugins), 1)
+}
+
+// An inner Manager, which a plugin calls with its context, is measured as one invocation.
+func TestTimingOfAManagerInAManager(t *testing.T) {
+	t.Parallel()
+	outer, inner := newNode(t), newNode(t)
+	var told Timing
+	outer.Timed = func(t Timing) { told = t }
+	inner.add(key("c1", "eth1"))
+	outer.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+		return inner.Del(ctx, key("c1", "eth1"), Removal{})
+	})
+	outer.add(eth0)
+	nodetest.Equal(t, "plugins", len(told.Plugins), 3)
+}
+
+// The text of a log has no configuration.
+func TestTimingInALog(t *testing.T) {
+	t.Parallel()
+	got := Timing{Whole: time.Minute, Lock: time.Second, Record: 2 * time.Millisecond, Plugins: pairTimes()[1:]}.LogValue().String()
+	nodetest.Equal(t, "log", got, "[lock=1s record=2ms plugins=ADD tuning blue eth0 5ms, ADD macvlan red net0 2s]")
+}
