@@ -1,6 +1,8 @@
 package tool
 
 import (
+	"encoding/json"
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -53,6 +55,26 @@ func TestListFitsOnAScreen(t *testing.T) {
 	h.wantTool(t, []string{"show", "0123456789ab"}, id)
 }
 
+// Where the time of an ADD went is a table on a screen, or a list for programs.
+func TestTiming(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	table := h.wantTool(t, []string{"show", "--timing", "c1"}, "STAGE NETWORK IFNAME TIME lock multi eth0 ", "record multi eth0 ",
+		"ADD bridge multi eth0 ", "ADD macvlan storage net1 ", "ADD tuning storage net1 ", "whole multi eth0 ")
+	wantScreen(t, "timing", table, 7)
+	var list []struct {
+		Stage, Network, Container, Interface string
+		Seconds                              float64
+	}
+	nodetest.OK(t, json.Unmarshal([]byte(h.wantTool(t, []string{"show", "--timing", "-o", "json", "c1"})), &list))
+	if last := list[5]; len(list) != 6 || last.Stage != "whole" || last.Network != "multi" || last.Container != "c1" || last.Interface != "eth0" || last.Seconds <= list[2].Seconds {
+		t.Errorf("list %+v", list)
+	}
+	if out, err := h.tool(t, "show", "--timing", "half"); !errors.Is(err, errNoTiming) || out != "" {
+		t.Errorf("of an ADD that failed: %v, %s", err, out)
+	}
+}
+
 // A shell completes commands, flags, forms and containers.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
@@ -67,7 +89,7 @@ func TestCompletion(t *testing.T) {
 		{"list -o", "table wide json", "--dir"},
 		{"list --dir", "", "-o c1"},
 		{"list -o =", "table wide json", "--dir"},
-		{"show --dir = " + h.state(), "c1 gone half --dir", "--yes"},
+		{"show --dir = " + h.state(), "c1 gone half --dir --timing", "--yes"},
 		{"gc --dry-run", "--bin-dir --dry-run", "c1"},
 		{"show --dir " + h.state(), "c1 gone half --dir", "--yes"},
 		{"forget --dir " + h.state() + " --yes", "c1 gone half --yes", ""},

@@ -33,7 +33,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"list", "", "list attachments and their states", "-o json", []int{0}, (*tool).list},
-		{"show", "CONTAINER", "show the records of a container", "3f9c0e5b7a12", []int{1}, (*tool).show},
+		{"show", "[--timing] CONTAINER", "show the records of a container", "3f9c0e5b7a12", []int{1}, (*tool).show},
 		{"status", "[--diff] CONTAINER", "print or compare its network-status", "--diff 3f9c0e5b7a12", []int{1}, (*tool).status},
 		{"gc", "[--dry-run]", "detach stale attachments", "--dry-run", []int{0}, (*tool).gc},
 		{"damaged", "", "list records that cannot be read", "--dir /var/lib/cni/multinet", []int{0}, (*tool).damaged},

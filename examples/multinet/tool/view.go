@@ -46,6 +46,11 @@ type (
 		Origin    json.RawMessage `json:"origin,omitempty"` // of [nad.Origin.JSON]
 		Result    json.RawMessage `json:"result,omitempty"`
 	}
+	stageView struct {
+		Stage string `json:"stage"` // "lock", "record", "whole", or a command and the plugin's type
+		keyView
+		Seconds float64 `json:"seconds"`
+	}
 	damagedView struct {
 		keyView
 		Error string `json:"error"`
@@ -100,14 +105,46 @@ func (t *tool) list(flags *flag.FlagSet) runner {
 
 // show prints the records of a container, with the results. They fit into no table.
 func (t *tool) show(flags *flag.FlagSet) runner {
+	timing := flags.Bool("timing", false, "print where the time of the last ADD went")
 	return t.onRecords(flags, func(ctx context.Context, words []string) error {
-		t.form = cmp.Or(t.form, "json")
 		all, err := t.of(ctx, words[0])
-		if all == nil {
+		switch {
+		case all == nil:
 			return err
+		case *timing:
+			return errors.Join(t.printTiming(all), err)
 		}
+		t.form = cmp.Or(t.form, "json")
 		return errors.Join(t.printRecords(all, true), err)
 	})
+}
+
+// errNoTiming is returned for records that were adopted or made by an older version.
+var errNoTiming = errors.New("its records do not say how long the ADD took")
+
+// printTiming prints where the time of the last ADD of each record went.
+func (t *tool) printTiming(all []lifecycle.Record) error {
+	out := newOutput("STAGE NETWORK IFNAME TIME")
+	for _, r := range all {
+		if r.Timing.Plugins == nil {
+			continue
+		}
+		add := func(stage, network, ifname string, took time.Duration) {
+			out.add(stageView{stage, keyView{network, r.Key.ContainerID, ifname}, took.Seconds()}, stage, network, ifname, took.String())
+		}
+		add("lock", r.Key.Network, r.Key.IfName, r.Timing.Lock)
+		add("record", r.Key.Network, r.Key.IfName, r.Timing.Record)
+		for _, p := range r.Timing.Plugins {
+			add(string(p.Command)+" "+p.Plugin, p.Network, p.IfName, p.Took)
+		}
+		add("whole", r.Key.Network, r.Key.IfName, r.Timing.Whole)
+	}
+	if len(out.list) == 0 {
+		return errNoTiming
+	}
+	const stage, network = 0, 1
+	out.fit(stage, network)
+	return t.print(out)
 }
 
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
