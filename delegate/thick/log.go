@@ -4,14 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/metacni/metacni/status"
 )
 
 // Log logs e in one line, with more attributes: at level warn if the request has failed, at
 // debug if it is a STATUS that succeeded, because runtimes send these all the time, and
-// otherwise at info. It leaves out strings that are empty.
-func (e Event) Log(ctx context.Context, log *slog.Logger, more ...slog.Attr) {
+// otherwise at info. An ADD that took longer than slowAfter is logged at level warn, with its
+// Timing; a negative slowAfter means none. Log leaves out strings that are empty.
+func (e Event) Log(ctx context.Context, log *slog.Logger, slowAfter time.Duration, more ...slog.Attr) {
 	level := slog.LevelInfo
 	attrs := append([]slog.Attr{
 		slog.String("command", e.Command), slog.String("path", e.Path), slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
@@ -19,6 +21,10 @@ func (e Event) Log(ctx context.Context, log *slog.Logger, more ...slog.Attr) {
 	}, more...)
 	if e.Replayed {
 		attrs = append(attrs, slog.Bool("replayed", true))
+	}
+	if slowAfter >= 0 && e.Command == "ADD" && e.Duration > slowAfter {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.Any("timing", e.Timing))
 	}
 	switch {
 	case e.Err != nil:

@@ -58,10 +58,13 @@ func run(ctx context.Context, p plugin.Plugin, socket string, env []string, stde
 		},
 		Version:  plugin.Version(),
 		Logger:   log,
-		Observer: func(e Event) { e.Log(ctx, log) },
+		Observer: func(e Event) { e.Log(ctx, log, slowAfter) },
 	}
 	return s.Serve(ctx, l)
 }
+
+// slowAfter is how long an ADD may take without being logged as a slow one.
+const slowAfter = 2 * time.Second
 
 // undoTimeout limits the undo of an ADD whose context has ended. The server waits longer, so
 // that the plugin can record the outcome.

@@ -14,9 +14,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -122,22 +124,33 @@ func TestMainSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Requests that are refused or have no attachment have a line too.
-func TestRefusedRequestsAreLogged(t *testing.T) {
+// Requests that are refused or have no attachment have a line too. The line of a slow ADD says
+// where its time went.
+func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
+	const split = ` timing.lock=1s timing.record=2ms timing.plugins="ADD bridge pods eth0 998ms"`
+	timing := lifecycle.Timing{Whole: 2 * time.Second, Lock: time.Second, Record: 2 * time.Millisecond, Plugins: []lifecycle.PluginTime{
+		{Command: "ADD", Plugin: "bridge", Network: "pods", IfName: "eth0", Took: 998 * time.Millisecond},
+	}}
 	for want, e := range map[string]Event{
 		"level=WARN msg=request duration=0s queued=0s status=403 code=999 error=no uid=1000\n": {UID: 1000, Status: 403, Err: errors.New("no")},
 		"level=WARN msg=request command=STATUS duration=0s queued=0s status=503 pod=p code=50 error=draining uid=0\n": {
 			Command: "STATUS", Status: 503, Err: types.NewError(50, "draining", ""),
 		},
 		"": {Command: "STATUS", Status: 200},
+		"level=INFO msg=request command=ADD duration=2s queued=0s status=200 pod=p\n":              {Command: "ADD", Status: 200, Duration: 2 * time.Second, Timing: timing},
+		"level=INFO msg=request command=DEL duration=1m0s queued=0s status=200 pod=p\n":            {Command: "DEL", Status: 200, Duration: time.Minute},
+		"level=WARN msg=request command=ADD duration=3s queued=1s status=200 pod=p" + split + "\n": {Command: "ADD", Status: 200, Duration: 3 * time.Second, Queued: time.Second, Timing: timing},
+		"level=WARN msg=request command=ADD duration=3s queued=0s status=500 pod=p" + split + " code=999 error=no uid=0\n": {
+			Command: "ADD", Status: 500, Duration: 3 * time.Second, Err: errors.New("no"), Timing: timing,
+		},
 	} {
 		var log nodetest.Log
 		pod := "p"
 		if e.Command == "" {
 			pod = ""
 		}
-		e.Log(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), slog.String("pod", pod))
+		e.Log(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), slowAfter, slog.String("pod", pod))
 		if got := log.String(); !strings.HasSuffix(got, want) || (got == "") != (want == "") {
 			t.Errorf("log: %s, want %s", got, want)
 		}

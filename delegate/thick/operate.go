@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
@@ -235,6 +236,7 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 		var stdout bytes.Buffer
 		process := op.process
 		process.Stdout = &stdout
+		process.Timed = func(t lifecycle.Timing) { op.Timing = t }
 		if op.Replayed {
 			process.Stale = func(recorded time.Time) (bool, error) { return sv.stale(op, recorded) }
 		}

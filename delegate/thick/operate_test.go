@@ -20,9 +20,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
 )
 
 // The trace of a request reaches the plugin: its headers before its variables.
@@ -129,6 +132,32 @@ func TestObserver(t *testing.T) {
 			want[i].UID = os.Geteuid()
 		}
 		nodetest.Equal(t, "got", all, want)
+	})
+}
+
+// The Observer is told where the time of an ADD went, if the plugin keeps records.
+func TestObserverIsToldTheTiming(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen nodetest.Notes[Event]
+		bridge := func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			time.Sleep(time.Second)
+			return delegatetest.Result(nil)(ctx, c)
+		}
+		p := plugin.Plugin{StateDir: t.TempDir(), Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
+			return []netconf.Network{nodetest.Network("pods", "bridge")}, nil
+		}}
+		r := serve(t, &Server{Plugin: p, Observer: seen.Note, Process: func([]string) plugin.Process {
+			return plugin.Process{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": bridge}}}
+		}})
+		r.begin(request("ADD", "c1"))().wantOK(t)
+		r.begin(request("DEL", "c1"))().wantOK(t)
+		synctest.Wait()
+		all := seen.Taken()
+		nodetest.Equal(t, "ADD", all[0].Timing, lifecycle.Timing{Whole: time.Second, Plugins: []lifecycle.PluginTime{
+			{Command: "ADD", Plugin: "bridge", Network: "pods", IfName: "eth0", Took: time.Second},
+		}})
+		nodetest.Equal(t, "DEL", all[1].Timing, lifecycle.Timing{})
 	})
 }
 

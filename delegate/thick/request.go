@@ -26,7 +26,7 @@ import (
 
 // An operation is a request for one, of a client or of the Queue, decoded and checked.
 type operation struct {
-	Event // Path, Network, UID, Replayed, Start and Queued; observe sets the others
+	Event // Path, Network, UID, Replayed, Start, Queued and Timing; observe sets the others
 
 	command  delegate.Command
 	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown

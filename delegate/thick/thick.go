@@ -49,6 +49,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
@@ -95,8 +96,9 @@ type Server struct {
 
 	// Process, when not nil, returns what one request may use of this process. trace
 	// is the trace of the request, the variables of [wire.TraceEnv] that it has, for
-	// Env; without a Process they are all of it. The server sets Stdout, and Stale for
-	// a DEL of the Queue. It calls Process before the request waits for its turn.
+	// Env; without a Process they are all of it. The server sets Stdout and Timed, and
+	// Stale for a DEL of the Queue. It calls Process before the request waits for its
+	// turn.
 	Process func(trace []string) plugin.Process
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
@@ -215,10 +217,11 @@ type Event struct {
 	UID         int    // of the peer, or -1
 	Replayed    bool   // a DEL of the Queue, which has no client
 	Start       time.Time
-	Queued      time.Duration // how long it waited for its turn; 0 when it got none
-	Duration    time.Duration // including Queued
-	Status      int           // HTTP status, or 499 when the client had gone
-	Err         error         // the error of the answer, and that of an undo that no client is told of
+	Queued      time.Duration    // how long it waited for its turn; 0 when it got none
+	Duration    time.Duration    // including Queued
+	Timing      lifecycle.Timing // of an ADD that got its turn, if the plugin keeps records
+	Status      int              // HTTP status, or 499 when the client had gone
+	Err         error            // the error of the answer, and that of an undo that no client is told of
 }
 
 // Loads returns how many operations run and wait at the moment: "add" is ADD and CHECK,

@@ -41,6 +41,7 @@ type config struct {
 	ConnectionLimit int // 0 means the server's default
 	DrainTimeout    duration
 	SweepInterval   duration // 0 means never
+	SlowAfter       duration // negative means never
 
 	publish  publishing
 	resident residents
@@ -67,7 +68,7 @@ func (c *config) own() map[string]any {
 		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
 		"metricsAddress": &c.MetricsAddress, "metricsPort": &c.MetricsPort, "multusMetrics": &c.MultusMetrics,
 		"logFormat": &c.LogFormat, "logLevel": &c.LogLevel,
-		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout, "sweepInterval": &c.SweepInterval,
+		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout, "sweepInterval": &c.SweepInterval, "slowAfter": &c.SlowAfter,
 	}
 	for _, more := range []map[string]any{c.publish.keys(), c.resident.keys(), c.cluster.Keys()} {
 		maps.Copy(keys, more)
@@ -139,7 +140,7 @@ func (c *config) forRequests() map[string]any {
 // newConfig returns the defaults.
 func newConfig() *config {
 	return &config{
-		SocketDir: multinet.DefaultSocketDir, QueueDir: multinet.DefaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig(),
+		SocketDir: multinet.DefaultSocketDir, QueueDir: multinet.DefaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, SlowAfter: multinet.DefaultSlowAfter, cluster: cluster.DefaultConfig(),
 		given: make(map[string]string), override: make(map[string]json.RawMessage),
 	}
 }

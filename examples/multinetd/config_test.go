@@ -79,11 +79,11 @@ func TestConfig(t *testing.T) {
 		{
 			name: "everything",
 			file: `{"socketDir":"/run/x/","chrootDir":"$ROOT","queueDir":"/q","metricsAddress":"127.0.0.1:9","multusMetrics":true,"logFormat":"json",
-				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m","sweepInterval":"0s"}`,
+				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m","sweepInterval":"0s","slowAfter":"-1s"}`,
 			want: func(c *config) {
 				*c = config{
 					SocketDir: root + "/run/x", ChrootDir: root, QueueDir: root + "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",
-					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute), cluster: cluster.DefaultConfig(),
+					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute), SlowAfter: -duration(time.Second), cluster: cluster.DefaultConfig(),
 				}
 			},
 		},

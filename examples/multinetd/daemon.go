@@ -68,7 +68,7 @@ func (d *service) observe(e thick.Event) {
 	if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
 		d.cluster.Changed(d.ctx, e.ContainerID, e.Args)
 	}
-	logEvent(d.ctx, d.log, e)
+	logEvent(d.ctx, d.log, d.conf.SlowAfter, e)
 }
 
 // plugin returns multinet. Its ADD notes what was asked before it does anything else, and

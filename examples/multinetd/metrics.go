@@ -44,6 +44,7 @@ type metrics struct {
 	refused          prometheus.Counter
 	delegates        *prometheus.CounterVec
 	delegateDuration *prometheus.HistogramVec
+	stageDuration    *prometheus.HistogramVec
 	undone           prometheus.Counter
 	residents        *prometheus.CounterVec
 	swept            *prometheus.CounterVec
@@ -87,9 +88,11 @@ func newMetrics(multusNames bool, more ...sample.Collector) *metrics {
 		refused:          r.counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues(),
 		delegates:        r.counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome"),
 		delegateDuration: r.histogram(seconds, "multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command"),
-		undone:           r.counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues(),
-		residents:        r.counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome"),
-		swept:            r.counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome"),
+		stageDuration: r.histogram(slices.Concat([]float64{.0001, .0005, .001, .0025}, seconds), "multinetd_stage_duration_seconds",
+			"Time in the queue, in the wait for the lock of a container, and in a write of its record.", "stage", "command"),
+		undone:    r.counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues(),
+		residents: r.counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome"),
+		swept:     r.counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome"),
 		left: promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
 		}, []string{"state"}),
@@ -134,6 +137,17 @@ func (m *metrics) delegate(e delegate.Event) func(error) {
 		plugin, command := m.typeLabel(e.Plugin), commandLabel(string(e.Command))
 		m.delegates.WithLabelValues(plugin, command, failed(err)).Inc()
 		m.delegateDuration.WithLabelValues(plugin, command).Observe(time.Since(start).Seconds())
+	}
+}
+
+// stage starts the clock of a stage. The function that it returns stops it.
+func (m *metrics) stage(s delegate.Stage, e delegate.Event) func(error) {
+	if s == delegate.StageCommand || s == delegate.StageUndo {
+		return func(error) {} // others count them
+	}
+	start := time.Now()
+	return func(error) {
+		m.stageDuration.WithLabelValues(string(s), commandLabel(string(e.Command))).Observe(time.Since(start).Seconds())
 	}
 }
 

@@ -96,6 +96,10 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 		`multinetd_delegate_executions_total{command="ADD",outcome="failed",type="full"}`:   1,
 		`multinetd_delegate_executions_total{command="DEL",outcome="ok",type="full"}`:       1,
 		`multinetd_delegate_duration_seconds_count{command="DEL",type="bridge"}`:            1,
+		`multinetd_stage_duration_seconds_count{command="ADD",stage="queue"}`:               3,
+		`multinetd_stage_duration_seconds_count{command="ADD",stage="lock"}`:                2,
+		`multinetd_stage_duration_seconds_count{command="ADD",stage="record"}`:              4,
+		`multinetd_stage_duration_seconds_count{command="DEL",stage="record"}`:              2,
 		`multinetd_delegate_undos_total`:                                                    1,
 		`multinetd_peers_refused_total`:                                                     0,
 		`multinetd_operations_in_flight{lane="add"}`:                                        0,
@@ -209,11 +213,32 @@ func TestEachRequestHasOneLogLine(t *testing.T) {
 	}
 }
 
+// The line of a slow ADD says where the time went, and there is no other line about it.
+func TestSlowADDHasOneLogLine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `,"slowAfter":"0s"`).start(t)
+	w.mustRun(t, "ADD", bridge+`,"slowAfter":"0s"`)
+	w.mustRun(t, "DEL", bridge)
+	nodetest.OK(t, w.stop())
+	if n := w.logged.Count("timing"); n != 1 {
+		t.Fatalf("%d lines with a timing:\n%s", n, w.logged)
+	}
+	for _, line := range linesOf(t, w.logged, "request") {
+		timing, _ := line["timing"].(map[string]any)
+		if is := line["command"] == "ADD"; is != (line["level"] == "WARN") || is != (timing != nil) {
+			t.Errorf("line %v", line)
+		}
+		if plugins, _ := timing["plugins"].(string); timing != nil && (!strings.HasPrefix(plugins, "ADD bridge multi eth0 ") || timing["lock"] == nil || timing["record"] == nil) {
+			t.Errorf("timing %v", timing)
+		}
+	}
+}
+
 // At every level, and whatever fails, the log has no value of a configuration that
 // may be a secret.
 func TestLogHasNoSecrets(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, `,"logLevel":"debug"`)
+	w := newWorld(t, `,"logLevel":"debug","slowAfter":"0s"`)
 	bin := t.TempDir()
 	script(t, bin, "talks", `conf=$(cat); echo "called with $conf" >&2; echo "$conf" | tr , '\n' >&2; echo '{"cniVersion":"1.1.0"}'`)
 	script(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)

@@ -59,6 +59,9 @@ func (d *service) process(trace []string) plugin.Process {
 			}
 			return ctx, d.metrics.delegate(e)
 		},
+		Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
+			return ctx, d.metrics.stage(s, e)
+		},
 		UndoTimeout: undoTimeout,
 	}
 }

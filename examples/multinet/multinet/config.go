@@ -51,6 +51,10 @@ const (
 	// ADD is known to be linear.
 	mostSelections = 1024
 
+	// DefaultSlowAfter is the default of slowAfter: how long an ADD may take without being
+	// logged.
+	DefaultSlowAfter = Duration(2 * time.Second)
+
 	// readyTimeout is the default of readinessTimeout.
 	readyTimeout = 5 * time.Second
 )
@@ -88,6 +92,8 @@ type config struct {
 	// When, and how.
 	ReadinessIndicator string    `json:"readinessindicatorfile"`
 	ReadinessTimeout   *Duration `json:"readinessTimeout"`
+
+	SlowAfter *Duration `json:"slowAfter"`
 
 	DelegatePrivileges privileges `json:"delegatePrivileges"` // to report mistakes: prepare reads it
 

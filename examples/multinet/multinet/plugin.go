@@ -19,9 +19,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -89,7 +91,30 @@ func prepare(c *plugin.Call) error {
 	return nil
 }
 
+// logSlow begins an ADD. The function that it returns writes where its time went to stderr, if
+// the ADD was slow and nobody else is told: the daemon has a log of its own.
+func (c *config) logSlow(ctx context.Context) (end func()) {
+	limit := DefaultSlowAfter
+	if c.SlowAfter != nil {
+		limit = *c.SlowAfter
+	}
+	if limit < 0 || c.call.Timed != nil {
+		return func() {}
+	}
+	start := time.Now()
+	var timing lifecycle.Timing
+	c.call.Manager.Timed = func(t lifecycle.Timing) { timing = t }
+	return func() {
+		if took := time.Since(start); took > time.Duration(limit) {
+			slog.New(slog.NewTextHandler(c.call.Stderr, nil)).LogAttrs(ctx, slog.LevelWarn, "slow ADD",
+				slog.String("container", c.call.ContainerID), slog.String("ifname", c.call.IfName), slog.String("network", c.call.Name),
+				slog.String("pod", c.pod.String()), slog.Duration("duration", took), slog.Any("timing", timing))
+		}
+	}
+}
+
 func (c *config) add(ctx context.Context) error {
+	defer c.logSlow(ctx)()
 	if err := c.waitReady(ctx); err != nil {
 		return err
 	}
