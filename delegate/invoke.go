@@ -107,7 +107,7 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string) ([]byte
 		return nil, in.fail(notRun(err))
 	}
 	ctx, done := iv.observed(ctx, in.Event)
-	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
+	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(ctx, in))
 	switch {
 	case err != nil:
 		err = redacted(err, stdin)
@@ -141,13 +141,12 @@ func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func
 }
 
 // environ returns the environment of in, sorted by key.
-func (iv *Invoker) environ(in *invocation) []string {
-	env := make([]string, 0, len(iv.Env)+6)
-	for _, kv := range iv.Env {
-		if strings.Contains(kv, "=") && !slices.Contains(parameters, envKey(kv)) {
-			env = append(env, kv)
-		}
-	}
+func (iv *Invoker) environ(ctx context.Context, in *invocation) []string {
+	more := envOf(ctx)
+	env := append(append(make([]string, 0, len(iv.Env)+len(more)+6), iv.Env...), more...)
+	env = slices.DeleteFunc(env, func(kv string) bool {
+		return !strings.Contains(kv, "=") || slices.Contains(parameters, envKey(kv))
+	})
 	env = append(env, "CNI_COMMAND="+string(in.Command), "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
 	if in.ContainerID != "" {
 		env = append(env, "CNI_CONTAINERID="+in.ContainerID, "CNI_NETNS="+in.at.NetNS, "CNI_IFNAME="+in.IfName, "CNI_ARGS="+in.at.Args)

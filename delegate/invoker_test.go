@@ -895,3 +895,15 @@ func TestPanicIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Variables for one invocation come after those of the Invoker, and before those of CNI.
+func TestObserverGivesAnInvocationVariables(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	iv := &delegate.Invoker{Exec: x, Env: []string{"A=1", "B=1", "C=1"}, Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		ctx = delegate.WithEnv(delegate.WithEnv(ctx, "B=2", "C=2"), "C="+e.Plugin, "CNI_COMMAND=DEL", "no variable")
+		return ctx, func(error) {}
+	}}
+	nodetest.OK(t, iv.Status(t.Context(), nodetest.Network("n", "p")))
+	nodetest.Equal(t, "environment", x.Calls()[0].Env, []string{"A=1", "B=2", "C=p", "CNI_COMMAND=STATUS", "CNI_PATH="})
+}

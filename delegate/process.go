@@ -118,6 +118,20 @@ func Files(ctx context.Context) []*os.File {
 	return files
 }
 
+type envContextKey struct{}
+
+// WithEnv returns a context with which an [Invoker] adds variables to the environment of
+// plugins, as "key=value", after those of Invoker.Env and of an outer call. The last one
+// of a key counts. An Observer can so give each invocation variables of its own.
+func WithEnv(ctx context.Context, env ...string) context.Context {
+	return context.WithValue(ctx, envContextKey{}, slices.Concat(envOf(ctx), env))
+}
+
+func envOf(ctx context.Context) []string {
+	env, _ := ctx.Value(envContextKey{}).([]string)
+	return env
+}
+
 type noNewPrivsKey struct{}
 
 // WithNoNewPrivs returns a context with which [Process] runs plugins that can gain no

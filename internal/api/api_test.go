@@ -29,7 +29,7 @@ const (
 )
 
 // importable are the modules in this repository that users can import too.
-var importable = []string{"delegate/kube"}
+var importable = []string{"delegate/kube", "delegate/otel"}
 
 // TestAPI compares the exported identifiers of each package and their comments
 // with testdata. The text is similar to that of `go doc -all`.

@@ -65,6 +65,7 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
+	"delegate/otel":         {"delegate", "delegate/plugin", "netconf/nad", "status"},
 	"netconf/nad":           {"internal/rawjson", "netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
@@ -91,7 +92,7 @@ var bans = []struct {
 }{
 	{module + "/internal/kubetest", "only tests", nil, false},
 	// The messages of resident need expvar, which needs net/http.
-	{"net/http", "thin binaries stay small", []string{"internal/kubetest", "delegate/thick", "delegate/resident", "delegate/kube/...", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"internal/kubetest", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform"}, false},
 	{"testing", "only tests", []string{"internal/nodetest", "internal/hosttest", "examples/internal/programtest"}, false},
@@ -109,6 +110,8 @@ var bans = []struct {
 	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue"}, false},
 	{"google.golang.org/grpc/...", "only the kubelet is asked so", []string{"delegate/kube/podresources/..."}, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
+	{"go.opentelemetry.io/...", "one package traces, with the API alone", []string{"delegate/otel"}, false},
+	{"go.opentelemetry.io/otel/sdk/...", "a program makes the provider", nil, false},
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
