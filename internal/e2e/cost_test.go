@@ -53,10 +53,11 @@ func TestCostIsAsCommitted(t *testing.T) {
 
 	all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}
 	one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
-	n.subnetEnv()
 	var got figures
 	var multinet string
 	for _, flags := range [][]string{nil, {"-modfile=" + built("later.mod")}} {
+		n = nodeIn(t, "/run") // files of earlier records are read too
+		n.subnetEnv()
 		opened := map[string][]string{}
 		got = figures{}
 		multinet = n.counting("../..", "examples/multinet", flags...)
