@@ -10,6 +10,8 @@ RUNTIMES := internal/e2e/runtimes
 POWER := internal/e2e/power
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
+# PEERS are plugins of others to compare with: "multus=/opt/cni/bin/multus NAME=PATH".
+PEERS ?=
 TESTFLAGS ?=
 BENCHFLAGS ?=
 SCALEFLAGS ?=
@@ -53,10 +55,9 @@ power:
 	@.ci/test $(POWER) -timeout 30m $(TESTFLAGS)
 
 # Outages of public issue trackers, replayed; accepts what they show as the table of
-# internal/e2e/museum/README.md. METACNI_PEER="multus=/opt/cni/bin/multus flannel=/opt/cni/bin/flannel"
-# replays them with these too.
+# internal/e2e/museum/README.md. PEERS may have multus and flannel.
 museum:
-	METACNI_E2E=require go test -C internal/e2e -count=1 ./museum -update
+	METACNI_E2E=require go test -C internal/e2e -count=1 ./museum -update $(PEERS:%=-peer %)
 
 # The conformance suite with public CNI plugins, which it downloads; accepts what it finds as
 # internal/matrix/README.md. METACNI_CLONES has clones of modules that no proxy serves.
@@ -72,10 +73,11 @@ vuln:
 	@set -e; for m in $(MODULES); do (set -x; \
 		go run -C $$m $(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...); done
 
-# What multinet costs compared with other meta-plugins; METACNI_PEER=multus=/opt/cni/bin/multus
-# measures that too. For single functions: go test -run '^$' -bench . ./...
+# What multinet costs compared with other meta-plugins, those of PEERS too: writes
+# internal/e2e/BENCH.md and the table in README.md; half an hour. For single functions:
+# go test -run '^$$' -bench . ./...
 bench:
-	go test -C internal/e2e -run '^$$' -bench . -benchtime 31x -timeout 1h $(BENCHFLAGS) .
+	go test -C internal/e2e -run '^$$' -bench . -benchtime 31x -timeout 3h $(BENCHFLAGS) . -update $(PEERS:%=-peer %)
 
 # What many nodes ask of a real kube-apiserver. SCALEFLAGS="-views 20" is quicker.
 scale:

@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"cmp"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +23,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
@@ -30,38 +36,83 @@ func newBenchNode(b *testing.B) *node {
 	return nodeIn(b, os.TempDir())
 }
 
-// A contender is a meta-plugin, or one way to configure it.
+var peers = hosttest.Peers()
+
+// A contender is a meta-plugin, or one way to run it.
 type contender struct {
-	name string
-	conf func(n *node, delegates []object) object
+	label string
+	floor bool // it only runs the delegates
+	once  int  // commands that the runtime executes at once; 0 means all
+	setUp func(e *entrant, delegates []object) object
 }
 
-// contenders returns the meta-plugins to compare, with the one of METACNI_PEER, NAME=PATH, which
-// is configured as Multus is.
-func contenders(b *testing.B) []contender {
-	b.Helper()
-	typed := func(name string, more object) contender {
-		return contender{name, func(n *node, delegates []object) object {
-			conf := object{"type": name, "cniDir": n.file(name), "cacheDir": n.file("cache")} // of Multus, and of testdata/libcni
-			return n.with(n.with(n.multinet("1.0.0", delegates...), conf), more)
-		}}
-	}
-	parallel := typed("multinet", object{"parallel": true})
-	parallel.name = "parallel"
-	daemon := contender{"multinetd", func(n *node, delegates []object) object {
-		n.mkdir("d", "relay")
-		nodetest.OK(n, os.Link(built("resident"), n.file("relay", "10-resident")))
-		n.daemon(daemonConf{keys: object{"relayDir": n.file("relay"), "binDir": n.bin, "logLevel": "error"}})
-		return n.thick("1.0.0", delegates...)
-	}}
-	all := []contender{typed("libcni", nil), typed("multinet", nil), parallel, daemon}
-	if name, path, ok := strings.Cut(os.Getenv("METACNI_PEER"), "="); ok {
-		if err := os.Symlink(path, built(name)); err != nil && !os.IsExist(err) {
-			b.Fatal(err)
+// An entrant is a contender on a node of its own.
+type entrant struct {
+	contender
+	*node
+	conf   object           // of its network
+	served *daemon          // or nil
+	api    *kubetest.Server // of the daemon's cluster, or nil
+	costs  map[string]*cost // by command
+}
+
+// contenders returns the meta-plugins to compare, with those of -peer, which are configured as
+// Multus is.
+func contenders(tb testing.TB) []contender {
+	tb.Helper()
+	typed := func(typ string, more object) func(*entrant, []object) object {
+		return func(e *entrant, delegates []object) object {
+			conf := object{"type": typ, "cniDir": e.file(typ), "cacheDir": e.file("cache")} // of Multus, and of testdata/libcni
+			return e.with(e.with(e.multinet("1.0.0", delegates...), conf), more)
 		}
-		all = append(all, typed(name, nil))
+	}
+	daemon := func(cluster bool) func(*entrant, []object) object {
+		return func(e *entrant, delegates []object) object {
+			e.mkdir("d", "relay")
+			nodetest.OK(e, os.Link(built("resident"), e.file("relay", "10-resident")))
+			keys := object{"relayDir": e.file("relay"), "binDir": e.bin, "logLevel": "error"}
+			if cluster {
+				e.api = newAPI(e)
+				kubeconfig, err := e.api.Kubeconfig(e.dir)
+				nodetest.OK(e, err)
+				e.with(keys, object{"kubeconfig": kubeconfig, "nodeName": "n1"})
+			}
+			e.served = e.daemon(daemonConf{keys: keys})
+			return e.thick("1.0.0", delegates...)
+		}
+	}
+	limit := 2 * runtime.NumCPU()
+	all := []contender{
+		{"libcni", true, 0, typed("libcni", nil)},
+		{fmt.Sprintf("libcni, %d at once", limit), true, limit, typed("libcni", nil)},
+		{"multinet", false, 0, typed("multinet", nil)},
+		{"parallel", false, 0, typed("multinet", object{"parallel": true})},
+		{"multinetd", false, 0, daemon(false)},
+		{"multinetd in a cluster", false, 0, daemon(true)},
+	}
+	for _, p := range *peers {
+		if err := os.Symlink(p.Path, built(p.Name)); err != nil && !os.IsExist(err) {
+			tb.Fatal(err)
+		}
+		all = append(all, contender{p.Name, false, 0, typed(p.Name, nil)})
 	}
 	return all
+}
+
+// A Pod is that of an API server.
+type Pod struct {
+	Metadata object `json:"metadata"`
+	Spec     object `json:"spec"`
+}
+
+// newAPI starts an API server, in this process: what it costs is nobody's.
+func newAPI(tb testing.TB) *kubetest.Server {
+	tb.Helper()
+	api := kubetest.NewServer(func([]byte, *int, any) (any, *int, error) { // of Events, which nobody reads
+		return object{"kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": object{"name": rand.Text()}}, nil, nil
+	})
+	tb.Cleanup(api.Close)
+	return api
 }
 
 // delegates returns configurations of count plugins of a type.
@@ -93,71 +144,175 @@ func (ts times) measure(n *node, command string, p *pod, extras ...extra) {
 	}
 }
 
-// report reports the time of each command, a round.
-func (ts times) report(b *testing.B) {
-	b.Helper()
-	b.ReportMetric(0, "ns/op")
-	for command, all := range ts {
-		b.ReportMetric(float64(all.Microseconds())/1000/float64(b.N), command+"-ms")
-	}
+// A cost is what a command has cost.
+type cost struct {
+	took   []time.Duration // by the pods, from the begin of the burst until wait returns
+	cpu    time.Duration
+	memory int // peak of the resident set of the daemon, or of a command, in kB
 }
 
-// BenchmarkCommands measures an ADD and the DEL after it, from before the fork until wait
-// returns, each time of another container: of plugins that do nothing, which shows the
-// meta-plugin's own cost, of bridge with host-local, and of examples/resident, which multinetd
-// need not execute. The first round does not count.
-func BenchmarkCommands(b *testing.B) {
-	all := contenders(b)
-	for _, typ := range []string{"noop", "bridge", "resident"} {
-		for _, count := range []int{1, 8} {
-			for _, c := range all {
-				b.Run(fmt.Sprintf("delegates=%s/n=%d/program=%s", typ, count, c.name), func(b *testing.B) {
-					n := newBenchNode(b)
-					conf := c.conf(n, n.delegates(typ, count))
-					round := func(ts times) {
-						p := n.pod(conf)
-						ts.measure(n, "ADD", p)
-						ts.measure(n, "DEL", p)
-						nodetest.OK(n, host.RemoveNS(p.netns))
-					}
-					round(times{})
-					ts := times{}
-					for b.Loop() {
-						round(ts)
-					}
-					ts.report(b)
-				})
-			}
+// processorTime is that of the daemon and its plugins.
+func (d *daemon) processorTime() (all time.Duration) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
+	nodetest.OK(d.n, err)
+	_, after, _ := strings.Cut(string(text), ") ")
+	for _, ticks := range strings.Fields(after)[11:15] {
+		n, _ := strconv.Atoi(ticks)
+		all += time.Duration(n) * 10 * time.Millisecond
+	}
+	return all
+}
+
+// burst runs a command for all pods at once.
+func (e *entrant) burst(command string, pods []*pod) cost {
+	c := cost{}
+	if e.served != nil {
+		c.cpu -= e.served.processorTime()
+	}
+	places := make(chan struct{}, cmp.Or(e.once, len(pods)))
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	start := time.Now()
+	for i, p := range pods {
+		places <- struct{}{}
+		r := e.start(command, p)
+		if i == 0 && e.served == nil {
+			all.Go(func() { c.memory = peak(r.cmd.Process.Pid) })
 		}
-	}
-}
-
-// BenchmarkPodsAtOnce measures how long a node takes for all of its pods, as after a reboot.
-func BenchmarkPodsAtOnce(b *testing.B) {
-	pods := 110
-	if testing.Short() {
-		pods = 3
-	}
-	for _, c := range contenders(b) {
-		b.Run("program="+c.name, func(b *testing.B) {
-			n := newBenchNode(b)
-			conf := c.conf(n, n.delegates("noop", 2))
-			ts := times{}
-			for b.Loop() {
-				all := n.newPods(pods, func() object { return conf })
-				for _, command := range []string{"ADD", "DEL"} {
-					start := time.Now()
-					n.allOK(command, all)
-					ts[command] += time.Since(start)
-				}
+		all.Go(func() {
+			a := e.wait(r)
+			took := time.Since(start)
+			<-places
+			if a.code != 0 {
+				e.Errorf("%s: %s %s: %s %s", e.label, command, p.id, a.stdout, a.stderr)
 			}
-			ts.report(b)
+			if command == "ADD" {
+				p.result = a.stdout
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			c.took = append(c.took, took)
+			c.cpu += r.cmd.ProcessState.UserTime() + r.cmd.ProcessState.SystemTime()
 		})
 	}
+	all.Wait()
+	if e.served != nil {
+		c.cpu += e.served.processorTime()
+		c.memory = statusField(e.served.cmd.Process.Pid, "VmHWM")
+	}
+	return c
 }
 
-// BenchmarkAmongRecords measures commands among valid records of other containers.
+// peak follows a process until its end, and returns the peak of its resident set as it was last
+// seen, in kB. The kernel's own account includes the process that has started it.
+func peak(pid int) (kB int) {
+	for {
+		now := statusField(pid, "VmHWM")
+		if now == 0 {
+			return kB
+		}
+		kB = now
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// round attaches pods and detaches them, and adds what that has cost.
+func (e *entrant) round(pods int) {
+	all := e.newPods(pods, func() object { return e.conf })
+	for _, p := range all {
+		if e.api != nil {
+			kubetest.Put(e.api, &Pod{object{"namespace": "default", "name": p.id, "uid": "4f8c"}, object{"nodeName": "n1"}})
+		}
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		c, sum := e.burst(command, all), e.costs[command]
+		if sum == nil {
+			e.costs[command] = &c
+			continue
+		}
+		sum.took, sum.cpu, sum.memory = append(sum.took, c.took...), sum.cpu+c.cpu, max(sum.memory, c.memory)
+	}
+	for _, p := range all {
+		nodetest.OK(e, host.RemoveNS(p.netns))
+	}
+	time.Sleep(100 * time.Millisecond) // the kernel deletes the namespaces after that
+}
+
+// A benchCase is a number of pods that are attached at once, each to count networks.
+type benchCase struct {
+	typ         string
+	count, pods int
+}
+
+var benchCases = []benchCase{
+	{"bridge", 1, 1},
+	{"bridge", 4, 1},
+	{"bridge", 8, 1},
+	{"noop", 1, 1},
+	{"noop", 8, 1},
+	{"resident", 1, 1},
+	{"resident", 8, 1},
+	{"bridge", 1, 20},
+	{"bridge", 4, 20},
+	{"bridge", 1, 100},
+	{"bridge", 4, 100},
+}
+
+// roundsOfABurst is how many rounds of a benchmark have one of a burst of pods.
+const roundsOfABurst = 6
+
+// BenchmarkCommands measures ADDs, and the DELs after them, each time of other containers: of
+// plugins that do nothing, which shows the meta-plugin's own cost, of bridge with host-local, and
+// of examples/resident, which multinetd need not execute. The contenders take turns in each
+// round, and the first round does not count. With -update it writes BENCH.md and the table in
+// the README of the repository.
+func BenchmarkCommands(b *testing.B) {
+	hosttest.Need(b)
+	var p page
+	for _, c := range benchCases {
+		b.Run(fmt.Sprintf("delegates=%s/n=%d/pods=%d", c.typ, c.count, c.pods), func(b *testing.B) {
+			if testing.Short() {
+				c.pods = min(c.pods, 3)
+			}
+			var all []*entrant
+			for _, who := range contenders(b) {
+				if who.once > 0 && c.pods == 1 {
+					continue
+				}
+				e := &entrant{contender: who, node: newBenchNode(b), costs: map[string]*cost{}}
+				e.conf = who.setUp(e, e.delegates(c.typ, c.count))
+				if !testing.Short() {
+					e.round(c.pods)
+					clear(e.costs)
+				}
+				all = append(all, e)
+			}
+			for i := 0; b.Loop(); i++ {
+				if c.pods > 1 && i%roundsOfABurst != 0 {
+					continue
+				}
+				for _, e := range all {
+					e.round(c.pods)
+				}
+				slices.Reverse(all)
+			}
+			b.ReportMetric(0, "ns/op")
+			for _, r := range p.add(c, all) {
+				for _, row := range r.rows {
+					b.ReportMetric(row.median, strings.ReplaceAll(row.name, " ", "_")+"-"+r.command+"-ms")
+				}
+			}
+		})
+	}
+	if *update && !testing.Short() && len(p.results) == 2*len(benchCases) {
+		p.write(b)
+	}
+}
+
+// BenchmarkAmongRecords measures commands among valid records of other containers. With -update
+// it writes the table in BENCH.md.
 func BenchmarkAmongRecords(b *testing.B) {
+	table := "| records | ADD | DEL | GC | list |\n|--:|--:|--:|--:|--:|\n"
 	for _, count := range []int{0, 10_000} {
 		if testing.Short() {
 			count = min(count, 10)
@@ -177,8 +332,18 @@ func BenchmarkAmongRecords(b *testing.B) {
 				ts["list"] += time.Since(start)
 				nodetest.OK(n, host.RemoveNS(p.netns))
 			}
-			ts.report(b)
+			b.ReportMetric(0, "ns/op")
+			table += fmt.Sprintf("| %d |", count)
+			for _, command := range []string{"ADD", "DEL", "GC", "list"} {
+				mean := ms(ts[command]) / float64(b.N)
+				b.ReportMetric(mean, command+"-ms")
+				table += " " + number(mean) + " |"
+			}
+			table += "\n"
 		})
+	}
+	if *update && !testing.Short() {
+		section(b, benchPage, "records", table)
 	}
 }
 

@@ -40,8 +40,9 @@ const (
 
 func (s subject) cnitool() bool { return s.conf == nil }
 
-// subjects returns ours, cnitool, and the peers of METACNI_PEER: NAME=PATH for multus and
-// flannel, separated by spaces.
+var peers = hosttest.Peers()
+
+// subjects returns ours, cnitool, and those of -peer that are multus or flannel.
 func subjects() map[string]subject {
 	own := func(n *node) string { return n.file("state") }
 	all := []subject{
@@ -50,12 +51,12 @@ func subjects() map[string]subject {
 		{"multinetd", ours, built("multinet-shim"), typed("multinet-shim"), own},
 		{"cnitool", libcni, built("cnitool"), nil, func(*node) string { return cacheDir }},
 	}
-	for peer := range strings.FieldsSeq(os.Getenv("METACNI_PEER")) {
-		switch name, path, _ := strings.Cut(peer, "="); name {
+	for _, p := range *peers {
+		switch p.Name {
 		case "multus":
-			all = append(all, subject{"Multus", multus, path, typed("multus"), own})
+			all = append(all, subject{"Multus", multus, p.Path, typed("multus"), own})
 		case "flannel":
-			all = append(all, subject{"flannel's", flannel, path, flannelConf, own})
+			all = append(all, subject{"flannel's", flannel, p.Path, flannelConf, own})
 		}
 	}
 	byName := map[string]subject{}
