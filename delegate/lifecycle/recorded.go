@@ -207,24 +207,29 @@ func (m *Manager) nothing(k scratch.Key) bool {
 
 // put writes r with new attachments. It waits while GC runs plugins: they may
 // remove attachments that GC does not know.
-func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) (err error) {
-	ended := m.begins(ctx, delegate.StageRecord)
-	defer func() { ended(err) }()
+func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 	if r.Created.IsZero() {
 		r.Created = time.Now()
 	}
-	dir, err := m.lockDir(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer unlockDir(dir)
-	return m.store().Put(l, r)
+	return m.recording(ctx, func() error {
+		dir, err := m.lockDir(ctx, false)
+		if err != nil {
+			return err
+		}
+		defer unlockDir(dir)
+		return m.store().Put(l, r)
+	})
 }
 
 // note notes r.
 func (m *Manager) note(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	return m.recording(ctx, func() error { return m.store().Note(l, r) })
+}
+
+// recording calls write, which writes or deletes a record, as a stage.
+func (m *Manager) recording(ctx context.Context, write func() error) error {
 	ended := m.begins(ctx, delegate.StageRecord)
-	err := m.store().Note(l, r)
+	err := write()
 	ended(err)
 	return err
 }
@@ -237,8 +242,5 @@ func (m *Manager) noteChange(ctx context.Context, l *scratch.Lock, r scratch.Rec
 
 // forget deletes the record of k.
 func (m *Manager) forget(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
-	ended := m.begins(ctx, delegate.StageRecord)
-	err := m.store().Delete(l, k)
-	ended(err)
-	return err
+	return m.recording(ctx, func() error { return m.store().Delete(l, k) })
 }

@@ -21,7 +21,7 @@ type Timing struct {
 	Record time.Duration `json:"record"` // the writes of the record
 
 	// Plugins are the invocations of plugins, also those that have failed and those
-	// that have undone something, in the order in which they began.
+	// that have undone something, in the order in which they ended.
 	Plugins []PluginTime `json:"plugins"`
 }
 
@@ -65,31 +65,18 @@ func (c *clock) now() Timing {
 	return t
 }
 
-// stage begins the measurement of s. The function that it returns ends it.
-func (c *clock) stage(s delegate.Stage) (end func()) {
-	since := time.Now()
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if took := time.Since(since).Round(round); s == delegate.StageLock {
-			c.t.Lock += took
-		} else {
-			c.t.Record += took
-		}
+// measure begins a measurement. The function that it returns ends it, and calls note with the
+// time, and then ended. Without a clock it returns ended.
+func (c *clock) measure(note func(t *Timing, took time.Duration), ended func(error)) func(error) {
+	if c == nil {
+		return ended
 	}
-}
-
-// plugin begins the measurement of an invocation. The function that it returns ends it.
-func (c *clock) plugin(e delegate.Event) (end func()) {
 	since := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i := len(c.t.Plugins)
-	c.t.Plugins = append(c.t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, 0})
-	return func() {
+	return func(err error) {
 		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.t.Plugins[i].Took = time.Since(since).Round(round)
+		note(&c.t, time.Since(since).Round(round))
+		c.mu.Unlock()
+		ended(err)
 	}
 }
 
@@ -116,15 +103,13 @@ func (m *Manager) during(ctx context.Context, op string, k scratch.Key) context.
 func (m *Manager) begins(ctx context.Context, s delegate.Stage) func(error) {
 	e, _ := ctx.Value(operationKey{m}).(delegate.Event)
 	_, ended := m.invoker().Stages.Begin(ctx, s, e)
-	c := m.clock(ctx)
-	if c == nil {
-		return ended
-	}
-	end := c.stage(s)
-	return func(err error) {
-		end()
-		ended(err)
-	}
+	return m.clock(ctx).measure(func(t *Timing, took time.Duration) {
+		if s == delegate.StageLock {
+			t.Lock += took
+		} else {
+			t.Record += took
+		}
+	}, ended)
 }
 
 // timed returns the Invoker, of which the clock of ctx, if it has one, measures the
@@ -141,11 +126,9 @@ func (m *Manager) timed(ctx context.Context) *delegate.Invoker {
 		if observer != nil {
 			ctx, ended = observer(ctx, e)
 		}
-		end := c.plugin(e)
-		return ctx, func(err error) {
-			end()
-			ended(err)
-		}
+		return ctx, c.measure(func(t *Timing, took time.Duration) {
+			t.Plugins = append(t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, took})
+		}, ended)
 	}
 	return &iv
 }

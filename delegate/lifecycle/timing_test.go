@@ -103,7 +103,7 @@ func TestTimingOfAnADDThatFails(t *testing.T) {
 	})
 }
 
-// Plugins that run at once are measured one by one, in the order in which they began.
+// Plugins that run at once are measured one by one, in the order in which they ended.
 func TestTimingOfParallelPlugins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,9 +112,10 @@ func TestTimingOfParallelPlugins(t *testing.T) {
 		n.mustAdd(eth0, Transaction{Plan: Plan(
 			attachment(nodetest.Network("first", "ipvlan"), "c1", "eth0"),
 			attachment(nodetest.Network("slow", "macvlan"), "c1", "net1"),
+			attachment(nodetest.Network("quick", "tuning"), "c1", "net2"),
 		)})
 		nodetest.Equal(t, "told", *told, []Timing{{Whole: 2001 * time.Millisecond, Plugins: []PluginTime{
-			pluginTime("ADD", "ipvlan", "first", "eth0"), pluginTime("ADD", "macvlan", "slow", "net1"),
+			pluginTime("ADD", "ipvlan", "first", "eth0"), pluginTime("ADD", "tuning", "quick", "net2"), pluginTime("ADD", "macvlan", "slow", "net1"),
 		}}})
 	})
 }
