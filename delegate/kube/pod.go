@@ -26,7 +26,8 @@ type Pod struct {
 	UID             string // of the object: that of a static pod's mirror is not the kubelet's
 	Version         string // metadata.resourceVersion
 
-	// Annotations are those of networks, and the kubelet's kubernetes.io/config.*.
+	// Annotations are those of networks, the kubelet's kubernetes.io/config.*, and
+	// tracing.k8s.io/traceparent.
 	// Do not change them.
 	Annotations map[string]string
 
@@ -55,6 +56,7 @@ func (p Pod) is(of nad.Pod) bool {
 
 // keptAnnotations are those of a Pod.
 var keptAnnotations = []string{ //nolint:gochecknoglobals // never written
+	"tracing.k8s.io/traceparent",
 	nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, status.NetworkStatusAnnotation,
 	nad.SourceAnnotation, mirrorAnnotation, "kubernetes.io/config.hash", "kubernetes.io/config.seen",
 }

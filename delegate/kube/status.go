@@ -78,6 +78,12 @@ type StatusConfig struct {
 	// under way at a time, whoever waits for them.
 	Rate float64
 
+	// Writing, if not nil, is called before each request that writes a status, with the
+	// values of the context with which Wait was called last for that pod, which may have
+	// returned. It returns a function that is called with nil or an error when the request has
+	// ended. It must not block, and several goroutines may call it at the same time.
+	Writing func(ctx context.Context, pod nad.Pod) func(err error)
+
 	// Events gets what people should know of: a status that the API server refuses,
 	// that somebody else overwrites, or that is not complete. It may be nil.
 	Events *Events
@@ -126,9 +132,10 @@ const (
 // A podStatus is what the writer knows of a pod.
 type podStatus struct {
 	stage     stage
-	since     time.Time    // when it was idle last
-	sandboxes []string     // that may have records
-	waiting   []chan error // to be told what becomes of the next attempt
+	since     time.Time       // when it was idle last
+	sandboxes []string        // that may have records
+	waiting   []chan error    // to be told what becomes of the next attempt
+	asked     context.Context //nolint:containedctx // the values of the last one with which somebody asked; nil when idle
 
 	// What was written last.
 	text    string // "" if it is not what the API server has
@@ -178,7 +185,7 @@ func (w *StatusWriter) Run(ctx context.Context) {
 // Changed says that the records of the sandbox pod.Container have changed, or have been
 // removed. It does not block. pod.Container is what Desired is asked for. A container
 // outside of Kubernetes, without a namespace and a name of a pod, is ignored.
-func (w *StatusWriter) Changed(pod nad.Pod) { w.change(pod, nil, 0) }
+func (w *StatusWriter) Changed(pod nad.Pod) { w.change(w.view.ctx, pod, nil, 0) }
 
 // Resume says which sandboxes had records when the process started. What the View does
 // not show to be right already is written, ten pods a second. A pod whose records change
@@ -190,7 +197,7 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 		if !pod.Valid() {
 			continue
 		}
-		w.note(pod, nil)
+		w.note(w.view.ctx, pod, nil)
 		if !turns[id] {
 			w.queue.AddAfter(id, time.Duration(len(turns))*time.Second/10)
 			turns[id] = true
@@ -206,11 +213,11 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 // refused, or Run has ended. With the other policies it never fails.
 func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if !pod.Valid() || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
-		w.change(pod, nil, w.config.Delay)
+		w.change(ctx, pod, nil, w.config.Delay)
 		return nil
 	}
 	result := make(chan error, 1)
-	w.change(pod, result, 0)
+	w.change(ctx, pod, result, 0)
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(w.config.Timeout, time.Second), errSlow)
 	defer cancel()
 	var err error
@@ -261,15 +268,15 @@ func identity(pod nad.Pod) nad.Pod {
 }
 
 // change notes that a pod has something to do, and does it after delay.
-func (w *StatusWriter) change(pod nad.Pod, waiting chan error, delay time.Duration) {
+func (w *StatusWriter) change(ctx context.Context, pod nad.Pod, waiting chan error, delay time.Duration) {
 	if pod.Valid() {
-		w.note(pod, waiting)
+		w.note(ctx, pod, waiting)
 		w.queue.AddAfter(identity(pod), delay)
 	}
 }
 
 // note notes that a pod has something to do.
-func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {
+func (w *StatusWriter) note(ctx context.Context, pod nad.Pod, waiting chan error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.pods[identity(pod)]
@@ -281,6 +288,7 @@ func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {
 		p.sandboxes = append(p.sandboxes, pod.Container)
 	}
 	p.begin()
+	p.asked = context.WithoutCancel(ctx)
 	if waiting != nil {
 		p.waiting = append(p.waiting, waiting)
 	}

@@ -94,7 +94,7 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 	if !w.again(ctx, pod, v) {
 		w.queue.Forget(pod)
 		if !more {
-			p.stage = idle
+			p.stage, p.asked = idle, nil
 		}
 		if len(p.sandboxes) == 0 && len(p.waiting) == 0 {
 			delete(w.pods, pod)
@@ -159,10 +159,15 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 		}
 	}
 	p.stage = sending
+	ended := func(error) {}
+	if w.config.Writing != nil && p.asked != nil {
+		ended = w.config.Writing(p.asked, pod)
+	}
 	w.mu.Unlock()
 
 	began := time.Now()
 	version, err := w.send(ctx, pod, to.uid, want.Annotation)
+	ended(err)
 	v = judge(err, to.static)
 
 	w.mu.Lock()

@@ -10,6 +10,9 @@
 //	    undo             the undo of an ADD that has failed
 //	        DEL bridge
 //
+// A stage of the program's own has its name, such as status in multinetd. With traces an ADD of two
+// plugins takes less than 3 % longer; see BenchmarkADD.
+//
 // A runtime that traces gives its own span in the variables TRACEPARENT and TRACESTATE of
 // the W3C Trace Context, and the span of the command is a child of that. multinet-shim and the
 // shim of package thick send the variables to the daemon. Each plugin gets its own

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/otel"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
@@ -21,6 +22,7 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
 	"github.com/metacni/metacni/examples/multinetd/sample"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -75,9 +77,19 @@ func (d *service) observe(e thick.Event) {
 // tells users of the cluster why it has failed. Its DEL cancels what the daemon changes by
 // itself.
 func (d *service) plugin() plugin.Plugin {
-	p := multinet.New(d.cluster.Multinet())
+	m := d.cluster.Multinet()
+	if ask := m.Annotations; ask != nil {
+		m.Annotations = func(ctx context.Context, pod nad.Pod) (map[string]string, error) {
+			annotations, err := ask(ctx, pod)
+			otel.Pod(ctx, pod, annotations)
+			return annotations, err
+		}
+	}
+	p := multinet.New(m)
 	add, del := p.Add, p.Del
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
+		annotations, _ := c.PodAnnotations(otel.PodAnnotation) // the ADD fails if they are invalid
+		otel.Pod(ctx, nad.PodOf(c.Args), annotations)
 		d.noteADD(ctx, c)
 		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
 		err := add(ctx, c)

@@ -142,7 +142,7 @@ func (m *metrics) delegate(e delegate.Event) func(error) {
 
 // stage starts the clock of a stage. The function that it returns stops it.
 func (m *metrics) stage(s delegate.Stage, e delegate.Event) func(error) {
-	if s == delegate.StageCommand || s == delegate.StageUndo {
+	if s != delegate.StageQueue && s != delegate.StageLock && s != delegate.StageRecord {
 		return func(error) {} // others count them
 	}
 	start := time.Now()

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/otel"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
@@ -33,6 +35,7 @@ type service struct {
 	ctx        context.Context //nolint:containedctx // of the process; it does not end
 	warnAttach sync.Once
 
+	traces         trace.TracerProvider // nil unless commands are traced
 	exec           delegate.Exec
 	interfaceNames func(netns string) ([]string, error)
 }
@@ -45,7 +48,7 @@ const undoTimeout = 8 * time.Second
 // receive nothing of the daemon's environment but its PATH.
 func (d *service) process(trace []string) plugin.Process {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
-	return plugin.Process{
+	process := plugin.Process{
 		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, trace...),
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
@@ -64,6 +67,10 @@ func (d *service) process(trace []string) plugin.Process {
 		},
 		UndoTimeout: undoTimeout,
 	}
+	if d.traces != nil {
+		process = otel.Process(process, d.traces)
+	}
+	return process
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or

@@ -50,7 +50,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	}
 	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
 		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment,
-		Rate: c.conf.StatusRate, Events: c.events,
+		Rate: c.conf.StatusRate, Events: c.events, Writing: c.writing,
 	})
 	c.view.OnPod(c.tellIgnored)
 	c.view.OnPod(c.follow.seen)

@@ -31,6 +31,15 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added 
 	return c.writer.Wait(ctx, p)
 }
 
+// stageStatus is the write of a pod's status, which may end after the ADD that asked for it.
+const stageStatus delegate.Stage = "status"
+
+// writing tells the Stages of a command of a request that writes the status it has asked for.
+func (c *Cluster) writing(ctx context.Context, _ nad.Pod) func(error) {
+	_, ended := c.plugin.Process().Stages.Begin(ctx, stageStatus, delegate.Event{Command: delegate.CommandAdd})
+	return ended
+}
+
 // Changed says that the records of a container have changed, or have been removed, other
 // than by an ADD that succeeded. cniArgs are those of the command: they name the pod where
 // there is no record any more.

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"golang.org/x/time/rate"
+
+	"github.com/metacni/metacni/examples/internal/daemon"
+)
+
+const (
+	// flushTimeout is how long the daemon waits at its end for the collector of traces.
+	flushTimeout = 2 * time.Second
+
+	// untracedInterval is the time between two log lines about a collector that does not answer.
+	untracedInterval = 10 * time.Minute
+)
+
+// startTraces traces commands from now on if the standard variables of OpenTelemetry in environ
+// say so. It does not wait for the collector. The packages of OpenTelemetry read further variables
+// from the environment of the process. The caller calls end after the last command.
+func (d *service) startTraces(ctx context.Context, environ []string) (end func(), err error) {
+	to, err := newExporter(ctx, func(name string) string { return strings.TrimSpace(daemon.Variable(environ, name)) })
+	if to == nil || err != nil {
+		return func() {}, err
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "multinetd"), attribute.String("service.version", d.server.Version)),
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	provider := sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithBatcher(&logged{SpanExporter: to, log: d.log, rate: rate.Sometimes{Interval: untracedInterval}}))
+	d.traces = provider
+	d.log.LogAttrs(ctx, slog.LevelInfo, "commands are traced")
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		_ = provider.Shutdown(ctx) // nobody can be told any more
+	}, nil
+}
+
+// newExporter returns what sends spans to the collector that get, which returns variables, names,
+// or nil if it names none.
+func newExporter(ctx context.Context, get func(name string) string) (sdk.SpanExporter, error) {
+	exporter := get("OTEL_TRACES_EXPORTER")
+	switch {
+	case strings.EqualFold(get("OTEL_SDK_DISABLED"), "true"), exporter == "none":
+		return nil, nil
+	case exporter == "" && get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" && get("OTEL_EXPORTER_OTLP_ENDPOINT") == "":
+		return nil, nil
+	case exporter != "" && exporter != "otlp":
+		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER: %q is unknown: want otlp or none", exporter)
+	}
+	switch protocol := cmp.Or(get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), get("OTEL_EXPORTER_OTLP_PROTOCOL")); protocol {
+	case "", "http/protobuf":
+		return otlptracehttp.New(ctx)
+	case "grpc":
+		return otlptracegrpc.New(ctx)
+	default:
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: %q is unknown: want http/protobuf or grpc", protocol)
+	}
+}
+
+// A logged is an exporter whose errors are logged, now and then.
+type logged struct {
+	sdk.SpanExporter
+
+	log  *slog.Logger
+	rate rate.Sometimes
+}
+
+// ExportSpans never fails: a batch that cannot be sent is dropped.
+func (l *logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		l.rate.Do(func() {
+			l.log.LogAttrs(ctx, slog.LevelWarn, "spans cannot be sent, and are dropped", slog.Any("error", err))
+		})
+	}
+	return nil
+}
