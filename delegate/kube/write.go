@@ -161,7 +161,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	p.stage = sending
 	ended := func(error) {}
 	if w.config.Writing != nil && p.asked != nil {
-		ended = w.config.Writing(p.asked, pod)
+		ended = w.config.Writing(p.asked, pod) //nolint:contextcheck // that of the ADD, and not of Run
 	}
 	w.mu.Unlock()
 
