@@ -51,7 +51,7 @@ func (d *service) startTraces(ctx context.Context, environ []string) (end func()
 
 // newExporter returns what sends spans to the collector that get, which returns variables, names,
 // or nil if it names none.
-func newExporter(ctx context.Context, get func(name string) string) (sdk.SpanExporter, error) {
+func newExporter(ctx context.Context, get func(name string) string) (sdk.SpanExporter, error) { //nolint:ireturn // one of two
 	exporter := get("OTEL_TRACES_EXPORTER")
 	switch {
 	case strings.EqualFold(get("OTEL_SDK_DISABLED"), "true"), exporter == "none":

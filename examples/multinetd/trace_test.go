@@ -70,7 +70,7 @@ func TestVariablesTurnTracesOn(t *testing.T) { //nolint:paralleltest // it sets 
 		{"OTEL_TRACES_EXPORTER=none OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "", nil},
 	} {
 		t.Run(tt.env, func(t *testing.T) {
-			for _, name := range strings.Fields(tt.env) {
+			for name := range strings.FieldsSeq(tt.env) {
 				name, value, _ := strings.Cut(name, "=")
 				t.Setenv(name, value)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/sample"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -64,7 +65,9 @@ func TestStatusesAreResumedWhenTheRecordsCanBeRead(t *testing.T) {
 		nodetest.OK(t, os.WriteFile(filepath.Join(dir, "c0@multi@eth0.json"), []byte("damaged"), 0o600))
 		nodetest.OK(t, os.Rename(dir, dir+".away"))
 		nodetest.OK(t, os.WriteFile(dir, nil, 0o600))
-		c := New(Config{Kubeconfig: "/nonexistent/kubeconfig"}, Plugin{Dirs: func() []string { return []string{dir} }}, slog.New(slog.DiscardHandler))
+		c := New(Config{Kubeconfig: "/nonexistent/kubeconfig"}, Plugin{
+			Dirs: func() []string { return []string{dir} }, Process: func() plugin.Process { return plugin.Process{} },
+		}, slog.New(slog.DiscardHandler))
 		stop, err := c.Start(t.Context())
 		nodetest.OK(t, err)
 		defer stop()
