@@ -10,8 +10,8 @@
 //	    undo             the undo of an ADD that has failed
 //	        DEL bridge
 //
-// A stage of the program's own has its name, such as status in multinetd. With traces an ADD of two
-// plugins takes less than 3 % longer; see BenchmarkADD.
+// A stage of the program's own has its name, such as status in multinetd. A span takes some
+// 15 µs, and the ADD of two plugins has seven; BenchmarkADD compares.
 //
 // A runtime that traces gives its own span in the variables TRACEPARENT and TRACESTATE of
 // the W3C Trace Context, and the span of the command is a child of that. multinet-shim and the
