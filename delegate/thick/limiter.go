@@ -2,7 +2,10 @@ package thick
 
 import (
 	"context"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -13,31 +16,23 @@ type Load struct {
 	Queued   int // waiting for their container or their turn
 }
 
-const (
-	// window is how often spare changes while operations wait for their turn.
-	window = 20 * time.Millisecond
-
-	// busy is the part of the processors' time from which on more operations at once would
-	// gain nothing. What is left is for the runtime and its shims.
-	busy = 0.85
-)
+// window is how often spare changes while operations wait for their turn.
+const window = 20 * time.Millisecond
 
 // A pool limits how many operations run at once. Each kind has a limiter, and may always run
 // least of its operations. While operations wait, spare more run: their number grows as long as
-// the processors are not busy, because those that run then wait for the kernel or the disk. The
+// a processor has nothing to do, because those that run then wait for the kernel or the disk. The
 // spare turns go to the first kind first.
 type pool struct {
 	least, most int // most is of spare; 0 is a limit that does not change
 	processors  int
-	used        func() (cpu time.Duration, known bool) // until now, by the operations
+	runnable    func() (tasks int, known bool) // that have a processor, or wait for one
 
 	mu       sync.Mutex // guards the following, and the limiters
 	kinds    []*limiter
 	spare    int
 	adapting bool
-	since    time.Time
-	cpu      time.Duration // used until since
-	average  float64       // part of the processors' time, of late
+	average  float64 // of the runnable tasks, of late
 }
 
 // A limiter limits how many operations of one kind run at once and how many more wait for
@@ -136,15 +131,7 @@ func (p *pool) serve() {
 		waiting = waiting || len(l.waiting) > 0
 	}
 	if waiting && !p.adapting && p.most > 0 {
-		p.average, p.spare = 1, beyond
-		p.again()
-	}
-}
-
-// again lets adapt be called after a window, if the time used is known.
-func (p *pool) again() {
-	p.since = time.Now()
-	if p.cpu, p.adapting = p.used(); p.adapting {
+		p.average, p.spare, p.adapting = float64(p.processors), beyond, true
 		time.AfterFunc(window, p.adapt)
 	}
 }
@@ -153,18 +140,33 @@ func (p *pool) again() {
 func (p *pool) adapt() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.ContainsFunc(p.kinds, func(l *limiter) bool { return len(l.waiting) > 0 }) {
+	tasks, known := 0, false
+	if slices.ContainsFunc(p.kinds, func(l *limiter) bool { return len(l.waiting) > 0 }) {
+		tasks, known = p.runnable()
+	}
+	if !known {
 		p.spare, p.adapting = 0, false
 		return
 	}
-	since, before := p.since, p.cpu
-	p.again()
-	part := float64(p.cpu-before) / float64(p.since.Sub(since)) / float64(p.processors)
-	p.average += (part - p.average) / 4
-	if p.average < busy {
+	p.average += (float64(tasks) - p.average) / 4
+	if p.average < float64(p.processors) {
 		p.spare = min(p.spare+1, p.most)
 	} else {
 		p.spare = max(p.spare-1, 0)
 	}
+	time.AfterFunc(window, p.adapt)
 	p.serve()
+}
+
+// runnable returns how many tasks of the whole machine have a processor or wait for one, but the
+// one that asks. Only Linux tells.
+func runnable() (tasks int, known bool) {
+	text, _ := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(text))
+	if len(fields) < 4 {
+		return 0, false
+	}
+	now, _, _ := strings.Cut(fields[3], "/")
+	tasks, err := strconv.Atoi(now)
+	return tasks - 1, err == nil && tasks > 0
 }

@@ -11,13 +11,11 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// usage returns the processor time of operations that use a part of two processors. It counts
-// how often it is asked.
-func usage(part float64, asked *atomic.Int32) func() (time.Duration, bool) {
-	start := time.Now()
-	return func() (time.Duration, bool) {
+// tasks are always so many, or not known if negative. They count how often they are asked.
+func tasks(count int, asked *atomic.Int32) func() (int, bool) {
+	return func() (int, bool) {
 		asked.Add(1)
-		return time.Duration(2 * part * float64(time.Since(start))), part >= 0
+		return count, count >= 0
 	}
 }
 
@@ -37,16 +35,16 @@ func TestOperationsRunAtOnceAsLongAsTheProcessorsAreNotBusy(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name             string
-		part             float64 // of the processors' time; negative: not known
+		tasks            int // runnable; negative: not known
 		most             int
 		dels, adds       int
 		wantDel, wantAdd int
 	}{
-		{"those that wait for the kernel", 0.3, 8, 40, 0, 12, 0},
-		{"as many as there are", 0.3, 8, 7, 0, 7, 0},
-		{"busy processors", 0.9, 8, 40, 40, 4, 4},
-		{"ADDs have what DELs leave", 0.3, 8, 7, 40, 7, 9},
-		{"DELs come first, and keep no ADD from its turns", 0.3, 8, 40, 40, 12, 4},
+		{"those that wait for the kernel", 1, 8, 40, 0, 12, 0},
+		{"as many as there are", 1, 8, 7, 0, 7, 0},
+		{"busy processors", 2, 8, 40, 40, 4, 4},
+		{"ADDs have what DELs leave", 1, 8, 7, 40, 7, 9},
+		{"DELs come first, and keep no ADD from its turns", 1, 8, 40, 40, 12, 4},
 		{"a limit that is configured", 0, 0, 40, 40, 4, 4},
 		{"a system that does not tell", -1, 8, 40, 40, 4, 4},
 	} {
@@ -54,7 +52,7 @@ func TestOperationsRunAtOnceAsLongAsTheProcessorsAreNotBusy(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int32
-				p := &pool{least: 4, most: tt.most, processors: 2, used: usage(tt.part, &asked)}
+				p := &pool{least: 4, most: tt.most, processors: 2, runnable: tasks(tt.tasks, &asked)}
 				del, add, end := p.kind(0), p.kind(0), make(chan struct{})
 				begin(add, tt.adds, end)
 				begin(del, tt.dels, end)
@@ -62,7 +60,7 @@ func TestOperationsRunAtOnceAsLongAsTheProcessorsAreNotBusy(t *testing.T) {
 				nodetest.Equal(t, "running", []int{del.load().InFlight, add.load().InFlight}, []int{tt.wantDel, tt.wantAdd})
 				close(end)
 				synctest.Wait()
-				time.Sleep(window)
+				time.Sleep(2 * window)
 				nodetest.Equal(t, "at the end", []Load{del.load(), add.load()}, []Load{{}, {}})
 				before := asked.Load()
 				time.Sleep(time.Hour)
@@ -76,14 +74,14 @@ func TestFewerOperationsRunWhenTheProcessorsGetBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		idle, busy := usage(0.3, &asked), usage(1, &asked)
-		p := &pool{least: 4, most: 8, processors: 2, used: idle}
+		idle, busy := tasks(1, &asked), tasks(3, &asked)
+		p := &pool{least: 4, most: 8, processors: 2, runnable: idle}
 		l, end := p.kind(0), make(chan struct{})
 		begin(l, 40, end)
 		time.Sleep(time.Second)
 		nodetest.Equal(t, "running", l.load().InFlight, 12)
 		p.mu.Lock()
-		p.used = busy
+		p.runnable = busy
 		p.mu.Unlock()
 		time.Sleep(time.Second)
 		for range 10 {

@@ -166,7 +166,7 @@ type Server struct {
 	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
 	// how many DELs and GCs, without the DELs of the Queue. Zero means a limit that
 	// adapts. Twice the number of processors may run then, but at least 4, of each of
-	// the two. While requests wait and the processors are not busy, which means that
+	// the two. While requests wait and a processor has nothing to do, which means that
 	// the plugins wait for the kernel or the disk, twice as many more may run, DELs
 	// before ADDs. The number of processors is GOMAXPROCS, which respects the limit of
 	// a container.
@@ -269,7 +269,7 @@ func (s *Server) service() *service {
 				sv.invalid = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is not a JSON object: %v", err)
 			}
 		}
-		p := &pool{least: s.MaxInFlight, processors: runtime.GOMAXPROCS(0), used: cpuTime}
+		p := &pool{least: s.MaxInFlight, processors: runtime.GOMAXPROCS(0), runnable: runnable}
 		if p.least <= 0 {
 			p.least = max(4, 2*p.processors)
 			p.most = 2 * p.least
