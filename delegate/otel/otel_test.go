@@ -234,8 +234,8 @@ func TestTraceIsUnbrokenFromTheShimToTheDelegate(t *testing.T) {
 			socket := filepath.Join(nodetest.ShortDir(t), "s")
 			l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 			nodetest.OK(t, err)
-			s := &thick.Server{Plugin: n.small(nil), Process: func(trace []string) plugin.Process {
-				return otel.Process(n.process(trace...), n.provider)
+			s := &thick.Server{Plugin: n.small(nil), Process: func() plugin.Process { return n.process() }, Trace: func(p plugin.Process) plugin.Process {
+				return otel.Process(p, n.provider)
 			}}
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)

@@ -4,16 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/metacni/metacni/status"
 )
 
 // Log logs e in one line, with more attributes: at level warn if the request has failed, at
 // debug if it is a STATUS that succeeded, because runtimes send these all the time, and
-// otherwise at info. An ADD that took longer than slowAfter is logged at level warn, with its
-// Timing; a negative slowAfter means none. Log leaves out strings that are empty.
-func (e Event) Log(ctx context.Context, log *slog.Logger, slowAfter time.Duration, more ...slog.Attr) {
+// otherwise at info. A slow ADD is logged at level warn, with its Timing. Log leaves out strings
+// that are empty.
+func (e Event) Log(ctx context.Context, log *slog.Logger, more ...slog.Attr) {
 	level := slog.LevelInfo
 	attrs := append([]slog.Attr{
 		slog.String("command", e.Command), slog.String("path", e.Path), slog.String("container", e.ContainerID), slog.String("ifname", e.IfName),
@@ -22,7 +21,7 @@ func (e Event) Log(ctx context.Context, log *slog.Logger, slowAfter time.Duratio
 	if e.Replayed {
 		attrs = append(attrs, slog.Bool("replayed", true))
 	}
-	if slowAfter >= 0 && e.Command == "ADD" && e.Duration > slowAfter {
+	if e.Slow {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.Any("timing", e.Timing))
 	}

@@ -53,18 +53,15 @@ func run(ctx context.Context, p plugin.Plugin, socket string, env []string, stde
 	path := slices.DeleteFunc(slices.Clone(env), func(e string) bool { return !strings.HasPrefix(e, "PATH=") })
 	s := &Server{
 		Plugin: p,
-		Process: func(trace []string) plugin.Process {
-			return plugin.Process{Env: slices.Concat(path, trace), Stderr: stderr, UndoTimeout: undoTimeout}
+		Process: func() plugin.Process {
+			return plugin.Process{Env: path, Stderr: stderr, UndoTimeout: undoTimeout}
 		},
 		Version:  plugin.Version(),
 		Logger:   log,
-		Observer: func(e Event) { e.Log(ctx, log, slowAfter) },
+		Observer: func(e Event) { e.Log(ctx, log) },
 	}
 	return s.Serve(ctx, l)
 }
-
-// slowAfter is how long an ADD may take without being logged as a slow one.
-const slowAfter = 2 * time.Second
 
 // undoTimeout limits the undo of an ADD whose context has ended. The server waits longer, so
 // that the plugin can record the outcome.

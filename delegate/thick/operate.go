@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -68,14 +69,17 @@ func (sv *service) operate(client context.Context, op *operation) error {
 		return op.stop(err, nil)
 	}
 	defer sv.flight.ops.leave(op)
-	op.process.Env = op.trace
-	if sv.Process != nil {
-		if err := sv.guarded(ctx, op.String(), func(context.Context) error {
-			op.process = sv.Process(op.trace)
-			return nil
-		}); err != nil {
-			return fmt.Errorf("%s: %w", op, err)
+	if err := sv.guarded(ctx, op.String(), func(context.Context) error {
+		if sv.Process != nil {
+			op.process = sv.Process()
 		}
+		op.process.Env = slices.Concat(op.process.Env, op.trace)
+		if sv.Trace != nil {
+			op.process = sv.Trace(op.process)
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
 	}
 	return sv.inTurn(ctx, op)
 }
@@ -270,6 +274,8 @@ func (sv *service) observe(op *operation, err error) {
 	e := op.Event
 	e.Command, e.ContainerID, e.IfName, e.Args = string(op.command), op.args.ContainerID, op.args.IfName, op.args.Args
 	e.Duration, e.Status, e.Err = time.Since(e.Start), httpStatus(err), err
+	slowAfter := cmp.Or(sv.SlowAfter, 2*time.Second)
+	e.Slow = op.command == delegate.CommandAdd && slowAfter > 0 && e.Duration > slowAfter
 	sv.Observer(e)
 }
 

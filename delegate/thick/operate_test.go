@@ -67,7 +67,8 @@ func TestStageOfTheQueue(t *testing.T) {
 			<-hold
 			return nil
 		}}
-		r := serve(t, &Server{Plugin: f.plugin(), Process: func(trace []string) plugin.Process {
+		r := serve(t, &Server{Plugin: f.plugin(), Trace: func(p plugin.Process) plugin.Process {
+			trace := p.Env
 			return plugin.Process{Env: trace, Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
 				what := fmt.Sprint(s, " ", e.Command, " of ", e.Network, " ", e.ContainerID, " ", e.IfName, " ", trace)
 				seen.Note(what)
@@ -147,7 +148,7 @@ func TestObserverIsToldTheTiming(t *testing.T) {
 		p := plugin.Plugin{StateDir: t.TempDir(), Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
 			return []netconf.Network{nodetest.Network("pods", "bridge")}, nil
 		}}
-		r := serve(t, &Server{Plugin: p, Observer: seen.Note, Process: func([]string) plugin.Process {
+		r := serve(t, &Server{Plugin: p, Observer: seen.Note, Process: func() plugin.Process {
 			return plugin.Process{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": bridge}}}
 		}})
 		r.begin(request("ADD", "c1"))().wantOK(t)
@@ -159,6 +160,25 @@ func TestObserverIsToldTheTiming(t *testing.T) {
 		}})
 		nodetest.Equal(t, "DEL", all[1].Timing, lifecycle.Timing{})
 	})
+}
+
+func TestAnADDIsSlowIfItTakesLongerThanSlowAfter(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[time.Duration]bool{0: true, -1: false, 1: true, 3 * time.Second: false} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen nodetest.Notes[Event]
+			slow := func(context.Context, *skel.CmdArgs) error {
+				time.Sleep(3 * time.Second)
+				return nil
+			}
+			r := serve(t, &Server{Plugin: (&fake{add: slow, check: slow}).plugin(), Observer: seen.Note, SlowAfter: after})
+			for command, want := range map[string]bool{"ADD": want, "CHECK": false} {
+				r.begin(request(command, "c1"))().wantOK(t)
+				synctest.Wait()
+				nodetest.Equal(t, command+" with "+after.String(), seen.Taken()[0].Slow, want)
+			}
+		})
+	}
 }
 
 // The override reaches the plugin.

@@ -568,7 +568,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				} else {
 					again()
 				}
-				serve(t, &Server{Plugin: served, Process: func([]string) plugin.Process { return plugin.Process{Exec: exec} }, Queue: dir})
+				serve(t, &Server{Plugin: served, Process: func() plugin.Process { return plugin.Process{Exec: exec} }, Queue: dir})
 				time.Sleep(time.Hour)
 				nodetest.Equal(t, "alive", len(exec.Live()), 1)
 				if left(t, dir) != 0 {

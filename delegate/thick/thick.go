@@ -94,12 +94,15 @@ type Server struct {
 	// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
 	Plugin plugin.Plugin
 
-	// Process, when not nil, returns what one request may use of this process. trace
-	// is the trace of the request, the variables of [wire.TraceEnv] that it has, for
-	// Env; without a Process they are all of it. The server sets Stdout and Timed, and
-	// Stale for a DEL of the Queue. It calls Process before the request waits for its
-	// turn.
-	Process func(trace []string) plugin.Process
+	// Process, when not nil, returns what one request may use of this process. The
+	// server adds the trace of the request to Env, sets Stdout and Timed, and Stale for
+	// a DEL of the Queue. It calls Process before the request waits for its turn.
+	Process func() plugin.Process
+
+	// Trace, when not nil, is called with the Process of each request, and returns the
+	// one to use in its place, such as one that traces: the trace of the request, the
+	// variables of [wire.TraceEnv] that it has, is in Env then.
+	Trace func(p plugin.Process) plugin.Process
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
 	// running container, checks it and detaches it. Its configuration is the one of
@@ -182,6 +185,10 @@ type Server struct {
 	DrainTimeout time.Duration
 	UndoTimeout  time.Duration
 
+	// SlowAfter is how long an ADD may take, including the wait for its turn, before
+	// its Event is Slow. Zero means 2 seconds, a negative duration that none is.
+	SlowAfter time.Duration
+
 	// Version is the version of the daemon, which the page /info tells.
 	Version string
 
@@ -219,6 +226,7 @@ type Event struct {
 	Start       time.Time
 	Queued      time.Duration    // how long it waited for its turn; 0 when it got none
 	Duration    time.Duration    // including Queued
+	Slow        bool             // an ADD that took longer than SlowAfter
 	Timing      lifecycle.Timing // of an ADD that got its turn, if the plugin keeps records
 	Status      int              // HTTP status, or 499 when the client had gone
 	Err         error            // the error of the answer, and that of an undo that no client is told of

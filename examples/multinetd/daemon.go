@@ -36,7 +36,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.process(nil) }}, log)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.traced(d.process()) }}, log)
 	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()
@@ -44,16 +44,18 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		Plugin:      d.plugin(),
 		Attach:      func(with *wire.Attributes) plugin.Plugin { return multinet.Secondary(conf.multinet(), with) },
 		Process:     d.process,
+		Trace:       d.traced,
 		Attachments: d.attachments,
 		Override:    override,
 		Queue:       conf.QueueDir,
 		Ready:       d.ready,
 		Probe:       d.cluster.Probe,
 		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout), UndoTimeout: undoTimeout + 2*time.Second,
-		Other:    d.pages(true),
-		Observer: d.observe,
-		Version:  version,
-		Logger:   log,
+		SlowAfter: cmp.Or(time.Duration(conf.SlowAfter), 1), // 0 means every ADD
+		Other:     d.pages(true),
+		Observer:  d.observe,
+		Version:   version,
+		Logger:    log,
 	}
 	d.noteConfigs()
 	return d
@@ -70,7 +72,7 @@ func (d *service) observe(e thick.Event) {
 	if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
 		d.cluster.Changed(d.ctx, e.ContainerID, e.Args)
 	}
-	logEvent(d.ctx, d.log, d.conf.SlowAfter, e)
+	logEvent(d.ctx, d.log, e)
 }
 
 // plugin returns multinet. Its ADD notes what was asked before it does anything else, and

@@ -38,7 +38,7 @@ import (
 func TestServerWaitsLongerThanUndoingTakes(t *testing.T) {
 	t.Parallel()
 	d := newWorld(t, "").service
-	if server, undoing := d.server.UndoTimeout, d.process(nil).UndoTimeout; undoing <= 0 || server <= undoing {
+	if server, undoing := d.server.UndoTimeout, d.process().UndoTimeout; undoing <= 0 || server <= undoing {
 		t.Errorf("the server waits %v, and undoing takes up to %v", server, undoing)
 	}
 }

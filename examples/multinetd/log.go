@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/examples/internal/daemon"
@@ -25,7 +24,7 @@ func levelOf(err error) slog.Level {
 }
 
 // logEvent logs a request in one line, with the pod.
-func logEvent(ctx context.Context, log *slog.Logger, slowAfter duration, e thick.Event) {
+func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	pod := nad.PodOf(e.Args)
-	e.Log(ctx, log, time.Duration(slowAfter), slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name))
+	e.Log(ctx, log, slog.String("pod_namespace", pod.Namespace), slog.String("pod", pod.Name))
 }

@@ -98,7 +98,7 @@ func (d *service) request(ctx context.Context, from resident.Info, r resident.Re
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	start := time.Now()
-	process := d.process(nil)
+	process := d.traced(d.process())
 	operation := "attach"
 	var err error
 	if r.Detach {

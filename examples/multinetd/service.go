@@ -44,12 +44,12 @@ type service struct {
 // longer, so that the plugin can record the outcome.
 const undoTimeout = 8 * time.Second
 
-// process returns what multinet uses for one request, which may have a trace. Plugins
-// receive nothing of the daemon's environment but its PATH.
-func (d *service) process(trace []string) plugin.Process {
+// process returns what multinet uses for one request. Plugins receive nothing of the daemon's
+// environment but its PATH.
+func (d *service) process() plugin.Process {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
-	process := plugin.Process{
-		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, trace...),
+	return plugin.Process{
+		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {
@@ -67,10 +67,14 @@ func (d *service) process(trace []string) plugin.Process {
 		},
 		UndoTimeout: undoTimeout,
 	}
-	if d.traces != nil {
-		process = otel.Process(process, d.traces)
+}
+
+// traced returns p with spans, if commands are traced.
+func (d *service) traced(p plugin.Process) plugin.Process {
+	if d.traces == nil {
+		return p
 	}
-	return process
+	return otel.Process(p, d.traces)
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or

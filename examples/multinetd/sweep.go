@@ -21,7 +21,7 @@ func (d *service) sweep(ctx context.Context) {
 	if pause == 0 {
 		return
 	}
-	process := d.process(nil)
+	process := d.process()
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep

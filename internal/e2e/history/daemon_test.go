@@ -45,7 +45,7 @@ func playDaemon(m machine, process string, often int) error {
 				return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
 			},
 		},
-		Process: func([]string) plugin.Process {
+		Process: func() plugin.Process {
 			return plugin.Process{Exec: p, InterfaceNames: p.names, Stderr: os.Stderr}
 		},
 		Queue: m.path("queue"),
