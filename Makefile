@@ -11,7 +11,7 @@ POWER := internal/e2e/power
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
 # PEERS are plugins of others to compare with: "multus=/opt/cni/bin/multus NAME=PATH".
-PEERS ?=
+PEERS ?= $(METACNI_PEER)
 TESTFLAGS ?=
 BENCHFLAGS ?=
 SCALEFLAGS ?=

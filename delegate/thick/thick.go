@@ -171,8 +171,8 @@ type Server struct {
 	// adapts. Twice the number of processors may run then, but at least 4, of each of
 	// the two. While requests wait and a processor has nothing to do, which means that
 	// the plugins wait for the kernel or the disk, twice as many more may run, DELs
-	// before ADDs. The number of processors is GOMAXPROCS, which respects the limit of
-	// a container.
+	// before ADDs. Of the processors GOMAXPROCS count, which respects the limit of a
+	// container.
 	//
 	// For each of the two 256 more requests may wait for their turn, for 30 seconds. A
 	// request beyond these limits is answered with code 11, and nothing was done for it.
@@ -277,9 +277,9 @@ func (s *Server) service() *service {
 				sv.invalid = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is not a JSON object: %v", err)
 			}
 		}
-		p := &pool{least: s.MaxInFlight, processors: runtime.GOMAXPROCS(0), runnable: runnable}
+		p := &pool{least: s.MaxInFlight, processors: runtime.NumCPU(), runnable: runnable}
 		if p.least <= 0 {
-			p.least = max(4, 2*p.processors)
+			p.least = max(4, 2*runtime.GOMAXPROCS(0))
 			p.most = 2 * p.least
 		}
 		sv.del, sv.add, sv.status = p.kind(maxWaiting), p.kind(maxWaiting), newLimiter(statusInFlight, maxWaiting)
