@@ -71,11 +71,7 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	}
 	log := conf.logger(stderr)
 	d := newService(ctx, conf, daemon.Variable(environ, "PATH"), plugin.Version(), log)
-	endTraces, err := d.startTraces(ctx, environ)
-	if err != nil {
-		return err
-	}
-	defer endTraces()
+	defer d.startTraces(ctx, environ)()
 	waiting := time.AfterFunc(time.Second, func() {
 		log.WarnContext(ctx, "waiting for another daemon to release the socket", "directory", conf.SocketDir)
 	})

@@ -27,30 +27,42 @@ const (
 )
 
 // startTraces traces commands from now on if the standard variables of OpenTelemetry in environ
-// say so. It does not wait for the collector. The packages of OpenTelemetry read further variables
-// from the environment of the process. The caller calls end after the last command.
-func (d *service) startTraces(ctx context.Context, environ []string) (end func(), err error) {
-	to, err := newExporter(ctx, func(name string) string { return strings.TrimSpace(daemon.Variable(environ, name)) })
-	if to == nil || err != nil {
-		return func() {}, err
-	}
-	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "multinetd"), attribute.String("service.version", d.server.Version)),
-		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
+// say so. It does not wait for the collector. If a variable is wrong it logs why nothing is traced.
+// The packages of OpenTelemetry read further variables from the environment of the process. The
+// caller calls end after the last command.
+func (d *service) startTraces(ctx context.Context, environ []string) (end func()) {
+	provider, err := newProvider(ctx, d.server.Version, d.log, func(name string) string { return strings.TrimSpace(daemon.Variable(environ, name)) })
 	if err != nil {
-		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		d.log.LogAttrs(ctx, slog.LevelWarn, "commands are not traced", slog.Any("error", err))
 	}
-	provider := sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithBatcher(&logged{SpanExporter: to, log: d.log, rate: rate.Sometimes{Interval: untracedInterval}}))
+	if provider == nil {
+		return func() {}
+	}
 	d.traces = provider
 	d.log.LogAttrs(ctx, slog.LevelInfo, "commands are traced")
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		_ = provider.Shutdown(ctx) // nobody can be told any more
-	}, nil
+	}
 }
 
-// newExporter returns what sends spans to the collector that get, which returns variables, names,
-// or nil if it names none.
+// newProvider returns what makes spans, and sends them to the collector that get, which returns
+// variables, names. It returns nil if it names none.
+func newProvider(ctx context.Context, version string, log *slog.Logger, get func(name string) string) (*sdk.TracerProvider, error) {
+	to, err := newExporter(ctx, get)
+	if to == nil || err != nil {
+		return nil, err
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "multinetd"), attribute.String("service.version", version)),
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	return sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithBatcher(&logged{SpanExporter: to, log: log, rate: rate.Sometimes{Interval: untracedInterval}})), nil
+}
+
+// newExporter returns what sends spans to the collector that get names, or nil if it names none.
 func newExporter(ctx context.Context, get func(name string) string) (sdk.SpanExporter, error) { //nolint:ireturn // one of two
 	exporter := get("OTEL_TRACES_EXPORTER")
 	switch {
