@@ -69,7 +69,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 		return op.stop(err, nil)
 	}
 	defer sv.flight.ops.leave(op)
-	if err := sv.guarded(ctx, op.String(), func(context.Context) error {
+	var err error
+	if panicked := sv.guarded(ctx, op.String(), func(ctx context.Context) error {
 		if sv.Process != nil {
 			op.process = sv.Process()
 		}
@@ -77,11 +78,12 @@ func (sv *service) operate(client context.Context, op *operation) error {
 		if sv.Trace != nil {
 			op.process = sv.Trace(op.process)
 		}
+		err = sv.inTurn(ctx, op)
 		return nil
-	}); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+	}); panicked != nil {
+		return fmt.Errorf("%s: %w", op, panicked)
 	}
-	return sv.inTurn(ctx, op)
+	return err
 }
 
 // inTurn runs op once it has the turn of its container and then a place among
@@ -123,11 +125,11 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	if ctx.Err() != nil {
 		return refuse(context.Cause(ctx))
 	}
-	waited(nil)
 	op.Queued = time.Since(op.Start)
 	if err := sv.mayAdd(op); err != nil {
-		return op.stop(err, nil)
+		return refuse(err)
 	}
+	waited(nil)
 	if op.Replayed {
 		if done, err := sv.stale(op, time.Time{}); done || err != nil {
 			return err

@@ -89,6 +89,27 @@ func TestStageOfTheQueue(t *testing.T) {
 	})
 }
 
+// A function of Stages that panics before the command begins costs its own request.
+func TestPanicInTheStageOfTheQueue(t *testing.T) {
+	t.Parallel()
+	for name, stages := range map[string]delegate.Stages{
+		"begin": func(context.Context, delegate.Stage, delegate.Event) (context.Context, func(error)) { panic("hunter2") },
+		"end": func(ctx context.Context, _ delegate.Stage, _ delegate.Event) (context.Context, func(error)) {
+			return ctx, func(error) { panic("hunter2") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &fake{}
+			r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Process: func() plugin.Process { return plugin.Process{Stages: stages} }})
+			for range 3 { // the turn and the container are free again
+				r.do(request("ADD", "c1")).want(t, 500, 999, "panicked")
+			}
+			f.want(t)
+		})
+	}
+}
+
 // The Observer is told of every request for an operation.
 func TestObserver(t *testing.T) {
 	t.Parallel()

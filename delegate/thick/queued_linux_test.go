@@ -295,12 +295,18 @@ func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
+		var waits nodetest.Notes[string]
 		dir := queued(t)
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Process: func() plugin.Process {
+			return plugin.Process{Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
+				return ctx, func(err error) { waits.Note(fmt.Sprint(s, " ", e.Command, ": ", err)) }
+			}}
+		}})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		synctest.Wait()
+		nodetest.Equal(t, "stages", waits.Taken(), []string{fmt.Sprint("queue ADD: ", errQueued), "queue DEL: <nil>", "command DEL: <nil>"})
 		r.do(request("ADD", "c1")).wantOK(t)
 		f.want(t, "DEL c1", "ADD c1")
 	})
