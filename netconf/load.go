@@ -31,7 +31,7 @@ import (
 // An error without a Kind, of CNI code 5, means that fsys cannot be listed. A name
 // that is not a CNI network name is [ErrInvalid], and is not used as a path.
 //
-// A caller who loads many networks passes a [Dir], and reads each file once.
+// If fsys is a *[Dir], calls of Load read each file once for all networks.
 func Load(fsys fs.FS, name string) (Network, error) {
 	d, ok := fsys.(*Dir)
 	if !ok {
@@ -40,11 +40,11 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	return d.load(name)
 }
 
-// A Dir is its FS, and remembers for [Load] the configuration files at the top of it: Load
-// lists them once, and reads each at most once, when it is first needed. So many networks cost
-// as much as the files and the networks together, not as their product. Load does not see what
-// has changed since: use a new Dir for each operation. A Dir may be used by any number of
-// goroutines at once. It must not be copied.
+// A Dir is its FS. For [Load] it remembers the configuration files at the top of the FS: Load
+// lists them once, and reads each at most once, when it first needs it. Without a Dir, Load reads
+// files again for each network. Load does not see what has changed since: use a new Dir for
+// each operation. If the FS cannot be listed, the next Load tries again. Pass a *Dir: a Dir
+// must not be copied. Any number of goroutines may use it.
 type Dir struct {
 	fs.FS
 
@@ -72,6 +72,7 @@ func (d *Dir) load(name string) (Network, error) {
 		if err != nil {
 			return Network{}, inNetwork(name, err)
 		}
+		d.files = make([]dirFile, 0, len(names)) // not nil
 		for _, file := range names {
 			d.files = append(d.files, dirFile{name: file})
 		}

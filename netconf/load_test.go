@@ -186,6 +186,17 @@ func TestADirReadsEachFileOnceHoweverManyNetworksAreLoaded(t *testing.T) {
 	nodetest.Equal(t, "opened for all", dir.FS.(counting).opened, want)
 }
 
+func TestADirIsListedOnceEvenIfItIsEmpty(t *testing.T) {
+	t.Parallel()
+	fsys := fstest.MapFS{}
+	dir := &netconf.Dir{FS: fsys}
+	_, err := netconf.Load(dir, "n")
+	nodetest.Is(t, err, netconf.ErrNotFound)
+	fsys["n.conf"] = &fstest.MapFile{Data: []byte(`{"name":"n","type":"t"}`)}
+	_, err = netconf.Load(dir, "n")
+	nodetest.Is(t, err, netconf.ErrNotFound)
+}
+
 // Names are never paths.
 func TestNamesAreNeverPaths(t *testing.T) {
 	t.Parallel()
