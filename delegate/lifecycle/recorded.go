@@ -30,9 +30,10 @@ type Record struct {
 	// Sources are the files from which it was adopted, see [Adoption].
 	Sources []string
 
-	// Timing says where the time of the last Add, Attach or Reconcile that has attached
-	// something had gone when its last write of the record began. It is zero if that is
-	// not known, as for what was adopted.
+	// Timing says where the time of an operation went: of the last Add, Attach or
+	// Reconcile that attached something. It leaves out the operation's last write of the
+	// record and what came after it. It is zero for what was adopted, or recorded by a
+	// version without it.
 	Timing Timing
 
 	// Why is the beginning of the error of the last DEL that failed.

@@ -13,19 +13,23 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Timing says where the time of an Add, Attach or Reconcile has gone, in microseconds. The
-// zero Timing is one that is not known.
+// A Timing says where the time of an Add, Attach or Reconcile has gone. Its times are rounded
+// to microseconds. A Timing that is not known is zero.
 type Timing struct {
-	Whole  time.Duration `json:"whole"`  // all of it
+	Whole  time.Duration `json:"whole"`  // all of the operation
 	Lock   time.Duration `json:"lock"`   // the wait for the container's lock
 	Record time.Duration `json:"record"` // the writes of the record
 
-	// Plugins are the invocations of plugins, also those that have failed and those
-	// that have undone something, in the order in which they ended.
+	// Plugins are the invocations of plugins, in the order in which they ended, including
+	// failed ones and the DELs of an undo. Only the first 1,000 are kept: a
+	// [Transaction.Next] may try any number of plans.
 	Plugins []PluginTime `json:"plugins"`
 }
 
-// A PluginTime is how long one invocation of a plugin took.
+// maxPlugins is how many invocations a Timing keeps.
+const maxPlugins = 1000
+
+// A PluginTime says how long one invocation of a plugin took.
 type PluginTime struct {
 	Command delegate.Command `json:"command"`
 	Plugin  string           `json:"plugin"` // see [delegate.Event]
@@ -34,9 +38,9 @@ type PluginTime struct {
 	Took    time.Duration    `json:"took"`
 }
 
-// LogValue returns a group of the wait for the lock, the writes of the record, and the
-// invocations as one text. It has nothing of the configurations of plugins but their types
-// and the names of networks and interfaces.
+// LogValue returns a group with the keys "lock" and "record", and "plugins", one text of all
+// invocations. Of configurations it has only the types of plugins and the names of networks
+// and interfaces.
 func (t Timing) LogValue() slog.Value {
 	var plugins []string
 	for _, p := range t.Plugins {
@@ -112,8 +116,7 @@ func (m *Manager) begins(ctx context.Context, s delegate.Stage) func(error) {
 	}, ended)
 }
 
-// timed returns the Invoker, of which the clock of ctx, if it has one, measures the
-// invocations.
+// timed returns the Invoker. If ctx has a clock, the clock measures the invocations.
 func (m *Manager) timed(ctx context.Context) *delegate.Invoker {
 	c := m.clock(ctx)
 	if c == nil {
@@ -127,7 +130,9 @@ func (m *Manager) timed(ctx context.Context) *delegate.Invoker {
 			ctx, ended = observer(ctx, e)
 		}
 		return ctx, c.measure(func(t *Timing, took time.Duration) {
-			t.Plugins = append(t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, took})
+			if len(t.Plugins) < maxPlugins {
+				t.Plugins = append(t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, took})
+			}
 		}, ended)
 	}
 	return &iv

@@ -136,6 +136,19 @@ func TestTimingOfTheRecord(t *testing.T) {
 	})
 }
 
+// However many plans are tried, a Timing stays small.
+func TestTimingKeepsSoManyPlugins(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ctx, finish := n.begin(t.Context(), eth0)
+	defer finish()
+	for range maxPlugins + 1 {
+		_, ended := n.timed(ctx).Observer(ctx, delegate.Event{})
+		ended(nil)
+	}
+	nodetest.Equal(t, "plugins", len(n.clock(ctx).now().Plugins), maxPlugins)
+}
+
 // What was adopted has no times, until Reconcile attaches something.
 func TestTimingOfWhatWasAdopted(t *testing.T) {
 	t.Parallel()
