@@ -168,11 +168,10 @@ type Server struct {
 
 	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
 	// how many DELs and GCs, without the DELs of the Queue. Zero means a limit that
-	// adapts. Twice the number of processors may run then, but at least 4, of each of
-	// the two. While requests wait and a processor has nothing to do, which means that
-	// the plugins wait for the kernel or the disk, twice as many more may run, DELs
-	// before ADDs. Of the processors GOMAXPROCS count, which respects the limit of a
-	// container.
+	// adapts: twice GOMAXPROCS, but at least 4, of each of the two. While requests wait
+	// and a processor of the machine has nothing to do, the plugins wait for the kernel
+	// or the disk: then up to twice as many more may run, DELs before ADDs. Only Linux
+	// tells that; elsewhere the limit stays.
 	//
 	// For each of the two 256 more requests may wait for their turn, for 30 seconds. A
 	// request beyond these limits is answered with code 11, and nothing was done for it.
