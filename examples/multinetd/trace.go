@@ -43,7 +43,9 @@ func (d *service) startTraces(ctx context.Context, environ []string) (end func()
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		_ = provider.Shutdown(ctx) // nobody can be told any more
+		if err := provider.Shutdown(ctx); err != nil {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "the last spans were not sent", slog.Any("error", err))
+		}
 	}
 }
 

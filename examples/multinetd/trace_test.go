@@ -121,6 +121,9 @@ func TestCollectorThatHangsIsNotWaitedFor(t *testing.T) { //nolint:paralleltest 
 	w.mustRun(t, "DEL", bridge)
 	nodetest.OK(t, w.stop())
 	end()
+	if !strings.Contains(w.logged.String(), "the last spans were not sent") {
+		t.Errorf("log %s", w.logged)
+	}
 }
 
 // The write of the pod's status is in the trace of the ADD, whether the ADD waits for it or not,
