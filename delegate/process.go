@@ -121,8 +121,9 @@ func Files(ctx context.Context) []*os.File {
 type envContextKey struct{}
 
 // WithEnv returns a context with which an [Invoker] adds variables to the environment of
-// plugins, as "key=value", after those of Invoker.Env and of an outer call. The last one
-// of a key counts. An Observer can so give each invocation variables of its own.
+// plugins, as "key=value". They come after those of Invoker.Env and of an outer WithEnv, and
+// the last one of a key counts. Variables without "=" and the six CNI_ variables of the
+// specification are ignored. An Observer can use it to give each invocation its own variables.
 func WithEnv(ctx context.Context, env ...string) context.Context {
 	return context.WithValue(ctx, envContextKey{}, slices.Concat(envOf(ctx), env))
 }

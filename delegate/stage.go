@@ -17,8 +17,9 @@ const (
 // Stages is called when a stage of an operation begins, on the goroutine that goes
 // through it. It returns the context for what the stage does, which must be ctx or
 // derived from it, and a function that is called with nil or an error when the stage has
-// ended. The context of a command is that of all its other stages and invocations, and
-// the context of an undo is that of its DELs.
+// ended; neither may be nil. The context of a command is that of all its other stages and
+// invocations, except the queue, which is before it. The context of an undo is that of its
+// DELs. The contexts of other stages are not used.
 //
 // The [Event] is about the whole operation: Plugin is empty, and Network is the
 // operation's own. For an undo, Network and IfName are those of the first attachment.

@@ -24,9 +24,10 @@
 //	process := otel.Process(plugin.OfProcess(), provider)
 //	err := p.Run(ctx, process)
 //
-// A daemon does so for each request, in the function Process of a thick.Server. The
-// program makes the provider, with an exporter, and shuts it down before it ends: this package needs the
-// API of OpenTelemetry only.
+// A daemon does the same for each request, in the function Trace of a thick.Server: the trace
+// of the request is in the environment there, and not yet in the function Process. The program
+// makes the provider, with an exporter, and shuts it down before it ends. This package needs only
+// the API of OpenTelemetry.
 //
 // # Attributes
 //

@@ -30,13 +30,15 @@ const (
 	maxText = 512
 )
 
-// Process returns p with spans of provider for the command that it executes. They are in the
-// trace of TRACEPARENT and TRACESTATE in p.Env, unless the context of the command has a
-// span. Values that are not valid are ignored. p.Env loses both variables: a
-// plugin gets those of its own span, and BAGGAGE as it is.
+// Process returns p with spans of provider, which must not be nil, for the command that p
+// executes. If the context of the command has a span, that is their parent; otherwise it is the
+// span in TRACEPARENT and TRACESTATE of p.Env. Values that are not valid are ignored. The
+// returned Env lacks both variables: each plugin gets those of its invocation's span. BAGGAGE
+// stays.
 //
 // The Observer and the Stages that p has are called as before, with contexts that have the
-// spans. The Process that Process returns is for one command at a time.
+// spans. Use the returned Process for one command at a time: commands at the same time get the
+// wait in the queue of one another.
 func Process(p plugin.Process, provider trace.TracerProvider) plugin.Process {
 	t := &tracing{tracer: provider.Tracer(scope), parent: propagation.MapCarrier{}, observer: p.Observer, stages: p.Stages}
 	p.Env = slices.DeleteFunc(slices.Clone(p.Env), func(e string) bool {

@@ -100,8 +100,8 @@ type Server struct {
 	Process func() plugin.Process
 
 	// Trace, when not nil, is called with the Process of each request, and returns the
-	// one to use in its place, such as one that traces: the trace of the request, the
-	// variables of [wire.TraceEnv] that it has, is in Env then.
+	// one to use instead, such as one that makes spans. Unlike in Process, Env has the
+	// variables of [wire.TraceEnv] that came with the request.
 	Trace func(p plugin.Process) plugin.Process
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
