@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -72,6 +73,18 @@ func TestTiming(t *testing.T) {
 	}
 	if out, err := h.tool(t, "show", "--timing", "half"); !errors.Is(err, errNoTiming) || out != "" {
 		t.Errorf("of an ADD that failed: %v, %s", err, out)
+	}
+}
+
+// Long names are shortened to fit on a screen, but not in the wide table.
+func TestTimingOfLongNames(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("storage-", 12) + "west"
+	all := []lifecycle.Record{{Timing: lifecycle.Timing{Plugins: []lifecycle.PluginTime{{Command: "ADD", Plugin: "bridge", Network: long, IfName: "net1"}}}}}
+	for form, whole := range map[string]bool{"table": false, "wide": true} {
+		var out strings.Builder
+		nodetest.OK(t, (&tool{form: form, out: &out}).printTiming(all))
+		nodetest.Equal(t, form, strings.Contains(out.String(), long), whole)
 	}
 }
 

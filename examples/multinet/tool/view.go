@@ -142,8 +142,10 @@ func (t *tool) printTiming(all []lifecycle.Record) error {
 	if len(out.list) == 0 {
 		return errNoTiming
 	}
-	const stage, network = 0, 1
-	out.fit(stage, network)
+	if t.form != "wide" {
+		const stage, network = 0, 1
+		out.fit(stage, network)
+	}
 	return t.print(out)
 }
 
