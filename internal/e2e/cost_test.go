@@ -44,66 +44,81 @@ func (n *node) inFiles(networks ...object) object {
 // files opened and of page faults are without the ones of a Go program that does nothing,
 // which depend on the kernel. Except for the names of
 // their files, the cost must not grow with the number of other containers.
-// With laterCNI the cost is the same.
+// With laterCNI, which changes what is compiled into the programs, the cost of their
+// start, of VERSION, ADD and DEL, and their size are the same.
 func TestCostIsAsCommitted(t *testing.T) {
 	n := newNode(t)
 	const file = "testdata/costs.txt"
 	committed := readFigures(t, file)
 	nothing := n.least(n.counting(".", "testdata/noop"), "VERSION", func() *pod { return n.pod(object{}) })
-
-	all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}
-	one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
-	var got figures
-	var multinet string
-	for _, flags := range [][]string{nil, {"-modfile=" + built("later.mod")}} {
-		n = nodeIn(t, "/run") // files of earlier records are read too
-		n.subnetEnv()
-		opened := map[string][]string{}
-		got = figures{}
-		multinet = n.counting("../..", "examples/multinet", flags...)
-		n.costs(got, opened, multinet, "multinet %s", nothing, one, all...)
+	compare := func(t *testing.T, committed, got figures, opened map[string][]string) {
+		t.Helper()
+		for _, line := range committed.compare(got) {
+			if of, after, _ := strings.Cut(line, ": opens "); after != "" {
+				line += "; opened:\n" + strings.Join(opened[of], "\n")
+			}
+			t.Error(line)
+		}
+		t.Logf("figures:\n%s", got)
+	}
+	t.Run("cni of go.mod", func(t *testing.T) {
+		n := newNode(t) // files of earlier records are read too
+		all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}
+		one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
+		got, opened, multinet := n.programs(nothing, all)
 		n.costs(got, opened, multinet, "multinet %s of 8", nothing, func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(8)...)) }, "ADD", "DEL")
 		n.costs(got, opened, multinet, "multinet %s of 8 files", nothing, func() *pod { return n.pod(n.inFiles(n.fakes(8)...)) }, "ADD")
-		flannel := n.counting("../..", "examples/flannel", flags...)
-		n.costs(got, opened, flannel, "flannel %s", nothing, func() *pod { return n.pod(n.flannel("1.1.0", n.fake("d"))) }, all...)
-		for name, program := range map[string]string{"multinet": multinet, "flannel": flannel} {
-			got.start(t, name, program)
-			got[figureKey{name, "size"}] = figure{n.size(name, flags...), 2}
-		}
-		if *update && flags == nil {
+		if *update {
 			committed = committed.updated(got)
 			if err := os.WriteFile(file, []byte(committed.String()), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, line := range committed.compare(got) {
-			if of, after, _ := strings.Cut(line, ": opens "); after != "" {
-				line += "; opened:\n" + strings.Join(opened[of], "\n")
-			}
-			t.Errorf("with %q: %s", flags, line)
-		}
-		t.Logf("figures with %q:\n%s", flags, got)
-	}
+		compare(t, committed, got, opened)
 
-	for range 100 {
-		n.ok("ADD", one())
+		for range 100 {
+			n.ok("ADD", one())
+		}
+		among := figures{}
+		n.costs(among, map[string][]string{}, multinet, "multinet %s", nothing, one, all...)
+		for key := range among { // the names of all files with records are read
+			if key.what == "allocations" || key.what == "directory-reads" {
+				delete(among, key)
+			}
+		}
+		for _, line := range got.only(among).compare(among) {
+			t.Error("among 100 containers: " + line)
+		}
+	})
+	if !*update {
+		t.Run("cni "+laterCNI, func(t *testing.T) {
+			n := newNode(t)
+			got, opened, _ := n.programs(nothing, []string{"VERSION", "ADD", "DEL"}, "-modfile="+built("later.mod"))
+			compare(t, committed.only(got), got, opened)
+		})
 	}
-	among := figures{}
-	n.costs(among, map[string][]string{}, multinet, "multinet %s", nothing, one, all...)
-	for key := range got {
-		if _, ok := among[key]; !ok {
-			delete(got, key)
+}
+
+// programs builds multinet and flannel with flags and returns what they, their start and
+// their commands cost, the files opened by case, and the path of multinet.
+func (n *node) programs(nothing bill, commands []string, flags ...string) (got figures, opened map[string][]string, multinet string) {
+	n.Helper()
+	n.subnetEnv()
+	got, opened = figures{}, map[string][]string{}
+	confs := map[string]func() object{
+		"multinet": func() object { return n.multinet("1.1.0", n.fakes(1)...) },
+		"flannel":  func() object { return n.flannel("1.1.0", n.fake("d")) },
+	}
+	for _, name := range []string{"multinet", "flannel"} {
+		program := n.counting("../..", "examples/"+name, flags...)
+		n.costs(got, opened, program, name+" %s", nothing, func() *pod { return n.pod(confs[name]()) }, commands...)
+		n.inits(got, name, program)
+		got[figureKey{name, "size"}] = figure{n.size(name, flags...), 2}
+		if name == "multinet" {
+			multinet = program
 		}
 	}
-	for key := range among { // the names of all files with records are read
-		if key.what == "allocations" || key.what == "directory-reads" {
-			delete(got, key)
-			delete(among, key)
-		}
-	}
-	for _, line := range got.compare(among) {
-		t.Error("among 100 containers: " + line)
-	}
+	return got, opened, multinet
 }
 
 // costs measures the commands of a plugin, and adds the figures and the files opened by
@@ -171,14 +186,14 @@ func (fs figures) add(of string, b bill) {
 	}
 }
 
-// start adds what a program initializes before main.
-func (fs figures) start(t *testing.T, name, program string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program)
+// inits adds what a program initializes before main.
+func (n *node) inits(fs figures, name, program string) {
+	n.Helper()
+	cmd := exec.CommandContext(n.Context(), program)
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "GODEBUG=inittrace=1"}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		n.Fatalf("%v: %s", err, out)
 	}
 	bytes, allocs := 0, 0
 	packages := regexp.MustCompile(`(?m)^init (\S+) @.* clock, (\d+) bytes, (\d+) allocs$`).FindAllSubmatch(out, -1)

@@ -69,6 +69,13 @@ func (fs figures) keys() []figureKey {
 	})
 }
 
+// only returns the figures that others has too.
+func (fs figures) only(others figures) figures {
+	some := maps.Clone(fs)
+	maps.DeleteFunc(some, func(key figureKey, _ figure) bool { _, ok := others[key]; return !ok })
+	return some
+}
+
 // compare returns one line for each figure of got that is not as committed.
 func (fs figures) compare(got figures) (lines []string) {
 	all := maps.Clone(fs)
