@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -250,7 +251,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		if left--; left == 0 {
 			a.settle()
 			if c := a.m.clock(ctx); c != nil {
-				a.r.Value.Timing = c.now()
+				a.r.Value.Timing, _ = json.Marshal(c.now()) // cannot fail: strings and numbers
 			}
 		}
 		if a.part {

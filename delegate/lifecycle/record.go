@@ -24,14 +24,14 @@ import (
 // record is the form of a record on disk. It does not use the types of package
 // delegate, so that these can change.
 type record struct {
-	Type      string   `json:"type,omitempty"` // see [Manager.Type]
-	Delegates []entry  `json:"delegates"`
-	Adopted   bool     `json:"adopted,omitempty"` // results may be unknown
-	Sources   []string `json:"sources,omitempty"`
-	Leftovers []entry  `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
-	Tries     int      `json:"tries,omitempty"`
-	Why       string   `json:"why,omitempty"`
-	Timing    Timing   `json:"timing,omitzero"` // see [Record]
+	Type      string          `json:"type,omitempty"` // see [Manager.Type]
+	Delegates []entry         `json:"delegates"`
+	Adopted   bool            `json:"adopted,omitempty"` // results may be unknown
+	Sources   []string        `json:"sources,omitempty"`
+	Leftovers []entry         `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
+	Tries     int             `json:"tries,omitempty"`
+	Why       string          `json:"why,omitempty"`
+	Timing    json.RawMessage `json:"timing,omitempty"` // see [Record.Timing]
 
 	noted *change // what has changed since it was written; nil if all of it may have
 }
@@ -78,7 +78,7 @@ type change struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 	Unfinished bool            `json:"unfinished,omitempty"`
 	Gone       []int           `json:"gone,omitempty"`
-	Timing     Timing          `json:"timing,omitzero"` // with the last plugin of an Add
+	Timing     json.RawMessage `json:"timing,omitempty"` // with the last plugin of an Add
 }
 
 // Noted implements [records.Changer].
@@ -109,7 +109,7 @@ func (r *record) Make(text records.Change) error {
 		return err
 	}
 	r.Delegates[c.At] = e
-	if c.Timing.Plugins != nil {
+	if c.Timing != nil {
 		r.Timing = c.Timing
 	}
 	return nil

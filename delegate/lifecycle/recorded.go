@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"iter"
@@ -30,17 +31,23 @@ type Record struct {
 	// Sources are the files from which it was adopted, see [Adoption].
 	Sources []string
 
-	// Timing says where the time of an operation went: of the last Add, Attach or
-	// Reconcile that attached something. It leaves out the operation's last write of the
-	// record and what came after it. It is zero for what was adopted, or recorded by a
-	// version without it.
-	Timing Timing
-
 	// Why is the beginning of the error of the last DEL that failed.
 	Why string
 
 	root    string  // the root directory for paths of namespaces
 	entries []entry // the form on disk of Attached
+	timing  json.RawMessage
+}
+
+// Timing says where the time of an operation went: of the last Add, Attach or Reconcile that
+// attached something. It leaves out the operation's last write of the record and what came
+// after it. It is zero for what was adopted, or if the record does not have it as it should.
+func (r Record) Timing() Timing {
+	var t Timing
+	if json.Unmarshal(r.timing, &t) != nil {
+		return Timing{}
+	}
+	return t
 }
 
 // Whole reports whether r.Attached[i] is completely attached. In a Partial record
@@ -120,8 +127,8 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
 		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
-		Sources:   r.Value.Sources, Timing: r.Value.Timing, Why: r.Value.Why,
-		root: m.Root, entries: r.Value.Delegates,
+		Sources:   r.Value.Sources, Why: r.Value.Why,
+		root: m.Root, entries: r.Value.Delegates, timing: r.Value.Timing,
 	}
 }
 

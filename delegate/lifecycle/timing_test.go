@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -55,7 +56,7 @@ func TestTimingIsRecordedAndTold(t *testing.T) {
 			t.Helper()
 			rs, err := n.Container(t.Context(), "c1")
 			nodetest.OK(t, err)
-			nodetest.Equal(t, what, rs[0].Timing, recorded)
+			nodetest.Equal(t, what, rs[0].Timing(), recorded)
 			nodetest.Equal(t, what+" told", *told, tell)
 			*told = nil
 		}
@@ -172,7 +173,7 @@ func TestTimingOfWhatWasAdopted(t *testing.T) {
 	nodetest.OK(t, err)
 	rs, err := n.Container(t.Context(), "c1")
 	nodetest.OK(t, err)
-	nodetest.Equal(t, "plugins", len(rs[0].Timing.Plugins), 1)
+	nodetest.Equal(t, "plugins", len(rs[0].Timing().Plugins), 1)
 }
 
 // An inner Manager, which a plugin calls with its context, is measured as one invocation.
@@ -194,4 +195,26 @@ func TestTimingInALog(t *testing.T) {
 	t.Parallel()
 	got := Timing{Whole: time.Minute, Lock: time.Second, Record: 2 * time.Millisecond, Plugins: pairTimes()[1:]}.LogValue().String()
 	nodetest.Equal(t, "log", got, "[lock=1s record=2ms plugins=ADD tuning blue eth0 5ms, ADD macvlan red net0 2s]")
+}
+
+// Times that are not as they should be harm nothing else of a record.
+func TestTimingThatIsWrongIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{`"long"`, `[]`, `null`, `7`, `{"whole":"1s"}`, `{"plugins":{}}`, `{"lock":1e99}`} {
+		n := newNode(t)
+		n.add(eth0)
+		l, err := n.store().Lock(t.Context(), "c1")
+		nodetest.OK(t, err)
+		r, err := n.store().Get(eth0)
+		nodetest.OK(t, err)
+		r.Value.Timing = json.RawMessage(wrong)
+		nodetest.OK(t, n.store().Put(l, r))
+		nodetest.OK(t, l.Unlock())
+		rs, err := n.Container(t.Context(), "c1")
+		nodetest.OK(t, err)
+		nodetest.Equal(t, wrong, rs[0].Timing(), Timing{})
+		nodetest.OK(t, n.Check(t.Context(), eth0))
+		nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
+		n.wantNothing()
+	}
 }

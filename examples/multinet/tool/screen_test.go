@@ -8,7 +8,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -80,11 +79,12 @@ func TestTiming(t *testing.T) {
 func TestTimingOfLongNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("storage-", 12) + "west"
-	all := []lifecycle.Record{{Timing: lifecycle.Timing{Plugins: []lifecycle.PluginTime{{Command: "ADD", Plugin: "bridge", Network: long, IfName: "net1"}}}}}
+	h := newHost(t)
+	h.Write("netns", "")
+	nodetest.OK(t, h.run("ADD", `{"name":"`+long+`","type":"bridge"}`, "c1"))
 	for form, whole := range map[string]bool{"table": false, "wide": true} {
-		var out strings.Builder
-		nodetest.OK(t, (&tool{form: form, out: &out}).printTiming(all))
-		nodetest.Equal(t, form, strings.Contains(out.String(), long), whole)
+		out := h.wantTool(t, []string{"show", "--timing", "-o", form, "c1"})
+		nodetest.Equal(t, form, strings.Contains(out, long), whole)
 	}
 }
 

@@ -126,18 +126,19 @@ var errNoTiming = errors.New("its records do not say how long the ADD took")
 func (t *tool) printTiming(all []lifecycle.Record) error {
 	out := newOutput("STAGE NETWORK IFNAME TIME")
 	for _, r := range all {
-		if r.Timing.Plugins == nil {
+		timing := r.Timing()
+		if timing.Plugins == nil {
 			continue
 		}
 		add := func(stage, network, ifname string, took time.Duration) {
 			out.add(stageView{stage, keyView{network, r.Key.ContainerID, ifname}, took.Seconds()}, stage, network, ifname, took.String())
 		}
-		add("lock", r.Key.Network, r.Key.IfName, r.Timing.Lock)
-		add("record", r.Key.Network, r.Key.IfName, r.Timing.Record)
-		for _, p := range r.Timing.Plugins {
+		add("lock", r.Key.Network, r.Key.IfName, timing.Lock)
+		add("record", r.Key.Network, r.Key.IfName, timing.Record)
+		for _, p := range timing.Plugins {
 			add(string(p.Command)+" "+p.Plugin, p.Network, p.IfName, p.Took)
 		}
-		add("whole", r.Key.Network, r.Key.IfName, r.Timing.Whole)
+		add("whole", r.Key.Network, r.Key.IfName, timing.Whole)
 	}
 	if len(out.list) == 0 {
 		return errNoTiming
