@@ -90,8 +90,10 @@ func (d *service) plugin() plugin.Plugin {
 	p := multinet.New(m)
 	add, del := p.Add, p.Del
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
-		annotations, _ := c.PodAnnotations(otel.PodAnnotation) // the ADD fails if they are invalid
-		otel.Pod(ctx, nad.PodOf(c.Args), annotations)
+		if d.traces != nil {
+			annotations, _ := c.PodAnnotations(otel.PodAnnotation) // the ADD fails if they are invalid
+			otel.Pod(ctx, nad.PodOf(c.Args), annotations)
+		}
 		d.noteADD(ctx, c)
 		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
 		err := add(ctx, c)
