@@ -26,7 +26,7 @@ type Pod struct {
 	UID             string // of the object: that of a static pod's mirror is not the kubelet's
 	Version         string // metadata.resourceVersion
 
-	// Annotations are those of networks, the kubelet's kubernetes.io/config.*, and
+	// Annotations are the annotations of networks, the kubelet's kubernetes.io/config.*, and
 	// tracing.k8s.io/traceparent.
 	// Do not change them.
 	Annotations map[string]string

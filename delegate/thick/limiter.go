@@ -51,7 +51,7 @@ func newLimiter(running, waiting int) *limiter {
 	return (&pool{least: running}).kind(waiting)
 }
 
-// kind returns the limiter of one more kind, of which so many operations may wait.
+// kind returns a limiter for one more kind of operations. At most waiting of them wait.
 func (p *pool) kind(waiting int) *limiter {
 	l := &limiter{pool: p, queue: waiting}
 	p.kinds = append(p.kinds, l)

@@ -11,7 +11,8 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// tasks are always so many, or not known if negative. They count how often they are asked.
+// tasks returns a function for pool.runnable that returns count, or that the number is not known if
+// count is negative. asked counts its calls.
 func tasks(count int, asked *atomic.Int32) func() (int, bool) {
 	return func() (int, bool) {
 		asked.Add(1)

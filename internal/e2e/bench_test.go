@@ -99,13 +99,13 @@ func contenders(tb testing.TB) []contender {
 	return all
 }
 
-// A Pod is that of an API server.
+// A Pod is a pod as the API server has it.
 type Pod struct {
 	Metadata object `json:"metadata"`
 	Spec     object `json:"spec"`
 }
 
-// newAPI starts an API server, in this process: what it costs is nobody's.
+// newAPI starts an API server in this process. Its costs are not counted.
 func newAPI(tb testing.TB) *kubetest.Server {
 	tb.Helper()
 	api := kubetest.NewServer(func([]byte, *int, any) (any, *int, error) { // of Events, which nobody reads
@@ -144,14 +144,14 @@ func (ts times) measure(n *node, command string, p *pod, extras ...extra) {
 	}
 }
 
-// A cost is what a command has cost.
+// A cost is the cost of a command, in all rounds.
 type cost struct {
 	took   []time.Duration // by the pods, from the begin of the burst until wait returns
 	cpu    time.Duration
 	memory int // peak of the resident set of the daemon, or of a command, in kB
 }
 
-// processorTime is that of the daemon and its plugins.
+// processorTime returns the processor time of the daemon and its plugins.
 func (d *daemon) processorTime() (all time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
 	nodetest.OK(d.n, err)
@@ -203,8 +203,8 @@ func (e *entrant) burst(command string, pods []*pod) cost {
 	return c
 }
 
-// peak follows a process until its end, and returns the peak of its resident set as it was last
-// seen, in kB. The kernel's own account includes the process that has started it.
+// peak polls a process until the process ends, and returns the last peak of its resident set, in
+// kB. The kernel's own account includes the process that has started it.
 func peak(pid int) (kB int) {
 	for {
 		now := statusField(pid, "VmHWM")

@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
-// A page is what the benchmarks have measured, in order.
+// A page has the results of the benchmarks, in order.
 type page struct{ results []result }
 
 // A result is of a command of all contenders in one case.
@@ -27,7 +27,7 @@ type result struct {
 	rows    []row
 }
 
-// A row is what a command of one contender has cost.
+// A row has the costs of a command of one contender.
 type row struct {
 	name             string
 	floor            bool

@@ -119,7 +119,7 @@ func (t *tool) show(flags *flag.FlagSet) runner {
 	})
 }
 
-// errNoTiming is returned for records that were adopted or made by an older version.
+// errNoTiming is returned for a container whose records have no times: it was adopted.
 var errNoTiming = errors.New("its records do not say how long the ADD took")
 
 // printTiming prints where the time of the last ADD of each record went.
