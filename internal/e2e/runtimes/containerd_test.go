@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,6 +56,8 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(n.end)
 	n.mkdir("net.d")
 	n.mkdir("leases")
+	n.mkdir("run")
+	n.mountRun()
 	n.write("containerd.toml", strings.NewReplacer("DIR", n.dir, "BIN", os.Getenv(binEnv)).Replace(`version = 3
 root = "DIR/containerd"
 state = "DIR/run"
@@ -79,6 +82,14 @@ state = "DIR/run"
   plugin_request_timeout = "10s"
 `))
 	return n
+}
+
+// mountRun mounts the directory of what does not outlive a reboot.
+func (n *node) mountRun() {
+	n.t.Helper()
+	if err := unix.Mount("tmpfs", n.file("run"), "tmpfs", 0, ""); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // end kills everything on the node, and fails the test if one of our programs has panicked.

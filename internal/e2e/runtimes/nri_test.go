@@ -3,7 +3,6 @@ package runtimes
 import (
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -184,21 +183,11 @@ func (n *node) shutDown(pods ...*pod) {
 	for _, p := range pods {
 		p.die()
 	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
+	// With everything that is mounted in it, which a walk through /proc/self/mounts may miss.
+	if err := unix.Unmount(n.file("run"), unix.MNT_DETACH); err != nil {
 		n.t.Fatal(err)
 	}
-	lines := slices.Collect(strings.Lines(string(mounts)))
-	for _, line := range slices.Backward(lines) {
-		if at := strings.Fields(line)[1]; strings.HasPrefix(at, n.file("run")+"/") {
-			if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
-				n.t.Fatal(err)
-			}
-		}
-	}
-	if err := os.RemoveAll(n.file("run")); err != nil {
-		n.t.Fatal(err)
-	}
+	n.mountRun()
 	// As after a reboot and the first pod. Where the directory of a namespace is missing in
 	// the same boot, it may be mounted elsewhere.
 	n.mkdir(netnsDir)
