@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	gocmp "github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	api "go.opentelemetry.io/otel/trace"
@@ -231,21 +232,7 @@ func TestTraceIsUnbrokenFromTheShimToTheDelegate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			socket := filepath.Join(nodetest.ShortDir(t), "s")
-			l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-			nodetest.OK(t, err)
-			s := &thick.Server{Plugin: n.small(nil), Process: func() plugin.Process { return n.process() }, Trace: func(p plugin.Process) plugin.Process {
-				return otel.Process(p, n.provider)
-			}}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- s.Serve(ctx, l) }()
-			client := &shim.Client{Socket: socket, Stdout: new(bytes.Buffer), Env: env}
-			a := args()
-			nodetest.OK(t, client.Execute(t.Context(), "ADD", &a))
-			stop()
-			nodetest.OK(t, <-ended)
-
+			nodetest.OK(t, n.serve(&thick.Server{}, "ADD", env...))
 			spans := n.spans()
 			var lines []string
 			for _, s := range spans {
@@ -258,6 +245,34 @@ func TestTraceIsUnbrokenFromTheShimToTheDelegate(t *testing.T) {
 			nodetest.Equal(t, "macvlan", n.traceOf("ADD macvlan"), []string{n.parent("ADD macvlan")})
 		})
 	}
+}
+
+// serve has s execute a command for a shim, and returns what the shim does.
+func (n *node) serve(s *thick.Server, command string, env ...string) error {
+	n.Helper()
+	s.Plugin, s.Process = n.small(nil), func() plugin.Process { return n.process() }
+	s.Trace = func(p plugin.Process) plugin.Process { return otel.Process(p, n.provider) }
+	socket := filepath.Join(nodetest.ShortDir(n), "s")
+	l, err := new(net.ListenConfig).Listen(n.Context(), "unix", socket)
+	nodetest.OK(n, err)
+	ctx, stop := context.WithCancel(n.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	a := args()
+	err = (&shim.Client{Socket: socket, Stdout: new(bytes.Buffer), Env: env}).Execute(n.Context(), command, &a)
+	stop()
+	nodetest.OK(n, <-ended)
+	return err
+}
+
+// A daemon that is not ready refuses a STATUS before the plugin is asked.
+func TestSTATUSThatIsRefusedIsTraced(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := &thick.Server{Ready: func(context.Context) error { return types.NewError(50, "no API server", "") }}
+	nodetest.Code(t, n.serve(s, "STATUS", traceparent), 50)
+	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI STATUS", " queue"})
+	nodetest.Equal(t, "status", n.spans()[0].Status.Code, codes.Error)
 }
 
 func TestRequestThatIsRefusedIsTraced(t *testing.T) {

@@ -138,13 +138,10 @@ func (p *pool) serve() {
 
 // adapt changes spare by one, if operations still wait.
 func (p *pool) adapt() {
+	tasks, known := p.runnable()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	tasks, known := 0, false
-	if slices.ContainsFunc(p.kinds, func(l *limiter) bool { return len(l.waiting) > 0 }) {
-		tasks, known = p.runnable()
-	}
-	if !known {
+	if !known || !slices.ContainsFunc(p.kinds, func(l *limiter) bool { return len(l.waiting) > 0 }) {
 		p.spare, p.adapting = 0, false
 		return
 	}

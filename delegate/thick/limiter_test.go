@@ -74,16 +74,14 @@ func TestOperationsRunAtOnceAsLongAsTheProcessorsAreNotBusy(t *testing.T) {
 func TestFewerOperationsRunWhenTheProcessorsGetBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32
-		idle, busy := tasks(1, &asked), tasks(3, &asked)
-		p := &pool{least: 4, most: 8, processors: 2, runnable: idle}
+		var tasks atomic.Int64
+		tasks.Store(1)
+		p := &pool{least: 4, most: 8, processors: 2, runnable: func() (int, bool) { return int(tasks.Load()), true }}
 		l, end := p.kind(0), make(chan struct{})
 		begin(l, 40, end)
 		time.Sleep(time.Second)
 		nodetest.Equal(t, "running", l.load().InFlight, 12)
-		p.mu.Lock()
-		p.runnable = busy
-		p.mu.Unlock()
+		tasks.Store(3)
 		time.Sleep(time.Second)
 		for range 10 {
 			end <- struct{}{}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/containernetworking/cni/pkg/skel"
+
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -72,6 +74,12 @@ func TestTiming(t *testing.T) {
 	}
 	if out, err := h.tool(t, "show", "--timing", "half"); !errors.Is(err, errNoTiming) || out != "" {
 		t.Errorf("of an ADD that failed: %v, %s", err, out)
+	}
+	nodetest.Code(t, h.run("ADD", `{"type":"both"}`, "c1", func(a *skel.CmdArgs) { a.IfName = "eth1" }), 107)
+	out, err := h.tool(t, "show", "--timing", "c1")
+	nodetest.Equal(t, "beside an ADD that failed", len(strings.Split(out, "\n")), len(strings.Split(table, "\n")))
+	if !errors.Is(err, errNoTiming) || !strings.Contains(err.Error(), `network "multi", eth1`) {
+		t.Errorf("of the ADD that failed: %v", err)
 	}
 }
 

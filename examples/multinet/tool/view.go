@@ -119,15 +119,16 @@ func (t *tool) show(flags *flag.FlagSet) runner {
 	})
 }
 
-// errNoTiming is returned for a container whose records have no times: it was adopted.
-var errNoTiming = errors.New("its records do not say how long the ADD took")
+// errNoTiming is returned for a record without times: it was adopted, or its ADD has failed.
+var errNoTiming = errors.New("the record does not say how long the ADD took")
 
 // printTiming prints where the time of the last ADD of each record went.
-func (t *tool) printTiming(all []lifecycle.Record) error {
+func (t *tool) printTiming(all []lifecycle.Record) (err error) {
 	out := newOutput("STAGE NETWORK IFNAME TIME")
 	for _, r := range all {
 		timing := r.Timing()
 		if timing.Plugins == nil {
+			err = errors.Join(err, fmt.Errorf("network %q, %s: %w", r.Key.Network, r.Key.IfName, errNoTiming))
 			continue
 		}
 		add := func(stage, network, ifname string, took time.Duration) {
@@ -141,13 +142,13 @@ func (t *tool) printTiming(all []lifecycle.Record) error {
 		add("whole", r.Key.Network, r.Key.IfName, timing.Whole)
 	}
 	if len(out.list) == 0 {
-		return errNoTiming
+		return err
 	}
 	if t.form != "wide" {
 		const stage, network = 0, 1
 		out.fit(stage, network)
 	}
-	return t.print(out)
+	return errors.Join(t.print(out), err)
 }
 
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
