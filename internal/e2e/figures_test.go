@@ -103,13 +103,14 @@ func (fs figures) compare(got figures) (lines []string) {
 	return lines
 }
 
-// updated returns the figures to commit after got. A count within its tolerance, more or
-// less, and the tolerance of a figure stay, so that only the lines change that must.
+// updated returns the figures to commit after got. A count within its tolerance, and the tolerance
+// of a figure stay, so that only the lines change that must. A count that has grown by more than
+// half of its tolerance does not: the next time it would exceed the tolerance by chance.
 func (fs figures) updated(got figures) figures {
 	next := maps.Clone(got)
 	for key, now := range got {
 		if old, ok := fs[key]; ok {
-			if by := max(now.count-old.count, old.count-now.count); by*100 <= old.count*old.percent {
+			if by := max(2*(now.count-old.count), old.count-now.count); by*100 <= old.count*old.percent {
 				now.count = old.count
 			}
 			next[key] = figure{now.count, old.percent}
@@ -128,7 +129,8 @@ func TestFiguresSayWhatGrew(t *testing.T) {
 		"equal":                {of("opens", 3, 0), of("opens", 3, 0), of("opens", 3, 0), ""},
 		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), of("opens", 4, 0), "p ADD: opens grew from 3 to 4, by 1"},
 		"exact, less":          {of("opens", 3, 0), of("opens", 1, 0), of("opens", 1, 0), "p ADD: opens fell from 3 to 1, by 2: accept it"},
-		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), of("faults", 200, 10), ""},
+		"half the tolerance":   {of("faults", 200, 10), of("faults", 210, 5), of("faults", 200, 10), ""},
+		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), of("faults", 220, 10), ""},
 		"more than that":       {of("faults", 200, 10), of("faults", 230, 5), of("faults", 230, 10), "p ADD: faults grew from 200 to 230, by 30 (15%); it may grow by 10%"},
 		"less by more than it": {of("faults", 200, 10), of("faults", 100, 5), of("faults", 100, 10), ""},
 		"new":                  {figures{}, of("opens", 3, 0), of("opens", 3, 0), "p ADD: opens: 3, not committed"},
