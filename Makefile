@@ -36,10 +36,10 @@ dra:
 
 # Every test of every module. At the end it prints what failed and what was skipped, and why.
 test:
-	@.ci/test "$(MODULES)" -timeout 20m $(TESTFLAGS)
+	@.ci/test "$(MODULES)" -timeout 40m $(TESTFLAGS)
 
 race:
-	@.ci/test "$(MODULES)" -timeout 20m -race $(TESTFLAGS)
+	@.ci/test "$(MODULES)" -timeout 40m -race $(TESTFLAGS)
 
 # The tests with a real kube-apiserver, which the first run builds in about four minutes.
 kube:
