@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -269,10 +270,13 @@ func (n *node) serve(s *thick.Server, command string, env ...string) error {
 func TestSTATUSThatIsRefusedIsTraced(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	s := &thick.Server{Ready: func(context.Context) error { return types.NewError(50, "no API server", "") }}
+	s := &thick.Server{Ready: func(context.Context) error { return errors.New("no API server") }}
 	nodetest.Code(t, n.serve(s, "STATUS", traceparent), 50)
 	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI STATUS", " queue"})
 	nodetest.Equal(t, "status", n.spans()[0].Status.Code, codes.Error)
+	if code := attribute.Int64("cni.error.code", 50); !slices.Contains(n.spans()[0].Attributes, code) {
+		t.Errorf("no %v in %v", code, n.spans()[0].Attributes)
+	}
 }
 
 func TestRequestThatIsRefusedIsTraced(t *testing.T) {

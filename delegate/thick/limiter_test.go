@@ -74,14 +74,14 @@ func TestOperationsRunAtOnceAsLongAsTheProcessorsAreNotBusy(t *testing.T) {
 func TestFewerOperationsRunWhenTheProcessorsGetBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var tasks atomic.Int64
-		tasks.Store(1)
-		p := &pool{least: 4, most: 8, processors: 2, runnable: func() (int, bool) { return int(tasks.Load()), true }}
+		var busy atomic.Int64
+		busy.Store(1)
+		p := &pool{least: 4, most: 8, processors: 2, runnable: func() (int, bool) { return int(busy.Load()), true }}
 		l, end := p.kind(0), make(chan struct{})
 		begin(l, 40, end)
 		time.Sleep(time.Second)
 		nodetest.Equal(t, "running", l.load().InFlight, 12)
-		tasks.Store(3)
+		busy.Store(3)
 		time.Sleep(time.Second)
 		for range 10 {
 			end <- struct{}{}

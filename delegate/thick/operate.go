@@ -236,9 +236,10 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 				if !own(err) {
 					err = fmt.Errorf("%s: %w", op, err)
 				}
+				err = status.NotReady(err)
 				_, ended := op.process.Stages.Begin(ctx, delegate.StageCommand, op.event())
 				ended(err)
-				return status.NotReady(err)
+				return err
 			}
 		}
 		var stdout bytes.Buffer
