@@ -95,12 +95,12 @@ func (s *search) path(raw json.RawMessage, t reflect.Type) string {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return ""
 	}
-	in := scanner{text: raw}
+	in := rawjson.Scan(raw)
 	switch jsonKind(raw) {
 	case "an object":
-		for in.next() {
-			key := unquote(in.key())
-			value := in.value()
+		for in.Next() {
+			key := rawjson.Unquote(in.Key())
+			value := in.Value()
 			if of := member(t, key); of != nil && s.fails(value, of) {
 				return joinKey(key, s.path(value, of))
 			}
@@ -109,8 +109,8 @@ func (s *search) path(raw json.RawMessage, t reflect.Type) string {
 		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
 			return ""
 		}
-		for i := 0; in.next(); i++ {
-			if element := in.value(); s.fails(element, t.Elem()) {
+		for i := 0; in.Next(); i++ {
+			if element := in.Value(); s.fails(element, t.Elem()) {
 				return joinKey(fmt.Sprintf("[%d]", i), s.path(element, t.Elem()))
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"slices"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
 // A Network is a network configuration: an ordered list of plugins under one
@@ -122,8 +123,8 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 		return nil, err
 	}
 	var plugins []Plugin
-	for s := (scanner{text: raw}); s.next(); {
-		element := s.value()
+	for s := rawjson.Scan(raw); s.Next(); {
+		element := s.Value()
 		err := checkKind(element, "", "an object")
 		var p Plugin
 		if err == nil {

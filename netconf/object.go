@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,9 +39,9 @@ func checkObject(data []byte) error {
 // splitObject takes apart data, for which checkObject has nothing to say.
 func splitObject(data []byte) object {
 	keys := object{}
-	for s := (scanner{text: compact(data)}); s.next(); {
-		key := unquote(s.key())
-		keys[key] = s.value()
+	for s := rawjson.Scan(compact(data)); s.Next(); {
+		key := rawjson.Unquote(s.Key())
+		keys[key] = s.Value()
 	}
 	return keys
 }
@@ -66,10 +67,39 @@ func checkJSON(data []byte) error {
 	if !json.Valid(data) {
 		return asError(position(data, json.Unmarshal(data, new(json.RawMessage))), ErrDecode)
 	}
-	if key := (&scanner{text: data}).repeatedKey(); key != "" {
+	s := rawjson.Scan(data)
+	if key := repeatedKey(&s); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice")}
 	}
 	return nil
+}
+
+// repeatedKey reads one value and returns the path of a key that occurs twice
+// in an object, or "".
+func repeatedKey(s *rawjson.Scanner) string {
+	switch s.Space() {
+	case '{':
+		seen := make(map[string]bool)
+		for s.Next() {
+			key := rawjson.Unquote(s.Key())
+			if seen[key] {
+				return cmp.Or(key, `""`)
+			}
+			seen[key] = true
+			if inner := repeatedKey(s); inner != "" {
+				return joinKey(key, inner)
+			}
+		}
+	case '[':
+		for i := 0; s.Next(); i++ {
+			if inner := repeatedKey(s); inner != "" {
+				return joinKey(fmt.Sprintf("[%d]", i), inner)
+			}
+		}
+	default:
+		s.Value()
+	}
+	return ""
 }
 
 // position adds to a syntax error where in data it is.
@@ -91,7 +121,7 @@ func decodeAs(raw json.RawMessage, key, want string, v any) error {
 		return err
 	}
 	if s, ok := v.(*string); ok {
-		*s = unquote(raw)
+		*s = rawjson.Unquote(raw)
 		return nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
@@ -215,5 +245,5 @@ func (o object) nameForErrors() string {
 	if jsonKind(o["name"]) != "a string" {
 		return ""
 	}
-	return unquote(o["name"])
+	return rawjson.Unquote(o["name"])
 }

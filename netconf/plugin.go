@@ -85,7 +85,7 @@ func newPlugin(keys object) (Plugin, error) {
 			return Plugin{}, err
 		}
 		if r.key == "type" {
-			p.typ = unquote(raw)
+			p.typ = rawjson.Unquote(raw)
 		}
 	}
 	return p, nil
@@ -117,7 +117,7 @@ func (p Plugin) Step() string {
 	if !ok || err != nil || jsonKind(raw) != "a string" {
 		return ""
 	}
-	return unquote(raw)
+	return rawjson.Unquote(raw)
 }
 
 // Has reports whether the object has key.

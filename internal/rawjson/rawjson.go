@@ -22,16 +22,13 @@ func Marshal(v any) ([]byte, error) {
 // twice. It yields nothing if object is not a JSON object.
 func Members(object []byte) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		in := json.NewDecoder(bytes.NewReader(object))
-		if brace, _ := in.Token(); brace != json.Delim('{') || !json.Valid(object) {
+		s := Scan(object)
+		if !json.Valid(object) || s.Space() != '{' {
 			return
 		}
-		for in.More() {
-			var value json.RawMessage
-			token, _ := in.Token()
-			key, _ := token.(string) // the key of an object is one
-			_ = in.Decode(&value)    // cannot fail: object is valid
-			if !yield(key, value) {
+		for s.Next() {
+			key := Unquote(s.Key())
+			if !yield(key, s.Value()) {
 				return
 			}
 		}
