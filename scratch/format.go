@@ -41,6 +41,8 @@ type stored[V any] struct {
 	Updated     time.Time `json:"updated"`
 	Value       V         `json:"value,omitempty"`
 	Change      V         `json:"change,omitempty"`
+
+	rest rawjson.Rest // which later releases have written
 }
 
 func (l *stored[V]) key() Key {
@@ -53,7 +55,7 @@ func encode[T any](r Record[T]) ([]byte, error) {
 	if r.State == Deleting || r.State == Partial || r.State == Leftover {
 		limit += maxNote // what is recorded of an ADD must never hinder a DEL
 	}
-	return encodeLine(r.Key, stored[any]{State: r.State, Created: r.Created, Value: &r.Value}, limit)
+	return encodeLine(r.Key, stored[any]{State: r.State, Created: r.Created, Value: &r.Value, rest: r.rest}, limit)
 }
 
 // encodeNote returns the line for what has changed in r, if the value says that, or
@@ -81,7 +83,7 @@ func encodeLine(k Key, l stored[any], limit int) ([]byte, error) {
 	if l.Created = l.Created.UTC(); l.Created.IsZero() {
 		l.Created = l.Updated
 	}
-	text, err := rawjson.Marshal(&l)
+	text, err := rawjson.Encode(&l, l.rest)
 	if err != nil {
 		return nil, err
 	}
@@ -130,12 +132,12 @@ func decode[T any](data []byte, k Key) (Record[T], error) {
 		case l.Change != nil:
 			changes = append(changes, l)
 		default:
-			r := Record[T]{Key: l.key(), State: l.State, Created: l.Created, Updated: l.Updated, Value: v}
+			r := Record[T]{Key: l.key(), State: l.State, Created: l.Created, Updated: l.Updated, Value: v, rest: l.rest}
 			for _, c := range slices.Backward(changes) {
 				if v, ok := any(&r.Value).(records.Changer); ok && v.Make(records.Change(c.Change)) != nil {
 					continue
 				}
-				r.State, r.Updated = c.State, c.Updated
+				r.State, r.Updated, r.rest = c.State, c.Updated, r.rest.With(c.rest)
 			}
 			return r, nil
 		}
@@ -148,7 +150,7 @@ func decodeLine(data []byte, k Key) (*stored[json.RawMessage], error) {
 		return nil, err
 	}
 	var l stored[json.RawMessage]
-	if err := json.Unmarshal(data[prefix:], &l); err != nil || l.Version != version {
+	if err := rawjson.Decode(data[prefix:], &l, &l.rest); err != nil || l.Version != version {
 		return nil, unknown(data[prefix:], err)
 	}
 	switch {

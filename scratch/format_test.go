@@ -107,7 +107,7 @@ func TestDecodeUndoesEncode(t *testing.T) {
 		ok(t, err)
 		got, err := decode[value](data, k1)
 		r.Updated = got.Updated
-		if diff := cmp.Diff(r, got); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
+		if diff := cmp.Diff(r, got, cmp.AllowUnexported(r)); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
 			t.Error(diff, err)
 		}
 	}

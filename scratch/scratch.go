@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/internal/records"
 )
 
@@ -81,13 +82,16 @@ func (s State) valid() bool {
 // [Added] or [Partial].
 func (s State) Attached() bool { return s == Added || s == Partial }
 
-// A Record is what is stored under a key.
+// A Record is what is stored under a key. One that was read and is written again keeps what a
+// later release has stored with it.
 type Record[T any] struct {
 	Key     Key
 	State   State
 	Created time.Time // when the record was first put, in UTC; methods that write take zero for now
 	Updated time.Time // when the record was last written; set by the methods that write
 	Value   T
+
+	rest rawjson.Rest // of its line; a record that was read and is written again keeps it
 }
 
 // A Store holds one record per key, as files in one directory. T must round-trip
