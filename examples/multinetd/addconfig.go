@@ -91,7 +91,8 @@ func (c *addConfigs) of(dir, network string) addConfig {
 	return addConfig{}
 }
 
-// save writes a to disk for the next daemon, unless it is there already.
+// save writes a to disk for the next daemon, unless it is there already. It keeps the keys of a
+// later release.
 func (a addConfig) save(dir string) error {
 	if !publish.PlainName(a.network) {
 		return fmt.Errorf("the network has the name %q", a.network)
@@ -101,7 +102,15 @@ func (a addConfig) save(dir string) error {
 		return err
 	}
 	file := filepath.Join(dir+".asked", a.network)
-	if there, err := daemon.ReadFile(file); err == nil && bytes.Equal(there, text) {
+	there, missing := daemon.ReadFile(file)
+	keys, _ := netconf.Decode[map[string]json.RawMessage](there) // what is damaged is replaced
+	delete(keys, "conf")
+	delete(keys, "cniPath")
+	if len(keys) > 0 {
+		others, _ := json.Marshal(keys) // raw values that have been read
+		text = append(append(text[:len(text)-1], ','), others[1:]...)
+	}
+	if missing == nil && bytes.Equal(there, text) {
 		return nil
 	}
 	return cmp.Or(os.MkdirAll(dir+".asked", 0o700), scratch.WriteFile(file, text))

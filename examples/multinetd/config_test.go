@@ -349,6 +349,33 @@ func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
+// An ADD keeps the keys of a later release in what is saved, and replaces what is damaged.
+func TestSavedConfigurationKeepsKeysOfALaterRelease(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/state"
+	for _, tt := range []struct{ there, request, cniPath, want string }{
+		{``, `{"type":"multinet","runtimeConfig":{}}`, "/bin", `{"conf":{"type":"multinet"},"cniPath":"/bin"}`},
+		{`{"later":{"b":[1.0]},"conf":{"type":"multinet","x":"<"},"cniPath":"/bin","a":null}`, `{"type":"multinet","y":1e3}`, "", `{"conf":{"type":"multinet","y":1e3},"a":null,"later":{"b":[1.0]}}`},
+		{`{"later":1`, `{"type":"multinet"}`, "", `{"conf":{"type":"multinet"}}`},
+		{`null`, `{"type":"multinet"}`, "", `{"conf":{"type":"multinet"}}`},
+	} {
+		a, err := newAddConfig("multi", []byte(tt.request), tt.cniPath)
+		nodetest.OK(t, err)
+		if tt.there != "" {
+			nodetest.OK(t, os.WriteFile(dir+".asked/multi", []byte(tt.there), 0o600))
+		}
+		for range 2 {
+			nodetest.OK(t, a.save(dir))
+			text, err := os.ReadFile(dir + ".asked/multi")
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "saved after "+tt.there, string(text), tt.want)
+		}
+		var c addConfigs
+		nodetest.OK(t, c.load(dir, netconf.Remove("none")))
+		nodetest.Equal(t, "CNI_PATH", c.of(dir, "multi").CNIPath, tt.cniPath)
+	}
+}
+
 // What the daemon publishes is the configuration of the next ADD, whatever the last one asked.
 func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 			d.log.WarnContext(ctx, "prepared claim ignored", "error", err)
 			continue
 		default:
-			err = claim.conflict(other.Value)
+			err = claim.conflict(other.Value.Claim)
 		}
 		if err != nil {
 			return Claim{}, claim.failure(err)

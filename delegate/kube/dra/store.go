@@ -1,15 +1,37 @@
 package dra
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"reflect"
 
 	"github.com/metacni/metacni/scratch"
 )
 
+// A storedClaim is a Claim on disk. If it was read it is written again as it was, with the keys
+// that a later release has added.
+type storedClaim struct {
+	Claim
+	text []byte // as it was read
+}
+
+func (s *storedClaim) UnmarshalJSON(text []byte) error {
+	s.text = bytes.Clone(text)
+	return json.Unmarshal(text, &s.Claim)
+}
+
+func (s storedClaim) MarshalJSON() ([]byte, error) {
+	if s.text != nil {
+		return s.text, nil
+	}
+	return json.Marshal(s.Claim)
+}
+
 // store returns the claims that are prepared, so that a daemon finds them after a restart. Several
 // processes may use it.
-func (c Config) store() scratch.Store[Claim] { return scratch.Store[Claim]{Dir: c.Dir} }
+func (c Config) store() scratch.Store[storedClaim] { return scratch.Store[storedClaim]{Dir: c.Dir} }
 
 // key returns the key of the record of a claim: the pod is the container, and the claim the network.
 func (r Ref) key() scratch.Key {
@@ -21,7 +43,7 @@ func (r Ref) key() scratch.Key {
 // records that cannot be read, it returns the others. The CNI code of a damaged one is 5.
 func Prepared(ctx context.Context, dir, podUID string) ([]Claim, error) {
 	store := Config{Dir: dir}.store()
-	var records []scratch.Record[Claim]
+	var records []scratch.Record[storedClaim]
 	var errs []error
 	if podUID != "" {
 		var err error
@@ -37,7 +59,7 @@ func Prepared(ctx context.Context, dir, podUID string) ([]Claim, error) {
 	}
 	var claims []Claim
 	for _, r := range records {
-		claims = append(claims, r.Value)
+		claims = append(claims, r.Value.Claim)
 	}
 	return claims, errors.Join(errs...)
 }
@@ -68,16 +90,18 @@ func (d *Driver) find(r Ref) (found []Ref, err error) {
 }
 
 // put writes the record of a claim, in place of an earlier one for the same pod. It survives a
-// loss of power when put returns nil.
+// loss of power when put returns nil. A record of the same is written as it is.
 func (d *Driver) put(ctx context.Context, c Claim) error {
-	return d.change(ctx, c.Ref, func(s scratch.Store[Claim], l *scratch.Lock) error {
-		r := scratch.Record[Claim]{Key: c.key(), State: scratch.Added, Value: c}
-		err := s.Put(l, r)
-		if !errors.Is(err, scratch.ErrCorrupt) {
-			return err
+	return d.change(ctx, c.Ref, func(s scratch.Store[storedClaim], l *scratch.Lock) error {
+		r, err := s.Get(c.key())
+		if errors.Is(err, scratch.ErrCorrupt) {
+			if err := s.Forget(l, c.key()); err != nil {
+				return err
+			}
 		}
-		if err := s.Forget(l, r.Key); err != nil {
-			return err
+		r.Key, r.State = c.key(), scratch.Added
+		if err != nil || !reflect.DeepEqual(r.Value.Claim, c) {
+			r.Value = storedClaim{Claim: c}
 		}
 		return s.Put(l, r)
 	})
@@ -86,7 +110,7 @@ func (d *Driver) put(ctx context.Context, c Claim) error {
 // remove removes the record of a claim, if there is one, and everything that is in memory about
 // it. After a loss of power the record may be there again. The caller holds d.mu.
 func (d *Driver) remove(ctx context.Context, r Ref) error {
-	err := d.change(ctx, r, func(s scratch.Store[Claim], l *scratch.Lock) error { return s.Forget(l, r.key()) })
+	err := d.change(ctx, r, func(s scratch.Store[storedClaim], l *scratch.Lock) error { return s.Forget(l, r.key()) })
 	if err == nil {
 		d.writer.forget(r)
 	}
@@ -94,7 +118,7 @@ func (d *Driver) remove(ctx context.Context, r Ref) error {
 }
 
 // change calls do with the lock of the records of a claim's pod.
-func (d *Driver) change(ctx context.Context, r Ref, do func(scratch.Store[Claim], *scratch.Lock) error) error {
+func (d *Driver) change(ctx context.Context, r Ref, do func(scratch.Store[storedClaim], *scratch.Lock) error) error {
 	store := d.config.store()
 	lock, err := store.Lock(ctx, r.Pod)
 	if err != nil {

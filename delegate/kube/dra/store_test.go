@@ -1,10 +1,12 @@
 package dra
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,5 +64,44 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 	for range 2 {
 		nodetest.OK(t, d.remove(t.Context(), b.Ref))
 		want("pod1", a)
+	}
+}
+
+// A claim that the kubelet asks for again keeps what a later release has recorded, on each level.
+// Of another allocation it does not.
+func TestKeysOfALaterReleaseAreKept(t *testing.T) {
+	t.Parallel()
+	d := &Driver{ctx: t.Context(), config: Config{Dir: t.TempDir()}}
+	c := Claim{Ref: Ref{"a", "blue", "name", "pod1"}, Networks: []Network{{
+		Claim: nad.Claim{UID: "a", Request: "net", Pool: "node1", Device: "storage"}, Definition: nad.Ref{Namespace: "blue", Name: "x"},
+	}}}
+	nodetest.OK(t, d.put(t.Context(), c))
+	later := scratch.Store[map[string]json.RawMessage]{Dir: d.config.Dir}
+	lock, err := later.Lock(t.Context(), c.Pod)
+	nodetest.OK(t, err)
+	r, err := later.Get(c.key())
+	nodetest.OK(t, err)
+	r.Value["Later"] = json.RawMessage(`{"b":1.0}`)
+	r.Value["Networks"] = json.RawMessage(strings.NewReplacer(`"IfName"`, `"Later":1e400,"IfName"`, `"pool"`, `"later":"<","pool"`, `"Name":"x"`, `"Name":"x","Later":null`).Replace(string(r.Value["Networks"])))
+	nodetest.OK(t, errors.Join(later.Put(lock, r), lock.Unlock()))
+	want := fmt.Sprintf("%s", r.Value)
+
+	nodetest.OK(t, d.put(t.Context(), c))
+	r, err = later.Get(c.key())
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "recorded", fmt.Sprintf("%s", r.Value), want)
+	claims, err := d.prepared(c.Pod)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "prepared", claims, []Claim{c})
+
+	c.Networks[0].Claim.Device = "other"
+	nodetest.OK(t, d.put(t.Context(), c))
+	claims, err = d.prepared(c.Pod)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "prepared", claims, []Claim{c})
+	r, err = later.Get(c.key())
+	nodetest.OK(t, err)
+	if text := fmt.Sprintf("%s", r.Value); strings.Contains(strings.ToLower(text), "later") {
+		t.Error(text)
 	}
 }

@@ -195,7 +195,7 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if !changed && len(attached) == 0 && !slices.ContainsFunc(object.Status.Devices, ours) {
 		return nil // prepared by an earlier process, and not attached yet
 	}
-	devices := desired(object, config.Name, claim.Value, attached, failure)
+	devices := desired(object, config.Name, claim.Value.Claim, attached, failure)
 	if equality.Semantic.DeepEqual(devices, object.Status.Devices) {
 		return nil
 	}
