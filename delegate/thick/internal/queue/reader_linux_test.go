@@ -408,6 +408,26 @@ func TestFilesOfAnotherVersion(t *testing.T) {
 	}
 }
 
+// A DEL that a later release has queued is done, whatever keys it has besides, and the same DEL
+// of this release leaves its file alone.
+func TestKeysOfALaterReleaseStayInTheQueue(t *testing.T) {
+	t.Parallel()
+	dir := marked(t)
+	name, data, err := encode(request("c1"))
+	nodetest.OK(t, err)
+	body := append([]byte(`{"later":{"a":[1.0]},`), data[sumLen:]...)
+	later := append([]byte(head(body)), body[1:]...)
+	nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), later, 0o600))
+	put(t, dir, request("c1"))
+	there, err := os.ReadFile(filepath.Join(dir, name))
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "queued", string(there), string(later))
+	nodetest.Equal(t, "done", containers(t, dir), []string{"c1"})
+
+	nodetest.OK(t, os.WriteFile(filepath.Join(dir, markName), []byte(`{"later":1,"override":{"a":1},"about":""}`), 0o600))
+	nodetest.Equal(t, "override", string(In(dir).Override()), `{"a":1}`)
+}
+
 // Writable succeeds while a List removes the files of dead writers, and its own with them.
 func TestWritableDuringAList(t *testing.T) {
 	t.Parallel()
