@@ -49,6 +49,27 @@ type entry struct {
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil if the plugins may have been told to release
 	Adopted        bool                       `json:"adopted,omitempty"`    // attached by another program
 	State          scratch.State              `json:"state,omitempty"`      // Planned or Deleting if it is half done in a record that is attached; see [entry.state]
+
+	// Earlier releases wrote these in place of State. They are false once an entry has been read.
+	Half bool `json:"half,omitempty"` // to be removed, in a record that is attached
+	New  bool `json:"new,omitempty"`  // half done, and never attached
+}
+
+// settle gives e, which has just been read, the State that says what an earlier release wrote.
+// One that did not write New had no other sign that an entry was never attached than its result.
+// settle refuses a State of a later release.
+func (e *entry) settle() error {
+	if e.State != "" && e.State != scratch.Planned && e.State != scratch.Deleting {
+		return fmt.Errorf("unknown state %q", string(e.State))
+	}
+	if e.Half && e.State == "" {
+		e.State = scratch.Deleting
+		if e.New || !e.Adopted && (e.Result == nil || e.Unfinished) {
+			e.State = scratch.Planned
+		}
+	}
+	e.Half, e.New = false, false
+	return nil
 }
 
 // UnmarshalJSON refuses a record with which Del cannot work: it is damaged.
@@ -62,8 +83,9 @@ func (r *record) UnmarshalJSON(text []byte) error {
 		return errors.New("no delegates")
 	}
 	for _, es := range [][]entry{read.Delegates, read.Leftovers} {
-		for i, e := range es {
-			if err := usable(e.attached("", asRecorded)); err != nil {
+		for i := range es {
+			e := &es[i]
+			if err := cmp.Or(e.settle(), usable(e.attached("", asRecorded))); err != nil {
 				return fmt.Errorf("delegate %d: %w", i, err)
 			}
 		}
