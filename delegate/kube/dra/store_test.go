@@ -105,3 +105,28 @@ func TestKeysOfALaterReleaseAreKept(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// The record of a claim is what every release since the first reads and writes.
+func TestFormOfARecordedClaim(t *testing.T) {
+	t.Parallel()
+	d := &Driver{ctx: t.Context(), config: Config{Dir: t.TempDir()}}
+	const text = `{"UID":"a","Namespace":"blue","Name":"name","Pod":"pod1","Networks":[` +
+		`{"Claim":{"uid":"a","name":"name","request":"net","pool":"node1","device":"storage"},"OfClass":false,"IfName":"net1","Definition":{"Namespace":"blue","Name":"x"},"Config":""},` +
+		`{"Claim":{"uid":"a","request":"own"},"OfClass":true,"IfName":"","Definition":{"Namespace":"","Name":""},"Config":"{\"type\":\"<\"}"}]}`
+	c := Claim{Ref: Ref{"a", "blue", "name", "pod1"}, Networks: []Network{
+		{Claim: nad.Claim{UID: "a", Name: "name", Request: "net", Pool: "node1", Device: "storage"}, IfName: "net1", Definition: nad.Ref{Namespace: "blue", Name: "x"}},
+		{Claim: nad.Claim{UID: "a", Request: "own"}, OfClass: true, Config: `{"type":"<"}`},
+	}}
+	nodetest.OK(t, d.put(t.Context(), c))
+	raw := scratch.Store[json.RawMessage]{Dir: d.config.Dir}
+	r, err := raw.Get(c.key())
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "written", strings.ReplaceAll(string(r.Value), `\u003c`, "<"), text)
+	lock, err := raw.Lock(t.Context(), c.Pod)
+	nodetest.OK(t, err)
+	r.Value = json.RawMessage(text)
+	nodetest.OK(t, errors.Join(raw.Put(lock, r), lock.Unlock()))
+	claims, err := d.prepared(c.Pod)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "read", claims, []Claim{c})
+}
