@@ -65,7 +65,7 @@ func (n *node) startDaemon(conf daemonConf) *daemon {
 	maps.Copy(keys, conf.keys)
 	maps.DeleteFunc(keys, func(_ string, v any) bool { return v == nil })
 	n.write(keys, "daemon.json")
-	name := "multinetd"
+	name := filepath.Join(n.from, "multinetd")
 	if conf.env["METACNI_STEPS"] != "" {
 		name = filepath.Join(stepping, name)
 	}

@@ -63,6 +63,11 @@ func build(ctx context.Context, dir string) error {
 			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+	if err := buildPrevious(ctx, filepath.Join(dir, previous)); err != nil { // not every clone has the history
+		if err := os.WriteFile(filepath.Join(dir, previous+".missing"), []byte(err.Error()), 0o600); err != nil {
+			return err
+		}
+	}
 	return requireCNI(ctx, dir)
 }
 

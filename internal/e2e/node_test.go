@@ -34,6 +34,7 @@ type node struct {
 	dir  string // for configurations and state, empty
 	bin  string // the plugins
 	path string // PATH of the plugins, which run iptables
+	from string // the release of multinet, its shim and its daemon: "" for ours, or previous
 	pods int
 
 	vanished bool // whether the kernel is still deleting a namespace

@@ -131,7 +131,7 @@ func (n *node) start(command string, p *pod, extras ...extra) *running {
 	}
 	stdin, err := json.Marshal(conf)
 	nodetest.OK(n, err)
-	plugin := fmt.Sprint(p.conf["type"])
+	plugin := filepath.Join(n.from, fmt.Sprint(p.conf["type"]))
 	if env["METACNI_STEPS"] != "" {
 		plugin = filepath.Join(stepping, plugin)
 	}
@@ -347,7 +347,7 @@ func (n *node) operate(code int, words ...string) report {
 
 func (n *node) operator(code int, words ...string) report {
 	n.Helper()
-	r := n.exec(built("multinet"), map[string]string{"PATH": n.path}, nil, words...)
+	r := n.exec(built(filepath.Join(n.from, "multinet")), map[string]string{"PATH": n.path}, nil, words...)
 	_ = r.cmd.Wait()
 	if got := r.cmd.ProcessState.ExitCode(); got != code && (code >= 0 || got > 1) || strings.Contains(string(r.stderr.text), "panic: ") {
 		n.Fatalf("multinet %s: exit status %d, want %d: %s%s", strings.Join(words, " "), got, code, r.stdout.text, r.stderr.text)

@@ -1,0 +1,380 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// An update or its opposite happens at any time: one release goes on with the records of the
+// other, whole ones and those of a command that was killed.
+func TestFormatsOfRecords(t *testing.T) {
+	// orphan lets a fake that its killed plugin has left end its work, and others succeed.
+	orphan := func(n *node) {
+		n.open()
+		n.cure()
+	}
+	for name, do := range map[string]func(n *node, writer, reader string){
+		"CHECK, list, GC and DEL": func(n *node, writer, reader string) {
+			n.network("red", n.with(n.fake("r"), object{"cniVersion": "1.1.0"}))
+			conf := n.multinet("1.1.0", n.fake("a"), n.fake("b"))
+			p, stale := n.pod(conf).selects("red"), n.pod(conf).selects("red")
+			n.from = writer
+			n.ok("ADD", p)
+			n.ok("ADD", stale)
+			n.from = reader
+			n.fails(7, "ADD", p, nil)
+			n.ok("CHECK", p)
+			list := n.operate(0, "list").stdout
+			nodetest.Equal(n, "listed as added: "+list, strings.Count(list, " added "), 6)
+			n.ok("GC", p, valid(p))
+			nodetest.Equal(n, "attached after GC", len(n.live()), 3)
+			n.from = writer
+			n.ok("CHECK", p)
+			n.from = reader
+			n.ok("DEL", p, withoutNetNS)
+		},
+		"ADD killed, DEL": func(n *node, writer, reader string) {
+			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
+			n.from = writer
+			n.killed("ADD", p)
+			orphan(n)
+			n.from = reader
+			n.ok("DEL", p, withoutNetNS)
+		},
+		"ADD killed, ADD and DEL": func(n *node, writer, reader string) {
+			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
+			n.from = writer
+			n.killed("ADD", p)
+			orphan(n)
+			n.from = reader
+			n.ok("ADD", p)
+			n.from = writer
+			n.ok("CHECK", p)
+			n.ok("DEL", p)
+		},
+		"ADD killed, sweep": func(n *node, writer, reader string) {
+			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
+			n.from = writer
+			n.killed("ADD", p)
+			orphan(n)
+			n.orphansEnd()
+			n.from = reader
+			n.operate(0, "gc", "--bin-dir", n.bin, "--conf-dir", n.file("net.d"))
+		},
+		"DEL killed, DEL": func(n *node, writer, reader string) {
+			p := n.pod(n.multinet("1.1.0", n.fake("a", "DEL", "gate"), n.fake("b")))
+			n.from = writer
+			n.ok("ADD", p)
+			n.killed("DEL", p)
+			orphan(n)
+			n.from = reader
+			n.ok("DEL", p)
+		},
+		"ADD and DEL failed, DEL": func(n *node, writer, reader string) {
+			p := n.pod(n.multinet("1.1.0", n.fake("a", "DEL", "fail"), n.fake("b", "ADD", "fail")))
+			n.from = writer
+			n.fails(111, "ADD", p, nil)
+			n.call("DEL", p)
+			n.from = reader
+			if list := n.operate(0, "list").stdout; !strings.Contains(list, p.id) {
+				n.Errorf("not listed: %s", list)
+			}
+			n.call("DEL", p)
+			n.cure()
+			n.from = writer
+			n.ok("DEL", p)
+		},
+		"adopted, DEL": func(n *node, writer, reader string) {
+			n.mkdir("cni", "cache", "multus")
+			p := n.pod(n.multinet("1.1.0"))
+			text, err := json.Marshal(object{"cniVersion": "1.1.0", "name": n.name("primary"), "plugins": []object{n.bridge(1)}})
+			nodetest.OK(n, errors.Join(err, os.WriteFile(n.file("cni", "10-primary.conflist"), text, 0o600)))
+			network, err := libcni.NetworkConfFromBytes(text)
+			nodetest.OK(n, err)
+			_, err = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file("cache"), nil).AddNetworkList(n.Context(), network,
+				&libcni.RuntimeConf{ContainerID: p.id, NetNS: p.netns, IfName: p.ifname})
+			nodetest.OK(n, err)
+			n.from = writer
+			n.operate(0, "adopt", "--network", n.name("primary"), "--name", n.name("multi"),
+				"--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus"))
+			n.from = reader
+			n.ok("CHECK", p)
+			n.ok("DEL", p)
+			nodetest.Equal(n, "the runtime's cache", n.list(n.file("cache", "results")), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(n *node, writer, reader string) {
+				do(n, writer, reader)
+				n.orphansEnd()
+				n.nothingLeft()
+			})
+		})
+	}
+}
+
+// more asks the daemon for a command about one more interface of p, attached by a fake.
+func (n *node) more(command string, p *pod, on ...string) (reply, error) {
+	n.Helper()
+	other := *p
+	other.ifname, other.conf = "more0", n.with(n.fake("more", on...), object{"name": "fakes", "cniVersion": "1.1.0"})
+	return n.ask(http.MethodPost, wire.PathAttach, n.request(command, &other, nil))
+}
+
+// A daemon goes on with the networks that a daemon of the other release has attached to running
+// containers, or was attaching when it was killed.
+func TestFormatsOfHotPlug(t *testing.T) {
+	bothWays(t, func(n *node, writer, reader string) {
+		start := func(from string) *daemon {
+			n.from = from
+			return n.daemon(unswept(nil))
+		}
+		p, half := n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b"))), n.pod(n.thick("1.1.0", n.fake("a")))
+		d := start(writer)
+		n.ok("ADD", p)
+		n.ok("ADD", half)
+		r, err := n.more("ADD", p)
+		nodetest.OK(n, err)
+		n.isResult(r)
+		answered := make(chan error, 1)
+		go func() {
+			_, err := n.more("ADD", half, "ADD", "gate")
+			answered <- err
+		}()
+		n.ready()
+		d.kill()
+		if err := <-answered; err == nil {
+			n.Error("a daemon that was killed has answered")
+		}
+		n.open()
+		n.orphansEnd()
+
+		d = start(reader)
+		nodetest.Equal(n, "attached", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added"})
+		nodetest.Equal(n, "attached", slices.Contains(n.attachments(half), "more0 added"), false)
+		n.ok("CHECK", p)
+		n.ok("CHECK", half)
+		r, err = n.more("DEL", p)
+		nodetest.OK(n, err)
+		r.done(n)
+		r, err = n.more("ADD", p)
+		nodetest.OK(n, err)
+		n.isResult(r)
+		d.kill()
+
+		start(writer)
+		nodetest.Equal(n, "attached", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added"})
+		n.ok("DEL", p)
+		n.ok("DEL", half, withoutNetNS)
+		n.noTrace()
+	})
+}
+
+// A daemon does the DELs that a shim of the other release has queued, also when a daemon was
+// killed in the first of them. A shim does a DEL itself as the daemon's mark in the queue says.
+func TestFormatsOfTheQueue(t *testing.T) {
+	bothWays(t, func(n *node, writer, reader string) {
+		n.from = writer
+		d := n.daemon(unswept(nil))
+		conf := func() object { return n.with(n.thick("1.1.0", n.fake("a"), n.fake("b")), object{"cniDir": nil}) }
+		queued, killed, itself := n.pod(conf()), n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b", "DEL", "gate"))), n.pod(conf())
+		for _, p := range []*pod{queued, killed, itself} {
+			n.ok("ADD", p)
+		}
+		d.kill()
+		n.from = reader
+		n.ok("DEL", itself)
+		nodetest.Equal(n, "queued", len(n.queued()), 0)
+		n.from = writer
+		for _, p := range []*pod{queued, killed} {
+			p.conf["queuePolicy"] = "queue"
+			n.ok("DEL", p, withoutNetNS)
+		}
+		nodetest.Equal(n, "queued", len(n.queued()), 2)
+		n.from = reader
+		d = n.startDaemon(unswept(nil))
+		n.ready()
+		d.kill()
+		n.open()
+		n.cure()
+		n.from = writer
+		n.daemon(unswept(nil))
+		n.noTrace()
+	})
+}
+
+// A daemon attaches what a running pod selects, with the configuration that a daemon of the other
+// release has saved of the last ADD: only there is where the plugins are. What it saves itself has
+// the keys of a later release.
+func TestFormatsOfSavedConfigurations(t *testing.T) {
+	bothWays(t, func(n *node, writer, reader string) {
+		api := newAPI(n)
+		kubeconfig, err := api.Kubeconfig(n.dir)
+		nodetest.OK(n, err)
+		text, err := json.Marshal(n.with(n.fake("r"), object{"cniVersion": "1.1.0"}))
+		nodetest.OK(n, err)
+		kubetest.Put(api, kubetest.Definition{Namespace: "default", Name: "red", Config: string(text)})
+		inAPI := func() *pod {
+			p := n.pod(n.thick("1.1.0", n.fake("a")))
+			kubetest.Put(api, Pod{object{"namespace": "default", "name": p.id, "uid": "4f8c"}, object{"nodeName": "n1"}})
+			return p
+		}
+		selects := func(p *pod, networks string) {
+			kubetest.Edit(api, "default", p.id, func(o *Pod) {
+				o.Metadata["annotations"] = object{"k8s.v1.cni.cncf.io/networks": networks}
+			})
+		}
+		start := func(from string) *daemon {
+			n.from = from
+			return n.daemon(daemonConf{keys: object{"sweepInterval": "0s", "kubeconfig": kubeconfig, "nodeName": "n1", "reconcile": true, "events": "off"}})
+		}
+		p, after := inAPI(), inAPI()
+		d := start(writer)
+		n.ok("ADD", p)
+		d.kill()
+		saved := n.file("state.asked", n.name("multi"))
+		text, err = os.ReadFile(saved)
+		nodetest.OK(n, err)
+		nodetest.OK(n, os.WriteFile(saved, append(text[:len(text)-1], `,"later":{"a":1}}`...), 0o600))
+
+		d = start(reader)
+		selects(p, "red")
+		n.until("red is attached", func() bool { return slices.Contains(n.live(), "r@"+p.id+"@net1") })
+		n.ok("ADD", after)
+		text, err = os.ReadFile(saved)
+		nodetest.OK(n, err)
+		if reader == "" && !bytes.Contains(text, []byte(`"later":{"a":1}`)) {
+			n.Errorf("saved: %s", text)
+		}
+		d.kill()
+
+		start(writer)
+		selects(p, "")
+		n.until("red is detached", func() bool { return !slices.Contains(n.live(), "r@"+p.id+"@net1") })
+		n.ok("DEL", p)
+		n.ok("DEL", after)
+		n.noTrace()
+	})
+}
+
+// A daemon knows from a daemon of the other release which types are those of resident plugins. It
+// waits for one that has not registered yet, and does not look for an executable, which is
+// nowhere.
+func TestFormatsOfNotesOfResidents(t *testing.T) {
+	bothWays(t, func(n *node, writer, reader string) {
+		n.copyProgram("fake", "plugins")
+		keys := daemonConf{keys: object{"sweepInterval": "0s", "relaySocket": n.file("relay"), "binDir": n.file("plugins")}}
+		elsewhere := func(env map[string]string, _ object) { env["CNI_PATH"] = n.file("plugins") }
+		resident := func() *running {
+			return n.exec(built(filepath.Join(n.from, "resident")), nil, nil, "--socket", n.file("relay"))
+		}
+		p := n.pod(n.thick("1.1.0", n.fake("a"), object{"type": "resident", "addresses": []string{"192.0.2.9/24"}}))
+		n.from = writer
+		d, r := n.daemon(keys), resident()
+		notes := multinet.ResidentState(n.file("state"))
+		n.until("the resident is noted", func() bool { return slices.Contains(n.list(notes), "resident") })
+		n.ok("ADD", p, elsewhere)
+		n.kill(r)
+		d.kill()
+
+		n.from = reader
+		n.daemon(keys)
+		del := n.start("DEL", p, elsewhere)
+		r = resident()
+		for a := n.wait(del); a.code != 0; a = n.call("DEL", p, elsewhere) {
+			n.failed(a, 11, "resident")
+		}
+		n.kill(r)
+		nodetest.Equal(n, "notes", n.list(notes), []string{"resident"})
+		n.noTrace()
+	})
+}
+
+// A record that a later release has written is read, and the keys that this release does not know
+// are there after it has written the record again. The previous release works with the record too,
+// but drops them:
+//
+//	                                  commit a27ab657    ours
+//	a line of a record                dropped            kept
+//	the configuration of a network    kept               kept
+//	a queued DEL                      not written again  not written again
+//	a claim                           dropped            kept
+//	the last ADD of a network         dropped            kept
+//	a note of a resident              has no keys        has no keys
+func TestFormatsOfALaterRelease(t *testing.T) {
+	bothWays(t, func(n *node, _, reader string) {
+		p := n.pod(n.thick("1.1.0", n.with(n.fake("a"), object{"later": "network"})))
+		d := n.daemon(unswept(nil))
+		n.ok("ADD", p)
+		d.kill()
+		record := n.recordFile(p, "state")
+		line, noted := n.lastRecord(record)
+		value := line["value"].(object)
+		entry := value["delegates"].([]any)[0].(object)
+		line["later"], value["later"], entry["later"], entry["netns"].(object)["later"] = "line", "record", "entry", "netns"
+		n.writeRecord(record, line, noted)
+
+		n.from = reader
+		n.daemon(unswept(nil))
+		n.ok("CHECK", p)
+		r, err := n.more("ADD", p)
+		nodetest.OK(n, err)
+		n.isResult(r)
+		line, _ = n.lastRecord(record)
+		text, err := json.Marshal(line)
+		nodetest.OK(n, err)
+		for _, kept := range map[string][]string{"": {"line", "network"}, previous: {"network"}}[reader] {
+			if !bytes.Contains(text, fmt.Appendf(nil, `"later":%q`, kept)) {
+				n.Errorf("the key of the %s is gone: %s", kept, text)
+			}
+		}
+		n.ok("DEL", p)
+		n.noTrace()
+	})
+}
+
+// lastRecord returns the last whole record in a file, and what has been noted since.
+func (n *node) lastRecord(file string) (whole object, noted [][]byte) {
+	n.Helper()
+	text, err := os.ReadFile(file)
+	nodetest.OK(n, err)
+	for line := range bytes.Lines(text) {
+		var read object
+		if len(line) > 17 {
+			nodetest.OK(n, json.Unmarshal(line[17:], &read))
+		}
+		if read["value"] != nil {
+			whole, noted = read, nil
+		} else {
+			noted = append(noted, line)
+		}
+	}
+	return whole, noted
+}
+
+// writeRecord is the opposite of lastRecord.
+func (n *node) writeRecord(file string, whole object, noted [][]byte) {
+	n.Helper()
+	text, err := json.Marshal(whole)
+	nodetest.OK(n, err)
+	sum := sha256.Sum256(text)
+	text = fmt.Appendf(nil, "%s %s\n", hex.EncodeToString(sum[:8]), text)
+	nodetest.OK(n, os.WriteFile(file, append(text, bytes.Join(noted, nil)...), 0o600))
+}
