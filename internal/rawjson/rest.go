@@ -40,7 +40,9 @@ func Decode(object []byte, v any, rest *Rest) error {
 	*rest = ""
 	known := keys(reflect.TypeOf(v).Elem(), nil)
 	for key, member := range members(object) {
-		if !slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, key) }) {
+		same := func(name string) bool { return name == string(key[1:len(key)-1]) }
+		folded := func(name string) bool { return strings.EqualFold(name, Unquote(key)) }
+		if !slices.ContainsFunc(known, same) && !slices.ContainsFunc(known, folded) {
 			rest.add(member)
 		}
 	}
@@ -85,7 +87,7 @@ func (r Rest) With(later Rest) Rest {
 	for key, member := range members([]byte("{" + r + "}")) {
 		again := false
 		for other := range members([]byte("{" + later + "}")) {
-			again = again || other == key
+			again = again || Unquote(other) == Unquote(key)
 		}
 		if !again {
 			all.add(member)
@@ -102,10 +104,10 @@ func (r *Rest) add(members []byte) {
 	*r += Rest(members)
 }
 
-// members yields the keys of an object, which is valid JSON, and each with its value as text. It
-// yields nothing for null.
-func members(object []byte) iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
+// members yields the keys of an object, which is valid JSON, as they are written, and the text of
+// each member. It yields nothing for null.
+func members(object []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, member []byte) bool) {
 		s := Scan(object)
 		if s.Space() != '{' {
 			return
@@ -113,7 +115,7 @@ func members(object []byte) iter.Seq2[string, []byte] {
 		for s.Next() {
 			s.Space()
 			start := s.at
-			key := Unquote(s.Key())
+			key := s.Key()
 			s.Value()
 			if !yield(key, object[start:s.at]) {
 				return
