@@ -51,7 +51,7 @@ type Host struct {
 	// With the notes, types stay reserved for their residents after a restart.
 	// Remove a note to have the Exec below serve the type again; a restart is
 	// not needed. Start removes the notes of types that no attachment uses,
-	// provided Attachments is set.
+	// provided Attachments is set and does not fail.
 	StateDir string
 
 	// Orphan is how long types are reserved for a resident that has gone, or
@@ -61,10 +61,13 @@ type Host struct {
 	// until the resident is back; a negative value does not reserve them.
 	Orphan time.Duration
 
-	// Attachments, when not nil, lists the current attachments, to be told to
-	// a resident that registers. With attachments that are recorded before their
-	// ADD, the list has every attachment that another plugin of the type has made.
-	// An operation that still runs may change it.
+	// Attachments, when not nil, lists the current attachments, and whatever is left
+	// of earlier ones, to be told to a resident that registers. With attachments that
+	// are recorded before their ADD, the list has every attachment that another plugin
+	// of the type has made. An operation that still runs may change it.
+	//
+	// An attachment that is known to be recorded, and cannot be read, has no Network: it
+	// counts as one of every type. Attachments fails if it cannot list all of them.
 	Attachments func(ctx context.Context) ([]delegate.Attached, error)
 
 	// Requests, when not nil, handles the requests of residents, several at the

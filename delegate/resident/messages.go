@@ -142,7 +142,11 @@ type Known struct {
 	NetNS       string
 	IfName      string
 	Args        string          // CNI_ARGS
-	Config      json.RawMessage // as in CHECK: with prevResult
+	Config      json.RawMessage `json:",omitempty"` // as in CHECK: with prevResult
+
+	// Unreadable says that the record of IfName cannot be read. The container may be
+	// attached by a plugin of the type, to any interface: do not remove anything of it.
+	Unreadable bool `json:",omitempty"`
 
 	// Added says that the ADD of all plugins of the network has succeeded.
 	// Otherwise an ADD or a DEL of the attachment runs, or was interrupted and may
@@ -163,6 +167,12 @@ func (h *Host) known(ctx context.Context, types []string) ([]Known, error) {
 		return nil, err
 	}
 	for _, a := range as {
+		if a.Network.IsZero() {
+			for _, typ := range types {
+				known = append(known, Known{Type: typ, ContainerID: a.ContainerID, IfName: a.IfName, Unreadable: true})
+			}
+			continue
+		}
 		for n, p := range a.Network.Plugins() {
 			if !slices.Contains(types, p.Type()) || slices.Contains(a.Gone, n) {
 				continue

@@ -18,6 +18,9 @@ import (
 // errBefore is why a resident is gone that was there before Start.
 var errBefore = errors.New("it has not connected since the host was started")
 
+// errDropped is why no resident has a type that one has served.
+var errDropped = errors.New("it does not serve these types any more")
+
 // recall reserves the types that residents have served before Start, unless it is
 // certain that no attachment uses them.
 func (h *Host) recall(ctx context.Context) error {
@@ -42,20 +45,17 @@ func (h *Host) recall(ctx context.Context) error {
 
 // owns reports whether only residents serve a type.
 func (h *Host) owns(typ string) bool {
-	return slices.Contains(h.Reserve, typ) ||
-		slices.ContainsFunc(h.Plugins(), func(s Status) bool { return slices.Contains(s.Types, typ) })
-}
-
-// Plugins lists the residents in order: those that are connected, those that have
-// gone and whose types are reserved, and the files of Dir that do not serve. The types
-// that residents have served before Start are those of one without a name. A refused
-// connection is not in the list; see [Host.Observer].
-func (h *Host) Plugins() (all []Status) {
+	if slices.Contains(h.Reserve, typ) {
+		return true
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, e := range h.connected() {
-		all = append(all, e.Status)
-	}
+	return h.serving(typ) != nil || slices.ContainsFunc(h.missing(), func(a Status) bool { return slices.Contains(a.Types, typ) })
+}
+
+// missing returns the residents that have gone, with the types that are reserved for them, and the
+// files of Dir that do not serve. The lock is held.
+func (h *Host) missing() (all []Status) {
 	if h.phase != stopped {
 		h.giveUp()
 	}
@@ -63,7 +63,27 @@ func (h *Host) Plugins() (all []Status) {
 		if a.State == Gone && h.phase != stopped {
 			a = a.without(h.notes().released)
 		}
-		if (a.State != Gone || len(a.Types) > 0) && !slices.ContainsFunc(all, a.same) {
+		if a.State != Gone || len(a.Types) > 0 {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Plugins lists the residents in order: those that are connected, those that have
+// gone and whose types are reserved, and the files of Dir that do not serve. The types
+// that residents have served before Start, and those that a resident has served before it
+// came back without them, are those of one without a name. A refused
+// connection is not in the list; see [Host.Observer].
+func (h *Host) Plugins() (all []Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.connected() {
+		all = append(all, e.Status)
+	}
+	connected := all
+	for _, a := range h.missing() {
+		if !slices.ContainsFunc(connected, a.same) {
 			all = append(all, a)
 		}
 	}
@@ -137,11 +157,13 @@ func (d noteDir) remove(typ string) {
 	}
 }
 
-// released reports whether the note of a type has been removed.
+// released reports whether the note of a type has been removed. While the directory is not there
+// nobody knows.
 func (d noteDir) released(typ string) bool {
 	if d == "" {
 		return false
 	}
 	_, err := os.Lstat(filepath.Join(string(d), typ))
-	return errors.Is(err, fs.ErrNotExist)
+	_, dirErr := os.Stat(string(d))
+	return errors.Is(err, fs.ErrNotExist) && dirErr == nil
 }

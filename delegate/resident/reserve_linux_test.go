@@ -170,11 +170,14 @@ func TestTypesAreReleased(t *testing.T) {
 	for name, tt := range map[string]struct {
 		attachments func(context.Context) ([]delegate.Attached, error)
 		early, late func(n *node) error // before the start and after it
+		away        bool                // the directory
 		kept        bool
 	}{
 		"not":                         {kept: true},
 		"not while one is attached":   {attachments: listing(needed, nil), kept: true},
 		"not when that is not known":  {attachments: listing(nil, errors.New("no")), kept: true},
+		"not when one is unreadable":  {attachments: listing([]delegate.Attached{{Attachment: delegate.Attachment{ContainerID: "c1", IfName: "eth0"}}}, nil), kept: true},
+		"not when all notes are gone": {late: func(n *node) error { return os.Rename(n.StateDir, n.StateDir+".away") }, away: true, kept: true},
 		"when nothing is attached":    {attachments: listing(nil, nil)},
 		"when its part is gone":       {attachments: listing([]delegate.Attached{{Attachment: attach("c1", "a", "b"), Gone: []int{0}}}, nil)},
 		"when its file is removed":    {early: func(n *node) error { return os.Remove(filepath.Join(n.StateDir, "a")) }},
@@ -196,7 +199,7 @@ func TestTypesAreReleased(t *testing.T) {
 			}
 			below := fakes("a")
 			err := n.invoker(below).Del(t.Context(), delegate.Attached{Attachment: attach("c1", "a")})
-			if noted, _ := os.ReadDir(n.StateDir); len(noted) > 0 != tt.kept {
+			if noted, _ := os.ReadDir(n.StateDir); len(noted) > 0 != (tt.kept && !tt.away) {
 				t.Errorf("noted: %v", noted)
 			}
 			if tt.kept {
@@ -217,6 +220,41 @@ func TestAnotherResidentMayTakeOverSomeOfTheTypes(t *testing.T) {
 	n.serve(newPlugin("20", "new", fakes("a"), "a"))
 	nodetest.Equal(t, "got", n.states(), []string{". gone", "20-new ready"})
 	nodetest.Equal(t, "got", n.Plugins()[0].Types, []string{"b"})
+}
+
+// A resident that comes back without a type has not given it up: what is attached by it stays its
+// own, until somebody removes the note, or another resident serves the type.
+func TestTypeStaysReservedWhenItsResidentComesBackWithoutIt(t *testing.T) {
+	t.Parallel()
+	for _, noted := range []bool{false, true} {
+		n := newNode(t)
+		if noted {
+			n.StateDir = t.TempDir()
+		}
+		n.start()
+		n.serve(newPlugin("10", "d", fakes("a", "b", "c"), "a", "b", "c")).stop()
+		n.await("10-d gone", 1)
+		n.serve(newPlugin("10", "d", fakes("a"), "a"), 2).stop()
+		n.await("10-d gone", 2)
+		n.serve(newPlugin("10", "d", fakes("a", "c"), "a", "c"), 3)
+		nodetest.Equal(t, "plugins", n.states(), []string{". gone", "10-d ready"})
+		nodetest.Equal(t, "types", n.Plugins()[0].Types, []string{"b"})
+		below := fakes("a", "b", "c")
+		del := func(typ string) error {
+			return n.invoker(below).Del(t.Context(), delegate.Attached{Attachment: attach("c1", typ)})
+		}
+		nodetest.OK(t, del("a"))
+		nodetest.OK(t, del("c"))
+		nodetest.Code(t, del("b"), 11)
+		nodetest.Equal(t, "the Exec below", below.Trace(), nil)
+		if noted {
+			nodetest.OK(t, os.Remove(filepath.Join(n.StateDir, "b")))
+		} else {
+			n.serve(newPlugin("20", "e", fakes("b"), "b"))
+		}
+		nodetest.OK(t, del("b"))
+		nodetest.Equal(t, "the Exec below", len(below.Trace()) > 0, noted)
+	}
 }
 
 // A resident whose types were noted before may come back.

@@ -82,18 +82,26 @@ func (t *table) claim(e *entry) error {
 	return nil
 }
 
-// serve lets e serve, in place of residents that have left. It reports false when
-// e itself has left.
+// serve lets e serve, in place of residents that have left. Types that e has served before, and
+// does not serve now, stay reserved. It reports false when e itself has left.
 func (t *table) serve(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !slices.Contains(t.connected(), e) {
 		return false
 	}
-	t.away = slices.DeleteFunc(t.away, func(a Status) bool { return a.same(e.Status) })
-	for i := range t.away {
-		t.away[i] = t.away[i].without(func(typ string) bool { return slices.Contains(e.Types, typ) })
+	var away []Status
+	for _, a := range t.away {
+		rest := a.without(func(typ string) bool { return slices.Contains(e.Types, typ) })
+		if a.same(e.Status) {
+			if len(rest.Types) == 0 {
+				continue
+			}
+			rest.Info, rest.Path, rest.Err = Info{Types: rest.Types}, "", fmt.Errorf("%w: %s", errDropped, e)
+		}
+		away = append(away, rest)
 	}
+	t.away = away
 	e.State = Ready
 	t.change.Broadcast()
 	return true
