@@ -97,11 +97,15 @@ func (a addConfig) save(dir string) error {
 	if !publish.PlainName(a.network) {
 		return fmt.Errorf("the network has the name %q", a.network)
 	}
+	return a.saveAs(filepath.Join(dir+".asked", a.network))
+}
+
+// saveAs writes a to a file, unless it is there already.
+func (a addConfig) saveAs(file string) error {
 	text, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir+".asked", a.network)
 	there, missing := daemon.ReadFile(file)
 	keys, _ := netconf.Decode[map[string]json.RawMessage](there) // what is damaged is replaced
 	delete(keys, "conf")
@@ -113,7 +117,7 @@ func (a addConfig) save(dir string) error {
 	if missing == nil && bytes.Equal(there, text) {
 		return nil
 	}
-	return cmp.Or(os.MkdirAll(dir+".asked", 0o700), scratch.WriteFile(file, text))
+	return cmp.Or(os.MkdirAll(filepath.Dir(file), 0o700), scratch.WriteFile(file, text))
 }
 
 // load notes the configurations that earlier daemons have saved for records in dir. The keys of

@@ -36,7 +36,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.traced(d.process()) }}, log)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Records: d.records, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.traced(d.process()) }}, log)
 	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()
@@ -94,7 +94,9 @@ func (d *service) plugin() plugin.Plugin {
 			annotations, _ := c.PodAnnotations(otel.PodAnnotation) // the ADD fails if they are invalid
 			otel.Pod(ctx, nad.PodOf(c.Args), annotations)
 		}
-		d.noteADD(ctx, c)
+		if err := d.noteADD(ctx, c); err != nil {
+			return err
+		}
 		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
 		err := add(ctx, c)
 		end(err)

@@ -12,7 +12,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
@@ -80,17 +79,6 @@ func (d *service) startResidents(ctx context.Context) (stop func(), err error) {
 		defer cancel()
 		_ = d.host.Stop(ctx) // fails only for a host that does not run
 	}, nil
-}
-
-// recorded lists the recorded attachments.
-func (d *service) recorded(ctx context.Context) (all []delegate.Attached, err error) {
-	for r, err := range daemon.Records(ctx, d.conf.stateDir) {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r.Attached...)
-	}
-	return all, nil
 }
 
 // request handles a request of a resident.

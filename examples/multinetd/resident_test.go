@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -161,8 +163,10 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	next.exec = w.fake
 	next.start(t)
 	known := <-r.known
-	if len(known) != 1 || known[0].ContainerID != "c1" || known[0].IfName != "net1" || !known[0].Added {
+	if len(known) != 2 || known[0].ContainerID != "c1" || known[0].IfName != "net1" || !known[0].Added {
 		t.Errorf("it is told %+v", known)
+	} else if unread := (resident.Known{Type: "static", ContainerID: "c9", IfName: "eth0", Unreadable: true}); !cmp.Equal(known[1], unread) {
+		t.Errorf("of the damaged record it is told %+v", known[1])
 	}
 	next.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0")
@@ -171,6 +175,59 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 		return strings.Contains(next.logged.String(), `"msg":"record cannot be read","container":"c9"`)
 	}, next.logged)
 }
+
+// The next daemon knows that a type is a resident's, also where the only record of it cannot be
+// read, or is in a directory that a request has named: no executable runs the DEL.
+func TestTypeStaysReservedWhereverItsRecordIs(t *testing.T) {
+	t.Parallel()
+	const keys = `,"sweepInterval":"0s","relaySocket":"$DIR/run/relay.sock"`
+	for name, tt := range map[string]struct {
+		dir    string
+		damage string
+		left   bool
+	}{
+		"a damaged record":              {"state", "c1@multi@eth0.json", true},
+		"a directory of the request":    {"other", "", true},
+		"a directory with no good note": {"other", "", true},
+		"nothing is attached":           {"other", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldIn(t, nodetest.ShortDir(t), keys, ownDirs)
+			request := w.argsIn(tt.dir, two)
+			w.start(t)
+			r := newResident("10")
+			stop := r.run(t, w.conf.resident.Socket)
+			<-r.known
+			nodetest.OK(t, w.client.Execute(t.Context(), "ADD", request))
+			if !tt.left {
+				nodetest.OK(t, w.client.Execute(t.Context(), "DEL", request))
+			}
+			nodetest.OK(t, w.stop())
+			stop()
+			if tt.damage != "" {
+				nodetest.OK(t, os.WriteFile(filepath.Join(w.dir, "state", tt.damage), []byte("{"), 0o600))
+			}
+			if strings.Contains(name, "note") {
+				notes, err := filepath.Glob(w.dir + "/state.dirs/*")
+				nodetest.OK(t, errors.Join(err, os.WriteFile(notes[0], []byte("{"), 0o600)))
+			}
+			next := newWorldIn(t, w.dir, keys, ownDirs)
+			next.exec = w.fake
+			next.start(t)
+			_, err := os.Stat(w.dir + "/state.relay/static")
+			nodetest.Equal(t, "reserved", err == nil, tt.left)
+		})
+	}
+}
+
+// argsIn are those of a command with more keys, and a directory of records.
+func (w *world) argsIn(dir, keys string) *skel.CmdArgs {
+	return w.args(strings.Replace(conf(keys), "/of/the/runtime", filepath.Join(w.dir, dir), 1))
+}
+
+// ownDirs lets requests have a cniDir of their own, as without the key in the daemon's file.
+func ownDirs(c *config) { delete(c.override, "cniDir") }
 
 // The daemon fails before it serves when residents cannot register or be launched.
 func TestDaemonFailsWhenResidentsCannotStart(t *testing.T) {

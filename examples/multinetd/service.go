@@ -22,15 +22,16 @@ import (
 
 // A service is multinet behind a socket, without the process around it.
 type service struct {
-	conf    *config
-	log     *slog.Logger
-	metrics *metrics
-	server  *thick.Server
-	manager *autoconf.Manager // of the published network, or nil
-	host    *resident.Host    // of resident plugins; only started when they are configured
-	path    string            // PATH of the plugins
-	configs addConfigs        // for sweeps and running pods
-	cluster *cluster.Cluster
+	conf     *config
+	log      *slog.Logger
+	metrics  *metrics
+	server   *thick.Server
+	manager  *autoconf.Manager // of the published network, or nil
+	host     *resident.Host    // of resident plugins; only started when they are configured
+	path     string            // PATH of the plugins
+	configs  addConfigs        // for sweeps and running pods
+	unlisted error             // why not all directories of records are in configs
+	cluster  *cluster.Cluster
 
 	ctx        context.Context //nolint:containedctx // of the process; it does not end
 	warnAttach sync.Once
@@ -79,9 +80,12 @@ func (d *service) traced(p plugin.Process) plugin.Process {
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
 // have claimed. For these the next daemon needs it too.
-func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
+func (d *service) noteADD(ctx context.Context, c *plugin.Call) error {
 	a, err := newAddConfig(c.Name, c.StdinData, c.Path)
 	if err == nil {
+		if err := d.noteDir(c.Manager.Dir, a); err != nil {
+			return err
+		}
 		d.configs.note(c.Manager.Dir, a)
 		if d.cluster.ActsLater() {
 			err = a.save(c.Manager.Dir)
@@ -90,20 +94,24 @@ func (d *service) noteADD(ctx context.Context, c *plugin.Call) {
 	if err != nil {
 		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
 	}
+	return nil
 }
 
 // noteConfigs notes the configurations that the daemon has before the first ADD: its own, those
 // that earlier daemons have saved, and that of the network that it publishes.
 func (d *service) noteConfigs() {
+	d.loadDirs()
+	if d.unlisted != nil {
+		d.log.LogAttrs(d.ctx, slog.LevelError, "not all directories of records are known", slog.Any("error", d.unlisted))
+	}
 	own, _ := newAddConfig("", d.conf.multinet(), "") // valid, as is what is published
 	d.configs.note(d.conf.stateDir, own)
 	p := d.conf.publish
-	for _, dir := range slices.Compact([]string{d.conf.stateDir, p.stateDir}) {
-		if !d.cluster.ActsLater() {
-			break
-		}
-		if err := d.configs.load(dir, d.conf.replace); err != nil {
-			d.log.LogAttrs(d.ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
+	if d.cluster.ActsLater() {
+		for _, dir := range slices.Compact(slices.Sorted(slices.Values(append(d.configs.dirs(), p.stateDir)))) {
+			if err := d.configs.load(dir, d.conf.replace); err != nil {
+				d.log.LogAttrs(d.ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
+			}
 		}
 	}
 	if d.manager != nil {

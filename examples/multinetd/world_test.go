@@ -54,8 +54,9 @@ func newWorld(t testing.TB, keys string) *world {
 	return newWorldIn(t, nodetest.ShortDir(t), keys)
 }
 
-// newWorldIn makes a daemon in dir, in which there may have been others.
-func newWorldIn(t testing.TB, dir, keys string) *world {
+// newWorldIn makes a daemon in dir, in which there may have been others. edit may change what its
+// file says.
+func newWorldIn(t testing.TB, dir, keys string, edit ...func(*config)) *world {
 	t.Helper()
 	file := filepath.Join(dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
@@ -63,6 +64,9 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	conf, err := readConfig(nil, file, nil)
 	nodetest.OK(t, err)
+	for _, e := range edit {
+		e(conf)
+	}
 	w := &world{dir: dir, logged: &nodetest.Log{}, states: make(chan string, 2), reasons: make(chan string, 100)}
 	w.service = newService(t.Context(), conf, "/daemon/bin", "v0", conf.logger(w.logged))
 	w.node = nodetest.New(t)
@@ -95,11 +99,11 @@ func inCluster(t testing.TB, keys string) *world {
 }
 
 // inClusterAt makes a daemon in dir, in which there may have been others.
-func inClusterAt(t testing.TB, dir string, api *kubetest.Server, keys string) *world {
+func inClusterAt(t testing.TB, dir string, api *kubetest.Server, keys string, edit ...func(*config)) *world {
 	t.Helper()
 	kubeconfig, err := api.Kubeconfig(dir)
 	nodetest.OK(t, err)
-	w := newWorldIn(t, dir, fmt.Sprintf(`,"kubeconfig":%q%s`, kubeconfig, keys))
+	w := newWorldIn(t, dir, fmt.Sprintf(`,"kubeconfig":%q%s`, kubeconfig, keys), edit...)
 	w.api = api
 	return w
 }

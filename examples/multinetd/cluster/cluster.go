@@ -35,6 +35,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
@@ -67,6 +68,10 @@ type Cluster struct {
 type Plugin struct {
 	// Dirs returns the directories in which multinet keeps its records.
 	Dirs func() []string
+
+	// Records returns the records in all of them, in any state, and those of earlier daemons.
+	// The error names each that cannot be read.
+	Records func(ctx context.Context) ([]daemon.Record, error)
 
 	// Last returns the configuration and CNI_PATH of the last ADD of a network with records in
 	// one of them.
