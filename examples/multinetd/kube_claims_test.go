@@ -323,6 +323,61 @@ func TestAClaimThatIsReleasedDuringTheADDIsNotAttached(t *testing.T) {
 	w.clean(t)
 }
 
+// A claim is not released while its pod is attached, or may be: by a record that cannot be read, by
+// an earlier sandbox, or in a directory of records that only the last daemon was told of.
+func TestAClaimIsReleasedWhenNoRecordHasIt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(w *world, a *skel.CmdArgs) error
+		says  string
+	}{
+		"a damaged record": {func(w *world, a *skel.CmdArgs) error {
+			return os.WriteFile(filepath.Join(w.dir, "state", a.ContainerID+"@multi@eth0.json"), []byte("{"), 0o600)
+		}, `record "multi/c-one/eth0"`},
+		"an unreadable list of directories": {func(w *world, _ *skel.CmdArgs) error {
+			return errors.Join(os.Mkdir(w.dir+"/state.dirs", 0o700), os.WriteFile(w.dir+"/state.dirs/x", []byte("{"), 0o600))
+		}, "/state.dirs/x, which names a directory of records"},
+		"an interface that cannot be detached": {func(w *world, _ *skel.CmdArgs) error {
+			w.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 113, "not now", w.fake.Plugins["macvlan"])
+			return nil
+		}, "not now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := withClaims(t, "").start(t)
+			a := w.pod(t, "one")
+			c := w.claim(t, "storage", a, parameters("net7", "blue"))
+			prepare(t, w.kubelet(t), c)
+			want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
+			nodetest.OK(t, w.stop())
+			nodetest.OK(t, tt.spoil(w, a))
+			next := w.next(t, claimKeys+`}`).start(t)
+			k := next.kubelet(t)
+			nodetest.Says(t, k.Unprepare(t.Context(), c), "claim ns/storage: ", tt.says)
+			want(t, "ADD of the next sandbox", next.command(t, "ADD", sandbox(a), annotated("")), 0, "")
+		})
+	}
+}
+
+// The next daemon finds what is attached in a directory of records that a request has named.
+func TestAClaimIsDetachedInADirectoryOfARequest(t *testing.T) {
+	t.Parallel()
+	const keys = `,"sweepInterval":"0s"` + claimKeys + `}`
+	w := inCluster(t, "").withKubelet(t)
+	w = inClusterAt(t, w.dir, w.api, keys, ownDirs).start(t)
+	a := w.pod(t, "one")
+	c := w.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, w.kubelet(t), c)
+	a.StdinData = w.argsIn("other", annotated("")).StdinData
+	want(t, "ADD", w.client.Execute(t.Context(), "ADD", a), 0, "")
+	nodetest.OK(t, w.stop())
+	next := inClusterAt(t, w.dir, w.api, keys, ownDirs)
+	next.exec, next.fake = w.fake, w.fake
+	next.start(t)
+	nodetest.OK(t, next.kubelet(t).Unprepare(t.Context(), c))
+	nodetest.Equal(t, "attached", w.fake.Live(), []string{"bridge c-one eth0"})
+}
+
 // offered are the devices in the ResourceSlices of the node, such as
 // "storage{master=eth1 plugin=macvlan}", and "storage!{}" for one that only one claim can have.
 func (w *world) offered() string {

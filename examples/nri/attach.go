@@ -157,10 +157,8 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 			}
 			return named, err
 		},
-		Report: func(ctx context.Context, added []delegate.Attached) error {
-			if err := o.driver.Held(podIn(s), added); err != nil {
-				return err
-			}
+		Prepare: func(ctx context.Context, plan []delegate.Attachment) error { return o.driver.Held(ctx, podIn(s), plan) },
+		Report: func(ctx context.Context, _ []delegate.Attached) error {
 			if err := o.driver.UpdateMetadata(ctx, s.GetUid()); err != nil {
 				o.log.WarnContext(ctx, "containers do not see what their claims are attached to", slog.Any("err", err))
 			}

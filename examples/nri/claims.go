@@ -47,7 +47,12 @@ func (o *service) definition(d nad.Definition, err error) (netconf.Network, nad.
 // that there is something to detach only if that has failed, or if its event was lost.
 func (o *service) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
 	late := time.Now().Add(detachedTimeout) // for all of them
-	records, err := daemon.OfPod(ctx, podUID, o.conf.StateDir)
+	var records []daemon.Record
+	if podUID == "" {
+		records, err = daemon.All(ctx, o.conf.StateDir)
+	} else {
+		records, err = daemon.OfPod(ctx, podUID, o.conf.StateDir)
+	}
 	for _, r := range records {
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
 			ctx, cancel := context.WithDeadline(ctx, late)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/metacni/metacni/delegate"
@@ -17,14 +18,15 @@ type attachment struct {
 	result json.RawMessage // of the ADD, in any version of CNI
 }
 
-// has reports whether a is there because of the claim: the origin that is recorded with it says
-// so.
+// has reports whether a is there because of the claim, for any pod if r has none: the origin that
+// is recorded with it says so. An attachment whose pod is unknown may be that of the pod of r.
 func (r Ref) has(a delegate.Attached) bool {
-	uid := nad.ParseOrigin(a.Origin).Claim.UID
-	return uid != "" && uid == r.UID && nad.PodOf(a.Args).UID == r.Pod
+	uid, pod := nad.ParseOrigin(a.Origin).Claim.UID, nad.PodOf(a.Args).UID
+	return uid != "" && uid == r.UID && (r.Pod == "" || pod == "" || pod == r.Pod)
 }
 
 // attached returns what the newest sandbox of the claim's pod is attached to because of the claim.
+// It is for showing alone: see unattached.
 func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	records, err := c.Records(ctx, r.Pod)
 	if len(records) == 0 {
@@ -43,9 +45,23 @@ func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	return all, err
 }
 
-// detach removes the attachments of the claim from all sandboxes of its pod, last first.
+// unattached fails unless it is certain that no sandbox has anything because of the claim: with
+// errInUse for a record in any state that has, and with the error of one that cannot be read.
+func (c Config) unattached(ctx context.Context, r Ref) error {
+	records, err := c.Records(ctx, "")
+	for _, record := range records {
+		for _, a := range slices.Concat(record.Attached, record.Leftovers) {
+			if r.has(a) {
+				return errors.Join(fmt.Errorf("%w: record %q is %s, and its interface %s is still attached", errInUse, record.Key, record.State, a.IfName), err)
+			}
+		}
+	}
+	return err
+}
+
+// detach removes the attachments of the claim from all sandboxes, last first.
 func (c Config) detach(ctx context.Context, r Ref) error {
-	records, err := c.Records(ctx, r.Pod)
+	records, err := c.Records(ctx, "")
 	errs := []error{err}
 	for _, record := range records {
 		for _, a := range slices.Backward(record.Attached) {

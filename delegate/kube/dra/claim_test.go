@@ -326,10 +326,13 @@ func TestAReleasedClaimIsNotHeld(t *testing.T) {
 	})
 	mustPrepare(t, k, kubetest.Put(n.server, storage), kubetest.Put(n.server, backup))
 	n.attach(t, web.UID)
-	added := append([]delegate.Attached{{}}, n.attached...) // the first has no claim
-	nodetest.OK(t, n.Held(web, added))
+	plan := []delegate.Attachment{{}} // has no claim
+	for _, a := range n.attached {
+		plan = append(plan, a.Attachment)
+	}
+	nodetest.OK(t, n.Held(t.Context(), web, plan))
 	nodetest.OK(t, k.Unprepare(t.Context(), backup))
-	nodetest.Fails(t, n.Held(web, added), 11, "claim blue/backup: not prepared: the kubelet has released it during the ADD")
+	nodetest.Fails(t, n.Held(t.Context(), web, plan), 11, "claim blue/backup: not prepared: the kubelet has released it during the ADD")
 }
 
 // A daemon without a driver calls the same methods.
@@ -337,7 +340,7 @@ func TestNilDriverDoesNothing(t *testing.T) {
 	t.Parallel()
 	var d *Driver
 	claims, err := d.Claims(t.Context(), web, "storage")
-	if len(claims) > 0 || err != nil || d.Held(web, []delegate.Attached{{}}) != nil || d.UpdateMetadata(t.Context(), web.UID) != nil || d.Err() != nil || d.Stats() != (Stats{}) {
+	if len(claims) > 0 || err != nil || d.Held(t.Context(), web, []delegate.Attachment{{}}) != nil || d.UpdateMetadata(t.Context(), web.UID) != nil || d.Err() != nil || d.Stats() != (Stats{}) {
 		t.Errorf("%v, %v", claims, err)
 	}
 	d.Attached(web.UID, nil)

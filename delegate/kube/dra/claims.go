@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 // askTimeout limits how long an ADD waits for the API server's word about claims that are not
@@ -84,29 +86,33 @@ func (r Ref) notPrepared(err error) error {
 	return r.failure(fmt.Errorf("%w: %w", errNotPrepared, err))
 }
 
-// Held fails with CNI code 11 if one of the claims that the pod p has been attached to was
-// released since [Driver.Claims] has returned it: the release has not seen what was attached
-// later, and others may get the device. Call it at the end of the ADD, which is then undone.
-func (d *Driver) Held(p nad.Pod, added []delegate.Attached) error {
+// Held fails with CNI code 11 if one of the claims for which the pod p is to be attached was
+// released since [Driver.Claims] has returned it: others may get the device. Call it when the plan
+// of the ADD is recorded, before the first plugin runs, see [lifecycle.Transaction]: a release that
+// comes later finds the record. It waits for a release of the pod's claims to end.
+func (d *Driver) Held(ctx context.Context, p nad.Pod, plan []delegate.Attachment) error {
 	if d == nil {
 		return nil
 	}
-	var prepared []Claim
-	for _, a := range added {
-		claim := nad.ParseOrigin(a.Origin).Claim
-		if claim.UID == "" {
-			continue
-		}
-		if prepared == nil {
-			var err error
-			if prepared, err = d.prepared(p.UID); err != nil {
-				return err
+	planned := slices.ContainsFunc(plan, func(a delegate.Attachment) bool { return nad.ParseOrigin(a.Origin).Claim.UID != "" })
+	if !planned {
+		return nil
+	}
+	return d.change(ctx, Ref{Pod: p.UID}, func(s scratch.Store[Claim], _ *scratch.Lock) error {
+		for _, a := range plan {
+			claim := nad.ParseOrigin(a.Origin).Claim
+			if claim.UID == "" {
+				continue
+			}
+			ref := Ref{UID: claim.UID, Namespace: p.Namespace, Name: claim.Name, Pod: p.UID}
+			_, err := s.Get(ref.key())
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return ref.notPrepared(errors.New("the kubelet has released it during the ADD"))
+			case err != nil:
+				return ref.failure(err)
 			}
 		}
-		if !slices.ContainsFunc(prepared, func(c Claim) bool { return c.UID == claim.UID }) {
-			ref := Ref{UID: claim.UID, Namespace: p.Namespace, Name: claim.Name, Pod: p.UID}
-			return ref.notPrepared(errors.New("the kubelet has released it during the ADD"))
-		}
-	}
-	return nil
+		return nil
+	})
 }

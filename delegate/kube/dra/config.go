@@ -52,11 +52,16 @@ type Config struct {
 	// others names them in keys of its own, which are not checked.
 	AllowedTypes []string
 
-	// Records returns the records of all sandboxes of a pod: they say what the pod is attached
-	// to because of its claims. In an ADD those of its container are enough. It is called at
-	// any time, by several goroutines. It must end soon after its context, as Record.Detach
-	// must: while the Driver forgets a claim for which it finds no attachment, no other claim is
-	// prepared or released.
+	// Records returns the records of all sandboxes of a pod: the status of its claims shows
+	// what they say. In an ADD those of its container are enough.
+	//
+	// With an empty podUID it returns all records of the plugin, of every directory and in any
+	// state: a claim is released when none of them has it. The error then names each record
+	// that cannot be read, which may be one of any claim. Without that the Driver would give
+	// the device of a running pod to another one.
+	//
+	// It is called at any time, by several goroutines. It must end soon after its context, as
+	// Record.Detach must: an ADD of the pod may wait for the release of its claim.
 	Records func(ctx context.Context, podUID string) ([]Record, error)
 
 	// KubeletDir is the directory of the kubelet, as a path of the node. Empty means

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -30,7 +32,7 @@ type Driver struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu sync.Mutex // held while the store changes
+	mu sync.Mutex // held while a claim is prepared
 
 	serving sync.Mutex // held while service changes
 	service service
@@ -116,18 +118,20 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	had, err := d.config.store().Get(claim.key())
+	again := err == nil && slices.Equal(had.Value.Networks, claim.Networks)
 	for other, err := range d.config.store().List(ctx) {
 		switch {
-		case other.Key == (scratch.Key{}): // the directory
-		case other.Key.Network == claim.UID:
-			err = d.free(ctx, claim, other.Key.ContainerID)
-		case err != nil:
-			d.log.WarnContext(ctx, "prepared claim ignored", "error", err)
-			continue
-		default:
+		case err == nil && other.Key.Network != claim.UID:
 			err = claim.conflict(other.Value.Claim)
+		case other.Key.Network == claim.UID && other.Key.ContainerID != claim.Pod:
+			err = d.free(ctx, claim, other.Key.ContainerID)
+		case other.Key.Network == claim.UID: // put replaces it, also if it is damaged
+			err = nil
+		case again && other.Key != (scratch.Key{}):
+			err = nil // it has its devices already
 		}
-		if err != nil {
+		if err != nil { // a claim that cannot be read may have any device
 			return Claim{}, claim.failure(err)
 		}
 	}
@@ -137,29 +141,16 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	return claim, nil
 }
 
-// free removes the record of a claim for an earlier pod. The API server says that the claim is
-// reserved for another pod now, and so the kubelet has lost the earlier one. It fails with
-// errInUse while the earlier pod is attached. The caller holds d.mu.
+// free forgets a claim for an earlier pod. The API server says that the claim is reserved for
+// another pod now, and so the kubelet has lost the earlier one. It fails with errInUse while the
+// earlier pod is attached.
 func (d *Driver) free(ctx context.Context, claim Claim, pod string) error {
 	earlier := claim.Ref
-	if earlier.Pod = pod; pod == claim.Pod {
-		return nil
+	earlier.Pod = pod
+	if _, err := d.release(ctx, earlier, time.Time{}); err != nil {
+		return fmt.Errorf("the pod with UID %s had it: %w", pod, err)
 	}
-	removed, err := d.removeUnattached(ctx, earlier)
-	if err == nil && !removed {
-		err = fmt.Errorf("%w: the pod with UID %s is still attached", errInUse, pod)
-	}
-	return err
-}
-
-// removeUnattached removes the record of a claim, unless its pod is attached because of it. The
-// caller holds d.mu.
-func (d *Driver) removeUnattached(ctx context.Context, r Ref) (removed bool, err error) {
-	attached, err := d.config.attached(ctx, r)
-	if err != nil || len(attached) > 0 {
-		return false, err
-	}
-	return true, d.remove(ctx, r)
+	return nil
 }
 
 // prepared returns what the kubelet is told of the device of n.
@@ -182,22 +173,31 @@ func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplu
 
 func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject) error {
 	claim := Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
-	refs, err := d.find(claim)
-	for _, ref := range refs {
-		if err = d.config.detach(ctx, ref); err == nil {
-			d.mu.Lock()
-			err = d.remove(ctx, ref)
-			d.mu.Unlock()
-		}
-		if err != nil {
-			break
-		}
-	}
+	err := d.releaseAll(ctx, claim)
 	if err != nil {
 		d.log.WarnContext(ctx, "claim not released", "claim", claim.String(), "error", err)
 		return claim.failure(err)
 	}
 	return nil
+}
+
+// releaseAll detaches the pods of a claim and forgets it for all of them. It fails unless nothing
+// is attached any more, also where no record of the claim is left.
+func (d *Driver) releaseAll(ctx context.Context, claim Ref) error {
+	err := d.config.detach(ctx, claim)
+	if err == nil {
+		err = d.config.unattached(ctx, claim)
+	}
+	if err != nil {
+		return err
+	}
+	refs, err := d.find(claim)
+	for _, ref := range refs {
+		if _, err := d.release(ctx, ref, time.Time{}); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // HandleError logs errors of the helper that it tries to mend, such as those of ResourceSlices.

@@ -167,12 +167,15 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
+	b := kubetest.Put(n.server, newClaim("b", nil))
 	damage()
-	mustPrepare(t, k, kubetest.Put(n.server, newClaim("b", nil)))
+	refused(t, k, b, "pod-web@claim-a@claim.json") // it may have any device
 	mustPrepare(t, k, a)
+	mustPrepare(t, k, b)
 	n.wantClaims(t, "pod-web", 2)
 	n.attach(t, "pod-web")
 	damage()
+	mustPrepare(t, k, b) // it has its device already
 	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	nodetest.Equal(t, "detached", n.detached, []string{"a"})
 	n.wantClaims(t, "pod-web", 1)

@@ -87,7 +87,10 @@ type node struct {
 	mu       sync.Mutex
 	attached []delegate.Attached // in one container of each pod
 	detached []string            // interfaces
+	others   []Record            // of containers whose networks cannot be detached
 	failure  error               // of the records, and of detaching
+	looking  func(look int)      // is called before the read of all records, with a count, and after it
+	looks    int
 }
 
 // newNode starts a driver. edit may change its configuration.
@@ -142,6 +145,11 @@ func (n *node) restart(t *testing.T) {
 
 // records is Config.Records.
 func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
+	if n.looking != nil && podUID == "" {
+		n.looks += 2
+		n.looking(n.looks - 1)
+		defer n.looking(n.looks)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r := Record{Detach: func(_ context.Context, ifName string) error {
@@ -155,11 +163,11 @@ func (n *node) records(_ context.Context, podUID string) ([]Record, error) {
 	}}
 	r.State = scratch.Added
 	for _, a := range n.attached {
-		if nad.PodOf(a.Args).UID == podUID {
+		if podUID == "" || nad.PodOf(a.Args).UID == podUID {
 			r.Attached = append(r.Attached, a)
 		}
 	}
-	return []Record{r}, n.failure
+	return append([]Record{r}, n.others...), n.failure
 }
 
 // detach does what a DEL, or a sweep, of the plugin does with the networks of a claim.

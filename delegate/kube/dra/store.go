@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"reflect"
+	"time"
 
 	"github.com/metacni/metacni/scratch"
 )
@@ -107,14 +109,28 @@ func (d *Driver) put(ctx context.Context, c Claim) error {
 	})
 }
 
-// remove removes the record of a claim, if there is one, and everything that is in memory about
-// it. After a loss of power the record may be there again. The caller holds d.mu.
-func (d *Driver) remove(ctx context.Context, r Ref) error {
-	err := d.change(ctx, r, func(s scratch.Store[storedClaim], l *scratch.Lock) error { return s.Forget(l, r.key()) })
-	if err == nil {
+// release forgets a claim if nothing is attached because of it, and everything that is in memory
+// about it. After a loss of power the record may be there again. A damaged record is forgotten too.
+// With a since, release does nothing for a claim that was prepared again after that.
+//
+// It looks at what is attached while it has the lock of the claim. An ADD records what it attaches
+// before it takes that lock in [Driver.Held]: release finds the record, or the ADD finds no claim.
+func (d *Driver) release(ctx context.Context, r Ref, since time.Time) (released bool, err error) {
+	err = d.change(ctx, r, func(s scratch.Store[storedClaim], l *scratch.Lock) error {
+		record, err := s.Get(r.key())
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !since.IsZero() && !record.Updated.Equal(since) {
+			return nil
+		}
+		if err := d.config.unattached(ctx, r); err != nil {
+			return err
+		}
+		released = true
+		return s.Forget(l, r.key())
+	})
+	if released && err == nil {
 		d.writer.forget(r)
 	}
-	return err
+	return released, err
 }
 
 // change calls do with the lock of the records of a claim's pod.

@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,7 +21,8 @@ import (
 
 func TestClaimsAreFoundByThePod(t *testing.T) {
 	t.Parallel()
-	d := &Driver{ctx: t.Context(), config: Config{Dir: filepath.Join(t.TempDir(), "state", "claims")}}
+	none := func(context.Context, string) ([]Record, error) { return nil, nil }
+	d := &Driver{ctx: t.Context(), config: Config{Dir: filepath.Join(t.TempDir(), "state", "claims"), Records: none}}
 	d.writer = newWriter(d)
 	defer d.writer.queue.ShutDown()
 	stored := func(uid, pod string) Claim {
@@ -62,7 +65,8 @@ func TestClaimsAreFoundByThePod(t *testing.T) {
 		want("pod1", a, b)
 	}
 	for range 2 {
-		nodetest.OK(t, d.remove(t.Context(), b.Ref))
+		_, err := d.release(t.Context(), b.Ref, time.Time{})
+		nodetest.OK(t, err)
 		want("pod1", a)
 	}
 }

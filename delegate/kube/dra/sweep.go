@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
+	"github.com/metacni/metacni/scratch"
 )
 
 // sweepOften calls sweepAll until ctx ends.
@@ -27,30 +28,37 @@ func (d *Driver) sweepOften(ctx context.Context) {
 // because of them. The Driver does it from time to time. Errors of several claims are joined;
 // among them are those of damaged records, which only the kubelet can have removed.
 func (d *Driver) sweepAll(ctx context.Context) error {
-	claims, err := d.all()
-	errs := []error{err}
-	for _, c := range claims {
-		if err := d.sweep(ctx, c); err != nil {
-			errs = append(errs, c.failure(err))
+	var errs []error
+	for r, err := range d.config.store().List(ctx) {
+		if err == nil {
+			err = d.sweep(ctx, r)
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Driver) sweep(ctx context.Context, c Claim) error {
+func (d *Driver) sweep(ctx context.Context, r scratch.Record[Claim]) error {
 	asked, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	c := r.Value
 	object, err := d.reserved(asked, c.Ref)
-	if err != nil || object != nil {
-		return err
+	if err == nil && object != nil {
+		return nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	removed, err := d.removeUnattached(ctx, c.Ref)
-	if removed && err == nil {
+	released := false
+	if err == nil {
+		released, err = d.release(ctx, c.Ref, r.Updated)
+	}
+	switch {
+	case errors.Is(err, errInUse): // the DEL of the pod is still to come
+		return nil
+	case err != nil:
+		return c.failure(err)
+	case released:
 		d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.String(), "pod", c.Pod)
 	}
-	return err
+	return nil
 }
 
 // reserved returns the claim that r names as the API server has it. It returns nil if there is

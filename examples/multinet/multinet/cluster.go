@@ -48,6 +48,10 @@ type Cluster struct {
 	// to stderr.
 	Warn func(ctx context.Context, p nad.Pod, err error)
 
+	// Planned is called in the ADD of the pod p when the plan is recorded, before the first
+	// plugin runs. An error ends the ADD. Nil asks nobody.
+	Planned func(ctx context.Context, p nad.Pod, plan []delegate.Attachment) error
+
 	// Attached is called in the ADD of the pod p, when everything in added is attached
 	// and the record k says so, and before the result is printed.
 	// [lifecycle.Manager.Container] returns the record. An error undoes the ADD, and is

@@ -135,7 +135,14 @@ func (c *config) add(ctx context.Context) error {
 			}
 			return plan, nil
 		},
-		Prepare: c.fill,
+		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
+			if c.cluster.Planned != nil && c.inKubernetes() {
+				if err := c.cluster.Planned(ctx, c.pod, plan); err != nil {
+					return err
+				}
+			}
+			return c.fill(ctx, plan)
+		},
 		Report: func(ctx context.Context, added []delegate.Attached) error {
 			if c.cluster.Attached == nil || !c.inKubernetes() {
 				return nil

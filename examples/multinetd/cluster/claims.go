@@ -90,6 +90,11 @@ func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, e
 	return all, nil
 }
 
+// held fails if one of the claims in the plan for the pod p was released since claimed.
+func (c *Cluster) held(ctx context.Context, p nad.Pod, plan []delegate.Attachment) error {
+	return c.driver.Held(ctx, p, plan)
+}
+
 // tellContainers tells the containers of the pod p, which is attached, what their claims are
 // attached to. A failure is no reason to fail the ADD: the pod has its networks.
 func (c *Cluster) tellContainers(ctx context.Context, p nad.Pod) {
@@ -106,12 +111,15 @@ func (c *Cluster) tellContainers(ctx context.Context, p nad.Pod) {
 // Swept says that attachments of any pods were removed.
 func (c *Cluster) Swept() { c.driver.Refresh() }
 
-// recordsOfPod is [dra.Config.Records]. In an ADD they are those of its container.
+// recordsOfPod is [dra.Config.Records]. For an ADD it shows those of its container.
 func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Record, err error) {
 	var records []daemon.Record
-	if a := addOf(ctx); a != nil {
+	switch a := addOf(ctx); {
+	case podUID == "":
+		records, err = c.plugin.Records(ctx)
+	case a != nil:
 		records, _, err = c.recordsOf(ctx, a.container)
-	} else {
+	default:
 		records, err = daemon.OfPod(ctx, podUID, c.plugin.Dirs()...)
 	}
 	for _, r := range records {

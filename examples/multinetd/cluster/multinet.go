@@ -17,7 +17,7 @@ func (c *Cluster) Multinet() multinet.Cluster {
 	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
 	m.Claims = c.noClaims
 	if c.conf.DRA != nil {
-		m.Claims = c.claimed
+		m.Claims, m.Planned = c.claimed, c.held
 	}
 	return m
 }

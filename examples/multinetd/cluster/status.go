@@ -21,9 +21,6 @@ import (
 // and waits for that as the key statusPolicy says.
 func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error {
 	p.Container = k.ContainerID
-	if err := c.driver.Held(p, added); err != nil {
-		return err
-	}
 	c.tellContainers(ctx, p)
 	if a := addOf(ctx); a != nil {
 		a.record, a.added = k, added
