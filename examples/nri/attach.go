@@ -30,8 +30,9 @@ const (
 var (
 	errLate = types.NewError(types.ErrTryAgainLater, "not attached within the runtime's timeout",
 		"if it is too short, raise plugin_request_timeout of containerd or nri_plugin_request_timeout of CRI-O")
-	errGone = errors.New("the runtime has given the pod up")
-	errEnds = types.NewError(types.ErrTryAgainLater, "the plugin is stopping", "")
+	errReleased = types.NewError(types.ErrTryAgainLater, "the kubelet has released the claims of the pod", "")
+	errGone     = errors.New("the runtime has given the pod up")
+	errEnds     = types.NewError(types.ErrTryAgainLater, "the plugin is stopping", "")
 )
 
 // key returns the key of a sandbox's record. Each sandbox of a pod has its own.
@@ -142,8 +143,8 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 	if err != nil {
 		return err
 	}
-	if len(planned) == 0 { // its claims were released since an ADD was interrupted
-		return p.detach(ctx, s.GetId(), s.GetUid(), netns)
+	if len(planned) == 0 {
+		return errReleased
 	}
 	added, err := o.life.Add(ctx, key(s.GetId()), lifecycle.Transaction{
 		NetNS: netns,

@@ -77,7 +77,7 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 	p := n.start(x)
 	gone := n.sandbox("gone", "blue")
 	n.mustRun(gone)
-	n.forget(gone)
+	n.end(gone)
 	nodetest.Equal(t, "pods failed", p.reconnect().Failed, 1)
 	for range 3 {
 		p.again()

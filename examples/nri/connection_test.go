@@ -34,7 +34,7 @@ func TestReconnects(t *testing.T) {
 	n.mustRun(kept, gone)
 	block := n.BlockPluginSync()
 	p.disconnect()
-	n.forget(gone)
+	n.end(gone)
 	n.list(n.sandbox("new", "blue"))
 	block.Unblock()
 	p.connected()
@@ -173,7 +173,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	p := n.start(x)
 	stopped, gone := n.sandbox("stopped", "blue"), n.sandbox("gone", "blue")
 	n.mustRun(stopped, gone)
-	n.forget(gone)
+	n.end(gone)
 	p.disconnect()
 	p.connected()
 	nodetest.Come(t, arrived, "it reconciles")
@@ -431,6 +431,7 @@ func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
 	p.disconnect()
 	nodetest.Says(t, nodetest.Come(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
 	nodetest.Equal(t, "running", n.running(), nil)
+	n.unlink(s) // the runtime gives the pod up
 	open()
 	p.connected()
 	for len(x.Live()) > 0 {

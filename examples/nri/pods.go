@@ -13,7 +13,7 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// pods are the sandboxes that the runtime has, according to its events, by ID. Goroutines
+// pods are the sandboxes that the runtime has, according to its events and lists, by ID. Goroutines
 // may share them.
 type pods struct {
 	mu  sync.Mutex // guards all
@@ -23,25 +23,30 @@ type pods struct {
 // A pod is a sandbox, and what the runtime has said of it.
 type pod struct {
 	sandbox *api.PodSandbox
-	state   podState
+
+	// listed says that the last Synchronize has it: it runs. Otherwise the runtime was about to
+	// start it at its last event, and may have given it up without another, because a later
+	// plugin failed.
+	listed bool
+
+	// owed says that attaching it has failed after the runtime had listed it, and is to be tried
+	// again while it is listed.
+	owed bool
 }
 
-// A podState is what the runtime has said of a pod.
-type podState int
-
-const (
-	starting podState = iota // an event. The runtime may have given the pod up without another, because a later plugin failed
-	listed                   // the last Synchronize has it
-	owed                     // listed, and attaching it has failed and is to be tried again
-)
-
-// list replaces all pods by those that the runtime has listed.
+// list takes over the pods that the runtime has listed. A list proves nothing about the others:
+// what they are owed, and what is being attached, stays until an event or a sweep ends them.
 func (ps *pods) list(sandboxes []*api.PodSandbox) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	all := make(map[string]pod)
+	for id, known := range ps.all {
+		if known.owed || !known.listed {
+			all[id] = pod{sandbox: known.sandbox, owed: known.owed}
+		}
+	}
 	for _, s := range sandboxes {
-		all[s.GetId()] = pod{s, max(listed, ps.all[s.GetId()].state)}
+		all[s.GetId()] = pod{sandbox: s, listed: true, owed: all[s.GetId()].owed}
 	}
 	ps.all = all
 }
@@ -73,12 +78,11 @@ func (ps *pods) tried(id string, err error) {
 	known, ok := ps.all[id]
 	switch {
 	case !ok:
-	case known.state == starting && err != nil:
+	case err != nil && !known.listed && !known.owed:
 		delete(ps.all, id)
-	case known.state != starting && err != nil:
-		ps.all[id] = pod{known.sandbox, owed}
-	case known.state != starting:
-		ps.all[id] = pod{known.sandbox, listed}
+	default:
+		known.owed = err != nil
+		ps.all[id] = known
 	}
 }
 
@@ -95,7 +99,7 @@ func (ps *pods) running() []pod {
 	defer ps.mu.Unlock()
 	var running []pod
 	for _, id := range slices.Sorted(maps.Keys(ps.all)) {
-		if known := ps.all[id]; known.state != starting {
+		if known := ps.all[id]; known.listed {
 			running = append(running, known)
 		}
 	}

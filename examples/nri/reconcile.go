@@ -64,6 +64,12 @@ func (p *Plugin) reconcile(ctx context.Context) {
 	}
 }
 
+// A recordedPod is a pod in the records, as a pass has read them.
+type recordedPod struct {
+	nad.Pod
+	attached bool // completely
+}
+
 // A job is a pod to be attached.
 type job struct {
 	pod
@@ -75,26 +81,30 @@ type job struct {
 func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	pass := Pass{Synchronized: synchronized}
 	o := p.opened.Load()
-	recorded := make(map[string]nad.Pod)
+	recorded := make(map[string]recordedPod)
 	var jobs []job
 	for r, err := range o.life.Records(ctx) {
 		pass.Records++
 		switch id := r.Key.ContainerID; {
 		case err != nil:
 			pass.Damaged++
-			recorded[id] = nad.Pod{}      // may be ours
+			recorded[id] = recordedPod{}  // may be ours
 			if r.Key == (scratch.Key{}) { // otherwise the sweep logs it, once
 				o.log.ErrorContext(ctx, "reading records failed", slog.Any("err", err))
 			}
 		case r.Key == key(id): // not of another program
-			recorded[id] = multinet.PodOf(r)
+			recorded[id] = recordedPod{multinet.PodOf(r), r.State.Attached()}
 			// The pod is looked up after its record was read, because events change it before
 			// its record.
-			if known, _ := p.pods.get(id); known.state != starting && r.State == scratch.Planned && !r.NetNSGone() {
-				netns := namespace(known.sandbox)
-				for _, a := range r.Attached {
-					netns = cmp.Or(netns, a.NetNS) // not every runtime repeats it
-				}
+			known, _ := p.pods.get(id)
+			if !known.listed || r.State != scratch.Planned {
+				continue
+			}
+			netns := namespace(known.sandbox)
+			for _, a := range r.Attached {
+				netns = cmp.Or(netns, a.NetNS) // not every runtime repeats it
+			}
+			if asks, _ := o.asks(ctx, known.sandbox); asks && exists(netns) {
 				jobs = append(jobs, job{known, netns}) // the ADD was interrupted, but the pod was started
 			}
 		}
@@ -104,7 +114,7 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 		if _, ok := recorded[s.GetId()]; ok || !o.lacking(ctx, known) {
 			continue
 		}
-		if o.conf.AttachRunning || known.state == owed {
+		if o.conf.AttachRunning || known.owed {
 			jobs = append(jobs, job{known, namespace(s)})
 			continue
 		}
@@ -130,7 +140,13 @@ func (o *service) lacking(ctx context.Context, known pod) bool {
 	if asks, _ := o.asks(ctx, known.sandbox); !asks { // an ADD tells what is wrong
 		return false
 	}
-	_, err := os.Stat(namespace(known.sandbox)) // it is removed when a pod stops
+	return exists(namespace(known.sandbox)) // it is removed when a pod stops
+}
+
+// exists reports whether there may be a network namespace at a path, to attach a pod in. That there
+// is none says nothing about what is attached: another process may see it.
+func exists(netns string) bool {
+	_, err := os.Stat(netns)
 	return err == nil
 }
 
@@ -167,20 +183,15 @@ func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
 	_ = all.Wait()
 }
 
-// sweep detaches stale attachments, those of the pods in pods among them: of pods that the
-// runtime does not have any more, of dead pods, and those that could not be detached before.
-// After a restart, a runtime lists dead pods for a long time and sends no event for them. It
-// also sends none for a pod that it has given up because a later plugin failed.
-func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass) {
+// sweep detaches what is stale: what a failed or interrupted operation has left, and pods whose
+// network namespace is gone for certain. After a restart, a runtime lists dead pods for a long time
+// and sends no event for them. It also sends none for a pod that it has given up because a later
+// plugin failed. A pod that the runtime does not list may run all the same: it stays attached. pods
+// are those of the records.
+func (p *Plugin) sweep(ctx context.Context, pods map[string]recordedPod, pass *Pass) {
 	o := p.opened.Load()
 	if p.sweeper == nil {
-		p.sweeper = &lifecycle.Sweeper{
-			Manager: o.life, Wait: p.pause,
-			Ended: func(r lifecycle.Record) bool {
-				_, known := p.pods.get(r.Key.ContainerID)
-				return r.Key == key(r.Key.ContainerID) && !known && p.live()
-			},
-		}
+		p.sweeper = &lifecycle.Sweeper{Manager: o.life, Wait: p.pause}
 	}
 	confDir := &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)}
 	p.sweeper.Current = func(a delegate.Attachment) (netconf.Network, error) {
@@ -192,7 +203,7 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass)
 	p.sweeper.Tell = func(s lifecycle.Swept) {
 		id := s.Key.ContainerID
 		o.driver.Attached(pods[id].UID, s.Err)
-		if s.Err == nil {
+		if s.Err == nil && pods[id].attached { // it is dead; else what a failed undo has left is removed, and the pod may run
 			p.pods.forget(id)
 		}
 		daemon.LogSwept(ctx, o.log, s, slog.String("pod", pods[id].String()))

@@ -33,10 +33,11 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
 			t.Parallel()
 			n, _, p := started(t)
-			kept, gone := n.sandbox("kept", "blue"), n.sandbox("gone", "blue,red")
-			n.mustRun(kept, gone)
+			kept, gone, unlisted := n.sandbox("kept", "blue"), n.sandbox("gone", "blue,red"), n.sandbox("unlisted", "blue")
+			n.mustRun(kept, gone, unlisted)
 			p.stop()
-			n.forget(gone) // while nobody is told
+			n.end(gone) // while nobody is told
+			n.forget(unlisted)
 			n.list(n.sandbox("new", "blue"))
 			n.list(n.sandbox("plain", ""))
 			n.list(n.sandbox("broken", "[{"))
@@ -49,7 +50,7 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 
 			x2 := plugins()
 			p = n.start(x2, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
-			want := Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1}
+			want := Pass{Synchronized: true, Records: 3, Detached: 1, Unattached: 1}
 			trace := []string{"gone: DEL b net2", "gone: DEL a net1"}
 			records := []string{"kept added"}
 			if attachRunning {
@@ -59,12 +60,19 @@ func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 			}
 			nodetest.Equal(t, "pass", p.first, want)
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
+			records = append(records, "unlisted added")
 			nodetest.Equal(t, "records", p.records(), records)
 			nodetest.Equal(t, "warnings", p.log.Count("runs without its networks"), want.Unattached)
 			p.again()
 			nodetest.Equal(t, "calls", byContainer(x2.Calls()), trace)
 		})
 	}
+}
+
+// end has a pod end, and the runtime lose it, without a word.
+func (n *node) end(s *api.PodSandbox) {
+	n.forget(s)
+	n.unlink(s)
 }
 
 // forget has the runtime lose a pod without a word.
@@ -81,7 +89,7 @@ func TestReconcilingRunsInTheBackground(t *testing.T) {
 	gone := n.sandbox("gone", "blue")
 	n.mustRun(gone)
 	p.stop()
-	n.forget(gone)
+	n.end(gone)
 
 	x := plugins()
 	gate, open := n.gate()
@@ -124,23 +132,7 @@ func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	_, err := p.Synchronize(t.Context(), nil, nil)
 	nodetest.OK(t, err)
 	s := n.sandbox("c1", "blue")
-	for _, known := range []bool{false, true} {
-		if known {
-			p.pods.learn(s)
-			works := x.Plugins["a"]
-			x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				p.pods.forget("c1")
-				return works(ctx, c)
-			}
-		}
-		err := p.attach(t.Context(), s, namespace(s), func() error { return nil })
-		if known {
-			nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
-			nodetest.Equal(t, "pods detached", p.Plugin.pass(t.Context(), false).Detached, 1)
-		} else if !errors.Is(err, errGone) {
-			t.Errorf("attached: %v", err)
-		}
-	}
+	nodetest.Is(t, p.attach(t.Context(), s, namespace(s), func() error { return nil }), errGone)
 	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
@@ -174,6 +166,56 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
 }
 
+// A list without a running pod is no proof that the pod has ended: its networks stay, list after
+// list, until an event says so.
+func TestPodThatIsNotListedStaysAttached(t *testing.T) {
+	t.Parallel()
+	n, x, p := started(t)
+	all := []*api.PodSandbox{n.sandbox("c1", "blue"), n.sandbox("c2", "blue,red")}
+	n.mustRun(all...)
+	for _, s := range all {
+		n.forget(s)
+	}
+	nodetest.Equal(t, "pass", p.reconnect(), Pass{Synchronized: true, Records: 2})
+	nodetest.Equal(t, "pass", p.again(), Pass{Synchronized: true, Records: 2})
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "c2 added"})
+	for _, s := range all {
+		n.stop(s)
+	}
+	p.nothingLeft(x)
+}
+
+// A pod that runs, and is owed its networks, gets them after a sweep has removed what a failed undo
+// has left, and after a list that lacks it.
+func TestPodThatIsOwedItsNetworksIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	n, x := newNode(t)
+	var broken, left atomic.Bool
+	broken.Store(true)
+	left.Store(true)
+	x.Plugins["a"] = failing("DEL", &left, failing("ADD", &broken, x.Plugins["a"]))
+	p := n.configured(x)
+	s := n.sandbox("c1", "blue")
+	list := func(ss ...*api.PodSandbox) {
+		t.Helper()
+		_, err := p.Synchronize(t.Context(), ss, nil)
+		nodetest.OK(t, err)
+	}
+	p.pods.learn(s)
+	list(s)
+	p.pods.tried("c1", errLate) // it was listed while it was attached: the answer was too late
+	nodetest.Equal(t, "pods failed", p.Plugin.pass(t.Context(), true).Failed > 0, true)
+	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
+	left.Store(false)
+	nodetest.Until(t, "a sweep removes what is left", func() bool { return p.Plugin.pass(t.Context(), false).Detached == 1 })
+	list()
+	nodetest.Equal(t, "pods attached while it is not listed", p.Plugin.pass(t.Context(), true).Attached, 0)
+	broken.Store(false)
+	list(s)
+	nodetest.Equal(t, "pods attached", p.Plugin.pass(t.Context(), true).Attached, 1)
+	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
+}
+
 // Damaged records do not stop the reconciler.
 func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	t.Parallel()
@@ -181,7 +223,7 @@ func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	bad, gone := n.sandbox("bad", "blue"), n.sandbox("gone", "blue")
 	n.mustRun(bad, gone)
 	p.stop()
-	n.forget(gone)
+	n.end(gone)
 	n.write("{", "state", "bad@nri@eth0.json")
 	n.write(`{"version":1}`, "state", "none@nri@eth0.json")
 	foreign, err := netconf.LoadFile(os.DirFS(n.file("net.d")), "blue.conf")
