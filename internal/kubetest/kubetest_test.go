@@ -101,6 +101,24 @@ func TestObjectsOfTheTest(t *testing.T) {
 	nodetest.Equal(t, "definition", *Get[Definition](s, "default", "net"), d)
 }
 
+// Versions are given a second time. A watch that knows more than the server waits.
+func TestABackupIsRestoredWithItsVersions(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	first := Put(s, newPod("1"))
+	restore := s.Backup()
+	second := Put(s, newPod("2"))
+	Put(s, Definition{Namespace: "default", Name: "net"})
+	restore()
+	nodetest.Equal(t, "pod", Get[Pod](s, "default", "p"), first)
+	nodetest.Equal(t, "definitions", List[Definition](s), nil)
+	w := s.endpoint("").client(t).watch(pods, "resourceVersion="+second.Metadata.ResourceVersion)
+	again := Put(s, newPod("again"))
+	nodetest.Equal(t, "version", again.Metadata.ResourceVersion, second.Metadata.ResourceVersion)
+	Put(s, newPod("3"))
+	w.expect("MODIFIED 3")
+}
+
 func TestABodyMayBeProtobuf(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -142,6 +143,24 @@ func Delete[T any](s *Server, namespace, name string) {
 	k := kindOf[T]()
 	s.remove(k, key{k.resource, namespace, name})
 	s.change()
+}
+
+// Backup returns a function that makes the objects and their versions what they were at the
+// call of Backup, as when the database of an API server is replaced by an older copy: versions
+// are given a second time. It breaks off the open watches. As from a real server, a watch from a
+// version that is not there yet gets nothing until a later one is.
+func (s *Server) Backup() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects, version, changes := maps.Clone(s.objects), s.version, len(s.history)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.objects, s.version, s.history = maps.Clone(objects), version, slices.Clone(s.history[:changes])
+		s.forgotten = min(s.forgotten, version)
+		s.watches = nil
+		s.change()
+	}
 }
 
 // kindOf returns the kind that a Go type is named like.

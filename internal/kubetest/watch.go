@@ -54,6 +54,7 @@ type watcher struct {
 	match func(*object) bool
 	first []event // the initial events, until they are sent
 	next  int     // index of the first change in the history that was not sent
+	after int64   // changes up to this version are not sent
 	out   http.ResponseWriter
 }
 
@@ -81,6 +82,7 @@ func (s *Server) watch(out http.ResponseWriter, c call) *failure {
 		w.send(event{"ERROR", c.failed(failf(http.StatusGone, "too old resource version: %d (%d)", version, s.forgotten))})
 		return nil
 	default:
+		w.after = version
 		if i := slices.IndexFunc(s.history, func(c change) bool { return c.version > version }); i >= 0 {
 			w.next = i
 		}
@@ -104,7 +106,7 @@ func (s *Server) step(w *watcher) bool {
 	if !s.broken(w.Request, func(f Fault) bool { return f.BlackHole }) {
 		events, w.first = w.first, nil
 		for ; w.next < len(s.history); w.next++ {
-			if e, ok := s.history[w.next].event(w.kind, w.match); ok {
+			if e, ok := s.history[w.next].event(w.kind, w.match); ok && s.history[w.next].version > w.after {
 				events = append(events, e)
 			}
 		}
