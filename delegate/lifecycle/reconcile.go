@@ -21,6 +21,12 @@ type Reconciliation struct {
 	// container's any more, or cannot tell how r came about, returns an error.
 	Wanted func(ctx context.Context, r Record) ([]Wanted, error)
 
+	// Confirmed, if not nil, is called where something would be detached by what Wanted
+	// returns, and decides in its place. It returns what was certainly wanted after all of r
+	// was attached: Wanted may return what was wanted before. If it fails, nothing is
+	// detached, and nothing is attached to an interface that would have been.
+	Confirmed func(ctx context.Context, r Record) ([]Wanted, error)
+
 	// Recorded returns what was wanted when a was attached, which it usually
 	// finds in a.Origin. It may leave out Plan. Attachments for which mine is
 	// false stay, and so does the attachment to the interface of the record's
@@ -103,6 +109,8 @@ type Reconciled struct {
 // may come in between. A change that fails stops no other, and undoes none. Reconcile
 // tries each change once. Detaching needs the record only, not r.Wanted's Plan.
 // What a plugin has begun to detach counts as detached, even if that has failed.
+// Only r.Confirmed detaches, if there is one; the rest of an interrupted Attach or
+// Detach goes without it.
 //
 // Reconcile returns what it has done, in order, and then what stays although its
 // Options have changed. The error is nil if the container has everything that it
@@ -129,6 +137,7 @@ type pass struct {
 	done   []Reconciled
 	failed map[[3]string]int // how often attaching has failed, by what was asked for
 	stuck  map[string]bool   // interfaces that could not be detached
+	doubt  error             // of Confirmed
 }
 
 // run makes one change after the other, until there is none to be made.
@@ -151,7 +160,7 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return p.doubt
 }
 
 // next takes the container's lock and makes the next change, if there is one.
@@ -183,6 +192,17 @@ func (p *pass) step(ctx context.Context, l *scratch.Lock) (more bool, err error)
 		return false, err
 	}
 	d := p.r.compare(seen, wanted)
+	if p.r.Confirmed != nil && slices.ContainsFunc(d.unwanted, seen.Whole) {
+		if p.doubt == nil {
+			var confirmed []Wanted
+			if confirmed, p.doubt = p.r.Confirmed(ctx, seen); p.doubt == nil {
+				wanted, d = confirmed, p.r.compare(seen, confirmed)
+			}
+		}
+		if p.doubt != nil {
+			d.spare(seen)
+		}
+	}
 	for _, i := range slices.Backward(d.unwanted) {
 		if name := r.Value.Delegates[i].IfName; !p.stuck[name] {
 			if p.replaceable(ctx, name, d.replaced[i]) {
@@ -284,6 +304,16 @@ type comparison struct {
 	replaced map[int]*Wanted // those that are unwanted because of their Options
 	missing  []Wanted        // in order
 	changed  []Reconciled    // what stays with other Options
+}
+
+// spare takes the detaching of whole attachments out of d, and what they make room for.
+func (d *comparison) spare(rec Record) {
+	kept := make(map[string]bool)
+	d.unwanted = slices.DeleteFunc(d.unwanted, func(i int) bool {
+		kept[rec.Attached[i].IfName] = rec.Whole(i)
+		return rec.Whole(i)
+	})
+	d.missing = slices.DeleteFunc(d.missing, func(w Wanted) bool { return kept[w.IfName] })
 }
 
 // compare compares what is recorded with what is wanted.
