@@ -31,6 +31,12 @@ type Cluster struct {
 	// the ADD. If Annotations is nil such pods select nothing.
 	Annotations func(ctx context.Context, p nad.Pod) (map[string]string, error)
 
+	// Confirmed returns the annotations of the running pod p for [Reconcile], if they are
+	// certainly newer than everything that the pod is attached to. Annotations may return
+	// older ones, by which nothing is detached. If Confirmed is nil, those of Annotations
+	// are new enough.
+	Confirmed func(ctx context.Context, p nad.Pod) (map[string]string, error)
+
 	// Devices returns the devices that the kubelet has allocated to each container of the
 	// pod p. It is called once at most in an ADD, and only if the definition of a network
 	// names a resource. An error ends the ADD. If Devices is nil, no container can be

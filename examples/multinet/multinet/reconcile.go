@@ -42,8 +42,10 @@ const changeTimeout = time.Minute
 //
 // cluster.Annotations must not be nil. It returns the annotations of the pod, whatever the
 // runtime has passed, and is called before each change. If it fails, or if the annotation of
-// networks cannot be parsed, nothing changes. A selection that the pod may not have is not
-// attached.
+// networks cannot be parsed, nothing changes. cluster.Confirmed is called where something would
+// be detached, and decides: if it fails, nothing is detached. A selection that the pod may not
+// have is not attached. A container whose runtime has not told the UID of its pod is left alone:
+// the pod of that name may be another one.
 //
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is
@@ -54,24 +56,30 @@ func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, 
 		return nil, err
 	}
 	var c *config // of the container, as in its record now
-	return own.Manager.Reconcile(ctx, k, lifecycle.Reconciliation{
+	wanted := func(annotations func(context.Context, nad.Pod) (map[string]string, error)) func(context.Context, lifecycle.Record) ([]lifecycle.Wanted, error) {
+		return func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
+			var err error
+			if c, err = running(own, cluster, r); err != nil {
+				return nil, err
+			}
+			found, err := annotations(ctx, c.pod)
+			if err != nil {
+				return nil, fmt.Errorf("annotations of pod %s: %w", c.pod, err)
+			}
+			return c.selected(found, r)
+		}
+	}
+	asks := lifecycle.Reconciliation{
 		Recorded: selectedFor,
 		Replace:  replace,
 		Timeout:  changeTimeout,
 		Prepare:  func(ctx context.Context, plan []delegate.Attachment) error { return c.fill(ctx, plan) },
-		Wanted: func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
-			var err error
-			c, err = running(own, cluster, r)
-			if err != nil {
-				return nil, err
-			}
-			annotations, err := cluster.Annotations(ctx, c.pod)
-			if err != nil {
-				return nil, fmt.Errorf("annotations of pod %s: %w", c.pod, err)
-			}
-			return c.selected(annotations, r)
-		},
-	})
+		Wanted:   wanted(cluster.Annotations),
+	}
+	if cluster.Confirmed != nil {
+		asks.Confirmed = wanted(cluster.Confirmed)
+	}
+	return own.Manager.Reconcile(ctx, k, asks)
 }
 
 // running returns the configuration for a running container, with what the runtime has
@@ -95,8 +103,8 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 	if err != nil {
 		return nil, err
 	}
-	if !c.inKubernetes() || c.pod.Name == "" {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "the record names no pod", "")
+	if !c.inKubernetes() || c.pod.Name == "" || c.pod.UID == "" {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "the record names no pod with a UID", "")
 	}
 	c.RuntimeConfig = plugin.Shared(primary.CapabilityArgs)
 	return c, nil
@@ -129,7 +137,7 @@ func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
 		if err != nil || len(other.Attached) == 0 || other.Key.ContainerID == r.Key.ContainerID || !other.Created.After(r.Created) {
 			continue
 		}
-		if nad.PodOf(other.Attached[0].Args).String() == c.pod.String() {
+		if of := PodOf(other); of.UID == c.pod.UID && of.String() == c.pod.String() {
 			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the pod has a newer container, %s", other.Key.ContainerID), "")
 		}
 	}

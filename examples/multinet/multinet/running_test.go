@@ -489,6 +489,12 @@ func TestReconcileChangesNothingInDoubt(t *testing.T) {
 			t.Helper()
 			p.rerecord(t, "eth0", func(as []delegate.Attachment) { as[0].Args = "" })
 		}, 7, []string{"no pod"}},
+		"a pod whose UID the runtime has not told": {func(t *testing.T, p *runningPod) {
+			t.Helper()
+			p.rerecord(t, "eth0", func(as []delegate.Attachment) {
+				as[0].Args = strings.ReplaceAll(as[0].Args, "K8S_POD_UID=u1;", "")
+			})
+		}, 7, []string{"UID"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -505,6 +511,25 @@ func TestReconcileChangesNothingInDoubt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An old annotation attaches, but only a confirmed one detaches.
+func TestNothingIsDetachedByAnAnnotationThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	p := start(t, "blue,red")
+	confirmed, why := "blue,red", error(nil)
+	p.cluster.Confirmed = func(context.Context, nad.Pod) (map[string]string, error) {
+		return map[string]string{nad.NetworksAnnotation: confirmed}, why
+	}
+	p.networks = "blue"
+	p.mustReconcile(t)
+	why = types.NewError(11, "the API is away", "")
+	p.networks = "blue,b/blue"
+	_, err := p.reconcile(t)
+	nodetest.Fails(t, err, 11, "a/web", "the API is away")
+	nodetest.Equal(t, "calls", p.attached(t), []string{"ADD tuning net3 blue"})
+	p.networks, confirmed, why = "b/blue", "b/blue", nil
+	p.mustReconcile(t, "DEL tuning net2 red", "DEL macvlan net1 blue")
 }
 
 // A plugin that hangs keeps the others from their turn for a minute only.
