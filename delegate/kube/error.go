@@ -20,6 +20,10 @@ var (
 	// there yet, has gone, or is another one of the same name. CNI code 11.
 	ErrGone = fault.New(types.ErrTryAgainLater, "the pod does not exist, or is another one of the same name")
 
+	// ErrOutdated is returned for a pod whose object in the API may be older than what it
+	// is attached to. CNI code 11.
+	ErrOutdated = fault.New(types.ErrTryAgainLater, "the pod in the Kubernetes API may be older than its networks")
+
 	// ErrNotFound is returned for a definition that certainly does not exist.
 	// CNI code 7. It is also [netconf.ErrNotFound].
 	ErrNotFound = fault.With(types.ErrInvalidNetworkConfig, fault.Reworded("does not exist", netconf.ErrNotFound))

@@ -299,7 +299,7 @@ func bubbleOf(t *testing.T, pods bool, c StatusConfig, test func(b *bench)) {
 		api, v := newFakeAPI(t)
 		b := &bench{TB: t, api: api, events: v.NewEvents(nad.Pod{})}
 		if pods {
-			v.pods = &part[Pod]{store: newStore(keepPod)}
+			v.pods, v.definitions = &part[Pod]{store: newStore(keepPod)}, &part[known]{store: newStore(keepDefinition)}
 		}
 		c.Desired, c.Events = b.recorded, b.events
 		b.StatusWriter = v.NewStatusWriter(c)

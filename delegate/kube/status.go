@@ -84,6 +84,14 @@ type StatusConfig struct {
 	// ended. It must not block, and several goroutines may call it at the same time.
 	Writing func(ctx context.Context, pod nad.Pod) func(err error)
 
+	// Outdated, if not nil, is told of an object that the API server has of a pod without the
+	// status that was written for its records, before that is written again. The Annotations of
+	// the object may be older than the records: their database was replaced by an older copy,
+	// or somebody else has overwritten the status. An annotation that stays as it is says
+	// nothing about the records from then on, also in the next process. Outdated must not
+	// block, nor call the writer.
+	Outdated func(pod nad.Pod, object Pod)
+
 	// Events gets what people should know of: a status that the API server refuses,
 	// that somebody else overwrites, or that is not complete. It may be nil.
 	Events *Events
@@ -139,9 +147,13 @@ type podStatus struct {
 
 	// What was written last.
 	text    string // "" if it is not what the API server has
+	sent    string // in the last request, whatever has become of it
 	version string // the pod's resourceVersion then; "" if nothing was written
 	written time.Time
 	created time.Time // of the sandbox
+
+	inherited *Status // that another process, or another database, should have; nil if that is known
+	late      bool    // the View may show an older database
 
 	contested bool // somebody else has written too, and an Event has said so
 }
@@ -175,6 +187,11 @@ func (w *StatusWriter) Run(ctx context.Context) {
 			w.repair(p)
 		}
 	})
+	w.view.onRestored(func() {
+		if ctx.Err() == nil {
+			w.restored()
+		}
+	})
 	w.queue.Run(requestsAtATime, func(pod nad.Pod) {
 		if ctx.Err() == nil {
 			w.attempt(ctx, pod)
@@ -191,17 +208,19 @@ func (w *StatusWriter) Changed(pod nad.Pod) { w.change(w.view.ctx, pod, nil, 0) 
 // not show to be right already is written, ten pods a second. A pod whose records change
 // meanwhile does not wait for its turn.
 func (w *StatusWriter) Resume(pods []nad.Pod) {
-	turns := map[nad.Pod]bool{}
+	var ids []nad.Pod
 	for _, pod := range pods {
-		id := identity(pod)
 		if !pod.Valid() {
 			continue
 		}
 		w.note(w.view.ctx, pod, nil)
-		if !turns[id] {
-			w.queue.AddAfter(id, time.Duration(len(turns))*time.Second/10)
-			turns[id] = true
+		if id := identity(pod); !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
+	}
+	for turn, id := range ids {
+		w.inherits(id)
+		w.queue.AddAfter(id, time.Duration(turn)*time.Second/10)
 	}
 }
 

@@ -20,8 +20,12 @@ type store[T any] struct {
 	items map[types.NamespacedName]T
 	whole bool          // items has been complete at least once
 	last  time.Time     // when the API server was last heard of
+	at    string        // the resource version of what was last heard of it
 	wake  chan struct{} // closed by the next change
 	tell  []func(types.NamespacedName)
+
+	// restored are called when the objects are those of an older version than the last ones.
+	restored []func()
 }
 
 func newStore[T any](keep func(any) (types.NamespacedName, T, bool)) *store[T] {
@@ -134,7 +138,7 @@ func (s *store[T]) Delete(object any) error {
 }
 
 // Replace makes objects, which are all there are, the content of the store.
-func (s *store[T]) Replace(objects []any, _ string) error {
+func (s *store[T]) Replace(objects []any, version string) error {
 	items := make(map[types.NamespacedName]T, len(objects))
 	touched := make(map[types.NamespacedName]struct{}, len(objects))
 	for _, object := range objects {
@@ -143,12 +147,19 @@ func (s *store[T]) Replace(objects []any, _ string) error {
 			touched[key] = struct{}{}
 		}
 	}
+	var restored []func()
 	s.edit(func() {
 		for key := range s.items {
 			touched[key] = struct{}{}
 		}
-		s.items, s.whole = items, true
+		if lower(version, s.at) {
+			restored = s.restored
+		}
+		s.items, s.whole, s.at = items, true, version
 	})
+	for _, f := range restored {
+		f()
+	}
 	for key := range touched {
 		s.changed(key)
 	}
@@ -159,8 +170,16 @@ func (s *store[T]) Replace(objects []any, _ string) error {
 func (s *store[T]) Resync() error { return nil }
 
 // UpdateResourceVersion is called after each event and bookmark of the watch.
-func (s *store[T]) UpdateResourceVersion(string) {
+func (s *store[T]) UpdateResourceVersion(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = time.Now()
+	s.last, s.at = time.Now(), version
+}
+
+// onRestored calls f when the store gets older objects than it had: the database of the API server
+// was replaced by an older copy. f must not block.
+func (s *store[T]) onRestored(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restored = append(s.restored, f)
 }

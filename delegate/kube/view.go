@@ -119,3 +119,14 @@ func (v *View) Resources() []Resource {
 	}
 	return all
 }
+
+// onRestored calls f when the database of the API server was replaced by an older copy, and v has
+// noticed. f must not block. It may be called more than once.
+func (v *View) onRestored(f func()) {
+	if v.definitions != nil { // as in tests
+		v.definitions.store.onRestored(f)
+	}
+	if v.pods != nil {
+		v.pods.store.onRestored(f)
+	}
+}

@@ -158,17 +158,33 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 			return verdict{outcome: early, delay: delay}
 		}
 	}
-	p.stage = sending
+	p.stage, p.sent = sending, want.Annotation
+	before, inherited := p.version, p.inherited
 	ended := func(error) {}
 	if w.config.Writing != nil && p.asked != nil {
 		ended = w.config.Writing(p.asked, pod) //nolint:contextcheck // that of the ADD, and not of Run
 	}
 	w.mu.Unlock()
 
+	if inherited != nil && w.confirms() {
+		live, v := w.inherit(ctx, pod, *inherited)
+		if v.outcome != settled || live.Annotations[status.NetworkStatusAnnotation] == want.Annotation {
+			ended(v.err)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if p.stage = due; v.outcome == settled {
+				p.wrote(want, live.Version)
+			}
+			return v
+		}
+	}
 	began := time.Now()
 	version, err := w.send(ctx, pod, to.uid, want.Annotation)
 	ended(err)
 	v = judge(err, to.static)
+	if v.outcome == settled && lower(version, before) && w.confirms() {
+		_, _ = w.inherit(ctx, pod, Status{}) // of a database that has not been noticed before
+	}
 
 	w.mu.Lock()
 	p.stage = due
@@ -178,7 +194,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	w.heard(ctx, began, v)
 	switch {
 	case v.outcome == settled:
-		p.text, p.version, p.written, p.created = want.Annotation, version, time.Now(), want.Created
+		p.wrote(want, version)
 		w.compare(pod, p)
 	case v.unheard:
 		p.text = "" // it may have been written
@@ -190,16 +206,27 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	return v
 }
 
+// wrote notes the status that the API server has of p.
+func (p *podStatus) wrote(want Status, version string) {
+	p.inherited = nil
+	p.text, p.version, p.written, p.created = want.Annotation, version, time.Now(), want.Created
+}
+
 // needed reports whether the API server has, as far as is known, another status of a pod
 // than the one wanted. The caller holds w.mu.
 func (w *StatusWriter) needed(pod nad.Pod, p *podStatus, want Status) bool {
+	if p.late {
+		if p.late = false; w.behind(pod, p) {
+			p.lost()
+		}
+	}
 	if want.Annotation == "" || want.Annotation == p.text || want.Created.Before(p.created) {
 		return false
 	}
 	object, _ := w.view.KnownPod(pod) // without annotations if it is not known
 	text, has := object.Annotations[status.NetworkStatusAnnotation]
 	if p.text == "" && text == want.Annotation {
-		p.text, p.version, p.created = text, object.Version, want.Created
+		p.text, p.version, p.created, p.inherited = text, object.Version, want.Created, nil
 		return false
 	}
 	return !want.IfWritten || p.version != "" || has
@@ -317,6 +344,7 @@ func (w *StatusWriter) repair(object Pod) {
 	defer w.mu.Unlock()
 	for pod, p := range w.pods {
 		if object.is(pod) {
+			w.late(pod, p)
 			w.compare(pod, p)
 		}
 	}
@@ -335,6 +363,7 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	if newer, err := resourceversion.CompareResourceVersion(object.Version, p.version); err != nil || newer <= 0 {
 		return // it is what was there before
 	}
+	w.outdated(pod, object)
 	w.stats.Overwritten++
 	p.text = ""
 	p.begin()
