@@ -35,7 +35,7 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &daemon.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
-	conf.cluster.ClaimDir = conf.stateDir + ".claims"
+	conf.cluster.ClaimDir, conf.cluster.OutdatedDir = conf.stateDir+".claims", conf.stateDir+".outdated"
 	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Records: d.records, Last: d.last, Own: conf.publish.request, Process: func() plugin.Process { return d.traced(d.process()) }}, log)
 	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)

@@ -8,7 +8,8 @@
 //   - Networks that need a device get one of those that the kubelet has allocated to the pod
 //     (devices.go).
 //   - Running pods are attached to the networks that they select now, and detached from the
-//     others (podqueue.go, follow.go).
+//     others (podqueue.go, follow.go), unless what they select may be older than their networks
+//     (outdated.go).
 //   - Pods are attached to the networks of their ResourceClaims, and the networks of the node
 //     are published as devices (claims.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
@@ -24,6 +25,7 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +52,8 @@ type Cluster struct {
 	requests  *prometheus.CounterVec
 	exhausted atomic.Uint64 // how often [tooFew] was so
 	follow    *podQueue     // nil unless Config.Reconcile
+	outdated  *outdated     // the same
+	noUID     sync.Once     // the log says that pods have none
 	ready     chan struct{} // closed by Ready
 
 	// Set by Start, and used while open is true. Commands come later than that; probes

@@ -55,6 +55,10 @@ type Config struct {
 	DRA      *DRA
 	ClaimDir string
 
+	// OutdatedDir is the directory for annotations that detach nothing, as a path of this
+	// process, see outdated. Empty means that the next daemon does not know them.
+	OutdatedDir string
+
 	// NADDir and Annotations are keys of multinet too. NADDir is the directory of
 	// the mirror as a path of this process; empty means no mirror.
 	NADDir      string

@@ -48,7 +48,8 @@ func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 }
 
 // pass compares what the pod p selects with the records of the newest of its containers,
-// and changes what differs. It leaves alone a pod that ends, or is not known.
+// and changes what differs. It leaves alone a pod that ends, or is not known. Without a UID, which
+// some runtimes do not tell, it is not known: the pod of that name may be another one.
 func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (done passResult) {
 	var newest []daemon.Record
 	var errs []error
@@ -63,6 +64,15 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 		if len(records) > 0 && (len(newest) == 0 || records[0].Created.After(newest[0].Created)) {
 			newest = records
 		}
+	}
+	if len(done.recorded) == 0 {
+		c.outdated.forget(p)
+	}
+	if p.UID == "" {
+		c.noUID.Do(func() {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "pods do not follow their annotation if the container runtime does not tell their UID (K8S_POD_UID)", slog.String("pod", p.String()))
+		})
+		return done
 	}
 	pod, known := c.view.KnownPod(p)
 	if !known || !runs(pod) || len(errs) > 0 {
@@ -97,10 +107,11 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	if !ok {
 		return false, nil
 	}
+	p.Container = r.Key.ContainerID
 	asked := c.Multinet()
 	asked.Annotations = c.current
+	asked.Confirmed = func(ctx context.Context, _ nad.Pod) (map[string]string, error) { return c.confirmed(ctx, p) }
 	done, err := multinet.Reconcile(ctx, c.plugin.Process(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
-	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	if slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command != "" }) {
 		c.writer.Changed(p)
@@ -108,7 +119,11 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r daemon.Record) (differs
 	if errors.Is(err, lifecycle.ErrNotAdded) || errors.Is(err, lifecycle.ErrSuperseded) || errors.Is(err, kube.ErrGone) {
 		return false, nil
 	}
-	return slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command == "" || d.Err != nil }), err
+	outdated := errors.Is(err, kube.ErrOutdated)
+	if outdated {
+		c.events.Pod(p, networksIgnored, "DetachNetwork", outdatedNote)
+	}
+	return outdated || slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command == "" || d.Err != nil }), err
 }
 
 // current returns the annotations of the pod p as the view has them, if it runs.
@@ -119,6 +134,25 @@ func (c *Cluster) current(ctx context.Context, p nad.Pod) (map[string]string, er
 	}
 	pod, err := c.view.Pod(ctx, p) // which may be too old
 	return pod.Annotations, err
+}
+
+// confirmed returns the annotations of the pod p by which p.Container may be detached: those
+// that the API server has now, unless they may be older than what the container is attached to.
+// They make no request while the view shows that they are.
+func (c *Cluster) confirmed(ctx context.Context, p nad.Pod) (map[string]string, error) {
+	if pod, known := c.view.KnownPod(p); known && c.outdated.is(p, pod) {
+		return nil, kube.ErrOutdated
+	}
+	pod, err := c.writer.Confirm(ctx, p)
+	switch {
+	case err != nil:
+		return nil, err
+	case !runs(pod):
+		return nil, kube.ErrGone
+	case c.outdated.is(p, pod):
+		return nil, kube.ErrOutdated
+	}
+	return pod.Annotations, nil
 }
 
 // tell counts what was done to the pod p, and says it in the log and to users.

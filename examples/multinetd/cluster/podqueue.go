@@ -132,9 +132,9 @@ func (q *podQueue) run(ctx context.Context) {
 }
 
 // added says that the ADD of p.Container has ended. The runtime may have known of an edit
-// before the view does: a pass at once could detach what the ADD has just attached. The
-// status that is written after an ADD comes back to [podQueue.seen], usually much earlier
-// than the pass.
+// before the view does: a pass at once would often ask the API server about what the ADD has just
+// attached. The status that is written after an ADD comes back to [podQueue.seen], usually much
+// earlier than the pass.
 func (q *podQueue) added(p nad.Pod) { q.note(p, settleTime) }
 
 // changed says that the records of p.Container have changed otherwise.

@@ -22,7 +22,7 @@ const moment = 50 * time.Millisecond
 func New(c Config, p Plugin, log *slog.Logger) *Cluster {
 	cluster := &Cluster{conf: c, log: log, plugin: p, requests: newRequests(), ready: make(chan struct{})}
 	if c.On() && c.Reconcile {
-		cluster.follow = newPodQueue(cluster.pass, log)
+		cluster.follow, cluster.outdated = newPodQueue(cluster.pass, log), newOutdated(c.OutdatedDir, log)
 	}
 	return cluster
 }
@@ -48,10 +48,15 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	if c.conf.Events != eventsOff {
 		c.events = c.view.NewEvents(c.conf.Self)
 	}
-	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
+	writes := kube.StatusConfig{
 		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment,
 		Rate: c.conf.StatusRate, Events: c.events, Writing: c.writing,
-	})
+	}
+	if c.outdated != nil {
+		writes.Outdated = c.outdated.note
+		c.view.OnPod(c.outdated.seen)
+	}
+	c.writer = c.view.NewStatusWriter(writes)
 	c.view.OnPod(c.tellIgnored)
 	c.view.OnPod(c.follow.seen)
 	c.kubelet = c.newKubelet(ctx)
