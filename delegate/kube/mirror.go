@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -85,10 +86,14 @@ func (m *mirror) sweep() {
 	}
 }
 
-// copy copies a definition from the store to the directory. It removes one that is not in the
+// copy copies a definition from the store to the directory. It removes one that is gone from the
 // store, or cannot be used.
 func (m *mirror) copy(key types.NamespacedName) error {
 	k, found := m.store.get(key)
+	if !found && !m.store.gone(key) {
+		m.queue.AddAfter(key, emptyPause)
+		return nil
+	}
 	if !found || k.err != nil {
 		return m.remove(nad.Definition{Ref: nad.Ref(key)})
 	}
@@ -116,6 +121,9 @@ func (m *mirror) copy(key types.NamespacedName) error {
 	}
 	return nil
 }
+
+// emptyPause is the time between two looks at a definition that an empty list has removed.
+const emptyPause = time.Minute
 
 // remove removes a definition from the mirror. A loss of power may bring it back, until sweep.
 func (m *mirror) remove(d nad.Definition) error {

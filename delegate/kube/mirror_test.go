@@ -130,6 +130,40 @@ func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
 	}
 }
 
+// Whether that is so is known when the watch that follows it has gone on for a while.
+func TestAMirrorIsNotEmptiedByOneEmptyList(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"it was right": true, "it was wrong": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			d := nad.Definition{Ref: ref("blue", "storage"), UID: "u1", Version: "1", Config: config}
+			mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
+				_ = st.Replace([]any{object(d)}, "2")
+				settle()
+				_ = st.Replace(nil, "3")
+				time.Sleep(time.Hour) // without a watch
+				settle()
+				loaded(t, dir, d)
+				if !ends {
+					_ = st.Replace([]any{object(d)}, "4")
+				}
+				for range 10 {
+					st.UpdateResourceVersion("5") // a bookmark
+					time.Sleep(time.Minute)
+				}
+				settle()
+				if !ends {
+					loaded(t, dir, d)
+					_ = st.Delete(object(d)) // the watch says so
+					settle()
+				}
+				nodetest.Equal(t, "files", tree(t, dir), nil)
+			})
+		})
+	}
+}
+
 func TestAMirrorThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "mirror")

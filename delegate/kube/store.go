@@ -20,6 +20,7 @@ type store[T any] struct {
 	items map[types.NamespacedName]T
 	whole bool          // items has been complete at least once
 	last  time.Time     // when the API server was last heard of
+	empty time.Time     // when a list without objects has emptied items; zero if none has
 	at    string        // the resource version of what was last heard of it
 	wake  chan struct{} // closed by the next change
 	tell  []func(types.NamespacedName)
@@ -78,6 +79,19 @@ func (s *store[T]) synced() bool {
 	defer s.mu.Unlock()
 	return s.whole
 }
+
+// gone reports whether there is certainly no item with that key. What an empty list has removed is
+// only gone when the API server has been heard of for some time after that: a database that is being
+// restored, or an API server in trouble, may have answered so.
+func (s *store[T]) gone(key types.NamespacedName) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, found := s.items[key]
+	return !found && s.whole && (s.empty.IsZero() || s.last.Sub(s.empty) >= emptyFor)
+}
+
+// emptyFor is how long a list without objects must be right before they are gone.
+const emptyFor = 5 * time.Minute
 
 // all returns all items.
 func (s *store[T]) all() map[types.NamespacedName]T {
@@ -154,6 +168,10 @@ func (s *store[T]) Replace(objects []any, version string) error {
 		}
 		if lower(version, s.at) {
 			restored = s.restored
+		}
+		s.empty = time.Time{}
+		if len(items) == 0 {
+			s.empty = time.Now()
 		}
 		s.items, s.whole, s.at = items, true, version
 	})
