@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/proctree"
 )
 
@@ -22,6 +23,7 @@ type child struct {
 	pid   int
 	pidfd int
 	exit  *os.File // the pidfd: readable when the child has exited
+	run   *flock.Run
 
 	stdin, stdout, stderr *os.File // our ends of its pipes
 }
@@ -49,7 +51,10 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		*ours = pollable(ends[0])
 		files = append(files, uintptr(ends[1]))
 	}
-	handed := Files(ctx)
+	if c.run, err = flock.Start(ctx); err != nil {
+		return nil, fmt.Errorf("the lock's file: %w", err)
+	}
+	handed := flock.Files(ctx)
 	for _, f := range handed {
 		files = append(files, f.Fd())
 	}
@@ -74,6 +79,7 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		_ = c.reap()
 		return nil, errors.New("running plugins needs Linux 5.4 or later")
 	}
+	c.run.Is(c.pid)
 	c.exit = pollable(c.pidfd)
 	return c, nil
 }
@@ -107,6 +113,9 @@ func pollable(fd int) *os.File {
 
 // close closes our files of a child that was reaped or never ran.
 func (c *child) close() {
+	if c.run != nil {
+		c.run.Ended()
+	}
 	for _, f := range []*os.File{c.exit, c.stdin, c.stdout, c.stderr} {
 		_ = f.Close()
 	}
@@ -157,6 +166,7 @@ func (c *child) kill() {
 
 // reap waits until c exits, and returns nil if it exits with status 0.
 func (c *child) reap() error {
+	defer c.run.Ended()
 	var ws unix.WaitStatus
 	_, err := unix.Wait4(c.pid, &ws, 0, nil)
 	for errors.Is(err, unix.EINTR) {

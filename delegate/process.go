@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/internal/flock"
 )
 
 const (
@@ -99,23 +101,25 @@ func (p *Process) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	return p.execPlugin(ctx, path, stdin, environ)
 }
 
-type filesKey struct{}
-
 // WithFiles returns a context with which [Process] hands files down to the
 // plugins it runs, as descriptors 3 and up. Use it to keep a lock until the last
 // descendant of this process exits. Files of an outer call come first. The caller
 // keeps the files open until the plugins have exited. An Exec that starts no
 // processes ignores them. See also [Files].
 func WithFiles(ctx context.Context, files ...*os.File) context.Context {
-	return context.WithValue(ctx, filesKey{}, slices.Concat(Files(ctx), files))
+	return flock.WithFiles(ctx, files...)
 }
 
 // Files returns the files of ctx that programs are to inherit, such as the lock of a
 // container; see [WithFiles]. They are for the ExtraFiles of an exec.Cmd. The caller must
 // not close them.
+//
+// If the operation is killed, a program with the lock that is in the same process group as
+// the killed process, or was started by a [Process], is killed before the next operation. The next
+// operation waits for another program until it ends, and fails with CNI code 11.
 func Files(ctx context.Context) []*os.File {
-	files, _ := ctx.Value(filesKey{}).([]*os.File)
-	return files
+	_, _ = flock.Start(ctx) // of its end nobody tells
+	return flock.Files(ctx)
 }
 
 type envContextKey struct{}

@@ -132,7 +132,13 @@ func (l *Lock) try(first bool) (held bool, err error) {
 		}
 		return false, nil
 	}
-	// Between open and flock the last holder may have removed the file.
+	claimed, err := flock.Claim(fd)
+	if !claimed || err != nil {
+		return false, l.failed(err)
+	}
+	defer flock.Settle(fd)
+	// Between open and flock the last holder may have removed the file, or somebody else for the
+	// sake of a dead holder.
 	now, err := l.root.Stat(l.name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID != id {
 		return false, nil

@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,9 +67,25 @@ func lock(t *testing.T, s Store[value]) *Lock {
 	return l
 }
 
-// killOrphans kills the orphans that hold the lock of c1.
-func killOrphans(s Store[value]) (int, error) {
-	return flock.KillOrphans(filepath.Join(s.Dir, records.LockName("c1")))
+// end ends the orphans that hold the lock of c1.
+func end(t *testing.T, s Store[value]) (bool, error) {
+	t.Helper()
+	return flock.End(t.Context(), filepath.Join(s.Dir, records.LockName("c1")), time.Minute)
+}
+
+// ended checks whether the lock of c1 can be had after its orphans were ended.
+func ended(t *testing.T, s Store[value], want bool) {
+	t.Helper()
+	if done, err := end(t, s); done != want || err != nil {
+		t.Errorf("ended %v, want %v, %v", done, want, err)
+	}
+}
+
+// alive reports whether a process runs.
+func alive(t *testing.T, pid int) bool {
+	t.Helper()
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !strings.Contains(string(data), ") Z ") && !strings.Contains(string(data), ") X ")
 }
 
 // The file of a lock may be removed, and another may have its name, between opening it
@@ -271,9 +286,7 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	}
 	ok(t, s.Delete(l, k1))
 	ok(t, l.Unlock())
-	if n, err := killOrphans(s); n != 0 || err != nil {
-		t.Error(n, err)
-	}
+	ended(t, s, true)
 	ok(t, del(s, k2))
 	nothing(t, s)
 	info, err := os.Stat(victim)
@@ -312,104 +325,279 @@ func TestLockAcrossProcesses(t *testing.T) {
 }
 
 // orphan starts a process that holds the lock and has children with the lock's
-// file, and waits until they run.
-func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int) {
+// file, and waits until they run. It returns the PIDs by what the children do.
+func orphan(t *testing.T, s Store[value], children string) (p *actor, pids map[string]int) {
 	t.Helper()
 	p = start(t, "parent", s.Dir, children)
-	started := false
-	for !started || len(pids) < len(strings.Split(children, ",")) {
-		switch said := p.says(t); {
-		case said == "started":
-			started = true
-		case strings.HasPrefix(said, "child "):
-			text, arg, _ := strings.Cut(said[len("child "):], " ")
-			pid, err := strconv.Atoi(text)
-			ok(t, err)
-			if pids = append(pids, pid); arg == "stay" { // orphans first
-				slices.Reverse(pids)
+	pids = make(map[string]int)
+	// A daemon is the child of a child.
+	for n := strings.Count(children, ",") + strings.Count(children, "daemon") + 2; n > 0; n-- {
+		said := p.says(t)
+		for said == "locked" {
+			said = p.says(t)
+		}
+		if text, ok := strings.CutPrefix(said, "child "); ok {
+			pid, arg := 0, ""
+			if _, err := fmt.Sscan(text, &pid, &arg); err != nil {
+				t.Fatal(err)
 			}
+			pids[arg] = pid
 			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
 		}
 	}
 	return p, pids
 }
 
-// The children of a killed holder still hold the lock, and are killed by those
-// who may: then, and not before the holder has died.
+// The programs of a killed holder still hold the lock, and are ended by those who wait: then, and
+// not before the holder has died.
 func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
 	t.Parallel()
-	for _, children := range []string{"stay", "stay,stay", "leave", "setsid"} {
+	for _, children := range []string{"stay", "stay,stay", "leave", "setsid", "same", "same,stay"} {
 		t.Run(children, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			p, _ := orphan(t, s, children)
-			if n, err := killOrphans(s); n != 0 || err != nil {
-				t.Errorf("killed %d of a living holder, %v", n, err)
-			}
+			ended(t, s, false)
 			isHeld(t, s, "while the holder lives")
 			p.kill(t)
 			isHeld(t, s, "while its child lives")
-			want := strings.Count(children, ",") + 1
-			if n, err := killOrphans(s); n != want || err != nil {
-				t.Errorf("killed %d of %d, %v", n, want, err)
-			}
+			ended(t, s, true)
 			p.gone(t)
 			ok(t, lock(t, s).Unlock())
-			if n, err := killOrphans(s); n != 0 || err != nil {
-				t.Errorf("afterwards: %d, %v", n, err)
-			}
+			ended(t, s, true)
 			nothing(t, s)
 		})
 	}
 }
 
-// Those that merely have the lock's file open, those that wait for the lock, and
-// those that may have taken it themselves are not killed.
+// A daemon that a program of the killed holder has started lives on with the lock that it has
+// inherited, and nobody waits for it: the lock's file is replaced.
+func TestDaemonOfAnOrphanIsSpared(t *testing.T) {
+	t.Parallel()
+	for _, children := range []string{"daemon", "daemon,stay", "gone", "gone,stay"} {
+		t.Run(children, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, pids := orphan(t, s, children)
+			ended(t, s, false)
+			p.kill(t)
+			isHeld(t, s, "while the orphan and its daemon live")
+			ended(t, s, true)
+			for arg, pid := range pids {
+				if want := arg == "spared"; alive(t, pid) != want {
+					t.Errorf("%s is alive: %v", arg, !want)
+				}
+			}
+			l := lock(t, s)
+			isHeld(t, s, "the lock of the new file")
+			ended(t, s, false)
+			ok(t, l.Unlock())
+			nothing(t, s)
+		})
+	}
+}
+
+// Whoever knows too little kills nobody, and the lock stays.
+func TestNobodyIsEndedOnAGuess(t *testing.T) {
+	t.Parallel()
+	elsewhere := func(text string) string { return strings.Replace(text, "pid:[", "pid:[1", 1) }
+	for name, tt := range map[string]struct {
+		children string
+		note     func(string) string // changes the note of the killed holder
+		alive    string              // a child
+	}{
+		"no note, as by an earlier release": {"stay", func(string) string { return "" }, "stay"},
+		"another content":                   {"stay", func(string) string { return "precious" }, "stay"},
+		"a note without numbers":            {"stay", func(string) string { return "{}" }, "stay"},
+		"another namespace":                 {"stay", elsewhere, "stay"},
+		"a daemon, and another namespace":   {"daemon", elsewhere, "daemon"},
+		"not noted when it was killed":      {"starting", nil, "starting"},
+		"one of two is not noted":           {"stay,starting", nil, "starting"},
+		"a program has closed the file":     {"daemon,closes", nil, "closes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, pids := orphan(t, s, tt.children)
+			p.kill(t)
+			if tt.note != nil {
+				changeNote(t, s, tt.note)
+			}
+			ended(t, s, false)
+			isHeld(t, s, "the lock is another's")
+			if !alive(t, pids[tt.alive]) {
+				t.Error("the child is dead")
+			}
+		})
+	}
+}
+
+// changeNote changes the content of the lock's file.
+func changeNote(t *testing.T, s Store[value], change func(string) string) {
+	t.Helper()
+	path := filepath.Join(s.Dir, records.LockName("c1"))
+	text, err := os.ReadFile(path)
+	ok(t, err)
+	ok(t, os.WriteFile(path, []byte(change(string(text))), 0o600))
+}
+
+// A number in the note that is another process's by now, or perhaps, is not killed. Nor is a
+// process that merely has the lock's file open, or waits for the lock.
 func TestNobodyElseIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, child string
-		want        int
+		at          string // when the child was noted, if it was
+		ended       bool
 	}{
-		{"without the lock's file", "without", 0},
-		{"with the file open anew", "anew", 0},
-		{"closes the file on exec, as who takes a lock does", "cloexec", 0},
-		{"beside an orphan", "stay,anew", 1},
-		{"beside an orphan, and waits", "stay,wait", 1},
+		{"without the lock's file", "without", "", true},
+		{"with the file open anew", "anew", "", true},
+		{"waits", "wait", "", true},
+		{"in the holder's group", "bystander", "", true},
+		{"another has the number", "without", "1", true},
+		{"another may have the number", "without", "9223372036854775807", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
-			p, pids := orphan(t, s, tt.child)
+			p, pids := orphan(t, s, "daemon,"+tt.child)
 			p.kill(t)
-			if n, err := killOrphans(s); n != tt.want || err != nil {
-				t.Errorf("killed %d, want %d, %v", n, tt.want, err)
+			if tt.at != "" {
+				changeNote(t, s, func(text string) string {
+					return strings.Replace(text, `"programs":[`, fmt.Sprintf(`"programs":[{"pid":%d,"at":%s},`, pids[tt.child], tt.at), 1)
+				})
 			}
-			for _, pid := range pids[tt.want:] {
-				data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-				if err != nil || strings.Contains(string(data), ") Z ") {
-					t.Errorf("the child is dead: %q, %v", data, err)
+			ended(t, s, tt.ended)
+			for _, arg := range []string{"spared", tt.child} {
+				if !alive(t, pids[arg]) {
+					t.Errorf("%s was killed", arg)
 				}
 			}
 		})
 	}
 }
 
-// Whoever is in an orphan's process group may kill the orphan, and not itself.
+// The note of a dead holder says nothing of one that has taken the lock since, and that writes
+// none, as a program of an earlier release.
+func TestLockOfAnEarlierReleaseIsRespected(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, _ := orphan(t, s, "stay")
+	p.kill(t)
+	note := ""
+	changeNote(t, s, func(text string) string { note = text; return text })
+	ended(t, s, true)
+	p.gone(t)
+	holder := start(t, "flock", s.Dir, "")
+	equal(t, "it", holder.says(t), "locked")
+	changeNote(t, s, func(string) string { return note })
+	ended(t, s, false)
+	isHeld(t, s, "the lock is another's")
+}
+
+// While a process takes the lock, nobody removes its file; and a process that has opened the
+// file before it was removed takes the lock of the next one.
+func TestFileIsReplacedBesideThoseWhoLock(t *testing.T) {
+	t.Parallel()
+	name := records.LockName("c1")
+	t.Run("locked", func(t *testing.T) {
+		t.Parallel()
+		s := newStore(t)
+		hooked, calls := s, 0
+		hook := durable.Hook(func(call, _ string) error {
+			if call == "fstatat" {
+				calls++
+				done, err := flock.End(t.Context(), filepath.Join(s.Dir, name), time.Millisecond)
+				if done || err != nil {
+					t.Errorf("ended %v, %v", done, err)
+				}
+			}
+			return nil
+		})
+		hooked.hook = &hook
+		l, err := hooked.Lock(t.Context(), "c1")
+		ok(t, err)
+		if calls != 1 {
+			t.Errorf("took the lock at try %d", calls)
+		}
+		isHeld(t, s, "two hold the lock")
+		ok(t, l.Unlock())
+	})
+	t.Run("opened", func(t *testing.T) {
+		t.Parallel()
+		s := newStore(t)
+		p, pids := orphan(t, s, "daemon")
+		p.kill(t)
+		hooked, calls := s, 0
+		hook := durable.Hook(func(call, _ string) error {
+			if call == "fstat" && calls == 0 {
+				calls++
+				ended(t, s, true)
+			}
+			return nil
+		})
+		hooked.hook = &hook
+		l, err := hooked.Lock(t.Context(), "c1")
+		ok(t, err)
+		isHeld(t, s, "two hold the lock")
+		if !alive(t, pids["spared"]) {
+			t.Error("the daemon is dead")
+		}
+		ok(t, l.Unlock())
+	})
+}
+
+// Any number may end the same orphan and take the lock: one has it at a time.
+func TestManyEndTheSameOrphan(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for range 5 {
+		p, _ := orphan(t, s, "daemon")
+		p.kill(t)
+		var wg sync.WaitGroup
+		var inside atomic.Bool
+		for range 8 {
+			wg.Go(func() {
+				for {
+					quick := s
+					quick.LockTimeout = time.Nanosecond
+					l, err := quick.Lock(t.Context(), "c1")
+					if err != nil {
+						if _, err := end(t, s); err != nil {
+							t.Error(err)
+						}
+						continue
+					}
+					if !inside.CompareAndSwap(false, true) {
+						t.Error("two hold the lock")
+					}
+					runtime.Gosched()
+					inside.Store(false)
+					ok(t, l.Unlock())
+					return
+				}
+			})
+		}
+		wg.Wait()
+	}
+	nothing(t, s)
+}
+
+// Whoever is in an orphan's process group kills neither it nor itself.
 func TestOwnGroupIsNotKilled(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	p, pids := orphan(t, s, "stay")
-	killer := startIn(t, pids[0], "killer", s.Dir, "")
+	killer := startIn(t, pids["stay"], "killer", s.Dir, "")
 	p.kill(t)
 	if said := killer.says(t); !strings.HasPrefix(said, "child ") {
 		t.Fatal(said)
 	}
 	ok(t, killer.Process.Signal(unix.SIGUSR1))
-	equal(t, "killed", killer.says(t), "1 <nil>")
-	killer.gone(t)
-	p.gone(t)
-	ok(t, tryLock(t, s))
+	equal(t, "ended", killer.says(t), "false <nil>")
+	if !alive(t, pids["stay"]) {
+		t.Error("the orphan is dead")
+	}
 }
 
 // A process that has inherited the lock itself kills nobody with it.
@@ -418,9 +606,11 @@ func TestThoseInsideKillNobody(t *testing.T) {
 	s := newStore(t)
 	p, pids := orphan(t, s, "stay,killer")
 	p.kill(t)
-	ok(t, unix.Kill(pids[1], unix.SIGUSR1))
-	equal(t, "killed", p.says(t), "0 <nil>")
-	ok(t, unix.Kill(pids[0], 0))
+	ok(t, unix.Kill(pids["killer"], unix.SIGUSR1))
+	equal(t, "ended", p.says(t), "false <nil>")
+	if !alive(t, pids["stay"]) {
+		t.Error("the orphan is dead")
+	}
 }
 
 // In a PID namespace of its own the kernel does not tell a dead taker's number:
@@ -432,7 +622,7 @@ func TestOrphansInAPIDNamespace(t *testing.T) {
 	}
 	s := newStore(t)
 	a := startWith(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true}, "namespace", s.Dir, "")
-	equal(t, "killed", a.says(t), "0 1 <nil>")
+	equal(t, "ended", a.says(t), "false true <nil>")
 	a.in.Close()
 	a.gone(t)
 	ok(t, lock(t, s).Unlock())
@@ -566,7 +756,7 @@ func TestRole(t *testing.T) {
 	}
 	s := Store[value]{Dir: role[1]}
 	play, found := map[string]func(t *testing.T, s Store[value], arg string){
-		"hold": hold, "parent": parent, "child": child, "killer": killer, "namespace": namespace, "nested": nested,
+		"hold": hold, "parent": parent, "child": child, "flock": flocked, "killer": killer, "namespace": namespace, "nested": nested,
 	}[role[0]]
 	if !found {
 		t.Fatal(role)
@@ -599,81 +789,126 @@ func file(t *testing.T, l *Lock) *os.File {
 func parent(t *testing.T, s Store[value], arg string) {
 	t.Helper()
 	l := lock(t, s)
+	ctx := flock.WithNotes(t.Context(), file(t, l))
 	fmt.Println("locked")
 	for a := range strings.SplitSeq(arg, ",") {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
 		role := "child"
 		if a == "killer" {
 			role = a
 		}
-		c.Env = append(os.Environ(), roleVar+"="+role+" "+s.Dir+" "+a)
+		c := part(t, role, s, a)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: a != "setsid", Setsid: a == "setsid"}
+		noted := true
 		switch a {
 		case "without", "wait":
+			noted = false
 		case "anew":
-			f, err := os.Open(l.root.Path(l.name))
+			f, err := os.Open(filepath.Join(l.dir, l.name))
 			ok(t, err)
-			c.ExtraFiles = []*os.File{f}
+			c.ExtraFiles, noted = []*os.File{f}, false
+		case "bystander":
+			c.SysProcAttr, noted = nil, false
+		case "same": // a program of a step
+			c.SysProcAttr, noted = nil, false
+			c.ExtraFiles = []*os.File{l.File()}
+			_, err := flock.Start(ctx)
+			ok(t, err)
 		default:
 			c.ExtraFiles = []*os.File{l.File()}
 		}
-		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+		if !noted {
+			ok(t, c.Start())
+			continue
+		}
+		run, err := flock.Start(ctx)
+		ok(t, err)
 		ok(t, c.Start())
-		if a == "leave" {
+		if a == "starting" {
+			continue
+		}
+		run.Is(c.Process.Pid)
+		if a == "leave" || a == "gone" {
 			// The child is gone, and not a zombie, before we go on.
 			_ = c.Wait()
+		}
+		if a == "gone" {
+			run.Ended()
 		}
 	}
 	fmt.Println("started")
 	untilEOF()
 }
 
-// child lives until its input ends. "leave" starts another child in its
-// process group and goes, "wait" waits for the lock, and "cloexec" does not
-// hand the lock's file on.
+// part returns a command that plays a part, with our input and output.
+func part(t *testing.T, role string, s Store[value], arg string) *exec.Cmd {
+	t.Helper()
+	c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
+	c.Env = append(os.Environ(), roleVar+"="+role+" "+s.Dir+" "+arg)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return c
+}
+
+// child lives until its input ends. "leave" starts another child in its process group and
+// goes, "daemon" and "gone" start one in a session of its own, "closes" closes the lock's file,
+// and "wait" waits for the lock.
 func child(t *testing.T, s Store[value], arg string) {
 	t.Helper()
 	switch arg {
-	case "leave":
-		c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
-		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" stay")
-		c.Stdin, c.Stdout, c.ExtraFiles = os.Stdin, os.Stdout, []*os.File{os.NewFile(3, "lock")}
+	case "leave", "daemon", "gone":
+		c := part(t, "child", s, "spared")
+		c.ExtraFiles = []*os.File{os.NewFile(3, "lock")}
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: arg != "leave"}
 		ok(t, c.Start())
-		os.Exit(0) // without the words that a test ends with
+		if arg != "daemon" {
+			os.Exit(0) // without the words that a test ends with
+		}
 	case "wait":
 		go func() {
 			if l, err := s.Lock(t.Context(), "c1"); err == nil {
 				_ = l.Unlock()
 			}
 		}()
-	case "cloexec":
-		unix.CloseOnExec(3)
+	case "closes":
+		ok(t, unix.Close(3))
 	}
 	fmt.Println("child", os.Getpid(), arg)
 	untilEOF()
 }
 
-// killer kills orphans when it gets a signal.
-func killer(_ *testing.T, s Store[value], arg string) {
+// killer ends orphans when it gets a signal.
+func killer(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, unix.SIGUSR1)
 	fmt.Println("child", os.Getpid(), arg)
 	<-told
-	n, err := killOrphans(s)
-	fmt.Println(n, err)
+	fmt.Println(end(t, s))
 }
 
-// namespace is process 1 of a PID namespace and kills orphans in it.
+// flocked locks the file, and no more.
+func flocked(t *testing.T, s Store[value], _ string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(s.Dir, records.LockName("c1")))
+	ok(t, err)
+	defer f.Close()
+	if held, err := flock.Try(int(f.Fd()), true); !held || err != nil {
+		t.Fatal(held, err)
+	}
+	fmt.Println("locked")
+	untilEOF()
+}
+
+// namespace is process 1 of a PID namespace and ends orphans in it.
 func namespace(t *testing.T, s Store[value], _ string) {
 	t.Helper()
 	ok(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	ok(t, unix.Mount("proc", "/proc", "proc", 0, ""))
 	p, _ := orphan(t, s, "stay")
-	before, err := killOrphans(s)
+	before, err := end(t, s)
 	ok(t, err)
 	p.kill(t)
-	n, err := killOrphans(s)
-	fmt.Println(before, n, err)
+	after, err := end(t, s)
+	fmt.Println(before, after, err)
 }
 
 // nested asks for the lock inside an operation that holds it, or waits for it only

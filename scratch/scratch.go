@@ -17,7 +17,8 @@
 //   - CONTAINER@NETWORK@IFNAME.json is a record.
 //   - CONTAINER@lock is the lock of a container, locked with flock(2). It stays
 //     as long as the container has records, so that DEL and CHECK need no free
-//     inode and no writable disk.
+//     inode and no writable disk. Its content says which programs an operation
+//     runs; a program without it works as well.
 //   - .tmp-* are files that are being written, or that a crash has left behind.
 //
 // A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.

@@ -14,8 +14,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
-	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
@@ -205,22 +203,22 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 
 // tellOne runs the GC of n. The plugins inherit the lock l: while one that outlives
 // this process works, nothing is recorded that it does not know to be valid.
-func (m *Manager) tellOne(ctx context.Context, l *durable.Dir, n netconf.Network, valid []types.GCAttachment) error {
+func (m *Manager) tellOne(ctx context.Context, l *dirLock, n netconf.Network, valid []types.GCAttachment) error {
 	file := l.File()
 	if err := handable(file); err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it was not written to
+	defer file.Close() //nolint:errcheck // nobody reads a note that was not written
 	// Together with the time it takes to end a plugin, this is less than an
 	// ADD waits.
-	ctx, cancel := context.WithTimeout(delegate.WithFiles(ctx, file), m.lockTimeout()/2)
+	ctx, cancel := context.WithTimeout(handing(ctx, file), m.lockTimeout()/2)
 	defer cancel()
 	return m.invoker().GC(ctx, n, valid)
 }
 
 // letIn releases the directory's lock, for those who wait to record an attachment,
 // and takes it again.
-func (m *Manager) letIn(ctx context.Context, l *durable.Dir) (*durable.Dir, error) {
+func (m *Manager) letIn(ctx context.Context, l *dirLock) (*dirLock, error) {
 	unlockDir(l)
 	select {
 	case <-time.After(turn):

@@ -17,7 +17,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +29,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -1057,12 +1057,16 @@ func errOf(o outcome) error {
 }
 
 // script is a plugin. As the bridge it says that it runs the command AT, and waits, in
-// a child of its own, to be told to go on.
+// a child of its own, to be told to go on. With the fifo DAEMON it has started a daemon before.
 const script = `#!/bin/sh
 cat >/dev/null
 case "$CNI_COMMAND $0" in
 "$AT "*/bridge)
-	echo $$ >"$RUNNING"
+	if [ -n "$DAEMON" ]; then
+		setsid sh -c 'echo $$ >"$DAEMON"; exec cat "$GO"' </dev/null >/dev/null 2>&1 &
+		read daemon <"$DAEMON"
+	fi
+	echo $$ $daemon >"$RUNNING"
 	cat "$GO" >/dev/null
 esac
 echo '{"cniVersion":"1.1.0"}'
@@ -1074,16 +1078,22 @@ type real struct {
 	node *node
 	goOn string // a fifo that the plugin reads
 	pid  int    // the plugin's
+
+	daemon int // 0 if there is none
 }
 
-func startReal(t *testing.T, n *node, verb string) *real {
+func startReal(t *testing.T, n *node, verb string, daemon bool) *real {
 	t.Helper()
 	at, _, _ := strings.Cut(verb, " ")
 	dir := t.TempDir()
 	r := &real{node: n, goOn: filepath.Join(dir, "go")}
 	running := filepath.Join(dir, "running")
-	for _, fifo := range []string{running, r.goOn} {
+	serving := filepath.Join(dir, "daemon")
+	for _, fifo := range []string{running, r.goOn, serving} {
 		nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
+	}
+	if !daemon {
+		serving = ""
 	}
 	for _, p := range []string{"bridge", "tuning", "macvlan"} {
 		nodetest.OK(t, os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700))
@@ -1094,22 +1104,38 @@ func startReal(t *testing.T, n *node, verb string) *real {
 	nodetest.OK(t, says.SetReadDeadline(time.Now().Add(time.Minute)))
 	r.process = start(t, role{
 		Dir: n.Dir, Verb: verb, Plugins: dir,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
+		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn, "DAEMON=" + serving},
 	})
 	buf := make([]byte, 32)
 	got, err := says.Read(buf)
 	if err == nil {
-		r.pid, err = strconv.Atoi(strings.TrimSpace(string(buf[:got])))
+		n, _ := fmt.Sscan(string(buf[:got]), &r.pid, &r.daemon)
+		if n < 1 || daemon != (n == 2) {
+			err = fmt.Errorf("it says %q", buf[:got])
+		}
 	}
 	if err != nil {
 		t.Fatalf("the plugin does not run: %v: %s", err, &r.stderr)
 	}
 	t.Cleanup(func() {
-		if alive(r.pid) {
-			_ = syscall.Kill(-r.pid, syscall.SIGKILL)
+		for _, pid := range []int{r.pid, r.daemon} {
+			if pid > 0 && alive(pid) {
+				_ = syscall.Kill(-pid, syscall.SIGKILL)
+			}
 		}
 	})
 	return r
+}
+
+// wantKilled fails unless the plugin is dead, and its daemon alive.
+func (r *real) wantKilled(t *testing.T) {
+	t.Helper()
+	if alive(r.pid) {
+		t.Error("the orphan lives")
+	}
+	if r.daemon > 0 && !alive(r.daemon) {
+		t.Error("the daemon is dead")
+	}
 }
 
 // alive reports whether pid runs.
@@ -1123,7 +1149,8 @@ func alive(pid int) bool {
 }
 
 // The plugin of an ADD that was killed goes on and holds the lock. DEL waits
-// for it, then kills it, and never runs beside it.
+// for it, then kills it, and never runs beside it. A daemon that the plugin has started holds the
+// lock too: it lives on, and holds up nobody.
 func TestOrphanIsKilled(t *testing.T) {
 	t.Parallel()
 	for name, del := range map[string]func(*testing.T, *node, func()){
@@ -1143,31 +1170,34 @@ func TestOrphanIsKilled(t *testing.T) {
 			n.del(eth0) // the next has no need to wait
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := startReal(t, newNode(t), "ADD")
-			n := r.node
-			nodetest.OK(t, r.cmd.Process.Kill())
-			r.died()
-			n.On("", func(context.Context, delegatetest.Call) error {
-				if alive(r.pid) {
-					t.Error("a plugin runs beside the orphan")
-				}
-				return nil
+		for _, daemon := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, daemon %v", name, daemon), func(t *testing.T) {
+				t.Parallel()
+				r := startReal(t, newNode(t), "ADD", daemon)
+				n := r.node
+				nodetest.OK(t, r.cmd.Process.Kill())
+				r.died()
+				n.On("", func(context.Context, delegatetest.Call) error {
+					if alive(r.pid) {
+						t.Error("a plugin runs beside the orphan")
+					}
+					return nil
+				})
+				del(t, n, func() {
+					t.Helper()
+					if !alive(r.pid) {
+						t.Fatal("the orphan is dead already")
+					}
+					n.wantRecords("c1/eth0 planned")
+				})
+				r.wantKilled(t)
+				n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+				n.wantNothing()
+				n.add(eth0)
+				n.del(eth0)
+				n.wantNothing()
 			})
-			del(t, n, func() {
-				t.Helper()
-				if !alive(r.pid) {
-					t.Fatal("the orphan is dead already")
-				}
-				n.wantRecords("c1/eth0 planned")
-			})
-			if alive(r.pid) {
-				t.Error("the orphan lives")
-			}
-			n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
-			n.wantNothing()
-		})
+		}
 	}
 }
 
@@ -1185,37 +1215,62 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 			return m.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			n.add(eth0)
-			r := startReal(t, n, "GC of none")
-			calls := n.trace()
-			nodetest.Code(t, then(t.Context(), hasty(n)), 11)
-			if !alive(r.pid) {
-				t.Fatal("the plugin of a GC that is alive was killed")
-			}
-			n.wantTrace(calls...)
-			nodetest.OK(t, r.cmd.Process.Kill())
-			r.died()
-			if !alive(r.pid) {
-				t.Fatal("the orphan is dead already")
-			}
-			n.On("", func(context.Context, delegatetest.Call) error {
-				if alive(r.pid) {
-					t.Error("a plugin runs beside the orphan")
+		for _, daemon := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, daemon %v", name, daemon), func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t)
+				n.add(eth0)
+				r := startReal(t, n, "GC of none", daemon)
+				calls := n.trace()
+				nodetest.Code(t, then(t.Context(), hasty(n)), 11)
+				if !alive(r.pid) {
+					t.Fatal("the plugin of a GC that is alive was killed")
 				}
-				return nil
+				n.wantTrace(calls...)
+				nodetest.OK(t, r.cmd.Process.Kill())
+				r.died()
+				if !alive(r.pid) {
+					t.Fatal("the orphan is dead already")
+				}
+				n.On("", func(context.Context, delegatetest.Call) error {
+					if alive(r.pid) {
+						t.Error("a plugin runs beside the orphan")
+					}
+					return nil
+				})
+				nodetest.OK(t, then(t.Context(), hasty(n)))
+				r.wantKilled(t)
+				nodetest.Equal(t, "locks", n.locks(), []string{"c1@lock", "c2@lock"}[:map[string]int{"GC": 1, "ADD": 2}[name]])
 			})
-			nodetest.OK(t, then(t.Context(), hasty(n)))
-		})
+		}
 	}
+}
+
+// A GC that is killed without a plugin leaves a lock that the next operation removes.
+func TestLockOfAKilledGCIsRemoved(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	lock := filepath.Join(n.Dir, records.LockName(records.Collector()))
+	nodetest.OK(t, os.MkdirAll(n.Dir, 0o700))
+	nodetest.OK(t, os.WriteFile(lock, []byte("{}"), 0o600))
+	n.add(eth0)
+	nodetest.Equal(t, "locks", n.locks(), []string{"c1@lock"})
+}
+
+// locks returns the names of the files of locks.
+func (n *node) locks() (names []string) {
+	for _, name := range n.files() {
+		if strings.HasSuffix(name, "@lock") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // The plugin of an ADD that is alive is nobody's to kill.
 func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	r := startReal(t, newNode(t), "ADD")
+	r := startReal(t, newNode(t), "ADD", true)
 	n := r.node
 	nodetest.Code(t, hasty(n).Del(t.Context(), eth0, Removal{}), 11)
 	nodetest.Code(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,8 +48,14 @@ func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do fu
 	if err := handable(file); err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it was not written to
-	return do(delegate.WithFiles(ctx, file), l)
+	defer file.Close() //nolint:errcheck // nobody reads a note that was not written
+	return do(handing(ctx, file), l)
+}
+
+// handing returns a context with which plugins inherit lockFile, the file of a lock that this
+// process holds, and are noted in it.
+func handing(ctx context.Context, lockFile *os.File) context.Context {
+	return flock.WithNotes(delegate.WithFiles(ctx, lockFile), lockFile)
 }
 
 // handable fails when there is no descriptor of the lock's file to hand down.
@@ -65,72 +72,114 @@ var errNegative = fault.New(types.ErrInvalidNetworkConfig, "the LockTimeout is n
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
 	take := func(limit time.Duration) (*scratch.Lock, error) { return m.lockWithin(ctx, limit, id) }
-	kill := func() (int, error) { return m.killOrphans(id) }
-	return locking(m, "another operation on the container", take, kill)
+	return locking(ctx, m, "another operation on the container", take, id)
 }
 
-// locking calls take, which takes a lock within a time. When the lock is not free by then,
-// it calls kill, which kills the plugins whose parent has died and which hold it. If there are
-// none, the holder has not ended.
-func locking[L any](m *Manager, holder string, take func(limit time.Duration) (L, error), kill func() (int, error)) (L, error) {
+// locking calls take, which takes the lock of container id within a time, or another one with it.
+// When the lock is not free by then, locking ends what a dead holder has left. Otherwise the
+// holder has not ended.
+func locking[L any](ctx context.Context, m *Manager, holder string, take func(limit time.Duration) (L, error), id string) (L, error) {
 	var none L
 	if m.LockTimeout < 0 {
 		return none, errNegative
 	}
+	late := func(err error) bool {
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	}
 	l, err := take(m.lockTimeout())
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if !late(err) {
 		return l, err
 	}
-	killed, killErr := kill()
-	if killed == 0 {
-		return none, also(fmt.Errorf("%s has not ended: %w", holder, err), killErr)
+	ended, endErr := m.endOrphans(ctx, id)
+	if ended {
+		l, err = take(orphanTimeout)
 	}
-	return take(orphanTimeout)
+	if !late(err) {
+		return l, err
+	}
+	return none, also(fmt.Errorf("%s has not ended: %w", holder, err), endErr)
 }
 
 func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {
 	return scratch.Store[record]{Dir: m.Dir, LockTimeout: limit}.Lock(ctx, id)
 }
 
-// killOrphans kills the plugins whose parent has died and which hold the lock of
-// container id.
-func (m *Manager) killOrphans(id string) (int, error) {
-	return flock.KillOrphans(filepath.Join(m.Dir, records.LockName(id)))
+// endOrphans ends what a dead holder of the lock of container id has left. It reports whether the
+// lock is free.
+func (m *Manager) endOrphans(ctx context.Context, id string) (bool, error) {
+	return flock.End(ctx, filepath.Join(m.Dir, records.LockName(id)), orphanTimeout)
 }
 
-// lockDir locks the directory of the records, and returns it. Those who make a record
-// share the lock. While it is exclusive nobody makes one. See [unlockDir].
-func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*durable.Dir, error) {
-	take := func(limit time.Duration) (*durable.Dir, error) {
+// A dirLock is the lock of the directory of the records. Its holder has locked the directory
+// itself, which ends with the process. An exclusive one also has the lock of
+// [records.Collector], which plugins inherit, and whose file can be replaced.
+type dirLock struct {
+	dir       *durable.Dir
+	collector *scratch.Lock // nil if it is shared
+}
+
+// File returns a new descriptor of the file that plugins inherit, or nil, as [scratch.Lock.File].
+func (l *dirLock) File() *os.File { return l.collector.File() }
+
+// lockDir locks the directory of the records. Those who make a record share the lock. While it
+// is exclusive, or plugins of a GC that was killed have its file, nobody makes one. See [unlockDir].
+func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*dirLock, error) {
+	take := func(limit time.Duration) (*dirLock, error) {
 		dir, err := durable.MakeDir(m.Dir, nil)
+		l := &dirLock{dir: dir}
 		if err == nil {
 			if err = cause.Of(ctx); err == nil {
-				err = flock.Wait(ctx, limit, func() (bool, error) { return dir.Flock(exclusive) })
+				err = flock.Wait(ctx, limit, func() (bool, error) { return m.tryDir(ctx, l, exclusive) })
 			}
 			if err != nil {
 				dir.Close()
 			}
 		}
-		if err != nil {
-			return nil, &scratch.Error{Op: "lock", Err: err}
+		if e := (*scratch.Error)(nil); err != nil && !errors.As(err, &e) {
+			err = &scratch.Error{Op: "lock", Err: err}
 		}
-		return dir, nil
-	}
-	kill := func() (int, error) {
-		path, err := filepath.EvalSymlinks(m.Dir)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		return flock.KillOrphans(path)
+		return l, nil
 	}
-	return locking(m, "another operation on the records", take, kill)
+	return locking(ctx, m, "another operation on the records", take, records.Collector())
+}
+
+// tryDir takes l if it is free.
+func (m *Manager) tryDir(ctx context.Context, l *dirLock, exclusive bool) (bool, error) {
+	held, err := l.dir.Flock(exclusive)
+	if !held || err != nil {
+		return false, err
+	}
+	if !exclusive {
+		if _, err := l.dir.Stat(records.LockName(records.Collector())); errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+	}
+	collector, err := m.lockWithin(ctx, time.Nanosecond, records.Collector())
+	switch {
+	case err == nil && exclusive:
+		l.collector = collector
+	case err == nil: // it was left by a GC that was killed
+		err = collector.Unlock()
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return false, l.dir.Unflock()
+	}
+	if err != nil {
+		return false, errors.Join(err, l.dir.Unflock())
+	}
+	return true, nil
 }
 
 // unlockDir releases the lock of [Manager.lockDir], also for plugins that have inherited
 // it. If that fails, the lock ends with the process.
-func unlockDir(dir *durable.Dir) {
-	_ = dir.Unflock()
-	dir.Close()
+func unlockDir(l *dirLock) {
+	if l.collector != nil {
+		_ = l.collector.Unlock()
+	}
+	_ = l.dir.Unflock()
+	l.dir.Close()
 }
 
 func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, defaultLockTimeout) }
@@ -142,13 +191,13 @@ const defaultLockTimeout = 10 * time.Second
 const orphanTimeout = 2 * time.Second
 
 // lockIdle takes the lock of container id. It returns nil if another operation
-// holds it. It kills plugins whose parent has died and which hold it.
+// holds it. It ends what a dead holder has left.
 func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error) {
 	l, err := m.lockWithin(ctx, idleTimeout, id)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		return l, err
 	}
-	if killed, err := m.killOrphans(id); killed == 0 {
+	if ended, err := m.endOrphans(ctx, id); !ended {
 		return nil, err
 	}
 	return m.lockWithin(ctx, orphanTimeout, id)

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -177,7 +178,12 @@ func (s *steps) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 		return nil, err
 	}
 	if process.alone {
-		handDown(delegate.Files(ctx))
+		run, err := flock.Start(ctx) // the programs of the step
+		if err != nil {
+			return nil, err
+		}
+		defer run.Ended()
+		handDown(flock.Files(ctx))
 	}
 	err = status.Error(s.p.execute(ctx, c, name)) // as if an executable had printed it
 	return stdout.Bytes(), err

@@ -55,8 +55,8 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
-	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot", "internal/rawjson"},
+	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/flock", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause", "internal/fault"},
+	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/flock", "internal/inroot", "internal/rawjson"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/realhost"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},

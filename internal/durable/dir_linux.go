@@ -203,12 +203,20 @@ func (d *Dir) OpenFile(name string) (*os.File, error) {
 
 // OpenLock opens the regular file name for locking and returns its identity too. If the
 // file exists, that works on a full or read-only file system too. If it does not,
-// OpenLock makes it, empty and with mode 0600. The caller closes the
-// descriptor, which children do not inherit.
+// OpenLock makes it, empty and with mode 0600. The descriptor is for reading and writing,
+// unless the file cannot be written to or has other names. The caller closes
+// it, and children do not inherit it.
 func (d *Dir) OpenLock(name string) (fd int, id ID, err error) {
-	const flags = unix.O_RDONLY | unix.O_NONBLOCK
+	const flags = unix.O_RDWR | unix.O_NONBLOCK
 	for {
 		fd, st, err := d.open(name, flags)
+		if err == nil && st.Nlink > 1 {
+			Close(fd)
+			err = unix.EPERM
+		}
+		if errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission) {
+			fd, st, err = d.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
+		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fd, IDOf(&st), err
 		}

@@ -279,3 +279,31 @@ func TestDELKillsOrphansAndNobodyElse(t *testing.T) {
 		}
 	}
 }
+
+// TestDELSparesADaemonOfTheNetwork: a plugin of an ADD starts a daemon for all containers, which
+// inherits the container's lock, and hangs. While multinet lives, DEL answers 11. When it is killed,
+// DEL kills the plugin and not the daemon, and nobody waits for the daemon ever after.
+func TestDELSparesADaemonOfTheNetwork(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.pod(s.conf(n, "ADD", "service"))
+			r := n.start("ADD", p)
+			n.ready() // says the daemon
+			n.until("the last plugin and its daemon are left", func() bool { return len(n.running()) == 2 })
+			n.failed(n.call("DEL", p), 11)
+			nodetest.Equal(t, "running", len(n.running()), 2)
+
+			n.kill(r)
+			n.cure()
+			n.ok("DEL", p, withoutNetNS)
+			n.until("the plugin is dead", func() bool { return len(n.running()) == 1 })
+			n.nothingLeft() // and no two ran at the same time
+			n.ok("ADD", p)
+			n.ok("DEL", p)
+			n.nothingLeft()
+			n.until("only the daemon is left", func() bool { return len(n.running()) == 1 })
+			n.endChildren()
+		})
+	}
+}

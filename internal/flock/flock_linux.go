@@ -1,6 +1,10 @@
 package flock
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // Try locks the open file fd without waiting. It reports false when another
 // descriptor of the file, one that is not a copy of fd, has a lock in the way.
@@ -28,3 +32,33 @@ func Try(fd int, exclusive bool) (bool, error) {
 // Unlock releases the lock on fd, and with it the lock of every copy of fd.
 // Closing fd alone leaves the lock to a child that has a copy.
 func Unlock(fd int) error { return unix.Flock(fd, unix.LOCK_UN) }
+
+// Claim makes a lock on fd that [Try] has taken a valid one: until [Settle], nobody else removes
+// the file in [End], and a caller that finds fd's file at its path by then has the lock. Claim
+// empties the file, because a note in it is of an earlier holder. It reports false, and releases the
+// lock, while another process is in Claim or End.
+func Claim(fd int) (bool, error) {
+	if busy(guard(fd, unix.F_WRLCK)) {
+		return false, Unlock(fd)
+	}
+	// Without a guard, fd is not open for writing or the file system has none. There End does
+	// nothing either.
+	if n, err := unix.Pread(fd, make([]byte, 1), 0); n == 0 && err == nil {
+		return true, nil
+	}
+	err := unix.Ftruncate(fd, 0)
+	if err == unix.EINVAL || err == unix.EBADF { // not open for writing: it is not ours to empty
+		return true, nil
+	}
+	return err == nil, err
+}
+
+// Settle ends what [Claim] began.
+func Settle(fd int) { _ = guard(fd, unix.F_UNLCK) }
+
+// guard locks the first byte of fd's file for a moment, beside flock(2), or unlocks it.
+func guard(fd int, how int16) error {
+	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: how, Whence: unix.SEEK_SET, Len: 1})
+}
+
+func busy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }

@@ -2,7 +2,11 @@
 
 package flock
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // Try returns [errors.ErrUnsupported].
 func Try(int, bool) (bool, error) { return false, errors.ErrUnsupported }
@@ -13,5 +17,15 @@ func Unlock(int) error { return errors.ErrUnsupported }
 // Inherited returns false.
 func Inherited(int) bool { return false }
 
-// KillOrphans returns [errors.ErrUnsupported].
-func KillOrphans(string) (int, error) { return 0, errors.ErrUnsupported }
+// Claim returns [errors.ErrUnsupported].
+func Claim(int) (bool, error) { return false, errors.ErrUnsupported }
+
+// Settle does nothing.
+func Settle(int) {}
+
+// End returns [errors.ErrUnsupported].
+func End(context.Context, string, time.Duration) (bool, error) { return false, errors.ErrUnsupported }
+
+func sinceBoot() int64 { return 0 }
+
+func noteOfSelf() note { return note{} }

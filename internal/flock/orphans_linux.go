@@ -1,6 +1,7 @@
 package flock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,37 +9,305 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// KillOrphans kills the processes that a dead holder of the lock on the file at path has
-// left behind, and that keep the lock: every process that inherited the file gets
-// SIGKILL, and its process group too if it leads one. It returns the number of processes
-// killed. A symbolic link at path is not followed; in the rest of path there must be
-// none. Without the file nobody is killed.
+// End ends what a dead holder of the lock on the file at path has left behind, by the note in the
+// file, see [Start]. It reports whether the lock is free now.
 //
-// It kills nobody while the holder is alive or may be, or when this process has
-// inherited the file itself. It does not kill processes that wait for the lock. It
-// does not wait until the killed processes are gone.
-func KillOrphans(path string) (killed int, err error) {
-	info, err := os.Lstat(path)
+//   - The process groups of programs that the holder has not reaped get SIGKILL, and so do
+//     processes with the lock that stayed in the holder's own group.
+//   - Others that have inherited the lock, such as a daemon in a session of its own, live on.
+//     For them the file keeps its lock, and loses its name: whoever locks path makes another.
+//
+// End waits until those that it has killed are dead, for limit at most, also when ctx has ended.
+// It changes nothing, and reports false, while the holder lives or may live, without a note, when
+// this process has inherited the lock itself, and where it does not see enough: the note is of
+// another PID namespace, or a process with the lock may be a program that is not noted. A
+// symbolic link at path is not followed; in the rest of path there must be none.
+func End(ctx context.Context, path string, limit time.Duration) (bool, error) {
+	killed := make(map[int]bool)
+	err := Wait(context.WithoutCancel(ctx), limit, func() (bool, error) { return end(path, killed) })
+	if errors.Is(err, errUnknown) || errors.Is(err, context.DeadlineExceeded) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// errUnknown means that the holder lives, or that not enough is known.
+var errUnknown = errors.New("the lock may have a holder")
+
+// end does what can be done now. It reports whether the lock is free. killed are the process
+// groups that it has killed.
+func end(path string, killed map[int]bool) (bool, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return true, nil
 	}
 	if err != nil {
-		return 0, err
+		return false, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	lock := lockFile{filepath.Base(path), info}
-	orphans, err := lock.orphans()
+	f := os.NewFile(uintptr(fd), path)
+	defer func() { _ = f.Close() }() // nothing was written
+	if held, err := Try(fd, true); held || err != nil {
+		return held, errors.Join(err, Unlock(fd))
+	}
+	// From here on, nobody becomes a holder: see Claim.
+	if err := guard(fd, unix.F_WRLCK); err != nil {
+		if busy(err) {
+			return false, nil
+		}
+		return false, errUnknown
+	}
+	defer Settle(fd)
+	info, err := f.Stat()
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	killed, err = lock.kill(orphans)
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(info, now) {
+		return false, nil
+	}
+	n, err := noteOfDead(f)
 	if err != nil {
-		err = &fs.PathError{Op: "kill", Path: path, Err: err}
+		return false, err
 	}
-	return killed, err
+	left, err := lockFile{filepath.Base(path), info}.kill(n, killed)
+	if left || err != nil {
+		return false, err
+	}
+	if err := unix.Unlink(path); err != nil {
+		return false, &fs.PathError{Op: "unlink", Path: path, Err: err}
+	}
+	return true, nil
+}
+
+// noteOfDead returns the note in f, if its holder is certainly dead.
+func noteOfDead(f *os.File) (note, error) {
+	n, ok := readNote(f)
+	self, err := os.Readlink("/proc/self")
+	if !ok || err != nil || self != strconv.Itoa(os.Getpid()) || n.Namespaces != namespaces() || lives(n.PID, n.At) {
+		return note{}, errUnknown
+	}
+	n, ok = readNote(f) // it was the holder's to change until it died
+	if !ok {
+		return note{}, errUnknown
+	}
+	return n, nil
+}
+
+// lives reports whether the process that had the PID at a time lives, or may live.
+func lives(pid int, at int64) bool {
+	p, err := stat(strconv.Itoa(pid))
+	if err != nil { // it may be hidden
+		return unix.Kill(pid, 0) != unix.ESRCH
+	}
+	return p.at(at)
+}
+
+// namespaces identifies the namespaces in which the numbers in a note have their meaning. It
+// is empty where it is unknown.
+func namespaces() string {
+	pids, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	times, _ := os.Readlink("/proc/self/ns/time") // Linux 5.6
+	return pids + times
+}
+
+func noteOfSelf() note {
+	return note{Namespaces: namespaces(), PID: os.Getpid(), Group: unix.Getpgrp(), At: sinceBoot()}
+}
+
+func sinceBoot() int64 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // Linux 2.6.39
+	return now.Nano()
+}
+
+func stat(pid string) (process, error) {
+	data, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return process{}, err
+	}
+	p, ok := parseStat(data)
+	if !ok {
+		return p, fs.ErrInvalid
+	}
+	return p, nil
+}
+
+// A lockFile is a lock's file as other processes have it open.
+type lockFile struct {
+	name string
+	info os.FileInfo
+}
+
+// A member is a process of a noted program's group, or one that has the lock or may have it.
+type member struct {
+	process
+	locked, hidden bool
+}
+
+// kill kills what the dead holder of n has left, except those killed before. It reports whether
+// something is left that was killed and is not dead yet. When all others that have the lock
+// certainly have nothing to do with the operation, it reports false.
+func (l lockFile) kill(n note, killed map[int]bool) (left bool, err error) {
+	members, err := l.members(n)
+	if err != nil {
+		return false, err
+	}
+	unknown := false
+	for _, p := range n.Programs {
+		if p.PID == 0 {
+			continue
+		}
+		switch fate := fateOf(p, members); {
+		case fate == gone:
+		case killed[p.PID]:
+			left = true
+		case fate == ours && p.PID != unix.Getpgrp():
+			if err := unix.Kill(-p.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
+				return false, fmt.Errorf("kill process group %d: %w", p.PID, err)
+			}
+			killed[p.PID], left = true, true
+		default:
+			unknown = true
+		}
+	}
+	held := false
+	for _, m := range members {
+		held = held || m.locked
+		switch {
+		case !m.locked && !m.hidden, n.leads(m.group):
+		case m.group == n.Group && m.locked && m.since(n.At):
+			if err := m.signal(); err != nil {
+				return false, fmt.Errorf("kill process %d: %w", m.pid, err)
+			}
+			left = true
+		case m.locked && m.group == n.Group, m.hidden && m.group == n.Group && m.since(n.At), n.unnoted(m.process):
+			unknown = true
+		}
+	}
+	if unknown && !left {
+		return false, errUnknown
+	}
+	return left || !held, nil // if nobody is seen to have it, it may be free
+}
+
+// leads reports whether a noted program leads a process group.
+func (n note) leads(group int) bool {
+	for _, p := range n.Programs {
+		if p.PID == group {
+			return true
+		}
+	}
+	return false
+}
+
+// unnoted reports whether p may be a program of which n does not say which process it is.
+func (n note) unnoted(p process) bool {
+	for _, q := range n.Programs {
+		if q.PID == 0 && p.since(q.At) {
+			return true
+		}
+	}
+	return false
+}
+
+// A fate says what has become of a program's process group.
+type fate int
+
+const (
+	unsure fate = iota // it may be the group of other programs
+	gone
+	ours
+)
+
+// fateOf says what has become of p's group, of which members has all processes.
+func fateOf(p program, members []member) fate {
+	if unix.Kill(-p.PID, 0) == unix.ESRCH {
+		return gone
+	}
+	seen, ended, locked := 0, 0, false
+	for _, m := range members {
+		if m.group != p.PID {
+			continue
+		}
+		if m.pid == p.PID && m.start > p.At {
+			return gone // a group must be empty before another process has its number
+		}
+		seen++
+		if m.ended {
+			ended++
+		}
+		locked = locked || m.locked
+	}
+	switch {
+	case seen > 0 && ended == seen:
+		return gone
+	case locked:
+		return ours
+	}
+	return unsure
+}
+
+// signal sends SIGKILL to m, and to no other process that has its number by now.
+func (m member) signal() error {
+	fd, err := unix.PidfdOpen(m.pid, 0)
+	if err == unix.ESRCH {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if now, err := stat(strconv.Itoa(m.pid)); err != nil || now.start != m.start {
+		return nil // it is dead
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != unix.ESRCH {
+		return err
+	}
+	return nil
+}
+
+// members returns the processes that matter after the death of the holder of n. It fails where
+// processes are hidden from us, when this process has the lock, and when the lock is another's.
+func (l lockFile) members(n note) (all []member, err error) {
+	if _, err := stat("1"); err != nil {
+		return nil, errUnknown // mounted with hidepid
+	}
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = proc.Close() }()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if _, err := strconv.Atoi(name); err != nil {
+			continue
+		}
+		p, err := stat(name)
+		if err != nil {
+			continue // it is dead
+		}
+		d, err := l.look(name)
+		m := member{p, d.locked, err != nil && !p.ended}
+		if !m.locked && !m.hidden && !n.leads(p.group) {
+			continue
+		}
+		// Only the kernel of the initial PID namespace has the numbers of the dead.
+		if m.locked && (p.pid == os.Getpid() || d.taker != 0 && d.taker != n.PID) {
+			return nil, errUnknown
+		}
+		all = append(all, m)
+	}
+	return all, nil
 }
 
 // Inherited reports whether this process shares the lock on fd and did not take it: a
@@ -51,84 +320,27 @@ func Inherited(fd int) bool {
 	if err != nil {
 		return false
 	}
-	d := lockFile{filepath.Base(path), info}.look("self")
+	d, _ := lockFile{filepath.Base(path), info}.look("self")
 	return d.locked && d.inherited
 }
 
-// kill kills those of pids that still share the lock. A process may have ended
-// meanwhile, and its number may be another's.
-func (l lockFile) kill(pids []int) (killed int, err error) {
-	for _, pid := range pids {
-		if !l.look(strconv.Itoa(pid)).locked {
-			continue
-		}
-		if err := kill(pid); err != nil {
-			return killed, fmt.Errorf("process %d: %w", pid, err)
-		}
-		killed++
-	}
-	return killed, nil
-}
-
-// kill kills a process, and its process group if it leads one that is not ours.
-func kill(pid int) error {
-	if pgid, err := unix.Getpgid(pid); err == nil && pgid == pid && pgid != unix.Getpgrp() {
-		_ = unix.Kill(-pid, unix.SIGKILL) // the process alone has the lock
-	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH {
-		return err
-	}
-	return nil
-}
-
-// A lockFile is a lock's file as other processes have it open.
-type lockFile struct {
-	name string
-	info os.FileInfo
-}
-
-// orphans returns the processes that have inherited the lock of a process that
-// is dead. Where the one that took the lock may live there are none.
-func (l lockFile) orphans() ([]int, error) {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = proc.Close() }()
-	names, _ := proc.Readdirnames(-1) // what could be read will do
-	var pids []int
-	taker := 0
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		d := l.look(name)
-		if !d.locked {
-			continue
-		}
-		if !d.inherited || d.taker == pid || pid == os.Getpid() || pid == 1 {
-			return nil, nil
-		}
-		taker = d.taker
-		pids = append(pids, pid)
-	}
-	if len(pids) > 0 && mayHold(taker) {
-		return nil, nil
-	}
-	return pids, nil
-}
-
 // look returns the descriptor with which the process pid shares the lock. Of several it is
-// one that was not inherited, if there is one.
-func (l lockFile) look(pid string) (found descriptor) {
+// one that was not inherited, if there is one. It fails if it may not look; a dead process has no
+// descriptors.
+func (l lockFile) look(pid string) (found descriptor, err error) {
 	proc := "/proc/" + pid
 	dir, err := os.Open(proc + "/fd")
+	if errors.Is(err, fs.ErrNotExist) {
+		return found, nil
+	}
 	if err != nil {
-		return found // gone, or not ours to know about
+		return found, err
 	}
 	defer func() { _ = dir.Close() }()
-	names, _ := dir.Readdirnames(-1) // what could be read will do
+	names, err := dir.Readdirnames(-1)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return found, err
+	}
 	for _, name := range names {
 		// By name first: stat(2) of a file on a dead server hangs.
 		target, err := os.Readlink(proc + "/fd/" + name)
@@ -146,24 +358,5 @@ func (l lockFile) look(pid string) (found descriptor) {
 			found = d
 		}
 	}
-	return found
-}
-
-// mayHold reports whether pid, which no descriptor of the lock was seen at, may
-// be the process that took it. In doubt it may: a process that is hidden from
-// us is not a dead one. One whose files can be seen has got the number since.
-func mayHold(pid int) bool {
-	if pid <= 0 {
-		return false // it is in another PID namespace, or dead
-	}
-	proc := "/proc/" + strconv.Itoa(pid)
-	status, err := os.ReadFile(proc + "/status")
-	switch {
-	case err != nil:
-		return unix.Kill(pid, 0) != unix.ESRCH
-	case ended(status):
-		return false
-	}
-	files, err := os.ReadDir(proc + "/fd")
-	return err != nil || len(files) == 0
+	return found, nil
 }

@@ -3,7 +3,10 @@ package flock
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,26 +32,26 @@ func TestParseFdinfo(t *testing.T) {
 	}
 }
 
-func TestEnded(t *testing.T) {
+func TestParseStat(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]bool{
-		"Name:\tsh\nState:\tS (sleeping)\nThreads:\t1\n":         false,
-		"Name:\tState:\\nZ\nState:\tR (running)\nThreads:\t1\n":  false,
-		"Name:\tsh\nState:\tZ (zombie)\nPid:\t41\nThreads:\t1\n": true,
-		"Name:\tsh\nState:\tZ (zombie)\nPid:\t41\nThreads:\t2\n": false,
-		"Name:\tsh\nState:\tX (dead)\nThreads:\t1\n":             true,
-		"":    false,
-		"\n:": false,
+	const rest = " 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 "
+	for text, want := range map[string]process{
+		"41 (sh) S 1 40" + rest + "1 0 512 2633728 1\n":     {41, 40, 5120000000, false},
+		"41 (a) Z (b)) R 1 41" + rest + "1 0 3 2633728 1\n": {41, 41, 30000000, false},
+		"41 (sh) Z 1 41" + rest + "1 0 3 0 0\n":             {41, 41, 30000000, true},
+		"41 (sh) Z 1 41" + rest + "2 0 3 0 0\n":             {41, 41, 30000000, false},
+		"41 (sh) X 0 -1" + rest + "0 0 3 0 0\n":             {41, -1, 30000000, true},
+		"":                                                  {}, "41 (sh) S 1 40\n": {}, "41 (sh S 1 40" + rest: {},
 	} {
-		if got := ended([]byte(text)); got != want {
-			t.Errorf("%q: %v", text, got)
+		if got, ok := parseStat([]byte(text)); got != want || ok != (want != process{}) {
+			t.Errorf("%q: %+v, %v", text, got, ok)
 		}
 	}
 }
 
-// A number that is nobody's, or another's by now, is not the taker of a lock; a
-// zombie is dead.
-func TestMayHold(t *testing.T) {
+// A process is the one that had its number at a time if it has not started later. One that is
+// hidden may be.
+func TestProcessIsKnownByItsNumberAndTime(t *testing.T) {
 	t.Parallel()
 	zombie := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	if err := zombie.Start(); err != nil {
@@ -59,47 +62,165 @@ func TestMayHold(t *testing.T) {
 	if err := unix.Waitid(unix.P_PID, zombie.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	for name, pid := range map[string]int{"hidden": 0, "negative": -1, "none": 1 << 30, "has other files": os.Getpid(), "zombie": zombie.Process.Pid} {
-		if mayHold(pid) {
-			t.Errorf("%s: process %d may hold the lock", name, pid)
+	now := sinceBoot()
+	for _, tt := range []struct {
+		name string
+		pid  int
+		at   int64
+		want bool
+	}{
+		{"itself", os.Getpid(), now, true},
+		{"its number before it has started", os.Getpid(), 1, false},
+		{"none", 1 << 30, now, false},
+		{"zombie", zombie.Process.Pid, now, false},
+	} {
+		if got := lives(tt.pid, tt.at); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	self, err := stat("self")
+	if err != nil || self.pid != os.Getpid() || self.group != unix.Getpgrp() || !self.since(self.start+tick-1) || self.since(self.start+tick) {
+		t.Errorf("%+v, %v", self, err)
+	}
+}
+
+// While a program may run that is not noted, a process that is younger may be this program, and one
+// that is older is not.
+func TestOlderProcessesAreNoUnnotedPrograms(t *testing.T) {
+	t.Parallel()
+	n := note{Programs: []program{{PID: 7, At: tick}, {At: 5*tick + 1}}}
+	for start, want := range map[int64]bool{0: false, 4 * tick: false, 5 * tick: true, 9 * tick: true} {
+		if got := n.unnoted(process{start: start}); got != want {
+			t.Errorf("started at %d: %v", start, got)
+		}
+	}
+	if (note{Programs: []program{{PID: 7, At: tick}}}).unnoted(process{start: 9 * tick}) {
+		t.Error("all are noted")
+	}
+}
+
+// A note is read as it was written, also after a longer one and with keys of a later release.
+func TestNotesOfPrograms(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ctx := WithNotes(t.Context(), f)
+	begun := func() *Run {
+		t.Helper()
+		r, err := Start(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	check := func(want ...int) {
+		t.Helper()
+		n, ok := readNote(f)
+		if !ok || n.PID != os.Getpid() || n.Group != unix.Getpgrp() || n.At > sinceBoot() || len(n.Programs) != len(want) {
+			t.Fatalf("%+v, %v", n, ok)
+		}
+		for i, p := range n.Programs {
+			if p.PID != want[i] || p.At <= 0 || p.At > sinceBoot() {
+				t.Errorf("%+v, want process %d", p, want[i])
+			}
+		}
+	}
+	first, second := begun(), begun()
+	check(0, 0)
+	second.Is(1234567)
+	check(0, 1234567)
+	first.Is(42)
+	check(42, 1234567)
+	second.Ended()
+	second.Ended()
+	check(42)
+	first.Ended()
+	check()
+	text := `{"later":[{}],` + string(noteOfSelf().append(nil)[1:]) + "rest"
+	if n, ok := readNote(file(t, text)); !ok || n.PID != os.Getpid() {
+		t.Errorf("%s: %+v, %v", text, n, ok)
+	}
+	for _, text := range []string{"", "{}", "precious", text[:len(text)-8], `{"namespaces":"x","pid":0,"group":1,"at":1}`, `{"namespaces":"x","pid":2,"group":1,"at":1,"programs":[{"pid":1,"at":1}]}`} {
+		if n, ok := readNote(file(t, text)); ok {
+			t.Errorf("%s: %+v", text, n)
 		}
 	}
 }
 
-// A process that was seen to have the lock is spared when it no longer has: its number
-// may be another's by now.
-func TestProcessesWithoutTheLockAreSpared(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/lock"
-	fd := open(t, path)
-	if held, err := Try(fd, true); !held || err != nil {
-		t.Fatal(held, err)
+func file(t *testing.T, text string) *os.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), strconv.Itoa(len(text)))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	innocent := exec.CommandContext(t.Context(), "sleep", "600")
-	if err := innocent.Start(); err != nil {
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// A file that is not open for writing is left alone, and no obstacle. Where a note cannot be
+// written, an earlier one must not stay.
+func TestNotesThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	f := file(t, "precious")
+	r, err := Start(WithNotes(t.Context(), f))
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = innocent.Wait() }()
-	defer func() { _ = innocent.Process.Kill() }()
-	if killed, err := (lockFile{"lock", info}).kill([]int{innocent.Process.Pid}); killed != 0 || err != nil {
-		t.Errorf("killed %d, %v", killed, err)
+	r.Is(42)
+	r.Ended()
+	if data, err := os.ReadFile(f.Name()); string(data) != "precious" || err != nil {
+		t.Errorf("%q, %v", data, err)
 	}
-	if err := innocent.Process.Signal(unix.Signal(0)); err != nil {
-		t.Error(err)
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("needs /dev/full")
+	}
+	defer full.Close()
+	if _, err := Start(WithNotes(t.Context(), full)); err == nil {
+		t.Error("started, and nobody knows")
 	}
 }
 
-// Nobody is killed for a file that is not there, or that nobody has locked.
-func TestKillOrphansOfNobody(t *testing.T) {
+// A valid holder has emptied the file, and nobody claims it at the same time.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	if err := os.WriteFile(path, []byte("of an earlier holder"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, b := open(t, path), open(t, path)
+	for _, tt := range []struct {
+		fd   int
+		want bool
+	}{{a, true}, {b, false}} {
+		if held, err := Claim(tt.fd); held != tt.want || err != nil {
+			t.Fatal(held, err)
+		}
+	}
+	if data, err := os.ReadFile(path); len(data) > 0 || err != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+	Settle(a)
+	if held, err := Claim(b); !held || err != nil {
+		t.Error(held, err)
+	}
+}
+
+// A file that is not there, or that nobody has locked, is free.
+func TestEndOfNobody(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/lock"
 	for range 2 {
-		if killed, err := KillOrphans(path); killed != 0 || err != nil {
-			t.Errorf("killed %d, %v", killed, err)
+		if ended, err := End(t.Context(), path, time.Minute); !ended || err != nil {
+			t.Errorf("%v, %v", ended, err)
 		}
 		open(t, path)
 	}

@@ -52,6 +52,10 @@ func SamePart(a, b string) bool { return a == b || Hashed(b) && hash(a) == b }
 // LockName returns the name of the lock's file of a container.
 func LockName(containerID string) string { return Part(containerID) + lockSuffix }
 
+// Collector stands for a container's ID in the name of the lock that plugins of a GC inherit. It
+// is the hash of a name that no container has.
+func Collector() string { return hash("@gc") }
+
 // Unused returns the containers in dir that have a lock's file and no other file: an
 // operation is running, or a process has died. A long ID is returned as its hash. A
 // missing directory has none.

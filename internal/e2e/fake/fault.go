@@ -48,6 +48,11 @@ func misbehave(conf config, command string) error {
 		return child(conf, &syscall.SysProcAttr{}, "hang")
 	case "daemon": // the same, outside the plugin's process group
 		return child(conf, &syscall.SysProcAttr{Setsid: true}, "hang")
+	case "service": // the plugin hangs too
+		if err := child(conf, &syscall.SysProcAttr{Setsid: true}, "hang"); err != nil {
+			return err
+		}
+		pause()
 	case "family": // the plugin and its child ignore SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		if err := child(conf, &syscall.SysProcAttr{}, "deaf"); err != nil {

@@ -43,13 +43,13 @@ func guards() []guard {
 			File: "internal/flock/flock_linux.go", Old: "return false, nil", New: "return true, nil",
 		}, false},
 		{"orphans are killed", mutant.Mutant{
-			File: "internal/flock/orphans_linux.go", Old: "lock.kill(orphans)", New: "lock.kill(orphans[:0])",
+			File: "internal/flock/orphans_linux.go", Old: "case fate == gone:", New: "case fate != unsure:",
 		}, false},
 		{"the holder of a lock is not an orphan", mutant.Mutant{
-			File: "internal/flock/orphans_linux.go", Old: "!d.inherited || d.taker == pid || pid == os.Getpid()", New: "pid == os.Getpid()",
+			File: "internal/flock/orphans_linux.go", Old: "|| lives(n.PID, n.At) {", New: "|| false {",
 		}, false},
 		{"an operation hands the lock to its plugins", mutant.Mutant{
-			File: "delegate/lifecycle/lock.go", Old: "delegate.WithFiles(ctx, file)", New: "delegate.WithFiles(ctx)",
+			File: "delegate/lifecycle/lock.go", Old: "return do(handing(ctx, file), l)", New: "return do(ctx, l)",
 		}, false},
 		{"plugins inherit the lock", mutant.Mutant{
 			File: "delegate/child_linux.go", Old: "files = append(files, f.Fd())", New: "_ = f",
@@ -61,13 +61,10 @@ func guards() []guard {
 			File: "delegate/lifecycle/gc.go", Old: "l, err := m.lockDir(ctx, true)\n", New: "l, err := m.lockDir(ctx, false)\n",
 		}, false},
 		{"a GC hands the lock to its plugins", mutant.Mutant{
-			File: "delegate/lifecycle/gc.go", Old: "delegate.WithFiles(ctx, file)", New: "delegate.WithFiles(ctx)",
+			File: "delegate/lifecycle/gc.go", Old: "handing(ctx, file)", New: "ctx",
 		}, false},
-		{"a GC releases the lock for children too", mutant.Mutant{
-			File: "delegate/lifecycle/lock.go", Old: "\t_ = dir.Unflock()\n", New: "",
-		}, false},
-		{"orphans of a GC are killed", mutant.Mutant{
-			File: "delegate/lifecycle/lock.go", Old: "return flock.KillOrphans(path)", New: "return 0, fmt.Errorf(\"%s\", path)",
+		{"nothing is recorded beside a plugin of a GC that was killed", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "errors.Is(err, fs.ErrNotExist) {", New: "err == nil || errors.Is(err, fs.ErrNotExist) {",
 		}, false},
 	}
 }
