@@ -45,9 +45,6 @@ func guards() []guard {
 		{"orphans are killed", mutant.Mutant{
 			File: "internal/flock/orphans_linux.go", Old: "case fate == gone:", New: "case fate != unsure:",
 		}, false},
-		{"the holder of a lock is not an orphan", mutant.Mutant{
-			File: "internal/flock/orphans_linux.go", Old: "|| lives(n.PID, n.At) {", New: "|| false {",
-		}, false},
 		{"an operation hands the lock to its plugins", mutant.Mutant{
 			File: "delegate/lifecycle/lock.go", Old: "return do(handing(ctx, file), l)", New: "return do(ctx, l)",
 		}, false},
