@@ -20,7 +20,8 @@ import (
 // object. The annotation of networks that came with it is outdated until somebody edits it, see
 // [StatusConfig].Outdated.
 //
-// Where somebody else has overwritten the status, this is the same: nobody can tell.
+// Where somebody else has overwritten the status, this is the same: nobody can tell. A process that
+// has ended may not have written the last status, so to its successor another status will do.
 
 // lagTime is how long an object in the View may be older than the answer to the patch of its
 // status, before somebody asks the API server again.
@@ -105,7 +106,7 @@ func (p *podStatus) of(object Pod) bool {
 	case text == p.sent && text != "":
 		return true
 	case p.inherited != nil:
-		return object.has(*p.inherited)
+		return object.has(*p.inherited) || p.successor && text != ""
 	}
 	return p.text == "" || p.text == text
 }
@@ -128,7 +129,7 @@ func (w *StatusWriter) examine(pod nad.Pod, p *podStatus, delay time.Duration) {
 // lost notes that it is not known any more whether the API server has the status of p.
 func (p *podStatus) lost() {
 	if p.text != "" {
-		p.text, p.inherited = "", &Status{Annotation: p.text}
+		p.text, p.inherited, p.successor = "", &Status{Annotation: p.text}, false
 	}
 }
 
@@ -182,19 +183,19 @@ func (w *StatusWriter) inherits(pod nad.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.pods[pod]; p != nil && p.version == "" {
-		p.inherited = &should
+		p.inherited, p.successor = &should, true
 	}
 }
 
 // inherit returns what the API server has of a pod before the first status is written that follows
 // on those of another process, or another database. It tells of an object without the status that
 // should be there. If the API server may tell later, the verdict is not settled.
-func (w *StatusWriter) inherit(ctx context.Context, pod nad.Pod, should Status) (Pod, verdict) {
+func (w *StatusWriter) inherit(ctx context.Context, pod nad.Pod, should Status, successor bool) (Pod, verdict) {
 	live, err := w.view.livePod(ctx, pod)
 	if v := judge(err, false); v.outcome == failed && !errors.Is(err, ErrGone) {
 		return Pod{}, v
 	}
-	if err == nil && !live.has(should) {
+	if err == nil && !live.has(should) && (!successor || live.Annotations[status.NetworkStatusAnnotation] == "") {
 		w.outdated(pod, live)
 	}
 	return live, verdict{}

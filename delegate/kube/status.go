@@ -153,6 +153,7 @@ type podStatus struct {
 	created time.Time // of the sandbox
 
 	inherited *Status // that another process, or another database, should have; nil if that is known
+	successor bool    // it is another process, which may have ended before it wrote the status
 	late      bool    // the View may show an older database
 
 	contested bool // somebody else has written too, and an Event has said so

@@ -159,7 +159,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 		}
 	}
 	p.stage, p.sent = sending, want.Annotation
-	before, inherited := p.version, p.inherited
+	before, inherited, successor := p.version, p.inherited, p.successor
 	ended := func(error) {}
 	if w.config.Writing != nil && p.asked != nil {
 		ended = w.config.Writing(p.asked, pod) //nolint:contextcheck // that of the ADD, and not of Run
@@ -167,7 +167,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	w.mu.Unlock()
 
 	if inherited != nil && w.confirms() {
-		live, v := w.inherit(ctx, pod, *inherited)
+		live, v := w.inherit(ctx, pod, *inherited, successor)
 		if v.outcome != settled || live.Annotations[status.NetworkStatusAnnotation] == want.Annotation {
 			ended(v.err)
 			w.mu.Lock()
@@ -183,7 +183,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	ended(err)
 	v = judge(err, to.static)
 	if v.outcome == settled && lower(version, before) && w.confirms() {
-		_, _ = w.inherit(ctx, pod, Status{}) // of a database that has not been noticed before
+		_, _ = w.inherit(ctx, pod, Status{}, false) // of a database that has not been noticed before
 	}
 
 	w.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -238,7 +239,13 @@ func TestFormatsOfSavedConfigurations(t *testing.T) {
 		}
 		selects := func(p *pod, networks string) {
 			kubetest.Edit(api, "default", p.id, func(o *Pod) {
-				o.Metadata["annotations"] = object{"k8s.v1.cni.cncf.io/networks": networks}
+				annotations, _ := o.Metadata["annotations"].(map[string]any)
+				annotations = maps.Clone(annotations) // with the status, which a daemon has written
+				if annotations == nil {
+					annotations = map[string]any{}
+				}
+				annotations["k8s.v1.cni.cncf.io/networks"] = networks
+				o.Metadata["annotations"] = annotations
 			})
 		}
 		start := func(from string) *daemon {

@@ -98,7 +98,7 @@ func (d *Driver) Held(ctx context.Context, p nad.Pod, plan []delegate.Attachment
 	if !planned {
 		return nil
 	}
-	return d.change(ctx, Ref{Pod: p.UID}, func(s scratch.Store[Claim], _ *scratch.Lock) error {
+	return d.change(ctx, Ref{Pod: p.UID}, func(s scratch.Store[storedClaim], _ *scratch.Lock) error {
 		for _, a := range plan {
 			claim := nad.ParseOrigin(a.Origin).Claim
 			if claim.UID == "" {

@@ -38,7 +38,7 @@ func (d *Driver) sweepAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (d *Driver) sweep(ctx context.Context, r scratch.Record[Claim]) error {
+func (d *Driver) sweep(ctx context.Context, r scratch.Record[storedClaim]) error {
 	asked, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	c := r.Value
