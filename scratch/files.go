@@ -3,7 +3,6 @@ package scratch
 import (
 	"errors"
 	"io/fs"
-	"strings"
 	"syscall"
 
 	"github.com/metacni/metacni/internal/durable"
@@ -132,18 +131,28 @@ func gone(err error) error {
 	return err
 }
 
-// namesOf returns the names of the files with a container's records, or with all
-// records if the ID is empty, sorted.
-func namesOf(dir *durable.Dir, containerID string) ([]string, error) {
-	all, err := dir.Names()
+// A recordFile is the file of a record.
+type recordFile struct {
+	name string
+	key  Key // as the name has it, with hashes in place of long parts
+}
+
+// filesOf returns the files with a container's records, or with all records if the ID is empty,
+// sorted.
+func filesOf(dir *durable.Dir, containerID string) ([]recordFile, error) {
+	prefix := ""
+	if containerID != "" {
+		prefix = records.Part(containerID) + "@"
+	}
+	names, err := dir.NamesWith(prefix)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, name := range all {
-		if _, ok := parseName(name); ok && (containerID == "" || strings.HasPrefix(name, records.Part(containerID)+"@")) {
-			names = append(names, name)
+	files := make([]recordFile, 0, len(names))
+	for _, name := range names {
+		if k, ok := parseName(name); ok {
+			files = append(files, recordFile{name, k})
 		}
 	}
-	return names, nil
+	return files, nil
 }

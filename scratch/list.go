@@ -23,7 +23,14 @@ import (
 // When ctx ends List yields its error and stops. A missing directory is an
 // empty one.
 func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
-	return func(yield func(Record[T], error) bool) { s.each(ctx, "", yield) }
+	return s.ListChanged(ctx, nil)
+}
+
+// ListChanged is List without the records for which known returns true, which it does not read.
+// known gets the key of a record as its file name has it, which may have hashes, and a text that
+// changes whenever the record is written. It is called right before the record is yielded.
+func (s Store[T]) ListChanged(ctx context.Context, known func(k Key, version string) bool) iter.Seq2[Record[T], error] {
+	return func(yield func(Record[T], error) bool) { s.each(ctx, "", known, yield) }
 }
 
 // Container returns the records of one container, in the order of file names. With
@@ -33,7 +40,7 @@ func (s Store[T]) Container(ctx context.Context, id string) (all []Record[T], er
 		return nil, fail("list", Key{ContainerID: id}, err)
 	}
 	var errs []error
-	s.each(ctx, id, func(r Record[T], err error) bool {
+	s.each(ctx, id, nil, func(r Record[T], err error) bool {
 		if err != nil {
 			errs = append(errs, err)
 		} else {
@@ -44,30 +51,34 @@ func (s Store[T]) Container(ctx context.Context, id string) (all []Record[T], er
 	return all, errors.Join(errs...)
 }
 
-// each yields the records of a container, or of all when id is empty.
-func (s Store[T]) each(ctx context.Context, id string, yield func(Record[T], error) bool) {
+// each yields the records of a container, or of all when id is empty, without the known ones.
+func (s Store[T]) each(ctx context.Context, id string, known func(Key, string) bool, yield func(Record[T], error) bool) {
 	const op = "list"
 	whole := Key{ContainerID: id}
-	var names []string
+	var files []recordFile
 	root, err := s.open(durable.OpenDir)
 	if err == nil {
 		defer root.Close()
-		names, err = namesOf(root, id)
+		files, err = filesOf(root, id)
 	}
 	if gone(err) != nil {
 		yield(Record[T]{}, fail(op, whole, err))
 		return
 	}
-	for _, name := range names {
+	for _, f := range files {
 		if ctx.Err() != nil {
 			break
 		}
-		k, _ := parseName(name)
-		r, err := load[T](root, name, k)
-		if err != nil {
-			r.Key = k
+		if known != nil {
+			if info, err := root.Stat(f.name); err == nil && known(f.key, info.Version) {
+				continue
+			}
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !yield(r, fail(op, k, err)) {
+		r, err := load[T](root, f.name, f.key)
+		if err != nil {
+			r.Key = f.key
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !yield(r, fail(op, f.key, err)) {
 			return
 		}
 	}

@@ -25,6 +25,8 @@ type Lock struct {
 	name string // of the file in root
 	id   durable.ID
 
+	interrupted bool
+
 	mu sync.Mutex // guards what follows, and is held while a method works
 	fd int        // not an *os.File, which the garbage collector would close; -1 once released
 	// known holds records that are there and whole: how large notes may make their files, by
@@ -45,6 +47,10 @@ func (l *Lock) File() *os.File {
 	}
 	return durable.Dup(l.fd, l.root.Path(l.name))
 }
+
+// Interrupted reports whether the last process that had the lock has died while a program ran that
+// it had started with [Lock.File]. It is false if that is not known.
+func (l *Lock) Interrupted() bool { return l.interrupted }
 
 // Unlock releases the lock, also for children that have inherited its file, and
 // removes the file when the container has no record left. Later calls do nothing
@@ -71,8 +77,8 @@ func (l *Lock) tidy() error {
 	if len(l.known) > 0 {
 		return nil
 	}
-	names, err := namesOf(l.root, l.container)
-	if err != nil || len(names) > 0 {
+	files, err := filesOf(l.root, l.container)
+	if err != nil || len(files) > 0 {
 		return err
 	}
 	// Only while we hold the lock is the file's name certainly ours to give up.
@@ -132,7 +138,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 		}
 		return false, nil
 	}
-	claimed, err := flock.Claim(fd)
+	claimed, interrupted, err := flock.Claim(fd)
 	if !claimed || err != nil {
 		return false, l.failed(err)
 	}
@@ -146,7 +152,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.fd, l.id = fd, id
+	l.fd, l.id, l.interrupted = fd, id, interrupted
 	return true, nil
 }
 

@@ -81,17 +81,28 @@ func unescape(s string) (string, bool) {
 // parseName reads the name of a record back. Long parts come back as their hashes.
 // ok is false for what is no record's name.
 func parseName(name string) (k Key, ok bool) {
-	base, ok := strings.CutSuffix(name, records.RecordSuffix)
-	parts := strings.Split(base, "@")
-	if !ok || len(parts) != 3 || !storedName(parts[0]) || !storedName(parts[1]) {
+	base, isRecord := strings.CutSuffix(name, records.RecordSuffix)
+	container, rest, _ := strings.Cut(base, "@")
+	network, escaped, _ := strings.Cut(rest, "@")
+	if !isRecord || !storedName(container) || !storedName(network) {
 		return Key{}, false
 	}
-	ifName, ok := unescape(parts[2])
-	return Key{ContainerID: parts[0], Network: parts[1], IfName: ifName}, ok && validIfName(ifName)
+	ifName, ok := unescape(escaped)
+	return Key{ContainerID: container, Network: network, IfName: ifName}, ok && validIfName(ifName)
 }
 
-// storedName reports whether s can be a network name or a container ID in a file name.
-func storedName(s string) bool { return records.Hashed(s) || validName(s) && len(s) <= records.MaxPart }
+// storedName reports whether s can be a network name or a container ID in a file name. It is for
+// directories with thousands of files, and does without the regular expression of validName.
+func storedName(s string) bool {
+	first := true
+	other := func(r rune) bool {
+		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		bad := !alphanumeric && (first || !strings.ContainsRune("_.-", r))
+		first = false
+		return bad
+	}
+	return records.Hashed(s) || s != "" && len(s) <= records.MaxPart && !strings.ContainsFunc(s, other)
+}
 
 // sameFile reports whether a and b are the same key as far as file names tell.
 // b may come from one, with hashes in place of long parts.

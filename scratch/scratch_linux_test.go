@@ -623,6 +623,41 @@ func TestListAndContainer(t *testing.T) {
 	equal(t, "files", tree(t, s.Dir), before)
 }
 
+// ListChanged reads what was written or noted since, and nothing else.
+func TestListChanged(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, k := range []Key{k1, k2, k3} {
+		put(t, s, k, "first")
+	}
+	versions := make(map[Key]string)
+	read := func() (changed []Key) {
+		now := make(map[Key]string)
+		for r, err := range s.ListChanged(t.Context(), func(k Key, version string) bool {
+			now[k] = version
+			return versions[k] == version
+		}) {
+			ok(t, err)
+			changed = append(changed, r.Key)
+		}
+		versions = now
+		return changed
+	}
+	equal(t, "at first", read(), []Key{k1, k2, k3})
+	equal(t, "unchanged", read(), nil)
+	put(t, s, k2, "other")
+	equal(t, "written", read(), []Key{k2})
+	l, err := s.Lock(t.Context(), k3.ContainerID)
+	ok(t, err)
+	r, err := s.Get(k3)
+	ok(t, err)
+	r.Value.Text = "noted"
+	ok(t, s.Note(l, r))
+	equal(t, "noted", read(), []Key{k3})
+	ok(t, l.Unlock())
+	equal(t, "unchanged again", read(), nil)
+}
+
 // List goes on while records come and go under it.
 func TestListWhileOthersWrite(t *testing.T) {
 	t.Parallel()

@@ -1,16 +1,20 @@
 package durable
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -158,12 +162,16 @@ func (d *Dir) Stat(name string) (Info, error) {
 	return Info{
 		ID: IDOf(&st), Mode: st.Mode & 0o7777, Changed: time.Unix(st.Mtim.Unix()),
 		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
+		Version: strconv.FormatUint(st.Ino, 36) + "." + strconv.FormatInt(st.Size, 36) + "." + strconv.FormatInt(unix.TimespecToNsec(st.Ctim), 36),
 	}, nil
 }
 
 // Names returns the names in d, sorted. A directory that has been removed since
 // it was opened has none.
-func (d *Dir) Names() ([]string, error) {
+func (d *Dir) Names() ([]string, error) { return d.NamesWith("") }
+
+// NamesWith returns those of the names in d that begin with prefix, sorted.
+func (d *Dir) NamesWith(prefix string) ([]string, error) {
 	d.listing.Lock()
 	defer d.listing.Unlock()
 	var names []string
@@ -172,7 +180,7 @@ func (d *Dir) Names() ([]string, error) {
 		if _, err := unix.Seek(d.fd, 0, unix.SEEK_SET); err != nil {
 			return err
 		}
-		buf := make([]byte, 16<<10)
+		buf := make([]byte, 64<<10)
 		for {
 			n, err := unix.ReadDirent(d.fd, buf)
 			if err == unix.ENOENT {
@@ -181,7 +189,7 @@ func (d *Dir) Names() ([]string, error) {
 			if err != nil || n == 0 {
 				return err
 			}
-			_, _, names = unix.ParseDirent(buf[:n], -1, names)
+			names = appendNames(names, buf[:n], prefix)
 		}
 	})
 	if err != nil {
@@ -189,6 +197,20 @@ func (d *Dir) Names() ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// appendNames appends the names in entries, which are those of getdents64(2), that begin with prefix.
+func appendNames(names []string, entries []byte, prefix string) []string {
+	const header = int(unsafe.Offsetof(unix.Dirent{}.Name))
+	for len(entries) > header {
+		size := int(binary.NativeEndian.Uint16(entries[unsafe.Offsetof(unix.Dirent{}.Reclen):]))
+		name, _, _ := bytes.Cut(entries[header:size], []byte{0})
+		entries = entries[size:]
+		if s := string(name); s != "." && s != ".." && strings.HasPrefix(s, prefix) {
+			names = append(names, s)
+		}
+	}
+	return names
 }
 
 // OpenFile opens the regular file name for reading and writing, making it with

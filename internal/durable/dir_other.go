@@ -45,6 +45,9 @@ func (d *Dir) Stat(string) (Info, error) { return Info{}, errors.ErrUnsupported 
 // Names returns [errors.ErrUnsupported].
 func (d *Dir) Names() ([]string, error) { return nil, errors.ErrUnsupported }
 
+// NamesWith returns [errors.ErrUnsupported].
+func (d *Dir) NamesWith(string) ([]string, error) { return nil, errors.ErrUnsupported }
+
 // OpenFile returns [errors.ErrUnsupported].
 func (d *Dir) OpenFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 

@@ -46,6 +46,7 @@ type Info struct {
 	IsDir   bool
 	IsFile  bool // a regular file
 	Changed time.Time
+	Version string // changes whenever the file is written or replaced
 }
 
 // IsTemp reports whether name is that of a temporary file.

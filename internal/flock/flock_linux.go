@@ -2,6 +2,7 @@ package flock
 
 import (
 	"errors"
+	"io"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,22 +36,36 @@ func Unlock(fd int) error { return unix.Flock(fd, unix.LOCK_UN) }
 
 // Claim makes a lock on fd that [Try] has taken a valid one: until [Settle], nobody else removes
 // the file in [End], and a caller that finds fd's file at its path by then has the lock. Claim
-// empties the file, because a note in it is of an earlier holder. It reports false, and releases the
-// lock, while another process is in Claim or End.
-func Claim(fd int) (bool, error) {
+// empties the file, because a note in it is of an earlier holder: that one was interrupted if it has
+// died while a program ran. claimed is false, and the lock is released, while another process is in
+// Claim or End.
+func Claim(fd int) (claimed, interrupted bool, err error) {
 	if busy(guard(fd, unix.F_WRLCK)) {
-		return false, Unlock(fd)
+		return false, false, Unlock(fd)
 	}
 	// Without a guard, fd is not open for writing or the file system has none. There End does
 	// nothing either.
 	if n, err := unix.Pread(fd, make([]byte, 1), 0); n == 0 && err == nil {
-		return true, nil
+		return true, false, nil
 	}
-	err := unix.Ftruncate(fd, 0)
+	last, ok := readNote(reader(fd))
+	interrupted = ok && len(last.Programs) > 0
+	err = unix.Ftruncate(fd, 0)
 	if err == unix.EINVAL || err == unix.EBADF { // not open for writing: it is not ours to empty
-		return true, nil
+		return true, interrupted, nil
 	}
-	return err == nil, err
+	return err == nil, interrupted, err
+}
+
+// A reader reads the file of a descriptor.
+type reader int
+
+func (r reader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := unix.Pread(int(r), p, off)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
 }
 
 // Settle ends what [Claim] began.

@@ -18,7 +18,7 @@ func Unlock(int) error { return errors.ErrUnsupported }
 func Inherited(int) bool { return false }
 
 // Claim returns [errors.ErrUnsupported].
-func Claim(int) (bool, error) { return false, errors.ErrUnsupported }
+func Claim(int) (claimed, interrupted bool, err error) { return false, false, errors.ErrUnsupported }
 
 // Settle does nothing.
 func Settle(int) {}

@@ -201,7 +201,7 @@ func TestClaim(t *testing.T) {
 		fd   int
 		want bool
 	}{{a, true}, {b, false}} {
-		if held, err := Claim(tt.fd); held != tt.want || err != nil {
+		if held, _, err := Claim(tt.fd); held != tt.want || err != nil {
 			t.Fatal(held, err)
 		}
 	}
@@ -209,8 +209,41 @@ func TestClaim(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 	Settle(a)
-	if held, err := Claim(b); !held || err != nil {
+	if held, _, err := Claim(b); !held || err != nil {
 		t.Error(held, err)
+	}
+}
+
+// A note that was left says whether programs ran when the holder died.
+func TestClaimTellsOfAnInterruption(t *testing.T) {
+	t.Parallel()
+	dead := note{Namespaces: "n", PID: 2, Group: 2, At: 1}
+	busy := dead
+	busy.Programs = []program{{PID: 3, At: 1}}
+	for name, tt := range map[string]struct {
+		text []byte
+		want bool
+	}{
+		"nobody":             {nil, false},
+		"a program ran":      {busy.append(nil), true},
+		"no program ran":     {dead.append(nil), false},
+		"nobody knows":       {[]byte("of an earlier holder"), false},
+		"cut, and not valid": {busy.append(nil)[:20], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "lock")
+			if err := os.WriteFile(path, tt.text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			fd := open(t, path)
+			for _, want := range []bool{tt.want, false} { // the file is empty then
+				if claimed, interrupted, err := Claim(fd); !claimed || interrupted != want || err != nil {
+					t.Error(claimed, interrupted, err)
+				}
+				Settle(fd)
+			}
+		})
 	}
 }
 
