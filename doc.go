@@ -32,7 +32,7 @@
 //		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(stdout, "1.1.0") },
 //	})
 //
-//	err = life.Check(ctx, key)                       // CHECK, with what ADD used
+//	err = life.Check(ctx, key, netns)                // CHECK, with what ADD used
 //	err = life.Del(ctx, key, lifecycle.Removal{}) // DEL, from the record
 //	return status.Error(err)                         // the failing plugin's code, the full error text
 //

@@ -35,7 +35,7 @@ func Example() {
 		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
 	})
 	fmt.Println("ADD  ", err, fake.Live())
-	fmt.Println("CHECK", life.Check(ctx, key))                                 // with what ADD used
+	fmt.Println("CHECK", life.Check(ctx, key, "/run/netns/c1"))                // with what ADD used
 	fmt.Println("DEL  ", life.Del(ctx, key, lifecycle.Removal{}), fake.Live()) // from the record
 	// Output:
 	// {"cniVersion":"1.1.0"}

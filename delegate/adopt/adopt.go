@@ -69,7 +69,7 @@ type Node struct {
 // first is that of the runtime's interface. A network that Multus has attached
 // later is among them. Multus records a container before it attaches it: while
 // not all of the networks are attached, the container is an error until its
-// record is five minutes old or its namespace is gone.
+// record is five minutes old.
 func (n Node) Attachments() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		_ = n.multus(yield) && n.libcni(yield)

@@ -76,8 +76,7 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 	return adoption(f.Root, k, []delegate.Attached{at}, recorded.path), nil
 }
 
-// Stale lists the recorded attachments of containers that are not in valid: these
-// are gone. Their interface is taken to be eth0, because the record does not say.
+// Stale lists the recorded attachments of containers that are not in valid. Their interface is taken to be eth0, because the record does not say.
 // Files that are less than five minutes old are left out: their containers may just
 // be attached. An error is about one file or the directory and does not
 // end the list.
@@ -94,7 +93,6 @@ func (f Flannel) Stale(valid []types.GCAttachment) iter.Seq2[lifecycle.Adoption,
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // another network's
 			}
-			a.Gone = err == nil
 			if !yield(a, err) {
 				return
 			}

@@ -45,7 +45,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	if adopted, err := w.life.Adopt(t.Context(), a); !adopted || err != nil {
 		t.Fatalf("%t, %v", adopted, err)
 	}
-	nodetest.OK(t, w.life.Check(t.Context(), a.Key))
+	nodetest.OK(t, w.life.Check(t.Context(), a.Key, ""))
 	nodetest.OK(t, w.life.Del(t.Context(), a.Key, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"CHECK bridge eth0", "DEL bridge eth0"})
 	if c := w.Exec.Calls()[1]; !strings.Contains(stdin(t, c, "prevResult"), "10.1.0.5") || stdin(t, c, "mtu") != "1450" || !strings.Contains(strings.Join(c.Env, " "), "A=B") {
@@ -121,10 +121,10 @@ func TestWhatFlannelLeft(t *testing.T) {
 	w.Write("flannel/half", "")
 	found := w.flannel().Stale([]types.GCAttachment{{ContainerID: "alive", IfName: "eth1"}})
 	got := w.take(found)
-	if len(got) != 2 || got[0] != "adopted cbr0/gone/eth0 cbr0:eth0 gone" || !strings.HasPrefix(got[1], "skipped: $DIR/flannel/torn: ") {
+	if len(got) != 2 || got[0] != "adopted cbr0/gone/eth0 cbr0:eth0" || !strings.HasPrefix(got[1], "skipped: $DIR/flannel/torn: ") {
 		t.Errorf("%q", got)
 	}
-	nodetest.Equal(t, "records", w.states(), []string{"gone/eth0 deleting"})
+	nodetest.Equal(t, "records", w.states(), []string{"gone/eth0 added"})
 	for range newWorld(t).flannel().Stale(nil) {
 		t.Error("something is found in a directory that is not there")
 	}
@@ -146,6 +146,6 @@ func TestStateOfFlannelThatIsLost(t *testing.T) {
 		if err != nil || a.Attached[0].Result != nil || !a.Attached[0].Network.Equal(f.Current) {
 			t.Errorf("%+v, %v", a, err)
 		}
-		nodetest.Equal(t, "got", w.take(f.Stale(nil)), []string{"adopted cbr0/c1/eth0 cbr0:eth0 gone"})
+		nodetest.Equal(t, "got", w.take(f.Stale(nil)), []string{"adopted cbr0/c1/eth0 cbr0:eth0"})
 	}
 }

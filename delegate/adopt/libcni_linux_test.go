@@ -110,9 +110,6 @@ func (w *world) take(found iter.Seq2[lifecycle.Adoption, error]) []string {
 				s += " " + attached.Network.Name() + ":" + attached.IfName
 			}
 		}
-		if a.Gone {
-			s += " gone"
-		}
 		if err != nil {
 			s += ": " + strings.ReplaceAll(err.Error(), w.Dir, "$DIR")
 		}
@@ -261,7 +258,7 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	w.attach("cni", strings.ReplaceAll(cbr, "cbr", "podman"), runtime(unseen))
 	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded multi/c1/eth0 cbr:eth0"})
-	nodetest.OK(t, w.life.Check(t.Context(), eth0))
+	nodetest.OK(t, w.life.Check(t.Context(), eth0, ""))
 	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{NetNS: unseen}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0"})
 	del := w.Exec.Calls()[2]
@@ -285,14 +282,14 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	nodetest.Equal(t, "records", w.states(), nil)
 }
 
-// Of a container that is gone a DEL is owed, and run once, without a namespace:
-// its path may be another's by then.
-func TestContainersThatAreGoneAreRemoved(t *testing.T) {
+// A container whose namespace cannot be seen is attached, until the runtime says otherwise. Its
+// DEL gets no namespace: the path may be another's by then.
+func TestContainersThatCannotBeSeenAreAttached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attach("cni", cbr, runtime(away))
-	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 gone"})
-	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 deleting"})
+	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
+	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
 	nodetest.OK(t, w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"DEL portmap eth0", "DEL bridge eth0"})
 	if env := strings.Join(w.Exec.Calls()[0].Env, " "); strings.Contains(env, away) {
@@ -383,7 +380,7 @@ func TestTakingOverInARoot(t *testing.T) {
 	nodetest.OK(t, os.Mkdir(w.Path("root/netns"), 0o700))
 	w.node.Root, w.node.CacheDir, w.node.MultusDir = w.Path("root"), "/cni", "/multus"
 	w.life.Root = w.node.Root
-	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 gone"})
+	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	if err := w.life.Del(t.Context(), eth0, lifecycle.Removal{}); err != nil || w.exists("root/cni/results/cbr-c1-eth0") {
 		t.Errorf("the entry is left: %v", err)
 	}
@@ -465,9 +462,9 @@ func newNetNS(t *testing.T, mac, address string) string {
 	return c.Path
 }
 
-// A container has what its result says: its MAC address, under whatever name, or
-// its IP address. A namespace that has neither is another's, and is not touched.
-// Where nothing can be compared it is left as it is.
+// A path is the container's if its namespace has what the result says: its MAC address, under
+// whatever name, or its IP address. Otherwise the adoption has no path, and the container is
+// attached all the same: it may have moved its interfaces.
 func TestWhoseContainerItIs(t *testing.T) {
 	t.Parallel()
 	netns := newNetNS(t, "02:00:00:00:00:01", "10.1.0.5/24")
@@ -476,7 +473,7 @@ func TestWhoseContainerItIs(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, result string
-		gone         bool
+		lost         bool // the path
 	}{
 		{"its MAC address", `{` + inside("02:00:00:00:00:01") + `}`, false},
 		{"in another notation", `{` + inside("02-00-00-00-00-01") + `}`, false},
@@ -486,11 +483,11 @@ func TestWhoseContainerItIs(t *testing.T) {
 		{"nothing of both", `{` + inside("02:00:00:00:00:02") + `,"ips":[{"interface":1,"address":"10.1.0.6/24"}]}`, true},
 		{"an IP address alone", `{"ips":[{"address":"10.1.0.5/24"}]}`, false},
 		{"another IP address alone", `{"ips":[{"address":"fd00::1/64"}]}`, true},
-		{"the host's end alone", `{"interfaces":[{"name":"br0","mac":"02:00:00:00:00:09"}],"ips":[{"interface":0,"address":"10.1.0.1/24"}]}`, false},
+		{"the host's end alone", `{"interfaces":[{"name":"br0","mac":"02:00:00:00:00:09"}],"ips":[{"interface":0,"address":"10.1.0.1/24"}]}`, true},
 		{"an interface that is not there", `{"ips":[{"interface":7,"address":"10.1.0.6/24"}]}`, true},
-		{"no MAC address", `{` + inside("") + `}`, false},
-		{"a MAC address that is none", `{` + inside("x") + `}`, false},
-		{"nothing", `{"dns":{}}`, false},
+		{"no MAC address", `{` + inside("") + `}`, true},
+		{"a MAC address that is none", `{` + inside("x") + `}`, true},
+		{"nothing", `{"dns":{}}`, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -500,32 +497,30 @@ func TestWhoseContainerItIs(t *testing.T) {
 			for a, err := range w.node.Attachments() {
 				nodetest.OK(t, err)
 				want := netns
-				if tt.gone {
+				if tt.lost {
 					want = ""
 				}
-				if a.Gone != tt.gone || a.Attached[0].NetNS != want {
-					t.Errorf("gone %t, namespace %q", a.Gone, a.Attached[0].NetNS)
-				}
+				nodetest.Equal(t, "namespace", a.Attached[0].NetNS, want)
 			}
 		})
 	}
 }
 
-// What is no namespace, or is somewhere this process does not see, tells
-// nothing.
-func TestWhatIsNoNamespaceTellsNothing(t *testing.T) {
+// A path that leads to no namespace is not the container's. One that leads nowhere is kept: another
+// process may see the namespace there.
+func TestWhatIsNoNamespaceIsNotTheContainers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file := w.Write("netns/file", "")
-	for path, gone := range map[string]bool{
-		file: false, filepath.Dir(file): false, "/proc/self/ns/uts": false, "relative/c1": false, unseen: false, file + "/x": false,
-		w.Path("netns/absent"): true,
+	for path, kept := range map[string]bool{
+		file: false, filepath.Dir(file): false, "/proc/self/ns/uts": false, file + "/x": false,
+		unseen: true, w.Path("netns/absent"): true,
 	} {
 		w.Write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 			b64(cbr), path, `{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
 		for a, err := range w.node.Attachments() {
-			if err != nil || a.Gone != gone {
-				t.Errorf("%s: gone %t, %v", path, a.Gone, err)
+			if err != nil || (a.Attached[0].NetNS == path) != kept {
+				t.Errorf("%s: namespace %q, %v", path, a.Attached[0].NetNS, err)
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func (m *multus) container(f file) (lifecycle.Adoption, error) {
 	}
 	fill(attached)
 	a := adoption(m.Root, k, attached, sources...)
-	if !whole && own == nil && !a.Gone && time.Since(f.changed) < settling {
+	if !whole && own == nil && time.Since(f.changed) < settling {
 		return lifecycle.Adoption{}, failed(f.path, errAttaching)
 	}
 	return a, nil

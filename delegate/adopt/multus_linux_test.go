@@ -63,7 +63,7 @@ func TestWhatMultusAttached(t *testing.T) {
 	const all = " multi/c1/eth0 cbr:eth0 storage:net1 fast:fast0 late:late0"
 	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted" + all})
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded" + all})
-	nodetest.OK(t, w.life.Check(t.Context(), eth0))
+	nodetest.OK(t, w.life.Check(t.Context(), eth0, ""))
 	checks := len(w.Exec.Trace())
 	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace()[checks:], []string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
@@ -143,10 +143,6 @@ func TestMultusMayBeAtWork(t *testing.T) {
 	}
 	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
 	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
-	// A container that is gone is not being attached.
-	w.Write("multus/c2", "["+saved(cbr, "")+","+saved(storage, "")+"]")
-	w.attach("multus", cbr, libcni.RuntimeConf{ContainerID: "c2", NetNS: away, IfName: "eth0"})
-	nodetest.Equal(t, "gone", w.take(w.node.Attachments()), []string{"adopted multi/c2/eth0 cbr:eth0 storage:net1 gone"})
 }
 
 // An entry of Multus's that cannot be understood keeps its container from being

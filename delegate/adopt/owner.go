@@ -16,41 +16,27 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// adoption is that of what is attached, found in sources. If the container is certainly
-// gone, because nothing is at the path of its network namespace or another container's
-// namespace is, the adoption lacks the path, so that nothing of another container is touched.
+// adoption returns the adoption of what is attached, found in sources. It lacks the path of the
+// network namespace if that may be another one by now.
 func adoption(root string, k scratch.Key, attached []delegate.Attached, sources ...string) lifecycle.Adoption {
-	a := lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
 	i := slices.IndexFunc(attached, func(d delegate.Attached) bool { return d.NetNS != "" })
-	if i < 0 || !gone(root, attached[i].NetNS, attached) {
-		return a
+	if i >= 0 && !confirmed(root, attached[i].NetNS, attached) {
+		for i := range attached {
+			attached[i].NetNS = ""
+		}
 	}
-	a.Gone = true
-	for i := range attached {
-		attached[i].NetNS = ""
-	}
-	return a
+	return lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
 }
 
-// gone reports whether the network namespace at path is certainly not that of
-// what is attached.
-func gone(root, path string, attached []delegate.Attached) bool {
-	if !filepath.IsAbs(path) {
-		return false
-	}
+// confirmed reports whether the network namespace at path is that of what is attached, or nothing
+// is there. A path such as /proc/PID/ns/net leads to another namespace when the process has ended.
+// That nothing confirms it is no proof: a container may have moved its interfaces.
+func confirmed(root, path string, attached []delegate.Attached) bool {
 	if missing(root, path) {
-		// Without its directory we do not see the namespaces: we run in
-		// another container, or in another root.
-		return !missing(root, filepath.Dir(path))
-	}
-	want := addressesOf(attached)
-	if len(want) == 0 {
-		return false
+		return true
 	}
 	have, err := addressesIn(root, path)
-	// One is enough: a container may have given itself another MAC address, or moved its
-	// IP address to another interface, as virtual machines in one do.
-	return err == nil && !slices.ContainsFunc(want, func(address string) bool { return slices.Contains(have, address) })
+	return err == nil && slices.ContainsFunc(addressesOf(attached), func(address string) bool { return slices.Contains(have, address) })
 }
 
 func missing(root, path string) bool {

@@ -68,13 +68,16 @@ func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate
 // Add first removes what is recorded of k:
 //
 //   - An Add or Del was interrupted.
-//   - k was added, and its network namespace is certainly gone. After a restart of the
-//     machine a runtime may attach a container that it had before.
-//   - k was added with an interface in its namespace, according to its result, and the
-//     interface is not there any more. Another program has detached it.
+//   - k was added, and its container is [Dead]. After a restart of the machine a runtime may
+//     attach a container that it had before.
+//   - k was added, and its result names an interface on the host that certainly exists no more,
+//     so that the one in the container is gone too. Another program has detached it.
 //
-// The container's other attachments are removed in the last two cases. If that fails, Add
-// goes on. A [scratch.Leftover] that cannot be removed does not hinder Add either.
+// Add removes no other attachment of the container. A [scratch.Leftover] that cannot be removed
+// does not hinder Add.
+//
+// A NetNS that exists and is no network namespace is refused with CNI code 8 before any plugin
+// runs.
 //
 // If the record is damaged, Add fails with [scratch.ErrCorrupt]. Every error is an
 // [*Error].
@@ -83,20 +86,25 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	defer finish()
 	var added []delegate.Attached
 	err := m.locked(ctx, opAdd, k, func(ctx context.Context, l *scratch.Lock) error {
-		left, err := m.clear(ctx, l, k)
+		if m.onMachine().occupied(m.Root, t.NetNS) {
+			return errNoNetNS
+		}
+		left, err := m.clear(ctx, l, k, t.NetNS)
 		if err != nil {
 			return err
 		}
 		a := &addition{
 			m: m, t: t, lock: l,
-			r:      scratch.Record[record]{Key: k, Created: time.Now(), Value: record{Type: m.Type, Leftovers: left}},
+			r:      scratch.Record[record]{Key: k, Created: time.Now(), Value: record{Type: m.Type, Leftovers: left, Host: m.onMachine().identify("", ownNetNS)}},
 			forget: func() error { return m.forget(ctx, l, k) },
 		}
 		if left != nil {
 			before := scratch.Record[record]{Key: k, State: scratch.Leftover, Value: record{Type: m.Type, Delegates: left}}
 			a.forget = func() error { return m.note(ctx, l, before) }
 		}
-		added, err = a.do(ctx)
+		if added, err = a.do(ctx); errors.Is(err, ErrPlan) {
+			err = also(err, m.refuse(context.WithoutCancel(ctx), l, k, t.NetNS))
+		}
 		return err
 	})
 	return added, fail(opAdd, k, because(ctx, err))
@@ -121,14 +129,10 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	if a.t.Plan == nil {
 		return nil, impossible("there is no plan")
 	}
-	there, err := a.m.there(ctx, a.r.Key, a.lock)
 	if ctx.Err() != nil { // it may have ended in clear
 		return nil, cause.Of(ctx)
 	}
-	var taken []string
-	if err == nil {
-		taken, err = a.taken(there)
-	}
+	taken, err := a.taken(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -157,10 +161,14 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	}
 }
 
-// taken returns the interface names in use: those of rs, the container's records, and
-// those in the network namespace.
-func (a *addition) taken(rs []scratch.Record[record]) ([]string, error) {
+// taken returns the interface names in use: those of the container's records, without the
+// damaged ones, and those in the network namespace.
+func (a *addition) taken(ctx context.Context) ([]string, error) {
 	var taken []string
+	rs, err := a.m.store().Container(ctx, a.r.Key.ContainerID)
+	if err := except(err, damaged); err != nil {
+		return nil, err
+	}
 	for _, r := range rs {
 		if r.State == scratch.Leftover {
 			continue // an interface that is there is in the namespace
@@ -211,6 +219,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 			es[i].State = scratch.Planned
 		}
 	}
+	a.r.Value.Sequential = a.m.invoker().Parallel <= 1
 	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], es)
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err

@@ -224,9 +224,11 @@ func TestNextRunsUnderTheLock(t *testing.T) {
 	next, asked, deleted := tr.Next, 0, make(chan error, 1)
 	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
 		if asked++; asked == 2 { // the second time it waits longer
-			go func() { deleted <- (&Manager{Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), eth0, Removal{}) }()
+			go func() {
+				deleted <- (&Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), eth0, Removal{})
+			}()
 		}
-		hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+		hasty := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
 		nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11)
 		nodetest.Equal(t, "records", len(n.records()), 1)
 		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
@@ -277,7 +279,7 @@ func TestAttachAddsToTheRecord(t *testing.T) {
 	if created[0] != created[1] {
 		t.Errorf("created at %v", created)
 	}
-	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	nodeAt(t, n.Dir).del(eth0)
 	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "ADD ipvlan hot0",
 		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot0")
@@ -320,17 +322,17 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 		refuse string
 	}{
 		"free":                          {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth1"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, ""},
-		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, `network "blue": the interface name is in use`},
-		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b"}, `network "red" (net0): the interface name is in use`},
-		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c"}, `network "blue" (lo): the interface name is in use`},
-		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a"}, `network "blue": the interface name is in use`},
+		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/a"}, `network "blue": the interface name is in use`},
+		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b", "/ns/b"}, `network "red" (net0): the interface name is in use`},
+		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c", "/ns/c"}, `network "blue" (lo): the interface name is in use`},
+		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/c"}, `network "blue": the interface name is in use`},
 		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `network "blue": the interface name is in use`},
 		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"/ns/b"}, ""},
 		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, nil, ""},
 		"several, each looked at once":  {"/ns/c", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("eth7")), in("/ns/a", red("eth8"))}, []string{"lo"}, []string{"/ns/c", "/ns/b", "/ns/a"}, ""},
 		"several, the name in another":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, ""},
-		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, `network "red" (net0): the interface name is in use`},
-		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c"}, `network "blue": the interface name is in use`},
+		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b", "/ns/c"}, `network "red" (net0): the interface name is in use`},
+		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c", "/ns/a"}, `network "blue": the interface name is in use`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -363,6 +365,7 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 			if !errors.Is(err, ErrPlan) || !strings.Contains(err.Error(), tt.refuse) {
 				t.Errorf("err = %v, want it to say %s", err, tt.refuse)
 			}
+			n.del(eth0)
 			n.wantTrace()
 			n.wantNothing()
 		})
@@ -418,28 +421,35 @@ func TestNamesInRecordsAreRefused(t *testing.T) {
 	nodetest.Equal(t, "calls", n.trace()[calls:], []string{"ADD bridge eth1", "DEL bridge eth1", "ADD bridge eth2"})
 }
 
-// An interface that was attached and is not in its namespace any more was detached by
-// another program: an ADD removes the rest, and attaches anew. Without an interface in
-// the result nobody knows, and the attachment counts as attached.
-func TestAddAgainAfterTheInterfaceWasRemoved(t *testing.T) {
+// An ADD on what is added removes it only if the veth pair is gone, by the result and on the host
+// of the first ADD: another program has detached the container. What is in the namespace proves
+// nothing.
+func TestAddOnWhatIsDestroyed(t *testing.T) {
 	t.Parallel()
+	lo, bridge, peer := hostLink{name: "lo", kind: "loopback"}, hostLink{name: "cni0", mac: "02:00:00:00:00:10", kind: "bridge"}, hostLink{"veth1", "02:00:00:00:00:11", "veth", 3}
 	for name, tt := range map[string]struct {
-		result string
-		there  []string
-		again  bool
+		result    string
+		host      []hostLink // when the second ADD comes
+		elsewhere bool       // on another host
+		again     bool
 	}{
-		"gone":                       {made, []string{"lo"}, true},
-		"there":                      {made, []string{"lo", "eth0"}, false},
-		"not known":                  {made, nil, false},
-		"none was made":              {`{"cniVersion":"1.1.0"}`, []string{"lo"}, false},
-		"made without a MAC address": {strings.Replace(made, "mac", "x", 1), []string{"lo"}, false},
+		"destroyed":               {made, []hostLink{bridge}, false, true},
+		"and its bridge too":      {made, []hostLink{lo}, false, true},
+		"there":                   {made, []hostLink{bridge, peer}, false, false},
+		"there, without a bridge": {made, []hostLink{peer}, false, false},
+		"renamed":                 {made, []hostLink{bridge, {"other", peer.mac, "veth", 3}}, false, false},
+		"of another host":         {made, []hostLink{bridge}, true, false},
+		"not on the host":         {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/s"}]}`, []hostLink{lo}, false, false},
+		"without its sandbox":     {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12"}]}`, []hostLink{lo}, false, false},
+		"none was made":           {`{"cniVersion":"1.1.0"}`, []hostLink{lo}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, netns := newNode(t), newNetNS(t)
+			n.machine = &fileMachine{host: []hostLink{bridge, peer}}
 			n.printing("tuning", tt.result)
 			n.addIn(eth0, netns)
-			n.InterfaceNames = func(string) ([]string, error) { return tt.there, nil }
+			n.machine = &fileMachine{host: tt.host, otherHost: tt.elsewhere}
 			before := len(n.trace())
 			tr := pair(eth0)
 			tr.Plan = inNetNS(tr.Plan, netns)
@@ -457,49 +467,23 @@ func TestAddAgainAfterTheInterfaceWasRemoved(t *testing.T) {
 	}
 }
 
-// What has ended of the container's other attachments is removed before an ADD attaches
-// anything: another program may have detached it, or its network namespace is gone. Later
-// it would be in the way of an ADD with the same interface name, and its DEL could remove
-// what plugins keep for the container, such as its published ports.
-func TestAddRemovesOtherAttachmentsThatHaveEnded(t *testing.T) {
+// An ADD removes no other attachment of the container, whatever became of its interface: a guest
+// may have renamed or moved it.
+func TestAddSparesOtherAttachments(t *testing.T) {
 	t.Parallel()
-	other, removed := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
 	for name, tt := range map[string]struct {
 		there []string // interfaces when the second ADD comes
 		gone  bool     // the namespace of the first
-		fails string   // what the DEL of the first does
 		add   string   // the interface of the second
 		code  uint
 		calls []string
 		left  []string
 	}{
-		"the interface is gone": {
-			there: []string{"lo"}, add: "eth0",
-			calls: append(removed[:3:3], "ADD bridge eth0"), left: []string{"c1/eth0 added"},
-		},
-		"the interface is gone, another name": {
-			there: []string{"lo"}, add: "eth1",
-			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added"},
-		},
-		"the namespace is gone": {
-			there: []string{"lo"}, gone: true, add: "eth1",
-			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added"},
-		},
-		"it is attached": {
-			there: []string{"lo", "eth0"}, add: "eth1",
-			calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"},
-		},
-		"it is attached, and has the name": {
-			there: []string{"lo", "eth0"}, add: "eth0", code: 7, left: []string{"c1/eth0 added"},
-		},
-		"its DEL fails": {
-			there: []string{"lo"}, fails: "DEL tuning", add: "eth1",
-			calls: append(removed[:3:3], "ADD bridge eth1"), left: []string{"c1/eth1 added", "c1/eth0 deleting"},
-		},
-		"its DEL fails, and it has the name": {
-			there: []string{"lo"}, fails: "DEL tuning", add: "eth0", code: 7,
-			calls: removed, left: []string{"c1/eth0 deleting"},
-		},
+		"its interface is not there":       {there: []string{"lo"}, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
+		"nor is it, but its name is asked": {there: []string{"lo"}, add: "eth0", code: 7, left: []string{"c1/eth0 leftover", "c1/eth0 added"}},
+		"its namespace is gone":            {there: []string{"lo"}, gone: true, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
+		"it is there":                      {there: []string{"lo", "eth0"}, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -513,13 +497,9 @@ func TestAddRemovesOtherAttachmentsThatHaveEnded(t *testing.T) {
 			if tt.gone {
 				unlink(t, before)
 			}
-			if tt.fails != "" {
-				n.FailOn(tt.fails, 104)
-			}
 			n.Trace()
-			k := key("c1", tt.add)
 			plan := Plan(attachment(nodetest.Network("blue", "bridge"), "c1", tt.add))
-			_, err := n.Add(t.Context(), k, Transaction{NetNS: now, Plan: inNetNS(plan, now)})
+			_, err := n.Add(t.Context(), key("c1", tt.add), Transaction{NetNS: now, Plan: inNetNS(plan, now)})
 			nodetest.Code(t, err, tt.code)
 			n.WantTrace(tt.calls...)
 			nodetest.Equal(t, "records", n.records(), tt.left)
@@ -548,7 +528,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	defer cancel()
 	_, err := n.Add(short, eth0, pair(eth0)) // waits in vain, and is gone
 	nodetest.Code(t, err, 11)
-	patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
+	patient := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir}
 	done := make(chan error)
 	go func() { done <- patient.Del(t.Context(), eth0, Removal{}) }() // of "another process": it only waits
 	n.del(eth0)
@@ -571,7 +551,7 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	add.Go(func() { n.add(eth0) })
 	<-in
 	calls := n.trace()
-	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+	hasty := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
 	nodetest.Code(t, hasty.Del(t.Context(), eth1, Removal{}), 11)
 	nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11) // nor does another Manager
 	n.wantTrace(calls...)
@@ -597,7 +577,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		nodetest.OK(t, err)
 		verbs := map[string]func(context.Context) error{
 			"DEL":    func(ctx context.Context) error { return n.Del(ctx, eth0, Removal{}) },
-			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0) },
+			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0, "") },
 			"DETACH": func(ctx context.Context) error { return n.Detach(ctx, eth0, "net0") },
 			"GC":     func(ctx context.Context) error { return n.GC(ctx, Collection{Network: "multi", Valid: noneValid}) },
 			"ADD":    func(ctx context.Context) error { _, err := n.Add(ctx, eth0, pair(eth0)); return err },

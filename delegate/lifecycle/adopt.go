@@ -22,11 +22,6 @@ type Adoption struct {
 	// results if they are known. The first has Key's interface.
 	Attached []delegate.Attached
 
-	// Gone says that the container is gone, even if something exists at the
-	// path of its network namespace. If nothing exists there, Adopt knows
-	// without Gone.
-	Gone bool
-
 	// Sources are the files in which the other program has recorded the
 	// attachment, as paths in [Manager.Root]. They are removed with the
 	// record, so that nobody adopts a second time what has been deleted.
@@ -35,17 +30,18 @@ type Adoption struct {
 
 // Adopt records an attachment that another program has made, and reports whether
 // it did. Check, Del, GC, Attach and Detach then work as if Add had made it. Adopt
-// runs no plugin. If the container is gone the state of the record is
-// [scratch.Deleting], and a [Sweeper], GC or Del removes what is left.
+// runs no plugin, and takes the attachment for one that is there. What it finds at the path of a
+// network namespace becomes the identity of the namespace: leave out a path that may be another
+// container's by now.
 //
 // Adopt returns false and records nothing if the container has a record with the
 // key or with one of the interfaces, and if one of the Sources does not exist any
 // more. So it can be repeated, and does not adopt again what Del has removed.
 //
-// If the network namespace of an adopted attachment is gone, and all of its Sources have
-// been written since, the other program has attached the container anew. Then the record
-// is about nothing any more: it is removed without a DEL of what was adopted, which would
-// hit the new attachment, and the Sources stay. What was attached later is detached.
+// If the container of an adopted attachment is [Dead], and one of its Sources has another result
+// than the record, the other program has attached a container of this ID again. Then the record
+// is removed without a DEL of what was adopted, which would hit the new attachment, and the
+// Sources stay. What was attached later is detached.
 //
 // It fails with [scratch.ErrCorrupt] if a record of the container is damaged, and
 // with [ErrPlan] or a [*netconf.Error] if a Del of the attachment is impossible.
@@ -103,9 +99,8 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 		}
 		r.Value.Delegates[i].Result, r.Value.Delegates[i].Adopted = d.Result, true
 	}
-	there := slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return !nothingAt(m.Root, d.NetNS) })
-	if a.Gone || !there {
-		r.State = scratch.Deleting // the other program may have begun to
+	if o := m.observe(); slices.ContainsFunc(r.Value.Delegates, o.connected) { // so the other program's plugins ran here
+		r.Value.Host = o.look(ownNetNS)
 	}
 	return r, nil
 }
@@ -120,7 +115,7 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 //  4. It runs the DEL of these steps, removes the Files of the rest, of which the other
 //     program does not know, and deletes the record, without a DEL of its own interface.
 //
-// If the container is gone, or an Add or Del was interrupted, Release does not
+// If the container is [Dead], or an Add or Del was interrupted, Release does not
 // call keep, and removes everything as Del does. Without a record it returns nil.
 // If a plugin or keep fails, or a file cannot be removed, the record stays, and
 // Release can be repeated, keep included. Every error is an [*Error].
@@ -133,7 +128,8 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		return fail(opRelease, k, impossible("there is no function that writes the attachment down for the other program"))
 	}
 	return fail(opRelease, k, m.withRecord(ctx, opRelease, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
-		if m.record(r).over() == everything {
+		k := r.Key
+		if !r.State.Attached() || m.observe().judge(r.Value.Delegates).Life == Dead {
 			_, err := m.remove(ctx, l, k, errand{})
 			return err
 		}

@@ -3,8 +3,12 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -25,9 +29,14 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 	}
 	var added []delegate.Attached
 	err := m.locked(ctx, opAttach, k, func(ctx context.Context, l *scratch.Lock) error {
-		before, err := m.added(k)
+		o := m.observe()
+		o.given = t.NetNS
+		before, err := m.added(ctx, k, o)
 		if err != nil {
 			return err
+		}
+		if t.NetNS != "" && o.elsewhere(before.Value.Delegates) {
+			return fault.New(types.ErrInvalidNetNS, fmt.Sprintf("the container is not in the network namespace at %q", t.NetNS))
 		}
 		leftErr := m.drop(ctx, l, &before, errand{which: halfDone})
 		added, err = m.attachTo(ctx, l, before, t)

@@ -14,17 +14,23 @@ import (
 // as added, with [scratch.ErrCorrupt] when its record is damaged, and otherwise
 // with the [*delegate.Error] of the first plugin that fails. It ignores what an
 // interrupted [Manager.Attach] has left.
-func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
+//
+// netns is the path of the network namespace that the runtime passes. Each plugin receives it if
+// this is the namespace of the ADD or the latter is not known, or else the recorded path if the
+// namespace is there.
+func (m *Manager) Check(ctx context.Context, k scratch.Key, netns string) error {
 	if m.nothing(k) {
 		return fail(opCheck, k, ErrNotAdded)
 	}
 	return fail(opCheck, k, m.locked(ctx, opCheck, k, func(ctx context.Context, _ *scratch.Lock) error {
-		r, err := m.added(k)
+		o := m.observe()
+		o.given = netns
+		r, err := m.added(ctx, k, o)
 		if err != nil {
 			return err
 		}
 		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, halfDone)
-		for _, a := range r.Value.attached(k.ContainerID, asRecorded) {
+		for _, a := range r.Value.attached(k.ContainerID, o.forPlugin) {
 			if err := m.invoker().Check(ctx, a); err != nil {
 				return err
 			}

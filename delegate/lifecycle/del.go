@@ -3,15 +3,9 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"strconv"
-	"strings"
 	"syscall"
 
-	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/scratch"
 )
@@ -33,10 +27,11 @@ type Removal struct {
 // its record. It cancels an Add of the same key in this Manager and waits for its
 // undo.
 //
-// If there is no record of k, Del removes the record of this [Manager.Type] that
-// has the same container and interface under another network: the configuration has been
-// renamed since. With two such records it fails with code 7. With none, and nothing to
-// adopt, it returns nil.
+// If there is no record of k, Del removes the records of this [Manager.Type] that have the same
+// container and interface under the name of a network that is certainly not configured any more,
+// see [Manager.Configured]: our network has been renamed since. If that is not certain, Del
+// removes nothing and fails with code 11, unless an Add of k was refused. With no such record, and
+// nothing to adopt, it returns nil.
 //
 // Del runs every plugin, whatever fails, and joins the errors. When one fails the
 // record stays, for the next try. A plugin whose DEL has succeeded is not run
@@ -65,34 +60,41 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 	if m.nothing(k) && !r.elsewhere() {
 		return nil
 	}
-	recorded := k
 	err := m.locked(ctx, opDel, k, func(ctx context.Context, l *scratch.Lock) error {
+		o := m.observe()
+		o.given = r.NetNS
+		found, err := m.lookUp(ctx, k, o)
+		if err != nil || found.keys == nil && found.unsure != nil {
+			return also(err, found.fail(k))
+		}
 		e := errand{given: r.NetNS, stale: m.Stale}
-		if found, err := m.remove(ctx, l, k, e); err != nil || found {
-			return err
+		if found.keys == nil && !found.refused { // an ADD that was killed may have left a file
+			if _, err := m.remove(ctx, l, k, e); err != nil {
+				return err
+			}
 		}
-		var err error
-		if recorded, err = m.renamed(ctx, l, k); err != nil {
-			return err
+		if found.keys == nil && r.Adopt != nil && !found.refused {
+			a, err := r.Adopt()
+			if err != nil {
+				return except(err, notThere)
+			}
+			if adopted, err := m.adopt(ctx, l, a); err != nil || !adopted {
+				return err
+			}
+			found.keys = []scratch.Key{a.Key}
 		}
-		if recorded != k {
-			_, err := m.remove(ctx, l, recorded, e)
-			return err
+		var errs []error
+		if found.refused {
+			errs = append(errs, m.settleRefused(ctx, l, k))
 		}
-		if r.Adopt == nil {
-			return nil
+		for _, k := range found.keys {
+			if _, err := m.remove(ctx, l, k, e); !errors.Is(err, errStale) && !errors.As(err, new(*givenUpError)) {
+				errs = append(errs, err)
+			}
 		}
-		a, err := r.Adopt()
-		if err != nil {
-			return except(err, notThere)
-		}
-		if adopted, err := m.adopt(ctx, l, a); err != nil || !adopted {
-			return err
-		}
-		_, err = m.remove(ctx, l, k, e)
-		return err
+		return errors.Join(errs...)
 	})
-	return fail(opDel, k, m.answer(recorded, r, err))
+	return fail(opDel, k, m.answer(ctx, k, r, err))
 }
 
 // elsewhere reports whether another program may have a record of the attachment.
@@ -104,46 +106,16 @@ func (r Removal) elsewhere() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// renamed returns the key of the only record of this plugin that has the container and the
-// interface of k, which is not recorded: our network had another name at ADD. Without such
-// a record it returns k.
-func (m *Manager) renamed(ctx context.Context, l *scratch.Lock, k scratch.Key) (scratch.Key, error) {
-	if m.Type == "" {
-		return k, nil
-	}
-	rs, err := m.store().Container(ctx, k.ContainerID)
-	ofAnother := func(err error) bool {
-		e := (*scratch.Error)(nil)
-		return errors.As(err, &e) && e.Key.IfName != k.IfName
-	}
-	if err := except(err, ofAnother); err != nil {
-		return k, err
-	}
-	found := k
-	var names []string
-	for _, r := range rs {
-		if r.Key.IfName == k.IfName && r.Value.Type == m.Type {
-			found = r.Key
-			names = append(names, strconv.Quote(r.Key.Network))
-		}
-	}
-	if len(names) > 1 {
-		return k, fault.New(types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"network %q has no record of the attachment, and those of networks %s may be meant: repeat the DEL with the name of one", k.Network, strings.Join(names, " and ")))
-	}
-	return found, nil
-}
-
-// answer returns what Del returns when the removal of k has failed with err. It is nil
-// if the runtime may remove the container all the same.
-func (m *Manager) answer(k scratch.Key, r Removal, err error) error {
+// answer returns what Del of k returns when it has failed with err. It is nil if nothing of k can
+// be attached.
+func (m *Manager) answer(ctx context.Context, k scratch.Key, r Removal, err error) error {
 	switch {
-	case errors.Is(err, errStale):
+	case errors.Is(err, flock.ErrNested) && m.refused(k):
 		return nil
-	case errors.As(err, new(*givenUpError)), errors.Is(err, flock.ErrNested) && m.refused(k):
-		return nil
-	case noRoom(err) && m.unrecorded(k) && !r.elsewhere():
-		return nil // without the lock's file nobody is attaching k either
+	case noRoom(err) && !r.elsewhere(): // without the lock's file nobody is attaching k either
+		if found, lookErr := m.lookUp(ctx, k, m.observe()); lookErr == nil && found.keys == nil && found.unsure == nil {
+			return nil
+		}
 	}
 	return err
 }

@@ -1,8 +1,10 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -36,7 +39,7 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 		nodetest.Is(t, err, delegate.ErrPluginNotFound)
 		n.wantRecords("c1/eth0 deleting")
 	}
-	nodetest.Code(t, n.Check(t.Context(), eth0), 7)
+	nodetest.Code(t, n.Check(t.Context(), eth0, ""), 7)
 	n.Exec.Plugins = plugins()
 	n.del(eth0)
 	n.wantNothing()
@@ -78,7 +81,7 @@ func TestNothingIsRecorded(t *testing.T) {
 			}
 		}
 		_, attachErr := n.Attach(t.Context(), eth0, hotplug(eth0))
-		for name, err := range map[string]error{"Attach": attachErr, "Check": n.Check(t.Context(), eth0)} {
+		for name, err := range map[string]error{"Attach": attachErr, "Check": n.Check(t.Context(), eth0, "")} {
 			nodetest.Code(t, err, 7)
 			if !errors.Is(err, ErrNotAdded) {
 				t.Errorf("%s: %v", name, err)
@@ -125,7 +128,6 @@ func TestDelWithoutALock(t *testing.T) {
 		"quota":     {disk(syscall.EDQUOT), []bool{true, false, false, false, false, false}},
 		"read-only": {disk(syscall.EROFS), []bool{true, false, false, false, false, false}},
 		"broken":    {disk(syscall.EIO), []bool{false, false, false, false, false, false}},
-		"given up":  {&givenUpError{errors.New("x")}, []bool{true, true, true, true, true, true}},
 		"another":   {errors.New("x"), []bool{false, false, false, false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,63 +135,145 @@ func TestDelWithoutALock(t *testing.T) {
 			for i, state := range states {
 				n := nodeAt(t, fastDir(t))
 				leave[state](n)
-				got := n.answer(eth0, Removal{}, tt.err)
+				got := n.answer(t.Context(), eth0, Removal{}, tt.err)
 				if got != nil && got != tt.err || (got == nil) != tt.passes[i] {
 					t.Errorf("%s: %v", state, got)
 				}
 			}
 		})
 	}
-	nodetest.OK(t, newNode(t).answer(eth0, Removal{}, nil))
+	nodetest.OK(t, newNode(t).answer(t.Context(), eth0, Removal{}, nil))
 }
 
-// After our network was renamed a DEL finds the record by the container and the
-// interface, if there is just one of this plugin.
-func TestDelFindsTheRecordAfterARename(t *testing.T) {
+// configured makes the runtime's networks known: only these are configured.
+func (n *node) configured(names ...string) {
+	n.Configured = func(_, other string) (configured, known bool) { return slices.Contains(names, other), true }
+}
+
+// newEth0 is eth0 after the network was renamed.
+var newEth0 = scratch.Key{Network: "new", ContainerID: "c1", IfName: "eth0"}
+
+// After our network was renamed, operations find the record by the container, the interface and
+// the plugin. A network that is still configured has another attachment.
+func TestRecordIsFoundAfterARename(t *testing.T) {
 	t.Parallel()
-	named := func(network, ifname string) scratch.Key {
-		return scratch.Key{Network: network, ContainerID: "c1", IfName: ifname}
-	}
+	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
 	for name, tt := range map[string]struct {
-		typ  string // of the DEL
-		add  func(n *node)
-		code uint
-		left []string
+		add        func(n *node)
+		configured []string // nil: nobody knows
+		typ        string   // of the DEL
+		code       uint
+		left       []string
 	}{
-		"one record":              {"mine", func(n *node) { n.add(eth0) }, 0, nil},
-		"another interface":       {"mine", func(n *node) { n.add(key("c1", "eth1")) }, 0, []string{"c1/eth1 added"}},
-		"another container":       {"mine", func(n *node) { n.add(key("c2", "eth0")) }, 0, []string{"c2/eth0 added"}},
-		"another plugin":          {"theirs", func(n *node) { n.add(eth0) }, 0, []string{"c1/eth0 added"}},
-		"a plugin without a type": {"", func(n *node) { n.add(eth0) }, 0, []string{"c1/eth0 added"}},
-		"its own record": {"mine", func(n *node) {
+		"renamed":                  {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}},
+		"configured":               {add: func(n *node) { n.add(eth0) }, configured: []string{"new", "multi"}, left: []string{"c1/eth0 added"}},
+		"nobody knows":             {add: func(n *node) { n.add(eth0) }, code: 11, left: []string{"c1/eth0 added"}},
+		"another interface":        {add: func(n *node) { n.add(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 added"}},
+		"another container":        {add: func(n *node) { n.add(key("c2", "eth0")) }, configured: []string{"new"}, left: []string{"c2/eth0 added"}},
+		"another plugin":           {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "theirs", left: []string{"c1/eth0 added"}},
+		"a plugin without a type":  {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "-", left: []string{"c1/eth0 added"}},
+		"its own record":           {add: func(n *node) { n.add(eth0); n.addNamed(newEth0) }, configured: []string{"new"}, left: []string{"c1/eth0 added"}},
+		"two old names":            {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new"}},
+		"two names, one is old":    {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new", "other"}, left: []string{"c1/eth0 added"}},
+		"a damaged record":         {add: func(n *node) { n.add(eth0); n.damage(eth0) }, configured: []string{"new"}, code: 5, left: []string{"c1/eth0 damaged"}},
+		"another's damaged record": {add: func(n *node) { n.add(key("c1", "eth1")); n.damage(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 damaged"}},
+		"half deleted": {add: func(n *node) {
 			n.add(eth0)
-			n.addNamed(named("new", "eth0"))
-		}, 0, []string{"c1/eth0 added"}},
-		"two records": {"mine", func(n *node) {
-			n.add(eth0)
-			n.addNamed(named("other", "eth0"))
-		}, 7, []string{"c1/eth0 added", "c1/eth0 added"}},
-		"a damaged record": {"mine", func(n *node) {
-			n.add(eth0)
-			n.damage(eth0)
-		}, 5, []string{"c1/eth0 damaged"}},
-		"a damaged record of another interface": {"mine", func(n *node) {
-			n.add(key("c1", "eth1"))
-			n.damage(key("c1", "eth1"))
-		}, 0, []string{"c1/eth1 damaged"}},
+			n.halfDelete(eth0)
+			n.Exec.Plugins = plugins()
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.Type = "mine"
 			tt.add(n)
-			n.Type = tt.typ
-			err := n.Del(t.Context(), named("new", "eth0"), Removal{})
+			if n.Type = cmp.Or(strings.TrimPrefix(tt.typ, "-"), n.Type); tt.typ == "-" {
+				n.Type = ""
+			}
+			if tt.configured != nil {
+				n.configured(tt.configured...)
+			}
+			err := n.Del(t.Context(), newEth0, Removal{})
 			nodetest.Code(t, err, tt.code)
-			if tt.code == 7 {
-				nodetest.Says(t, err, `"multi" and "other"`)
+			if tt.code == 11 {
+				nodetest.Says(t, err, `network "multi" may be meant`)
 			}
 			nodetest.Equal(t, "records", n.records(), tt.left)
+		})
+	}
+}
+
+// CHECK, GC, Detach and ADD find what DEL finds.
+func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
+	t.Parallel()
+	blue := []netconf.Network{nodetest.Network("blue", "bridge", "tuning")}
+	gc := func(c Collection) func(n *node) error {
+		c.Network = "new"
+		return func(n *node) error { return n.GC(n.Context(), c) }
+	}
+	for name, tt := range map[string]struct {
+		do      func(n *node) error
+		several bool // networks of our plugin
+		code    uint
+		calls   []string
+		left    []string
+	}{
+		"GC, of several": {do: gc(Collection{Valid: noneValid, Networks: blue}), several: true, calls: []string{"GC bridge", "GC tuning"}, left: []string{"c1/eth0 added"}},
+		"GC, of what attaches to another network": {do: gc(Collection{Valid: noneValid, Networks: []netconf.Network{nodetest.Network("red", "macvlan")}}), calls: []string{"GC macvlan"}, left: []string{"c1/eth0 added"}},
+		"GC, of what attaches otherwise":          {do: gc(Collection{Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}), calls: []string{"GC bridge"}, left: []string{"c1/eth0 added"}},
+		"GC, of nobody knows what":                {do: gc(Collection{Valid: noneValid}), left: []string{"c1/eth0 added"}},
+		"CHECK":                                   {do: func(n *node) error { return n.Check(n.Context(), newEth0, "") }, calls: []string{"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0"}, left: []string{"c1/eth0 added"}},
+		"DETACH":                                  {do: func(n *node) error { return n.Detach(n.Context(), newEth0, "net0") }, calls: []string{"DEL macvlan net0"}, left: []string{"c1/eth0 added"}},
+		"GC":                                      {do: gc(Collection{Valid: noneValid, Networks: blue}), calls: []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "GC bridge", "GC tuning"}},
+		"GC, valid":                               {do: gc(Collection{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}, left: []string{"c1/eth0 added"}},
+		"ADD":                                     {do: func(n *node) error { _, err := n.Add(n.Context(), newEth0, pair(newEth0)); return err }, code: 7, left: []string{"c1/eth0 added"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.Type = "mine"
+			n.configured("new")
+			n.OnlyNetwork = func(ours string) bool { return ours == "new" && !tt.several }
+			n.add(eth0)
+			n.Trace()
+			nodetest.Code(t, tt.do(n), tt.code)
+			n.WantTrace(tt.calls...)
+			nodetest.Equal(t, "records", n.records(), tt.left)
+		})
+	}
+}
+
+// The DEL of an ADD that was refused, because another attachment has the interface, touches
+// nothing, however often it comes.
+func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for name, inRecords := range map[string]bool{"the interface is in a record": true, "the interface is in the namespace": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, netns := newNode(t), newNetNS(t)
+			n.Type = "mine"
+			foreign := n.foreign(eth0, netns)
+			adopt := Removal{NetNS: netns, Adopt: func() (Adoption, error) { return foreign, nil }}
+			if inRecords {
+				n.addIn(eth0, netns)
+				adopt.Adopt = nil
+			} else {
+				n.named(netns, "lo", "eth0")
+			}
+			_, err := n.Add(t.Context(), newEth0, Transaction{NetNS: netns, Plan: inNetNS(pair(newEth0).Plan, netns)})
+			nodetest.Code(t, err, 7)
+			n.Trace()
+			for range 2 {
+				nodetest.OK(t, n.Del(t.Context(), newEth0, adopt))
+			}
+			newSweeper(n).sweep(Sweep{})
+			n.WantTrace()
+			unlink(t, netns)
+			nodetest.OK(t, n.Del(t.Context(), newEth0, Removal{NetNS: netns}))
+			if _, err := n.store().Get(newEth0); !notThere(err) {
+				t.Errorf("the mark stays: %v", err)
+			}
 		})
 	}
 }
@@ -200,10 +284,10 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Type = "mine"
+	n.configured("new")
 	n.add(eth0)
 	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { return syscall.ENOSPC })
-	renamed := scratch.Key{Network: "new", ContainerID: eth0.ContainerID, IfName: eth0.IfName}
-	nodetest.Is(t, n.Del(t.Context(), renamed, Removal{}), syscall.ENOSPC)
+	nodetest.Is(t, n.Del(t.Context(), newEth0, Removal{}), syscall.ENOSPC)
 	n.wantRecords("c1/eth0 deleting")
 }
 
@@ -356,12 +440,12 @@ func TestDelFailsIfItCannotTakeOver(t *testing.T) {
 	full := &scratch.Error{Op: "put", Err: &fs.PathError{Op: "open", Path: "x", Err: syscall.ENOSPC}}
 	calls := 0
 	r := elsewhere(n.foreign(eth0, newNetNS(t)), &calls)
-	nodetest.Is(t, n.answer(eth0, r, full), syscall.ENOSPC)
+	nodetest.Is(t, n.answer(t.Context(), eth0, r, full), syscall.ENOSPC)
 	a, err := r.Adopt()
 	if err == nil {
 		err = os.Remove(a.Sources[0])
 	}
-	if err := errors.Join(err, n.answer(eth0, r, full)); err != nil {
+	if err := errors.Join(err, n.answer(t.Context(), eth0, r, full)); err != nil {
 		t.Errorf("without an entry: %v", err)
 	}
 }
@@ -378,11 +462,11 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	nodetest.Code(t, err, 101)
 	n.wantRecords("c1/eth0 partial")
 
-	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	other := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "hot1"))}
 	n.mustAttach(eth0, other)
 	n.wantRecords("c1/eth0 partial")
-	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	n.wantTrace(append(n.trace()[:len(n.trace())-4],
 		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot1")...)
 
@@ -713,4 +797,82 @@ func TestDelSparesAnInterfaceThatIsAnothersByNow(t *testing.T) {
 	n.del(key("c1", "eth1"))
 	n.del(eth0)
 	n.wantNothing()
+}
+
+// Plugins run one after another, so that those after the first without a result have not begun,
+// and an interface of their name is not theirs. That is known of a process that has died while a
+// plugin ran. It is not known of another boot, because a loss of power takes the last notes, of
+// plugins that run at once, or if the record has lost its notes otherwise.
+func TestWhatHasNotBegunIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	all := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	const running = `{"pid":4194304,"at":1}`
+	for name, tt := range map[string]struct {
+		at       string // where the process dies
+		parallel int
+		boot     string // when the sweep comes
+		programs string // in the note of the lock
+		want     []string
+	}{
+		"the first was running":       {at: "ADD tuning", boot: "b1", programs: running, want: all[1:]},
+		"the last was running":        {at: "ADD macvlan", boot: "b1", programs: running, want: all},
+		"in another boot":             {at: "ADD tuning", boot: "b2", programs: running, want: all},
+		"in a boot that is not known": {at: "ADD tuning", programs: running, want: all},
+		"at once":                     {at: "ADD tuning", parallel: 2, boot: "b1", programs: running, want: all},
+		"none was running":            {at: "ADD tuning", boot: "b1", want: all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, netns := newNode(t), newNetNS(t)
+			n.machine = &fileMachine{bootID: "b1"}
+			n.Invoker.Parallel = tt.parallel
+			n.dieOn(tt.at)
+			n.dies(func() error { n.addIn(eth0, netns); return nil })
+			n = nodeAtWith(n)
+			n.machine = &fileMachine{bootID: tt.boot}
+			note := `{"namespaces":"x","pid":4194304,"group":4194304,"at":1,"programs":[` + tt.programs + `]}`
+			nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, records.LockName("c1")), []byte(note), 0o600))
+			n.Trace()
+			newSweeper(n).sweep(Sweep{Removed: 1})
+			n.WantTrace(tt.want...)
+			n.wantRecords()
+		})
+	}
+}
+
+// A container may swap the names of its interfaces. Removing one attachment spares the interface of
+// the other, which has the name, and removes its own by the MAC address.
+func TestDelSparesTheInterfaceOfAnotherThatHasTheName(t *testing.T) {
+	t.Parallel()
+	result := func(name, mac string) string {
+		return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q,"mac":"02:00:00:00:00:0%s","sandbox":"/ns"}]}`, name, mac)
+	}
+	for name, tt := range map[string]struct {
+		names [2]string // of the interfaces 1 and 2
+		del   func(n *node) error
+		netns bool
+		left  []hostLink
+	}{
+		"as they were":         {[2]string{"eth0", "net0"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, true, nil},
+		"swapped":              {[2]string{"net0", "eth0"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, false, []hostLink{{name: "net0", mac: "02:00:00:00:00:01"}}},
+		"swapped, both go":     {[2]string{"net0", "eth0"}, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }, true, nil},
+		"with a name of a new": {[2]string{"eth0", "foo"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, netns := newNode(t), newNetNS(t)
+			n.printing("tuning", result("eth0", "1"))
+			n.printing("macvlan", result("net0", "2"))
+			n.addIn(eth0, netns)
+			m := &fileMachine{container: []hostLink{{name: tt.names[0], mac: "02:00:00:00:00:01"}, {name: tt.names[1], mac: "02:00:00:00:00:02"}}}
+			n.machine = m
+			nodetest.OK(t, tt.del(n))
+			if got := n.Last("DEL macvlan").NetNS; (got == netns) != tt.netns {
+				t.Errorf("DEL is given %q", got)
+			}
+			if tt.left != nil && !slices.Equal(m.container, tt.left) {
+				t.Errorf("left %v", m.container)
+			}
+		})
+	}
 }

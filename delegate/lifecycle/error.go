@@ -36,7 +36,10 @@ var ErrSuperseded = fault.New(types.ErrTryAgainLater, "cancelled by a DEL of the
 var errNoList = fault.New(types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`)
 
 // errVanished means that there is no running container to be reconciled.
-var errVanished = fault.Reworded("the network namespace of the container is gone", ErrNotAdded)
+var errVanished = fault.Reworded("the network namespace of the container is at no known path", ErrNotAdded)
+
+// errNoNetNS refuses a path at which there is something else than a network namespace.
+var errNoNetNS = fault.New(types.ErrInvalidNetNS, "what is at the path is no network namespace")
 
 // impossible returns an [ErrPlan] of this text.
 func impossible(text string) error { return fault.Reworded(text, ErrPlan) }
@@ -146,6 +149,11 @@ func except(err error, left func(error) bool) error {
 		return nil
 	}
 	return err
+}
+
+// damaged reports whether err is about a record that cannot be read.
+func damaged(err error) bool {
+	return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
 }
 
 // notThere reports whether err says that there is no record.

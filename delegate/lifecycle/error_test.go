@@ -136,11 +136,11 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`DEL c1 eth0: network "red" (net0): plugin "macvlan": no; network "blue": plugin "tuning": no; network "blue": plugin "bridge": no`,
 		},
 		"CHECK": {
-			func(n *node) { n.add(eth0) }, "CHECK macvlan", func(n *node) error { return n.Check(n.Context(), eth0) },
+			func(n *node) { n.add(eth0) }, "CHECK macvlan", func(n *node) error { return n.Check(n.Context(), eth0, "") },
 			`CHECK c1 eth0: network "red" (net0): plugin "macvlan": no`,
 		},
 		"CHECK without a record": {
-			nil, "", func(n *node) error { return n.Check(n.Context(), eth0) },
+			nil, "", func(n *node) error { return n.Check(n.Context(), eth0, "") },
 			"CHECK c1 eth0: not added, or not completely",
 		},
 		"one more network": {

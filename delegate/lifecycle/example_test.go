@@ -59,7 +59,7 @@ func Example() {
 	fmt.Println("alive:", exec.Live())
 	_, err = m.Add(ctx, k, both)
 	fmt.Println(err)
-	fmt.Println("check:", m.Check(ctx, k))
+	fmt.Println("check:", m.Check(ctx, k, ""))
 
 	// A DEL that fails is tried again: nothing is forgotten.
 	exec.Plugins["sriov"] = delegatetest.FailOn("DEL", 11, "device is busy", works)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -33,6 +34,11 @@ type Collection struct {
 	// Networks are those of the current configuration. The first is the network
 	// of the interface that the runtime asks for.
 	Networks []netconf.Network
+
+	// Shared, if not nil, returns why others than the users of Dir may have attachments to the
+	// network of this name, or "". Its plugins are not told which attachments are valid then:
+	// they would remove those of the others.
+	Shared func(name string) (why string)
 }
 
 // GC removes the attachments of c.Network that are recorded and not valid. Then
@@ -71,7 +77,7 @@ type Collection struct {
 // that attachment.
 func (m *Manager) GC(ctx context.Context, c Collection) error {
 	g := &garbage{
-		network: c.Network, valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
+		network: c.Network, current: c.Networks, names: make(map[string]bool), valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
 		disabled: make(map[string]bool), further: make(map[string]bool),
 	}
 	if err := utils.ValidateNetworkName(c.Network); err != nil {
@@ -87,12 +93,14 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 		g.disabled[n.Name()] = g.disabled[n.Name()] || n.DisableGC()
 		g.further[n.Name()] = g.further[n.Name()] || !sameKind(n, c.Networks[0])
 	}
-	return errors.Join(m.collect(ctx, g), m.tell(ctx, g, c.Networks))
+	return errors.Join(m.collect(ctx, g), m.tell(ctx, g, c))
 }
 
 // garbage is one GC.
 type garbage struct {
 	network string
+	current []netconf.Network           // of the present configuration
+	names   map[string]bool             // whether a network is certainly not configured any more
 	valid   map[types.GCAttachment]bool // the runtime's list
 	failed  map[scratch.Key]bool        // stale ones whose DEL has failed
 
@@ -103,9 +111,41 @@ type garbage struct {
 
 func (g *garbage) fail(err error) error { return fail(opGC, scratch.Key{Network: g.network}, err) }
 
-// stale reports whether the record of k is to be removed.
+// ours reports whether r is of our network, by the name that it has or had before. The runtime's list
+// says nothing about other networks. One that is not configured any more was renamed, and not removed,
+// if ours is the only one of our plugin, and attaches the runtime's interface to the same network.
+func (m *Manager) ours(g *garbage, r scratch.Record[record]) bool {
+	if r.Key.Network == g.network {
+		return true
+	}
+	renamed := m.Type != "" && r.Value.Type == m.Type && m.renamed(g, r.Key.Network)
+	return renamed && (m.OnlyNetwork != nil && m.OnlyNetwork(g.network) && g.attachesAs(r) || m.observe().judge(r.Value.Delegates).Life == Dead)
+}
+
+// attachesAs reports whether our network attaches the runtime's interface to the network that r has.
+// A network without a name of its own has ours.
+func (g *garbage) attachesAs(r scratch.Record[record]) bool {
+	return len(g.current) > 0 && slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
+		was, is := e.Network, g.current[0]
+		sameName := was.Name() == is.Name() || was.Name() == r.Key.Network && is.Name() == g.network
+		return e.IfName == r.Key.IfName && sameName && sameTypes(was, is)
+	})
+}
+
+// renamed reports whether a network is certainly not configured any more.
+func (m *Manager) renamed(g *garbage, name string) bool {
+	is, known := g.names[name]
+	if !known {
+		configured, certain := m.configured(g.network, name)
+		is = certain && !configured
+		g.names[name] = is
+	}
+	return is
+}
+
+// stale reports whether the record of k is to be removed, if it is ours.
 func (g *garbage) stale(k scratch.Key) bool {
-	return k.Network == g.network && !g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
+	return !g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
 }
 
 // collectable reports whether GC may remove e.
@@ -120,11 +160,11 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 		return nil
 	}
 	var stale []scratch.Key
-	seen := make(map[scratch.Key]time.Time)
+	seen := make(map[scratch.Key]scratch.Record[record])
 	for r, err := range m.store().List(ctx) {
-		if err == nil && g.stale(r.Key) {
+		if err == nil && m.ours(g, r) && g.stale(r.Key) {
 			stale = append(stale, r.Key)
-			seen[r.Key] = r.Updated
+			seen[r.Key] = r
 		}
 	}
 	var errs []error
@@ -137,14 +177,18 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			switch {
 			case err != nil:
 				return except(err, notThere)
-			case !r.Updated.Equal(seen[k]):
-				return nil // it has been changed, or deleted and made again
+			case !r.Created.Equal(seen[k].Created), r.State.Attached() && !r.Updated.Equal(seen[k].Updated):
+				return nil // it was made again, or changed by an operation after which it is attached
 			case slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return !g.collectable(e) }) >= 0:
 				err = m.drop(ctx, l, &r, errand{which: g.collectable})
 			default:
 				_, err = m.remove(ctx, l, k, errand{})
 			}
 			g.failed[k] = err != nil
+			if errors.As(err, new(*givenUpError)) && r.State == scratch.Leftover {
+				m.debug(ctx, "leftover stays", slog.String("container", k.ContainerID), slog.Any("err", err))
+				return nil // nothing was ever attached, and sweeps try again
+			}
 			return err
 		})
 		errs = append(errs, fail(opGC, k, err))
@@ -157,13 +201,14 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 func (m *Manager) maybeStale(g *garbage) bool {
 	all, err := records.List(m.Dir)
 	return err != nil || slices.ContainsFunc(all, func(r records.Named) bool {
-		return r.Network == records.Part(g.network) && !g.valid[types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}]
+		mine := r.Network == records.Part(g.network) || m.Type != "" && m.renamed(g, r.Network)
+		return mine && !g.valid[types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}]
 	})
 }
 
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But
 // between two networks, ADDs that wait get a turn before they time out.
-func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) error {
+func (m *Manager) tell(ctx context.Context, g *garbage, c Collection) error {
 	l, err := m.lockDir(ctx, true)
 	if err != nil {
 		return g.fail(err)
@@ -176,7 +221,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	since := time.Now()
 	left, err := m.left(ctx, g)
 	errs := []error{err}
-	all := left.told(nets)
+	all := left.told(c.Networks)
 	if untold := slices.DeleteFunc(slices.Clone(all), left.knows); left.known && len(untold) > 0 {
 		errs = append(errs, g.fail(left.unknown(untold)))
 	}
@@ -191,7 +236,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 		if !left.known {
 			return errors.Join(append(errs, g.fail(errors.New("plugins were not told which attachments are valid, because not all records can be read")))...)
 		}
-		if !left.knows(n) {
+		if !left.knows(n) || c.Shared != nil && c.Shared(n.Name()) != "" {
 			continue
 		}
 		if err := m.tellOne(ctx, l, n, left.of(n)); err != nil {
@@ -271,12 +316,16 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
-			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
+			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && r.Key.Network == g.network && g.stale(r.Key) // a long ID is known by its hash only
+			continue
+		}
+		if r.Value.Refused != nil {
 			continue
 		}
 		own := types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
 		delete(left.foreign, own) // a record has all of an attachment, whatever our network is called by now
-		if r.Key.Network == g.network {
+		ours := m.ours(g, r)
+		if ours {
 			delete(left.unrecorded, own)
 		}
 		if g.failed[r.Key] && (r.State == scratch.Deleting || r.State == scratch.Leftover) {
@@ -285,7 +334,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 		for _, e := range r.Value.Delegates {
 			name := e.Network.Name()
 			left.attached[name] = append(left.attached[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
-			if r.Key.Network == g.network {
+			if ours {
 				if !slices.ContainsFunc(left.networks, func(n netconf.Network) bool { return sameKind(n, e.Network) }) {
 					left.networks = append(left.networks, e.Network)
 				}

@@ -129,9 +129,9 @@ func TestGCCollectsRecordsOfTheFuture(t *testing.T) {
 	n.wantNothing()
 }
 
-// A stale record is removed only as GC has found it: one that is changed, made
-// again or added to before GC has its container's lock stays, and its plugins
-// are told of it.
+// A stale record is removed only as GC has found it, or if a DEL has begun to remove it: one that
+// is made again or added to before GC has its container's lock stays, and its plugins are told of
+// it.
 func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 	t.Parallel()
 	c2 := key("c2", "eth0")
@@ -157,7 +157,7 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			sick := nodeAt(n.TB, n.Dir)
 			sick.halfDelete(c2)
 			return nil
-		}, []string{"c2/eth0 deleting"}, []string{"c2 eth0"}},
+		}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +175,7 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}))
 			n.wantRecords(tt.want...)
 			for _, c := range n.Exec.Calls() {
-				if c.ContainerID == "c2" && c.Command == "DEL" {
+				if c.ContainerID == "c2" && c.Command == "DEL" && tt.want != nil {
 					t.Errorf("GC ran %s", c)
 				}
 			}
@@ -252,7 +252,7 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	_, err = hasty.Add(t.Context(), key("c3", "eth0"), pair(key("c3", "eth0")))
 	nodetest.Code(t, err, 11)
 	hasty.LockTimeout = 0
-	if err := hasty.Check(t.Context(), c2); err != nil { // what attaches nothing does not wait
+	if err := hasty.Check(t.Context(), c2, ""); err != nil { // what attaches nothing does not wait
 		t.Error(err)
 	}
 	hasty.wantTrace("CHECK bridge eth0 of c2", "CHECK tuning eth0 of c2", "CHECK macvlan net0 of c2")
@@ -591,14 +591,14 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.wantRecords("alive/eth0 added", "deleting/eth0 deleting", "gone/eth0 added", "planned/eth0 planned", "unseen/eth0 added")
 
 	s := newSweeper(n)
-	s.sweep(Sweep{Removed: 3})
+	s.sweep(Sweep{Removed: 3, Unknown: 1})
 	n.wantRecords("alive/eth0 added", "unseen/eth0 added")
 	slices.Sort(s.told)
 	s.wantTold("removed deleting", "removed gone", "removed planned")
 	n.Trace()
-	s.sweep(Sweep{})
+	s.sweep(Sweep{Unknown: 1})
 	n.WantTrace()
-	s.Ended = Record.NetNSGone
+	s.Unknown = func(Record) bool { return true } // says the operator
 	s.sweep(Sweep{Removed: 1})
 	n.del(key("alive", "eth0"))
 	n.wantNothing()
@@ -624,11 +624,11 @@ func TestSweepRemovesLocksOfTheDead(t *testing.T) {
 	}
 	l, err := n.store().Lock(t.Context(), "busy")
 	nodetest.OK(t, err)
-	newSweeper(n).sweep(Sweep{})
+	newSweeper(n).sweep(Sweep{Unknown: 1})
 	want := []string{"alive@lock", "alive@multi@eth0.json", "busy@lock"}
 	nodetest.Equal(t, "files", n.files(), want)
 	nodetest.OK(t, l.Unlock())
-	newSweeper(n).sweep(Sweep{})
+	newSweeper(n).sweep(Sweep{Unknown: 1})
 	nodetest.Equal(t, "files", n.files(), want[:2])
 }
 
@@ -696,7 +696,7 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	s.sweep(Sweep{Waiting: 1})
 	out()
 	nodetest.OK(t, <-done)
-	s.sweep(Sweep{})
+	s.sweep(Sweep{Unknown: 1})
 	n.wantRecords("c1/eth0 added")
 	s.wantTold()
 }
@@ -847,12 +847,13 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 			return nil
 		})
 		if adopted {
-			a := n.foreign(eth0, "")
-			a.Gone = true
+			netns := newNetNS(t)
+			a := n.foreign(eth0, netns)
 			for i := range a.Attached {
 				a.Attached[i].Result, a.Attached[i].Added = nil, false
 			}
 			n.adopt(a, true)
+			unlink(t, netns)
 		} else {
 			n.add(eth0)
 			if err := n.Del(t.Context(), eth0, Removal{}); err == nil {

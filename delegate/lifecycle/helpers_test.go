@@ -62,7 +62,7 @@ func nodeAt(tb testing.TB, dir string) *node {
 	n := nodetest.New(tb, "bridge", "tuning", "macvlan", "ipvlan")
 	// A slow machine needs longer than ten seconds to undo a result of 16 MiB.
 	iv := &delegate.Invoker{Exec: n.Exec, UndoTimeout: time.Hour}
-	return &node{Manager: &Manager{Invoker: iv, Dir: dir}, Node: n, Dir: dir}
+	return &node{Manager: &Manager{machine: &fileMachine{}, Invoker: iv, Dir: dir}, Node: n, Dir: dir}
 }
 
 // plugins are all the fake ones that succeed.
@@ -193,7 +193,7 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 	case "DEL":
 		err = n.Del(ctx, eth0, Removal{})
 	case "CHECK":
-		err = n.Check(ctx, eth0)
+		err = n.Check(ctx, eth0, "")
 	case "DETACH":
 		err = n.Detach(ctx, eth0, "net0")
 	case "GC":

@@ -13,6 +13,7 @@ package lifecycle
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -39,9 +40,9 @@ type Manager struct {
 	// Dir is the directory of the records. It is made when it is missing.
 	Dir string
 
-	// Type is the plugin's type. Records have it, so that Del finds those of this
-	// plugin after its network has been renamed. Without it Del does not look for
-	// them.
+	// Type is the plugin's type. Records have it, so that operations find those of
+	// this plugin after its network has been renamed, see Configured. Without it
+	// they do not look for them.
 	Type string
 
 	// Root, if not empty, is the root directory for paths of network
@@ -53,14 +54,26 @@ type Manager struct {
 	// lock fails with CNI code 7. It should be the same for all who use Dir.
 	LockTimeout time.Duration
 
-	// DelTries bounds how often Del fails for an attachment whose container has
-	// no network namespace any more. After that many failures, of any plugin
+	// DelTries bounds how often Del fails for an attachment whose network namespace
+	// is at no known path any more. After that many failures, of any plugin
 	// and for any reason, Del returns nil, so that the runtime can remove the
 	// container. The record stays, as "deleting". Each GC and [Sweeper] tries
 	// again, until the DEL succeeds or the record is forgotten, and an ADD of
 	// the attachment fails. DelTries also bounds how often Del fails because it is
 	// interrupted, for an attachment that never came about. Zero means no bound.
 	DelTries int
+
+	// Configured, if not nil, says whether the runtime still has a network called other with
+	// our plugin, when it asks for the network ours. known is false if that is not certain. An
+	// operation on an attachment that has no record takes the record of the same container and
+	// interface under another name only if that name is certainly not configured any more. Nil
+	// knows nothing.
+	Configured func(ours, other string) (configured, known bool)
+
+	// OnlyNetwork, if not nil, says whether the runtime certainly has no other network with our
+	// plugin than ours. Then a GC of ours is about the records of a network that is not
+	// configured any more: ours had that name. Otherwise it removes of these only what is [Dead].
+	OnlyNetwork func(ours string) bool
 
 	// Stale, if not nil, is for DELs that may be older than the attachment, such as
 	// those from a queue. Del calls it with the time when the attachment was recorded,
@@ -79,6 +92,8 @@ type Manager struct {
 	// one that has failed, and says where its time has gone.
 	Timed func(Timing)
 
+	machine machine // nil: the one on which this process runs
+
 	mu   sync.Mutex
 	adds map[scratch.Key][]*running // of this Manager, guarded by mu
 }
@@ -88,6 +103,12 @@ func (m *Manager) invoker() *delegate.Invoker {
 		return m.Invoker
 	}
 	return &delegate.Invoker{}
+}
+
+func (m *Manager) debug(ctx context.Context, text string, attrs ...slog.Attr) {
+	if l := m.invoker().Logger; l != nil {
+		l.LogAttrs(ctx, slog.LevelDebug, text, attrs...)
+	}
 }
 
 func (m *Manager) store() scratch.Store[record] {

@@ -40,8 +40,8 @@ func (m *Manager) locked(ctx context.Context, op string, k scratch.Key, do func(
 func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do func(context.Context, *scratch.Lock) error) error {
 	defer func() {
 		// It changes nothing of what was done, and the lock ends with this process.
-		if err := l.Unlock(); err != nil && m.invoker().Logger != nil {
-			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
+		if err := l.Unlock(); err != nil {
+			m.debug(ctx, "unlock", slog.String("container", id), slog.Any("err", err))
 		}
 	}()
 	file := l.File()

@@ -5,105 +5,114 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/internal/inroot"
+	"github.com/metacni/metacni/internal/rawjson"
 )
 
-// netns is a network namespace: its path, and what distinguishes it from another
-// at the same path. Device and inode do not suffice, because the kernel gives them
-// to a new namespace when the old one is gone.
+// netns is a network namespace: a path, and the identity of the namespace that was there.
+// The kernel gives device and inode to a new namespace as soon as the old one has ended, but
+// no number twice in one boot.
 type netns struct {
 	Path   string `json:"path,omitempty"`
 	Dev    uint64 `json:"dev,omitempty"`
-	Inode  uint64 `json:"inode,omitempty"`
-	Unique string `json:"unique,omitempty"` // never used again on this machine; empty if the kernel does not tell
+	Inode  uint64 `json:"inode,omitempty"`  // zero: no network namespace was seen
+	Number string `json:"number,omitempty"` // "id/N" of NS_GET_ID or "cookie/N" of SO_NETNS_COOKIE, if the kernel tells
+	Boot   string `json:"boot,omitempty"`   // ID of the boot when this was recorded, if procfs tells
+	Unique string `json:"unique,omitempty"` // Boot and Number, joined by "/", for releases that read only this
+
+	rest rawjson.Rest
 }
 
-// same reports whether now, which exists, may be the recorded namespace n. Without
-// n.Unique it compares device and inode only.
-func (n netns) same(now netns) bool {
-	return n.Dev == now.Dev && n.Inode == now.Inode && (n.Unique == "" || n.Unique == now.Unique)
+// UnmarshalJSON keeps what a later release has written.
+func (n *netns) UnmarshalJSON(text []byte) error {
+	type plain netns
+	return rawjson.Decode(text, (*plain)(n), &n.rest)
 }
 
-// looking returns a function that identifies the namespace at a path in root. It looks at
-// each path once: what it returns belongs to one operation.
-func looking(root string) func(path string) netns {
-	seen := make(map[string]netns)
-	return func(path string) netns {
-		n, ok := seen[path]
-		if !ok {
-			n = identify(root, path)
-			seen[path] = n
-		}
-		return n
-	}
+// MarshalJSON writes all of n.
+func (n netns) MarshalJSON() ([]byte, error) {
+	type plain netns
+	return rawjson.Encode(plain(n), n.rest)
 }
 
-// gone reports whether n is certainly not at its path in root any more, where look is
-// looking(root). If the directory of the path does not exist, or a file there is not a
-// namespace, this is not certain: the namespace may be mounted where this process does
-// not see it. It is certain if the machine has been restarted since.
-func (n netns) gone(root string, look func(path string) netns) bool {
-	if n.Path == "" {
-		return false
+// number returns Number, or that of a record in which only Unique has it.
+func (n netns) number() string {
+	if n.Number == "" && n.Unique != "" {
+		_, number, _ := strings.Cut(n.Unique, "/")
+		return number
 	}
-	if now := look(n.Path); now.Inode != 0 {
-		return n.Inode != 0 && n.other(now) && (now.Unique != "" || now.Dev == n.Dev || n.ofEarlierBoot())
+	return n.Number
+}
+
+// inBoot returns n as it is recorded in the boot with this ID.
+func (n netns) inBoot(boot string) netns {
+	n.Boot = boot
+	if n.Unique = ""; boot != "" && n.Number != "" {
+		n.Unique = boot + "/" + n.Number
 	}
-	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
-		return false // if root is missing nothing in it can be seen
-	}
+	return n
+}
+
+// in reports whether n was certainly recorded in the boot with this ID. Unique suffices: what is
+// mounted over the boot's ID in a container is not the ID of the machine's boot.
+func (n netns) in(boot string) bool {
+	return boot != "" && (n.Boot == boot || strings.HasPrefix(n.Unique, boot+"/"))
+}
+
+// before reports whether n was certainly recorded in an earlier boot than the one with this ID.
+func (n netns) before(boot string) bool { return boot != "" && n.Boot != "" && n.Boot != boot }
+
+// known reports whether n identifies a network namespace. A device other than nsfs is that of
+// another kind of file, which earlier releases recorded too, but without a number.
+func (n netns) known(nsfs uint64) bool {
+	return n.Inode != 0 && (n.number() != "" || nsfs == 0 || n.Dev == nsfs)
+}
+
+// A likeness says whether two identities are of the same namespace.
+type likeness int
+
+const (
+	unsure likeness = iota
+	same
+	different
+)
+
+// compare compares n, which is recorded, with now, which exists in the boot with this ID.
+func (n netns) compare(now netns, boot string) likeness {
+	mine, its := n.number(), now.number()
 	switch {
-	case !errors.Is(stat(root, n.Path), fs.ErrNotExist):
-		return false
-	case n.Inode == 0 || n.ofEarlierBoot(): // it was not seen since this boot
-		return true
-	case strings.HasPrefix(n.Path, "/proc/"):
-		return seesProcesses(root) // the directory of a process is gone when the process is
+	case n.Inode == 0 || now.Inode == 0 || n.Dev != now.Dev && mine == "":
+		return unsure
+	case n.Inode != now.Inode || n.Dev != now.Dev: // nsfs has one device in a boot
+		return different
+	case mine == "" || mine == its:
+		return same
+	case its == "":
+		return unsure
 	}
-	return stat(root, filepath.Dir(n.Path)) == nil
+	kind, number, _ := strings.Cut(mine, "/")
+	itsKind, itsNumber, _ := strings.Cut(its, "/")
+	switch {
+	case kind == itsKind:
+		return different
+	case !n.in(boot): // numbers of two kinds can only be compared in one boot
+		return unsure
+	case number == itsNumber:
+		return same
+	}
+	return different
 }
 
-// nothingAt reports whether nothing exists at path in root, for certain.
-func nothingAt(root, path string) bool {
-	return path != "" && errors.Is(stat(root, path), fs.ErrNotExist) && stat(root, filepath.Dir(path)) == nil
-}
-
-func stat(root, path string) error {
+// there says what exists at path in root: nil if something does, [fs.ErrNotExist] only if nothing
+// does for certain.
+func there(root, path string) error {
+	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
+		return errors.New("there is no root directory") // so nothing in it can be seen
+	}
 	return inroot.With(root, path, func(path string) error { _, err := os.Stat(path); return err })
-}
-
-// ofEarlierBoot reports whether the machine has been restarted since n was
-// recorded, for certain.
-func (n netns) ofEarlierBoot() bool {
-	boot := bootID()
-	return boot != "" && n.Unique != "" && !strings.HasPrefix(n.Unique, boot+"/")
-}
-
-// other reports whether now, which exists, is certainly not the recorded namespace
-// n. It ignores an empty now.Unique: a process that must not enter the namespace,
-// or has no descriptors left, cannot get it.
-func (n netns) other(now netns) bool {
-	return n.Dev != now.Dev || n.Inode != now.Inode || n.Unique != "" && now.Unique != "" && n.Unique != now.Unique
-}
-
-// forDel returns the path that a plugin receives for the DEL of an attachment in
-// n: given, the path in the runtime's DEL, or else that of n. It returns "" if n is
-// at neither: what is there may be another container's. look is looking of the root
-// of the paths.
-func (n netns) forDel(look func(path string) netns, given string) string {
-	if n.Inode == 0 {
-		return given // n was never seen, so it cannot be compared
-	}
-	for _, path := range []string{given, n.Path} {
-		if n.same(look(path)) {
-			return path
-		}
-	}
-	return ""
 }
 
 // namesIn returns [ifname.Taken] of the network namespace at path in root. A path

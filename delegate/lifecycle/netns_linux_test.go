@@ -3,8 +3,6 @@ package lifecycle
 import (
 	"errors"
 	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/metacni/metacni/internal/nodetest"
@@ -29,6 +27,7 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.Root = t.TempDir()
+			n.machine = &fileMachine{root: n.Root}
 			outside := t.TempDir()
 			err := errors.Join(
 				os.MkdirAll(n.Root+"/run/netns", 0o700), os.Mkdir(n.Root+"/var", 0o700),
@@ -43,41 +42,12 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, n.Root+"/run/netns/c1", "")
 			}
-			for r, err := range n.Records(t.Context()) {
-				if gone := r.NetNSGone(); err != nil || gone != (tt.want == "") {
-					t.Errorf("gone: %v, %v", gone, err)
-				}
-				if r.root += "/absent"; r.NetNSGone() {
-					t.Error("gone, as far as one sees without a root")
-				}
-			}
 			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
 			if add, del := n.Last("ADD").NetNS, n.Last("DEL").NetNS; add != tt.atAdd || del != tt.want {
 				t.Errorf("ADD was given netns %q, DEL %q, want %q", add, del, tt.want)
 			}
 			n.wantNothing()
 		})
-	}
-}
-
-// A container whose namespace is there has not gone because this process cannot
-// tell the namespace's number: it would be detached while it runs. A DEL does
-// not name the namespace either then, which may be another container's.
-func TestNamespaceOfUnknownNumberIsNotGone(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/c1"
-	write(t, path) // no namespace, so nobody can tell its number
-	now := identify("", path)
-	for unique, wantPath := range map[string]string{"": path, "boot/id/1": ""} {
-		recorded := now
-		recorded.Unique = unique
-		r := Record{entries: []entry{{NetNS: recorded}}}
-		if r.NetNSGone() {
-			t.Errorf("recorded with number %q: gone", unique)
-		}
-		if got := recorded.forDel(looking(""), path); got != wantPath {
-			t.Errorf("recorded with number %q: DEL is given %q, want %q", unique, got, wantPath)
-		}
 	}
 }
 
@@ -110,58 +80,5 @@ func TestNamesInUseInRoot(t *testing.T) {
 	}
 	if _, err := namesIn("/proc", "/self/exe"); os.Geteuid() == 0 && err == nil {
 		t.Error("a link out of the root was followed")
-	}
-}
-
-// What is at a namespace's path and cannot be looked at, may be it.
-func TestNetNSThatCannotBeLookedAtIsNotGone(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "ns")
-	write(t, path)
-	n := identify("", path)
-	remove(t, path, "")
-	if !n.gone("", looking("")) {
-		t.Error("what is not there is there")
-	}
-	if err := syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0); err != nil { // which cannot be opened
-		t.Fatal(err)
-	}
-	if n.gone("", looking("")) {
-		t.Error("gone")
-	}
-	if got := n.forDel(looking(""), path); got != "" { // but nobody is sent there
-		t.Errorf("DEL is given %q", got)
-	}
-}
-
-// A namespace that this process may just not see is not gone, whatever the kernel
-// it was recorded under could tell of it: its container would be detached while
-// it runs.
-func TestNamespaceOutOfSightIsNotGone(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write(t, dir+"/file")
-	file := identify("", dir+"/file")
-	for _, unique := range []string{"", bootID() + "/id/1"} {
-		for name, tt := range map[string]struct {
-			n    netns
-			root string
-			want bool
-		}{
-			"a directory that is not there":     {netns{Path: dir + "/absent/c1", Dev: 4, Inode: 7}, "", false},
-			"something else than a namespace":   {netns{Path: dir + "/file", Dev: file.Dev + 1, Inode: 7}, "", false},
-			"another one of the same kind":      {netns{Path: dir + "/file", Dev: file.Dev, Inode: file.Inode + 1}, "", true},
-			"a directory without it":            {netns{Path: dir + "/c1", Dev: 4, Inode: 7}, "", true},
-			"a process, where none are seen":    {netns{Path: "/proc/4242/ns/net", Dev: 4, Inode: 7}, dir, false},
-			"a process, where all are seen":     {netns{Path: "/proc/4194305/ns/net", Dev: 4, Inode: 7}, "", seesProcesses("")},
-			"before the machine was started up": {netns{Path: dir + "/absent/c1", Dev: 4, Inode: 7, Unique: "boot/id/1"}, "", true},
-		} {
-			if tt.n.Unique == "" {
-				tt.n.Unique = unique
-			}
-			if got := tt.n.gone(tt.root, looking(tt.root)); got != tt.want {
-				t.Errorf("%s, with number %q: gone %v, want %v", name, tt.n.Unique, got, tt.want)
-			}
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
 )
 
 // DEL and CHECK send what ADD sent, to the byte, whatever the configuration
@@ -26,7 +27,7 @@ func TestDelAndCheckReplayAdd(t *testing.T) {
 	}
 	write(t, a.NetNS)
 	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
-	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	n.del(eth0)
 	add := n.Last("ADD")
 	var want map[string]json.RawMessage
@@ -65,7 +66,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 	}{
 		"as at ADD":                      {path, nil, path, path},
 		"none given":                     {path, nil, none, path},
-		"another path of the same":       {path, link, other, other},
+		"another path of the same":       {path, linkTwo, other, other},
 		"reused, given":                  {path, reuse, path, none},
 		"reused, not given":              {path, reuse, none, none},
 		"gone, given":                    {path, remove, path, none},
@@ -98,51 +99,6 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 	}
 }
 
-// A record knows whether the namespaces of its attachments are gone.
-func TestNetNSGone(t *testing.T) {
-	t.Parallel()
-	const path, other, none = "ns", "other", ""
-	for name, tt := range map[string]struct {
-		first, second string // of the two attachments
-		change        func(t *testing.T, path, other string)
-		want          bool
-	}{
-		"as at ADD":                    {path, path, nil, false},
-		"removed":                      {path, path, remove, true},
-		"another's by now":             {path, path, reuse, true},
-		"not there at ADD, nor now":    {other, other, nil, true},
-		"not there at ADD, but now":    {other, other, another, false},
-		"one there, one not":           {path, other, nil, false},
-		"both gone":                    {path, other, remove, true},
-		"none":                         {none, none, nil, false},
-		"one gone, one without a path": {path, none, remove, false},
-		"cannot be looked at":          {"ns/x", "ns/x", nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			in := pathsIn(t.TempDir())
-			write(t, in(path))
-			as := []delegate.Attachment{attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")}
-			as[0].NetNS, as[1].NetNS = in(tt.first), in(tt.second)
-			n.mustAdd(eth0, Transaction{Plan: Plan(as...)})
-			if tt.change != nil {
-				tt.change(t, in(path), in(other))
-			}
-			for r, err := range n.Records(t.Context()) {
-				if got := r.NetNSGone(); got != tt.want || err != nil {
-					t.Errorf("gone: %v, want %v; %v", got, tt.want, err)
-				}
-			}
-			n.del(eth0)
-			n.wantNothing()
-		})
-	}
-	if (Record{}).NetNSGone() {
-		t.Error("what has no attachments has no namespace to lose")
-	}
-}
-
 // pathsIn returns a function that puts a path in dir. An empty path stays empty.
 func pathsIn(dir string) func(path string) string {
 	return func(path string) string {
@@ -164,7 +120,7 @@ func remove(t *testing.T, path, _ string) {
 	nodetest.OK(t, os.Remove(path))
 }
 
-func link(t *testing.T, path, other string) {
+func linkTwo(t *testing.T, path, other string) {
 	t.Helper()
 	nodetest.OK(t, os.Link(path, other))
 }
@@ -206,29 +162,77 @@ func TestNetNSOfAnUndoneLeftover(t *testing.T) {
 	n.wantNothing()
 }
 
-// A namespace is the recorded one if its device and inode are, and its number,
-// where the record has one: the kernel gives the inode of one that has gone to
-// the next.
+// A namespace is the recorded one if its device and inode are, and its number, if the record has
+// one. Numbers of two kinds are compared only in one boot.
 func TestSameNamespace(t *testing.T) {
 	t.Parallel()
-	recorded := netns{Path: "/a", Dev: 1, Inode: 2, Unique: "x"}
-	old := netns{Path: "/a", Dev: 1, Inode: 2}
+	const boot = "b1"
+	id := netns{Path: "/a", Dev: 1, Inode: 2, Number: "id/5", Boot: boot}
+	of := func(dev, inode uint64, number string) netns {
+		return netns{Path: "/b", Dev: dev, Inode: inode, Number: number}
+	}
 	for name, tt := range map[string]struct {
 		n, now netns
-		want   bool
+		want   likeness
 	}{
-		"the same":               {recorded, recorded, true},
-		"at another path":        {recorded, netns{Path: "/b", Dev: 1, Inode: 2, Unique: "x"}, true},
-		"another device":         {recorded, netns{Dev: 9, Inode: 2, Unique: "x"}, false},
-		"another inode":          {recorded, netns{Dev: 1, Inode: 9, Unique: "x"}, false},
-		"another number":         {recorded, netns{Dev: 1, Inode: 2, Unique: "y"}, false},
-		"no number any more":     {recorded, netns{Dev: 1, Inode: 2}, false},
-		"none recorded":          {old, recorded, true},
-		"none recorded, another": {old, netns{Dev: 1, Inode: 9, Unique: "x"}, false},
-		"not there":              {recorded, netns{Path: "/a"}, false},
+		"the same":                           {id, of(1, 2, "id/5"), same},
+		"another device":                     {id, of(9, 2, "id/5"), different},
+		"another inode":                      {id, of(1, 9, "id/5"), different},
+		"another number":                     {id, of(1, 2, "id/6"), different},
+		"its number cannot be read":          {id, of(1, 2, ""), unsure},
+		"no number is recorded":              {of(1, 2, ""), of(1, 2, "id/5"), same},
+		"no number, another inode":           {of(1, 2, ""), of(1, 3, "id/5"), different},
+		"no number, another device":          {of(7, 2, ""), of(1, 3, "id/5"), unsure},
+		"nothing is there":                   {id, netns{Path: "/a"}, unsure},
+		"nothing was there":                  {netns{Path: "/a"}, id, unsure},
+		"a cookie in this boot":              {netns{Dev: 1, Inode: 2, Number: "cookie/5", Boot: boot}, of(1, 2, "id/5"), same},
+		"another cookie in this boot":        {netns{Dev: 1, Inode: 2, Number: "cookie/6", Boot: boot}, of(1, 2, "id/5"), different},
+		"a cookie in an unknown boot":        {netns{Dev: 1, Inode: 2, Number: "cookie/6"}, of(1, 2, "id/5"), unsure},
+		"of an earlier release":              {netns{Dev: 1, Inode: 2, Unique: boot + "/id/5"}, of(1, 2, "id/5"), same},
+		"of an earlier release, masked boot": {netns{Dev: 1, Inode: 2, Unique: "masked/id/5"}, of(1, 2, "id/5"), same},
 	} {
-		if got := tt.n.same(tt.now); got != tt.want {
-			t.Errorf("%s: %v", name, got)
+		if got := tt.n.compare(tt.now, boot); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
+}
+
+// The records of a container are found by its namespace, whatever its ID or path.
+func TestRecordsAreFoundByTheNamespace(t *testing.T) {
+	t.Parallel()
+	n, netns, other := newNode(t), newNetNS(t), newNetNS(t)
+	n.addIn(eth0, netns)
+	n.addIn(key("c2", "eth0"), other)
+	linked := filepath.Join(t.TempDir(), "link")
+	linkTwo(t, netns, linked)
+	for path, want := range map[string][]string{netns: {"c1"}, linked: {"c1"}, other: {"c2"}, filepath.Dir(netns): nil, "": nil} {
+		rs, err := n.InNetNS(t.Context(), path)
+		nodetest.OK(t, err)
+		var got []string
+		for _, r := range rs {
+			got = append(got, r.Key.ContainerID)
+		}
+		nodetest.Equal(t, path, got, want)
+	}
+	n.damage(eth0)
+	if rs, err := n.InNetNS(t.Context(), other); len(rs) != 1 || !errors.Is(err, scratch.ErrCorrupt) {
+		t.Errorf("%d records, %v", len(rs), err)
+	}
+}
+
+// More is attached only to a container in the namespace that the caller names.
+func TestAttachIsForTheNamespaceOfTheContainer(t *testing.T) {
+	t.Parallel()
+	n, netns, other := newNode(t), newNetNS(t), newNetNS(t)
+	n.addIn(eth0, netns)
+	linked := filepath.Join(t.TempDir(), "link")
+	linkTwo(t, netns, linked)
+	for path, code := range map[string]uint{other: 8, "/no-such-directory/c1": 8, linked: 0} {
+		tr := hotplug(eth0)
+		tr.NetNS, tr.Plan = path, inNetNS(tr.Plan, netns)
+		_, err := n.Attach(t.Context(), eth0, tr)
+		nodetest.Code(t, err, code)
+	}
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
 }

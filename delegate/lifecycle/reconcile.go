@@ -179,12 +179,14 @@ func (p *pass) next(ctx context.Context) (more bool, err error) {
 
 // step makes the next change, if there is one.
 func (p *pass) step(ctx context.Context, l *scratch.Lock) (more bool, err error) {
-	r, err := p.m.added(p.k)
+	o := p.m.observe()
+	r, err := p.m.added(ctx, p.k, o)
 	if err != nil {
 		return false, err
 	}
 	seen := p.m.record(r)
-	if seen.outlived() {
+	netns := o.reachable(r.Value.Delegates)
+	if netns == "" && slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.NetNS.Inode != 0 }) {
 		return false, errVanished
 	}
 	wanted, err := p.r.Wanted(ctx, seen)
@@ -214,7 +216,7 @@ func (p *pass) step(ctx context.Context, l *scratch.Lock) (more bool, err error)
 	times := make(map[[3]string]int) // so often it is missing
 	for _, w := range d.missing {
 		if times[w.asked()]++; times[w.asked()] > p.failed[w.asked()] {
-			p.attach(ctx, l, r, w, wanted)
+			p.attach(ctx, l, r, netns, w, wanted)
 			return true, nil
 		}
 	}
@@ -248,13 +250,10 @@ func (p *pass) detach(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	p.done = append(p.done, d)
 }
 
-// attach attaches w to the container of r, which should have all of wanted.
-func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], w Wanted, wanted []Wanted) {
+// attach attaches w to the container of r, whose namespace is at netns. It should have all of
+// wanted.
+func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], netns string, w Wanted, wanted []Wanted) {
 	d := Reconciled{Command: delegate.CommandAdd, Wanted: w}
-	var netns string
-	if len(r.Value.Delegates) > 0 {
-		netns = r.Value.Delegates[0].NetNS.Path
-	}
 	added, err := p.m.attachTo(ctx, l, r, Transaction{
 		NetNS: netns, Prepare: p.r.Prepare,
 		Plan: func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {

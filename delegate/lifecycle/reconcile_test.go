@@ -243,7 +243,7 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
 		t.Errorf("in a namespace that is gone: %v, %v", reconciled(done), err)
 	}
-	nodetest.Says(t, err, "RECONCILE c1 eth0", "namespace", "gone")
+	nodetest.Says(t, err, "RECONCILE c1 eth0", "namespace", "at no known path")
 	n.wantTrace("ADD bridge eth0", "ADD ipvlan net1", "DEL ipvlan net1")
 }
 

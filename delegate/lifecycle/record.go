@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/rawjson"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
@@ -33,7 +34,12 @@ type record struct {
 	Why       string          `json:"why,omitempty"`
 	Timing    json.RawMessage `json:"timing,omitempty"` // see [Record.Timing]
 
+	Host       netns  `json:"host,omitzero"`        // in which the plugins of the ADD ran; zero if it is not known
+	Sequential bool   `json:"sequential,omitempty"` // each plugin has begun when the result before it was noted
+	Refused    *netns `json:"refused,omitempty"`    // the record is about an ADD that was refused in this namespace; see [Manager.Refuse]
+
 	noted *change // what has changed since it was written; nil if all of it may have
+	rest  rawjson.Rest
 }
 
 type entry struct {
@@ -53,6 +59,20 @@ type entry struct {
 	// Earlier releases wrote these in place of State. They are false once an entry has been read.
 	Half bool `json:"half,omitempty"` // to be removed, in a record that is attached
 	New  bool `json:"new,omitempty"`  // half done, and never attached
+
+	rest rawjson.Rest
+}
+
+// UnmarshalJSON keeps what a later release has written.
+func (e *entry) UnmarshalJSON(text []byte) error {
+	type plain entry
+	return rawjson.Decode(text, (*plain)(e), &e.rest)
+}
+
+// MarshalJSON writes all of e.
+func (e entry) MarshalJSON() ([]byte, error) {
+	type plain entry
+	return rawjson.Encode(plain(e), e.rest)
 }
 
 // settle gives e, which has just been read, the State that says what an earlier release wrote.
@@ -76,7 +96,7 @@ func (e *entry) settle() error {
 func (r *record) UnmarshalJSON(text []byte) error {
 	type plain record
 	var read plain
-	if err := json.Unmarshal(text, &read); err != nil {
+	if err := rawjson.Decode(text, &read, &read.rest); err != nil {
 		return err
 	}
 	if read.Delegates == nil {
@@ -92,6 +112,12 @@ func (r *record) UnmarshalJSON(text []byte) error {
 	}
 	*r = record(read)
 	return nil
+}
+
+// MarshalJSON writes all of r.
+func (r record) MarshalJSON() ([]byte, error) {
+	type plain record
+	return rawjson.Encode(plain(r), r.rest)
 }
 
 // A change is noted in a record after each plugin.
@@ -114,7 +140,8 @@ func (r *record) Noted() any { //nolint:ireturn // for encoding/json
 // Make implements [records.Changer].
 func (r *record) Make(text records.Change) error {
 	var c change
-	if err := json.Unmarshal(text, &c); err != nil {
+	var later rawjson.Rest
+	if err := rawjson.Decode(text, &c, &later); err != nil {
 		return err
 	}
 	if c.At < 0 || c.At >= len(r.Delegates) {
@@ -127,6 +154,7 @@ func (r *record) Make(text records.Change) error {
 	if c.Gone != nil {
 		e.Gone = c.Gone
 	}
+	e.rest = e.rest.With(later)
 	if err := usable(e.attached("", asRecorded)); err != nil {
 		return err
 	}
@@ -151,11 +179,14 @@ func usable(a delegate.Attached) error {
 // planned returns the form on disk of plan, attachments of k before they are carried out. It
 // refuses a plan that cannot be carried out or recorded.
 func (m *Manager) planned(k scratch.Key, plan []delegate.Attachment) ([]entry, error) {
-	look := looking(m.Root)
+	o := m.observe()
 	es := make([]entry, len(plan))
 	for i, a := range plan {
-		es[i] = entry{Network: a.Network, NetNS: look(a.NetNS), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
+		es[i] = entry{Network: a.Network, NetNS: o.look(a.NetNS).inBoot(o.boot()), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
 		err := es[i].recordable()
+		if o.m.occupied(m.Root, a.NetNS) {
+			err = errNoNetNS
+		}
 		if a.ContainerID != k.ContainerID {
 			err = impossible("planned for another container, " + terse.ID(a.ContainerID))
 		}
@@ -339,5 +370,10 @@ func (r record) apart(containerID string) (rest record, steps []delegate.Attache
 
 // sameKind reports whether a and b have the same name and the same types of plugins and steps.
 func sameKind(a, b netconf.Network) bool {
-	return a.Name() == b.Name() && slices.EqualFunc(a.Plugins(), b.Plugins(), func(p, q netconf.Plugin) bool { return p.Type() == q.Type() && p.Step() == q.Step() })
+	return a.Name() == b.Name() && sameTypes(a, b)
+}
+
+// sameTypes reports whether a and b have the same types of plugins.
+func sameTypes(a, b netconf.Network) bool {
+	return slices.EqualFunc(a.Plugins(), b.Plugins(), func(p, q netconf.Plugin) bool { return p.Type() == q.Type() && p.Step() == q.Step() })
 }

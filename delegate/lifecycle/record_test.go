@@ -228,7 +228,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 			_, err = n.Attach(ctx, tt.k, pair(eth0))
 			nodetest.Code(t, err, tt.code)
 			nodetest.Code(t, n.Del(ctx, tt.k, Removal{}), tt.code)
-			nodetest.Code(t, n.Check(ctx, tt.k), tt.code)
+			nodetest.Code(t, n.Check(ctx, tt.k, ""), tt.code)
 			nodetest.Code(t, n.Detach(ctx, tt.k, "net9"), tt.code)
 			n.wantTrace()
 			n.wantNothing()
@@ -246,7 +246,7 @@ func TestManagerWithoutADirectoryFails(t *testing.T) {
 	_, err := m.Add(ctx, eth0, pair(eth0))
 	nodetest.Code(t, err, 5)
 	nodetest.Code(t, m.Del(ctx, eth0, Removal{}), 5)
-	nodetest.Code(t, m.Check(ctx, eth0), 5)
+	nodetest.Code(t, m.Check(ctx, eth0, ""), 5)
 	nodetest.Code(t, m.Detach(ctx, eth0, "net0"), 5)
 	nodetest.Code(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
 	_, err = m.Container(t.Context(), "c1")
@@ -347,7 +347,7 @@ func TestPluginsNeverSeeTheOrigin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	withOrigins(n)
-	nodetest.OK(t, n.Check(t.Context(), eth0))
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	for _, valid := range [][]types.GCAttachment{validFor(eth0), noneValid} { // GC, then DEL
 		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: valid}))
 	}
@@ -411,7 +411,7 @@ func TestRecordThatCannotBeReadIsLeftAlone(t *testing.T) {
 			n.wantTrace(calls...)
 			k := key("c1", "eth1")
 			n.add(k) // others are no worse for it
-			nodetest.OK(t, n.Check(t.Context(), k))
+			nodetest.OK(t, n.Check(t.Context(), k, ""))
 			n.del(k)
 			if got, err := os.ReadFile(n.recordFile(eth0)); err != nil || !bytes.Equal(got, file) {
 				t.Errorf("the record is %s, %v", got, err)
@@ -487,7 +487,7 @@ func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 					do   func() error
 					runs []string
 				}{
-					{"CHECK", func() error { return n.Check(t.Context(), eth0) }, []string{"CHECK"}},
+					{"CHECK", func() error { return n.Check(t.Context(), eth0, "") }, []string{"CHECK"}},
 					{"GC", func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }, []string{"GC"}},
 					{"DETACH", func() error { return n.Detach(t.Context(), eth0, "text") }, []string{"DEL"}},
 					{"ATTACH", func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err }, []string{"ADD", "DEL"}},
@@ -729,7 +729,7 @@ func TestDeepestAttachmentIsDetached(t *testing.T) {
 	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	n.wantRecords("c1/eth0 added")
 	other := nodeAt(t, n.Dir)
-	nodetest.OK(t, other.Check(t.Context(), eth0))
+	nodetest.OK(t, other.Check(t.Context(), eth0, ""))
 	other.del(eth0)
 	other.wantTrace("CHECK bridge eth0", "DEL bridge eth0")
 	n.wantRecords()
@@ -825,7 +825,7 @@ func stateOf(r record) []any {
 	for _, e := range r.Delegates {
 		var result any
 		_ = json.Unmarshal(e.Result, &result)
-		all = append(all, e.IfName, e.NetNS, e.Args, result, e.State, e.Unfinished, len(e.Gone), e.left())
+		all = append(all, e.IfName, fmt.Sprint(e.NetNS), e.Args, result, e.State, e.Unfinished, len(e.Gone), e.left())
 	}
 	return all
 }
@@ -972,7 +972,7 @@ func TestStatusTriesToWrite(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "file")
 	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
-	err = (&Manager{Dir: file}).Status(t.Context(), nil)
+	err = (&Manager{machine: &fileMachine{}, Dir: file}).Status(t.Context(), nil)
 	nodetest.Code(t, err, types.ErrIOFailure)
 	nodetest.Says(t, err, file)
 }

@@ -34,7 +34,9 @@ type Record struct {
 	// Why is the beginning of the error of the last DEL that failed.
 	Why string
 
-	root    string  // the root directory for paths of namespaces
+	// Refused says that r has no attachment: its ADD was refused, see [Manager.Refuse].
+	Refused bool
+
 	entries []entry // the form on disk of Attached
 	timing  json.RawMessage
 }
@@ -57,44 +59,10 @@ func (r Record) Whole(i int) bool {
 	return r.State.Attached() && (i >= len(r.entries) || !halfDone(r.entries[i]))
 }
 
-// NetNSGone reports whether the network namespaces of all attachments of r are
-// gone: nothing exists at the path, or another namespace does. It is false if this
-// is not certain. It reads the file system each time.
-func (r Record) NetNSGone() bool { return r.netnsGone(looking(r.root)) }
-
-// netnsGone is NetNSGone by what look has seen.
-func (r Record) netnsGone(look func(path string) netns) bool {
-	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root, look) })
-}
-
-// Stale reports whether a [Sweeper] would remove r or a part of it, unless an
-// operation on its container is running. It is false for an added record for
-// which no network namespace was found at ADD.
-func (r Record) Stale() bool { return r.over() != nothing }
-
-// An extent is how much of a record is over, whoever looks at it.
-type extent int
-
-const (
-	nothing    extent = iota
-	halves            // what is half done
-	everything        // it is not attached, or its container is gone
-)
-
-// over returns how much of r is to be removed.
-func (r Record) over() extent {
-	switch {
-	case !r.State.Attached() || r.outlived():
-		return everything
-	case r.State == scratch.Partial:
-		return halves
-	}
-	return nothing
-}
-
-// outlived reports whether the container had a network namespace that is gone.
-func (r Record) outlived() bool {
-	return slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 }) && r.NetNSGone()
+// Unfinished reports whether an operation on r was interrupted, or could not do everything, or
+// still runs. A [Sweeper] finishes it, unless it runs.
+func (r Record) Unfinished() bool {
+	return !r.Refused && (!r.State.Attached() || r.State == scratch.Partial)
 }
 
 // Records lists the records in Dir. It takes no lock, so that records may change
@@ -122,13 +90,33 @@ func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
 	return rs, err
 }
 
+// InNetNS returns the records of the container whose network namespace is at a path, by its
+// identity. The errors of those that cannot be read are joined; the others are returned all the
+// same.
+func (m *Manager) InNetNS(ctx context.Context, path string) (rs []Record, err error) {
+	o := m.observe()
+	now := o.look(path)
+	var errs []error
+	for r, err := range m.store().List(ctx) {
+		if err != nil {
+			errs = append(errs, err)
+		} else if slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.NetNS.compare(now, o.boot()) == same }) {
+			rs = append(rs, m.record(r))
+		}
+	}
+	return rs, errors.Join(errs...)
+}
+
 func (m *Manager) record(r scratch.Record[record]) Record {
+	if n := r.Value.Refused; n != nil {
+		return Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, Refused: true, entries: []entry{{NetNS: *n}}}
+	}
 	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
 		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
 		Sources:   r.Value.Sources, Why: r.Value.Why,
-		root: m.Root, entries: r.Value.Delegates, timing: r.Value.Timing,
+		entries: r.Value.Delegates, timing: r.Value.Timing,
 	}
 }
 
@@ -171,14 +159,18 @@ func interfaces(a delegate.Attached, name string, primary bool) []status.Network
 	return []status.Network{{Name: name, Default: primary}}
 }
 
-// withRecord calls do with the record of k while op holds the container's lock.
-// Without a record it returns nil.
+// withRecord calls do with the record of k, see [Manager.lookUp], while op holds the container's
+// lock. Without a record it returns nil.
 func (m *Manager) withRecord(ctx context.Context, op string, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
 	if m.nothing(k) {
 		return nil
 	}
 	return m.locked(ctx, op, k, func(ctx context.Context, l *scratch.Lock) error {
-		r, err := m.store().Get(k)
+		found, err := m.lookUp(ctx, k, m.observe())
+		if err != nil {
+			return err
+		}
+		r, err := m.store().Get(found.one(k))
 		if err != nil {
 			return except(err, notThere)
 		}
@@ -186,10 +178,14 @@ func (m *Manager) withRecord(ctx context.Context, op string, k scratch.Key, do f
 	})
 }
 
-// added returns the record of k, if k has been added and nobody has begun to remove its own
-// interface.
-func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
-	r, err := m.store().Get(k)
+// added returns the record of k, see [Manager.lookUp], if k has been added and nobody has begun
+// to remove its own interface.
+func (m *Manager) added(ctx context.Context, k scratch.Key, o *observer) (scratch.Record[record], error) {
+	found, err := m.lookUp(ctx, k, o)
+	if err != nil {
+		return scratch.Record[record]{}, err
+	}
+	r, err := m.store().Get(found.one(k))
 	own := func(e entry) bool { return e.IfName == k.IfName && halfDone(e) }
 	if notThere(err) || err == nil && (!r.State.Attached() || slices.ContainsFunc(r.Value.Delegates, own)) {
 		return r, ErrNotAdded

@@ -3,10 +3,16 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -14,14 +20,14 @@ import (
 
 // A Sweeper removes stale attachments on its own initiative:
 //
-//   - those whose network namespace is gone
+//   - those of a container that is [Dead]
 //   - those that a Del or an undo could not remove
 //   - those of an Add that has crashed
 //   - what a failed or crashed Attach has left
 //
 // It is needed because some runtimes never send GC, and forget a container whose
 // ADD has failed even if the DEL failed as well. A Sweeper does not touch what is
-// attached to an existing container, nor what another operation is working on.
+// attached to a container that is [Alive] or [Unknown], nor what another operation is working on.
 //
 // Without a network namespace a plugin cannot remove everything: bridge leaves its
 // ipMasq rules. This holds for GC too.
@@ -32,12 +38,9 @@ type Sweeper struct {
 	// Manager removes what is stale. Nil has no records.
 	Manager *Manager
 
-	// Ended, if not nil, says which further attachments are stale: those of containers
-	// that have ended, as far as the caller knows. It is called again before anything is
-	// removed, while no other operation works on the container. With [Record.NetNSGone],
-	// an attachment for which no network namespace was found at ADD is stale if there is
-	// none now.
-	Ended func(Record) bool
+	// Unknown, if not nil, says which attachments of [Unknown] containers are removed too. That
+	// is for an operator, who knows that they have ended.
+	Unknown func(Record) bool
 
 	// Current, if not nil, returns the network of an attachment as it is
 	// configured now. A mistake in the recorded configuration can make both ADD
@@ -57,7 +60,8 @@ type Sweeper struct {
 	// It is called by one goroutine at a time.
 	Tell func(Swept)
 
-	tries map[scratch.Key]*try
+	tries  map[scratch.Key]*try
+	absent map[scratch.Key]string // namespaces that the last complete scan has not found
 }
 
 // defaultWait is used if [Sweeper.Wait] is zero.
@@ -83,6 +87,8 @@ type Sweep struct {
 	Failed     int // stale, tried and still there
 	Waiting    int // stale, and not tried: its time has not come, or it is locked
 	Unreadable int // records that cannot be read, and the directory
+	Unknown    int // attached, and nobody knows whether the containers live
+	Pending    int // of these, the ones of which the next pass may know more
 }
 
 // A try is the last failure to remove an attachment or to read a record.
@@ -101,7 +107,17 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	var swept Sweep
 	current := make(map[string]Record) // the last that was attached to each network
 	found := make(map[scratch.Key]bool)
+	var attached []Record
 	var due []scratch.Key
+	dead := make(map[scratch.Key]string) // their namespaces
+	add := func(k scratch.Key) {
+		found[k] = true
+		if t := s.tries[k]; t != nil && t.at.After(time.Now()) {
+			swept.Waiting++
+		} else if !slices.Contains(due, k) {
+			due = append(due, k)
+		}
+	}
 	for r, err := range s.Manager.Records(ctx) {
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -117,14 +133,24 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 				current[name] = r
 			}
 		}
-		if s.over(r) == nothing {
-			continue
+		if r.State.Attached() || r.Refused {
+			attached = append(attached, r)
 		}
-		found[r.Key] = true
-		if t := s.tries[r.Key]; t != nil && t.at.After(time.Now()) {
-			swept.Waiting++
-		} else {
-			due = append(due, r.Key)
+		if r.Unfinished() {
+			add(r.Key)
+		}
+	}
+	for i, j := range s.judge(attached) {
+		if r := attached[i]; j.Life == Dead || j.Life == Unknown && s.Unknown != nil && s.Unknown(r) {
+			dead[r.Key] = namespaces(r.entries)
+			add(r.Key)
+		} else if !r.Refused {
+			if j.Life == Unknown {
+				swept.Unknown++
+			}
+			if j.Pending {
+				swept.Pending++
+			}
 		}
 	}
 	for k := range s.tries {
@@ -133,7 +159,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		}
 	}
 	e := errand{current: func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }}
-	s.each(due, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, e) }, func(k scratch.Key, done bool, err error) {
+	s.each(due, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, dead, e) }, func(k scratch.Key, done bool, err error) {
 		switch {
 		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
 			swept.Waiting++
@@ -150,10 +176,38 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	return swept, ctx.Err()
 }
 
-// tidy removes the locks of containers without a record. A process leaves such a
+// judge is [Manager.Judge], and knows what the last pass has not found: what two complete scans do
+// not find is dead.
+func (s *Sweeper) judge(rs []Record) []Judgement {
+	js := s.Manager.Judge(rs)
+	absent := make(map[scratch.Key]string)
+	for i, r := range rs {
+		if js[i].Life != Unknown || !js[i].Pending {
+			continue
+		}
+		absent[r.Key] = namespaces(r.entries)
+		if s.absent[r.Key] == absent[r.Key] {
+			js[i] = Judgement{Life: Dead, Why: "two scans have not found its network namespace"}
+		}
+	}
+	s.absent = absent
+	return js
+}
+
+// namespaces returns a text that identifies the namespaces of es.
+func namespaces(es []entry) string {
+	ns := make([]string, len(es))
+	for i, e := range es {
+		ns[i] = fmt.Sprintf("%q/%d/%d/%s", e.NetNS.Path, e.NetNS.Dev, e.NetNS.Inode, e.NetNS.number())
+	}
+	return fmt.Sprint(len(es), " ", strings.Join(ns, " "))
+}
+
+// tidy removes the index of few records, and the locks of containers without a record. A process leaves such a
 // lock when it dies before it writes a record, and nobody else would remove it. A
 // lock that cannot be removed does no harm.
 func (s *Sweeper) tidy(ctx context.Context) {
+	s.Manager.tidyIndex()
 	ids, _ := records.Unused(s.Manager.Dir)
 	for _, id := range ids {
 		l, _ := s.Manager.lockIdle(ctx, id)
@@ -182,28 +236,39 @@ func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)
 	}
 }
 
-// each calls do with each of ks, several at the same time, and after with what do
-// has returned, one at a time.
-func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), after func(scratch.Key, bool, error)) {
+// each calls do with each of due, several at the same time but one after another for one
+// container, and after with what do has returned, one at a time.
+func (s *Sweeper) each(due []scratch.Key, do func(scratch.Key) (bool, error), after func(scratch.Key, bool, error)) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	free := make(chan struct{}, sweepers)
-	for _, k := range ks {
+	containers := make(map[string][]scratch.Key)
+	for _, k := range due {
+		containers[k.ContainerID] = append(containers[k.ContainerID], k)
+	}
+	for _, k := range due {
+		all := containers[k.ContainerID]
+		if delete(containers, k.ContainerID); all == nil {
+			continue
+		}
 		free <- struct{}{}
 		wg.Go(func() {
-			done, err := do(k)
-			mu.Lock()
-			defer mu.Unlock()
-			after(k, done, err)
+			for _, k := range all {
+				done, err := do(k)
+				mu.Lock()
+				after(k, done, err)
+				mu.Unlock()
+			}
 			<-free
 		})
 	}
 	wg.Wait()
 }
 
-// remove removes what is stale of k. done is false if nothing is stale, or if
-// another operation is working on the container.
-func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done bool, err error) {
+// remove removes what is stale of the record of k: all of it if its container is among the dead, and
+// else what is unfinished. done is false if nothing is stale, or if another operation is working on
+// the container.
+func (s *Sweeper) remove(ctx context.Context, k scratch.Key, dead map[scratch.Key]string, e errand) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	m := s.Manager
@@ -216,12 +281,17 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 		if err != nil {
 			return except(err, notThere)
 		}
-		switch s.over(m.record(r)) {
-		case everything:
-			done = true
+		now := m.record(r)
+		e.dead = dead[k] == namespaces(now.entries) && m.observe().judge(now.entries).Life != Alive
+		done = e.dead || now.Unfinished()
+		switch {
+		case now.Refused && e.dead:
+			return m.forget(ctx, l, k)
+		case e.dead && m.attachedBeside(ctx, r, dead):
+			return errAttachedBeside
+		case e.dead || now.Unfinished() && !r.State.Attached():
 			_, err = m.remove(ctx, l, k, e)
-		case halves:
-			done = true
+		case now.Unfinished():
 			e.which = halfDone
 			err = m.drop(ctx, l, &r, e)
 		}
@@ -230,13 +300,20 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done boo
 	return done, fail(opSweep, k, err)
 }
 
-// over returns what the Sweeper removes of r.
-func (s *Sweeper) over(r Record) extent {
-	if s.Ended != nil && s.Ended(r) {
-		return everything
-	}
-	return r.over()
+// attachedBeside reports whether a container with the ID of r, which is none of the dead, is attached
+// to a network of r. Then r stays, because plugins such as portmap and bandwidth know an attachment by
+// network and container only: their DEL would remove what the other one has.
+func (m *Manager) attachedBeside(ctx context.Context, r scratch.Record[record], dead map[scratch.Key]string) bool {
+	rs, _ := m.store().Container(ctx, r.Key.ContainerID) // a damaged record holds up only itself
+	return slices.ContainsFunc(rs, func(other scratch.Record[record]) bool {
+		return other.State.Attached() && dead[other.Key] != namespaces(other.Value.Delegates) &&
+			slices.ContainsFunc(other.Value.Delegates, func(e entry) bool {
+				return slices.ContainsFunc(r.Value.Delegates, func(gone entry) bool { return gone.Network.Name() == e.Network.Name() })
+			})
+	})
 }
+
+var errAttachedBeside = fault.New(types.ErrTryAgainLater, "the container has been started again, and is attached to the network by another record: this one is removed when that one is gone")
 
 // current returns the network of a as it is now.
 func (s *Sweeper) current(a delegate.Attachment, known map[string]Record) (netconf.Network, bool) {

@@ -213,7 +213,7 @@ func TestTimingThatIsWrongIsNotKnown(t *testing.T) {
 		rs, err := n.Container(t.Context(), "c1")
 		nodetest.OK(t, err)
 		nodetest.Equal(t, wrong, rs[0].Timing(), Timing{})
-		nodetest.OK(t, n.Check(t.Context(), eth0))
+		nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 		nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
 		n.wantNothing()
 	}

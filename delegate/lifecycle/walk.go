@@ -1,9 +1,14 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
@@ -22,9 +28,7 @@ import (
 type errand struct {
 	which func(entry) bool // nil: everything, and then the record
 	given string           // the namespace that came with the DEL
-
-	// others says that another program may have removed the attachments already.
-	others bool
+	dead  bool             // the container is, as the caller knows
 
 	// stale, if not nil, tells by the time when the record was made that it is not the
 	// one that was meant.
@@ -57,6 +61,7 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e 
 		return nil
 	})
 	deleted(err)
+	m.tidyIndex()
 	return found, err
 }
 
@@ -102,7 +107,7 @@ type walk struct {
 	undo     bool      // what goes never came about
 	verdicts []verdict // on each of the record's delegates
 	noted    bool      // the record on disk says what goes
-	look     func(path string) netns
+	o        *observer
 }
 
 // A verdict says what a walk does about one attachment.
@@ -111,9 +116,8 @@ type verdict int
 const (
 	stays    verdict = iota // it is not to be removed
 	goes                    // its plugins release it
-	again                   // its plugins release it, and another program may have told them to before
 	occupied                // its interface is another attachment's by now, and a DEL would remove that
-	foreign                 // another program has attached it anew, and a DEL would remove that
+	foreign                 // another program has attached a container of this ID again, and a DEL would remove that
 )
 
 // run makes the plugins release what goes, and removes its files. It notes what is done:
@@ -143,7 +147,12 @@ func (w *walk) run(ctx context.Context) error {
 // begin judges the record, which has just been read, and notes what goes.
 func (w *walk) begin(ctx context.Context) {
 	v, before := &w.r.Value, w.r.State
-	w.look = looking(w.m.Root)
+	w.o = w.m.observe()
+	w.o.given = w.given
+	w.dead = w.dead || w.o.judge(v.Delegates).Life == Dead
+	if v.Sequential && w.lock.Interrupted() {
+		notBegun(v.Delegates, before, w.o.boot())
+	}
 	told(v.Delegates, before)
 	if !w.part {
 		w.r.State = leaving(*w.r)
@@ -178,6 +187,23 @@ func told(es []entry, of scratch.State) {
 	}
 }
 
+// notBegun notes that the plugins of attachments that were planned, after the first without a
+// complete result, have nothing to release: they run one after another, and the process has died
+// during the first. That must have been in the boot with this ID, since a loss of power takes the
+// last notes.
+func notBegun(es []entry, of scratch.State, boot string) {
+	before := true // what comes before the first
+	for i, e := range es {
+		if e.state(of) != scratch.Planned {
+			continue
+		}
+		if !before && e.Result == nil && e.NetNS.in(boot) {
+			es[i].Gone = allOf(e.Network)
+		}
+		before = before && e.Result != nil && !e.Unfinished
+	}
+}
+
 // judge says what becomes of each attachment. All who remove something ask here.
 func (w *walk) judge(ctx context.Context) {
 	r := *w.r
@@ -189,20 +215,15 @@ func (w *walk) judge(ctx context.Context) {
 	if slices.ContainsFunc(r.Value.Delegates, unattached) {
 		used = w.m.usedBeside(ctx, r.Key)
 	}
-	anew := w.m.anew(r)
-	// Another program may have removed it: one that had recorded it, or the
-	// runtime while our plugin was not installed.
-	others := w.others || r.Value.Adopted && w.m.anyMissing(r.Value.Sources) || w.m.record(r).netnsGone(w.look)
+	again := w.dead && w.m.attachedAgain(r)
 	w.verdicts = make([]verdict, len(r.Value.Delegates))
 	for i, e := range r.Value.Delegates {
 		switch {
 		case w.which != nil && !w.which(e):
 		case unattached(e) && slices.Contains(used, e.IfName) && !e.over():
 			w.verdicts[i] = occupied
-		case anew && e.Adopted:
+		case again && e.Adopted:
 			w.verdicts[i] = foreign
-		case others:
-			w.verdicts[i] = again
 		default:
 			w.verdicts[i] = goes
 		}
@@ -211,7 +232,7 @@ func (w *walk) judge(ctx context.Context) {
 
 // left reports whether some plugin may have something of the i'th attachment, which goes.
 func (w *walk) left(i int) bool {
-	return (w.verdicts[i] == goes || w.verdicts[i] == again) && w.r.Value.Delegates[i].left()
+	return w.verdicts[i] == goes && w.r.Value.Delegates[i].left()
 }
 
 // anyLeft reports whether left is true for any.
@@ -270,22 +291,31 @@ func (w *walk) gone(ctx context.Context, i int, plugins []int) {
 func (w *walk) release(ctx context.Context) error {
 	var at []int
 	var as []delegate.Attached
+	var ours []owned
 	for i, e := range w.r.Value.Delegates {
-		switch w.verdicts[i] {
-		case again:
-			e.Gone = append([]int{}, e.Gone...)
-		case goes:
-		default:
-			continue
+		if w.verdicts[i] == goes {
+			ours = append(ours, ownedBy(e.Network, e.Result)...)
 		}
-		at = append(at, i)
-		as = append(as, e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, w.given) }))
 	}
-	w.m.disown(ctx, w.r.Key, as)
-	return w.m.timed(ctx).DelAll(ctx, as, func(i int, a delegate.Attached) error {
+	others := w.m.lookBeside(ctx, w.r.Key, ours)
+	swapped := w.swapped(ctx, others)
+	for i, e := range w.r.Value.Delegates {
+		if w.verdicts[i] == goes {
+			where := w.o.forPlugin
+			if swapped[i] {
+				where = func(netns) string { return "" }
+			}
+			at = append(at, i)
+			as = append(as, e.attached(w.r.Key.ContainerID, where))
+		}
+	}
+	others.disown(as)
+	err := w.m.timed(ctx).DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		w.gone(ctx, at[i], a.Gone)
 		return nil
 	})
+	w.removeSwapped(swapped)
+	return err
 }
 
 // repair runs DELs with the networks as they are configured now, if they have the same
@@ -296,7 +326,7 @@ func (w *walk) repair(ctx context.Context) bool {
 		if !w.left(i) || e.Result != nil || w.r.Value.Adopted && !halfDone(e) { // an adopted one is attached, even without a result
 			continue
 		}
-		a := e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, "") })
+		a := e.attached(w.r.Key.ContainerID, w.o.forPlugin)
 		now, ok := w.current(a.Attachment)
 		if !ok || !sameKind(now, e.Network) || now.Equal(e.Network) {
 			continue
@@ -341,7 +371,7 @@ const maxWhy = 2 << 10
 
 // giveUp counts the failure err to remove the record and returns err. It returns a
 // givenUpError when nothing is attached any more, and after [Manager.DelTries] failures if
-// the namespace is gone. It also does when nothing ever was attached, none of the interfaces
+// no path leads to the namespace. It also does when nothing ever was attached, none of the interfaces
 // is there, and every plugin was tried: the walk was not interrupted, or too often.
 func (w *walk) giveUp(ctx context.Context, err error) error {
 	r, m := w.r, w.m
@@ -363,12 +393,11 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 // visible reports whether an interface that is left may be in the namespace of the
 // container. Those of used are other attachments'.
 func (w *walk) visible(used []string) bool {
-	look := looking(w.m.Root)
 	return slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
 		if !e.left() || slices.Contains(used, e.IfName) {
 			return false
 		}
-		path := e.NetNS.forDel(look, w.given)
+		path := w.o.forPlugin(e.NetNS)
 		if path == "" {
 			return false // there is no namespace, or it is another container's
 		}
@@ -377,16 +406,28 @@ func (w *walk) visible(used []string) bool {
 	})
 }
 
-// vanished reports whether the container has no network namespace any more. If none is
+// vanished reports whether no path leads to the network namespace of the container. If none is
 // recorded, it is true when the DEL came without one.
 func (w *walk) vanished() bool {
-	known := slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
-	return !known && w.given == "" || w.m.record(*w.r).NetNSGone()
+	return !slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
+		return w.o.path(e.NetNS) != "" || e.NetNS.Inode == 0 && w.given+e.NetNS.Path != "" && !errors.Is(there(w.m.Root, cmp.Or(w.given, e.NetNS.Path)), fs.ErrNotExist)
+	})
 }
 
-// anew reports whether the program from which r was adopted has attached the container
-// again since, in another network namespace.
-func (m *Manager) anew(r scratch.Record[record]) bool {
-	return r.Value.Adopted && len(r.Value.Sources) > 0 && m.record(r).outlived() &&
-		!slices.ContainsFunc(r.Value.Sources, func(path string) bool { return !m.written(path).After(r.Created) })
+// attachedAgain reports whether the program from which r was adopted has attached a container of
+// this ID again: one of its files has a result that is not in r.
+func (m *Manager) attachedAgain(r scratch.Record[record]) bool {
+	return r.Value.Adopted && slices.ContainsFunc(r.Value.Sources, func(path string) bool {
+		var source struct{ Result any }
+		var found bool
+		if dir, err := m.openDir(filepath.Dir(path)); err == nil {
+			text, err := dir.ReadFile(filepath.Base(path), bounds.Record)
+			found = err == nil && json.Unmarshal(text, &source) == nil && source.Result != nil
+			dir.Close()
+		}
+		return found && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
+			var result any
+			return json.Unmarshal(e.Result, &result) == nil && reflect.DeepEqual(result, source.Result)
+		})
+	})
 }

@@ -27,7 +27,8 @@ func BenchmarkADD(b *testing.B) {
 	defer func() { _ = provider.Shutdown(b.Context()) }()
 	p := n.small(nil)
 	a := args()
-	a.Path, a.Netns = bin, n.Write("netns", "")
+	a.Path, a.Netns = bin, n.Path("netns")
+	nodetest.NetNS(b, a.Netns)
 	var took [2][]time.Duration
 	for i := 0; b.Loop(); i++ {
 		for j := range took {

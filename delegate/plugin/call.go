@@ -43,8 +43,14 @@ type Call struct {
 	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. If
 	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
-	own     string                     // the plugin's type in records and steps
-	keys    map[string]json.RawMessage // of the configuration, once Value has read it
+
+	// Shared, if not nil, says which networks GC leaves alone; see
+	// [lifecycle.Collection.Shared]. A plugin's GC sets it.
+	Shared func(network string) (why string)
+
+	own   string                     // the plugin's type in records and steps
+	types []string                   // under which runtimes know the plugin
+	keys  map[string]json.RawMessage // of the configuration, once Value has read it
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.
@@ -70,6 +76,7 @@ func (p Plugin) decoded(process Process, command delegate.Command, args skel.Cmd
 	c.Env = slices.Clip(slices.Clone(process.Env)) // Prepare may change it
 	err := c.decode()
 	c.own = cmp.Or(p.Type, c.Type)
+	c.types = append([]string{c.own, c.Type}, p.Aliases...)
 	return c, err
 }
 
@@ -85,6 +92,8 @@ func (p Plugin) manage(c *Call, err error) error {
 		}
 	}
 	c.Manager = c.NewManager(dir, c.own, filepath.SplitList(c.Path))
+	c.Manager.Configured = c.configured
+	c.Manager.OnlyNetwork = c.onlyNetwork
 	own := []string{c.own, c.Type}
 	c.Manager.Invoker.Refuse = p.refuse(own)
 	c.Manager.Invoker.Exec = &steps{c.Exec, p, c.Process, own}
@@ -248,7 +257,7 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 }
 
 // Check runs CHECK of the plugins in the record; see [lifecycle.Manager.Check].
-func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.Key()) }
+func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.Key(), c.Netns) }
 
 // Del runs DEL of the plugins in the record and removes the record; see
 // [lifecycle.Manager.Del].
@@ -257,14 +266,15 @@ func (c *Call) Del(ctx context.Context) error {
 }
 
 // GC removes the attachments that are recorded and not on the runtime's list, and
-// runs GC of the plugins in nets and in the records; see [lifecycle.Manager.GC].
+// runs GC of the plugins in nets and in the records, except for c.Shared; see
+// [lifecycle.Manager.GC].
 func (c *Call) GC(ctx context.Context, nets ...netconf.Network) error {
 	valid, err := c.Valid()
 	if err != nil {
 		return err
 	}
 	nets, err = c.complete(nets)
-	return errors.Join(c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets}), err)
+	return errors.Join(c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets, Shared: c.Shared}), err)
 }
 
 // Status runs STATUS of the plugins in nets, in order. It stops at the first that
@@ -275,6 +285,18 @@ func (c *Call) Status(ctx context.Context, nets ...netconf.Network) error {
 		return err
 	}
 	return status.NotReady(c.Manager.Status(ctx, nets))
+}
+
+// refuseArgs fails if CNI_ARGS are not pairs of a key and a value: plugins refuse them in a DEL
+// too. A ";" may be last.
+func (c *Call) refuseArgs() error {
+	args := strings.TrimSuffix(c.Args, ";")
+	for pair := range strings.SplitSeq(args, ";") {
+		if key, _, ok := strings.Cut(pair, "="); c.Args != "" && (!ok || key == "") {
+			return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS: %q is not KEY=VALUE", pair), "")
+		}
+	}
+	return nil
 }
 
 // refuseHost fails for the network namespace of this process, unless

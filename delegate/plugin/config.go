@@ -146,17 +146,17 @@ func CheckStateDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// decode checks the configuration, and reads the keys that every plugin has.
-func (c *Call) decode() (err error) {
-	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
-		return err
-	}
-	err = c.Value("name", &c.Name)
+// decode checks the configuration, and reads the keys that every plugin has. It reads them of an
+// invalid configuration too, as far as it can.
+func (c *Call) decode() error {
+	var invalid error
+	c.keys, invalid = Config[map[string]json.RawMessage](c)
+	err := c.Value("name", &c.Name)
 	if others := errors.Join(c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion)); c.strict() {
 		err = errors.Join(err, others)
 	}
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0")
-	return err
+	return cmp.Or(invalid, err)
 }
 
 // Value decodes one key of the configuration into value, a pointer, exactly as

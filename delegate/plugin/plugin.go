@@ -28,9 +28,11 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -59,6 +61,10 @@ type Plugin struct {
 	// plugin that is known to runtimes under several types, such as that of a shim.
 	// Empty means the type in the configuration.
 	Type string
+
+	// Aliases are the other types under which runtimes know the plugin, such as that of a
+	// shim. A network of the runtime with one of them is a network of the plugin.
+	Aliases []string
 
 	// StateDir is the directory of the plugin's records. It is created if it
 	// does not exist. A plugin without a StateDir keeps no records: each command
@@ -117,9 +123,20 @@ type Plugin struct {
 // shim, executes it with its Add, Check, Del, GC or Status.
 //
 // Do adds IgnoreUnknown=1 to CNI_ARGS that name a Kubernetes pod. It refuses an
-// ADD with an interface name that the kernel would not accept (CNI code 4), and
-// an ADD for the network namespace of this process (code 8, unless
-// CNI_NETNS_OVERRIDE allows it). Do returns errors as Go errors: it prints none.
+// ADD with an interface name that the kernel would not accept or CNI_ARGS that are
+// not pairs of a key and a value (CNI code 4), and an ADD for the network namespace
+// of this process (code 8, unless CNI_NETNS_OVERRIDE allows it). Do returns errors as
+// Go errors: it prints none.
+//
+// A runtime sends a DEL after an ADD that has failed. If the interface was another
+// attachment's, Do notes this, so that the DEL leaves that alone; see
+// [lifecycle.Manager.Refuse].
+//
+// A DEL, CHECK or GC of an attachment without a record may be about one that was made
+// when the network had another name. That is so only if the runtime's directory of
+// networks, which can be read completely, has ours and no network of the other name with
+// this plugin. The directory is that of the configuration's key runtimeConfDir, or
+// /etc/cni/net.d, or that of k3s or MicroK8s; see [Call.RuntimeConfDirs].
 func (p Plugin) Do(ctx context.Context, process Process, command delegate.Command, args skel.CmdArgs) error {
 	do, known := Step{p.Add, p.Check, p.Del, p.GC, p.Status}.function(command)
 	if !known {
@@ -145,17 +162,20 @@ func (p Plugin) do(ctx context.Context, c *Call, do func(context.Context, *Call)
 	if step == "" {
 		err = p.manage(c, err)
 	}
-	if err != nil {
-		return err
+	if c.Command == delegate.CommandAdd && err == nil {
+		err = cmp.Or(ifname.Validate(c.IfName), c.refuseArgs(), c.refuseHost())
 	}
-	if c.Command == delegate.CommandAdd {
-		if err := ifname.Validate(c.IfName); err != nil {
-			return err
-		}
-		if err := c.refuseHost(); err != nil {
-			return err
-		}
+	if err == nil {
+		err = p.served(ctx, c, do, step)
 	}
+	if c.Command == delegate.CommandAdd && err != nil && step == "" && !errors.Is(err, lifecycle.ErrAdded) {
+		p.noteRefusal(ctx, c)
+	}
+	return err
+}
+
+// served executes c with a function of p, or nil, or a step.
+func (p Plugin) served(ctx context.Context, c *Call, do func(context.Context, *Call) error, step string) error {
 	switch {
 	case step != "":
 		return p.execute(ctx, c, step)
@@ -165,6 +185,27 @@ func (p Plugin) do(ctx context.Context, c *Call, do func(context.Context, *Call)
 		do = p.standard
 	}
 	return p.advise(do(ctx, c))
+}
+
+// noteTimeout is how long it may take to note that an ADD has failed, whose context may have
+// ended.
+const noteTimeout = time.Second
+
+// noteRefusal notes that the ADD c has failed, for the DEL that follows.
+func (p Plugin) noteRefusal(ctx context.Context, c *Call) {
+	if p.StateDir == "" {
+		return
+	}
+	if c.Manager == nil { // the configuration is invalid, and a DEL accepts it
+		dir, err := p.stateDir(c)
+		if err != nil {
+			return // the DEL fails too
+		}
+		c.Manager = c.NewManager(dir, c.own, nil)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	_ = c.Manager.Refuse(ctx, c.Key(), c.Netns) // the error of the ADD says more
 }
 
 // standard executes a command for which p has no function.

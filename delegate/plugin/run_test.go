@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 	p := plugin.Plugin{
 		About: "CNI plugin p",
 		Add: func(_ context.Context, c *plugin.Call) error {
-			if c.Args == "fail" {
+			if c.Args == "fail=1" {
 				return errors.Join(errors.New("first"), types.NewError(107, "no free device", ""))
 			}
 			_, err := io.WriteString(c.Stdout, c.IfName+" "+c.CNIVersion)
@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 	}{
 		{"a command", add, strings.NewReader(conf), "eth0 1.0.0", "", 0},
 		{"the last of a variable given twice", append(add, "CNI_IFNAME=net1"), strings.NewReader(conf), "net1 1.0.0", "", 0},
-		{"an error, with all of its text", append(add, "CNI_ARGS=fail"), strings.NewReader(conf), `{"cniVersion":"1.0.0","code":107,"msg":"first; no free device"}`, "", 107},
+		{"an error, with all of its text", append(add, "CNI_ARGS=fail=1"), strings.NewReader(conf), `{"cniVersion":"1.0.0","code":107,"msg":"first; no free device"}`, "", 107},
 		{"an unknown version", add, strings.NewReader(strings.Replace(conf, "1.0.0", "9.0.0", 1)), `{"cniVersion":"1.1.0","code":1,`, "", 1},
 		{"no configuration", add, strings.NewReader(""), `{"cniVersion":"1.1.0","code":6,`, "", 6},
 		{"a broken stdin", add, iotest.ErrReader(errors.New("broken pipe")), `{"cniVersion":"1.1.0","code":5,"msg":"error reading from stdin: broken pipe"}`, "", 5},

@@ -252,7 +252,7 @@ func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	h.WantNothing("state")
 }
 
-// If the interface name is in use, no choice is tried.
+// If the interface name is in use, no choice is tried, and the DEL after that runs none.
 func TestNameInUseRunsNoChoice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -262,6 +262,7 @@ func TestNameInUseRunsNoChoice(t *testing.T) {
 	if strings.Count(fmt.Sprint(err), "in use") != 1 {
 		t.Errorf("said for each choice: %v", err)
 	}
+	h.mustRun(t, "DEL", choicesOf("full", "bridge"))
 	h.WantTrace()
 	h.WantNothing("state")
 }

@@ -448,7 +448,7 @@ func TestPublishingConfig(t *testing.T) {
 				File: "auto", Dir: "/out", From: "/in", Output: "00-multus-multinet", Primary: "10-x.conflist", Ready: "/r", Name: "n",
 				Capabilities: []byte(`{"mac":true}`), Network: []byte(`{"cniDir":"/state","delPolicy":"exec","x":1.0}`),
 			},
-			plugin: `{"capabilities":{` + annotations + `,"mac":true},"cniDir":"/state","daemonSocketDir":"/s","delPolicy":"exec","delQueueDir":"/q","name":"n","type":"multinet-shim","x":1.0}`,
+			plugin: `{"capabilities":{` + annotations + `,"mac":true},"cniDir":"/state","daemonSocketDir":"/s","delPolicy":"exec","delQueueDir":"/q","name":"n","runtimeConfDir":"/out","type":"multinet-shim","x":1.0}`,
 		},
 		{
 			name:   "as the host sees it",

@@ -264,8 +264,6 @@ func TestSweepsWhatIsStale(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, `,"sweepInterval":"1ms"`)
-			netns := filepath.Join(w.dir, "netns")
-			nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 			tried := make(chan struct{}, 1000)
 			w.node.On("DEL", func(context.Context, delegatetest.Call) error {
 				tried <- struct{}{}
@@ -276,7 +274,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			})
 			w.start(t)
 			w.mustRun(t, "ADD", bridge)
-			nodetest.OK(t, os.Remove(netns))
+			(&nodetest.Node{TB: t, Dir: w.dir}).Restarted("state")
 			for range tt.tries {
 				<-tried
 			}
@@ -300,13 +298,29 @@ func TestSweepsWhatIsStale(t *testing.T) {
 	}
 }
 
+// Attachments of containers of which it is not known whether they live are counted, and logged
+// once, with the reason. They stay.
+func TestUnknownContainersAreCounted(t *testing.T) {
+	t.Parallel()
+	const unknown, why = "multinetd_attachments_unknown", "no network namespace was seen when it was recorded"
+	w := newWorld(t, `,"sweepInterval":"1ms"`)
+	w.start(t)
+	w.mustRun(t, "ADD", bridge)
+	w.until(t, "it is counted", func() bool { return w.metric(t, unknown) == 1 })
+	w.wantTrace(t, "ADD bridge eth0")
+	(&nodetest.Node{TB: t, Dir: w.dir}).Restarted("state")
+	w.until(t, "what is dead is removed", func() bool { return w.metric(t, unknown) == 0 })
+	lines := linesOf(t, w.logged, "it is not known whether containers live")
+	if len(lines) != 1 || lines[0]["container"] != "c1" || lines[0]["why"] != why || lines[0]["attachments"] != 1.0 {
+		t.Errorf("logged %v", lines)
+	}
+}
+
 // Every directory in which requests keep records is swept.
 func TestSweepsEveryStateDirectory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"sweepInterval":"1ms"`)
 	w.server.Override = nil
-	netns := filepath.Join(w.dir, "netns")
-	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 	removed := make(chan struct{}, 2)
 	w.node.On("DEL", func(context.Context, delegatetest.Call) error {
 		removed <- struct{}{}
@@ -316,7 +330,9 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	for _, dir := range []string{"/one", "/two"} {
 		nodetest.OK(t, w.client.Execute(t.Context(), "ADD", w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))))
 	}
-	nodetest.OK(t, os.Remove(netns))
+	for _, dir := range []string{"one", "two"} {
+		(&nodetest.Node{TB: t, Dir: w.dir}).Restarted(dir)
+	}
 	<-removed
 	<-removed
 	w.final(t)

@@ -251,12 +251,11 @@ func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 	t.Parallel()
 	w := inCluster(t, `,"sweepInterval":"10ms"`+claimKeys+`}`).withKubelet(t)
 	a := w.pod(t, "one")
-	nodetest.OK(t, os.WriteFile(a.Netns, nil, 0o600))
 	w.start(t)
 	prepare(t, w.kubelet(t), w.claim(t, "storage", a, parameters("net7", "blue")))
 	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
 	w.until(t, "the status is written", func() bool { return w.condition("storage") == ready })
-	nodetest.OK(t, os.Remove(a.Netns))
+	(&nodetest.Node{TB: t, Dir: w.dir}).Restarted("state")
 	w.until(t, "the status is that of a pod without a container", func() bool { return w.condition("storage") == notReady })
 	w.clean(t)
 }

@@ -49,6 +49,7 @@ type metrics struct {
 	residents        *prometheus.CounterVec
 	swept            *prometheus.CounterVec
 	left             *prometheus.GaugeVec // by the last sweep
+	unknown          prometheus.Gauge     // likewise
 
 	mu    sync.Mutex
 	types []string // with a label of their own; guarded by mu
@@ -96,6 +97,9 @@ func newMetrics(multusNames bool, more ...sample.Collector) *metrics {
 		left: promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
 		}, []string{"state"}),
+		unknown: promauto.With(r).NewGauge(prometheus.GaugeOpts{
+			Name: "multinetd_attachments_unknown", Help: "Attachments of which the last sweep did not know whether their containers live.",
+		}),
 	}
 	if multusNames {
 		m.multus = r.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
@@ -157,6 +161,7 @@ func (m *metrics) sweep(swept lifecycle.Sweep) {
 	m.swept.WithLabelValues("failed").Add(float64(swept.Failed))
 	m.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
 	m.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+	m.unknown.Set(float64(swept.Unknown))
 }
 
 // failed returns the outcome of a call that has returned err.

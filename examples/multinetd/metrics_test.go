@@ -244,7 +244,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	script(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)
 	w.exec = &daemon.Exec{Log: w.log}
 	w.path = os.Getenv("PATH")
-	nodetest.OK(t, os.WriteFile(w.args("").Netns, nil, 0o600))
+	nodetest.NetNS(t, w.args("").Netns)
 	w.start(t)
 	dir := `"binDir":"` + bin + `",`
 	for _, keys := range []string{

@@ -60,7 +60,7 @@ func (c *config) makeTemplate() error {
 	if p.Capabilities != nil {
 		edits = append(edits, netconf.Default("capabilities", p.Capabilities))
 	}
-	edits = append(edits, publish.Annotations())
+	edits = append(edits, publish.Annotations(), publish.RuntimeConfDir(c.root().OnNode(p.Dir)))
 	if p.CacheDir != "" {
 		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(p.CacheDir)))
 	}

@@ -57,6 +57,7 @@ type simulation struct {
 	processes []*incarnation      // all of them
 	pods      []*container        // all that ever were
 	made      map[string][]string // interfaces, by network namespace
+	endNetNS  map[string]func()   // end the network namespaces of containers
 	calm      bool                // nothing fails any more
 
 	outages []span                 // of the API server
@@ -577,7 +578,7 @@ func newSimulation(t *testing.T, seed uint64, dir string, peer net.Conn) *simula
 	t.Helper()
 	s := &simulation{
 		T: t, seed: seed, start: time.Now(), dir: dir, disk: filepath.Join(dir, "disk0"), counts: map[string]int{},
-		made: map[string][]string{}, turns: make(chan struct{}, 100), alone: make(chan struct{}, 1),
+		made: map[string][]string{}, endNetNS: map[string]func(){}, turns: make(chan struct{}, 100), alone: make(chan struct{}, 1),
 		added: map[string]added{}, changes: map[string][]time.Time{},
 		api:   kubetest.New(scheme.Codecs.UniversalDeserializer().Decode),
 		atAPI: newAddress(peer), socket: newAddress(peer), relay: newAddress(peer),

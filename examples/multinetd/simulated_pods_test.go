@@ -27,6 +27,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/kubetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -150,13 +151,13 @@ func (s *simulation) create(r *rand.Rand, name, id string) *container {
 	c.uid = string(kubetest.Put(s.api, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: annotations}, Spec: corev1.PodSpec{NodeName: "n1"},
 	}).UID)
-	s.onHealthyDisk(func() {
-		if err := os.WriteFile(s.netns(id), nil, 0o600); err != nil {
-			s.wrong("namespace: %v", err)
-		}
-	})
+	var end func()
+	if os.Geteuid() == 0 { // others have no namespaces: to them each container is unknown
+		s.onHealthyDisk(func() { end = nodetest.NetNS(s, s.netns(id)) })
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endNetNS[id] = end
 	s.pods = append(s.pods, c)
 	return c
 }
@@ -169,9 +170,11 @@ func (s *simulation) remove(c *container) {
 
 // removeNetNS removes the namespace of a container, and with it the interfaces there.
 func (s *simulation) removeNetNS(c *container) {
-	_ = os.Remove(s.netns(c.id)) // it may be gone
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if end := s.endNetNS[c.id]; end != nil {
+		end()
+	}
 	delete(s.made, s.netns(c.id))
 }
 

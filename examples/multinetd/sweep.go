@@ -23,6 +23,7 @@ func (d *service) sweep(ctx context.Context) {
 	}
 	process := d.process()
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
+	unknown := 0                                    // in the last pass
 	for {
 		var all lifecycle.Sweep
 		for _, dir := range d.configs.dirs() {
@@ -46,7 +47,12 @@ func (d *service) sweep(ctx context.Context) {
 			all.Failed += swept.Failed
 			all.Waiting += swept.Waiting
 			all.Unreadable += swept.Unreadable
+			if swept.Unknown > 0 && all.Unknown == 0 && unknown == 0 {
+				d.tellUnknown(ctx, s.Manager, swept.Unknown)
+			}
+			all.Unknown += swept.Unknown
 		}
+		unknown = all.Unknown
 		d.metrics.sweep(all)
 		if all.Removed > 0 {
 			d.cluster.Swept()
@@ -57,10 +63,28 @@ func (d *service) sweep(ctx context.Context) {
 	}
 }
 
+// tellUnknown logs that it is not known whether the containers of n attachments live, and why of
+// the first.
+func (d *service) tellUnknown(ctx context.Context, life *lifecycle.Manager, n int) {
+	var attached []lifecycle.Record
+	for r, err := range life.Records(ctx) {
+		if err == nil && r.State.Attached() {
+			attached = append(attached, r)
+		}
+	}
+	for i, j := range life.Judge(attached) {
+		if j.Life == lifecycle.Unknown {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "it is not known whether containers live", slog.Int("attachments", n),
+				slog.String("container", attached[i].Key.ContainerID), slog.String("why", j.Why))
+			return
+		}
+	}
+}
+
 // leftovers is the number of records that have something left of an ADD that never succeeded.
 func (d *service) leftovers() (n int) {
 	for r, err := range daemon.Records(d.ctx, d.configs.dirs()...) {
-		if err == nil && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
+		if err == nil && !r.Refused && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
 			n++
 		}
 	}
@@ -75,7 +99,7 @@ func (d *service) tellLeftover(ctx context.Context, dir string, swept lifecycle.
 	}
 	rs, _ := (&lifecycle.Manager{Dir: dir}).Container(ctx, swept.Key.ContainerID) // sweeps report what cannot be read
 	for _, r := range rs {
-		if r.Key == swept.Key && r.State == scratch.Leftover {
+		if r.Key == swept.Key && r.State == scratch.Leftover && !r.Refused {
 			d.cluster.Leftover(r, swept.Err)
 		}
 	}

@@ -337,8 +337,10 @@ func TestStopAndRemoveDetach(t *testing.T) {
 
 // replace puts another namespace where that of s was.
 func (n *node) replace(s *api.PodSandbox) {
-	n.write("", "netns", "new") // beside it, so that it is not the same inode again
-	nodetest.OK(n.t, os.Rename(n.file("netns", "new"), n.file("netns", s.GetId())))
+	linux := s.Linux
+	n.unlink(s)
+	n.netns(s.GetId())
+	s.Linux = linux
 }
 
 // What Stop could not detach is detached by Remove, or by a sweep.

@@ -59,16 +59,16 @@ type node struct {
 
 	synced chan struct{} // receives when a plugin has been synchronized
 
-	mu   sync.Mutex
-	pods []*api.PodSandbox
-
-	gates []func() // guarded by mu
+	mu    sync.Mutex // guards what follows
+	pods  []*api.PodSandbox
+	gates []func()
+	ends  map[string]func() // end the namespaces of pods
 }
 
 // newNode returns a node without a plugin, and fakes for one.
 func newNode(t *testing.T) (*node, *delegatetest.Exec) {
 	t.Helper()
-	n := &node{t: t, dir: nodetest.ShortDir(t), synced: make(chan struct{}, 100)}
+	n := &node{t: t, dir: nodetest.ShortDir(t), synced: make(chan struct{}, 100), ends: make(map[string]func())}
 	n.network("blue", "a")
 	n.network("red", "b")
 	n.boot()
@@ -116,10 +116,10 @@ func (n *node) network(name, plugin string) {
 	n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, plugin), "net.d", name+".conf")
 }
 
-// sandbox returns a new one, with a network namespace as far as anyone looks.
+// sandbox returns a new one, with a network namespace.
 func (n *node) sandbox(id, networks string) *api.PodSandbox {
 	n.t.Helper()
-	n.write("", "netns", id)
+	n.netns(id)
 	s := &api.PodSandbox{
 		Id: id, Name: "web", Namespace: "shop", Uid: "uid-1",
 		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/x"}, {Type: "network", Path: n.file("netns", id)}}},
@@ -128,6 +128,16 @@ func (n *node) sandbox(id, networks string) *api.PodSandbox {
 		s.Annotations = map[string]string{nad.NetworksAnnotation: networks}
 	}
 	return s
+}
+
+// netns makes a network namespace at the path of a pod's.
+func (n *node) netns(id string) {
+	n.t.Helper()
+	nodetest.OK(n.t, os.MkdirAll(n.file("netns"), 0o700))
+	end := nodetest.NetNS(n.t, n.file("netns", id))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends[id] = end
 }
 
 // run starts a pod as containerd does: when a plugin fails there is none, and no
@@ -195,9 +205,13 @@ func (n *node) remove(s *api.PodSandbox) {
 	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
 }
 
-// unlink removes the namespace of a pod.
+// unlink ends the namespace of a pod.
 func (n *node) unlink(s *api.PodSandbox) {
-	_ = os.Remove(n.file("netns", s.GetId()))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if end := n.ends[s.GetId()]; end != nil {
+		end()
+	}
 	s.Linux = nil
 }
 

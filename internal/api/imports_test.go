@@ -59,7 +59,7 @@ var rules = map[string][]string{
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/flock", "internal/inroot", "internal/rawjson"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/realhost"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
-	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
+	"delegate/lifecycle":    {"delegate", "scratch", "internal/rawjson", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
 	"delegate/thick/shim":   {"delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},

@@ -176,7 +176,7 @@ func TestImpossibleNetworkHoldsUpNoDEL(t *testing.T) {
 }
 
 // TestRecordsAreFoundAfterARename: a DEL after the configuration was renamed removes
-// everything, and an ADD after somebody has removed the interface attaches anew.
+// everything once the runtime's directory shows that it was, and an ADD after somebody has removed the interface attaches anew.
 func TestRecordsAreFoundAfterARename(t *testing.T) {
 	n := newNode(t)
 	p := n.pod(n.multinet("1.1.0", n.chain(0, n.bridge(0), n.firewall()), n.bridge(1)))
@@ -185,7 +185,10 @@ func TestRecordsAreFoundAfterARename(t *testing.T) {
 	n.deleteLink(p, "eth0")
 	n.ok("ADD", p)
 	nodetest.Equal(t, "interfaces", n.interfaces(p), []string{"eth0", "net1"})
-	p.conf = n.with(maps.Clone(p.conf), object{"name": n.name("renamed")})
+	p.conf = n.with(maps.Clone(p.conf), object{"name": n.name("renamed"), "runtimeConfDir": n.file("runtime")})
+	n.fails(11, "DEL", p, []string{"it is not known whether that is still configured"})
+	nodetest.OK(t, os.Mkdir(n.file("runtime"), 0o700))
+	n.write(p.conf, "runtime", "10-renamed.conf")
 	n.ok("DEL", p)
 	n.gone(p)
 }

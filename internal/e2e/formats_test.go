@@ -319,7 +319,7 @@ func TestFormatsOfNotesOfResidents(t *testing.T) {
 // but drops them:
 //
 //	                                  commit a27ab657    ours
-//	a line of a record                dropped            kept
+//	a record, in each of its parts    dropped            kept
 //	the configuration of a network    kept               kept
 //	a queued DEL                      not written again  not written again
 //	a claim                           dropped            kept
@@ -347,7 +347,7 @@ func TestFormatsOfALaterRelease(t *testing.T) {
 		line, _ = n.lastRecord(record)
 		text, err := json.Marshal(line)
 		nodetest.OK(n, err)
-		for _, kept := range map[string][]string{"": {"line", "network"}, previous: {"network"}}[reader] {
+		for _, kept := range map[string][]string{"": {"line", "record", "entry", "netns", "network"}, previous: {"network"}}[reader] {
 			if !bytes.Contains(text, fmt.Appendf(nil, `"later":%q`, kept)) {
 				n.Errorf("the key of the %s is gone: %s", kept, text)
 			}

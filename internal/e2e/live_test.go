@@ -32,8 +32,9 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 		p.check()
 	}
 	nodetest.Equal(t, "records", n.records(), []string{
-		first.id + " eth0 added", second.id + " eth0 added", third.id + " eth0 added",
+		first.id + " eth0 added", second.id + " eth0 added", third.id + " eth0 added", dead.id + " eth0 added",
 	})
+	n.operator(0, "gc", "--unknown", "--dir", n.file("state"), "--bin-dir", n.bin) // nobody has seen its namespace
 	dead.isGone()
 	n.install() // a second time changes nothing, nor does adopt
 	said := n.operator(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout
@@ -42,7 +43,7 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	}
 	unnoticed := n.startPod("")
 	unnoticed.dies()
-	n.operator(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
+	n.collect(func() bool { return len(n.records()) == 3 }, "--dir", n.file("state"), "--bin-dir", n.bin)
 	if err := os.Remove(n.file("cache", "results", "multinet-"+unnoticed.id+"-eth0")); err != nil { // the runtime removes its own entry
 		t.Error(err)
 	}
@@ -126,8 +127,9 @@ func TestLiveNodeOfMultus(t *testing.T) {
 	dead.dies()
 	n.install()
 	nodetest.Equal(t, "records", n.records(), []string{
-		first.id + " eth0 added", second.id + " eth0 added",
+		first.id + " eth0 added", second.id + " eth0 added", dead.id + " eth0 added",
 	})
+	n.operator(0, "gc", "--unknown", "--dir", n.file("state"), "--bin-dir", n.bin)
 	dead.isGone()
 	first.answers()
 	first.check()
@@ -189,10 +191,10 @@ func TestLiveNodeBackToFlannel(t *testing.T) {
 	n.ok("ADD", running)
 	n.ok("ADD", stopped)
 	n.vanish(stopped) // flannel's own DEL found no file and succeeded
-	gc := []string{"gc", "--dir", n.file("flannel"), "--bin-dir", n.bin}
-	n.operator(0, gc...)
+	left := func(leases int) func() bool { return func() bool { return len(n.leases()) == leases } }
+	n.collect(left(2), "--dir", n.file("flannel"), "--bin-dir", n.bin)
 	nodetest.Equal(t, "leases while one pod runs", len(n.leases()), 2)
 	n.vanish(running)
-	n.operator(0, gc...)
+	n.collect(left(0), "--dir", n.file("flannel"), "--bin-dir", n.bin)
 	n.nothingLeft()
 }

@@ -36,6 +36,7 @@ type node struct {
 	path string // PATH of the plugins, which run iptables
 	from string // the release of multinet, its shim and its daemon: "" for ours, or previous
 	pods int
+	scan bool // whether the kernel has no file handles of namespaces, as before Linux 6.18
 
 	vanished bool // whether the kernel is still deleting a namespace
 	logged   bool // whether a daemon's log has been shown

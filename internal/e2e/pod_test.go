@@ -150,7 +150,11 @@ func (n *node) exec(path string, env map[string]string, stdin []byte, args ...st
 	}
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = bytes.NewReader(stdin), &r.stdout, &r.stderr
 	r.cmd.WaitDelay = time.Second
-	nodetest.OK(n, r.cmd.Start())
+	start := r.cmd.Start
+	if n.scan {
+		start = func() error { return startWithoutHandles(r.cmd) }
+	}
+	nodetest.OK(n, start())
 	return r
 }
 
@@ -343,6 +347,18 @@ type report struct{ stdout, stderr string }
 func (n *node) operate(code int, words ...string) report {
 	n.Helper()
 	return n.operator(code, append(words, "--dir", n.file("state"))...)
+}
+
+// collect runs gc until done is true: the kernel may have a namespace for a while after the last
+// who could use it.
+func (n *node) collect(done func() bool, flags ...string) {
+	n.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		n.operator(0, append([]string{"gc"}, flags...)...)
+		if done() || time.Now().After(end) {
+			return
+		}
+	}
 }
 
 func (n *node) operator(code int, words ...string) report {

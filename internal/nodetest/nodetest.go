@@ -4,6 +4,7 @@ package nodetest
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +89,39 @@ func (n *Node) Files(dir string) []string {
 		return err
 	}))
 	return all
+}
+
+// Restarted makes the records in a directory of the node, of the containers named or of all, those
+// of an earlier boot of the machine: their containers are dead.
+func (n *Node) Restarted(dir string, containers ...string) {
+	n.Helper()
+	OK(n, Restarted(n.Path(dir), containers...))
+}
+
+// Restarted is [Node.Restarted], of the records in dir.
+func Restarted(dir string, containers ...string) error {
+	boot := regexp.MustCompile(`"boot":"[^"]*"`)
+	files, err := filepath.Glob(filepath.Join(dir, "*@*@*.json"))
+	for _, file := range files {
+		container, _, _ := strings.Cut(filepath.Base(file), "@")
+		if containers != nil && !slices.Contains(containers, container) {
+			continue
+		}
+		before, readErr := os.ReadFile(file)
+		if readErr != nil {
+			return readErr
+		}
+		var text []byte
+		for line := range strings.Lines(string(before)) {
+			_, line, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " ") // the sum is before it
+			line = boot.ReplaceAllString(line, `"boot":"an earlier one"`)
+			sum := sha256.Sum256([]byte(line))
+			text = fmt.Appendf(text, "%x %s\n", sum[:8], line)
+		}
+		changed := filepath.Join(dir, ".restarted")
+		err = errors.Join(err, os.WriteFile(changed, text, 0o600), os.Rename(changed, file)) // at once: somebody may read it
+	}
+	return err
 }
 
 // On calls before ahead of each call that begins with prefix ("ADD bridge"). If before

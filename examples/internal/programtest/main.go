@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -34,6 +35,9 @@ func Main(m *testing.M, name string, main func()) {
 	switch filepath.Base(os.Args[0]) {
 	case name:
 		main()
+		os.Exit(0)
+	case holder:
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 		os.Exit(0)
 	case "fake":
 		if err := fake(); err != nil {
@@ -94,7 +98,7 @@ type Host struct {
 	nodetest.Node
 
 	State string // directory for the plugin's records
-	NetNS string // the path of an empty file
+	NetNS string // the path of a network namespace
 }
 
 // NewHost returns a host for the plugin of [Main].
@@ -104,7 +108,7 @@ func NewHost(t testing.TB) *Host {
 		t.Fatal("TestMain of this package does not call programtest.Main")
 	}
 	h := &Host{Node: nodetest.Node{TB: t, Dir: t.TempDir()}}
-	h.State, h.NetNS = h.Path("state"), h.Write("netns", "")
+	h.State, h.NetNS = h.Path("state"), newNetNS(t)
 	self, err := os.Executable()
 	nodetest.OK(t, errors.Join(err, os.Mkdir(h.Path("bin"), 0o700), os.Symlink(self, h.Path("bin", "fake")), syscall.Mkfifo(h.Path("ready"), 0o600)))
 	return h

@@ -52,6 +52,7 @@ type Node struct {
 	noCluster  error           // why there is none
 	pluginDirs []string        // of the runtimes that read dir
 	recorded   map[string]bool // interfaces of containers that have a record
+	judged     []judged        // the records that can be read
 	check      string
 	findings   []Finding
 }
@@ -126,7 +127,9 @@ func (n Node) Check(ctx context.Context) []Finding {
 		{"cilium", dir, "no file that Cilium has renamed", true, n.lookForCilium},
 		{"chain", dir, "no other meta-plugin, and no " + istio + " in a wrong place", true, n.lookAtChain},
 		{"disk", n.StateDir, "its file system can be written to, and has space", true, n.lookAtDisk},
-		{"records", n.StateDir, "no record is damaged, or of a container that is gone", false, func() { n.lookAtRecords(ctx) }},
+		{"records", n.StateDir, "no record is damaged, or of a container that is dead", false, func() { n.lookAtRecords(ctx) }},
+		{"unknown", n.StateDir, "it is known of each container whether it lives", false, n.lookAtUnknown},
+		{"shared", n.StateDir, "", false, func() { n.lookAtShared(ctx) }},
 		{"cache", n.CacheDir, "no container without a record", false, n.lookAtCache},
 		{"daemon", n.SocketDir, "multinetd is ready, and of this version", false, n.lookAtDaemon},
 		{"version", file, "no program of another version than " + n.Version, false, n.lookAtVersion},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/metacni/metacni/delegate/adopt"
@@ -22,40 +23,79 @@ import (
 // inTime is how long an ADD or a DEL may run, and how far a record may be of the future.
 const inTime = 5 * time.Minute
 
-// lookAtRecords looks for damaged records, and for those of containers that are gone.
+// A judged record, and what is known of its container.
+type judged struct {
+	lifecycle.Record
+
+	life lifecycle.Judgement
+}
+
+// lookAtRecords looks for damaged records, and for those of containers that are dead.
 func (n *Node) lookAtRecords(ctx context.Context) {
 	sweep := "run " + n.tool("gc --bin-dir "+n.BinDir) + ", which says why if it cannot remove them"
 	if n.Daemon {
 		sweep = "see the log of multinetd, which tries each minute to remove them"
 	}
-	var damaged, gone, leftover, future []string
+	var damaged, dead, leftover, future []string
+	var all []lifecycle.Record
 	n.recorded = make(map[string]bool)
-	for r, err := range (&lifecycle.Manager{Dir: n.StateDir, Root: string(n.root)}).Records(ctx) {
-		id, age := r.Key.ContainerID, time.Since(r.Updated)
-		n.recorded[id+"/"+r.Key.IfName] = true
+	life := &lifecycle.Manager{Dir: n.StateDir, Root: string(n.root)}
+	for r, err := range life.Records(ctx) {
 		switch {
 		case r.Key == scratch.Key{}:
 			n.fail(n.StateDir, err)
 			n.recorded = nil
 			return
 		case err != nil:
-			damaged = append(damaged, id)
+			damaged = append(damaged, r.Key.ContainerID)
+		case r.Refused: // it has no attachment
+			continue
+		default:
+			all = append(all, r)
+		}
+		n.recorded[r.Key.ContainerID+"/"+r.Key.IfName] = true
+	}
+	for i, j := range life.Judge(all) {
+		r := all[i]
+		n.judged = append(n.judged, judged{r, j})
+		switch id, age := r.Key.ContainerID, time.Since(r.Updated); {
 		case age < -inTime:
 			future = append(future, id)
 		case r.State == scratch.Leftover || len(r.Leftovers) > 0:
 			leftover = append(leftover, id)
-		case r.NetNSGone() || r.Stale() && age > inTime:
-			gone = append(gone, id)
+		case j.Life == lifecycle.Dead || r.Unfinished() && age > inTime:
+			dead = append(dead, id)
 		}
 	}
 	n.list(n.StateDir, damaged, "records that cannot be read", "see "+n.tool("damaged")+"; clean up, then "+n.tool("forget CONTAINER"))
-	n.list(n.StateDir, gone, "records of containers that are gone, or half attached", sweep)
+	n.list(n.StateDir, dead, "records of containers that are dead, or half attached", sweep)
 	n.list(n.StateDir, leftover, "records with something left of an ADD that failed", sweep)
 	n.list(n.StateDir, future, "records of the future: the clock has been set back", "set the clock; until then a GC keeps them")
 }
 
-// lookAtCache looks in the cache of the runtime's libcni for containers without a record, and
-// for entries of containers that are gone.
+// lookAtShared says which networks others may have attachments to.
+func (n *Node) lookAtShared(ctx context.Context) {
+	conf, _ := n.plugin.MarshalJSON() // it has been read
+	why := multinet.Sharing(ctx, n.root, conf, n.StateDir)
+	names := []string{}
+	if n.noCluster == nil {
+		names = append(names, n.cluster.Network.Name())
+	}
+	for _, j := range n.judged {
+		for _, a := range j.Attached {
+			names = append(names, a.Network.Name())
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if text := why(name); text != "" {
+			n.say(OK, n.StateDir, fmt.Sprintf("a GC does not tell the plugins of network %q which attachments are valid: %s", name, text), "")
+		}
+	}
+}
+
+// lookAtCache looks in the cache of the runtime's libcni for containers without a record. Nobody
+// knows which of them live.
 func (n *Node) lookAtCache() {
 	dir := filepath.Join(n.CacheDir, "results")
 	if n.recorded == nil {
@@ -66,7 +106,7 @@ func (n *Node) lookAtCache() {
 	if !n.ours.IsZero() {
 		others.Primary = append(others.Primary, others.Network)
 	}
-	var damaged, gone, ours, cluster []string
+	var damaged, ours, cluster []string
 	for a, err := range others.Attachments() {
 		switch id := a.Key.ContainerID; {
 		case errors.Is(err, fs.ErrPermission):
@@ -74,17 +114,14 @@ func (n *Node) lookAtCache() {
 		case err != nil:
 			damaged = append(damaged, err.Error())
 		case n.recorded[id+"/"+a.Key.IfName]:
-		case a.Gone || n.gone(a.Attached[0].NetNS):
-			gone = append(gone, filepath.Base(a.Sources[0]))
 		case a.Attached[0].Network.Name() == others.Network:
 			ours = append(ours, id)
 		case !n.ours.IsZero():
 			cluster = append(cluster, id)
 		}
 	}
-	n.list(dir, damaged, "entries that cannot be read", "remove them if their containers are gone")
-	n.list(dir, gone, "entries of containers that are gone", "remove them")
-	n.list(dir, ours, "containers of multinet without a record", "delete these pods; what their plugins have made may stay")
+	n.list(dir, damaged, "entries that cannot be read", "delete the pods of these containers")
+	n.list(dir, ours, "containers of multinet without a record", "delete these pods, if the runtime has them; what their plugins have made may stay")
 	take := "run " + n.tool("adopt --conf-dir "+n.dir+" --cache-dir "+n.CacheDir)
 	if n.Daemon {
 		take = "see the log of multinetd, which tries each minute to take them over"

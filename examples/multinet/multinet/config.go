@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -77,7 +78,11 @@ type config struct {
 	LegacyArgs    *bool                      `json:"legacyArgs"`
 	DeviceInfoDir string                     `json:"deviceInfoDir"`
 
-	CNICacheDir string `json:"cniCacheDir"` // to report mistakes: DEL accepts them
+	// To report mistakes: DEL accepts them.
+	CNICacheDir    string `json:"cniCacheDir"`
+	RuntimeConfDir string `json:"runtimeConfDir"`
+
+	SharedNetworks json.RawMessage `json:"sharedNetworks"` // to report mistakes: GC reads it
 
 	// Who may have which network.
 	MultusNamespace    string       `json:"multusNamespace"`
@@ -116,7 +121,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
 	conf.confDir = &netconf.Dir{FS: c.Root.Dir(conf.ConfDir)}
-	for _, path := range [][2]string{{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}} {
+	for _, path := range [][2]string{{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}, {"runtimeConfDir", conf.RuntimeConfDir}} {
 		if path[1] != "" && !filepath.IsAbs(path[1]) {
 			return nil, c.Invalid(path[0], fmt.Errorf("%q is not an absolute path", path[1]))
 		}
@@ -124,6 +129,9 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if !slices.Contains([]string{"", fromEither, fromRuntime, fromCluster}, conf.Annotations) {
 		return nil, c.Invalid("annotations", fmt.Errorf("%q is none of %s, %s and %s", conf.Annotations, fromEither, fromRuntime, fromCluster))
+	}
+	if _, err := sharedNetworks(c); err != nil && c.Command != delegate.CommandGC {
+		return nil, err // in a GC all networks are shared then
 	}
 	if n := conf.MaxSelections; n != nil {
 		if conf.most = *n; *n < 1 || *n > mostSelections {

@@ -25,16 +25,21 @@ import (
 // cache has of the primary network. Mistakes in the configuration are no obstacle.
 func del(ctx context.Context, c *plugin.Call) error {
 	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.Netns, Adopt: func() (lifecycle.Adoption, error) {
-		dir := DefaultCacheDir
-		if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
-			dir = ""
-		}
-		node := adopt.Node{Root: string(c.Root), Network: c.Name, Own: append(OwnTypes(), c.Type), CacheDir: c.Root.OnNode(dir)}
+		node := adopt.Node{Root: string(c.Root), Network: c.Name, Own: append(OwnTypes(), c.Type), CacheDir: cacheDir(c)}
 		if name := primaryName(c); name != "" {
 			node.Primary = []string{name}
 		}
 		return node.Attachment(c.ContainerID, c.IfName)
 	}})
+}
+
+// cacheDir returns the directory of libcni's cache, or "" if the key is invalid.
+func cacheDir(c *plugin.Call) string {
+	dir := DefaultCacheDir
+	if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
+		return ""
+	}
+	return c.Root.OnNode(dir)
 }
 
 // primaryName returns the name of the clusterNetwork or of the first delegate, or "" if it

@@ -9,7 +9,7 @@
 //   - the networks chosen (networks.go), with their devices (device.go)
 //   - the plan (plan.go), which package lifecycle carries out
 //
-// DEL and sweeps are in del.go, STATUS and the status of pods in status.go. The networks of a
+// DEL and sweeps are in del.go, what GC must know of others in shared.go, STATUS and the status of pods in status.go. The networks of a
 // running container are changed in secondary.go, for others, and in reconcile.go, for its pod.
 // What is asked of a Kubernetes cluster is in cluster.go.
 package multinet
@@ -49,11 +49,13 @@ func New(cluster Cluster) plugin.Plugin {
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
 		Type:     "multinet", // the records of the daemon are those of multinet
+		Aliases:  OwnTypes(),
 		Steps:    map[string]plugin.Step{routeStep: {Add: addRoute, Check: checkRoute}},
 		StateDir: DefaultStateDir, StateKey: "cniDir",
 		Forget:  "multinet forget",
 		Prepare: prepare,
 		GC: func(ctx context.Context, c *plugin.Call) error {
+			c.Shared = sharing(ctx, c, c.Manager.Dir)
 			conf, err := readConfig(c, cluster)
 			if err != nil {
 				return errors.Join(c.GC(ctx), err)

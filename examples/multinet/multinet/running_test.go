@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -99,20 +100,18 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	}
 }
 
-// The attributes of the interface reach the plugins, in ADD and DEL. The recorded path of
-// the namespace is used, because the runtime's DEL knows no other.
+// The attributes of the interface reach the plugins, in ADD and DEL.
 func TestAttributesReachThePlugins(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	netns := h.Write("netns", "")
-	nodetest.OK(t, os.Link(netns, netns+"2"))
+	netns := h.Path("netns")
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
 	with := wire.Attributes{
 		IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01",
 		CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)},
 	}
-	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args, a.Netns = "K=v", netns+"2" })
+	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args, a.Netns = "K=v", netns })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
 	nodetest.Equal(t, "ADD", arguments(t, h), want)
 	call := h.Exec.Calls()[h.seen]
@@ -610,4 +609,26 @@ func FuzzSelectionsAreRecognized(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A caller may have the ID of a container in the pod, and not the sandbox's. Then the network
+// namespace says which record is meant, by whatever path.
+func TestContainerOfAPodIsFoundByItsNamespace(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	netns, other := filepath.Join(t.TempDir(), "ns"), filepath.Join(t.TempDir(), "ns")
+	nodetest.NetNS(t, netns)
+	nodetest.NetNS(t, other)
+	sandbox := func(a *skel.CmdArgs) { a.Netns = netns }
+	h.mustRun(t, "ADD", bridge, sandbox)
+	path, err := os.Readlink(netns)
+	nodetest.OK(t, err)
+	app := func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "app", path }
+	h.trace()
+	h.mustSecondary(t, "ADD", green, wire.Attributes{}, app)
+	nodetest.Fails(t, h.secondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "app", other }), 7, `"app"`)
+	h.mustSecondary(t, "DEL", green, wire.Attributes{}, app)
+	nodetest.Equal(t, "calls", h.trace(), []string{"ADD macvlan hot0", "DEL macvlan hot0"})
+	h.mustRun(t, "DEL", bridge, sandbox)
+	h.clean(t)
 }

@@ -113,14 +113,11 @@ func (s *secondary) attach(
 		return s.notThere("")
 	}
 	first := r.Attached[0]
-	if s.Netns != "" && s.Netns != first.NetNS && !s.Root.SameFile(s.Netns, first.NetNS) {
-		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", s.Netns)
-	}
 	a, err := what(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
 	if err != nil {
 		return err
 	}
-	a.ContainerID, a.NetNS = s.ContainerID, first.NetNS
+	a.ContainerID, a.NetNS = r.Key.ContainerID, cmp.Or(s.Netns, first.NetNS)
 	if a.Origin == nil {
 		a.Origin = nad.Origin{Use: nad.Attached}.JSON()
 	}
@@ -204,7 +201,7 @@ func (s *secondary) del(ctx context.Context) error {
 	if r != nil {
 		return s.own.Manager.Detach(ctx, r.Key, s.IfName)
 	}
-	known, knownErr := s.own.Manager.Container(ctx, s.ContainerID)
+	known, knownErr := s.records(ctx)
 	if err = cmp.Or(err, knownErr); err != nil || len(known) > 0 || len(s.StdinData) == 0 {
 		return err
 	}
@@ -246,13 +243,23 @@ func (s *secondary) withoutRecord() *plugin.Call {
 // record returns the oldest record of the container that is wanted, even if others
 // cannot be read. If there is none, it returns nil and the errors of the others.
 func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
-	found, err := s.own.Manager.Container(ctx, s.ContainerID)
+	found, err := s.records(ctx)
 	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
 	if len(found) == 0 {
 		return nil, err
 	}
 	oldest := slices.MinFunc(found, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
 	return &oldest, nil
+}
+
+// records returns the records of the container. Some callers have the ID of a container in the pod
+// instead of the sandbox's: then the network namespace says which it is.
+func (s *secondary) records(ctx context.Context) ([]lifecycle.Record, error) {
+	found, err := s.own.Manager.Container(ctx, s.ContainerID)
+	if len(found) > 0 || err != nil || s.Netns == "" {
+		return found, err
+	}
+	return s.own.Manager.InNetNS(ctx, s.Netns)
 }
 
 // in returns the attachment in r with the interface, or nil.

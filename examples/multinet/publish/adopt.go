@@ -120,7 +120,7 @@ func (o Outcome) Log(ctx context.Context, log *slog.Logger) {
 		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", slog.Any("error", o.Err))
 		return
 	}
-	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over", slog.Any("networks", o.Networks()), slog.Bool("gone", o.Adoption.Gone))
+	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over", slog.Any("networks", o.Networks()))
 }
 
 // Networks returns the names of the networks of the attachment.

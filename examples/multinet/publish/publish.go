@@ -5,6 +5,7 @@ package publish
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -74,6 +75,15 @@ func accept(f netconf.File) bool {
 // unless the template sets that capability itself.
 func Annotations() netconf.Edit {
 	return netconf.In("capabilities", netconf.Default(plugin.PodAnnotationsCapability, true))
+}
+
+// RuntimeConfDir returns an edit that names the directory in which the runtime looks for networks,
+// unless that is the usual one or the template names one.
+func RuntimeConfDir(dir string) netconf.Edit {
+	if dir == ConfDir {
+		return func(map[string]json.RawMessage) error { return nil }
+	}
+	return netconf.Default("runtimeConfDir", dir)
 }
 
 // LogState logs the state of the published network.

@@ -75,12 +75,11 @@ type outcomeView struct {
 	keyView
 	Networks []string `json:"networks"`
 	Outcome  string   `json:"outcome"`
-	Gone     bool     `json:"gone"`
 	Error    string   `json:"error,omitempty"`
 }
 
 func viewOutcome(o publish.Outcome) outcomeView {
-	v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: o.Networks(), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
+	v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: o.Networks(), Outcome: string(o.Verdict)}
 	if o.Err != nil {
 		v.Error = o.Err.Error()
 	}
@@ -97,8 +96,6 @@ func (t *tool) adopted(done []publish.Outcome) error {
 		if o.Verdict == publish.Skipped {
 			skipped++
 			why = strings.ReplaceAll(v.Error, "\n", "; ")
-		} else if o.Adoption.Gone {
-			why = "its container is gone"
 		}
 		out.add(v, v.Container, v.Interface, strings.Join(v.Networks, ","), v.Outcome, why)
 	}

@@ -164,9 +164,7 @@ func (i *installer) publish(ctx context.Context) error {
 		}
 		i.changes = append(i.changes, changeView{Path: target, Outcome: "copied"})
 	}
-	orphans := false // containers that are gone have been taken over
 	adopter := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: i.stateDir}, Node: i.node, Tell: func(o publish.Outcome) {
-		orphans = orphans || o.Adoption.Gone
 		o.Log(ctx, i.log)
 		i.changes = append(i.changes, viewOutcome(o))
 	}}
@@ -180,10 +178,7 @@ func (i *installer) publish(ctx context.Context) error {
 	tell(m.State())
 	i.changes = append(i.changes, changeView{m.State().Published, "published", m.State().Network, m.State().Primary})
 	adopter.Pass(ctx) // containers that were being added
-	if orphans {
-		_, err = sweeper.Sweep(ctx)
-	}
-	return err
+	return nil
 }
 
 // follow follows the cluster network, and sweeps, until ctx ends or a signal comes.
@@ -200,16 +195,17 @@ func (i *installer) follow(ctx context.Context, adopter *publish.Adopter, sweepe
 
 // publisher returns the Manager that publishes the network.
 func (i *installer) publisher() (*autoconf.Manager, error) {
-	template, err := i.template()
 	switch {
-	case err != nil:
-		return nil, err
 	case i.hostConfDir != "" && !filepath.IsAbs(i.hostConfDir):
 		return nil, fmt.Errorf("--host-conf-dir %s: not an absolute path", i.hostConfDir)
 	case i.primary != "" && !publish.PlainName(i.primary):
 		return nil, fmt.Errorf("--cluster-network %s: not the name of a file in --conf-dir", i.primary)
 	case i.primary == i.output+filepath.Ext(i.primary):
 		return nil, fmt.Errorf("--cluster-network %s: this is the file to publish", i.primary)
+	}
+	template, err := i.template()
+	if err != nil {
+		return nil, err
 	}
 	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
 	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
@@ -259,7 +255,7 @@ func (i *installer) edits() (edits []netconf.Edit) {
 	if i.annotations {
 		edits = append(edits, publish.Annotations())
 	}
-	return edits
+	return append(edits, publish.RuntimeConfDir(cmp.Or(i.hostConfDir, i.confDir)))
 }
 
 // known fails if p has a key that the program does not read.

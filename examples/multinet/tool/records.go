@@ -33,6 +33,9 @@ func (t *tool) onRecords(flags *flag.FlagSet, do runner) runner {
 	}
 }
 
+// attachments accepts the records of attachments: others only note that an ADD was refused.
+func attachments(r lifecycle.Record) bool { return !r.Refused }
+
 // A finding is a record, or the key of one that cannot be read, and why.
 type finding struct {
 	lifecycle.Record
@@ -85,7 +88,7 @@ var errNoRecord = errors.New("there is no record of it")
 // of returns the records of a container, as records does. Without any it fails with
 // errNoRecord.
 func (t *tool) of(ctx context.Context, container string) ([]lifecycle.Record, error) {
-	all, err := t.records(ctx, func(r lifecycle.Record) bool { return r.Key.ContainerID == container })
+	all, err := t.records(ctx, func(r lifecycle.Record) bool { return attachments(r) && r.Key.ContainerID == container })
 	if all == nil {
 		err = errors.Join(fmt.Errorf("container %q: %w", container, errNoRecord), err)
 	}

@@ -51,7 +51,7 @@ func TestListFitsOnAScreen(t *testing.T) {
 	o.Definition.Name = strings.Repeat("storage-", 6) + "west"
 	id := strings.Repeat("0123456789abcdef", 4)
 	h.attachTo(t, id, "K8S_POD_NAMESPACE=team-a;K8S_POD_NAME=web-frontend-production-7d9c6b5f4-x2x9p", o.JSON())
-	list := h.wantTool(t, []string{"list"}, "0123456789ab team-a/", "-x2x9p net1 team-b/", "west selected added")
+	list := h.wantTool(t, []string{"list"}, "0123456789ab team-a", "x2x9p net1 team-b", "-west selected added unknown")
 	wantScreen(t, "list", list, 3)
 	h.wantTool(t, []string{"list", "-o", "wide"}, id+" team-a/web-frontend-production-7d9c6b5f4-x2x9p eth0", o.Definition.String())
 	h.wantTool(t, []string{"show", "0123456789ab"}, id)
@@ -88,7 +88,6 @@ func TestTimingOfLongNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("storage-", 12) + "west"
 	h := newHost(t)
-	h.Write("netns", "")
 	nodetest.OK(t, h.run("ADD", `{"name":"`+long+`","type":"bridge"}`, "c1"))
 	for form, whole := range map[string]bool{"table": false, "wide": true} {
 		out := h.wantTool(t, []string{"show", "--timing", "-o", form, "c1"})

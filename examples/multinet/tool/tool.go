@@ -35,7 +35,7 @@ func commands() []command {
 		{"list", "", "list attachments and their states", "-o json", []int{0}, (*tool).list},
 		{"show", "[--timing] CONTAINER", "show the records of a container", "3f9c0e5b7a12", []int{1}, (*tool).show},
 		{"status", "[--diff] CONTAINER", "print or compare its network-status", "--diff 3f9c0e5b7a12", []int{1}, (*tool).status},
-		{"gc", "[--dry-run]", "detach stale attachments", "--dry-run", []int{0}, (*tool).gc},
+		{"gc", "[--unknown] [--dry-run]", "detach stale attachments", "--dry-run", []int{0}, (*tool).gc},
 		{"damaged", "", "list records that cannot be read", "--dir /var/lib/cni/multinet", []int{0}, (*tool).damaged},
 		{"forget", "CONTAINER [NETWORK IFNAME]", "remove records, and run no plugin", "3f9c0e5b7a12 multinet eth0", []int{1, 3}, (*tool).forget},
 		{"adopt", "[--dry-run]", "take over what others have attached", "--dry-run", []int{0}, (*tool).adopt},
@@ -236,7 +236,7 @@ func (o *output) add(element any, cells ...string) {
 
 // screen is how many columns a table for people has, narrow how many a cell keeps that is
 // shortened, and gap how many are between two cells.
-const screen, narrow, gap = 80, 12, 2
+const screen, narrow, gap = 80, 9, 2
 
 // fit shortens cells of columns, the longest first, until the table fits on a screen. It keeps
 // the beginnings and the ends of cells.

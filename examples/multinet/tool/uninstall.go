@@ -87,7 +87,7 @@ func (u *uninstaller) remove(ctx context.Context) error {
 	}
 	attached, err := attachedTo(ctx, life, name)
 	if !u.detach && !u.leave && (len(attached) > 0 || err != nil) {
-		return errors.Join(err, fmt.Errorf(`%s: nothing has been changed; use --detach to detach all networks except the cluster network, or --leave to leave them attached`, count(attached)))
+		return errors.Join(err, fmt.Errorf(`%s: nothing has been changed; use --detach to detach all networks except the cluster network, or --leave to leave them attached`, count(life, attached)))
 	}
 	if u.detach {
 		if err := u.unpublished(name, len(attached) > 0); err != nil {
@@ -201,7 +201,7 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	}
 	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if err = errors.Join(append(errs, err)...); err != nil {
-		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s --bin-dir %s", err, count(left), life.Dir, name, u.binDir)
+		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s --bin-dir %s", err, count(life, left), life.Dir, name, u.binDir)
 	}
 	return err
 }
@@ -209,15 +209,16 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 // attachedTo returns the records of the network name, and the errors of records that
 // cannot be read.
 func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]lifecycle.Record, error) {
-	return (&tool{life: life}).records(ctx, func(r lifecycle.Record) bool { return r.Key.Network == name })
+	return (&tool{life: life}).records(ctx, func(r lifecycle.Record) bool { return attachments(r) && r.Key.Network == name })
 }
 
-// count says how many containers of rs are attached, and of how many that are gone
-// something is left.
-func count(rs []lifecycle.Record) string {
+// count says how many containers of rs are attached, and of how many that are dead, or whose DEL
+// could not remove everything, something is left.
+func count(life *lifecycle.Manager, rs []lifecycle.Record) string {
 	there, left := make(map[string]bool), make(map[string]bool)
-	for _, r := range rs {
-		if gone(r) {
+	for i, j := range life.Judge(rs) {
+		r := rs[i]
+		if ended := !r.State.Attached() && r.State != scratch.Planned; ended || j.Life == lifecycle.Dead {
 			left[r.Key.ContainerID] = true
 		} else {
 			there[r.Key.ContainerID] = true
@@ -234,11 +235,4 @@ func count(rs []lifecycle.Record) string {
 		text += ", " + are(left, "gone but not completely detached (see multinet gc)")
 	}
 	return text
-}
-
-// gone reports whether the container of r is gone, or its DEL could not remove all of it.
-func gone(r lifecycle.Record) bool {
-	ended := !r.State.Attached() && r.State != scratch.Planned
-	r.State = scratch.Added // of which only a container that is gone makes a stale record
-	return ended || r.Stale()
 }

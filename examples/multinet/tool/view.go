@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/doctor"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -27,6 +28,9 @@ type (
 		keyView
 		Pod         podView          `json:"pod,omitzero"`
 		State       string           `json:"state"`
+		Life        string           `json:"life"`           // "alive", "dead" or "unknown"
+		Why         string           `json:"why"`            // the proof, or why there is none
+		Todo        string           `json:"todo,omitempty"` // if it is unknown
 		Created     time.Time        `json:"created"`
 		Updated     time.Time        `json:"updated"`
 		Attachments []attachmentView `json:"attachments"`
@@ -59,10 +63,10 @@ type (
 
 func viewKey(k scratch.Key) keyView { return keyView{k.Network, k.ContainerID, k.IfName} }
 
-// view returns r without the configurations of its networks, which may hold secrets, and
+// view returns r and what is known of its container, without the configurations of its networks, which may hold secrets, and
 // with results if they are asked for.
-func view(r lifecycle.Record, results bool) recordView {
-	v := recordView{keyView: viewKey(r.Key), State: state(r), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
+func (t *tool) view(r lifecycle.Record, j lifecycle.Judgement, results bool) recordView {
+	v := recordView{keyView: viewKey(r.Key), State: state(r), Life: j.Life.String(), Why: j.Why, Todo: t.todo(r, j), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
 	if p := multinet.PodOf(r); p.String() != "" {
 		v.Pod = podView{p.Namespace, p.Name, p.UID}
 	}
@@ -98,7 +102,7 @@ func state(r lifecycle.Record) string {
 
 func (t *tool) list(flags *flag.FlagSet) runner {
 	return t.onRecords(flags, func(ctx context.Context, _ []string) error {
-		all, err := t.records(ctx, func(lifecycle.Record) bool { return true })
+		all, err := t.records(ctx, attachments)
 		return errors.Join(t.printRecords(all, false), err)
 	})
 }
@@ -154,20 +158,26 @@ func (t *tool) printTiming(all []lifecycle.Record) (err error) {
 // printRecords prints the attachments of records, in JSON with their results if that is asked for.
 // The table has the columns that fit on a screen, the wide one all.
 func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
-	out := newOutput("CONTAINER POD IFNAME NETWORK USE STATE AGE")
+	out := newOutput("CONTAINER POD IFNAME NETWORK USE STATE LIFE AGE")
 	if t.form == "wide" {
-		out = newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE SINCE RECORD")
+		out = newOutput("CONTAINER POD INTERFACE NETWORK NAD USE STATE LIFE SINCE RECORD WHY")
 	}
-	for _, r := range all {
-		v := view(r, results)
+	todo, unknown := "", 0
+	for i, j := range t.life.Judge(all) {
+		r := all[i]
+		v := t.view(r, j, results)
+		if v.Todo != "" {
+			todo = cmp.Or(todo, v.Todo)
+			unknown++
+		}
 		out.list = append(out.list, v)
 		pod := multinet.PodOf(r).String()
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
 			definition, use := o.Definition.String(), string(o.Use)
-			row := []string{v.Container[:min(len(v.Container), shown)], pod, a.Interface, cmp.Or(definition, a.Network), use, a.State, age(v.Created)}
+			row := []string{v.Container[:min(len(v.Container), shown)], pod, a.Interface, cmp.Or(definition, a.Network), use, a.State, v.Life, age(v.Created)}
 			if t.form == "wide" {
-				row = []string{v.Container, pod, a.Interface, a.Network, definition, use, a.State, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface}
+				row = []string{v.Container, pod, a.Interface, a.Network, definition, use, a.State, v.Life, v.Created.Format(time.RFC3339), v.Network + " " + v.Interface, v.Why}
 			}
 			out.row(row...)
 		}
@@ -176,7 +186,23 @@ func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
 		const pod, network = 1, 3
 		out.fit(pod, network)
 	}
+	if unknown > 0 && t.form != "json" { // which has it
+		t.say("it is not known whether the containers of %d of %d records live: %s", unknown, len(all), todo)
+	}
 	return t.print(out)
+}
+
+// todo returns what an operator can do about r if it is attached, and nobody knows whether its
+// container lives.
+func (t *tool) todo(r lifecycle.Record, j lifecycle.Judgement) string {
+	if j.Life != lifecycle.Unknown || !r.State.Attached() {
+		return ""
+	}
+	gc := "multinet gc --unknown --dry-run"
+	if t.life.Dir != multinet.DefaultStateDir {
+		gc += " --dir " + t.life.Dir
+	}
+	return doctor.Undecided(j.Why, gc)
 }
 
 // age returns how long ago something was, in its largest unit.

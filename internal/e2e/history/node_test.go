@@ -255,7 +255,7 @@ func (n *node) round(ops int) string {
 		if c == 0 {
 			r.Keys = append(r.Keys, container+"/eth1")
 		}
-		nodetest.OK(n, os.WriteFile(n.path("ns", container), nil, 0o600))
+		defer nodetest.NetNS(n, n.path("ns", container))()
 	}
 	life, err := os.OpenFile(n.path("life"), os.O_RDWR, 0)
 	nodetest.OK(n, err)
@@ -283,9 +283,6 @@ func (n *node) round(ops int) string {
 	n.settle(r.Keys)
 	n.spared()
 	nodetest.OK(n, os.Remove(n.path("calm")))
-	for _, k := range r.Keys {
-		_ = os.Remove(n.path("ns", keyOf(k).ContainerID))
-	}
 	return n.judge(r.Keys)
 }
 

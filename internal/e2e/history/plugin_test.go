@@ -32,7 +32,7 @@ import (
 //
 //	state/   the records of the SDK
 //	there/   what the plugins have attached: files PLUGIN@CONTAINER@INTERFACE
-//	ns/      a file for the network namespace of each container
+//	ns/      a link to the network namespace of each container
 //	queue/   DELs for the daemon
 //	alone    of which each plugin locks a byte, that of its container
 //	calm     while it is there nothing fails and nobody is killed

@@ -224,7 +224,7 @@ func (w *worker) operate(id, verb, key, arg string) string {
 	case "DEL":
 		err = w.Del(ctx, k, lifecycle.Removal{})
 	case "CHECK":
-		err = w.Check(ctx, k)
+		err = w.Check(ctx, k, "")
 	case "ATTACH":
 		_, err = w.Attach(ctx, k, w.transaction(k, network("green", "ipvlan", arg)))
 	case "DETACH":

@@ -27,6 +27,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
@@ -61,6 +62,7 @@ func newConfined(t *testing.T, s *server.Server, tables string) *confined {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.free(n.file("root/opt/cni/bin"), append([]string{"multinet-shim"}, confinedPlugins...))
 	n.rooted(primary)
 	for _, name := range confinedPlugins {
 		n.copy(bin(filepath.Base(name)), "root/opt/cni/bin/"+filepath.Base(name))
@@ -251,8 +253,9 @@ func (n *confined) without() map[string]func() {
 				c.VolumeMounts[i].MountPropagation = nil
 			}
 		},
-		"install-shim DAC_OVERRIDE": func() { init.SecurityContext.Capabilities.Add = nil },
-		"install-shim /opt/cni/bin": func() { init.VolumeMounts = nil },
+		"appArmorProfile: Unconfined": func() { c.SecurityContext.AppArmorProfile = nil },
+		"install-shim DAC_OVERRIDE":   func() { init.SecurityContext.Capabilities.Add = nil },
+		"install-shim /opt/cni/bin":   func() { init.VolumeMounts = nil },
 	}
 	for _, name := range c.SecurityContext.Capabilities.Add {
 		all[string(name)] = func() {
@@ -430,6 +433,9 @@ func TestDaemonNeedsEachOfItsRights(t *testing.T) {
 	for name, want := range table {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if err := hasLandlock(); strings.HasPrefix(name, "appArmor") && err != nil {
+				t.Skipf("needs Landlock in place of AppArmor: %v", err)
+			}
 			n := newConfined(t, s, "legacy")
 			n.without()[name]()
 			if strings.HasSuffix(name, "DAC_OVERRIDE") { // as Kubespray makes it
@@ -452,6 +458,9 @@ func TestDaemonNeedsEachOfItsRights(t *testing.T) {
 				if n.get("/readyz").Code == 200 {
 					n.published()
 					n.life()
+				}
+				if name == "DAC_READ_SEARCH" { // the sweep says it
+					eventually(t, func() bool { return len(n.leases()) == 0 })
 				}
 			}
 			if said := n.said(); !strings.Contains(said, want) {
@@ -497,4 +506,98 @@ func TestDaemonNeedsEachOfItsRightsInTheCluster(t *testing.T) {
 			eventually(t, func() bool { return strings.Contains(n.said(), want) })
 		})
 	}
+}
+
+// The daemon proves that a container is dead: with its rights at once where the kernel says so,
+// and else after two sweeps. Without these rights it keeps the record, and says once why: in its
+// log, in a metric and in doctor.
+func TestDaemonProvesDeathWithItsRights(t *testing.T) {
+	t.Parallel()
+	const sees, twice = "", "it is not known whether containers live" // for a moment
+	for name, row := range map[string]struct {
+		without string // a right of RIGHTS.md
+		scan    bool   // before Linux 6.18
+		why     string // that it is not known whether the container lives
+		stays   bool
+	}{
+		"the kernel says so":                           {why: sees},
+		"the kernel says so, and AppArmor":             {without: "appArmorProfile: Unconfined", why: sees},
+		"the kernel says so, and no sight of others":   {without: "SYS_PTRACE", why: sees},
+		"two sweeps without the right to the kernel's": {without: "DAC_READ_SEARCH", why: twice},
+		"two sweeps":                         {scan: true, why: twice},
+		"two sweeps, and AppArmor":           {without: "appArmorProfile: Unconfined", scan: true, why: "permission denied", stays: true},
+		"two sweeps, and no sight of others": {without: "SYS_PTRACE", scan: true, why: "CAP_SYS_PTRACE", stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newConfined(t, world(t).Server, "nft")
+			if err := hasLandlock(); strings.HasPrefix(row.without, "appArmor") && err != nil {
+				t.Skipf("needs Landlock in place of AppArmor: %v", err)
+			}
+			if err := hasHandles(); row.why == sees && err != nil {
+				t.Skipf("needs Linux 6.18: %v", err)
+			}
+			var before []func() error
+			if row.scan {
+				before = append(before, withoutHandles)
+			}
+			if row.without != "" {
+				n.without()[row.without]()
+			}
+			if err := n.initialize(n.daemonPod); err != nil {
+				t.Fatal(err)
+			}
+			n.runContainer(n.daemonPod, before...)
+			n.until("/readyz")
+			n.published()
+			s := n.pod("lost", "")
+			n.do("ADD", s)
+			n.lose(s)
+			const unknown = "multinetd_attachments_unknown"
+			if !row.stays {
+				eventually(t, func() bool { return len(n.leases()) == 0 && n.metric(unknown) == "0" })
+				n.wantNothing()
+			} else {
+				eventually(t, func() bool { return n.metric(unknown) == "1" })
+				if said := n.doctor(before...); !strings.Contains(said, "cannot prove that a container is dead") || !strings.Contains(said, row.why) {
+					t.Errorf("doctor: %s", said)
+				}
+				same(t, "leases", 1, len(n.leases()))
+			}
+			log := string(n.read(n.file("log")))
+			if got := strings.Count(log, "it is not known whether containers live"); (got > 0) != (row.why != sees) || row.stays && got != 1 || !strings.Contains(log, row.why) {
+				t.Errorf("said %d times", got)
+			}
+			same(t, "failures", nil, n.failures)
+		})
+	}
+}
+
+// doctor returns what multinetd's doctor says in a container like the daemon's.
+func (n *confined) doctor(before ...func() error) string {
+	n.t.Helper()
+	c := n.daemonPod.Spec.Containers[0]
+	c.Name, c.Command = "doctor", []string{"/multinetd", "doctor", "--config", "/etc/multinetd/daemon-config.json"}
+	cmd, confine := n.container(n.daemonPod, c, "")
+	p, err := program.Start(n.file("doctor.log"), cmd, append(before, confine)...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	<-p.Done
+	return string(n.read(n.file("doctor.log")))
+}
+
+// hasLandlock says why the kernel has no Landlock.
+func hasLandlock() error {
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// hasHandles says why the kernel has no file handles of namespaces.
+func hasHandles() error {
+	_, _, err := unix.NameToHandleAt(unix.AT_FDCWD, "/proc/self/ns/net", unix.AT_SYMLINK_FOLLOW)
+	return err
 }

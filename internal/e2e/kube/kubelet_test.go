@@ -72,15 +72,15 @@ func (n *node) initialize(pod *corev1.Pod) error {
 	return nil
 }
 
-// runContainer starts the container of a pod as the daemon.
-func (n *node) runContainer(pod *corev1.Pod) {
+// runContainer starts the container of a pod as the daemon. Each of more takes further rights.
+func (n *node) runContainer(pod *corev1.Pod, more ...func() error) {
 	n.t.Helper()
 	token := ""
 	if mounted := pod.Spec.AutomountServiceAccountToken; mounted != nil && *mounted {
 		token = n.Token(n.t, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	}
 	cmd, confine := n.container(pod, pod.Spec.Containers[0], token)
-	n.startAs(cmd, confine)
+	n.startAs(cmd, append(more, confine)...)
 }
 
 // container returns the command of a container, and what gives a thread its root directory
@@ -92,8 +92,10 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*ex
 		volumes[v.Name] = v
 	}
 	root := n.file(c.Name)
+	programs := []string{"multinetd", "multinet-shim", "multinet"}
+	n.free(root, programs)
 	n.mount(root, root)
-	for _, name := range []string{"multinetd", "multinet-shim", "multinet"} {
+	for _, name := range programs {
 		n.copy(bin(name), filepath.Join(c.Name, name))
 	}
 	n.mount("/proc", root+"/proc")
@@ -222,6 +224,16 @@ func (n *node) write(text []byte, name string) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(n.file(name)), 0o755), os.WriteFile(n.file(name), text, 0o755)); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// free removes copies of programs at the end of the test, when mounts that are made later have gone:
+// they are in memory, and large.
+func (n *node) free(dir string, names []string) {
+	n.t.Cleanup(func() {
+		for _, name := range names {
+			_ = os.Remove(filepath.Join(dir, filepath.Base(name)))
+		}
+	})
 }
 
 func (n *node) copy(from, name string) {

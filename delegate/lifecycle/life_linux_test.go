@@ -1,0 +1,302 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// questionEnv makes the test process judge for another, see [judgedBy].
+const questionEnv = "METACNI_LIFE_QUESTION"
+
+// A question is one that a process in other circumstances answers.
+type question struct {
+	Of     []netns
+	NoAsk  bool   // without the kernel's file handles, as before Linux 6.18
+	Seal   []int  // capabilities to give up
+	UID    int    // to become
+	Hidden string // a directory to hide below an empty one
+	Mask   bool   // the boot ID is another file
+}
+
+// handless is the kernel before Linux 6.18.
+type handless struct{ kernel }
+
+func (handless) ask(netns) Life { return Unknown }
+
+// judgeForAnother prints the judgement about each namespace of a question.
+func judgeForAnother(text string) {
+	var q question
+	check := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	check(json.Unmarshal([]byte(text), &q))
+	runtime.LockOSThread()
+	if q.Hidden != "" || q.Mask {
+		check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	}
+	if q.Hidden != "" {
+		check(unix.Mount("tmpfs", q.Hidden, "tmpfs", 0, ""))
+	}
+	if q.Mask {
+		file := filepath.Join(os.TempDir(), fmt.Sprint("boot-id-", os.Getpid()))
+		check(os.WriteFile(file, []byte("5f3ad3c2-3f43-4ac5-8fbd-0c1d1d2e4a01\n"), 0o600))
+		defer os.Remove(file)
+		check(unix.Mount(file, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""))
+	}
+	if q.UID != 0 {
+		check(syscall.Setgroups(nil))
+		check(syscall.Setresgid(q.UID, q.UID, q.UID))
+		check(syscall.Setresuid(q.UID, q.UID, q.UID))
+	}
+	for _, c := range q.Seal {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		check(unix.Capget(&header, &data[0]))
+		data[c/32].Effective &^= 1 << (c % 32)
+		data[c/32].Permitted &^= 1 << (c % 32)
+		data[c/32].Inheritable &^= 1 << (c % 32)
+		check(unix.Capset(&header, &data[0]))
+	}
+	m := &Manager{}
+	if q.NoAsk {
+		m.machine = handless{}
+	}
+	var rs []Record
+	for _, n := range q.Of {
+		rs = append(rs, Record{entries: []entry{{NetNS: n}}})
+	}
+	check(json.NewEncoder(os.Stdout).Encode(m.Judge(rs)))
+}
+
+// judgedBy returns what a process in other circumstances judges.
+func judgedBy(t *testing.T, q question, flags uintptr) []Judgement {
+	t.Helper()
+	text, err := json.Marshal(q)
+	nodetest.OK(t, err)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), questionEnv+"="+string(text))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	if flags&syscall.CLONE_NEWUSER != 0 {
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	var js []Judgement
+	nodetest.OK(t, json.Unmarshal(out, &js))
+	return js
+}
+
+// needsRoot skips a test that makes namespaces.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 || !may(unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE) {
+		t.Skip("needs root, outside of user namespaces")
+	}
+	if inode, ok := linkTo("", "/proc/self/ns/pid", "pid"); !ok || inode != initialPID {
+		t.Skip("needs the initial PID namespace")
+	}
+}
+
+// inNewNetNS calls do on a thread that has a new network namespace, and ends the thread.
+func inNewNetNS(t *testing.T, do func(n netns) error) {
+	t.Helper()
+	var err error
+	onThread(func() {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			err = do(kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot()))
+		}
+	})
+	nodetest.OK(t, err)
+}
+
+// A holder holds a network namespace whose recorded path leads nowhere.
+type holder func(t *testing.T) (n netns, release func())
+
+// holders returns everything that can hold a network namespace.
+func holders() map[string]holder {
+	return map[string]holder{
+		"a thread": func(t *testing.T) (n netns, release func()) {
+			t.Helper()
+			ready, end := make(chan netns), make(chan struct{})
+			go onThread(func() {
+				if unix.Unshare(unix.CLONE_NEWNET) == nil {
+					n = kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot())
+				}
+				ready <- n
+				<-end
+			})
+			n = <-ready
+			return n, func() { close(end) }
+		},
+		"a descriptor": func(t *testing.T) (n netns, release func()) {
+			t.Helper()
+			fd := -1
+			inNewNetNS(t, func(now netns) (err error) {
+				n = now
+				fd, err = unix.Open(ownNetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				return err
+			})
+			return n, func() { _ = unix.Close(fd) }
+		},
+		"a socket": func(t *testing.T) (n netns, release func()) {
+			t.Helper()
+			fd := -1
+			inNewNetNS(t, func(now netns) (err error) {
+				n = now
+				fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+				return err
+			})
+			return n, func() { _ = unix.Close(fd) }
+		},
+		"a mount": func(t *testing.T) (n netns, release func()) {
+			t.Helper()
+			path := filepath.Join(t.TempDir(), "another name")
+			write(t, path)
+			ready, end := make(chan error), make(chan struct{})
+			go onThread(func() { // in a mount namespace that no other program copies
+				before, err := unix.Open(ownNetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				if err == nil {
+					err = errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+					n = kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot())
+					err = errors.Join(err, unix.Mount(ownNetNS, path, "", unix.MS_BIND, ""), unix.Setns(before, unix.CLONE_NEWNET), unix.Close(before))
+				}
+				ready <- err
+				<-end
+			})
+			nodetest.OK(t, <-ready)
+			return n, func() { close(end) }
+		},
+		"a mount in a mount namespace without a process": func(t *testing.T) (n netns, release func()) {
+			t.Helper()
+			path := filepath.Join(t.TempDir(), "ns")
+			write(t, path)
+			fd := -1
+			inNewNetNS(t, func(now netns) error {
+				n = now
+				err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(ownNetNS, path, "", unix.MS_BIND, ""))
+				if err == nil {
+					fd, err = unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				}
+				return err
+			})
+			return n, func() { _ = unix.Close(fd) }
+		},
+	}
+}
+
+// A namespace that only one thing holds is alive for the kernel and for a scan, and dead when
+// that has ended: for the kernel at once, for a scan after a second one.
+func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:paralleltest // the scan must not see what other tests open
+	needsRoot(t)
+	for name, hold := range holders() {
+		for _, m := range []machine{kernel{}, handless{}} {
+			t.Run(fmt.Sprintf("%s, %T", name, m), func(t *testing.T) {
+				n, release := hold(t)
+				if n.Inode == 0 {
+					t.Fatal("no namespace")
+				}
+				n.Path = "/run/netns/no-such-name"
+				judge := func() Judgement {
+					return (&Manager{machine: m}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]
+				}
+				if m == (kernel{}) && (kernel{}).ask(n) == Unknown {
+					t.Skip("this kernel has no file handles of namespaces")
+				}
+				if j := judge(); j.Life != Alive {
+					t.Errorf("held: %+v", j)
+				}
+				release()
+				want := Judgement{Life: Dead}
+				if m != (kernel{}) {
+					want = Judgement{Life: Unknown, Pending: true}
+				}
+				for start := time.Now(); time.Since(start) < time.Minute; runtime.Gosched() { // a thread takes a moment to end
+					if j := judge(); j.Life == want.Life && j.Pending == want.Pending {
+						return
+					}
+				}
+				t.Errorf("released: %+v", judge())
+			})
+		}
+	}
+}
+
+// Nobody without the rights to see it takes a living namespace for dead, by the kernel or by a
+// scan, nor does one that sees other files, other processes or another boot ID.
+func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest // as above
+	needsRoot(t)
+	n, release := holders()["a descriptor"](t)
+	defer release()
+	dir := t.TempDir()
+	n.Path = filepath.Join(dir, "ns")
+	write(t, n.Path)
+	nodetest.OK(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", openNS(t, n)), n.Path, "", unix.MS_BIND, ""))
+	defer unix.Unmount(n.Path, unix.MNT_DETACH)
+	other := n
+	other.Path = "/no-such-directory/ns"
+	earlier := other
+	earlier.Number, earlier.Boot = "", ""
+	for name, tt := range map[string]struct {
+		q     question
+		flags uintptr
+	}{
+		"root":                           {},
+		"another user":                   {q: question{UID: 65534}},
+		"root without CAP_SYS_ADMIN":     {q: question{Seal: []int{unix.CAP_SYS_ADMIN}}},
+		"root without CAP_SYS_PTRACE":    {q: question{Seal: []int{unix.CAP_SYS_PTRACE}}},
+		"root of a user namespace":       {flags: syscall.CLONE_NEWUSER},
+		"another PID namespace":          {flags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS},
+		"another mount namespace":        {q: question{Hidden: dir}, flags: syscall.CLONE_NEWNS},
+		"another boot ID, which is fake": {q: question{Mask: true}, flags: syscall.CLONE_NEWNS},
+	} {
+		for _, noAsk := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, with handles %t", name, !noAsk), func(t *testing.T) {
+				tt.q.Of, tt.q.NoAsk = []netns{n, other, earlier}, noAsk
+				for i, j := range judgedBy(t, tt.q, tt.flags) {
+					if j.Life == Dead || j.Pending {
+						t.Errorf("namespace %d: %+v", i, j)
+					}
+				}
+			})
+		}
+	}
+}
+
+// openNS opens a namespace by the descriptor of this process that has it.
+func openNS(t *testing.T, n netns) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	nodetest.OK(t, err)
+	for _, fd := range fds {
+		var number int
+		if _, err := fmt.Sscan(fd.Name(), &number); err != nil {
+			continue
+		}
+		if _, inode, _ := identity(number, "/proc/self/fd/"+fd.Name()); inode == n.Inode {
+			return number
+		}
+	}
+	t.Fatal("nobody has it")
+	return -1
+}

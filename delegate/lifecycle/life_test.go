@@ -1,0 +1,205 @@
+package lifecycle
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// machineOf is a machine on which this is known of namespaces.
+type machineOf struct {
+	fileMachine
+	paths map[string]netns
+	asked map[string]Life // by number
+	seen  scanned
+}
+
+func (m *machineOf) identify(_, path string) netns {
+	n := m.paths[path]
+	n.Path, n.Boot = path, m.bootID
+	return n
+}
+func (m *machineOf) nsfs() uint64 { return 4 }
+func (m *machineOf) ask(n netns) Life {
+	if !n.in(m.bootID) {
+		return Unknown // as the kernel's is used
+	}
+	return m.asked[n.number()]
+}
+func (m *machineOf) scan(string, []netns) scanned { return m.seen }
+
+// Each proof of life and death counts, and nothing else does.
+func TestJudgement(t *testing.T) {
+	t.Parallel()
+	const dir = "/no-such-directory" // so that nothing is at a path for certain
+	n := netns{Path: dir + "/c1", Dev: 4, Inode: 7, Number: "id/5", Boot: "b1"}
+	with := func(change func(*netns)) netns {
+		n := n
+		change(&n)
+		return n
+	}
+	veth := `{"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:10"},{"name":"veth1","mac":"02:00:00:00:00:11"},{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/x"}]}`
+	bridge, peer := hostLink{name: "cni0", mac: "02:00:00:00:00:10", kind: "bridge"}, hostLink{"veth1", "02:00:00:00:00:11", "veth", 3}
+	at := func(path string, n netns) map[string]netns { return map[string]netns{path: n} }
+	other := netns{Dev: 4, Inode: 8, Number: "id/9"}
+	gone := map[string]Life{"id/5": Dead}
+	for name, tt := range map[string]struct {
+		of      []netns
+		result  string
+		machine machineOf
+		want    Life
+		pending bool
+	}{
+		"at its path":                            {of: []netns{n}, machine: machineOf{paths: at(n.Path, n)}, want: Alive},
+		"at its path, whatever the kernel says":  {of: []netns{n}, machine: machineOf{paths: at(n.Path, n), asked: gone}, want: Alive},
+		"the kernel opens it":                    {of: []netns{n}, machine: machineOf{asked: map[string]Life{"id/5": Alive}}, want: Alive},
+		"the kernel has it no more":              {of: []netns{n}, machine: machineOf{asked: gone}, want: Dead},
+		"of another boot":                        {of: []netns{n}, machine: machineOf{fileMachine: fileMachine{bootID: "b2"}, paths: at(n.Path, n)}, want: Dead},
+		"the boot is masked now":                 {of: []netns{n}, machine: machineOf{fileMachine: fileMachine{bootID: "-"}, asked: gone}, pending: true},
+		"the boot was masked":                    {of: []netns{with(func(n *netns) { n.Boot = "" })}, machine: machineOf{asked: gone}, pending: true},
+		"masked, and at its path":                {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "mask/id/5", "" })}, machine: machineOf{paths: at(n.Path, n)}, want: Alive},
+		"an earlier release, in this boot":       {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b1/id/5", "" })}, machine: machineOf{asked: gone}, want: Dead},
+		"an earlier release, in another boot":    {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b0/id/5", "" })}, machine: machineOf{asked: gone}, pending: true},
+		"another one is at its path":             {of: []netns{n}, machine: machineOf{paths: at(n.Path, other)}, pending: true},
+		"nothing is at its path":                 {of: []netns{n}, pending: true},
+		"its path cannot be looked at":           {of: []netns{with(func(n *netns) { n.Path = "/dev/null/x" })}},
+		"something else is at its path":          {of: []netns{with(func(n *netns) { n.Path = "/dev/null" })}},
+		"a scan finds it":                        {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {n}}}}, want: Alive},
+		"a scan finds its inode":                 {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Inode: 7}}}}}},
+		"a scan finds another of its inode":      {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/6"}}}}}, pending: true},
+		"a scan does not see everything":         {of: []netns{n}, machine: machineOf{seen: scanned{unseen: "no rights"}}},
+		"without a number, a scan finds another": {of: []netns{with(func(n *netns) { n.Number = "" })}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/6"}}}}}, want: Alive},
+		"never seen":                             {of: []netns{{Path: n.Path}}},
+		"never seen, of another boot":            {of: []netns{{Path: n.Path, Boot: "b0"}}, want: Dead},
+		"of a file":                              {of: []netns{{Path: n.Path, Dev: 9, Inode: 7}}},
+		"of a file, and a namespace is there":    {of: []netns{{Path: n.Path, Dev: 9, Inode: 7}}, machine: machineOf{paths: at(n.Path, other)}},
+		"a kind of number that is not known":     {of: []netns{with(func(n *netns) { n.Number = "serial/5" })}, machine: machineOf{asked: gone}, pending: true},
+		"one lives":                              {of: []netns{n, other}, machine: machineOf{asked: map[string]Life{"id/5": Alive}}, want: Alive},
+		"one is dead":                            {of: []netns{n, {}}, machine: machineOf{asked: gone}},
+		"both are dead":                          {of: []netns{n, n}, machine: machineOf{asked: gone}, want: Dead},
+		"its peer is on the host":                {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{bridge, peer}}}, want: Alive},
+		"moved to another namespace":             {of: []netns{n}, result: veth, machine: machineOf{asked: gone, fileMachine: fileMachine{host: []hostLink{bridge, peer}}}, want: Alive},
+		"its peer is being removed":              {of: []netns{n}, result: veth, machine: machineOf{asked: gone, fileMachine: fileMachine{host: []hostLink{bridge, peer}, dying: []int{3}}}, want: Dead},
+		"its bridge is on the host":              {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{bridge}}}, pending: true},
+		"its name is another's on the host":      {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{{"veth1", "02:00:00:00:00:99", "veth", 3}}}}, pending: true},
+		"no attachment":                          {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := tt.machine
+			switch m.bootID {
+			case "":
+				m.bootID = "b1"
+			case "-":
+				m.bootID = ""
+			}
+			var es []entry
+			for i, n := range tt.of {
+				es = append(es, entry{IfName: fmt.Sprint("eth", i), NetNS: n, Result: []byte(tt.result)})
+			}
+			j := (&Manager{machine: &m}).Judge([]Record{{entries: es}})[0]
+			if j.Life != tt.want || j.Pending != tt.pending || j.Why == "" {
+				t.Errorf("%+v, want %s, pending %t", j, tt.want, tt.pending)
+			}
+		})
+	}
+}
+
+// A namespace that a scan does not find is dead when the next one does not find it either. In
+// between nothing is removed, and a scan that sees less, or another namespace, begins again.
+func TestTwoScansAreNeeded(t *testing.T) {
+	t.Parallel()
+	blind, nothing := scanned{unseen: "no rights"}, scanned{}
+	for name, tt := range map[string]struct {
+		scans []scanned
+		want  []Sweep
+	}{
+		"two":                   {[]scanned{nothing, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {Removed: 1}}},
+		"one, and one blind":    {[]scanned{nothing, blind, nothing, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {Unknown: 1}, {Unknown: 1, Pending: 1}, {Removed: 1}}},
+		"blind":                 {[]scanned{blind, blind, blind}, []Sweep{{Unknown: 1}, {Unknown: 1}, {Unknown: 1}}},
+		"it appears in between": {[]scanned{nothing, {found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/5"}}}}, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {}, {Unknown: 1, Pending: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const path = "/no-such-directory/c1"
+			n := newNode(t)
+			m := &machineOf{paths: map[string]netns{path: {Dev: 4, Inode: 7, Number: "id/5"}}}
+			n.machine = m
+			n.addIn(eth0, path)
+			m.paths = nil
+			s := newSweeper(n)
+			for i, seen := range tt.scans {
+				m.seen = seen
+				s.sweep(tt.want[i])
+			}
+			if tt.want[len(tt.want)-1].Removed > 0 {
+				n.wantNothing()
+			} else {
+				n.wantRecords("c1/eth0 added")
+			}
+		})
+	}
+}
+
+// A container that was attached again since a scan is not the one that was not found.
+func TestScansAreOfOneNamespace(t *testing.T) {
+	t.Parallel()
+	const path = "/no-such-directory/c1"
+	n := newNode(t)
+	m := &machineOf{}
+	n.machine = m
+	s := newSweeper(n)
+	for i := range uint64(3) {
+		m.paths = map[string]netns{path: {Dev: 4, Inode: 7 + i, Number: fmt.Sprint("id/", 5+i)}}
+		n.addIn(eth0, path)
+		m.paths = nil
+		s.sweep(Sweep{Unknown: 1, Pending: 1})
+		n.del(eth0)
+	}
+	n.wantNothing()
+}
+
+// A container that was started again may be attached to the same network by another record. What is
+// dead of it waits until that one is gone, because a plugin may take both for one.
+func TestSweepLeavesWhatAPluginMayTakeForTheLiving(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	m := &fileMachine{}
+	n.machine = m
+	first, again := n.Write("first", ""), n.Write("again", "")
+	n.addIn(eth0, first)
+	m.plain = first
+	n.addIn(key("c1", "eth1"), again)
+	n.Trace()
+	s := newSweeper(n)
+	s.sweep(Sweep{Failed: 1})
+	nodetest.Equal(t, "told", s.told, []string{"c1 in 30s"})
+	nodetest.Equal(t, "calls", n.Trace(), nil)
+	n.wantRecords("c1/eth0 added", "c1/eth1 added")
+	n.del(key("c1", "eth1"))
+	newSweeper(n).sweep(Sweep{Removed: 1})
+	n.wantNothing()
+}
+
+// An ADD in something that is no network namespace is refused before a plugin runs, and a DEL
+// hands nothing of it to plugins.
+func TestWhatIsNoNamespaceIsNotHandedDown(t *testing.T) {
+	t.Parallel()
+	n, netns := newNode(t), newNetNS(t)
+	n.machine = &fileMachine{plain: netns}
+	for _, tr := range []Transaction{
+		{NetNS: netns, Plan: inNetNS(pair(eth0).Plan, netns)},
+		{Plan: inNetNS(pair(eth0).Plan, netns)},
+	} {
+		_, err := n.Add(t.Context(), eth0, tr)
+		nodetest.Code(t, err, 8)
+	}
+	n.wantNothing()
+	n.wantTrace()
+	n.add(eth0)
+	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}))
+	if got := n.Last("DEL bridge").NetNS; got != "" {
+		t.Errorf("DEL is given %q", got)
+	}
+}

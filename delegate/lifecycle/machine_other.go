@@ -1,0 +1,20 @@
+//go:build !linux
+
+package lifecycle
+
+// kernel knows of no namespaces on this system.
+type kernel struct{}
+
+func (kernel) identify(_, path string) netns { return netns{Path: path} }
+func (kernel) occupied(string, string) bool  { return false }
+func (kernel) own(string) []netns            { return nil }
+func (kernel) boot() string                  { return "" }
+func (kernel) nsfs() uint64                  { return 0 }
+func (kernel) ask(netns) Life                { return Unknown }
+func (kernel) scan(string, []netns) scanned {
+	return scanned{unseen: "this system has no proc file system"}
+}
+func (kernel) inside(_, _ string) []hostLink { return nil }
+func (kernel) removeInside(_, _, _ string)   {}
+func (kernel) ended(int) bool                { return false }
+func (kernel) links() ([]hostLink, error)    { return nil, nil }

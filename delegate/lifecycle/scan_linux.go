@@ -1,0 +1,432 @@
+package lifecycle
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/inroot"
+)
+
+// A scanner looks for network namespaces in what holds them on this machine: threads, mounts,
+// descriptors and sockets. It reads the links of namespaces first, and descriptors only for
+// namespaces that are still missing.
+type scanner struct {
+	scanned
+
+	proc    string // a proc file system that has all processes
+	nsfs    uint64 // the device of namespaces
+	wanted  map[uint64]bool
+	threads []string          // directories of threads in proc, those of a process after each other
+	mounts  map[uint64]bool   // mount namespaces that were looked at
+	seen    map[uint64]string // a thread of each network namespace
+	hidden  map[string]error  // threads whose links cannot be read, and why
+}
+
+func (k kernel) scan(root string, wanted []netns) scanned {
+	s := &scanner{
+		scanned: scanned{found: make(map[uint64][]netns)}, wanted: make(map[uint64]bool), mounts: make(map[uint64]bool),
+		seen: make(map[uint64]string), hidden: make(map[string]error), nsfs: k.nsfs(),
+	}
+	for _, n := range wanted {
+		s.wanted[n.Inode] = true
+	}
+	if !may(unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE) {
+		s.unseen = "it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE outside of user namespaces to see all processes"
+		return s.scanned
+	}
+	for _, root := range []string{"", root} {
+		self, _ := linkTo(root, "/proc/self/ns/pid", "pid")
+		first, _ := linkTo(root, "/proc/1/ns/pid", "pid")
+		if self == initialPID || first == initialPID {
+			_ = inroot.With(root, "/proc", func(dir string) error { // it was there just now
+				s.proc = dir
+				s.look(self == initialPID)
+				return nil
+			})
+			return s.scanned
+		}
+	}
+	s.unseen = "this process sees only the processes of its PID namespace"
+	return s.scanned
+}
+
+// look looks everywhere. With here the PIDs in s.proc are those of this process too.
+func (s *scanner) look(here bool) {
+	s.readLinks()
+	if s.complete() {
+		return
+	}
+	s.readDescriptors(here)
+}
+
+// complete reports whether all wanted namespaces were found.
+func (s *scanner) complete() bool { return len(s.found) == len(s.wanted) }
+
+// blind notes that something could not be looked at, unless it has ended.
+func (s *scanner) blind(what string, err error) {
+	if err != nil && s.unseen == "" && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) {
+		s.unseen = fmt.Sprintf("%s: %v", what, err)
+	}
+}
+
+// hit notes the namespace at path if it is wanted and not identified yet: while a namespace lives, no
+// other one has its inode, which is known already. What has ended since has it no more.
+func (s *scanner) hit(inode uint64, path string) {
+	if !s.wanted[inode] || slices.ContainsFunc(s.found[inode], func(n netns) bool { return n.Number != "" }) {
+		return
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	switch {
+	case err == nil:
+		s.add(inode, ofDescriptor(fd, path))
+		_ = unix.Close(fd)
+	case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH):
+		s.blind(path, err)
+		s.add(inode, netns{Inode: inode})
+	}
+}
+
+func (s *scanner) add(inode uint64, n netns) {
+	if !slices.Contains(s.found[inode], n) {
+		s.found[inode] = append(s.found[inode], n)
+	}
+}
+
+func ofDescriptor(fd int, path string) (n netns) {
+	n.Dev, n.Inode, n.Number = identity(fd, path)
+	return n
+}
+
+// names returns the names in a directory.
+func names(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close() //nolint:errcheck // opened to read
+	return d.Readdirnames(-1)
+}
+
+// readLinks looks at the namespaces of each thread, and at the mounts of each mount namespace.
+func (s *scanner) readLinks() {
+	processes, err := names(s.proc)
+	s.blind("processes", err)
+	for _, pid := range processes {
+		if pid[0] < '0' || pid[0] > '9' {
+			continue
+		}
+		threads, err := names(filepath.Join(s.proc, pid, "task"))
+		s.blind("process "+pid, err)
+		for _, tid := range threads {
+			thread := s.proc + "/" + pid + "/task/" + tid
+			s.threads = append(s.threads, thread)
+			link, err := os.Readlink(thread + "/ns/net")
+			switch inode, ok := inodeIn(link, "net"); {
+			case ok:
+				s.seen[inode] = thread
+				s.hit(inode, thread+"/ns/net")
+				s.readMounts(thread + "/ns/mnt")
+			case errors.Is(err, unix.EACCES):
+				s.hidden[thread] = err
+			default:
+				s.blind("thread "+tid, err)
+			}
+		}
+	}
+	s.readHidden()
+}
+
+// readHidden looks at threads whose links cannot be read: a security module may protect the first
+// process of the machine. Each network namespace has a file of its own behind "net/dev", by which
+// the namespace of such a thread is that of another thread.
+func (s *scanner) readHidden() {
+	if len(s.hidden) == 0 {
+		return
+	}
+	namespaces := make(map[uint64]uint64) // by the inode of that file
+	for inode, thread := range s.seen {
+		if file, ok := deviceFile(thread); ok {
+			namespaces[file] = inode
+		}
+	}
+	for thread, err := range s.hidden {
+		file, ok := deviceFile(thread)
+		inode, known := namespaces[file]
+		if !ok || !known {
+			s.blind(thread, err)
+			continue
+		}
+		s.hit(inode, s.seen[inode]+"/ns/net")
+		s.readMountInfo(thread)
+	}
+}
+
+// deviceFile returns the inode of the file "net/dev" of a thread.
+func deviceFile(thread string) (uint64, bool) {
+	var st unix.Stat_t
+	err := unix.Stat(thread+"/net/dev", &st)
+	return st.Ino, err == nil
+}
+
+// readMountInfo looks at the mounts of a thread whose mount namespace cannot be entered. It sees
+// inodes only.
+func (s *scanner) readMountInfo(thread string) {
+	text, err := os.ReadFile(thread + "/mountinfo")
+	s.blind("mounts of "+thread, err)
+	for inode := range s.wanted {
+		if strings.Contains(string(text), fmt.Sprintf(" net:[%d] ", inode)) {
+			s.add(inode, netns{Inode: inode})
+		}
+	}
+}
+
+// readMounts looks at the mounts of the mount namespace at path.
+func (s *scanner) readMounts(path string) {
+	link, err := os.Readlink(path)
+	s.blind(path, err)
+	inode, ok := inodeIn(link, "mnt")
+	if !ok || s.mounts[inode] {
+		return
+	}
+	s.mounts[inode] = true
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		s.blind(path, err)
+		return
+	}
+	s.enterMounts(fd)
+}
+
+// A mounted is a namespace that is mounted somewhere, opened.
+type mounted struct {
+	kind  string // "net" or "mnt"
+	inode uint64
+	fd    int
+}
+
+// enterMounts looks at the mounts of the mount namespace of a descriptor, which it closes. Some
+// mount namespaces have no process, and are mounted in another.
+func (s *scanner) enterMounts(fd int) {
+	all, err := s.mountsIn(fd)
+	s.blind("mounts", err)
+	_ = unix.Close(fd)
+	for _, m := range all {
+		switch {
+		case m.kind == "net":
+			s.add(m.inode, ofDescriptor(m.fd, fmt.Sprintf("/proc/self/fd/%d", m.fd)))
+		case !s.mounts[m.inode]:
+			s.mounts[m.inode] = true
+			s.enterMounts(m.fd)
+			continue
+		}
+		_ = unix.Close(m.fd)
+	}
+}
+
+// mountsIn returns the namespaces that are wanted, or are mount namespaces, and are mounted in the
+// mount namespace of a descriptor. A thread that has entered it sees all mounts, unlike a process
+// there that has another root directory.
+func (s *scanner) mountsIn(fd int) (all []mounted, err error) {
+	proc, err := unix.Open(s.proc, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(proc) //nolint:errcheck // nothing was written
+	onThread(func() {
+		if err = errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(fd, unix.CLONE_NEWNS)); err != nil {
+			return
+		}
+		var info int
+		if info, err = unix.Openat(proc, "thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return
+		}
+		file := os.NewFile(uintptr(info), "mountinfo")
+		defer file.Close() //nolint:errcheck // nothing was written
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			const root, point = 3, 4 // proc_pid_mountinfo(5)
+			fields := strings.Fields(lines.Text())
+			if len(fields) <= point {
+				continue
+			}
+			m := mounted{kind: "net"}
+			var ok bool
+			if m.inode, ok = inodeIn(fields[root], m.kind); !ok {
+				m.kind = "mnt"
+				if m.inode, ok = inodeIn(fields[root], m.kind); !ok || s.mounts[m.inode] {
+					continue
+				}
+			} else if !s.wanted[m.inode] {
+				continue
+			}
+			var openErr error
+			if m.fd, openErr = unix.Open(unescaped(fields[point]), unix.O_RDONLY|unix.O_CLOEXEC, 0); openErr != nil {
+				if m.kind == "net" { // it may be below another mount
+					s.add(m.inode, netns{Inode: m.inode})
+				} else {
+					err = fmt.Errorf("mount namespace at %s: %v", fields[point], openErr) //nolint:errorlint // also if nothing is there
+				}
+				continue
+			}
+			all = append(all, m)
+		}
+		err = errors.Join(err, lines.Err())
+	})
+	return all, err
+}
+
+// onThread calls do on a thread that ends afterwards. The first thread of a process never ends.
+func onThread(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			onThread(do) // while this thread waits
+			return
+		}
+		do()
+	}()
+	<-done
+}
+
+// unescaped returns a path in which mountinfo has replaced spaces, for example, by "\040".
+func unescaped(path string) string {
+	for i := 0; i+3 < len(path); i++ {
+		if c, err := strconv.ParseUint(path[i+1:i+4], 8, 8); path[i] == '\\' && err == nil {
+			path = path[:i] + string([]byte{byte(c)}) + path[i+4:]
+		}
+	}
+	return path
+}
+
+// readDescriptors looks at the descriptors of each process, and of its threads that have others
+// of their own. With here the PIDs are those of this process too.
+func (s *scanner) readDescriptors(here bool) {
+	before := ""
+	sockets := make(map[string]bool)
+	for _, thread := range s.threads {
+		process, tid := filepath.Dir(filepath.Dir(thread)), filepath.Base(thread)
+		pid := filepath.Base(process)
+		if before == process && here && sameFiles(pid, tid) {
+			continue
+		}
+		before = process
+		fds, err := names(thread + "/fd")
+		s.blind("descriptors of process "+pid, err)
+		for _, fd := range fds {
+			path := thread + "/fd/" + fd
+			link, err := os.Readlink(path)
+			if _, hidden := s.hidden[thread]; hidden && pid == "1" {
+				break // the first process alone keeps no container's namespace
+			}
+			s.blind(path, err)
+			if inode, ok := inodeIn(link, "net"); ok {
+				s.hit(inode, path)
+			} else if strings.HasPrefix(link, "mnt:[") {
+				s.readMounts(path)
+			} else if strings.HasPrefix(link, "/") && s.ofMount(path) {
+				continue
+			} else if link == "/dev/net/tun" || strings.HasPrefix(link, "socket:[") && !sockets[link] {
+				sockets[link] = true
+				s.readSocket(here, pid, tid, fd)
+			}
+		}
+	}
+}
+
+// ofMount looks at a descriptor that was opened by a path, and reports whether it is of a namespace:
+// the link of one that was opened where it is mounted has that path, and "/" after the unmount.
+func (s *scanner) ofMount(path string) bool {
+	var st unix.Statx_t // which waits for no server of files
+	if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.nsfs {
+		return false // or closed meanwhile
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		s.blind(path, err)
+		return true
+	}
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	switch {
+	case err != nil:
+		s.blind(path, err)
+	case kind == unix.CLONE_NEWNET && s.wanted[st.Ino]:
+		s.add(st.Ino, ofDescriptor(fd, path))
+	case kind == unix.CLONE_NEWNS && !s.mounts[st.Ino]:
+		s.mounts[st.Ino] = true
+		s.enterMounts(fd)
+		return true
+	}
+	_ = unix.Close(fd)
+	return true
+}
+
+// sameFiles reports whether two threads share their descriptors.
+func sameFiles(pid, tid string) bool {
+	const files = 2 // KCMP_FILES, linux/kcmp.h
+	a, errA := strconv.Atoi(pid)
+	b, errB := strconv.Atoi(tid)
+	if errA != nil || errB != nil || a == b {
+		return false
+	}
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), files, 0, 0, 0)
+	return errno == 0 && order == 0
+}
+
+// pidfdThread makes a descriptor of a thread (Linux 6.9, linux/pidfd.h). Without it the sockets of
+// a thread with descriptors of its own cannot be looked at.
+const pidfdThread = unix.O_EXCL
+
+// readSocket looks at the network namespace of a socket or of a tun device.
+func (s *scanner) readSocket(here bool, pid, tid, fd string) {
+	if !here {
+		s.blind("sockets of process "+pid, errors.New("its PID is another one here"))
+		return
+	}
+	process, _ := strconv.Atoi(pid)
+	number, _ := strconv.Atoi(fd)
+	if pid != tid {
+		process, _ = strconv.Atoi(tid)
+	}
+	flags := 0
+	if pid != tid {
+		flags = pidfdThread
+	}
+	pidfd, err := unix.PidfdOpen(process, flags)
+	if err != nil {
+		s.blind("process "+tid, err)
+		return
+	}
+	defer unix.Close(pidfd) //nolint:errcheck // nothing was written
+	socket, err := unix.PidfdGetfd(pidfd, number, 0)
+	if errors.Is(err, unix.EBADF) {
+		return // closed meanwhile
+	}
+	if err != nil {
+		s.blind("socket of process "+tid, err)
+		return
+	}
+	defer unix.Close(socket) //nolint:errcheck // nothing was written
+	netfd, err := unix.IoctlRetInt(socket, unix.SIOCGSKNS)
+	if err != nil {
+		s.blind("network namespace of a socket of process "+tid, err)
+		return
+	}
+	defer unix.Close(netfd) //nolint:errcheck // nothing was written
+	var st unix.Stat_t
+	if unix.Fstat(netfd, &st) == nil && s.wanted[st.Ino] {
+		s.add(st.Ino, ofDescriptor(netfd, fmt.Sprintf("/proc/self/fd/%d", netfd)))
+	}
+}

@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+)
+
+// Undecided says what an operator can do about the attachments of containers of which it is not
+// known whether they live, because of why. gc is the command that lists what it would remove.
+func Undecided(why, gc string) string {
+	todo := "let the runtime delete the containers, or run its GC; "
+	if lacksRights(why) {
+		todo += rights + "; "
+	}
+	return todo + "or see " + gc
+}
+
+const rights = "run it as root in the initial PID namespace (multinetd: see its RIGHTS.md)"
+
+// lacksRights reports whether why says that the process may not look at everything.
+func lacksRights(why string) bool {
+	return strings.Contains(why, "CAP_SYS_ADMIN") || strings.Contains(why, "PID namespace") || strings.Contains(why, "permission denied")
+}
+
+// lookAtUnknown says of how many records it is not known whether their containers live.
+func (n *Node) lookAtUnknown() {
+	unknown := slices.DeleteFunc(slices.Clone(n.judged), func(j judged) bool { return j.life.Life != lifecycle.Unknown || !j.State.Attached() })
+	if len(unknown) == 0 {
+		return
+	}
+	oldest := slices.MinFunc(unknown, func(a, b judged) int { return a.Created.Compare(b.Created) })
+	n.say(Unknown, n.StateDir, fmt.Sprintf("it is not known whether the containers of %d of %d records live, the oldest for %s; of the first, %s: %s",
+		len(unknown), len(n.judged), time.Since(oldest.Created).Round(time.Minute), unknown[0].Key.ContainerID, unknown[0].life.Why),
+		Undecided(unknown[0].life.Why, n.tool("gc --unknown --dry-run")))
+	if i := slices.IndexFunc(unknown, func(j judged) bool { return lacksRights(j.life.Why) }); i >= 0 {
+		n.say(Unknown, n.StateDir, "this process cannot prove that a container is dead: "+unknown[i].life.Why, rights)
+	}
+	n.lookAtRanges(unknown)
+}
+
+// An addressRange is a range of host-local in the networks of a name.
+type addressRange struct {
+	network     string
+	first, last netip.Addr
+}
+
+// lookAtRanges says which ranges of addresses are held by containers of which it is not known
+// whether they live: a tenth or more.
+func (n *Node) lookAtRanges(unknown []judged) {
+	held := make(map[addressRange]map[netip.Addr]bool)
+	for _, j := range unknown {
+		for _, a := range slices.Concat(j.Attached, j.Leftovers) {
+			for _, r := range ranges(a.Network) {
+				for _, address := range addresses(a) {
+					if r.first.Compare(address) > 0 || address.Compare(r.last) > 0 {
+						continue
+					}
+					if held[r] == nil {
+						held[r] = make(map[netip.Addr]bool)
+					}
+					held[r][address] = true
+				}
+			}
+		}
+	}
+	var texts []string
+	for r, all := range held {
+		if size := r.size(); size.Cmp(big.NewInt(int64(10*len(all)))) <= 0 {
+			texts = append(texts, fmt.Sprintf("%d of %s addresses of %q, from %s to %s", len(all), size, r.network, r.first, r.last))
+		}
+	}
+	slices.Sort(texts)
+	n.list(n.StateDir, texts, "addresses are held for containers of which it is not known whether they live", Undecided("", n.tool("gc --unknown --dry-run")))
+}
+
+// size returns how many addresses r has.
+func (r addressRange) size() *big.Int {
+	first, last := new(big.Int).SetBytes(r.first.AsSlice()), new(big.Int).SetBytes(r.last.AsSlice())
+	return last.Add(last.Sub(last, first), big.NewInt(1))
+}
+
+// ranges returns the ranges of host-local in n. What is invalid, host-local refuses in the ADD.
+func ranges(n netconf.Network) (all []addressRange) {
+	type one struct{ Subnet, RangeStart, RangeEnd string }
+	for _, p := range n.Plugins() {
+		var conf struct {
+			IPAM struct {
+				Type string
+				one
+				Ranges [][]one
+			}
+		}
+		if p.Decode(&conf) != nil || conf.IPAM.Type != "host-local" {
+			continue
+		}
+		for _, o := range slices.Concat(append(conf.IPAM.Ranges, []one{conf.IPAM.one})...) {
+			subnet, err := netip.ParsePrefix(o.Subnet)
+			if err != nil {
+				continue
+			}
+			r := addressRange{n.Name(), subnet.Masked().Addr().Next(), lastOf(subnet)}
+			if start, err := netip.ParseAddr(o.RangeStart); err == nil {
+				r.first = start
+			}
+			if end, err := netip.ParseAddr(o.RangeEnd); err == nil {
+				r.last = end
+			}
+			if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// lastOf returns the last address of a subnet for a container: IPv4 has the broadcast address
+// after it.
+func lastOf(subnet netip.Prefix) netip.Addr {
+	b := subnet.Masked().Addr().AsSlice()
+	for i := subnet.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b) // it is as long as that of subnet
+	if last.Is4() && subnet.Bits() < 31 {
+		return last.Prev()
+	}
+	return last
+}
+
+// addresses returns the addresses in the result of a.
+func addresses(a delegate.Attached) (all []netip.Addr) {
+	r, err := a.ParsedResult()
+	if err != nil {
+		return nil
+	}
+	result, err := types100.NewResultFromResult(r)
+	if err != nil {
+		return nil
+	}
+	for _, ip := range result.IPs {
+		if address, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			all = append(all, address.Unmap())
+		}
+	}
+	return all
+}
