@@ -52,7 +52,7 @@ func guards() []guard {
 			File: "delegate/child_linux.go", Old: "files = append(files, f.Fd())", New: "_ = f",
 		}, false},
 		{"nothing is recorded beside a GC", mutant.Mutant{
-			File: "delegate/lifecycle/recorded.go", Old: "\tdir, err := m.lockDir(ctx, false)\n\tif err != nil {\n\t\treturn err\n\t}\n\tdefer unlockDir(dir)\n", New: "",
+			File: "delegate/lifecycle/recorded.go", Old: "\t\tdir, err := m.lockDir(ctx, false)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tdefer unlockDir(dir)\n", New: "",
 		}, false},
 		{"a GC has the directory for itself", mutant.Mutant{
 			File: "delegate/lifecycle/gc.go", Old: "l, err := m.lockDir(ctx, true)\n", New: "l, err := m.lockDir(ctx, false)\n",
@@ -69,6 +69,10 @@ func guards() []guard {
 // Without any of the guards, a history is found that no order explains, or a plugin that must
 // not run.
 func TestEachGuardIsNeeded(t *testing.T) {
+	for _, g := range guards() {
+		_, err := g.Overlay("../../..", t.TempDir())
+		nodetest.OK(t, err)
+	}
 	if !*mutate {
 		t.Skip("compiles the SDK many times: -mutants")
 	}

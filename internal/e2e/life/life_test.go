@@ -1,0 +1,215 @@
+// Package life tests that nothing is taken from a container that lives, and that nothing is left
+// of one that is gone, whatever containers, runtimes, agents and operators do. See README.md.
+package life
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/hosttest"
+)
+
+var (
+	seed    = flag.Uint64("seed", 1, "seed of the first history; each further one has the next")
+	length  = flag.Int("steps", 40, "number of actions of a history")
+	during  = flag.Duration("for", 10*time.Second, "begin histories for so long")
+	without = flag.String("without", "$^", "leave out the actions that match this `REGEXP`, to look for what else is wrong")
+	environ = flag.String("env", "", "more variables of multinet's environment, as `NAME=VALUE NAME=VALUE`, such as a switch that forces the scan")
+	replay  = flag.String("replay", "", "play the runbook in this `FILE` alone, and print what its commands answer")
+)
+
+// roleEnv makes this program a part of a node: "play", "hold KIND", "agent" or "elsewhere PLACE".
+const roleEnv = "METACNI_LIFE"
+
+func TestMain(m *testing.M) {
+	if role := strings.Fields(os.Getenv(roleEnv)); len(role) > 0 {
+		runtime.LockOSThread() // see host.Command
+		err := map[string]func([]string) error{
+			"play": playHere, "hold": keepNamespace, "agent": keepOpen, "elsewhere": goElsewhere,
+		}[role[0]](role[1:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(hosttest.Host{Needs: needs, Build: build}.Main(m))
+}
+
+// path is where the plugins find iptables.
+const path = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+// needs returns an error unless this process can prove death, and make rules.
+func needs(ctx context.Context) error {
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil || os.Geteuid() != 0 || strings.Join(strings.Fields(string(users)), " ") != "0 0 4294967295" {
+		return errors.New("needs root of the initial user namespace, because nobody else can prove that a container is dead")
+	}
+	probe := host.Command(ctx, "/usr/bin/env", "PATH="+path, "iptables", "-N", "PROBE")
+	if out, err := probe.CombinedOutput(); err != nil {
+		return fmt.Errorf("needs iptables: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// build builds multinet, which can be killed at each of its steps, and the plugins.
+func build(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // others run multinet, too
+		return err
+	}
+	var packages []string
+	for _, p := range []string{"ipam/host-local", "main/bridge", "meta/firewall"} {
+		packages = append(packages, "github.com/containernetworking/plugins/plugins/"+p)
+	}
+	return errors.Join(goBuild(ctx, "..", dir, append(packages, "./fake")...), buildMultinet(ctx, dir))
+}
+
+// buildMultinet builds multinet, its daemon and its shim.
+func buildMultinet(ctx context.Context, dir string, flags ...string) error {
+	flags = append(flags, "-tags=metacni_steps")
+	return errors.Join(goBuild(ctx, "../../..", dir, slices.Concat(flags, []string{"./examples/multinet", "./examples/multinet-shim"})...),
+		goBuild(ctx, "../../../examples/multinetd", dir, append(flags, ".")...))
+}
+
+func goBuild(ctx context.Context, module, dir string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, args...)...)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
+// An outcome is how a history has ended.
+type outcome struct {
+	Wrong  string         // what is wrong, as KIND: TEXT; empty if nothing is
+	At     int            // after which line of the runbook
+	Counts map[string]int // of what was done and looked at
+	broken error          // the harness failed
+	said   string         // by the commands
+}
+
+func (o outcome) kind() string {
+	kind, _, _ := strings.Cut(o.Wrong, ":")
+	return kind
+}
+
+// play plays a runbook on a node of its own, with the programs in the directory bin.
+func play(ctx context.Context, bin string, runbook []string) (o outcome) {
+	var out, said bytes.Buffer
+	cmd := host.Command(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleEnv+"=play "+bin+" "+*environ)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Join(runbook, "\n")), &out, &said
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // see host.Command
+		defer runtime.UnlockOSThread()
+		done <- cmd.Run()
+	}()
+	err := <-done
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &o)
+	}
+	if err != nil {
+		o.broken = fmt.Errorf("%w\n%s%s", err, out.Bytes(), said.Bytes())
+	}
+	o.said = said.String()
+	if *replay != "" {
+		_, _ = os.Stderr.Write(said.Bytes())
+	}
+	return o
+}
+
+// playHere plays the runbook on stdin in this process, which is a new private host.
+func playHere(args []string) error {
+	if err := host.Setup(); err != nil {
+		return err
+	}
+	n, err := newNode(args[0], args[1:])
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	o, err := n.play(os.Stdin)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
+// In every history each address in a living container is leased to it and has its rules. Each
+// lease and rule belongs to a container that lives, or to a record. A DEL that succeeds leaves
+// nothing, and at the end nothing is left of any container.
+func TestLivingAreSpared(t *testing.T) {
+	hosttest.Need(t)
+	if *replay != "" {
+		text, err := os.ReadFile(*replay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := play(t.Context(), hosttest.Programs(), lines(string(text)))
+		if o.broken != nil || o.Wrong != "" {
+			t.Errorf("after line %d: %s %v", o.At, o.Wrong, o.broken)
+		}
+		return
+	}
+	leftOut := regexp.MustCompile(*without)
+	var (
+		next, played atomic.Uint64
+		all          sync.WaitGroup
+		mu           sync.Mutex
+		counts       = make(map[string]int)
+		end          = time.Now().Add(*during)
+	)
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for !t.Failed() && (played.Load() == 0 || time.Now().Before(end)) {
+				s := *seed + next.Add(1) - 1
+				runbook := slices.DeleteFunc(generate(s, *length), leftOut.MatchString)
+				o := play(t.Context(), hosttest.Programs(), runbook)
+				played.Add(1)
+				mu.Lock()
+				for what, n := range o.Counts {
+					counts[what] += n
+				}
+				mu.Unlock()
+				if o.broken != nil {
+					t.Errorf("-seed %d: %v", s, o.broken)
+				} else if o.Wrong != "" {
+					short, wrong := shrink(t.Context(), hosttest.Programs(), runbook, o)
+					t.Errorf("-seed %d -steps %d: %s\nIn short, for -replay FILE:\n%s\n%s", s, *length, o.Wrong, strings.Join(short, "\n"), wrong)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d histories", played.Load())
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		t.Logf("%8d %s", counts[what], what)
+	}
+	for _, what := range []string{"add succeeded", "del succeeded", "addresses compared", "rules compared"} {
+		if counts[what] == 0 && !t.Failed() {
+			t.Errorf("no %s", what)
+		}
+	}
+}
