@@ -62,11 +62,6 @@ func judgement() []line {
 			File: "delegate/lifecycle/scan_linux.go", Old: `				s.readSocket(here, pid, tid, fd)
 `, New: ``,
 		}},
-		{"another boot is another life", mutant.Mutant{
-			File: "delegate/lifecycle/life.go", Old: `	case n.before(o.boot()):
-		return Judgement{Life: Dead, Why: "the machine has been restarted since"}
-`, New: ``,
-		}},
 		{"a sweep removes only what is dead", mutant.Mutant{
 			File: "delegate/lifecycle/sweep.go", Old: `if r := attached[i]; j.Life == Dead ||`, New: `if r := attached[i]; j.Life != Alive ||`,
 		}},
@@ -81,9 +76,6 @@ func judgement() []line {
 		}},
 		{"the record of a network that is configured is another attachment", mutant.Mutant{
 			File: "delegate/lifecycle/lookup.go", Old: `case known && !configured, `, New: `case known || configured, `,
-		}},
-		{"an interface that has swapped names is another's", mutant.Mutant{
-			File: "delegate/lifecycle/walk.go", Old: `if swapped[i] {`, New: `if false {`,
 		}},
 	}
 }
