@@ -76,10 +76,10 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 	return adoption(f.Root, k, []delegate.Attached{at}, recorded.path), nil
 }
 
-// Stale lists the recorded attachments of containers that are not in valid. Their interface is taken to be eth0, because the record does not say.
-// Files that are less than five minutes old are left out: their containers may just
-// be attached. An error is about one file or the directory and does not
-// end the list.
+// Stale lists the recorded attachments of containers that are not in valid. Their
+// interface is taken to be eth0, because the record does not say. Files that are
+// less than five minutes old are left out: their containers may just be attached.
+// An error is about one file or the directory and does not end the list.
 func (f Flannel) Stale(valid []types.GCAttachment) iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		stale := func(name string) bool {

@@ -2,11 +2,15 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/json"
+	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/scratch"
 )
@@ -161,3 +165,21 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 
 // errLeftovers refuses to release a record that is the only one to know of leftovers.
 var errLeftovers = fault.New(types.ErrTryAgainLater, "an earlier ADD has left something that only a DEL of the attachment can remove: delete the container")
+
+// attachedAgain reports whether the program from which r was adopted has attached a container of
+// this ID again: one of its files has a result that is not in r.
+func (m *Manager) attachedAgain(r scratch.Record[record]) bool {
+	return r.Value.Adopted && slices.ContainsFunc(r.Value.Sources, func(path string) bool {
+		var source struct{ Result any }
+		var found bool
+		if dir, err := m.openDir(filepath.Dir(path)); err == nil {
+			text, err := dir.ReadFile(filepath.Base(path), bounds.Record)
+			found = err == nil && json.Unmarshal(text, &source) == nil && source.Result != nil
+			dir.Close()
+		}
+		return found && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
+			var result any
+			return json.Unmarshal(e.Result, &result) == nil && reflect.DeepEqual(result, source.Result)
+		})
+	})
+}

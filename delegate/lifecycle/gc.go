@@ -77,7 +77,7 @@ type Collection struct {
 // that attachment.
 func (m *Manager) GC(ctx context.Context, c Collection) error {
 	g := &garbage{
-		network: c.Network, current: c.Networks, names: make(map[string]bool), valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
+		network: c.Network, current: c.Networks, o: m.observe(), names: make(map[string]bool), valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
 		disabled: make(map[string]bool), further: make(map[string]bool),
 	}
 	if err := utils.ValidateNetworkName(c.Network); err != nil {
@@ -99,7 +99,8 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 // garbage is one GC.
 type garbage struct {
 	network string
-	current []netconf.Network           // of the present configuration
+	current []netconf.Network // of the present configuration
+	o       *observer
 	names   map[string]bool             // whether a network is certainly not configured any more
 	valid   map[types.GCAttachment]bool // the runtime's list
 	failed  map[scratch.Key]bool        // stale ones whose DEL has failed
@@ -119,7 +120,7 @@ func (m *Manager) ours(g *garbage, r scratch.Record[record]) bool {
 		return true
 	}
 	renamed := m.Type != "" && r.Value.Type == m.Type && m.renamed(g, r.Key.Network)
-	return renamed && (m.OnlyNetwork != nil && m.OnlyNetwork(g.network) && g.attachesAs(r) || m.observe().judge(r.Value.Delegates).Life == Dead)
+	return renamed && (m.OnlyNetwork != nil && m.OnlyNetwork(g.network) && g.attachesAs(r) || g.o.judge(r.Value.Delegates).Life == Dead)
 }
 
 // attachesAs reports whether our network attaches the runtime's interface to the network that r has.

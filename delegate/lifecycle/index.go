@@ -26,7 +26,7 @@ const (
 	indexFresh = 8 // records that are read although there is an index
 )
 
-// An indexed is what the index says of a record.
+// An indexed record has a line in the index.
 type indexed struct {
 	key     scratch.Key // as its file has it
 	version string      // of the file
@@ -94,8 +94,8 @@ func writeIndex(dir string, all []indexed) {
 	}
 }
 
-// tidyIndex removes the index when few records are left. Whoever has removed a record calls it, so
-// that the last one finds it so.
+// tidyIndex removes the index when few records are left. Each operation that has removed a record
+// calls it: the last of several finds few.
 func (m *Manager) tidyIndex() {
 	few := sync.OnceValue(func() bool { return fewRecords(m.Dir) })
 	for _, name := range []string{indexName, indexTemp} {

@@ -42,7 +42,7 @@ const (
 // String returns "unknown", "alive" or "dead".
 func (l Life) String() string { return [...]string{"unknown", "alive", "dead"}[l] }
 
-// A Judgement is what is known about the container of a record.
+// A Judgement says whether the container of a record lives, and why.
 type Judgement struct {
 	Life Life
 
@@ -264,16 +264,25 @@ const ownNetNS = "/proc/thread-self/ns/net"
 
 // hostInterfaces returns the names and MAC addresses of the interfaces of e on the host.
 func hostInterfaces(e entry) (made []hostLink) {
-	var result struct {
-		Interfaces []struct{ Name, Mac, Sandbox string }
-	}
-	_ = json.Unmarshal(e.Result, &result) // if it fails there are none
-	for _, i := range result.Interfaces {
+	for _, i := range interfacesIn(e.Result) {
 		if i.Sandbox == "" && i.Name != "" && i.Name != e.IfName && i.Mac != "" {
-			made = append(made, hostLink{name: i.Name, mac: strings.ToLower(i.Mac)})
+			made = append(made, hostLink{name: i.Name, mac: i.Mac})
 		}
 	}
 	return made
+}
+
+// A resultInterface is an interface in the result of a plugin. Mac is in lower case.
+type resultInterface struct{ Name, Mac, Sandbox string }
+
+// interfacesIn returns the interfaces in a result, or none if it cannot be read.
+func interfacesIn(text json.RawMessage) []resultInterface {
+	var result struct{ Interfaces []resultInterface }
+	_ = json.Unmarshal(text, &result)
+	for i := range result.Interfaces {
+		result.Interfaces[i].Mac = strings.ToLower(result.Interfaces[i].Mac)
+	}
+	return result.Interfaces
 }
 
 // unknown returns the namespaces of es for which a scan can look.

@@ -20,7 +20,7 @@ type owned struct {
 	static  bool // the configuration of the network names it
 }
 
-// beside is what other records say of an attachment.
+// beside has the answers of other records to questions about an attachment.
 type beside struct {
 	owned     []owned // addresses of it that others have
 	container bool    // its container has another record

@@ -2,22 +2,16 @@ package lifecycle
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/metacni/metacni/scratch"
 )
 
 // ownMAC returns the MAC address of the interface of e in the container, by its result, or "".
 func ownMAC(e entry) string {
-	var result struct {
-		Interfaces []struct{ Name, Mac, Sandbox string }
-	}
-	_ = json.Unmarshal(e.Result, &result) // if it fails there are none
-	for _, i := range result.Interfaces {
+	for _, i := range interfacesIn(e.Result) {
 		if i.Name == e.IfName && i.Sandbox != "" {
-			return strings.ToLower(i.Mac)
+			return i.Mac
 		}
 	}
 	return ""

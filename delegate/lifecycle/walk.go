@@ -3,12 +3,9 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
@@ -411,23 +407,5 @@ func (w *walk) visible(used []string) bool {
 func (w *walk) vanished() bool {
 	return !slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
 		return w.o.path(e.NetNS) != "" || e.NetNS.Inode == 0 && w.given+e.NetNS.Path != "" && !errors.Is(there(w.m.Root, cmp.Or(w.given, e.NetNS.Path)), fs.ErrNotExist)
-	})
-}
-
-// attachedAgain reports whether the program from which r was adopted has attached a container of
-// this ID again: one of its files has a result that is not in r.
-func (m *Manager) attachedAgain(r scratch.Record[record]) bool {
-	return r.Value.Adopted && slices.ContainsFunc(r.Value.Sources, func(path string) bool {
-		var source struct{ Result any }
-		var found bool
-		if dir, err := m.openDir(filepath.Dir(path)); err == nil {
-			text, err := dir.ReadFile(filepath.Base(path), bounds.Record)
-			found = err == nil && json.Unmarshal(text, &source) == nil && source.Result != nil
-			dir.Close()
-		}
-		return found && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
-			var result any
-			return json.Unmarshal(e.Result, &result) == nil && reflect.DeepEqual(result, source.Result)
-		})
 	})
 }

@@ -54,12 +54,12 @@ func judgement() []line {
 			File: "delegate/lifecycle/scan_linux.go", Old: `s.add(m.inode, ofDescriptor(m.fd, fmt.Sprintf("/proc/self/fd/%d", m.fd)))`, New: ``,
 		}},
 		{"a scan sees descriptors", mutant.Mutant{
-			File: "delegate/lifecycle/scan_linux.go", Old: `				s.hit(inode, path)
+			File: "delegate/lifecycle/descriptors_linux.go", Old: `				s.hit(inode, path)
 `, New: `				_ = inode
 `,
 		}},
 		{"a scan sees sockets", mutant.Mutant{
-			File: "delegate/lifecycle/scan_linux.go", Old: `				s.readSocket(here, pid, tid, fd)
+			File: "delegate/lifecycle/descriptors_linux.go", Old: `				s.readSocket(here, pid, tid, fd)
 `, New: ``,
 		}},
 		{"a sweep removes only what is dead", mutant.Mutant{
