@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -21,17 +20,10 @@ import (
 // startWithoutHandles starts a command to which the kernel gives no file handles, as before Linux
 // 6.18: it looks for namespaces in all processes.
 func startWithoutHandles(cmd *exec.Cmd) error {
-	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the system call
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_OPEN_BY_HANDLE_AT},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread, which has the filter, ends with the goroutine
-		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
+		err := hosttest.WithoutHandles(0)
 		if err == nil {
 			err = cmd.Start()
 		}

@@ -169,14 +169,14 @@ func (n *node) clash(args []string) error {
 }
 
 // reboot restarts the machine with the state directory and what the runtime and host-local have
-// on disk. The ID of the boot stays: a test cannot change what procfs says of it. Where a switch
-// of the product stands for another ID, it is turned here.
+// on disk. A test cannot change what procfs says of the boot, so the records are made those of
+// another boot where its ID changes.
 func (n *node) reboot(args []string) error {
 	for _, c := range n.containers {
 		n.die(c)
 	}
 	_, err := iptables("-F", "CNI-FORWARD")
-	if args[0] == "other" && err == nil { // procfs goes on with the ID of this boot
+	if args[0] == "other" && err == nil {
 		err = nodetest.Restarted(n.file("state"))
 	}
 	return err

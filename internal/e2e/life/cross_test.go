@@ -3,14 +3,12 @@ package life
 import (
 	"cmp"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -264,26 +262,11 @@ func TestEachCommandSparesTheLivingWhateverBecameOfThem(t *testing.T) {
 	}
 }
 
-// scan makes multinet look for namespaces everywhere, as on kernels before 6.18: from now on
-// open_by_handle_at is not implemented for this process and its children.
+// scan makes multinet look for namespaces everywhere from now on, as on kernels before 6.18.
 func (n *node) scan([]string) error {
 	if n.scans {
 		return errNothing
 	}
-	const number = 0 // of the system call, in seccomp_data
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_OPEN_BY_HANDLE_AT, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	// All threads, because any of them may start a program.
-	failed, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
-		uintptr(unsafe.Pointer(&filter)))
-	if errno != 0 || failed != 0 {
-		return fmt.Errorf("seccomp: thread %d: %w", failed, errno)
-	}
 	n.scans = true
-	return nil
+	return hosttest.WithoutHandles(unix.SECCOMP_FILTER_FLAG_TSYNC) // any thread may start a program
 }

@@ -27,7 +27,7 @@ func (n *node) daemon([]string) error {
 		return err
 	}
 	cmd := exec.Command(filepath.Join(n.bin, "multinetd"), "--config", n.file("daemon.json"))
-	cmd.Env, cmd.Stdout, cmd.Stderr = append([]string{"PATH=" + path}, n.env...), os.Stderr, os.Stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + path}, os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err

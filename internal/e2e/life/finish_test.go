@@ -67,11 +67,10 @@ func (n *node) unswept(v view) string {
 	return ""
 }
 
-// sweepAll sweeps twice with all rights. Then it removes what is unknown, if it may and multinet
-// can.
+// sweepAll sweeps twice with all rights. Then it removes the unknown, if it may.
 func (n *node) sweepAll(unknown bool) (wrong string, err error) {
 	sweeps := [][]string{nil, nil}
-	if help := n.tool("gc", "--help"); unknown && strings.Contains(string(help.out), "--unknown") {
+	if unknown {
 		sweeps = append(sweeps, []string{"--unknown"})
 	}
 	for _, flags := range sweeps {

@@ -31,7 +31,6 @@ var (
 	length  = flag.Int("steps", 40, "number of actions of a history")
 	during  = flag.Duration("for", 10*time.Second, "begin histories for so long")
 	without = flag.String("without", "$^", "leave out the actions that match this `REGEXP`, to look for what else is wrong")
-	environ = flag.String("env", "", "more variables of multinet's environment, as `NAME=VALUE NAME=VALUE`, such as a switch that forces the scan")
 	replay  = flag.String("replay", "", "play the runbook in this `FILE` alone, and print what its commands answer")
 )
 
@@ -118,7 +117,7 @@ func (o outcome) kind() string {
 func play(ctx context.Context, bin string, runbook []string) (o outcome) {
 	var out, said bytes.Buffer
 	cmd := host.Command(ctx, "/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleEnv+"=play "+bin+" "+*environ)
+	cmd.Env = append(os.Environ(), roleEnv+"=play "+bin)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Join(runbook, "\n")), &out, &said
 	done := make(chan error)
 	go func() {
@@ -145,7 +144,7 @@ func playHere(args []string) error {
 	if err := host.Setup(); err != nil {
 		return err
 	}
-	n, err := newNode(args[0], args[1:])
+	n, err := newNode(args[0])
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,6 @@ type object = map[string]any
 // directory a disk of its own. A network has the address range and the bridge of its name.
 type node struct {
 	bin        string
-	env        []string // of multinet and its plugins
 	containers map[string]*container
 	order      []string     // of the containers' IDs
 	keepers    map[int]bool // processes that keep something alive
@@ -42,8 +41,8 @@ type node struct {
 // ranges has the beginning of each network's addresses.
 var ranges = map[string]string{"a": "10.1.0.", "b": "10.2.0.", "c": "10.3.0."}
 
-func newNode(bin string, env []string) (*node, error) {
-	n := &node{bin: bin, env: env, containers: make(map[string]*container), keepers: make(map[int]bool), second: "mnb", counts: make(map[string]int)}
+func newNode(bin string) (*node, error) {
+	n := &node{bin: bin, containers: make(map[string]*container), keepers: make(map[int]bool), second: "mnb", counts: make(map[string]int)}
 	n.model = model{owes: make(map[string]bool), last: make(map[string]string)}
 	// The children of what is killed become those of this process.
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -178,7 +177,7 @@ func (n *node) run(k kill, change func(*exec.Cmd), env []string, in []byte, prog
 	defer func() { a.err = errors.Join(a.err, out.Close(), os.Remove(out.Name())) }()
 	cmd := exec.Command(program, args...)
 	// No pipes: an orphan would keep them open.
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = slices.Concat(env, n.env, k.env, []string{"PATH=" + path}), nil, out, out
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = slices.Concat(env, k.env, []string{"PATH=" + path}), nil, out, out
 	if in != nil {
 		f := n.file("out", strconv.Itoa(int(n.inputs.Add(1))))
 		if err := os.WriteFile(f, in, 0o600); err != nil {
