@@ -8,10 +8,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// dumps is how often a list is asked for that links came or went under.
-const dumps = 5
+	"github.com/metacni/metacni/internal/dump"
+)
 
 func taken(nsPath string) (names []string, err error) {
 	netns, err := open(nsPath)
@@ -20,10 +19,7 @@ func taken(nsPath string) (names []string, err error) {
 	}
 	defer func() { _ = netns.Close() }()
 	err = netns.Do(func(ns.NetNS) error {
-		links, err := netlink.LinkList()
-		for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < dumps; try++ {
-			links, err = netlink.LinkList()
-		}
+		links, err := dump.Whole(netlink.LinkList)
 		if err != nil {
 			return fmt.Errorf("list links: %w", err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/dump"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -218,7 +219,7 @@ func inodeIn(text, kind string) (uint64, bool) {
 }
 
 func (kernel) links() ([]hostLink, error) {
-	found, err := netlink.LinkList()
+	found, err := dump.Whole(netlink.LinkList)
 	var all []hostLink
 	for _, l := range found {
 		all = append(all, hostLink{l.Attrs().Name, l.Attrs().HardwareAddr.String(), l.Type(), l.Attrs().NetNsID})
@@ -236,7 +237,7 @@ func (k kernel) inside(root, path string) (all []hostLink) {
 
 func (kernel) removeInside(root, path, mac string) {
 	_ = within(root, path, func() error { // what stays ends with the namespace
-		links, err := netlink.LinkList()
+		links, err := dump.Whole(netlink.LinkList)
 		for _, l := range links {
 			if own := l.Attrs().HardwareAddr.String() == mac; own && (l.Type() == "veth" || l.Type() == "macvlan") {
 				return netlink.LinkDel(l)

@@ -23,7 +23,7 @@ var rules = map[string][]string{
 	// Leaves.
 	"netconf": {"internal/rawjson", "internal/bounds", "internal/fault", "internal/kubename"},
 	"status":  {"internal/rawjson", "internal/fault", "internal/terse"},
-	"ifname":  nil,
+	"ifname":  {"internal/dump"},
 	"scratch": {"internal/rawjson", "internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock", "internal/records"},
 
 	"delegate/thick/internal/override": {"internal/rawjson", "netconf"},
@@ -34,6 +34,7 @@ var rules = map[string][]string{
 	"internal/kubepath": nil,
 	"internal/nadfile":  nil,
 	"internal/cause":    nil,
+	"internal/dump":     nil,
 	"internal/fault":    {"internal/terse"},
 	"internal/flock":    {"internal/cause"},
 	"internal/durable":  {"internal/flock"},
@@ -42,7 +43,7 @@ var rules = map[string][]string{
 	"internal/proctree": nil,
 	"internal/records":  nil,
 	"internal/rawjson":  nil,
-	"internal/realhost": nil,
+	"internal/realhost": {"internal/dump"},
 	"internal/redact":   {"internal/rawjson"},
 	"internal/terse":    nil,
 	"internal/turns":    nil,
@@ -59,7 +60,7 @@ var rules = map[string][]string{
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/flock", "internal/inroot", "internal/rawjson"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/realhost"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
-	"delegate/lifecycle":    {"delegate", "scratch", "internal/rawjson", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
+	"delegate/lifecycle":    {"delegate", "scratch", "internal/rawjson", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause", "internal/dump"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
 	"delegate/thick/shim":   {"delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/fault", "internal/redact", "internal/cause", "internal/terse"},
@@ -115,7 +116,7 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
-	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/hosttest", "internal/realhost"}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "internal/hosttest", "internal/realhost"}, false},
 	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest"}, false},
 }
 

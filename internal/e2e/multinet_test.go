@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/dump"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -255,7 +256,7 @@ func (n *node) find(p *pod, name string) host.Interface {
 func (n *node) defaultRoutes(p *pod) (list []string) {
 	n.Helper()
 	err := host.Do(p.netns, func() error {
-		routes, err := netlinksafe.RouteList(nil, netlink.FAMILY_V4)
+		routes, err := dump.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/dump"
 	"github.com/metacni/metacni/internal/hosttest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -219,7 +220,7 @@ func (n *node) interfaces(p *pod) []string {
 // bridges.
 func (n *node) ports() (names []string) {
 	n.Helper()
-	links, err := netlinksafe.LinkList()
+	links, err := dump.Whole(netlink.LinkList)
 	nodetest.OK(n, err)
 	ours := map[int]bool{}
 	for _, l := range links {

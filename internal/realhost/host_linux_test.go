@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/dump"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/realhost"
 )
@@ -432,7 +433,7 @@ func TestManyHostsLeaveNothing(t *testing.T) {
 		nodetest.OK(t, h.Close())
 	}
 	mine := func() map[string][]string {
-		links, err := netlink.LinkList()
+		links, err := dump.Whole(netlink.LinkList)
 		nodetest.OK(t, err)
 		all := map[string][]string{"/run": slices.Sorted(names(t, "/run"))}
 		for _, l := range links {

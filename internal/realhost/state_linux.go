@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/dump"
 )
 
 // State returns what is on the host: interfaces, addresses, routes, policy rules and
@@ -158,14 +160,9 @@ func ruleText(r netlink.Rule) string {
 	return text + fmt.Sprintf(" lookup %d", r.Table)
 }
 
-// whole repeats a list that changed while it was read. A list that the kernel does not have
-// is empty.
-func whole[T any](list func() ([]T, error)) (all []T, err error) {
-	for range 100 {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+// whole reads a list of the kernel. A list that the kernel does not have is empty.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	all, err := dump.Whole(list)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, nil
 	}

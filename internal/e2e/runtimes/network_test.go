@@ -2,7 +2,6 @@ package runtimes
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/metacni/metacni/internal/dump"
 )
 
 // bridge returns the configuration of the node's i'th bridge, which has an address range of
@@ -108,10 +109,7 @@ func (n *node) rules(except ...*pod) (all []string) {
 // ports lists the node's interfaces that are ports of its bridges.
 func (n *node) ports() (all []string) {
 	n.t.Helper()
-	links, err := netlink.LinkList()
-	for errors.Is(err, netlink.ErrDumpInterrupted) { // something has changed meanwhile
-		links, err = netlink.LinkList()
-	}
+	links, err := dump.Whole(netlink.LinkList)
 	if err != nil {
 		n.t.Fatal(err)
 	}
