@@ -35,7 +35,7 @@ func (s *scanner) readDescriptors(here bool) {
 			if inode, ok := inodeIn(link, "net"); ok {
 				s.hit(inode, path)
 			} else if strings.HasPrefix(link, "mnt:[") {
-				s.readMounts(path)
+				s.readMountsOf(path)
 			} else if strings.HasPrefix(link, "/") && s.ofMount(path) {
 				continue
 			} else if link == "/dev/net/tun" || strings.HasPrefix(link, "socket:[") && !sockets[link] {

@@ -62,19 +62,21 @@ func (m *Manager) Judge(rs []Record) []Judgement {
 	o := m.observe()
 	js := make([]Judgement, len(rs))
 	var wanted []netns
+	var missing []int // records with namespaces that are wanted
 	for i, r := range rs {
-		if js[i] = o.judge(r.entries); js[i].Life == Unknown {
-			wanted = append(wanted, o.unknown(r.entries)...)
+		if js[i] = o.judge(r.entries); js[i].Life != Unknown {
+			continue
+		}
+		if ns := o.unknown(r.entries); len(ns) > 0 {
+			wanted, missing = append(wanted, ns...), append(missing, i)
 		}
 	}
-	if len(wanted) == 0 {
+	if len(missing) == 0 {
 		return js
 	}
 	seen := m.onMachine().scan(m.Root, wanted)
-	for i, r := range rs {
-		if js[i].Life == Unknown && len(o.unknown(r.entries)) > 0 {
-			js[i] = o.search(r.entries, seen)
-		}
+	for _, i := range missing {
+		js[i] = o.search(rs[i].entries, seen)
 	}
 	return js
 }
