@@ -70,7 +70,8 @@ func (s Store[T]) each(ctx context.Context, id string, known func(Key, string) b
 			break
 		}
 		if known != nil {
-			if info, err := root.Stat(f.name); err == nil && known(f.key, info.Version) {
+			info, err := root.Stat(f.name)
+			if errors.Is(err, fs.ErrNotExist) || err == nil && known(f.key, info.Version) {
 				continue
 			}
 		}

@@ -84,6 +84,42 @@ func TestWhatMultusAttached(t *testing.T) {
 	}
 }
 
+// All networks of a container have the path that is confirmed, or at which nothing is: another one
+// may lead to another container by now.
+func TestNamespaceOfEachNetworkIsTheSame(t *testing.T) {
+	t.Parallel()
+	others, own := newNetNS(t, "02:00:00:00:00:01", "10.1.0.5/24"), newNetNS(t, "02:00:00:00:00:02", "10.1.0.6/24")
+	for _, tt := range []struct{ name, first, second, want string }{
+		{"one is gone, one is another's", unseen, others, unseen},
+		{"one is another's, one is gone", others, unseen, unseen},
+		{"one is another's", others, own, own},
+		{"one is gone", unseen, own, own},
+		{"both are another's", others, others, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.old(w.Write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]"))
+			for i, netns := range []string{tt.first, tt.second} {
+				name, conf, ifName := "cbr", cbr, "eth0"
+				if i == 1 {
+					name, conf, ifName = "storage", asList(t, storage), "net1"
+				}
+				w.Write("multus/results/"+name+"-c1-"+ifName, fmt.Sprintf(
+					`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":%q,"networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.6/24"}]}}`,
+					b64(conf), ifName, name, netns))
+			}
+			for a, err := range w.node.Attachments() {
+				nodetest.OK(t, err)
+				for _, d := range a.Attached {
+					nodetest.Equal(t, d.IfName, d.NetNS, tt.want)
+				}
+				nodetest.Equal(t, "attached", len(a.Attached), 2)
+			}
+		})
+	}
+}
+
 func (w *world) multusOf(id, ifname string) {
 	w.attach("multus", cbr, libcni.RuntimeConf{ContainerID: id, NetNS: unseen, IfName: ifname})
 }

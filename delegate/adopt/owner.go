@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net"
@@ -16,25 +17,35 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// adoption returns the adoption of what is attached, found in sources. It lacks the path of the
-// network namespace if that may be another one by now.
+// adoption returns the adoption of what is attached to a container, found in sources. All of it has
+// the same path of the network namespace, or none if each may lead to another namespace by now.
 func adoption(root string, k scratch.Key, attached []delegate.Attached, sources ...string) lifecycle.Adoption {
-	i := slices.IndexFunc(attached, func(d delegate.Attached) bool { return d.NetNS != "" })
-	if i >= 0 && !confirmed(root, attached[i].NetNS, attached) {
-		for i := range attached {
-			attached[i].NetNS = ""
-		}
+	path := netNS(root, attached)
+	for i := range attached {
+		attached[i].NetNS = path
 	}
 	return lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
 }
 
-// confirmed reports whether the network namespace at path is that of what is attached, or nothing
-// is there. A path such as /proc/PID/ns/net leads to another namespace when the process has ended.
-// That nothing confirms it is no proof: a container may have moved its interfaces.
-func confirmed(root, path string, attached []delegate.Attached) bool {
-	if missing(root, path) {
-		return true
+// netNS returns the path of the network namespace of what is attached: the first one that is
+// confirmed, or else the first one at which nothing is.
+func netNS(root string, attached []delegate.Attached) (path string) {
+	for _, a := range attached {
+		switch {
+		case a.NetNS == "":
+		case missing(root, a.NetNS):
+			path = cmp.Or(path, a.NetNS)
+		case confirmed(root, a.NetNS, attached):
+			return a.NetNS
+		}
 	}
+	return path
+}
+
+// confirmed reports whether the network namespace at path is that of what is attached. A path such
+// as /proc/PID/ns/net leads to another namespace when the process has ended. That nothing confirms
+// it is no proof: a container may have moved its interfaces.
+func confirmed(root, path string, attached []delegate.Attached) bool {
 	have, err := addressesIn(root, path)
 	return err == nil && slices.ContainsFunc(addressesOf(attached), func(address string) bool { return slices.Contains(have, address) })
 }

@@ -170,12 +170,19 @@ var errLeftovers = fault.New(types.ErrTryAgainLater, "an earlier ADD has left so
 // this ID again: one of its files has a result that is not in r.
 func (m *Manager) attachedAgain(r scratch.Record[record]) bool {
 	return r.Value.Adopted && slices.ContainsFunc(r.Value.Sources, func(path string) bool {
-		var source struct{ Result any }
+		var source struct {
+			NetworkName, IfName string // of an entry of libcni's cache
+			Result              any
+		}
 		var found bool
 		if dir, err := m.openDir(filepath.Dir(path)); err == nil {
 			text, err := dir.ReadFile(filepath.Base(path), bounds.Record)
 			found = err == nil && json.Unmarshal(text, &source) == nil && source.Result != nil
 			dir.Close()
+		}
+		adopted := func(e entry) bool { return e.Network.Name() == source.NetworkName && e.IfName == source.IfName }
+		if source.NetworkName != "" && !slices.ContainsFunc(r.Value.Delegates, adopted) {
+			return false // it is the entry of the other meta-plugin's network
 		}
 		return found && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
 			var result any

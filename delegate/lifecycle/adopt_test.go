@@ -88,13 +88,16 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 		name   string
 		anew   bool
 		remove func(*node) error
+		source string // what the other program has written meanwhile
 	}{
-		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
-		{"DEL", true, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }},
+		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, "{"},
+		{"DEL", true, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }, "{"},
 		{"GC", true, func(n *node) error {
 			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
-		}},
-		{"not attached anew", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
+		}, "{"},
+		{"not attached anew", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, ""},
+		{"the entry of another meta-plugin's network", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, `{"networkName":"multus","ifName":"eth0",`},
+		{"the entry of the network", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, `{"networkName":"blue","ifName":"eth0",`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -105,8 +108,8 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 			more := hotplug(eth0)
 			more.Plan = inNetNS(more.Plan, netns)
 			n.mustAttach(eth0, more)
-			if tt.anew {
-				nodetest.OK(t, os.WriteFile(a.Sources[0], []byte(`{"result":`+ipsOf("10.0.0.9/24")+`}`), 0o600))
+			if tt.source != "" {
+				nodetest.OK(t, os.WriteFile(a.Sources[0], []byte(tt.source+`"result":`+ipsOf("10.0.0.9/24")+`}`), 0o600))
 			}
 			if err := n.Check(t.Context(), eth0, ""); err != nil {
 				t.Errorf("while the namespace exists: %v", err)
@@ -392,6 +395,16 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 				t.Errorf("prevResult %s", conf.PrevResult)
 			}
 		})
+	}
+}
+
+// A DEL waits until it can be seen which addresses others have.
+func TestRecordsThatCannotBeListedHoldUpADel(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "records")
+	write(t, dir) // a file
+	if others, err := (&Manager{Dir: dir}).lookBeside(t.Context(), eth0, nil); err == nil {
+		t.Errorf("%+v", others)
 	}
 }
 

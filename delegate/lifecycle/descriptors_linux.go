@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 // of their own. With here the PIDs are those of this process too.
 func (s *scanner) readDescriptors(here bool) {
 	before := ""
-	sockets := make(map[string]bool)
 	for _, thread := range s.threads {
 		process, tid := filepath.Dir(filepath.Dir(thread)), filepath.Base(thread)
 		pid := filepath.Base(process)
@@ -38,8 +36,7 @@ func (s *scanner) readDescriptors(here bool) {
 				s.readMountsOf(path)
 			} else if strings.HasPrefix(link, "/") && s.ofMount(path) {
 				continue
-			} else if link == "/dev/net/tun" || strings.HasPrefix(link, "socket:[") && !sockets[link] {
-				sockets[link] = true
+			} else if inode, ok := inodeIn(link, "socket"); ok && !s.sockets[inode] || link == "/dev/net/tun" {
 				s.readSocket(here, pid, tid, fd)
 			}
 		}
@@ -53,19 +50,20 @@ func (s *scanner) ofMount(path string) bool {
 	if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.nsfs {
 		return false // or closed meanwhile
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := s.open(path, 0)
 	if err != nil {
 		s.blind(path, err)
 		return true
 	}
+	inode := inodeOf(fd)
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	switch {
 	case err != nil:
 		s.blind(path, err)
-	case kind == unix.CLONE_NEWNET && s.wanted[st.Ino]:
-		s.add(st.Ino, ofDescriptor(fd, path))
-	case kind == unix.CLONE_NEWNS && !s.mounts[st.Ino]:
-		s.mounts[st.Ino] = true
+	case kind == unix.CLONE_NEWNET && s.wanted[inode]:
+		s.add(inode, ofDescriptor(fd))
+	case kind == unix.CLONE_NEWNS && !s.mounts[inode]:
+		s.mounts[inode] = true
 		s.enterMounts(fd)
 		return true
 	}
@@ -95,16 +93,13 @@ func (s *scanner) readSocket(here bool, pid, tid, fd string) {
 		s.blind("sockets of process "+pid, errors.New("its PID is another one here"))
 		return
 	}
-	process, _ := strconv.Atoi(pid)
+	thread, _ := strconv.Atoi(tid)
 	number, _ := strconv.Atoi(fd)
-	if pid != tid {
-		process, _ = strconv.Atoi(tid)
-	}
 	flags := 0
 	if pid != tid {
 		flags = pidfdThread
 	}
-	pidfd, err := unix.PidfdOpen(process, flags)
+	pidfd, err := unix.PidfdOpen(thread, flags)
 	if err != nil {
 		s.blind("process "+tid, err)
 		return
@@ -125,8 +120,11 @@ func (s *scanner) readSocket(here bool, pid, tid, fd string) {
 		return
 	}
 	defer unix.Close(netfd) //nolint:errcheck // nothing was written
-	var st unix.Stat_t
-	if unix.Fstat(netfd, &st) == nil && s.wanted[st.Ino] {
-		s.add(st.Ino, ofDescriptor(netfd, fmt.Sprintf("/proc/self/fd/%d", netfd)))
+	var of unix.Stat_t
+	if unix.Fstat(socket, &of) == nil && of.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		s.sockets[of.Ino] = true
+	}
+	if inode := inodeOf(netfd); s.wanted[inode] {
+		s.add(inode, ofDescriptor(netfd))
 	}
 }

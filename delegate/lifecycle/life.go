@@ -290,7 +290,7 @@ func interfacesIn(text json.RawMessage) []resultInterface {
 // unknown returns the namespaces of es for which a scan can look.
 func (o *observer) unknown(es []entry) (ns []netns) {
 	for _, e := range es {
-		if n := e.NetNS; n.Inode != 0 && n.known(o.nsfs()) && o.judgeOne(n).Life == Unknown {
+		if n := e.NetNS; n.known(o.nsfs()) && o.judgeOne(n).Life == Unknown {
 			ns = append(ns, n)
 		}
 	}
@@ -305,7 +305,7 @@ func (o *observer) search(es []entry, seen scanned) Judgement {
 		if o.judgeOne(n).Life == Dead {
 			continue
 		}
-		if n.Inode == 0 || !n.known(o.nsfs()) {
+		if !n.known(o.nsfs()) {
 			return Judgement{Why: o.judgeOne(n).Why}
 		}
 		for _, found := range seen.found[n.Inode] {

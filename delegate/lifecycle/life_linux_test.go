@@ -283,6 +283,79 @@ func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest //
 	}
 }
 
+// coverEach mounts a namespace in a new mount namespace, closes its descriptor, which open returns,
+// and covers it by each of several things in turn, for which it calls do. A container can do so.
+func coverEach(t *testing.T, open func() (int, error), do func(cover string)) {
+	t.Helper()
+	dir := t.TempDir()
+	at, fifo, file := filepath.Join(dir, "ns"), filepath.Join(dir, "fifo"), filepath.Join(dir, "file")
+	write(t, at)
+	write(t, file)
+	nodetest.OK(t, unix.Mkfifo(fifo, 0o600))
+	var err error
+	onThread(func() {
+		if err = errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+			return
+		}
+		var fd int
+		if fd, err = open(); err != nil {
+			return
+		}
+		err = errors.Join(unix.Mount(fmt.Sprint("/proc/self/fd/", fd), at, "", unix.MS_BIND, ""), unix.Close(fd))
+		for _, cover := range []string{fifo, file, "/dev/null", ownNetNS} {
+			if err == nil {
+				err = unix.Mount(cover, at, "", unix.MS_BIND, "")
+			}
+			if err == nil {
+				do(cover)
+				err = unix.Unmount(at, 0)
+			}
+		}
+	})
+	nodetest.OK(t, err)
+}
+
+// What a container mounts over a namespace is neither opened nor taken for the namespace.
+func TestNamespaceBelowAnotherMountIsNotDead(t *testing.T) { //nolint:paralleltest // as above
+	needsRoot(t)
+	var n netns
+	judge := func(cover string) {
+		j := (&Manager{machine: handless{}}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]
+		if j.Life != Unknown || j.Pending {
+			t.Errorf("below %s: %+v", cover, j)
+		}
+	}
+	coverEach(t, func() (fd int, err error) {
+		inNewNetNS(t, func(now netns) error {
+			n = now
+			fd, err = unix.Open(ownNetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			return err
+		})
+		n.Path = "/run/netns/no-such-name"
+		return fd, err
+	}, judge)
+	n.Inode += 1 << 40 // nobody has it, but perhaps a mount namespace that cannot be opened
+	coverEach(t, func() (fd int, err error) {
+		onThread(func() { // the namespace is younger than the one in which it is mounted, see mount_namespaces(7)
+			if err = unix.Unshare(unix.CLONE_NEWNS); err == nil {
+				fd, err = unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			}
+		})
+		return fd, err
+	}, judge)
+}
+
+// A proc file system without the first process does not show all processes.
+func TestScanOfNoProcessesProvesNothing(t *testing.T) {
+	t.Parallel()
+	for _, proc := range []string{t.TempDir(), "/no-such-directory"} {
+		s := &scanner{proc: proc}
+		if s.look(true); s.unseen == "" {
+			t.Errorf("%s: everything is seen", proc)
+		}
+	}
+}
+
 // openNS opens a namespace by the descriptor of this process that has it.
 func openNS(t *testing.T, n netns) int {
 	t.Helper()
@@ -293,7 +366,7 @@ func openNS(t *testing.T, n netns) int {
 		if _, err := fmt.Sscan(fd.Name(), &number); err != nil {
 			continue
 		}
-		if _, inode, _ := identity(number, "/proc/self/fd/"+fd.Name()); inode == n.Inode {
+		if _, inode, _ := identity(number); inode == n.Inode {
 			return number
 		}
 	}

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -31,22 +32,21 @@ func (kernel) identify(root, path string) netns {
 			return err
 		}
 		defer unix.Close(fd) //nolint:errcheck // nothing was written
-		n.Dev, n.Inode, n.Number = identity(fd, path)
+		n.Dev, n.Inode, n.Number = identity(fd)
 		return nil
 	})
 	return n
 }
 
 // identity returns what identifies the network namespace of a descriptor, or zeros if it is none.
-// path leads to the same namespace.
-func identity(fd int, path string) (dev, inode uint64, number string) {
+func identity(fd int) (dev, inode uint64, number string) {
 	var st unix.Stat_t
 	if !isNetNS(fd) || unix.Fstat(fd, &st) != nil {
 		return 0, 0, ""
 	}
 	if id := namespaceID(fd); id != 0 {
 		number = "id/" + strconv.FormatUint(id, 10)
-	} else if id := cookie(path); id != 0 {
+	} else if id := cookie(fd); id != 0 {
 		number = "cookie/" + strconv.FormatUint(id, 10)
 	}
 	return uint64(st.Dev), st.Ino, number //nolint:unconvert // not on every architecture
@@ -128,10 +128,10 @@ func namespaceID(fd int) (id uint64) {
 	return id
 }
 
-// cookie returns the SO_NETNS_COOKIE of a socket in the namespace (Linux 5.14).
+// cookie returns the SO_NETNS_COOKIE of a socket in the namespace of a descriptor (Linux 5.14).
 // This needs the right to enter the namespace.
-func cookie(path string) (id uint64) {
-	_ = ns.WithNetNSPath(path, func(ns.NetNS) error {
+func cookie(netns int) (id uint64) {
+	_ = ns.WithNetNSPath(fmt.Sprintf("/proc/self/fd/%d", netns), func(ns.NetNS) error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -84,6 +84,8 @@ const (
 func (n netns) compare(now netns, boot string) likeness {
 	mine, its := n.number(), now.number()
 	switch {
+	case n.before(boot): // each boot begins its inodes and numbers anew
+		return different
 	case n.Inode == 0 || now.Inode == 0 || n.Dev != now.Dev && mine == "":
 		return unsure
 	case n.Inode != now.Inode || n.Dev != now.Dev: // nsfs has one device in a boot

@@ -185,6 +185,8 @@ func TestSameNamespace(t *testing.T) {
 		"no number, another device":          {of(7, 2, ""), of(1, 3, "id/5"), unsure},
 		"nothing is there":                   {id, netns{Path: "/a"}, unsure},
 		"nothing was there":                  {netns{Path: "/a"}, id, unsure},
+		"the same in another boot":           {netns{Dev: 1, Inode: 2, Number: "id/5", Boot: "b0"}, of(1, 2, "id/5"), different},
+		"the inode in another boot":          {netns{Dev: 1, Inode: 2, Boot: "b0"}, of(1, 2, ""), different},
 		"a cookie in this boot":              {netns{Dev: 1, Inode: 2, Number: "cookie/5", Boot: boot}, of(1, 2, "id/5"), same},
 		"another cookie in this boot":        {netns{Dev: 1, Inode: 2, Number: "cookie/6", Boot: boot}, of(1, 2, "id/5"), different},
 		"a cookie in an unknown boot":        {netns{Dev: 1, Inode: 2, Number: "cookie/6"}, of(1, 2, "id/5"), unsure},

@@ -62,8 +62,9 @@ func isStatic(n netconf.Network) bool {
 }
 
 // lookBeside returns what the records other than k's say, of an attachment with the addresses ours.
-// Addresses that are being released are nobody's, and those of a damaged record are not known.
-func (m *Manager) lookBeside(ctx context.Context, k scratch.Key, ours []owned) (others beside) {
+// Addresses that are being released are nobody's, and those of a damaged record are not known. It
+// fails if the records cannot be listed.
+func (m *Manager) lookBeside(ctx context.Context, k scratch.Key, ours []owned) (others beside, err error) {
 	index, own := readIndex(m.Dir), ownKey(k)
 	now := make([]indexed, 0, len(index))
 	fresh := 0
@@ -82,6 +83,9 @@ func (m *Manager) lookBeside(ctx context.Context, k scratch.Key, ours []owned) (
 		fresh++
 		return false
 	}) {
+		if err != nil && r.Key == (scratch.Key{}) {
+			return beside{}, err
+		}
 		if err != nil {
 			continue
 		}
@@ -103,7 +107,7 @@ func (m *Manager) lookBeside(ctx context.Context, k scratch.Key, ours []owned) (
 			}
 		}
 	}
-	return others
+	return others, nil
 }
 
 // without returns result without the addresses for which owned is true. It calls

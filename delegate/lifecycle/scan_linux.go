@@ -22,10 +22,12 @@ type scanner struct {
 	scanned
 
 	proc    string // a proc file system that has all processes
+	procFD  int    // a descriptor of it
 	nsfs    uint64 // the device of namespaces
 	wanted  map[uint64]bool
 	threads []string          // directories of threads in proc, those of a process after each other
 	mounts  map[uint64]bool   // mount namespaces that were looked at
+	sockets map[uint64]bool   // sockets that were looked at
 	seen    map[uint64]string // a thread of each network namespace
 	hidden  map[string]error  // threads whose links cannot be read, and why
 }
@@ -33,7 +35,7 @@ type scanner struct {
 func (k kernel) scan(root string, wanted []netns) scanned {
 	s := &scanner{
 		scanned: scanned{found: make(map[uint64][]netns)}, wanted: make(map[uint64]bool), mounts: make(map[uint64]bool),
-		seen: make(map[uint64]string), hidden: make(map[string]error), nsfs: k.nsfs(),
+		sockets: make(map[uint64]bool), seen: make(map[uint64]string), hidden: make(map[string]error), nsfs: k.nsfs(),
 	}
 	for _, n := range wanted {
 		s.wanted[n.Inode] = true
@@ -46,8 +48,14 @@ func (k kernel) scan(root string, wanted []netns) scanned {
 		self, _ := linkTo(root, "/proc/self/ns/pid", "pid")
 		first, _ := linkTo(root, "/proc/1/ns/pid", "pid")
 		if self == initialPID || first == initialPID {
-			_ = inroot.With(root, "/proc", func(dir string) error { // it was there just now
+			s.unseen = "the proc file system cannot be opened"
+			_ = inroot.With(root, "/proc", func(dir string) (err error) {
 				s.proc = dir
+				if s.procFD, err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+					return err
+				}
+				defer unix.Close(s.procFD) //nolint:errcheck // nothing was written
+				s.unseen = ""
 				s.look(self == initialPID)
 				return nil
 			})
@@ -58,7 +66,8 @@ func (k kernel) scan(root string, wanted []netns) scanned {
 	return s.scanned
 }
 
-// look looks everywhere, until all wanted namespaces are found. With here the PIDs in s.proc are those of this process too.
+// look looks everywhere, until all wanted namespaces are found. With here the PIDs in s.proc are those
+// of this process too.
 func (s *scanner) look(here bool) {
 	for _, read := range []func(){s.readLinks, s.readHidden, s.readMounts, func() { s.readDescriptors(here) }} {
 		if read(); len(s.found) == len(s.wanted) {
@@ -80,10 +89,10 @@ func (s *scanner) hit(inode uint64, path string) {
 	if !s.wanted[inode] || slices.ContainsFunc(s.found[inode], func(n netns) bool { return n.Number != "" }) {
 		return
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := s.open(path, 0)
 	switch {
 	case err == nil:
-		s.add(inode, ofDescriptor(fd, path))
+		s.add(inode, ofDescriptor(fd))
 		_ = unix.Close(fd)
 	case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH):
 		s.blind(path, err)
@@ -91,15 +100,27 @@ func (s *scanner) hit(inode uint64, path string) {
 	}
 }
 
+// add notes n, which is what was opened where the inode was seen. If that is another namespace by now,
+// only the inode is known.
 func (s *scanner) add(inode uint64, n netns) {
+	if n.Inode != inode {
+		n = netns{Inode: inode}
+	}
 	if !slices.Contains(s.found[inode], n) {
 		s.found[inode] = append(s.found[inode], n)
 	}
 }
 
-func ofDescriptor(fd int, path string) (n netns) {
-	n.Dev, n.Inode, n.Number = identity(fd, path)
+func ofDescriptor(fd int) (n netns) {
+	n.Dev, n.Inode, n.Number = identity(fd)
 	return n
+}
+
+// inodeOf returns the inode of a descriptor, or 0.
+func inodeOf(fd int) uint64 {
+	var st unix.Stat_t
+	_ = unix.Fstat(fd, &st)
+	return st.Ino
 }
 
 // names returns the names in a directory. It makes a third of the system calls of package os: a
@@ -110,7 +131,7 @@ func names(dir string) (all []string, err error) {
 		return nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	buf := make([]byte, 4096)
+	buf := make([]byte, 1<<16)
 	for {
 		n, err := unix.ReadDirent(fd, buf)
 		if n <= 0 || err != nil {
@@ -137,7 +158,9 @@ func threadsOf(proc, pid string) ([]string, error) {
 // readLinks looks at the network namespace of each thread.
 func (s *scanner) readLinks() {
 	processes, err := names(s.proc)
-	s.blind("processes", err)
+	if err != nil || !slices.Contains(processes, "1") { // proc leaves out what this process must not see
+		s.unseen = "not all processes are in the proc file system"
+	}
 	for _, pid := range processes {
 		if pid[0] < '0' || pid[0] > '9' {
 			continue
@@ -181,7 +204,9 @@ func (s *scanner) readHidden() {
 			s.blind(thread, err)
 			continue
 		}
-		s.hit(inode, s.seen[inode]+"/ns/net")
+		if s.wanted[inode] && len(s.found[inode]) == 0 { // the other thread has left it since
+			s.add(inode, netns{Inode: inode})
+		}
 	}
 }
 
@@ -223,12 +248,12 @@ func (s *scanner) readMountsOf(path string) {
 	if !ok || s.mounts[inode] {
 		return
 	}
-	s.mounts[inode] = true
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := s.open(path, 0)
 	if err != nil {
 		s.blind(path, err)
 		return
 	}
+	s.mounts[inode] = true
 	s.enterMounts(fd)
 }
 
@@ -248,7 +273,9 @@ func (s *scanner) enterMounts(fd int) {
 	for _, m := range all {
 		switch {
 		case m.kind == "net":
-			s.add(m.inode, ofDescriptor(m.fd, fmt.Sprintf("/proc/self/fd/%d", m.fd)))
+			s.add(m.inode, ofDescriptor(m.fd))
+		case inodeOf(m.fd) != m.inode:
+			s.blind("mounts", errCovered)
 		case !s.mounts[m.inode]:
 			s.mounts[m.inode] = true
 			s.enterMounts(m.fd)
@@ -262,17 +289,12 @@ func (s *scanner) enterMounts(fd int) {
 // mount namespace of a descriptor. A thread that has entered it sees all mounts, unlike a process
 // there that has another root directory.
 func (s *scanner) mountsIn(fd int) (all []mounted, err error) {
-	proc, err := unix.Open(s.proc, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(proc) //nolint:errcheck // nothing was written
 	onThread(func() {
 		if err = errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(fd, unix.CLONE_NEWNS)); err != nil {
 			return
 		}
 		var info int
-		if info, err = unix.Openat(proc, "thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		if info, err = unix.Openat(s.procFD, "thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 			return
 		}
 		file := os.NewFile(uintptr(info), "mountinfo")
@@ -285,18 +307,14 @@ func (s *scanner) mountsIn(fd int) (all []mounted, err error) {
 			if len(fields) <= point {
 				continue
 			}
-			m := mounted{kind: "net"}
+			m := mounted{}
 			var ok bool
-			if m.inode, ok = inodeIn(fields[root], m.kind); !ok {
-				m.kind = "mnt"
-				if m.inode, ok = inodeIn(fields[root], m.kind); !ok || s.mounts[m.inode] {
-					continue
-				}
-			} else if !s.wanted[m.inode] {
+			m.kind, _, _ = strings.Cut(fields[root], ":")
+			if m.inode, ok = inodeIn(fields[root], m.kind); !ok || (m.kind != "net" || !s.wanted[m.inode]) && (m.kind != "mnt" || s.mounts[m.inode]) {
 				continue
 			}
 			var openErr error
-			if m.fd, openErr = unix.Open(unescaped(fields[point]), unix.O_RDONLY|unix.O_CLOEXEC, 0); openErr != nil {
+			if m.fd, openErr = s.open(unescaped(fields[point]), resolveCached); openErr != nil {
 				if m.kind == "net" { // it may be below another mount
 					s.add(m.inode, netns{Inode: m.inode})
 				} else {
@@ -309,6 +327,28 @@ func (s *scanner) mountsIn(fd int) (all []mounted, err error) {
 		err = errors.Join(err, lines.Err())
 	})
 	return all, err
+}
+
+// resolveCached makes openat2 fail where it would have to ask a file system (linux/openat2.h).
+const resolveCached = 0x20
+
+var errCovered = errors.New("something else is mounted there")
+
+// open opens the namespace at path, which a container may have made: on the way there may be a server
+// of files that does not answer, and at its end a FIFO or a device.
+func (s *scanner) open(path string, resolve uint64) (int, error) {
+	at, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // before Linux 5.12, and 5.6
+		at, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at) //nolint:errcheck // nothing was written
+	if !isOn(at, unix.NSFS_MAGIC) {
+		return -1, errCovered
+	}
+	return unix.Openat(s.procFD, fmt.Sprintf("thread-self/fd/%d", at), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // onThread calls do on a thread that ends afterwards. The first thread of a process never ends.

@@ -293,7 +293,10 @@ func (w *walk) release(ctx context.Context) error {
 			ours = append(ours, ownedBy(e.Network, e.Result)...)
 		}
 	}
-	others := w.m.lookBeside(ctx, w.r.Key, ours)
+	others, err := w.m.lookBeside(ctx, w.r.Key, ours)
+	if err != nil {
+		return err
+	}
 	swapped := w.swapped(ctx, others)
 	for i, e := range w.r.Value.Delegates {
 		if w.verdicts[i] == goes {
@@ -306,7 +309,7 @@ func (w *walk) release(ctx context.Context) error {
 		}
 	}
 	others.disown(as)
-	err := w.m.timed(ctx).DelAll(ctx, as, func(i int, a delegate.Attached) error {
+	err = w.m.timed(ctx).DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		w.gone(ctx, at[i], a.Gone)
 		return nil
 	})
