@@ -47,7 +47,7 @@ func (s *scanner) readDescriptors(here bool) {
 // the link of one that was opened where it is mounted has that path, and "/" after the unmount.
 func (s *scanner) ofMount(path string) bool {
 	var st unix.Statx_t // which waits for no server of files
-	if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.nsfs {
+	if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, 0, &st) != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.nsfs {
 		return false // or closed meanwhile
 	}
 	fd, err := s.open(path, 0)
@@ -61,7 +61,7 @@ func (s *scanner) ofMount(path string) bool {
 	case err != nil:
 		s.blind(path, err)
 	case kind == unix.CLONE_NEWNET && s.wanted[inode]:
-		s.add(inode, ofDescriptor(fd))
+		s.add(inode, identity(fd))
 	case kind == unix.CLONE_NEWNS && !s.mounts[inode]:
 		s.mounts[inode] = true
 		s.enterMounts(fd)
@@ -125,6 +125,6 @@ func (s *scanner) readSocket(here bool, pid, tid, fd string) {
 		s.sockets[of.Ino] = true
 	}
 	if inode := inodeOf(netfd); s.wanted[inode] {
-		s.add(inode, ofDescriptor(netfd))
+		s.add(inode, identity(netfd))
 	}
 }

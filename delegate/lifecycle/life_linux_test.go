@@ -366,7 +366,7 @@ func openNS(t *testing.T, n netns) int {
 		if _, err := fmt.Sscan(fd.Name(), &number); err != nil {
 			continue
 		}
-		if _, inode, _ := identity(number); inode == n.Inode {
+		if identity(number).Inode == n.Inode {
 			return number
 		}
 	}

@@ -26,30 +26,33 @@ func (kernel) identify(root, path string) netns {
 	if path == "" {
 		return n
 	}
-	_ = inroot.With(root, path, func(path string) error { // on failure n stays without identity
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	_ = inroot.With(root, path, func(opened string) error { // on failure n stays without identity
+		fd, err := unix.Open(opened, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd) //nolint:errcheck // nothing was written
-		n.Dev, n.Inode, n.Number = identity(fd)
+		n = identity(fd)
+		n.Path = path
 		return nil
 	})
 	return n
 }
 
-// identity returns what identifies the network namespace of a descriptor, or zeros if it is none.
-func identity(fd int) (dev, inode uint64, number string) {
+// identity returns what identifies the network namespace of a descriptor, without a path, or nothing
+// if it is none.
+func identity(fd int) (n netns) {
 	var st unix.Stat_t
 	if !isNetNS(fd) || unix.Fstat(fd, &st) != nil {
-		return 0, 0, ""
+		return n
 	}
+	n.Dev, n.Inode = uint64(st.Dev), st.Ino //nolint:unconvert // not on every architecture
 	if id := namespaceID(fd); id != 0 {
-		number = "id/" + strconv.FormatUint(id, 10)
+		n.Number = "id/" + strconv.FormatUint(id, 10)
 	} else if id := cookie(fd); id != 0 {
-		number = "cookie/" + strconv.FormatUint(id, 10)
+		n.Number = "cookie/" + strconv.FormatUint(id, 10)
 	}
-	return uint64(st.Dev), st.Ino, number //nolint:unconvert // not on every architecture
+	return n
 }
 
 // isNetNS reports whether a descriptor is that of a network namespace.

@@ -92,7 +92,7 @@ func (s *scanner) hit(inode uint64, path string) {
 	fd, err := s.open(path, 0)
 	switch {
 	case err == nil:
-		s.add(inode, ofDescriptor(fd))
+		s.add(inode, identity(fd))
 		_ = unix.Close(fd)
 	case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH):
 		s.blind(path, err)
@@ -109,11 +109,6 @@ func (s *scanner) add(inode uint64, n netns) {
 	if !slices.Contains(s.found[inode], n) {
 		s.found[inode] = append(s.found[inode], n)
 	}
-}
-
-func ofDescriptor(fd int) (n netns) {
-	n.Dev, n.Inode, n.Number = identity(fd)
-	return n
 }
 
 // inodeOf returns the inode of a descriptor, or 0.
@@ -273,7 +268,7 @@ func (s *scanner) enterMounts(fd int) {
 	for _, m := range all {
 		switch {
 		case m.kind == "net":
-			s.add(m.inode, ofDescriptor(m.fd))
+			s.add(m.inode, identity(m.fd))
 		case inodeOf(m.fd) != m.inode:
 			s.blind("mounts", errCovered)
 		case !s.mounts[m.inode]:

@@ -50,7 +50,7 @@ func judgement() []line {
 `, New: ``,
 		}},
 		{"a scan sees mounts", mutant.Mutant{
-			File: "delegate/lifecycle/scan_linux.go", Old: `s.add(m.inode, ofDescriptor(m.fd))`, New: ``,
+			File: "delegate/lifecycle/scan_linux.go", Old: `s.add(m.inode, identity(m.fd))`, New: ``,
 		}},
 		{"a scan sees descriptors", mutant.Mutant{
 			File: "delegate/lifecycle/descriptors_linux.go", Old: `				s.hit(inode, path)
