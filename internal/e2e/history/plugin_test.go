@@ -150,6 +150,9 @@ func playPlugin(spec string) error {
 	if err != nil {
 		return err
 	}
+	if len(stdin) == 0 { // nobody may have noted which process we are
+		return errors.New("no configuration: the caller died before it sent one")
+	}
 	out, err := p.run(name, stdin, os.Environ())
 	if err != nil {
 		_ = json.NewEncoder(os.Stdout).Encode(err)
