@@ -674,6 +674,19 @@ func TestSweepBacksOff(t *testing.T) {
 	n.wantNothing()
 }
 
+// What is half deleted, and dead by an operator's word as well, is one attachment.
+func TestSweepCountsEachAttachmentOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.halfDeleteFirst()
+	n.FailOn("DEL bridge eth0", 102)
+	s := newSweeper(n)
+	s.sweep(Sweep{Failed: 1, Unknown: 1})
+	s.Unknown = func(Record) bool { return true }
+	s.sweep(Sweep{Waiting: 1})
+}
+
 // delWell is del with plugins that succeed.
 func (n *node) delWell(k scratch.Key) {
 	n.Helper()

@@ -286,18 +286,24 @@ func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.own()
-	l, err := n.store().Lock(t.Context(), "c1")
-	nodetest.OK(t, err)
-	r, err := n.store().Get(eth0)
-	nodetest.OK(t, err)
-	r.State, r.Value.Delegates[0].State = scratch.Partial, scratch.Deleting
-	nodetest.OK(t, errors.Join(n.store().Put(l, r), l.Unlock()))
+	n.halfDeleteFirst()
 	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
 	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
 		t.Errorf("%v, %v", reconciled(done), err)
 	}
 	n.del(eth0)
 	n.wantNothing()
+}
+
+// halfDeleteFirst records that the first delegate of eth0 is half deleted.
+func (n *node) halfDeleteFirst() {
+	n.Helper()
+	l, err := n.store().Lock(n.Context(), "c1")
+	nodetest.OK(n, err)
+	r, err := n.store().Get(eth0)
+	nodetest.OK(n, err)
+	r.State, r.Value.Delegates[0].State = scratch.Partial, scratch.Deleting
+	nodetest.OK(n, errors.Join(n.store().Put(l, r), l.Unlock()))
 }
 
 // Whatever is recorded and whatever is wanted: what is not the caller's stays, what

@@ -111,10 +111,13 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	var due []scratch.Key
 	dead := make(map[scratch.Key]string) // their namespaces
 	add := func(k scratch.Key) {
+		if found[k] { // something is left of one attachment, and another's namespace is dead
+			return
+		}
 		found[k] = true
 		if t := s.tries[k]; t != nil && t.at.After(time.Now()) {
 			swept.Waiting++
-		} else if !slices.Contains(due, k) {
+		} else {
 			due = append(due, k)
 		}
 	}

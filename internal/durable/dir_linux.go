@@ -128,9 +128,6 @@ func (d *Dir) Flock(exclusive bool) (bool, error) {
 	return held, err
 }
 
-// File is [Dup] of the descriptor of d.
-func (d *Dir) File() *os.File { return Dup(d.fd, d.path) }
-
 // Dup returns a new descriptor of the open file fd, for child processes, or nil if the
 // system has none left. The caller closes it.
 func Dup(fd int, path string) *os.File {
