@@ -205,6 +205,17 @@ func holders() map[string]holder {
 	}
 }
 
+// judgeUntil judges a container in n until the judgement is as wanted, for a minute at most: the
+// thread that made the namespace takes a moment to end.
+func judgeUntil(m machine, n netns, wanted func(Judgement) bool) Judgement {
+	for start := time.Now(); ; runtime.Gosched() {
+		j := (&Manager{machine: m}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]
+		if wanted(j) || time.Since(start) > time.Minute {
+			return j
+		}
+	}
+}
+
 // A namespace that only one thing holds is alive for the kernel and for a scan, and dead when
 // that has ended: for the kernel at once, for a scan after a second one.
 func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:paralleltest // the scan must not see what other tests open
@@ -217,13 +228,10 @@ func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:parallel
 					t.Fatal("no namespace")
 				}
 				n.Path = "/run/netns/no-such-name"
-				judge := func() Judgement {
-					return (&Manager{machine: m}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]
-				}
 				if m == (kernel{}) && (kernel{}).ask(n) == Unknown {
 					t.Skip("this kernel has no file handles of namespaces")
 				}
-				if j := judge(); j.Life != Alive {
+				if j := judgeUntil(m, n, func(Judgement) bool { return true }); j.Life != Alive {
 					t.Errorf("held: %+v", j)
 				}
 				release()
@@ -231,12 +239,10 @@ func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:parallel
 				if m != (kernel{}) {
 					want = Judgement{Life: Unknown, Pending: true}
 				}
-				for start := time.Now(); time.Since(start) < time.Minute; runtime.Gosched() { // a thread takes a moment to end
-					if j := judge(); j.Life == want.Life && j.Pending == want.Pending {
-						return
-					}
+				wanted := func(j Judgement) bool { return j.Life == want.Life && j.Pending == want.Pending }
+				if j := judgeUntil(m, n, wanted); !wanted(j) {
+					t.Errorf("released: %+v", j)
 				}
-				t.Errorf("released: %+v", judge())
 			})
 		}
 	}
@@ -336,12 +342,7 @@ func TestNamespaceBelowAnotherMountIsNotDead(t *testing.T) { //nolint:parallelte
 	needsRoot(t)
 	var n netns
 	judge := func(cover string) {
-		var j Judgement
-		for start := time.Now(); time.Since(start) < time.Minute; runtime.Gosched() { // the thread that made it takes a moment to end
-			if j = (&Manager{machine: handless{}}).Judge([]Record{{entries: []entry{{NetNS: n}}}})[0]; j.Life != Alive {
-				break
-			}
-		}
+		j := judgeUntil(handless{}, n, func(j Judgement) bool { return j.Life != Alive })
 		if j.Life != Unknown || j.Pending {
 			t.Errorf("below %s: %+v", cover, j)
 		}

@@ -24,9 +24,6 @@ func (d *Dir) Close() {}
 // Path returns name.
 func (d *Dir) Path(name string) string { return name }
 
-// File returns nil.
-func (d *Dir) File() *os.File { return nil }
-
 // Rmdir returns [errors.ErrUnsupported].
 func (d *Dir) Rmdir(string) error { return errors.ErrUnsupported }
 

@@ -150,7 +150,7 @@ func playPlugin(spec string) error {
 	if err != nil {
 		return err
 	}
-	if len(stdin) == 0 { // nobody may have noted which process we are
+	if len(stdin) == 0 { // and the caller may not have noted the PID: nobody would end this process
 		return errors.New("no configuration: the caller died before it sent one")
 	}
 	out, err := p.run(name, stdin, os.Environ())
