@@ -1491,6 +1491,7 @@ func start(tb testing.TB, r role) *process {
 	p := &process{t: tb, cmd: exec.CommandContext(tb.Context(), "/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), noRaceSleep, roleEnv+"="+string(spec))
 	p.cmd.Stderr = &p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // in its group a hidden process might be an orphan
 	stdin, err := p.cmd.StdinPipe()
 	nodetest.OK(tb, err)
 	stdout, err := p.cmd.StdoutPipe()
