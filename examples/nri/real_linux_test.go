@@ -48,7 +48,12 @@ func TestRealPlugins(t *testing.T) {
 	}
 	runtime.LockOSThread() // see host.Command
 	defer runtime.UnlockOSThread()
-	cmd := host.Command(t.Context(), "/proc/self/exe", "-test.run=^TestRealPlugins$", "-test.v")
+	parts := ".*"
+	if os.Geteuid() != 0 {
+		t.Log("without restart, reboot and claims: only root of the initial user namespace can prove that a container is dead")
+		parts = "^(life|launched)$"
+	}
+	cmd := host.Command(t.Context(), "/proc/self/exe", "-test.run=^TestRealPlugins$/"+parts, "-test.v")
 	cmd.Env = append(os.Environ(), insideEnv+"="+bin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

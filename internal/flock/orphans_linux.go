@@ -42,7 +42,11 @@ var errUnknown = errors.New("the lock may have a holder")
 // end does what can be done now. It reports whether the lock is free. killed are the process
 // groups that it has killed.
 func end(path string, killed map[int]bool) (bool, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	const flags = unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(path, unix.O_RDWR|flags, 0)
+	if errors.Is(err, fs.ErrPermission) { // it tells at least whether the lock is free
+		fd, err = unix.Open(path, unix.O_RDONLY|flags, 0)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
