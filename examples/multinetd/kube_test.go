@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -530,6 +531,40 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 		t.Errorf("device information left: %v, %v", left, err)
 	}
+}
+
+// A resource that only marks nodes needs no device. One that a device plugin serves does, even if
+// the kubelet lists none of its devices. If nobody can say which it is, nothing is attached.
+func TestResourceThatNoDevicePluginServesNeedsNoDevice(t *testing.T) {
+	t.Parallel()
+	const marker = "bridge.network.kubevirt.io/br1"
+	w, k := withDevices(t, `,"reconcile":true`)
+	kubetest.Put(w.api, kubetest.Definition{
+		Namespace: "ns", Name: "br1", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`, Annotations: map[string]string{nad.ResourceAnnotation: marker},
+	})
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
+	k.SetPod("ns", "two")
+	a, b := w.pod(t, "one"), w.pod(t, "two")
+	want(t, "marks and a device", w.command(t, "ADD", a, annotated("br1,vf,br1")), 0, "")
+	for i, c := range w.fake.Calls() {
+		if strings.Contains(string(c.Stdin), `"deviceID":"a"`) != (i == 2) {
+			t.Errorf("call %d is given %s", i, c.Stdin)
+		}
+	}
+	k.SetPlugins(vf)
+	want(t, "a pod without devices", w.command(t, "ADD", b, annotated("vf")), 7, "the pod's containers have none")
+	k.SetPlugins()
+	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"`+vf+`":null}}}`), 0o600))
+	k.SetPod("ns", "one")
+	want(t, "a plugin whose devices are unhealthy", w.command(t, "ADD", b, annotated("vf")), 7, "the pod's containers have none")
+	nodetest.OK(t, os.Remove(k.Checkpoint))
+	k.Before(func(_ context.Context, method string) error {
+		if method == "GetAllocatableResources" {
+			return errors.New("disabled")
+		}
+		return nil
+	})
+	want(t, "neither source", w.command(t, "ADD", b, annotated("br1")), 11, `serves "`+marker+`" is not known`)
 }
 
 // What cannot be read of a device is said once, and nothing else fails.

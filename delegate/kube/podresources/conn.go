@@ -44,7 +44,8 @@ func (c *Client) kubelet() (api.PodResourcesListerClient, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.conn, c.lists = conn, newLists()
+		c.conn = conn
+		c.pods, c.served = newShared[*api.ListPodResourcesResponse](), newShared[*api.AllocatableResourcesResponse]()
 	}
 	return api.NewPodResourcesListerClient(c.conn), nil
 }
@@ -57,6 +58,8 @@ func (c *Client) asked() bool {
 }
 
 func (c *Client) socket() string { return cmp.Or(c.Socket, defaultSocket) }
+
+func (c *Client) checkpoint() string { return cmp.Or(c.Checkpoint, defaultCheckpoint) }
 
 // Close closes the connection to the kubelet. Calls that wait fail within a second, and so do
 // later ones. Closing twice is no error.

@@ -7,39 +7,35 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// lists asks the kubelet for all pods, one request at a time. Callers that wait for their turn
-// meanwhile share the next answer.
-type lists struct {
+// shared asks the kubelet for what is the same for all pods, one request at a time. Callers that
+// wait for their turn meanwhile share the next answer.
+type shared[T any] struct {
 	turn    chan struct{} // has an element while somebody asks
 	callers atomic.Int64  // of join
 	begun   atomic.Int64  // requests
-	last    answer        // used by whoever has the turn
+	last    answer[T]     // used by whoever has the turn
 
 	why atomic.Pointer[error] // of the last try, which is repeated, whoever has made it
 }
 
-func newLists() *lists { return &lists{turn: make(chan struct{}, 1)} }
+func newShared[T any]() *shared[T] { return &shared[T]{turn: make(chan struct{}, 1)} }
 
 // An answer is that of the request with that number. No other caller gets one without a number.
-type answer struct {
+type answer[T any] struct {
 	number int64
-	reply  *api.ListPodResourcesResponse
+	reply  T
 	err    error
 }
 
 var errUnanswered = errors.New("the kubelet has not answered")
 
-// An asker asks the kubelet once.
-type asker func(context.Context) (*api.ListPodResourcesResponse, error)
-
 // join returns the answer to a request that begins after the call of join: an earlier one may be
 // older than the pod of the caller. The request is repeated while the kubelet is not there or
 // rejects it. If ctx ends first, the error is that of the last try, if there is one. The answer is
 // shared: do not change it.
-func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesResponse, error) {
+func (l *shared[T]) join(ctx context.Context, ask func(context.Context) (T, error)) (none T, err error) {
 	before := l.begun.Load()
 	l.callers.Add(1)
 	defer func() {
@@ -50,7 +46,7 @@ func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesRespo
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, l.unanswered()
+		return none, l.unanswered()
 	}
 	defer func() { <-l.turn }()
 	if l.last.number <= before {
@@ -58,13 +54,13 @@ func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesRespo
 	}
 	got := l.last
 	if l.callers.Load() == 1 {
-		l.last = answer{} // it is large
+		l.last = answer[T]{} // it is large
 	}
 	return got.reply, got.err
 }
 
 // repeat asks until there is an answer, or an error that will not pass.
-func (l *lists) repeat(ctx context.Context, ask asker) answer {
+func (l *shared[T]) repeat(ctx context.Context, ask func(context.Context) (T, error)) answer[T] {
 	// The pauses vary, so that the processes of a node do not ask at the same time again.
 	pause := wait.Backoff{Duration: minWait / 2, Factor: 2, Jitter: 1, Steps: 10, Cap: maxWait / 2}
 	for {
@@ -72,21 +68,21 @@ func (l *lists) repeat(ctx context.Context, ask asker) answer {
 		reply, err := ask(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return answer{err: l.unanswered()}
+			return answer[T]{err: l.unanswered()}
 		case err == nil || !passing(err):
-			return answer{number, reply, err}
+			return answer[T]{number, reply, err}
 		}
 		l.why.Store(&err)
 		select {
 		case <-time.After(pause.Step()):
 		case <-ctx.Done():
-			return answer{err: l.unanswered()}
+			return answer[T]{err: l.unanswered()}
 		}
 	}
 }
 
 // unanswered returns the error of a caller whose time is over.
-func (l *lists) unanswered() error {
+func (l *shared[T]) unanswered() error {
 	if why := l.why.Load(); why != nil {
 		return *why
 	}

@@ -1,4 +1,5 @@
-// Package podresources asks the kubelet which devices it has allocated to a pod.
+// Package podresources asks the kubelet which devices it has allocated to a pod, and which
+// resources have devices.
 //
 // A [Client] asks the kubelet's PodResources API, over a socket of the node. It answers in
 // the form that package delegate/device takes:
@@ -23,6 +24,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,12 +58,12 @@ type Client struct {
 	Socket string
 
 	// Checkpoint is the path of the file in which the kubelet's device manager keeps
-	// what it has allocated. It is read if there is no Socket, unless there was one
+	// what it has allocated. Devices reads it if there is no Socket, unless there was one
 	// before: a kubelet that restarts makes it again. Empty means
 	// /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint.
 	Checkpoint string
 
-	// Timeout limits how long Devices takes. Zero means 10 seconds.
+	// Timeout limits how long Devices and Serves take, each. Zero means 10 seconds.
 	Timeout time.Duration
 
 	// Attributes returns the attributes of a device that is allocated by a
@@ -72,8 +74,9 @@ type Client struct {
 	Attributes func(ctx context.Context, driver, pool, name string) (map[string]string, error)
 
 	mu     sync.Mutex
-	conn   *grpc.ClientConn // made by the first call, as lists
-	lists  *lists
+	conn   *grpc.ClientConn // made by the first call, as pods and served
+	pods   *shared[*api.ListPodResourcesResponse]
+	served *shared[*api.AllocatableResourcesResponse]
 	closed bool
 	noGet  atomic.Bool // the kubelet does not answer Get
 }
@@ -117,7 +120,7 @@ func (c *Client) devices(ctx context.Context, pod nad.Pod) ([][]device.Device, e
 		return nil, nil
 	}
 	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) && !c.asked() {
-		return readCheckpoint(cmp.Or(c.Checkpoint, defaultCheckpoint), pod.UID)
+		return devicesInCheckpoint(c.checkpoint(), pod.UID)
 	}
 	reported, err := c.ask(ctx, pod)
 	if err != nil {
@@ -141,7 +144,7 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 			c.noGet.Store(true) // kubelets before 1.36 may not have it, or have it switched off
 		}
 	}
-	reply, err := c.lists.join(ctx, func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+	reply, err := c.pods.join(ctx, func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
 		return kubelet.List(ctx, &api.ListPodResourcesRequest{})
 	})
 	if err != nil {
@@ -153,4 +156,46 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 		}
 	}
 	return nil, errUnknownPod
+}
+
+// Serves reports whether a device plugin of the node serves a resource, whether or not it has a
+// device to give. Nobody can get a device of any other resource. Some only mark nodes: the
+// controllers of bridge-marker and ovs-cni write "bridge.network.kubevirt.io/br1" into the
+// status of the node.
+//
+// It asks the kubelet for the devices of the node (GetAllocatableResources), as Devices asks for
+// all pods, and looks at the devices that are registered in the checkpoint: the kubelet does not
+// list a resource whose devices are all unhealthy, or whose plugin has not come back after a
+// restart. The resource is served if one of them has it. If one cannot be read, the other
+// decides.
+//
+// If neither can be read, nobody knows, and Serves fails. Every error names the resource and has
+// CNI code 11.
+func (c *Client) Serves(ctx context.Context, resource string) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
+	defer cancel()
+	is, unread := registered(c.checkpoint(), resource)
+	if is {
+		return true, nil
+	}
+	is, unanswered := c.allocatable(limited, resource)
+	if unread != nil && unanswered != nil {
+		return false, fault.With(types.ErrTryAgainLater, fmt.Errorf("whether a device plugin serves %q is not known: %w; %w", resource, because(limited, unanswered), unread))
+	}
+	return is, nil
+}
+
+// allocatable reports whether the kubelet has devices of a resource, healthy ones at least.
+func (c *Client) allocatable(ctx context.Context, resource string) (bool, error) {
+	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) && !c.asked() {
+		return false, fmt.Errorf("the kubelet has no socket: %w", err)
+	}
+	kubelet, err := c.kubelet()
+	if err != nil {
+		return false, err
+	}
+	reply, err := c.served.join(ctx, func(ctx context.Context) (*api.AllocatableResourcesResponse, error) {
+		return kubelet.GetAllocatableResources(ctx, &api.AllocatableResourcesRequest{})
+	})
+	return slices.ContainsFunc(reply.GetDevices(), func(d *api.ContainerDevices) bool { return d.GetResourceName() == resource }), err
 }

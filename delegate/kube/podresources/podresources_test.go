@@ -479,3 +479,71 @@ func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 		nodetest.Fails(t, err, 11, test.says)
 	}
 }
+
+// A resource is served whether or not it has devices, if the kubelet or its checkpoint says so. If
+// neither can be read, nobody knows.
+func TestWhichResourcesDevicePluginsServe(t *testing.T) {
+	t.Parallel()
+	const marker, unhealthy = "bridge.network.kubevirt.io/br1", "vendor.example/unhealthy"
+	registered := `{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"` + vf + `":["a"],"` + unhealthy + `":null}}}`
+	off := errors.New("Pod Resources API GetAllocatableResources disabled")
+	for name, tt := range map[string]struct {
+		checkpoint string
+		fails      error // of GetAllocatableResources
+		gone       bool  // the socket
+		served     []string
+		unknown    bool
+	}{
+		"the kubelet":                        {served: []string{vf}},
+		"both":                               {checkpoint: registered, served: []string{vf, unhealthy}},
+		"the checkpoint, beside a socket":    {checkpoint: registered, fails: off, served: []string{vf, unhealthy}},
+		"the checkpoint, without a socket":   {checkpoint: registered, gone: true, served: []string{vf, unhealthy}},
+		"a damaged checkpoint":               {checkpoint: registered[:40], served: []string{vf}},
+		"a checkpoint that does not say":     {checkpoint: `{"Data":{"PodDeviceEntries":null}}`, gone: true, unknown: true},
+		"neither":                            {fails: off, unknown: true},
+		"neither a socket nor a checkpoint":  {gone: true, unknown: true},
+		"a damaged checkpoint and no socket": {checkpoint: "{", gone: true, unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, c := start(t)
+			k.SetPlugins(vf)
+			k.Before(func(context.Context, string) error { return tt.fails })
+			if tt.gone {
+				k.Crash()
+				nodetest.OK(t, os.Remove(k.Socket))
+			}
+			if tt.checkpoint != "" {
+				nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(tt.checkpoint), 0o600))
+			}
+			var served []string
+			for _, resource := range []string{vf, unhealthy, marker} {
+				is, err := c.Serves(t.Context(), resource)
+				if is {
+					served = append(served, resource)
+				}
+				if tt.unknown {
+					nodetest.Fails(t, err, 11, resource, "not known")
+				} else {
+					nodetest.OK(t, err)
+				}
+			}
+			nodetest.Equal(t, "served", served, tt.served)
+		})
+	}
+}
+
+// The pods of a node that starts ask at once: more than the kubelet answers.
+func TestAnyNumberOfPodsCanAskWhatIsServed(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			if is, err := c.Serves(t.Context(), vf); is || err != nil {
+				t.Error(is, err)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -39,9 +39,14 @@ type Cluster struct {
 
 	// Devices returns the devices that the kubelet has allocated to each container of the
 	// pod p. It is called once at most in an ADD, and only if the definition of a network
-	// names a resource. An error ends the ADD. If Devices is nil, no container can be
-	// attached to such a network.
+	// names a resource. An error ends the ADD. If Devices is nil, containers have none.
 	Devices func(ctx context.Context, p nad.Pod) ([][]device.Device, error)
+
+	// Serves reports whether a device plugin of the node serves a resource. It is called in an
+	// ADD for a network that names a resource of which the pod has no device: the pod needs
+	// none of a resource that only marks nodes, such as bridge.network.kubevirt.io/br1. An
+	// error ends the ADD. If Serves is nil, all resources count as served.
+	Serves func(ctx context.Context, resource string) (bool, error)
 
 	// Claims returns the networks that the pod p is to be attached to because of its
 	// ResourceClaims, in order. It is called once in an ADD of a pod with a namespace and

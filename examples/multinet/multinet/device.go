@@ -19,18 +19,20 @@ import (
 // chosen one. It asks the cluster once, and only if a definition names a resource. Devices
 // are in use if something is attached with them that is not replaced, or if they are in kept.
 func (c *config) findDevices(ctx context.Context, choices []choice, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
-	var containers [][]device.Device
-	var used []delegate.Attached
+	containers, err := c.allocated(ctx, choices)
+	if err != nil {
+		return err
+	}
 	requests := make([]device.Device, len(choices))
 	for i, ch := range choices {
 		requests[i] = device.Device{Resource: ch.definition.Resource, ID: ch.selection.DeviceID}
-	}
-	if i := slices.IndexFunc(choices, func(ch choice) bool { return ch.definition.Resource != "" }); i >= 0 {
-		var err error
-		if containers, err = c.allocated(ctx, choices[i].definition.Resource); err == nil {
-			used, err = c.attachedBeside(ctx, replaced)
+		if err := c.allowDevice(ch); err != nil {
+			return c.about(ch, err)
 		}
-		if err != nil {
+	}
+	var used []delegate.Attached
+	if i := slices.IndexFunc(choices, func(ch choice) bool { return ch.definition.Resource != "" }); i >= 0 {
+		if used, err = c.attachedBeside(ctx, replaced); err != nil {
 			return c.about(choices[i], err)
 		}
 	}
@@ -46,6 +48,41 @@ func (c *config) findDevices(ctx context.Context, choices []choice, replaced fun
 	return nil
 }
 
+// allocated returns the devices of the pod, if a choice needs one. It takes the resource from each
+// choice that needs none because no device plugin serves the resource.
+func (c *config) allocated(ctx context.Context, choices []choice) (containers [][]device.Device, err error) {
+	none := c.cluster.Devices == nil || c.pod.Name == ""
+	served := make(map[string]bool) // by resource, as far as it has been asked
+	for i, ch := range choices {
+		resource := ch.definition.Resource
+		if resource == "" {
+			continue
+		}
+		if len(served) == 0 && !none {
+			if containers, err = c.cluster.Devices(ctx, c.pod); err != nil {
+				return nil, c.about(ch, err)
+			}
+		}
+		if _, known := served[resource]; !known {
+			ofPod := func(d device.Device) bool { return d.Resource == resource || d.Resource == "" }
+			served[resource] = c.cluster.Serves == nil || slices.ContainsFunc(slices.Concat(containers...), ofPod)
+			if !served[resource] {
+				if served[resource], err = c.cluster.Serves(ctx, resource); err != nil {
+					return nil, c.about(ch, err)
+				}
+			}
+		}
+		switch {
+		case !served[resource]:
+			choices[i].definition.Resource = ""
+		case none:
+			return nil, c.about(ch, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+				"the network needs a device of the resource %q, which only the daemon multinetd can learn from the kubelet, for pods with a name", resource), ""))
+		}
+	}
+	return containers, nil
+}
+
 // allowDevice fails if the pod chooses a device of the node for a network that users
 // define, and may not: a plugin such as host-device would take any. With a resource it can
 // only be one that is allocated to the pod. With a file of the node it was the administrator
@@ -56,15 +93,6 @@ func (c *config) allowDevice(ch choice) error {
 	}
 	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
 	return &netconf.Error{Kind: netconf.ErrInvalid, Network: ch.selection.Name, Key: "deviceID", Err: why}
-}
-
-// allocated returns the devices of the pod, for a network that needs one of a resource.
-func (c *config) allocated(ctx context.Context, resource string) ([][]device.Device, error) {
-	if c.cluster.Devices == nil || c.pod.Name == "" {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"the network needs a device of the resource %q, which only the daemon multinetd can learn from the kubelet, for pods with a name", resource), "")
-	}
-	return c.cluster.Devices(ctx, c.pod)
 }
 
 // attachedBeside returns what is attached to the container and not replaced.

@@ -43,6 +43,11 @@ func (c *Cluster) devices(ctx context.Context, p nad.Pod) ([][]device.Device, er
 	return c.kubelet.Devices(ctx, p)
 }
 
+// serves reports whether a device plugin of the node serves a resource.
+func (c *Cluster) serves(ctx context.Context, resource string) (bool, error) {
+	return c.kubelet.Serves(ctx, resource)
+}
+
 // tooFew reports whether err is that a pod does not have the devices that its networks need.
 func tooFew(err error) bool {
 	var e *device.Error

@@ -14,7 +14,7 @@ func (c *Cluster) Multinet() multinet.Cluster {
 	if !c.conf.On() {
 		return multinet.Cluster{}
 	}
-	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
+	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Serves: c.serves, Warn: c.warn}
 	m.Claims = c.noClaims
 	if c.conf.DRA != nil {
 		m.Claims, m.Planned = c.claimed, c.held

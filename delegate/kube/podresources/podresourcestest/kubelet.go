@@ -32,6 +32,7 @@ type Kubelet struct {
 	server      *grpc.Server
 	listener    net.Listener
 	pods        map[string]*api.PodResources // by namespace/name
+	plugins     []string                     // resources
 	before      func(ctx context.Context, method string) error
 	requests    []string
 	connections int
@@ -104,6 +105,14 @@ func (k *Kubelet) SetPod(namespace, name string, containers ...*api.ContainerRes
 	k.pods[namespace+"/"+name] = &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
 }
 
+// SetPlugins says for which resources there are device plugins, with a device each that no pod has.
+// Those of pods are served anyway.
+func (k *Kubelet) SetPlugins(resources ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.plugins = resources
+}
+
 // Devices returns a container with devices of one resource on NUMA node 0.
 func Devices(container, resource string, ids ...string) *api.ContainerResources {
 	return &api.ContainerResources{Name: container, Devices: []*api.ContainerDevices{{
@@ -111,7 +120,7 @@ func Devices(container, resource string, ids ...string) *api.ContainerResources 
 	}}}
 }
 
-// Before has do called before each request, with Get or List, from now on: it can wait, or
+// Before has do called before each request, with Get, List or GetAllocatableResources, from now on: it can wait, or
 // return the error that the request fails with.
 func (k *Kubelet) Before(do func(ctx context.Context, method string) error) {
 	k.mu.Lock()
@@ -176,6 +185,22 @@ func (s service) List(context.Context, *api.ListPodResourcesRequest) (*api.ListP
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
 	return &api.ListPodResourcesResponse{PodResources: slices.Collect(maps.Values(s.k.pods))}, nil
+}
+
+// GetAllocatableResources returns the devices of all pods and device plugins.
+func (s service) GetAllocatableResources(context.Context, *api.AllocatableResourcesRequest) (*api.AllocatableResourcesResponse, error) {
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	var all []*api.ContainerDevices
+	for _, p := range s.k.pods {
+		for _, c := range p.GetContainers() {
+			all = append(all, c.GetDevices()...)
+		}
+	}
+	for _, resource := range s.k.plugins {
+		all = append(all, Devices("", resource, "spare").GetDevices()...)
+	}
+	return &api.AllocatableResourcesResponse{Devices: all}, nil
 }
 
 // counted counts connections.
