@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -86,14 +88,39 @@ func (c *config) allocated(ctx context.Context, choices []choice) (containers []
 // allowDevice fails if the pod chooses a device of the node for a network that users
 // define, and may not: a plugin such as host-device would take any. With a resource it can
 // only be one that is allocated to the pod. With a file of the node it was the administrator
-// who declared the capability deviceID.
+// who declared the capability deviceID. No pod can replace the device that a definition names.
 func (c *config) allowDevice(ch choice) error {
-	if ch.selection.DeviceID == "" || ch.definition.Ref == (nad.Ref{}) || ch.definition.Resource != "" || c.AllowDeviceID {
+	if ch.selection.DeviceID == "" || ch.definition.Ref == (nad.Ref{}) || ch.definition.Resource != "" {
 		return nil
 	}
 	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
+	if c.AllowDeviceID {
+		key := otherDevice(ch.network, ch.selection.DeviceID)
+		if key == "" {
+			return nil
+		}
+		why = fmt.Errorf("the definition names the device itself (%s): leave it out", key)
+	}
 	return &netconf.Error{Kind: netconf.ErrInvalid, Network: ch.selection.Name, Key: "deviceID", Err: why}
 }
+
+// otherDevice returns the key by which n tells a plugin to use another device than id, or "". They
+// are those of plugins such as host-device, sriov and ib-sriov, and match in upper or lower case.
+func otherDevice(n netconf.Network, id string) string {
+	for _, p := range n.Plugins() {
+		var keys map[string]any
+		_ = p.Decode(&keys) // an object, which any map can have
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			is := func(name string) bool { return strings.EqualFold(name, key) }
+			if slices.ContainsFunc(deviceKeys, is) && keys[key] != nil && keys[key] != "" && keys[key] != id {
+				return key
+			}
+		}
+	}
+	return ""
+}
+
+var deviceKeys = []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"}
 
 // attachedBeside returns what is attached to the container and not replaced.
 func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, delegate.Attached) bool) ([]delegate.Attached, error) {

@@ -157,6 +157,30 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 	}
 }
 
+// What a definition names a pod cannot replace, even if it may choose devices.
+func TestPodCannotReplaceTheDeviceOfADefinition(t *testing.T) {
+	t.Parallel()
+	const mine, other = "0000:00:08.0", "0000:05:00.0"
+	for _, config := range []string{
+		`{"type":"macvlan","pciBusID":"` + mine + `"}`, `{"type":"bridge","deviceID":"` + mine + `"}`,
+		`{"type":"macvlan","PCIBUSID":"` + mine + `"}`, `{"type":"macvlan","deviceID":"` + other + `","pciBusID":"` + mine + `"}`,
+		`{"plugins":[{"type":"tuning"},{"type":"macvlan","pciBusID":"` + mine + `"}]}`,
+		`{"type":"macvlan","device":"eth1"}`, `{"type":"macvlan","hwaddr":"02:00:00:00:00:01"}`, `{"type":"macvlan","kernelpath":"/sys/devices/x"}`,
+	} {
+		for _, use := range []string{annotated(`[{"name":"fixed","deviceID":"%s"}]`), defaultNetwork(`[{"name":"fixed","deviceID":"%s"}]`)} {
+			h := newHost(t, "1.0.0")
+			h.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+				return nad.Definition{Ref: r, Config: config}, nil
+			}
+			use = keys(bridge, `"allowDeviceID":true`, use)
+			h.refuses(t, fmt.Sprintf(use, other), 7, []string{"deviceID", "the definition names the device itself", "leave it out"}, podOf("a"))
+			if strings.Count(config, "0000") == 1 {
+				h.mustRun(t, "ADD", fmt.Sprintf(use, mine), podOf("a"))
+			}
+		}
+	}
+}
+
 // A runtime may attach a container more than once.
 func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 	t.Parallel()
