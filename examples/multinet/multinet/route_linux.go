@@ -37,7 +37,7 @@ func everywhere(six bool) *net.IPNet {
 func defaultRoutes(ifName string, six bool) (routes []netlink.Route, index int, err error) {
 	link, err := netlink.LinkByName(ifName)
 	if err != nil {
-		return nil, 0, fmt.Errorf("find the interface: %w", err)
+		return nil, 0, fmt.Errorf("find the interface %q: %w", ifName, err)
 	}
 	family := netlink.FAMILY_V4
 	if six {
@@ -59,6 +59,9 @@ func defaultRoutes(ifName string, six bool) (routes []netlink.Route, index int, 
 // the interface.
 func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
 	routes, index, err := defaultRoutes(ifName, gateway.Is6())
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		err = fmt.Errorf("its network has made no interface (select another one with default-route): %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -74,10 +77,14 @@ func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
 	return nil
 }
 
-// removeOwnRoutes removes the default routes of a family that lead through the interface. Of
-// a route with several hops the others stay.
+// removeOwnRoutes removes the default routes of a family that lead through the interface, if
+// there is one: some networks, such as that of istio-cni, make none. Of a route with several hops
+// the others stay.
 func removeOwnRoutes(ifName string, six bool) error {
 	routes, index, err := defaultRoutes(ifName, six)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

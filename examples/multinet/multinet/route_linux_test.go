@@ -183,8 +183,25 @@ func TestOnlyOwnRoutesAreRemoved(t *testing.T) {
 		slices.Sort(left)
 		nodetest.Equal(t, "left", left, []string{fmt.Sprintf("8 by %d", other), fmt.Sprintf("9 by %d", other)})
 	}
-	if err := removeOwnRoutes("absent", false); err == nil {
-		t.Error("removed from an interface that is not there")
+}
+
+// A network that makes no interface, as that of istio-cni, has no routes to give up. The one that is
+// to have the default route needs an interface.
+func TestOnlyTheNetworkOfTheDefaultRouteNeedsAnInterface(t *testing.T) {
+	newNamespace(t)
+	for name, says := range map[string]string{"net1": "", "absent": "has made no interface"} {
+		for _, here := range []string{"true", "false"} {
+			var printed bytes.Buffer
+			err := New(Cluster{}).Do(t.Context(), plugin.Process{Stdout: &printed}, delegate.CommandAdd, skel.CmdArgs{
+				ContainerID: "c1", IfName: name, Netns: fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), NetnsOverride: "1",
+				StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","gateways":["10.9.1.1","2001:db8::1"],"here":` + here + `,"prevResult":{"cniVersion":"1.0.0"}}`),
+			})
+			if says != "" && here == "true" {
+				nodetest.Fails(t, err, 999, says, "default-route", name)
+			} else if err != nil || !strings.HasPrefix(printed.String(), "{") {
+				t.Errorf("%s, here %s: %v, printed %s", name, here, err, printed.String())
+			}
+		}
 	}
 }
 
