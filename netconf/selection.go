@@ -33,17 +33,19 @@ type Selection struct {
 	// which are not checked here.
 	Interface string `json:"interface,omitempty"`
 
-	// MAC is a hardware address in one of the forms of [net.ParseMAC].
+	// MAC is a hardware address in one of the forms of [net.ParseMAC]: of 6 bytes, or of 20
+	// for IP over InfiniBand. It is not zero, and one of 6 bytes is no multicast address.
 	MAC string `json:"mac,omitempty"`
 
 	// InfinibandGUID is a GUID of 8 bytes in one of the forms of
-	// [net.ParseMAC].
+	// [net.ParseMAC]. It is not zero.
 	InfinibandGUID string `json:"infiniband-guid,omitempty"`
 
 	// DeviceID names a device. Its form is defined by the plugin.
 	DeviceID string `json:"deviceID,omitempty"`
 
-	// IPs are addresses, with a prefix length ("10.0.0.5/24") or without.
+	// IPs are addresses, with a prefix length ("10.0.0.5/24") or without. None is there
+	// twice, unspecified (0.0.0.0 or ::), or a multicast address.
 	IPs []string `json:"ips,omitempty"`
 
 	// PortMappings is an array of objects. Where they have "hostPort" and
@@ -54,14 +56,16 @@ type Selection struct {
 
 	// Bandwidth is an object. Its "ingressRate", "egressRate", "ingressBurst"
 	// and "egressBurst" are above 0, and no burst is there without its rate.
-	// Bandwidth is passed on as it was written, and nil when not given.
+	// A rate of 0 means no limit: it is removed, and so is a burst of 0 without a rate.
+	// Otherwise Bandwidth is passed on as it was written. It is nil when not given, or when
+	// nothing is left.
 	Bandwidth json.RawMessage `json:"bandwidth,omitempty"`
 
 	// CNIArgs ("cni-args") is for the plugin's "args.cni"; nil when not given.
 	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
 
 	// DefaultRoute lists the gateways of the attachment's default routes, at
-	// most one of each family. An empty list means the same as nil, no default
+	// most one of each family, and none unspecified or multicast. An empty list means the same as nil, no default
 	// route, and is what an element with an empty key has.
 	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 
@@ -220,7 +224,7 @@ func parseSelectionObject(data []byte) (Selection, error) {
 			return Selection{}, err
 		}
 	}
-	s.PortMappings, s.Bandwidth = keys["portMappings"], keys["bandwidth"]
+	s.PortMappings = keys["portMappings"]
 	if s.Interface == "" {
 		s.Interface = oldInterface
 	}
@@ -234,10 +238,17 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 		s.DefaultRoute[i] = addr
 	}
+	written := len(rates)
 	for _, err := range []error{checkPorts(ports), checkRates(rates)} {
 		if err != nil {
 			return Selection{}, inNetwork(s.Name, err)
 		}
+	}
+	switch {
+	case len(rates) == written:
+		s.Bandwidth = keys["bandwidth"]
+	case len(rates) > 0:
+		s.Bandwidth = object(rates).marshal()
 	}
 	return s, s.validate()
 }

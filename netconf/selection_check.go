@@ -74,20 +74,25 @@ func (s Selection) validate() error {
 			return s.fail("interface", fmt.Errorf("%q: %w", s.Interface, err))
 		}
 	}
-	if s.MAC != "" {
-		if _, err := net.ParseMAC(s.MAC); err != nil {
-			return s.fail("mac", err)
-		}
+	if err := validateMAC(s.MAC); err != nil {
+		return s.fail("mac", err)
 	}
 	if s.InfinibandGUID != "" {
-		if guid, err := net.ParseMAC(s.InfinibandGUID); err != nil || len(guid) != 8 {
-			return s.fail("infiniband-guid", fmt.Errorf("%q is not a GUID of 8 bytes", s.InfinibandGUID))
+		if guid, err := net.ParseMAC(s.InfinibandGUID); err != nil || len(guid) != 8 || isZero(guid) {
+			return s.fail("infiniband-guid", fmt.Errorf("%q is not a GUID of 8 bytes, which are not all 0", s.InfinibandGUID))
 		}
 	}
+	given := map[netip.Addr]bool{}
 	for i, ip := range s.IPs {
-		if err := validateIP(ip); err != nil {
+		addr, err := parseIP(ip)
+		addr = addr.Unmap()
+		if err == nil && given[addr] {
+			err = fmt.Errorf("%s is there twice", addr)
+		}
+		if err != nil {
 			return s.fail(fmt.Sprintf("ips[%d]", i), err)
 		}
+		given[addr] = true
 	}
 	seen := map[string]bool{}
 	for i, gateway := range s.DefaultRoute {
@@ -109,17 +114,40 @@ func (s Selection) validate() error {
 	return nil
 }
 
-// validateIP fails unless s is an address, with or without a prefix length.
-func validateIP(s string) error {
-	if strings.Contains(s, "/") {
-		_, err := netip.ParsePrefix(s)
-		return err
+// validateMAC fails if the kernel gives the address to no interface.
+func validateMAC(text string) error {
+	if text == "" {
+		return nil
 	}
-	_, err := parseAddr(s)
-	return err
+	mac, err := net.ParseMAC(text)
+	switch {
+	case err != nil:
+		return err
+	case len(mac) == 8:
+		return fmt.Errorf("%q has 8 bytes, want 6, or 20 of InfiniBand: a GUID belongs in \"infiniband-guid\"", text)
+	case isZero(mac):
+		return fmt.Errorf("%q is zero, which no interface can have: leave the key out for an address of the plugin's choice", text)
+	case len(mac) == 6 && mac[0]&1 != 0:
+		return fmt.Errorf("%q is a multicast address, which no interface can have: the first byte must be even, such as 02", text)
+	}
+	return nil
 }
 
-// parseAddr parses an address, which has no zone.
+func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) }
+
+// parseIP parses an address, with a prefix length or without, that an interface can have.
+func parseIP(s string) (netip.Addr, error) {
+	if !strings.Contains(s, "/") {
+		return parseAddr(s)
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return unicast(p.Addr())
+}
+
+// parseAddr parses an address that an interface can have, without a zone.
 func parseAddr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
 	if err != nil {
@@ -127,6 +155,13 @@ func parseAddr(s string) (netip.Addr, error) {
 	}
 	if addr.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
+	}
+	return unicast(addr)
+}
+
+func unicast(addr netip.Addr) (netip.Addr, error) {
+	if a := addr.Unmap(); a.IsUnspecified() || a.IsMulticast() {
+		return netip.Addr{}, fmt.Errorf("no interface can have the address %s", a)
 	}
 	return addr, nil
 }
@@ -167,22 +202,29 @@ func checkPorts(ports []map[string]json.RawMessage) error {
 	return nil
 }
 
-// checkRates checks "bandwidth", as checkPorts does.
-func checkRates(keys map[string]json.RawMessage) error {
+// checkRates checks "bandwidth", as checkPorts does. It removes what is 0: NPWG's own Go type always
+// writes all four keys.
+func checkRates(keys object) error {
 	for _, way := range []string{"ingress", "egress"} {
-		rates, bursts := folded(keys, way+"Rate"), folded(keys, way+"Burst")
-		if len(bursts) > 0 && len(rates) == 0 {
-			return &Error{Kind: ErrInvalid, Key: "bandwidth." + way + "Burst", Err: fmt.Errorf(`given without "%sRate"`, way)}
-		}
-		for i, raw := range slices.Concat(rates, bursts) {
-			at := "bandwidth." + way + "Rate"
-			if i >= len(rates) {
-				at = "bandwidth." + way + "Burst"
-			}
-			if n, err := number(raw, at); err != nil {
-				return err
-			} else if n <= 0 {
-				return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not above 0")}
+		limited := false
+		for _, kind := range []string{"Rate", "Burst"} {
+			at := "bandwidth." + way + kind
+			for _, name := range keys.sorted() {
+				if !strings.EqualFold(name, way+kind) || isNull(keys[name]) {
+					continue
+				}
+				switch n, err := number(keys[name], at); {
+				case err != nil:
+					return err
+				case n < 0 || n == 0 && limited && kind == "Burst":
+					return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not above 0")}
+				case n == 0:
+					delete(keys, name)
+				case kind == "Burst" && !limited:
+					return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf(`given without "%sRate"`, way)}
+				default:
+					limited = true
+				}
 			}
 		}
 	}
