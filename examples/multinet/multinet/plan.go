@@ -3,6 +3,8 @@ package multinet
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -113,6 +115,9 @@ func withSelection(n netconf.Network, s netconf.Selection, args string, legacy b
 		s.IPs, s.MAC = nil, ""
 	}
 	err := s.ServedBy(n)
+	if e := (*netconf.Error)(nil); errors.As(err, &e) && (e.Key == "mac" || e.Key == "ips") {
+		err = fmt.Errorf(`%w; for plugins that read it in CNI_ARGS set "legacyArgs":true in the configuration of multinet`, err)
+	}
 	if edits := s.Edits(); err == nil && edits != nil {
 		n, err = n.EditPlugins(edits...)
 	}

@@ -142,6 +142,11 @@ func TestLegacyArgs(t *testing.T) {
 		nodetest.Equal(t, "CNI_ARGS", got, []string{"IP=1.2.3.4;K=v", legacy, "K=v", legacy, legacy, "K=v", legacy, "IP=1.2.3.4;K=v"})
 	}
 	h := newHost(t, "1.0.0")
+	for _, selection := range []string{ // as KubeVirt writes them
+		`[{"interface":"pod37a8eec1ce1","mac":"02:00:00:00:00:01","name":"fast"}]`, `[{"name":"fast","ips":["10.0.0.1/24"]}]`,
+	} {
+		h.refuses(t, keys(bridge, annotated(selection)), 7, []string{"capabilities", `"legacyArgs":true`})
+	}
 	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, `"legacyArgs":true`, annotated(`[{"name":"fast","bandwidth":{"ingressRate":1}}]`))), 7, `"bandwidth"`)
 }
 
