@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,9 +39,10 @@ func (c *config) checkPublishing() error {
 	if !publish.PlainName(p.Output) {
 		return fmt.Errorf("output %q is not the name of a file", p.Output)
 	}
-	for key := range c.override {
+	network, _ := netconf.Decode[map[string]json.RawMessage](p.Network) // makeTemplate reports errors
+	for _, key := range append(slices.Sorted(maps.Keys(c.override)), slices.Sorted(maps.Keys(network))...) {
 		if strings.EqualFold(key, "delegates") || strings.EqualFold(key, "clusterNetwork") {
-			return fmt.Errorf("%s cannot be set with multusConfigFile: it would replace the published network", key)
+			return fmt.Errorf("%s cannot be set with multusConfigFile, which makes the first network in %s the cluster network: remove %[1]s, and set multusMasterCNI to the name of another file there to choose it", key, c.root().OnNode(p.From))
 		}
 	}
 	if err := c.makeTemplate(); err != nil {
@@ -53,7 +56,7 @@ func (c *config) checkPublishing() error {
 func (c *config) makeTemplate() error {
 	p := &c.publish
 	edits := []netconf.Edit{
-		netconf.Forbid("delegates", "clusterNetwork", "type"),
+		netconf.Forbid("type"),
 		netconf.Set("type", shimType),
 		netconf.Default("name", cmp.Or(p.Name, publish.Network)),
 	}
