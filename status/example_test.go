@@ -50,7 +50,8 @@ func ExampleNetworks() {
 	result, err := create.CreateFromBytes([]byte(`{
 		"cniVersion": "1.1.0",
 		"interfaces": [{"name": "cni0"}, {"name": "eth0", "mac": "02:42:0a:01:00:05", "mtu": 1450, "sandbox": "/run/netns/c1"}],
-		"ips": [{"interface": 1, "address": "10.1.0.5/24", "gateway": "10.1.0.1"}]
+		"ips": [{"interface": 1, "address": "10.1.0.5/24", "gateway": "10.1.0.1"}],
+		"routes": [{"dst": "0.0.0.0/0"}]
 	}`))
 	if err != nil {
 		fmt.Println(err)

@@ -22,7 +22,7 @@ type Network struct {
 	Name string `json:"name"`
 
 	// Interface is the interface's name in the container; empty when the
-	// result does not say.
+	// result does not say, or when the network has made none.
 	Interface string `json:"interface,omitempty"`
 
 	// IPs are the interface's addresses, bare: without the prefix length.
@@ -45,7 +45,7 @@ type Network struct {
 	// when nothing is known of it.
 	DeviceInfo *DeviceInfo `json:"device-info,omitempty"`
 
-	// Gateway are the interface's gateways, bare.
+	// Gateway are the gateways of the interface's default routes, bare.
 	Gateway []string `json:"gateway,omitempty"`
 }
 
@@ -60,9 +60,9 @@ type Network struct {
 //   - IPs: an address belongs to the interface of its index. An address without an
 //     index, or with one out of range, belongs to the last interface, as in
 //     Multus. Addresses of interfaces outside the container are left out.
-//   - Gateway: the gateways of the interface's addresses, then those of the
-//     default routes whose gateway is in one of its subnets. Other default routes
-//     belong to the last interface.
+//   - Gateway: the gateways of the default routes in the main table. A default route
+//     belongs to the interface that has its gateway in one of its subnets, or else to the
+//     last interface. One without a gateway has those of the addresses of its family.
 //   - Default: if def, true for the first interface with an address that has a
 //     gateway, or else for the first interface.
 //   - DeviceInfo: the PCI address, if the interface has one (CNI 1.1). A caller
@@ -73,14 +73,22 @@ type Network struct {
 // are never an error. r is not changed, and shares nothing with what is
 // returned.
 func Networks(name string, r types.Result, def bool) ([]Network, error) {
+	return NetworksIn("", name, r, def)
+}
+
+// NetworksIn is [Networks] for a container with the network namespace netns, as CNI_NETNS names
+// it. If an interface has netns as its sandbox, only such interfaces are in the container: some
+// plugins list others with a sandbox of their own making, such as "0". An empty netns is not known.
+func NetworksIn(netns, name string, r types.Result, def bool) ([]Network, error) {
 	res, err := read(r)
 	if err != nil {
 		return nil, fault.With(types.ErrDecodingFailure, fmt.Errorf("network %q: %w", name, err))
 	}
-	list, at := interfaces(res.Interfaces)
+	list, at := interfaces(res.Interfaces, netns)
 	last := len(list) - 1
 	gateway := -1 // the interface of the first address with a gateway
 	subnets := make([][]net.IPNet, len(list))
+	gateways := make([][]net.IP, len(list))
 	for _, ip := range res.IPs {
 		if ip == nil {
 			continue
@@ -97,10 +105,20 @@ func Networks(name string, r types.Result, def bool) ([]Network, error) {
 		}
 		subnets[i] = append(subnets[i], ip.Address)
 		list[i].IPs = add(list[i].IPs, ip.Address.IP)
-		list[i].Gateway = add(list[i].Gateway, ip.Gateway)
+		gateways[i] = append(gateways[i], ip.Gateway)
 	}
 	for _, rt := range res.Routes {
 		if !isDefault(rt) {
+			continue
+		}
+		if address(rt.GW) == "" {
+			for i := range list {
+				for _, gw := range gateways[i] {
+					if rt.Dst.IP == nil || isIPv4(gw) == isIPv4(rt.Dst.IP) {
+						list[i].Gateway = add(list[i].Gateway, gw)
+					}
+				}
+			}
 			continue
 		}
 		i := slices.IndexFunc(subnets, func(nets []net.IPNet) bool { return isIn(nets, rt.GW) })
@@ -120,11 +138,15 @@ func Networks(name string, r types.Result, def bool) ([]Network, error) {
 // interfaces returns a Network for each interface in the container, at least
 // one, and for each of all interfaces which of them it is: -1 for those
 // outside of the container.
-func interfaces(all []*types100.Interface) (list []Network, at []int) {
+func interfaces(all []*types100.Interface, netns string) (list []Network, at []int) {
 	at = make([]int, len(all))
+	in := func(ifc *types100.Interface) bool { return ifc != nil && ifc.Sandbox == netns }
+	if netns == "" || !slices.ContainsFunc(all, in) {
+		in = func(ifc *types100.Interface) bool { return ifc != nil && ifc.Sandbox != "" }
+	}
 	for i, ifc := range all {
 		at[i] = -1
-		if ifc == nil || ifc.Sandbox == "" {
+		if !in(ifc) {
 			continue
 		}
 		at[i] = len(list)
@@ -156,3 +178,5 @@ func address(ip net.IP) string {
 	}
 	return a.Unmap().String()
 }
+
+func isIPv4(ip net.IP) bool { return ip.To4() != nil }

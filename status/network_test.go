@@ -42,7 +42,7 @@ var results = []struct {
 	{
 		"0.3.0",
 		`{"cniVersion":"0.3.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/n"}],"ips":[{"version":"4","address":"10.1.0.5/24","gateway":"10.1.0.1","interface":0}]}`,
-		`[{"name":"n","interface":"eth0","ips":["10.1.0.5"],"mac":"02:00:00:00:00:01","default":true,"gateway":["10.1.0.1"]}]`,
+		`[{"name":"n","interface":"eth0","ips":["10.1.0.5"],"mac":"02:00:00:00:00:01","default":true}]`,
 	},
 	{
 		"0.3.1, interface not said",
@@ -65,7 +65,7 @@ var results = []struct {
 		"1.0.0, several interfaces", // the default is where the gateway is
 		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"host"},{"name":"b","sandbox":"/n"},{"name":"c","sandbox":"/n"}],
 		 "ips":[{"interface":0,"address":"10.1.0.5/24"},{"interface":2,"address":"10.2.0.5/24","gateway":"10.2.0.1"},{"interface":3,"address":"10.3.0.5/24","gateway":"10.3.0.1"},{"interface":0,"address":"10.4.0.5/24"},{"interface":1,"address":"10.9.0.1/24","gateway":"10.9.0.2"}]}`,
-		`[{"name":"n","interface":"a","ips":["10.1.0.5","10.4.0.5"]},{"name":"n","interface":"b","ips":["10.2.0.5"],"default":true,"gateway":["10.2.0.1"]},{"name":"n","interface":"c","ips":["10.3.0.5"],"gateway":["10.3.0.1"]}]`,
+		`[{"name":"n","interface":"a","ips":["10.1.0.5","10.4.0.5"]},{"name":"n","interface":"b","ips":["10.2.0.5"],"default":true},{"name":"n","interface":"c","ips":["10.3.0.5"]}]`,
 	},
 	{
 		"1.0.0, no gateway", // the default is the first
@@ -79,13 +79,19 @@ var results = []struct {
 		`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]},{"name":"n","interface":"b","ips":["10.2.0.5"],"gateway":["169.254.1.1"]}]`,
 	},
 	{
+		"1.0.0, default routes without a gateway, of one family, and of another table",
+		`{"cniVersion":"1.1.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"b","sandbox":"/n"}],"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"interface":1,"address":"fd00::5/64","gateway":"fd00::1"}],
+		 "routes":[{"dst":"0.0.0.0/0"},{"dst":"0.0.0.0/0","gw":"10.1.0.9","table":100},{"dst":"::/0","table":7}]}`,
+		`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]},{"name":"n","interface":"b","ips":["fd00::5"]}]`,
+	},
+	{
 		"1.0.0, bad indices",
 		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"b","sandbox":"/n"}],"ips":[{"interface":-1,"address":"10.1.0.5/24"},{"interface":2,"address":"10.2.0.5/24"},{"interface":9223372036854775807,"address":"10.3.0.5/24","gateway":"10.3.0.1"}]}`,
-		`[{"name":"n","interface":"a"},{"name":"n","interface":"b","ips":["10.1.0.5","10.2.0.5","10.3.0.5"],"default":true,"gateway":["10.3.0.1"]}]`,
+		`[{"name":"n","interface":"a"},{"name":"n","interface":"b","ips":["10.1.0.5","10.2.0.5","10.3.0.5"],"default":true}]`,
 	},
 	{
 		"1.0.0, nothing has a sandbox",
-		`{"cniVersion":"1.0.0","interfaces":[{"name":"host"},null],"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"interface":7,"address":"10.1.0.6/24"},null],"routes":[null]}`,
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"host"},null],"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"interface":7,"address":"10.1.0.6/24"},null],"routes":[null,{"dst":"0.0.0.0/0"}]}`,
 		`[{"name":"n","ips":["10.1.0.5","10.1.0.6"],"default":true,"gateway":["10.1.0.1"]}]`,
 	},
 	{
@@ -95,7 +101,7 @@ var results = []struct {
 	},
 	{
 		"1.0.0, the same twice",
-		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"}],"ips":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"address":"10.1.0.5/16","gateway":"10.1.0.1"}]}`,
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"}],"ips":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"address":"10.1.0.5/16","gateway":"10.1.0.1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"0.0.0.0/0","gw":"10.1.0.1"}]}`,
 		`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]}]`,
 	},
 	{
@@ -172,7 +178,7 @@ func TestNetworksMadeInGo(t *testing.T) {
 		{
 			"040, nil entries",
 			&types040.Result{Interfaces: []*types040.Interface{nil, {Name: "a", Sandbox: "/n"}}, IPs: []*types040.IPConfig{nil, {Interface: types040.Int(1), Address: ip, Gateway: gw}}, Routes: []*types.Route{nil}},
-			`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]}]`,
+			`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true}]`,
 		},
 		{
 			"020, empty",
@@ -194,6 +200,27 @@ func TestNetworksMadeInGo(t *testing.T) {
 			nodetest.Equal(t, "the result's version is now", tt.result.Version(), version)
 		})
 	}
+}
+
+// Some plugins list interfaces with a sandbox that is none. They count only where no interface has
+// the container's namespace.
+func TestInterfacesOfTheContainerAreThoseInItsNamespace(t *testing.T) {
+	t.Parallel()
+	r, err := create.CreateFromBytes([]byte(`{"cniVersion":"0.4.0","interfaces":[{"name":"eni"},{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/run/netns/c1"},{"name":"dummy","mac":"0","sandbox":"0"}],
+		"ips":[{"version":"4","address":"10.1.0.5/24","interface":1},{"version":"4","address":"10.1.0.6/24"},{"version":"4","address":"10.1.0.7/24","interface":2}],"routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}]}`))
+	nodetest.OK(t, err)
+	all, err := status.Networks("n", r, true)
+	nodetest.OK(t, err)
+	for netns, want := range map[string]string{
+		"/run/netns/c1":  `[{"name":"n","interface":"eth0","ips":["10.1.0.5","10.1.0.6"],"mac":"02:00:00:00:00:01","default":true,"gateway":["169.254.1.1"]}]`,
+		"":               encode(t, all),
+		"/proc/7/ns/net": encode(t, all),
+	} {
+		got, err := status.NetworksIn(netns, "n", r, true)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "in "+netns, encode(t, got), want)
+	}
+	nodetest.Equal(t, "interfaces that have a sandbox", len(all), 2)
 }
 
 // An ownResult is a result of no known type.

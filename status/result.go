@@ -74,14 +74,17 @@ func from020(r *types020.Result) *types100.Result {
 	return res
 }
 
-// isDefault reports whether rt is a default route with a gateway.
+// mainTable is the number of the routing table that packets follow unless a rule says otherwise.
+const mainTable = 254
+
+// isDefault reports whether rt is a default route in the main table.
 func isDefault(rt *types.Route) bool {
-	if rt == nil || len(rt.GW) == 0 {
+	if rt == nil || rt.Table != nil && *rt.Table != 0 && *rt.Table != mainTable {
 		return false
 	}
 	ones, bits := rt.Dst.Mask.Size()
 	everywhere := ones == 0 && bits != 0 && rt.Dst.IP.IsUnspecified()
-	return everywhere || rt.Dst.IP == nil && rt.Dst.Mask == nil
+	return everywhere || rt.Dst.IP == nil && rt.Dst.Mask == nil && len(rt.GW) > 0
 }
 
 // isIn reports whether ip is in one of nets.

@@ -136,19 +136,35 @@ func devicePluginFile(resource, id string) string {
 }
 
 // Describe sets networks[i].DeviceInfo, by interface, to the content of the file that was
-// assigned to the attachment, and leaves it alone if there is no file, or an empty one. root
-// is the directory at which this process sees the root directory of the node; empty means its
-// own.
+// assigned to the attachment, and leaves it alone if there is no file, or an empty one. Networks
+// without an interface are those of the attachments whose interface no network has, in their order,
+// if there are as many: a device that no kernel driver has makes no interface. root is the
+// directory at which this process sees the root directory of the node; empty means its own.
 //
 // Describe goes on past failures and joins the errors: a file that cannot be read, has more
 // than 64 KiB, or is not the JSON of a [status.DeviceInfo].
 func Describe(root string, networks []status.Network, attached ...delegate.Attached) error {
 	var errs []error
+	at := make(map[string][]int) // networks by interface
+	for i, n := range networks {
+		at[n.Interface] = append(at[n.Interface], i)
+	}
+	var without []delegate.Attached
+	for _, a := range attached {
+		if len(at[a.IfName]) == 0 {
+			without = append(without, a)
+		}
+	}
+	for i, a := range without {
+		if len(without) == len(at[""]) {
+			at[a.IfName] = at[""][i : i+1]
+		}
+	}
 	for _, a := range attached {
 		info, err := load(root, a.Attachment)
 		errs = append(errs, err)
-		for i := range networks {
-			if info != nil && networks[i].Interface == a.IfName {
+		for _, i := range at[a.IfName] {
+			if info != nil {
 				networks[i].DeviceInfo = info
 			}
 		}

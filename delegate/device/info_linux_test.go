@@ -206,6 +206,26 @@ func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 	nodetest.Equal(t, "status", got, want)
 }
 
+// A device without a kernel driver makes no interface.
+func TestNetworksWithoutAnInterfaceAreDescribed(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	a := d.Assign(attachment(t, capability, ""))
+	write(t, at(root, a.Files[0]), pci)
+	eth0, b := delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: attachment(t, "", "")}
+	eth0.IfName, b.IfName = "eth0", "net7"
+	networks := []status.Network{{Interface: "eth0"}, {Name: "without"}, {Name: "another"}}
+	nodetest.OK(t, device.Describe(root, networks, eth0, b, delegate.Attached{Attachment: a}))
+	if networks[0].DeviceInfo != nil || networks[1].DeviceInfo != nil || networks[2].DeviceInfo == nil {
+		t.Errorf("status %+v", networks)
+	}
+	networks[2].DeviceInfo = nil
+	nodetest.OK(t, device.Describe(root, networks, eth0, delegate.Attached{Attachment: a})) // nobody knows which it is
+	if networks[1].DeviceInfo != nil || networks[2].DeviceInfo != nil {
+		t.Errorf("status %+v", networks)
+	}
+}
+
 func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)

@@ -124,8 +124,9 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 // attachment that is [Record.Whole] what [status.Networks] returns, at least one Network.
 // An attachment whose result lacks the interface, as those before CNI 0.3 do, has a Network
 // with the interface that was asked for. That is all that an attachment has whose result
-// is missing or cannot be decoded. Default is true for one interface of the attachment to
-// r.Key.IfName, if r has that.
+// is missing or cannot be decoded. A Network without an interface is of an attachment that has
+// made none: its result could name one, and has neither an interface nor an address. Default is
+// true for one interface of the attachment to r.Key.IfName, if r has that.
 //
 // name returns the name of a network. Nil means the name in its configuration.
 //
@@ -141,7 +142,6 @@ func (r Record) Networks(name func(delegate.Attached) string) []status.Network {
 			continue
 		}
 		for _, n := range interfaces(a, name(a), a.IfName == r.Key.IfName) {
-			n.Interface = cmp.Or(n.Interface, a.IfName)
 			all = append(all, n)
 		}
 	}
@@ -150,13 +150,18 @@ func (r Record) Networks(name func(delegate.Attached) string) []status.Network {
 
 // interfaces returns the state of the interfaces of a, at least one.
 func interfaces(a delegate.Attached, name string, primary bool) []status.Network {
-	result, err := a.ParsedResult()
-	if err == nil {
-		if networks, err := status.Networks(name, result, primary); err == nil {
-			return networks
+	networks, made := []status.Network{{Name: name, Default: primary}}, true
+	if result, err := a.ParsedResult(); err == nil {
+		if read, err := status.NetworksIn(a.NetNS, name, result, primary); err == nil {
+			networks, made = read, len(read[0].IPs) > 0 || slices.Contains([]string{"0.1.0", "0.2.0"}, result.Version())
 		}
 	}
-	return []status.Network{{Name: name, Default: primary}}
+	for i := range networks {
+		if made {
+			networks[i].Interface = cmp.Or(networks[i].Interface, a.IfName)
+		}
+	}
+	return networks
 }
 
 // withRecord calls do with the record of k, see [Manager.lookUp], while op holds the container's

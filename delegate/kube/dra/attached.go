@@ -15,6 +15,7 @@ import (
 type attachment struct {
 	device
 	ifName string          // the interface in the container
+	netns  string          // the container's
 	result json.RawMessage // of the ADD, in any version of CNI
 }
 
@@ -38,7 +39,7 @@ func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 		for i, a := range record.Attached {
 			if record.Key.ContainerID == newest.Key.ContainerID && record.Whole(i) && r.has(a) {
 				of := nad.ParseOrigin(a.Origin).Claim
-				all = append(all, attachment{device{of.Pool, of.Device, of.Share}, a.IfName, a.Result})
+				all = append(all, attachment{device{of.Pool, of.Device, of.Share}, a.IfName, a.NetNS, a.Result})
 			}
 		}
 	}

@@ -26,13 +26,15 @@ const maxMessage = 32 << 10
 // A result is what the status of a claim says of a CNI result. It is read without the types of
 // CNI, whose conversion between versions cannot bear every result.
 type result struct {
-	Interfaces []*struct{ Name, Mac, Sandbox string }
+	Interfaces []*resultInterface
 	IPs        []*struct {
 		Interface *int
 		Address   string
 	}
 	IP4, IP6 *struct{ IP string } // before CNI 0.3
 }
+
+type resultInterface struct{ Name, Mac, Sandbox string }
 
 // networkData returns what the status of a claim says about an interface. It has less than
 // the result where that is not valid, or the API server would refuse it.
@@ -42,7 +44,7 @@ func (a attachment) networkData() *resourcev1.NetworkDeviceData {
 	if json.Unmarshal(a.result, &r) != nil {
 		return data
 	}
-	at := r.inside(a.ifName)
+	at := r.inside(a.ifName, a.netns)
 	if at >= 0 {
 		if name := r.Interfaces[at].Name; len(name) <= resourcev1.NetworkDeviceDataInterfaceNameMaxLength {
 			data.InterfaceName = name
@@ -73,12 +75,14 @@ func (a attachment) networkData() *resourcev1.NetworkDeviceData {
 }
 
 // inside returns the index of the interface of that name in the container, or else of the
-// first one in the container. It returns -1 if there is none.
-func (r result) inside(name string) int {
+// first one in the container. It returns -1 if there is none. If an interface is in netns, only
+// such ones are in the container: others may have a sandbox that is none.
+func (r result) inside(name, netns string) int {
 	first := -1
+	known := slices.ContainsFunc(r.Interfaces, func(n *resultInterface) bool { return n != nil && n.Sandbox == netns && netns != "" })
 	for i, n := range r.Interfaces {
 		switch {
-		case n == nil || n.Sandbox == "":
+		case n == nil || n.Sandbox == "" || known && n.Sandbox != netns:
 		case n.Name == name:
 			return i
 		case first < 0:

@@ -212,6 +212,7 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 		"an address twice":       {`{"cniVersion":"1.0.0","ips":[` + many[0] + `,` + many[0] + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
 		"CNI 0.2":                {`{"cniVersion":"0.2.0","ip4":{"ip":"192.0.2.1/24"}}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
 		"another interface name": {`{"cniVersion":"1.0.0","interfaces":[{"name":"x","sandbox":"/n"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "x"}, true},
+		"a sandbox that is none": {`{"cniVersion":"1.0.0","interfaces":[{"name":"dummy","mac":"0","sandbox":"0"},{"name":"x","sandbox":"/run/netns/c1"}],"ips":[{"interface":0,"address":"192.0.2.9/24"},{"interface":1,"address":"192.0.2.1/24"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "x", IPs: first(1)}, true},
 		"addresses of the host":  {`{"cniVersion":"1.0.0","interfaces":[{"name":"net1"}],"ips":[{"interface":0,"address":"192.0.2.1/24"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
 		"a long hardware address": {
 			`{"cniVersion":"1.0.0","interfaces":[{"name":"net1","sandbox":"/n","mac":"` + strings.Repeat("0", 129) + `"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true,
@@ -230,7 +231,7 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := attachment{ifName: "net1", result: []byte(row.result)}
+			a := attachment{ifName: "net1", netns: "/run/netns/c1", result: []byte(row.result)}
 			nodetest.Equal(t, "networkData", a.networkData(), &row.want)
 			if data := a.data(); (data != nil) != row.hasData || data != nil && string(data.Raw) != row.result {
 				t.Errorf("data: %v", data)

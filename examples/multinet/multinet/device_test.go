@@ -601,7 +601,7 @@ func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
 	for _, s := range NetworkStatus(recorded(t, h, "c1")) {
 		names = append(names, fmt.Sprint(s.Name, " ", s.Interface, " ", s.Default))
 	}
-	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline net2 false"})
+	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline  false"})
 }
 
 // with returns c with claims.

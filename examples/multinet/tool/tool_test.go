@@ -424,7 +424,7 @@ func TestRecordsWithoutAnOrigin(t *testing.T) {
 			}
 		}
 		h.wantTool(t, []string{"list"}, "c1 - net1 storage - added")
-		h.wantTool(t, []string{"status", "c1", "-o", "table"}, "storage net1 - - false")
+		h.wantTool(t, []string{"status", "c1", "-o", "table"}, "storage - - - false")
 		nodetest.OK(t, h.life().Del(t.Context(), key("c1"), lifecycle.Removal{}))
 		nodetest.Equal(t, "left", h.Exec.Live(), nil)
 	}
