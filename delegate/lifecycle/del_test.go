@@ -658,15 +658,19 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		tries    int
-		missing  bool // instead of failing
-		there    bool // the namespace is
+		missing  bool   // instead of failing
+		there    bool   // the namespace is
+		names    string // of the interfaces in it
 		attempts []bool
 	}{
-		{"never", 0, false, false, []bool{false, false, false, false}},
-		{"at once", 1, false, false, []bool{true, true}},
-		{"after three", 3, false, false, []bool{false, false, true, true}},
-		{"after three without an executable", 3, true, false, []bool{false, false, true, true}},
-		{"not while the namespace is there", 1, false, true, []bool{false, false}},
+		{"never", 0, false, false, "", []bool{false, false, false, false}},
+		{"at once", 1, false, false, "", []bool{true, true}},
+		{"after three", 3, false, false, "", []bool{false, false, true, true}},
+		{"after three without an executable", 3, true, false, "", []bool{false, false, true, true}},
+		{"not while the namespace is there", 1, false, true, "", []bool{false, false}},
+		{"not while the interface is there", 1, false, true, "lo eth0", []bool{false, false}},
+		{"after three, while another interface is there", 3, false, true, "lo net0", []bool{false, false, true, true}},
+		{"after two without an executable, while the namespace is there", 2, true, true, "lo", []bool{false, true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -676,6 +680,9 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 			plan := pair(eth0)
 			plan.Plan = inNetNS(plan.Plan, netns)
 			n.mustAdd(eth0, plan)
+			if tt.names != "" {
+				n.InterfaceNames = func(string) ([]string, error) { return strings.Fields(tt.names), nil }
+			}
 			if !tt.there {
 				unlink(t, netns)
 			}
@@ -691,6 +698,9 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 					t.Fatalf("DEL %d: %v", i+1, err)
 				}
 				if !ok && tt.missing && !errors.Is(err, delegate.ErrPluginNotFound) {
+					t.Errorf("DEL %d: %v", i+1, err)
+				}
+				if absent := !tt.there || tt.names != "" && !strings.Contains(tt.names, "eth0"); !ok && errors.Is(err, ErrAbsent) != (absent && tt.tries > 0) {
 					t.Errorf("DEL %d: %v", i+1, err)
 				}
 			}

@@ -27,6 +27,10 @@ var ErrNotAdded = fault.New(types.ErrInvalidNetworkConfig, "not added, or not co
 // it cannot be recorded. Code 7.
 var ErrPlan = fault.New(types.ErrInvalidNetworkConfig, "impossible plan")
 
+// ErrAbsent is in the error of a DEL that has failed although the interfaces of the attachment are
+// not in the container any more: it may never succeed. See [Manager.DelTries].
+var ErrAbsent = errors.New("its interfaces are gone")
+
 // ErrSuperseded is the cause of an ADD's context when a DEL of the same
 // attachment cancels the ADD: code 11.
 var ErrSuperseded = fault.New(types.ErrTryAgainLater, "cancelled by a DEL of the same attachment")

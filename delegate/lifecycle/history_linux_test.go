@@ -888,8 +888,7 @@ func (w *world) keepsDetach(t answered) bool {
 }
 
 // A DEL that has removed everything has removed the record. Otherwise it fails, except for
-// a leftover unless it was interrupted, and when it was tried often enough and the namespace
-// is gone or it is a leftover.
+// a leftover unless it was interrupted, and when it was tried often enough: no interface is there.
 func (w *world) keepsDel(t answered) bool {
 	switch {
 	case t.err != nil:
@@ -898,7 +897,7 @@ func (w *world) keepsDel(t answered) bool {
 		return true
 	}
 	spent := w.tries > 0 && t.is.Value.Tries >= w.tries
-	return w.triesAll(t) && (t.is.State == scratch.Leftover && (spent || !t.ended) || spent && w.ended(t.was))
+	return w.triesAll(t) && (spent || t.is.State == scratch.Leftover && !t.ended)
 }
 
 // A sweep removes a part of what is attached, if that is half done, and all of the rest.

@@ -55,7 +55,8 @@ type Manager struct {
 	LockTimeout time.Duration
 
 	// DelTries bounds how often Del fails for an attachment whose network namespace
-	// is at no known path any more. After that many failures, of any plugin
+	// is at no known path any more, or does not have the interface any more: what a plugin
+	// misses there, such as the device of host-device, may never come back. After that many failures, of any plugin
 	// and for any reason, Del returns nil, so that the runtime can remove the
 	// container. The record stays, as "deleting". Each GC and [Sweeper] tries
 	// again, until the DEL succeeds or the record is forgotten, and an ADD of

@@ -370,7 +370,7 @@ const maxWhy = 2 << 10
 
 // giveUp counts the failure err to remove the record and returns err. It returns a
 // givenUpError when nothing is attached any more, and after [Manager.DelTries] failures if
-// no path leads to the namespace. It also does when nothing ever was attached, none of the interfaces
+// the interfaces that are left are absent. It also does when nothing ever was attached, none of the interfaces
 // is there, and every plugin was tried: the walk was not interrupted, or too often.
 func (w *walk) giveUp(ctx context.Context, err error) error {
 	r, m := w.r, w.m
@@ -380,11 +380,14 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	noted := m.note(ctx, w.lock, *r) // when the disk is full the failure is not counted
 	spent := m.DelTries > 0 && r.Value.Tries >= m.DelTries
+	absent := !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.left() && !w.absent(e) })
 	switch {
 	case noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left),
 		r.State == scratch.Leftover && (spent || ctx.Err() == nil) && !w.visible(m.usedBeside(ctx, r.Key)),
-		spent && w.vanished():
+		spent && absent:
 		return &givenUpError{err}
+	case absent && m.DelTries > 0:
+		return fmt.Errorf("%w (%w)", err, ErrAbsent)
 	}
 	return err
 }
@@ -405,10 +408,14 @@ func (w *walk) visible(used []string) bool {
 	})
 }
 
-// vanished reports whether no path leads to the network namespace of the container. If none is
-// recorded, it is true when the DEL came without one.
-func (w *walk) vanished() bool {
-	return !slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
-		return w.o.path(e.NetNS) != "" || e.NetNS.Inode == 0 && w.given+e.NetNS.Path != "" && !errors.Is(there(w.m.Root, cmp.Or(w.given, e.NetNS.Path)), fs.ErrNotExist)
-	})
+// absent reports whether the interface of e is certainly not in the network namespace of the
+// container: no path leads to that any more, or it was looked into. If no namespace is recorded, it
+// is absent when the DEL came without one, or with a path at which there is none.
+func (w *walk) absent(e entry) bool {
+	if path := w.o.path(e.NetNS); path != "" {
+		names, err := w.m.interfaceNames(path)
+		return err == nil && len(names) > 0 && !slices.Contains(names, e.IfName) // each has lo
+	}
+	path := cmp.Or(w.given, e.NetNS.Path)
+	return e.NetNS.Inode != 0 || path == "" || w.o.m.occupied(w.m.Root, path) || errors.Is(there(w.m.Root, path), fs.ErrNotExist)
 }

@@ -253,10 +253,14 @@ func notReady(err error) error {
 	return status.NotReady(err)
 }
 
-// advise adds to an error about a damaged record what an operator can do.
+// advise adds to an error about a record that cannot be removed what an operator can do.
 func (p Plugin) advise(err error) error {
-	if p.Forget == "" || !errors.Is(err, scratch.ErrCorrupt) {
-		return err
+	switch {
+	case p.Forget == "":
+	case errors.Is(err, scratch.ErrCorrupt):
+		err = fmt.Errorf("%w (clean up after the container, then let %q remove its record)", err, p.Forget)
+	case errors.Is(err, lifecycle.ErrAbsent):
+		err = fmt.Errorf("%w (after %d tries the runtime is let go; if it can never succeed, clean up, then let %q remove the record)", err, delTries, p.Forget)
 	}
-	return fmt.Errorf("%w (clean up after the container, then let %q remove its record)", err, p.Forget)
+	return err
 }

@@ -365,14 +365,16 @@ func TestLenientConfig(t *testing.T) {
 	}
 }
 
-// The error about a damaged record says what an operator can do.
-func TestDamagedRecordSaysWhatToDo(t *testing.T) {
+// The error about a record that is damaged, or may never be removed, says what an operator can do.
+func TestRecordThatStaysSaysWhatToDo(t *testing.T) {
 	t.Parallel()
-	p := small()
-	p.Forget = "small forget"
-	p.Del = func(context.Context, *plugin.Call) error { return fmt.Errorf("c1: %w", scratch.ErrCorrupt) }
-	if err := newNode(t).do(t, p, "DEL", ""); !errors.Is(err, scratch.ErrCorrupt) || !strings.Contains(err.Error(), `let "small forget" remove its record`) {
-		t.Errorf("%v", err)
+	for _, cause := range []error{scratch.ErrCorrupt, lifecycle.ErrAbsent} {
+		p := small()
+		p.Forget = "small forget"
+		p.Del = func(context.Context, *plugin.Call) error { return fmt.Errorf("c1: %w", cause) }
+		if err := newNode(t).do(t, p, "DEL", ""); !errors.Is(err, cause) || !strings.Contains(err.Error(), `let "small forget" remove `) {
+			t.Errorf("%v", err)
+		}
 	}
 }
 

@@ -61,8 +61,8 @@ type Process struct {
 
 // NewManager returns a Manager of the records in dir. It runs the plugins in the
 // directories of path on behalf of a plugin of type typ, which is not run itself.
-// When ten DELs of an attachment have failed and its network namespace is gone,
-// DEL succeeds; see [lifecycle.Manager.DelTries].
+// When ten DELs of an attachment have failed and its network namespace or its interface is
+// gone, DEL succeeds; see [lifecycle.Manager.DelTries].
 func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
 		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer, Stages: p.Stages,

@@ -32,6 +32,7 @@ type judged struct {
 
 // lookAtRecords looks for damaged records, and for those of containers that are dead.
 func (n *Node) lookAtRecords(ctx context.Context) {
+	forget := "; if that never succeeds, clean up, then " + n.tool("forget CONTAINER")
 	sweep := "run " + n.tool("gc --bin-dir "+n.BinDir) + ", which says why if it cannot remove them"
 	if n.Daemon {
 		sweep = "see the log of multinetd, which tries each minute to remove them"
@@ -68,8 +69,8 @@ func (n *Node) lookAtRecords(ctx context.Context) {
 		}
 	}
 	n.list(n.StateDir, damaged, "records that cannot be read", "see "+n.tool("damaged")+"; clean up, then "+n.tool("forget CONTAINER"))
-	n.list(n.StateDir, dead, "records of containers that are dead, or half attached", sweep)
-	n.list(n.StateDir, leftover, "records with something left of an ADD that failed", sweep)
+	n.list(n.StateDir, dead, "records of containers that are dead, or half attached", sweep+forget)
+	n.list(n.StateDir, leftover, "records with something left of an ADD that failed", sweep+forget)
 	n.list(n.StateDir, future, "records of the future: the clock has been set back", "set the clock; until then a GC keeps them")
 }
 
