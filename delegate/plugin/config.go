@@ -122,11 +122,14 @@ func (p Plugin) stateDir(c *Call) (string, error) {
 		}
 		dir = cmp.Or(chosen, dir)
 	}
-	dir, err := CheckStateDir(c.Root.OnNode(dir))
-	if err != nil {
-		return "", c.Invalid(p.StateKey, err)
+	onNode, err := c.Root.Node(dir)
+	if err == nil {
+		_, err = CheckStateDir(onNode)
 	}
-	path, err := c.Root.Resolve(dir)
+	path := dir
+	if err == nil {
+		path, err = c.Root.Resolve(filepath.Clean(dir))
+	}
 	if err != nil {
 		return "", c.Invalid(p.StateKey, err)
 	}

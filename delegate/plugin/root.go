@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +18,8 @@ import (
 // out of a Root.
 type Root string
 
-// OnNode returns path as a path of the node: without the prefix r, if it has it.
+// OnNode returns path, which this process has in r, as a path of the node: without the prefix r.
+// Paths in a configuration may be others, see [Root.Node].
 func (r Root) OnNode(path string) string {
 	if r == "" {
 		return path
@@ -28,31 +30,61 @@ func (r Root) OnNode(path string) string {
 	return path
 }
 
-// Resolve returns the path at which this process finds the node's path: a path in
-// r without symbolic links. The file need not exist. The path may begin with r.
-// With an empty Root, Resolve returns path.
+// Node returns the path of the node that a configuration means with path. With an empty Root, or a
+// path that is not absolute, it returns path. The file need not exist. The path may be
 //
-// A container may also mount a directory of the node elsewhere, such as the node's
-// /run at /host/run. For a path there, Resolve returns the same directory in r. It
-// fails if there is none: what is written there would be lost on the node.
+//   - as the node has it, such as /run/multus;
+//   - as this process has it in r, such as /host/run/multus;
+//   - in a directory of the node that is mounted elsewhere, such as the node's /run at /mnt/run.
+//
+// Node does not guess: if the node has a directory /host or /mnt of its own, it fails and says that
+// the path could be in that as well.
+func (r Root) Node(path string) (string, error) {
+	if r == "" || !filepath.IsAbs(path) {
+		return path, nil
+	}
+	path = filepath.Clean(path)
+	own := !r.lacks(path)
+	other := r.OnNode(path)
+	if other != path {
+		own = !absent(filepath.Join(string(r), string(r)))
+	} else {
+		other = cmp.Or(r.mounted(path), path)
+	}
+	if own && other != path {
+		return "", fmt.Errorf("%q could be %q of the node, or the node's own %[1]q: want the path as the node has it, such as %[2]q, or remove the node's directory", path, other)
+	}
+	return other, nil
+}
+
+// lacks reports whether the node has nothing that path could be in.
+func (r Root) lacks(path string) bool {
+	first, _, _ := strings.Cut(path[1:], "/")
+	return first != "" && absent(filepath.Join(string(r), first))
+}
+
+// Resolve returns the path at which this process finds the node's path: a path in
+// r without symbolic links. The file need not exist. The path is one of a configuration, see
+// [Root.Node]. With an empty Root, Resolve returns path.
+//
+// It fails if this process has such a directory and the node does not: what is written there would
+// be lost on the node.
 func (r Root) Resolve(path string) (string, error) {
 	if r == "" {
 		return path, nil
 	}
-	path = filepath.Join("/", r.OnNode(path))
-	first, _, _ := strings.Cut(path[1:], "/")
-	if first != "" && absent(filepath.Join(string(r), first)) && !absent("/"+first) {
-		onNode := r.mounted(path)
-		if onNode == "" {
-			return "", fmt.Errorf("%q is not in %q, which has the node's root directory: want the path as the node has it", path, string(r))
-		}
-		path = onNode
+	onNode, err := r.Node(filepath.Join("/", path))
+	if err != nil {
+		return "", err
 	}
-	return inroot.Resolve(string(r), path)
+	if first, _, _ := strings.Cut(onNode[1:], "/"); r.lacks(onNode) && !absent("/"+first) {
+		return "", fmt.Errorf("%q is not in %q, which has the node's root directory: want the path as the node has it", path, string(r))
+	}
+	return inroot.Resolve(string(r), onNode)
 }
 
-// mounted returns the path of the node for path, which is in a directory of the
-// node that is mounted outside of r. It returns "" if there is none.
+// mounted returns the path of the node for path, which this process may have mounted from the
+// node. It returns "" if there is none.
 func (r Root) mounted(path string) string {
 	there, missing := path, ""
 	own, err := os.Stat(there)
@@ -64,10 +96,7 @@ func (r Root) mounted(path string) string {
 		return ""
 	}
 	for i, c := range there {
-		if c != '/' || i == 0 {
-			continue
-		}
-		if os.SameFile(own, r.stat(there[i:])) {
+		if c == '/' && os.SameFile(own, r.stat(there[i:])) {
 			return filepath.Join(there[i:], missing)
 		}
 	}
@@ -86,10 +115,22 @@ func (r Root) With(path string, do func(path string) error) error {
 	return inroot.With(string(r), path, do)
 }
 
-// Dir returns the node's directory at path for reading. Symbolic links mean what
-// they mean on the node.
+// Dir returns the node's directory at path for reading. The path is one of a configuration: nothing
+// can be opened in it if [Root.Node] fails. Symbolic links mean what they mean on the node.
 func (r Root) Dir(path string) fs.FS {
-	return inroot.Dir{Root: string(r), Path: r.OnNode(path)}
+	onNode, err := r.Node(path)
+	if err != nil {
+		return noDir{err}
+	}
+	return inroot.Dir{Root: string(r), Path: onNode}
+}
+
+// A noDir is a directory that cannot be found.
+type noDir struct{ error }
+
+// Open fails.
+func (d noDir) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: d.error}
 }
 
 // SameFile reports whether two paths of the node are the same file.

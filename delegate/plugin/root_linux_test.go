@@ -2,10 +2,15 @@ package plugin_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // With a root, namespaces are looked at there and nowhere else. The proc file
@@ -46,6 +51,48 @@ func TestSameFileInTheRoot(t *testing.T) {
 	} {
 		if got := plugin.Root(tt.root).SameFile(tt.a, tt.b); got != tt.same {
 			t.Errorf("%s and %s in %q: %t", tt.a, tt.b, tt.root, got)
+		}
+	}
+}
+
+// A path of a configuration is the node's, as the node has it, as this process sees it, or as this
+// process has mounted it. If the node has a directory of its own at that path, nobody guesses.
+func TestPathsOfAConfiguration(t *testing.T) {
+	t.Parallel()
+	root, mounts := t.TempDir(), t.TempDir() // links stand for mounts
+	if err := errors.Join(
+		os.MkdirAll(root+"/etc/cni/net.d", 0o700), os.MkdirAll(root+"/run", 0o700), os.WriteFile(root+"/etc/cni/net.d/10.conf", nil, 0o600),
+		os.MkdirAll(mounts+"/etc/cni", 0o700), os.Symlink(root+"/etc/cni/net.d", mounts+"/etc/cni/net.d"), os.Symlink(root+"/run", mounts+"/run"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	paths := []struct{ path, want, says string }{
+		{"/etc/cni/net.d/10.conf", "/etc/cni/net.d/10.conf", ""},
+		{"/absent//x", "/absent/x", ""},
+		{root + "/etc/cni/net.d/10.conf", "/etc/cni/net.d/10.conf", root},
+		{mounts + "/etc/cni/net.d/10.conf", "/etc/cni/net.d/10.conf", mounts},
+		{mounts + "/etc/cni/net.d/absent/20.conf", "/etc/cni/net.d/absent/20.conf", mounts},
+		{mounts + "/run/multus/", "/run/multus", mounts},
+		{mounts + "/elsewhere", mounts + "/elsewhere", ""},
+		{"relative", "relative", ""},
+	}
+	for _, tt := range paths {
+		if got, err := plugin.Root(root).Node(tt.path); got != tt.want || err != nil {
+			t.Errorf("%s: %s, %v; want %s", tt.path, got, err, tt.want)
+		}
+	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(root+root, 0o700), os.MkdirAll(root+mounts, 0o700)))
+	for _, tt := range paths {
+		got, err := plugin.Root(root).Node(tt.path)
+		if tt.says == "" && (got != tt.want || err != nil) {
+			t.Errorf("%s: %s, %v; want %s", tt.path, got, err, tt.want)
+		}
+		if tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), strconv.Quote(tt.want))) {
+			t.Errorf("%s, which the node has too: %s, %v", tt.path, got, err)
+		}
+		_, err = fs.Stat(plugin.Root(root).Dir(filepath.Dir(tt.path)), filepath.Base(tt.path))
+		if tt.says != "" && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+			t.Errorf("%s, which the node has too, is looked for: %v", tt.path, err)
 		}
 	}
 }

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
@@ -42,7 +43,11 @@ func (c *config) check() error {
 		return fmt.Errorf("chrootDir %q is not a directory", c.ChrootDir)
 	}
 	if c.QueueDir != "" {
-		if _, err := plugin.CheckStateDir(c.root().OnNode(c.QueueDir)); err != nil {
+		onNode, err := c.root().Node(c.QueueDir)
+		if err == nil {
+			_, err = plugin.CheckStateDir(onNode)
+		}
+		if err != nil {
 			return fmt.Errorf("queueDir: %w", err)
 		}
 	}
@@ -56,7 +61,9 @@ func (c *config) check() error {
 	if err != nil {
 		return err
 	}
-	c.forShims()
+	if err := c.forShims(); err != nil {
+		return err
+	}
 	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
 }
 
@@ -89,17 +96,19 @@ func (c *config) findInRoot() error {
 
 // forShims makes each path in override a path of the node: shims execute DELs with it while
 // the daemon is away.
-func (c *config) forShims() {
-	for key, value := range c.override {
+func (c *config) forShims() error {
+	for _, key := range slices.Sorted(maps.Keys(c.override)) {
 		var path string
-		if c.ChrootDir == "" || json.Unmarshal(value, &path) != nil || !filepath.IsAbs(path) {
+		if c.ChrootDir == "" || json.Unmarshal(c.override[key], &path) != nil || !filepath.IsAbs(path) {
 			continue
 		}
-		if strings.EqualFold(key, "cniDir") {
-			path = c.stateDir // which may be mounted elsewhere
+		onNode, err := c.root().Node(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
 		}
-		c.override[key], _ = json.Marshal(c.root().OnNode(path)) // a string
+		c.override[key], _ = json.Marshal(onNode) // a string
 	}
+	return nil
 }
 
 // checkNADDir fails if a copy of a definition, which is nadDir/NAMESPACE/NAME.conf, could be

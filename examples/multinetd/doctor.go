@@ -60,7 +60,7 @@ func (c *config) node() doctor.Node {
 	var request struct{ BinDir string }
 	_ = json.Unmarshal(c.publish.request, &request) // it has been checked
 	return doctor.Node{
-		Publisher: m, StateDir: cmp.Or(c.publish.stateDir, c.stateDir),
+		Publisher: m, StateDir: onNode(cmp.Or(c.publish.stateDir, c.stateDir)),
 		BinDir: cmp.Or(onNode(request.BinDir), multinet.DefaultBinDir), CacheDir: cmp.Or(onNode(c.publish.CacheDir), multinet.DefaultCacheDir),
 		SocketDir: c.SocketDir, QueueDir: c.QueueDir,
 		Version: plugin.Version(), Daemon: true, Residents: c.resident.on(),

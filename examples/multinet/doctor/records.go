@@ -163,9 +163,9 @@ func (n *Node) lookAtDaemon() {
 	if n.QueueDir == "" {
 		return
 	}
-	damaged, _ := fs.Glob(n.root.Dir(n.QueueDir), "*.corrupt")
+	damaged, _ := fs.Glob(n.root.Dir(n.root.OnNode(n.QueueDir)), "*.corrupt")
 	n.list(n.QueueDir, damaged, "queued DELs that cannot be read", "see the log of multinetd, and remove them")
-	if waiting, _ := fs.Glob(n.root.Dir(n.QueueDir), "*.json"); err != nil {
+	if waiting, _ := fs.Glob(n.root.Dir(n.root.OnNode(n.QueueDir)), "*.json"); err != nil {
 		n.list(n.QueueDir, waiting, "queued DELs", "start multinetd, which runs them")
 	}
 }

@@ -119,13 +119,20 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	}
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
-	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
-	conf.confDir = &netconf.Dir{FS: c.Root.Dir(conf.ConfDir)}
-	for _, path := range [][2]string{{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}, {"runtimeConfDir", conf.RuntimeConfDir}} {
-		if path[1] != "" && !filepath.IsAbs(path[1]) {
-			return nil, c.Invalid(path[0], fmt.Errorf("%q is not an absolute path", path[1]))
+	for i, path := range [][2]string{
+		{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}, {"runtimeConfDir", conf.RuntimeConfDir}, // must be absolute
+		{"confDir", conf.ConfDir}, {"deviceInfoDir", conf.DeviceInfoDir}, {"readinessindicatorfile", conf.ReadinessIndicator}, {"clusterNetwork", conf.ClusterNetwork},
+	} {
+		_, err := c.Root.Node(path[1])
+		if i < 3 && path[1] != "" && !filepath.IsAbs(path[1]) {
+			err = fmt.Errorf("%q is not an absolute path", path[1])
+		}
+		if err != nil {
+			return nil, c.Invalid(path[0], err)
 		}
 	}
+	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
+	conf.confDir = &netconf.Dir{FS: c.Root.Dir(conf.ConfDir)}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if !slices.Contains([]string{"", fromEither, fromRuntime, fromCluster}, conf.Annotations) {
 		return nil, c.Invalid("annotations", fmt.Errorf("%q is none of %s, %s and %s", conf.Annotations, fromEither, fromRuntime, fromCluster))

@@ -39,7 +39,8 @@ func cacheDir(c *plugin.Call) string {
 	if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
 		return ""
 	}
-	return c.Root.OnNode(dir)
+	dir, _ = c.Root.Node(dir) // "" if that is not known
+	return dir
 }
 
 // primaryName returns the name of the clusterNetwork or of the first delegate, or "" if it

@@ -138,7 +138,11 @@ func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, 
 
 // deviceInfo is where multinet keeps device information files.
 func (c *config) deviceInfo() device.Dir {
-	return device.Dir{Root: string(c.call.Root), Path: c.DeviceInfoDir, Owner: c.call.Root.OnNode(c.call.Manager.Dir)}
+	path, err := c.call.Root.Node(c.DeviceInfoDir)
+	if err != nil {
+		path = c.DeviceInfoDir // an ADD has reported it
+	}
+	return device.Dir{Root: string(c.call.Root), Path: path, Owner: c.call.Root.OnNode(c.call.Manager.Dir)}
 }
 
 // fill writes the device information files of a plan. The ADD goes on without them: it returns

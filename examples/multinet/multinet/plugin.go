@@ -82,7 +82,10 @@ func prepare(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	binDir := c.Root.OnNode(cmp.Or(conf.BinDir, DefaultBinDir)) // as the plugins see it
+	binDir, err := c.Root.Node(cmp.Or(conf.BinDir, DefaultBinDir)) // as the plugins see it
+	if err != nil {
+		return c.Invalid("binDir", err)
+	}
 	others := slices.DeleteFunc(filepath.SplitList(c.Path), func(dir string) bool { return dir == binDir })
 	invoker := c.Manager.Invoker
 	invoker.Path = append([]string{binDir}, others...)

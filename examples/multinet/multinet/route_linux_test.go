@@ -402,13 +402,17 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		os.Symlink("/data/other/fast.conf", h.root+"/data/etc/fast.conf"),
 		os.Symlink(h.Dir+"/elsewhere/out.conf", h.root+"/data/etc/out.conf"),
 		os.Symlink("../../../../../../../../../../../state", h.root+"/var/lib/cni"), // dangles
-		os.Symlink("loop", h.root+"/loop"),
+		os.Symlink("loop", h.root+"/loop"), os.Mkdir(h.root+"/opt", 0o700),
+		os.MkdirAll(h.Dir+"/mnt/etc/cni", 0o700), os.MkdirAll(h.Dir+"/mnt/var", 0o700), // links stand for mounts
+		os.Symlink(h.root+"/opt", h.Dir+"/mnt/opt"), os.Symlink(h.root+"/run", h.Dir+"/mnt/run"), os.Symlink(h.root+"/var/lib", h.Dir+"/mnt/var/lib"),
+		os.Symlink(h.root+"/data/etc", h.Dir+"/mnt/etc/cni/net.d"),
 	); err != nil {
 		t.Fatal(err)
 	}
 	for name, conf := range map[string]string{
-		"as the node has them":     `"binDir":"/opt/x","cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
-		"as this process has them": `"binDir":"` + h.root + `/opt/x","cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
+		"as the node has them":             `"binDir":"/opt/x","cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
+		"as this process has them":         `"binDir":"` + h.root + `/opt/x","cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
+		"as this process has mounted them": `"binDir":"` + h.Dir + `/mnt/opt/x","cniDir":"` + h.Dir + `/mnt/var/lib/cni/multinet","confDir":"` + h.Dir + `/mnt/etc/cni/net.d","clusterNetwork":"` + h.Dir + `/mnt/run/primary.conf","readinessindicatorfile":"` + h.Dir + `/mnt/etc/cni/net.d/fast.conf"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`

@@ -30,10 +30,14 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error
 		c.warnOfClaims(ctx)
 		return nil
 	}
+	kubeletDir, err := c.conf.Root.Node(c.conf.KubeletDir)
+	if err != nil {
+		return fmt.Errorf("kubeletDir: %w", err)
+	}
 	config := dra.Config{
 		Name: d.Driver, Node: c.conf.Node, View: c.view, Ready: c.ready, Dir: c.conf.ClaimDir,
 		AllowedTypes: d.AllowedTypes, Records: c.recordsOfPod, Networks: d.Networks, Network: c.offered,
-		KubeletDir: c.conf.Root.OnNode(c.conf.KubeletDir), Resolve: c.conf.Root.Resolve,
+		KubeletDir: kubeletDir, Resolve: c.conf.Root.Resolve,
 		RollingUpdate: d.podUID, Logger: c.log,
 	}
 	if d.Metadata {
