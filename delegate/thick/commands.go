@@ -19,5 +19,5 @@ var timeouts = map[delegate.Command]time.Duration{
 }
 
 // removes reports whether c only removes attachments. Such commands are served
-// while the server drains.
+// while the server drains, and go on without their client.
 func removes(c delegate.Command) bool { return c == delegate.CommandDel || c == delegate.CommandGC }

@@ -60,7 +60,9 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
 	op.cancel = cancel
 	defer op.cancel(nil)
-	defer context.AfterFunc(client, func() { op.cancel(errGone) })()
+	if !removes(op.command) { // the runtime wants what it removes to be gone, also if it waits no longer
+		defer context.AfterFunc(client, func() { op.cancel(errGone) })()
+	}
 	op.gone = func() bool { return client.Err() != nil }
 	ctx, stop := context.WithDeadlineCause(ctx, op.Start.Add(limit), errDeadline)
 	defer stop()

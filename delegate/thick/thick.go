@@ -10,7 +10,7 @@
 // A thin plugin ends with its command; a daemon goes on. A [Server] therefore
 //   - bounds each operation by a deadline: 110 seconds after the arrival of the request, 60
 //     for CHECK, 2 for STATUS, or less if the shim asks for less,
-//   - cancels an operation when its shim has gone,
+//   - cancels an operation when its shim has gone; DEL and GC go on,
 //   - lets a DEL cancel an ADD of the same container that is still running,
 //   - runs one operation of a container at a time, and a limited number at once,
 //   - finishes or undoes what it has begun before it stops.
@@ -73,7 +73,7 @@ type Server struct {
 	// A command must return soon after its context has ended, and must have undone
 	// what it did. The context ends
 	//   - at the deadline of the operation,
-	//   - when the shim has gone,
+	//   - when the shim has gone, unless the command is DEL or GC,
 	//   - when a DEL of the container arrives, unless the command is DEL itself,
 	//   - when the server stops and its time to drain is over.
 	//
