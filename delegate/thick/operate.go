@@ -98,7 +98,7 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 		waited(why)
 		return op.stop(why, nil)
 	}
-	l := sv.limiter(op)
+	l := sv.lane(op)
 	if l != nil {
 		if !l.admit() {
 			return refuse(errFull)
@@ -119,10 +119,11 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 		}
 	}
 	if l != nil {
-		if err := l.wait(waitCtx); err != nil {
+		leave, err := l.Enter(waitCtx)
+		if err != nil {
 			return refuse(err)
 		}
-		defer l.release()
+		defer leave()
 	}
 	if ctx.Err() != nil {
 		return refuse(context.Cause(ctx))
@@ -140,13 +141,15 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	return sv.perform(ctx, op)
 }
 
-// limiter returns the limiter for op.
-func (sv *service) limiter(op *operation) *limiter {
+// lane returns the lane for op, or nil if it needs none.
+func (sv *service) lane(op *operation) *lane {
 	switch {
 	case op.Replayed, op.step:
 		return nil
-	case removes(op.command):
+	case op.command == delegate.CommandDel:
 		return sv.del
+	case op.command == delegate.CommandGC:
+		return sv.gc
 	case op.command == delegate.CommandStatus:
 		return sv.status
 	}

@@ -651,7 +651,7 @@ func TestStepWaitsForNobody(t *testing.T) {
 			f.Note("step " + c.ContainerID + " " + string(c.StdinData))
 			return nil
 		}}}
-		r := serve(t, limited(&Server{Plugin: p, Override: json.RawMessage(`{"x":1}`)}, 0))
+		r := serve(t, limited(&Server{Plugin: p, MaxInFlight: 1, Override: json.RawMessage(`{"x":1}`)}, 0))
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		const conf = `{"cniVersion":"1.1.0","name":"pods","type":"tenant","step":"rule"}`

@@ -328,9 +328,9 @@ func ids(prefix string, n int) (list []string) {
 	return list
 }
 
-// DELs of the queue take no turn and no place from those of the runtime, are
-// half as many at once, get the configuration that all get, and have as long as
-// any other, each from its own beginning.
+// DELs of the queue take no turn and no place from those of the runtime, get the
+// configuration that all get, and have as long as any other, each from its own
+// beginning.
 func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 		}
 		nodetest.Equal(t, "DELs of the runtime took", time.Since(start), 40*time.Second)
 		time.Sleep(10 * time.Minute)
-		nodetest.Equal(t, "at once", most.Load(), 4)
+		nodetest.Equal(t, "at once", most.Load(), 9)
 		tried := map[string]bool{}
 		for _, e := range seen.Taken() {
 			if e.Replayed {
@@ -383,8 +383,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 	})
 }
 
-// What has failed least often is tried first, so that a DEL that comes after many that
-// hang has its turn, and at once if an ADD waits for it.
+// A DEL that comes after many that hang has its turn, and at once if an ADD waits for it.
 func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -396,7 +395,7 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
 		seen.Taken()
 		r.do(request("ADD", "new-and-wanted")).want(t, 503, 11, "is still queued")
-		time.Sleep(6 * time.Minute)
+		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		var done []string
 		for _, e := range seen.Taken() {

@@ -69,15 +69,13 @@ func (sv *service) relist(ctx context.Context) []*queuedDel {
 	return found
 }
 
-// finish tries to do a DEL until it is done or ctx ends. Those that have failed have turns of
-// their own, so that one that hangs does not delay a new one.
+// finish tries to do a DEL until it is done or ctx ends.
 func (sv *service) finish(ctx context.Context, d *queuedDel) {
-	turns := sv.replays
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := turns.wait(ctx)
+		leave, err := sv.replays.Enter(ctx)
 		if err == nil {
 			err = sv.replayOne(ctx, d.name)
-			turns.release()
+			leave()
 		}
 		news := sv.backlog.tried(d, err)
 		if err == nil || ctx.Err() != nil {
@@ -86,7 +84,6 @@ func (sv *service) finish(ctx context.Context, d *queuedDel) {
 		if news {
 			sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
 		}
-		turns = sv.retries
 		select {
 		case <-ctx.Done():
 			return

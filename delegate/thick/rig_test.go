@@ -25,6 +25,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/turns"
 )
 
 // A fake is a plugin of functions; a function that is nil succeeds. It notes which
@@ -176,12 +177,14 @@ func (r *rig) run(l net.Listener) {
 	})
 }
 
-// limited returns s, in which so many requests may wait for their turn.
+// limited returns s, of which MaxInFlight operations of each kind run at once, and so many more
+// requests may wait for their turn.
 func limited(s *Server, waiting int) *Server {
 	sv := s.service()
-	for _, l := range []*limiter{sv.add, sv.del, sv.status} {
-		l.queue = waiting
+	for _, l := range []**lane{&sv.add, &sv.del, &sv.gc} {
+		*l = &lane{turns.NewLane(s.MaxInFlight, s.MaxInFlight), make(chan struct{}, s.MaxInFlight+waiting)}
 	}
+	sv.status = &lane{turns.NewLane(statusInFlight, statusInFlight), make(chan struct{}, statusInFlight+waiting)}
 	return s
 }
 

@@ -227,6 +227,74 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 	})
 }
 
+// Plugins that hang hold up only their own pods, whatever they do: the other operations wait for
+// two seconds at most.
+func TestPluginsThatHangHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context, a *skel.CmdArgs) error {
+			if a.ContainerID == "" || strings.HasPrefix(a.ContainerID, "h") {
+				return untilEnd(ctx, a)
+			}
+			return nil
+		}
+		f := &fake{add: hangs, check: hangs, del: hangs, gc: hangs}
+		r := serve(t, &Server{
+			Plugin: f.plugin(), MaxInFlight: 4, Queue: queued(t, append(ids("hq", 20), "q")...),
+			Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() },
+		})
+		var hung []func() answer
+		for i := range 100 {
+			hung = append(hung, r.begin(request("DEL", fmt.Sprint("hd", i))))
+		}
+		for i := range 3 {
+			hung = append(hung, r.begin(request([]string{"ADD", "CHECK"}[i%2], fmt.Sprint("h", i))))
+		}
+		for range 10 {
+			hung = append(hung, r.begin(request("GC", "")))
+		}
+		for i := range 3 {
+			m := request("ADD", fmt.Sprint("ha", i))
+			hung = append(hung, sync.OnceValue(func() answer { return r.attach(m) }))
+			go hung[len(hung)-1]()
+		}
+		synctest.Wait()
+		start := time.Now()
+		r.do(request("ADD", "c1")).wantOK(t)
+		r.attach(with(request("ADD", "c1"), "CNI_IFNAME", "net1")).wantOK(t)
+		r.do(request("CHECK", "c1")).wantOK(t)
+		r.do(request("DEL", "c1")).wantOK(t)
+		if waited := time.Since(start); waited > 2*time.Second {
+			t.Errorf("waited %v", waited)
+		}
+		time.Sleep(20 * time.Second)
+		r.do(request("ADD", "q")).wantOK(t) // its queued DEL was done
+		synctest.Wait()
+		nodetest.Equal(t, "load", r.Loads(), map[string]Load{"add": {6, 0}, "del": {120, 0}, "gc": {10, 0}, "status": {}})
+		for _, wait := range hung {
+			wait().want(t, 500, 11, "operation timed out")
+		}
+	})
+}
+
+// As many as hang at once, and as many as wait for them, are bounded.
+func TestPluginsThatHangAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: untilEnd}
+		r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 4})
+		for i := range 400 {
+			r.begin(request("ADD", fmt.Sprint("c", i)))
+		}
+		time.Sleep(29 * time.Second)
+		nodetest.Equal(t, "load", r.Loads()["add"], Load{maxInFlight, maxWaiting})
+		time.Sleep(5 * time.Second)
+		nodetest.Equal(t, "load", r.Loads()["add"], Load{maxInFlight, 0})
+		time.Sleep(time.Minute + 30*time.Second)
+		r.idle()
+	})
+}
+
 // A client that asks and never reads an answer loses its connection, whatever it
 // asks for.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
@@ -252,21 +320,23 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	}
 }
 
-// DELs have a bound of their own, and STATUSes.
-func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
+// DELs have limits of their own, and so have GCs and STATUSes.
+func TestEachKindHasLimitsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		block := func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
 		f := &fake{del: block, gc: block, status: block}
 		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 2}, 1))
-		dels := []func() answer{r.begin(request("DEL", "c1")), r.begin(request("GC", ""))}
-		synctest.Wait()
-		dels = append(dels, r.begin(request("DEL", "c2")))
-		synctest.Wait()
-		nodetest.Equal(t, "load", r.Loads()["del"], Load{2, 1})
+		var removals []func() answer
+		for _, id := range []string{"c1", "c2", "c3"} {
+			removals = append(removals, r.begin(request("DEL", id)), r.begin(request("GC", "")))
+			synctest.Wait()
+		}
+		nodetest.Equal(t, "load", r.Loads(), map[string]Load{"add": {}, "del": {2, 1}, "gc": {2, 1}, "status": {}})
+		r.do(request("DEL", "c4")).want(t, 503, 11, "too many")
 		r.do(request("GC", "")).want(t, 503, 11, "too many")
-		r.do(request("ADD", "c3")).wantOK(t)
+		r.do(request("ADD", "c4")).wantOK(t)
 		var asked []func() answer
 		for range statusInFlight {
 			asked = append(asked, r.begin(request("STATUS", "")))
@@ -285,7 +355,7 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		}
 		nodetest.Equal(t, "waited", time.Since(start), 2*time.Second)
 		close(g)
-		for _, wait := range dels {
+		for _, wait := range removals {
 			wait().wantOK(t)
 		}
 		r.idle()
@@ -299,7 +369,7 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		g := make(gate)
 		var seen nodetest.Notes[Event]
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Observer: seen.Note})
+		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 1, Observer: seen.Note}, 3))
 		first := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()

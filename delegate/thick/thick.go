@@ -12,7 +12,8 @@
 //     for CHECK, 2 for STATUS, or less if the shim asks for less,
 //   - cancels an operation when its shim has gone; DEL and GC go on,
 //   - lets a DEL cancel an ADD of the same container that is still running,
-//   - runs one operation of a container at a time, and a limited number at once,
+//   - runs one operation of a container at a time,
+//   - gives a limited number a turn at once, each for a second at most,
 //   - finishes or undoes what it has begun before it stops.
 //
 // # DELs while the daemon is away
@@ -125,9 +126,9 @@ type Server struct {
 
 	// Queue is the directory in which shims leave DELs while the daemon is away,
 	// see shim.Client. Serve makes the directory, marks it as one that a daemon
-	// reads, and does the DELs in it: half of MaxInFlight at once, in addition
-	// to other operations. It retries those that fail, as many at once. It renames
-	// one that can never succeed to a name that ends in ".corrupt", and logs it.
+	// reads, and does the DELs in it: half of MaxInFlight have a turn at once, in
+	// addition to other operations. It retries those that fail. It renames one that
+	// can never succeed to a name that ends in ".corrupt", and logs it.
 	//
 	// One server at a time reads a queue. Another one with the same Queue is not
 	// ready until the first has drained, and every ADD fails.
@@ -166,15 +167,15 @@ type Server struct {
 	// Linux.
 	AllowUIDs []uint32
 
-	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
-	// how many DELs and GCs, without the DELs of the Queue. Zero means a limit that
-	// adapts: twice GOMAXPROCS, but at least 4, of each of the two. While requests wait
-	// and a processor of the machine has nothing to do, the plugins wait for the kernel
-	// or the disk: then up to twice as many more may run, DELs before ADDs. Only Linux
-	// tells that; elsewhere the limit stays.
+	// MaxInFlight is how many ADDs and CHECKs have a turn at once. Zero means twice
+	// GOMAXPROCS, but at least 4. As many GCs have a turn, and of DELs, which mostly wait
+	// for the kernel, 16 for each processor, but at least 64. A turn lasts a second at
+	// most: an operation that takes longer goes on, and the next one begins. So a plugin
+	// that hangs holds up nobody else.
 	//
-	// For each of the two 256 more requests may wait for their turn, for 30 seconds. A
-	// request beyond these limits is answered with code 11, and nothing was done for it.
+	// Of each kind, at most 110 operations run at once, or as many as have a turn if these
+	// are more, and 256 more requests may wait for their turn, for 30 seconds. A request
+	// beyond these limits is answered with code 11, and nothing was done for it.
 	MaxInFlight int
 
 	// DrainTimeout is how long accepted operations may go on after the context
@@ -231,20 +232,56 @@ type Event struct {
 	Err         error            // the error of the answer, and that of an undo that no client is told of
 }
 
+// A Load says how many operations of one kind there are.
+type Load struct {
+	InFlight int // running, including undo
+	Queued   int // waiting for their container or their turn
+}
+
 // Loads returns how many operations run and wait at the moment: "add" is ADD and CHECK,
-// those of Attach included, "del" is DEL and GC with the DELs of the Queue, and "status"
-// is STATUS.
+// those of Attach included, "del" is DEL with the DELs of the Queue, "gc" is GC, and
+// "status" is STATUS.
 func (s *Server) Loads() map[string]Load {
 	sv := s.service()
 	del := sv.del.load()
-	del.InFlight += sv.replays.load().InFlight + sv.retries.load().InFlight
-	return map[string]Load{"add": sv.add.load(), "del": del, "status": sv.status.load()}
+	del.InFlight += sv.replays.Open()
+	return map[string]Load{"add": sv.add.load(), "del": del, "gc": sv.gc.load(), "status": sv.status.load()}
+}
+
+// A lane has the operations of one kind, those that run and those that wait.
+type lane struct {
+	turns.Lane
+
+	all chan struct{} // has an element for each
+}
+
+func newLane(atOnce int) *lane {
+	most := max(maxInFlight, atOnce)
+	return &lane{turns.NewLane(atOnce, most), make(chan struct{}, most+maxWaiting)}
+}
+
+// admit reports whether there is a place for one more operation. leave frees it.
+func (l *lane) admit() bool {
+	select {
+	case l.all <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *lane) leave() { <-l.all }
+
+func (l *lane) load() Load {
+	running := l.Open()
+	return Load{InFlight: running, Queued: max(0, len(l.all)-running)}
 }
 
 // Limits that cannot be configured.
 const (
-	statusInFlight = 4                // STATUS commands at once
-	maxWaiting     = 256              // requests that wait for their turn
+	statusInFlight = 4                // STATUS commands that have a turn at once
+	maxInFlight    = 110              // operations of one kind that run at once, with a turn or after it: of each pod of a node
+	maxWaiting     = 256              // operations of one kind that wait for their turn
 	waitTimeout    = 30 * time.Second // of a request that waits for its turn
 	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
 )
@@ -256,12 +293,11 @@ type service struct {
 	override override.Override
 	invalid  error // why the Override cannot be used, or nil
 
-	flight           flight
-	containers       turns.Turns[*operation]
-	add, del, status *limiter
-	replays, retries *limiter // of the DELs of the Queue: of the first attempts and of further ones
-	backlog          backlog
-	reader           queue.Reader
+	flight                        flight
+	containers                    turns.Turns[*operation]
+	add, del, gc, status, replays *lane // replays has the DELs of the Queue
+	backlog                       backlog
+	reader                        queue.Reader
 
 	peer func(net.Conn) (uid int, ok bool) // identifies the other end of a connection
 }
@@ -276,13 +312,12 @@ func (s *Server) service() *service {
 				sv.invalid = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is not a JSON object: %v", err)
 			}
 		}
-		p := &pool{least: s.MaxInFlight, processors: runtime.NumCPU(), runnable: runnable}
-		if p.least <= 0 {
-			p.least = max(4, 2*runtime.GOMAXPROCS(0))
-			p.most = 2 * p.least
+		n := s.MaxInFlight
+		if n <= 0 {
+			n = max(4, 2*runtime.GOMAXPROCS(0))
 		}
-		sv.del, sv.add, sv.status = p.kind(maxWaiting), p.kind(maxWaiting), newLimiter(statusInFlight, maxWaiting)
-		sv.replays, sv.retries = newLimiter(max(1, p.least/2), 0), newLimiter(max(1, p.least/2), 0)
+		sv.add, sv.del, sv.gc = newLane(n), newLane(max(64, 16*runtime.GOMAXPROCS(0))), newLane(n)
+		sv.status, sv.replays = newLane(statusInFlight), newLane(max(1, n/2))
 		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})

@@ -13,7 +13,6 @@ require (
 	github.com/containerd/ttrpc v1.2.7
 	github.com/containernetworking/cni v1.3.0
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	golang.org/x/sync v0.19.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
 	k8s.io/client-go v0.36.1
@@ -46,6 +45,7 @@ require (
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	golang.org/x/net v0.49.0 // indirect
 	golang.org/x/oauth2 v0.34.0 // indirect
+	golang.org/x/sync v0.19.0 // indirect
 	golang.org/x/term v0.39.0 // indirect
 	golang.org/x/text v0.33.0 // indirect
 	golang.org/x/time v0.14.0 // indirect

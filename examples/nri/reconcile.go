@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/daemon"
@@ -20,8 +18,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// workers is how many pods the reconciler attaches at once, so that one whose plugin
-// hangs does not block all others. There are few, because events come first.
+// workers is how many of the pods that the reconciler attaches have a turn at once. There are few,
+// because events come first.
 const workers = 4
 
 var errUnattached = errors.New("the pod was started without nri, and runs without its networks: see attachRunning")
@@ -153,13 +151,19 @@ func exists(netns string) bool {
 // attachAll attaches pods, a few at once. If the connection to the runtime is lost, it leaves
 // the rest, because they may have gone.
 func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
-	var all errgroup.Group
-	all.SetLimit(workers)
+	turns := make(daemon.Turns, workers)
+	var all sync.WaitGroup
+	defer all.Wait()
 	var mu sync.Mutex // guards pass
 	for _, j := range jobs {
-		all.Go(func() error {
+		end, ok := turns.Take(ctx)
+		if !ok {
+			return
+		}
+		all.Go(func() {
+			defer end()
 			if !p.live() {
-				return nil
+				return
 			}
 			ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
 			defer cancel()
@@ -167,20 +171,18 @@ func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
 			mu.Lock()
 			defer mu.Unlock()
 			if _, known := p.pods.get(j.sandbox.GetId()); !known && err != nil { // an event came first
-				return nil
+				return
 			}
 			p.pods.tried(j.sandbox.GetId(), err)
 			p.opened.Load().driver.Attached(j.sandbox.GetUid(), err)
 			if err == nil {
 				pass.Attached++
-				return nil
+				return
 			}
 			pass.Failed++
 			p.Logger.ErrorContext(ctx, "reconciling", who(podIn(j.sandbox)), slog.Any("err", err))
-			return nil
 		})
 	}
-	_ = all.Wait()
 }
 
 // sweep detaches what is stale: what a failed or interrupted operation has left, and pods whose

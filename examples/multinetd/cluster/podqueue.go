@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -20,12 +21,8 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	passes     = 4 // at once
+	passes     = 4 // that have a turn at once
 	settleTime = time.Second
-
-	// retries is how many of the passes may be over pods that have failed before: a
-	// network that hangs does not keep other pods from their turn.
-	retries = passes / 2
 )
 
 // A podQueue passes over each pod that has records when these may differ from what the
@@ -39,7 +36,6 @@ type podQueue struct {
 	pass    func(ctx context.Context, p nad.Pod, containers []string) passResult
 	log     *slog.Logger
 	queue   workqueue.TypedRateLimitingInterface[nad.Pod]
-	retries chan struct{}          // one for each pass that may be a retry
 	changes *prometheus.CounterVec // action, outcome
 
 	mu      sync.Mutex // guards what follows
@@ -92,7 +88,7 @@ const (
 
 func newPodQueue(pass func(context.Context, nad.Pod, []string) passResult, log *slog.Logger) *podQueue {
 	return &podQueue{
-		pass: pass, log: log, changes: newChanges(), retries: make(chan struct{}, retries),
+		pass: pass, log: log, changes: newChanges(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry)),
 		pods:  make(map[nad.Pod]*followedPod), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
 	}
@@ -115,20 +111,24 @@ func newChanges() *prometheus.CounterVec {
 // they had begun.
 func (q *podQueue) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, q.queue.ShutDown)()
-	var workers sync.WaitGroup
-	for range passes {
-		workers.Go(func() {
-			for {
-				p, ended := q.queue.Get()
-				if ended {
-					return
-				}
-				q.take(ctx, p)
-				q.queue.Done(p)
-			}
+	var running sync.WaitGroup
+	defer running.Wait()
+	turns := make(daemon.Turns, passes)
+	for {
+		p, ended := q.queue.Get()
+		if ended {
+			return
+		}
+		end, ok := turns.Take(ctx)
+		if !ok {
+			return
+		}
+		running.Go(func() {
+			defer end()
+			q.take(ctx, p)
+			q.queue.Done(p)
 		})
 	}
-	workers.Wait()
 }
 
 // added says that the ADD of p.Container has ended. The runtime may have known of an edit
@@ -176,17 +176,8 @@ func (q *podQueue) seen(p kube.Pod) {
 	}
 }
 
-// take makes a pass, or puts it off if too many others are retries as well.
+// take makes a pass.
 func (q *podQueue) take(ctx context.Context, p nad.Pod) {
-	if q.queue.NumRequeues(p) > 0 {
-		select {
-		case q.retries <- struct{}{}:
-			defer func() { <-q.retries }()
-		default:
-			q.queue.AddAfter(p, firstRetry)
-			return
-		}
-	}
 	q.mu.Lock()
 	f := q.pods[p]
 	if f == nil || ctx.Err() != nil {

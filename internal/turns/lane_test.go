@@ -1,0 +1,83 @@
+package turns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+func TestTurnsOfALane(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name        string
+		turns, most int
+		work        []time.Duration
+		began       []time.Duration
+	}{
+		{"work has its turn until it ends", 2, 9, []time.Duration{300, 500, 100, 100, 0, 0}, []time.Duration{0, 0, 300, 400, 500, 500}},
+		{"what takes longer than a second waits for somebody else", 2, 9, []time.Duration{9000, 9000, 9000, 500, 0}, []time.Duration{0, 0, 1000, 1000, 1500}},
+		{"it goes on, and counts", 1, 2, []time.Duration{5000, 9000, 500, 0}, []time.Duration{0, 1000, 5000, 5500}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := NewLane(tt.turns, tt.most)
+				began := make([]time.Duration, len(tt.work))
+				start := time.Now()
+				var all sync.WaitGroup
+				for i, work := range tt.work {
+					all.Go(func() {
+						leave, err := l.Enter(context.Background())
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						began[i] = time.Since(start) / time.Millisecond
+						time.Sleep(work * time.Millisecond)
+						leave()
+					})
+					synctest.Wait()
+				}
+				all.Wait()
+				nodetest.Equal(t, "began, in ms", began, tt.began)
+				nodetest.Equal(t, "left", []int{l.Open(), len(l.turns)}, []int{0, 0})
+			})
+		})
+	}
+}
+
+func TestNobodyWaitsInALaneAfterTheEndOfItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLane(1, 1)
+		why := errors.New("a DEL")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var got nodetest.Notes[string]
+		for i := range 6 {
+			go func() {
+				ctx := ctx
+				if i != 3 {
+					ctx = context.Background()
+				}
+				leave, err := l.Enter(ctx)
+				got.Note(fmt.Sprint(i, " ", err))
+				if err == nil {
+					time.Sleep(time.Second / 2)
+					leave()
+				}
+			}()
+			synctest.Wait()
+		}
+		cancel(why)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		nodetest.Equal(t, "turns", got.Taken(), []string{"0 <nil>", "3 a DEL", "1 <nil>", "2 <nil>", "4 <nil>", "5 <nil>"})
+		nodetest.Equal(t, "left", []int{l.Open(), len(l.turns)}, []int{0, 0})
+	})
+}
