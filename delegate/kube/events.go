@@ -42,7 +42,8 @@ func typeOf(reason string) string {
 
 // Limits of Events.
 const (
-	eventQueue  = 256              // Events that wait to be sent
+	eventQueue  = 128              // Events of a namespace that wait to be sent
+	eventTurns  = 8                // requests at once, each for a second: then it waits for somebody else than the API server
 	eventMemory = 1024             // Events that are remembered
 	eventNote   = 1024             // bytes of a note, see package k8s.io/api/events/v1
 	eventAction = 128              // bytes of an action, or of a name
@@ -53,7 +54,7 @@ const (
 
 // Events writes Events (events.k8s.io/v1). Its methods never block and never fail: an
 // Event that cannot be sent is tried again for ten minutes, and is dropped when too many
-// wait. Each Event keeps its own text. A warning that has been sent in the last hour is not
+// of its namespace wait. Other namespaces do not wait for it. Each Event keeps its own text. A warning that has been sent in the last hour is not
 // sent again; what is normal has happened again.
 //
 // Texts must not quote configurations: not everybody who may read Events may read
@@ -67,13 +68,15 @@ type Events struct {
 	controller string
 	instance   string
 	self       corev1.ObjectReference
-	queue      chan event
+	turns      chan struct{}
 
 	warn sync.Once // about a refusal
 
-	mu            sync.Mutex            // protects what follows
-	told          *cache.LRUExpireCache // what warnings say
-	last          int64                 // number in the name of the last Event
+	mu            sync.Mutex             // protects what follows
+	told          *cache.LRUExpireCache  // what warnings say
+	lines         map[string][]event     // by namespace; the first of each is being sent
+	start         func(namespace string) // sends a line that was empty; nil unless Run is running
+	last          int64                  // number in the name of the last Event
 	sent, dropped uint64
 }
 
@@ -87,6 +90,9 @@ type event struct {
 	at   time.Time
 }
 
+// namespace returns the one in which an Event is written.
+func (e event) namespace() string { return cmp.Or(e.about.Namespace, metav1.NamespaceDefault) }
+
 // said returns what an Event says, without when.
 func (e event) said() event {
 	e.name, e.at = "", time.Time{}
@@ -99,7 +105,7 @@ func (e event) said() event {
 func (v *View) NewEvents(self nad.Pod) *Events {
 	e := &Events{
 		client: v.events, log: v.log, controller: v.config.userAgent(), instance: v.config.userAgent(),
-		queue: make(chan event, eventQueue), told: cache.NewLRUExpireCache(eventMemory), last: time.Now().UnixNano(),
+		turns: make(chan struct{}, eventTurns), lines: make(map[string][]event), told: cache.NewLRUExpireCache(eventMemory), last: time.Now().UnixNano(),
 	}
 	switch node := v.config.Node; {
 	case self.Name != "":
@@ -200,15 +206,19 @@ func (e *Events) add(about corev1.ObjectReference, reason, action, note string) 
 	if _, told := e.told.Get(ev.said()); warning && told {
 		return
 	}
+	line := e.lines[ev.namespace()]
+	if len(line) == eventQueue {
+		e.dropped++
+		return
+	}
 	e.last++
 	ev.name = eventName(about.Name, e.last)
-	select {
-	case e.queue <- ev:
-		if warning {
-			e.told.Add(ev.said(), nil, eventRepeat)
-		}
-	default:
-		e.dropped++
+	if warning {
+		e.told.Add(ev.said(), nil, eventRepeat)
+	}
+	e.lines[ev.namespace()] = append(line, ev)
+	if len(line) == 0 && e.start != nil {
+		e.start(ev.namespace())
 	}
 }
 
@@ -226,8 +236,8 @@ func cut(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-3], "") + "..."
 }
 
-// Run sends Events, one after the other, until ctx ends. It then takes up to two seconds
-// more for those that wait, and drops the rest.
+// Run sends Events, those of a namespace one after the other, until ctx ends. It then takes up
+// to two seconds more for those that wait, and drops the rest.
 func (e *Events) Run(ctx context.Context) {
 	if e == nil {
 		return
@@ -235,33 +245,38 @@ func (e *Events) Run(ctx context.Context) {
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(eventFlush, cancel) })()
-	for {
-		select {
-		case ev := <-e.queue:
-			e.send(late, ctx.Done(), ev)
-			continue
-		case <-ctx.Done():
-		}
-		select {
-		case ev := <-e.queue:
-			e.send(late, ctx.Done(), ev)
-		default:
-			return
-		}
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	e.mu.Lock()
+	e.start = func(namespace string) { sending.Go(func() { e.send(late, ctx.Done(), namespace) }) }
+	for namespace := range e.lines {
+		e.start(namespace)
 	}
+	e.mu.Unlock()
+	<-ctx.Done()
+	e.mu.Lock()
+	e.start = nil
+	e.mu.Unlock()
 }
 
-// send sends an Event and counts it.
-func (e *Events) send(ctx context.Context, ending <-chan struct{}, ev event) {
-	sent := e.try(ctx, ending, ev)
+// send sends the Events of a namespace and counts them, until none waits.
+func (e *Events) send(ctx context.Context, ending <-chan struct{}, namespace string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if sent {
-		e.sent++
-		return
+	for len(e.lines[namespace]) > 0 {
+		ev := e.lines[namespace][0]
+		e.mu.Unlock()
+		sent := e.try(ctx, ending, ev)
+		e.mu.Lock()
+		e.lines[namespace] = e.lines[namespace][1:]
+		if sent {
+			e.sent++
+			continue
+		}
+		e.dropped++
+		e.told.Remove(ev.said())
 	}
-	e.dropped++
-	e.told.Remove(ev.said())
+	delete(e.lines, namespace)
 }
 
 // try sends an Event until the API server accepts or refuses it, it is too old, or ctx
@@ -293,12 +308,19 @@ func (e *Events) try(ctx context.Context, ending <-chan struct{}, ev event) (sen
 
 // post sends an Event once.
 func (e *Events) post(ctx context.Context, ev event) error {
-	namespace := cmp.Or(ev.about.Namespace, metav1.NamespaceDefault)
+	select {
+	case e.turns <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	pass := sync.OnceFunc(func() { <-e.turns })
+	defer pass()
+	defer time.AfterFunc(time.Second, pass).Stop()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := e.client.do(ctx, http.MethodPost, func(q *rest.Request) {
-		q.Namespace(namespace).Resource("events").Body(&eventsv1.Event{
-			ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: ev.name},
+		q.Namespace(ev.namespace()).Resource("events").Body(&eventsv1.Event{
+			ObjectMeta:          metav1.ObjectMeta{Namespace: ev.namespace(), Name: ev.name},
 			EventTime:           metav1.NewMicroTime(ev.at),
 			ReportingController: e.controller,
 			ReportingInstance:   e.instance,

@@ -1,6 +1,9 @@
 package kube
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +26,13 @@ func newEvents(t *testing.T) (e *Events, api *fakeAPI, stop func()) {
 	api, v := newFakeAPI(t)
 	e = v.NewEvents(nad.Pod{})
 	return e, api, running(t, e.Run)
+}
+
+// waiting returns the Events that are not sent yet.
+func (e *Events) waiting() []event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Values(e.lines))...)
 }
 
 // sent returns the notes of the Events that the API server has, and removes them.
@@ -123,16 +133,34 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 		begin := time.Now()
 		for i := range 3 * eventQueue {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
-			if i == 0 {
-				synctest.Wait() // the first is on its way
-			}
 		}
 		nodetest.Equal(t, "adding Events has taken", time.Since(begin), 0)
-		wantStats(t, e, 0, 2*eventQueue-1)
+		wantStats(t, e, 0, 2*eventQueue)
 		begin = time.Now()
 		stop()
 		nodetest.Equal(t, "the end has taken", time.Since(begin), eventFlush)
 		wantStats(t, e, 0, 3*eventQueue)
+	})
+}
+
+// Namespaces whose admission webhooks hang or fail hold up no other.
+func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := newEvents(t)
+		const bad = 2 * eventTurns
+		api.fail(kubetest.Fault{Delay: time.Hour, Times: bad})
+		for i := range bad {
+			for j := range 2 * eventQueue {
+				e.Pod(nad.Pod{Namespace: fmt.Sprint("bad", i), Name: "a", UID: "1"}, "NoNetworkFound", "AddNetwork", strconv.Itoa(j))
+			}
+		}
+		time.Sleep(bad / eventTurns * time.Second)
+		synctest.Wait()
+		e.Added(aPod("a"), networks()[:1])
+		synctest.Wait()
+		nodetest.Equal(t, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0"})
+		wantStats(t, e, 1, bad*eventQueue)
 	})
 }
 
@@ -247,8 +275,7 @@ func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
 			e := v.NewEvents(test.self)
 			e.program(statusNotWritten, "", "text")
 			got := ""
-			if len(e.queue) > 0 {
-				ev := <-e.queue
+			for _, ev := range e.waiting() {
 				got = ev.about.Kind + " " + ev.about.Namespace + "/" + ev.about.Name + " " + e.instance
 			}
 			nodetest.Equal(t, "got", got, test.want)

@@ -75,7 +75,7 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 				wantTimes(b, test.faults, test.want, b.api.times())
 				nodetest.Equal(b, "statistics", b.Stats(), test.stats)
 				nodetest.Equal(b, "away after an answer", b.isAway(), false)
-				nodetest.Equal(b, "Events", len(b.events.queue), test.events)
+				nodetest.Equal(b, "Events", len(b.events.waiting()), test.events)
 				nodetest.Equal(b, fmt.Sprintf("%d pods are remembered", len(b.pods)), test.stats.Gone > 0, len(b.pods) == 0)
 			})
 		})
@@ -199,7 +199,7 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		b.api.fail(forbidden)
 		b.added("a")
 		settle(time.Minute)
-		ev := <-b.events.queue
+		ev := b.events.waiting()[0]
 		nodetest.Equal(b, "Event", []string{ev.about.Kind, ev.about.Name, ev.reason, ev.note}, []string{"Node", "n1", statusNotWritten, "pod blue/a: refused"})
 	})
 }
@@ -300,7 +300,7 @@ func TestAFightOverAStatusIsSlowAndToldOnce(t *testing.T) {
 		}
 		settle(2 * time.Hour)
 		b.overwrite(pod)
-		nodetest.Equal(b, "Events", len(b.events.queue), 1)
+		nodetest.Equal(b, "Events", len(b.events.waiting()), 1)
 	})
 }
 
@@ -423,8 +423,8 @@ func TestAStatusThatIsNotCompleteIsToldOnce(t *testing.T) {
 			b.Changed(pod)
 			settle(time.Second)
 		}
-		if n := len(b.events.queue); n != 1 || (<-b.events.queue).reason != statusTrimmed {
-			b.Errorf("%d Events, want one StatusTrimmed", n)
+		if all := b.events.waiting(); len(all) != 1 || all[0].reason != statusTrimmed {
+			b.Errorf("%v, want one StatusTrimmed", all)
 		}
 	})
 }
