@@ -1,6 +1,7 @@
 package thick
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +24,14 @@ type listener struct {
 	*net.UnixListener
 
 	lock   *os.File
-	socket string // empty if a service manager has passed it, which goes on listening
-	id     string // of the socket's file
+	socket string        // empty if a service manager has passed it, which goes on listening
+	file   string        // path of the socket; empty if it has none
+	id     string        // of the socket's file
+	every  time.Duration // between two looks for the socket, while nobody connects
+
+	mu   sync.Mutex // held while Accept listens again, which changes what is above
+	ends bool       // it does not any more
+	why  error      // it could not the last time, or nil
 }
 
 func listen(ctx context.Context, socket string) (net.Listener, error) {
@@ -38,7 +47,7 @@ func listen(ctx context.Context, socket string) (net.Listener, error) {
 		return nil, err
 	}
 	defer flock.Release(next)
-	l := &listener{socket: socket}
+	l := &listener{socket: socket, file: socket, every: checkSocket}
 	if l.lock, err = takeLock(ctx, socket+".lock"); err != nil {
 		return nil, err
 	}
@@ -80,6 +89,72 @@ func (l *listener) bind(temp string) error {
 		return errors.Join(err, made.Close())
 	}
 	return nil
+}
+
+// Accept returns the next connection. If somebody removes the socket, or its directory, Accept
+// listens again.
+func (l *listener) Accept() (net.Conn, error) {
+	for lost := false; ; {
+		_ = l.SetDeadline(time.Now().Add(l.every))
+		c, err := l.UnixListener.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return c, err
+		}
+		if lost && l.socket != "" { // and all who had connected have been accepted
+			l.restore()
+		}
+		lost = l.lost() != nil
+	}
+}
+
+// checkSocket is the usual time between two looks for the socket.
+const checkSocket = 2 * time.Second
+
+// lost returns an error if nobody can connect to l any more.
+func (l *listener) lost() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ends || l.id == "" || identity(l.file) == l.id {
+		return nil
+	}
+	if l.socket == "" {
+		return fmt.Errorf("somebody has removed the socket %s: restart its unit", l.file)
+	}
+	return errors.Join(fmt.Errorf("somebody has removed the socket %s", l.file), l.why)
+}
+
+// restore listens again, unless another process does.
+func (l *listener) restore() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ends {
+		return
+	}
+	next := &listener{socket: l.socket, lock: l.lock}
+	l.why = makePrivate(filepath.Dir(l.socket))
+	if l.why == nil && !named(l.lock, l.socket+".lock") {
+		next.lock, l.why = tryLock(l.socket + ".lock")
+	}
+	if l.why == nil {
+		l.why = next.bind(l.socket + "~")
+	}
+	switch {
+	case l.why == nil:
+		_ = l.UnixListener.Close()
+		if next.lock != l.lock {
+			flock.Release(l.lock)
+		}
+		l.UnixListener, l.lock, l.id = next.UnixListener, next.lock, next.id
+	case next.lock != l.lock:
+		flock.Release(next.lock)
+	}
+}
+
+// named reports whether the open file f is the one at path.
+func named(f *os.File, path string) bool {
+	open, err := f.Stat()
+	is, serr := os.Lstat(path)
+	return err == nil && serr == nil && os.SameFile(open, is)
 }
 
 // unused returns an error if a process listens on the socket that does not use the
@@ -124,6 +199,7 @@ func (l *listener) Addr() net.Addr {
 // refused, or left to the service manager. Accept returns those that were made before, and
 // then fails.
 func (l *listener) handOver(ctx context.Context) error {
+	l.stay()
 	if l.socket == "" {
 		return l.Close()
 	}
@@ -156,9 +232,17 @@ func (l *listener) awaited() bool {
 	return !free && err == nil
 }
 
+// stay ends listening again.
+func (l *listener) stay() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ends = true
+}
+
 // Close stops listening and releases the lock. The socket's file stays, because it may be the
 // next daemon's.
 func (l *listener) Close() error {
+	l.stay()
 	defer flock.Release(l.lock)
 	return l.UnixListener.Close()
 }
@@ -196,8 +280,9 @@ func activated(ctx context.Context, env []string) (net.Listener, error) {
 	if l == nil {
 		return nil, nil
 	}
-	own := &listener{UnixListener: l}
+	own := &listener{UnixListener: l, every: checkSocket}
 	if path := l.Addr().String(); filepath.IsAbs(path) { // only a socket that has a file has a lock
+		own.file, own.id = path, identity(path)
 		if own.lock, err = takeLock(ctx, path+".lock"); err != nil {
 			return nil, fmt.Errorf("socket activation: %w", errors.Join(err, l.Close()))
 		}
@@ -257,6 +342,19 @@ func number(env []string, key string) (int, error) {
 // it. The file is never removed, because a lock on a removed file excludes nobody.
 func openLock(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+}
+
+// tryLock opens the file at path and takes its lock, unless another process has it.
+func tryLock(path string) (*os.File, error) {
+	l, err := openLock(path)
+	if err != nil {
+		return nil, err
+	}
+	held, err := flock.TryFile(l)
+	if held {
+		return l, nil
+	}
+	return nil, cmp.Or(err, errors.New("another daemon has it"))
 }
 
 // takeLock opens the file at path and waits for its lock, which lasts until [flock.Release] or

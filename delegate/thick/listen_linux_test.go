@@ -19,10 +19,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
@@ -665,6 +667,77 @@ func TestHandOverEndsAccept(t *testing.T) {
 			nodetest.Is(t, <-served, unix.EINVAL)
 		})
 	}
+}
+
+// A daemon whose socket somebody removes is not ready, and listens again. It has lost none of those
+// who had connected.
+func TestRemovedSocketIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	remove := func(path string) func(*testing.T, string) {
+		return func(t *testing.T, socket string) {
+			nodetest.OK(t, os.RemoveAll(filepath.Join(filepath.Dir(socket), path)))
+		}
+	}
+	for name, tt := range map[string]struct {
+		do  func(t *testing.T, socket string)
+		why string // it is not made again
+	}{
+		"the socket":          {remove("s"), ""},
+		"the directory":       {remove("."), ""},
+		"the lock as well":    {func(t *testing.T, s string) { remove("s.lock")(t, s); remove("s")(t, s) }, ""},
+		"a socket of nobody":  {func(t *testing.T, s string) { nodetest.OK(t, elsewhere(t, s).Close()) }, ""},
+		"a socket of another": {func(t *testing.T, s string) { elsewhere(t, s) }, "another process listens on it"},
+		"another daemon's": {func(t *testing.T, s string) {
+			d := filepath.Dir(s)
+			listenOn(t, d+"2/s")
+			nodetest.OK(t, unix.Renameat2(unix.AT_FDCWD, d, unix.AT_FDCWD, d+"2", unix.RENAME_EXCHANGE))
+		}, "another daemon has it"},
+		"a file": {func(t *testing.T, s string) {
+			remove("s")(t, s)
+			nodetest.OK(t, os.WriteFile(s, nil, 0o600))
+		}, "is not a socket"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			socket := nodetest.ShortDir(t) + "/d/s"
+			s := bare()
+			r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
+			l := listenOn(t, socket)
+			l.every = 50 * time.Millisecond
+			r.run(l)
+			r.get(wire.PathReady).wantOK(t)
+			early, err := net.Dial("unix", socket)
+			nodetest.OK(t, err)
+			defer early.Close()
+			tt.do(t, socket)
+			if tt.why == "" {
+				nodetest.Until(t, "it listens again", func() bool { return r.get(wire.PathReady).status == http.StatusOK })
+				r.do(request("ADD", "c1")).wantOK(t)
+				nodetest.OK(t, s.CheckReady(t.Context()))
+			} else {
+				nodetest.Until(t, "it says why not", func() bool {
+					err := s.CheckReady(t.Context())
+					return err != nil && strings.Contains(err.Error(), tt.why) && strings.Contains(err.Error(), "somebody has removed the socket")
+				})
+			}
+			send(t, early, request("ADD", "c2"))
+			a, err := http.ReadResponse(bufio.NewReader(early), nil)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "answer to who had connected", a.StatusCode, http.StatusOK)
+			nodetest.OK(t, a.Body.Close())
+		})
+	}
+}
+
+// elsewhere puts a socket in place of another.
+func elsewhere(t *testing.T, socket string) *net.UnixListener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket + "2", Net: "unix"})
+	nodetest.OK(t, err)
+	l.SetUnlinkOnClose(false)
+	t.Cleanup(func() { _ = l.Close() })
+	nodetest.OK(t, os.Rename(socket+"2", socket))
+	return l
 }
 
 // Whoever waits does so until its context ends, and is not in the way then.

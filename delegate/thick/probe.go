@@ -7,8 +7,8 @@ import (
 )
 
 // CheckReady returns why the server is not ready to serve an ADD and its DEL, and nil
-// if it is: Serve is running and not draining, the Queue can be read and written to,
-// and Ready returns nil. The error is the one of the first of the three that fails; it
+// if it is: Serve is running and not draining, the socket that [Listen] has made or got is
+// there, the Queue can be read and written to, and Ready returns nil. The error is the one of the first of these that fails; it
 // has code 11 and wraps the error of Ready.
 func (s *Server) CheckReady(ctx context.Context) error {
 	return failed(s.service().checks(ctx))
@@ -51,6 +51,10 @@ func (sv *service) checks(ctx context.Context) []check {
 		phase = errNotServing
 	case now >= draining:
 		phase = errDraining
+	default:
+		if l := sv.listener.Load(); l != nil {
+			phase = (*l).lost()
+		}
 	}
 	unusable := sv.usable()
 	queue := checked("queue", unusable == nil, unusable)

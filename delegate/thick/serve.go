@@ -49,6 +49,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return errors.New("thick: Serve: a server serves once")
 	}
 
+	if own, ok := l.(ownListener); ok {
+		sv.listener.Store(&own)
+	}
 	base := context.WithoutCancel(ctx)
 	var busy waitSet[net.Conn] // those that have sent a request, or may be about to
 	h := &http.Server{
@@ -108,12 +111,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
+// An ownListener is one that [Listen] has returned.
+type ownListener interface {
+	handOver(ctx context.Context) error
+	lost() error // why nobody can connect any more, or nil
+}
+
 // handOver lets the next daemon have l if it can, or closes l. It returns once all connections
 // that l accepts are being served.
 func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
-	if own, ok := l.(interface {
-		handOver(ctx context.Context) error
-	}); ok {
+	if own, ok := l.(ownListener); ok {
 		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
 		defer cancel()
 		if err := own.handOver(limited); err != nil {

@@ -593,6 +593,8 @@ type handingOver struct {
 
 func (l handingOver) handOver(context.Context) error { return l.do() }
 
+func (handingOver) lost() error { return nil }
+
 // The successor has the socket only once nothing is in flight, and what
 // connects until then is served.
 func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {

@@ -46,6 +46,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -298,6 +299,8 @@ type service struct {
 	add, del, gc, status, replays *lane // replays has the DELs of the Queue
 	backlog                       backlog
 	reader                        queue.Reader
+
+	listener atomic.Pointer[ownListener] // of Serve; nil if it has another one
 
 	peer func(net.Conn) (uid int, ok bool) // identifies the other end of a connection
 }
