@@ -21,8 +21,9 @@ type Status struct {
 	// Annotation is the text of the annotation, see [status.Annotation].
 	Annotation string
 
-	// Created is the time at which the sandbox was attached. A pod can have two
-	// sandboxes while the kubelet replaces one; the newest is what counts.
+	// Created is the time at which the sandbox was attached, zero if it is not attached any
+	// more. A pod can have two sandboxes while the kubelet replaces one: the status is that of
+	// the newest.
 	Created time.Time
 
 	// Static means that the pod is a static one, see [nad.Origin]. Its status is
@@ -150,7 +151,6 @@ type podStatus struct {
 	sent    string // in the last request, whatever has become of it
 	version string // the pod's resourceVersion then; "" if nothing was written
 	written time.Time
-	created time.Time // of the sandbox
 
 	inherited *Status // that another process, or another database, should have; nil if that is known
 	successor bool    // it is another process, which may have ended before it wrote the status

@@ -86,11 +86,18 @@ func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 	}
 }
 
-// The DEL of the old sandbox of a pod comes after the ADD of the new one, and that of the new one
-// does not bring back the status of the old one.
-func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
+// The DEL of the old sandbox of a pod comes after the ADD of the new one, or that of the new one
+// comes first, with or without success.
+func TestTheStatusIsThatOfTheNewestSandboxThatLives(t *testing.T) {
 	t.Parallel()
-	for name, first := range map[string]bool{"the DEL of the old one": true, "the DEL of the new one": false} {
+	for name, tt := range map[string]struct {
+		first bool // the old one is removed
+		left  Status
+	}{
+		"the DEL of the old one":              {first: true},
+		"the DEL of the new one":              {},
+		"the DEL of the new one, which fails": {left: Status{Annotation: "[]"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, StatusConfig{}, func(b *bench) {
 				older := b.added("a")
@@ -103,15 +110,18 @@ func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
 				b.Changed(older)
 				settle(time.Second)
 				removed := newer
-				if first {
+				if tt.first {
 					removed = older
 				}
-				b.set(removed.Container, Status{})
+				b.set(removed.Container, tt.left)
 				b.Changed(removed)
 				settle(time.Hour)
 				want := []request{
 					{Name: "a", Body: patchOf(older, aStatus("a"))},
 					{At: time.Second, Name: "a", Body: patchOf(newer, aStatus("newer"))},
+				}
+				if !tt.first {
+					want = append(want, request{At: 3 * time.Second, Name: "a", Body: patchOf(older, aStatus("a"))})
 				}
 				nodetest.Equal(b, "requests", b.api.take(), want)
 			})

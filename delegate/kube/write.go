@@ -209,7 +209,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 // wrote notes the status that the API server has of p.
 func (p *podStatus) wrote(want Status, version string) {
 	p.inherited = nil
-	p.text, p.version, p.written, p.created = want.Annotation, version, time.Now(), want.Created
+	p.text, p.version, p.written = want.Annotation, version, time.Now()
 }
 
 // needed reports whether the API server has, as far as is known, another status of a pod
@@ -220,13 +220,13 @@ func (w *StatusWriter) needed(pod nad.Pod, p *podStatus, want Status) bool {
 			p.lost()
 		}
 	}
-	if want.Annotation == "" || want.Annotation == p.text || want.Created.Before(p.created) {
+	if want.Annotation == "" || want.Annotation == p.text {
 		return false
 	}
 	object, _ := w.view.KnownPod(pod) // without annotations if it is not known
 	text, has := object.Annotations[status.NetworkStatusAnnotation]
 	if p.text == "" && text == want.Annotation {
-		p.text, p.version, p.created, p.inherited = text, object.Version, want.Created, nil
+		p.text, p.version, p.inherited = text, object.Version, nil
 		return false
 	}
 	return !want.IfWritten || p.version != "" || has

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -133,6 +134,31 @@ func TestStatusPolicyDecidesWhatBecomesOfADD(t *testing.T) {
 				w.clean(t)
 			})
 		}
+	}
+}
+
+// A pod has two sandboxes while the kubelet replaces one. The newer one is detached, or half of it.
+func TestStatusIsThatOfTheNewestSandboxThatLives(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]bool{"the DEL succeeds": false, "the DEL fails": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := inCluster(t, `,"events":"off"`).start(t)
+			older := w.pod(t, "one")
+			newer := *older
+			newer.ContainerID = "c-newer"
+			newer.Args = strings.ReplaceAll(older.Args, older.ContainerID, newer.ContainerID)
+			want(t, "ADD", w.command(t, "ADD", older, annotated("blue")), 0, "")
+			want(t, "ADD", w.command(t, "ADD", &newer, annotated("")), 0, "")
+			w.until(t, "the newer one is shown", func() bool { return w.status("one") != blueStatus })
+			code := uint(0)
+			if fails {
+				code = 107
+				w.fake.Plugins["bridge"] = delegatetest.FailOn("DEL", code, "not now", delegatetest.Result(nil))
+			}
+			want(t, "DEL", w.command(t, "DEL", &newer, annotated("")), code, "not now")
+			w.until(t, "the older one is shown", func() bool { return w.status("one") == blueStatus })
+		})
 	}
 }
 
