@@ -358,6 +358,27 @@ func TestAClaimIsReleasedWhenNoRecordHasIt(t *testing.T) {
 	}
 }
 
+// The kubelet has a claim that two pods share prepared once, for the first of them.
+func TestPodsShareAClaim(t *testing.T) {
+	t.Parallel()
+	w := withClaims(t, "").start(t)
+	k := w.kubelet(t)
+	one, two := w.pod(t, "one"), w.pod(t, "two")
+	c := w.claim(t, "storage", one, parameters("net7", "blue"))
+	prepare(t, k, c)
+	want(t, "ADD", w.command(t, "ADD", one, annotated("")), 0, "")
+	c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "two", UID: types.UID(nad.PodOf(two.Args).UID)})
+	c.Status.Devices = nil
+	c = kubetest.Put(w.api, c)
+	prepare(t, k, c) // does not ask
+	want(t, "ADD", w.command(t, "ADD", two, annotated("")), 0, "")
+	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net7", "ADD bridge eth0", "ADD macvlan net7")
+	want(t, "DEL", w.command(t, "DEL", one, annotated("")), 0, "")
+	want(t, "DEL", w.command(t, "DEL", two, annotated("")), 0, "")
+	want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+	w.clean(t)
+}
+
 // The next daemon finds what is attached in a directory of records that a request has named.
 func TestAClaimIsDetachedInADirectoryOfARequest(t *testing.T) {
 	t.Parallel()

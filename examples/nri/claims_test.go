@@ -417,6 +417,7 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 		inline("a", ""):              "",
 		inline("multinet", ""):       "meta-plugin",
 	} {
+		c.register() // the kubelet asks again
 		err := c.prepare(c.claim("s1", "uid-3", parameters))
 		if why == "" && err != nil || why != "" && !strings.Contains(fmt.Sprint(err), why) {
 			t.Errorf("%s: %v, want %q", parameters, err, why)
@@ -426,6 +427,27 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 	nodetest.Says(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
 	nodetest.Says(t, c.run(c.pod("c3", "uid-3", "")), `claim "old3"`, `request "neta"`, "files of the node", "code 7")
 	nodetest.Equal(t, "calls", x.Trace(), nil)
+}
+
+// The kubelet has a claim that two pods share prepared once, for the first of them.
+func TestPodsShareAClaim(t *testing.T) {
+	t.Parallel()
+	c, x, p := startedCluster(t)
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	first, second := c.pod("c1", "uid-1", ""), c.pod("c2", "uid-2", "")
+	c.mustRun(first)
+	o.Status.ReservedFor = append(o.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "other", UID: "uid-2"})
+	kubetest.Put(c.server, o)
+	nodetest.OK(t, c.prepare(o)) // does not ask
+	c.mustRun(second)
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net1"})
+	c.stop(first)
+	c.reports(o, "net1", "Ready=True") // of the second
+	c.stop(second)
+	c.reports(o, "Ready=False")
+	nodetest.OK(t, c.unprepare(o))
+	nodetest.Equal(t, "prepared", c.prepares(), nil)
+	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // Nothing is attached to a pod on the host's network, and the claim's status says so.

@@ -26,20 +26,19 @@ func (r Ref) has(a delegate.Attached) bool {
 	return uid != "" && uid == r.UID && (r.Pod == "" || pod == "" || pod == r.Pod)
 }
 
-// attached returns what the newest sandbox of the claim's pod is attached to because of the claim.
-// It is for showing alone: see unattached.
+// attached returns what the newest sandbox that is attached because of the claim has of it. It is one
+// of the claim's pod, or of any pod if r has none. It is for showing alone: see unattached.
 func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	records, err := c.Records(ctx, r.Pod)
-	if len(records) == 0 {
-		return nil, err
-	}
-	newest := slices.MaxFunc(records, func(a, b Record) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(records, func(a, b Record) int { return b.Created.Compare(a.Created) })
 	var all []attachment
+	newest := ""
 	for _, record := range records {
 		for i, a := range record.Attached {
-			if record.Key.ContainerID == newest.Key.ContainerID && record.Whole(i) && r.has(a) {
+			if record.Whole(i) && r.has(a) && (len(all) == 0 || record.Key.ContainerID == newest) {
 				of := nad.ParseOrigin(a.Origin).Claim
 				all = append(all, attachment{device{of.Pool, of.Device, of.Share}, a.IfName, a.NetNS, a.Result})
+				newest = record.Key.ContainerID
 			}
 		}
 	}

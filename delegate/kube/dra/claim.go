@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacni/metacni/netconf"
@@ -28,6 +29,9 @@ func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 type Claim struct {
 	Ref
 	Networks []Network // in the order of the allocation
+
+	// Shared means that several pods may have the claim: it was not made for one pod.
+	Shared bool `json:",omitempty"`
 }
 
 // A Network is one device of a claim: a network that the pod is to be attached to. Exactly one of
@@ -96,21 +100,24 @@ func (d device) overlaps(e device) bool {
 	return d.pool == e.pool && d.name == e.name && (d.share == e.share || d.share == "" || e.share == "")
 }
 
-// claimOf returns what a ResourceClaim wants of the driver. Every error is of kind errClaim.
+// claimOf returns what a ResourceClaim wants of the driver, for the first of the pods that it is
+// reserved for. Every error is of kind errClaim.
 func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 	claim := Claim{Ref: Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}}
 	fail := func(err error) (Claim, error) { return Claim{}, claim.failure(fmt.Errorf("%w: %w", errClaim, err)) }
-	if len(c.Status.ReservedFor) != 1 {
-		return fail(fmt.Errorf("reserved for %d pods: a network can be that of one", len(c.Status.ReservedFor)))
+	claim.Shared = !slices.ContainsFunc(c.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.APIVersion == "v1" })
+	if len(c.Status.ReservedFor) == 0 {
+		return fail(errors.New("reserved for 0 pods"))
 	}
-	user := c.Status.ReservedFor[0]
-	if user.APIGroup != "" || user.Resource != "pods" {
-		return fail(fmt.Errorf("reserved for one of %q, not for a pod", strings.TrimPrefix(user.APIGroup+"/"+user.Resource, "/")))
+	for _, user := range c.Status.ReservedFor {
+		if user.APIGroup != "" || user.Resource != "pods" {
+			return fail(fmt.Errorf("reserved for one of %q, not for a pod", strings.TrimPrefix(user.APIGroup+"/"+user.Resource, "/")))
+		}
+		if !isUID(claim.UID) || !isUID(string(user.UID)) {
+			return fail(errors.New("no usable UID"))
+		}
 	}
-	claim.Pod = string(user.UID)
-	if !isUID(claim.UID) || !isUID(claim.Pod) {
-		return fail(errors.New("no usable UID"))
-	}
+	claim.Pod = string(c.Status.ReservedFor[0].UID)
 	if c.Status.Allocation == nil {
 		return fail(errors.New("not allocated"))
 	}
@@ -221,6 +228,11 @@ func (n Network) shared(m Network, samePod bool) string {
 		return fmt.Sprintf("interface %q", n.IfName)
 	}
 	return ""
+}
+
+// reservedFor reports whether a claim is reserved for the pod with that UID.
+func reservedFor(c *resourcev1.ResourceClaim, pod string) bool {
+	return slices.ContainsFunc(c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return string(r.UID) == pod })
 }
 
 // isUID reports whether s can be the UID of an object. It can then be a part of the name of a

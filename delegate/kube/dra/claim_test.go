@@ -69,9 +69,9 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 		want string
 	}{
 		"for no pod": {func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil }, "reserved for 0 pods"},
-		"for two pods": {func(c *resourcev1.ResourceClaim) {
-			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "b", UID: "pod-b"})
-		}, "reserved for 2 pods"},
+		"for a pod and a service": {func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "services", Name: "b", UID: "b"})
+		}, `one of "services"`},
 		"for no pod but a job": {func(c *resourcev1.ResourceClaim) {
 			c.Status.ReservedFor = consumers{{APIGroup: "batch", Resource: "jobs", Name: "j", UID: "j"}}
 		}, `one of "batch/jobs"`},
@@ -124,7 +124,7 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, Networks: []Network{
 			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "net", Pool: "node1", Device: "storage", Share: "share-a"}, IfName: "x", Config: `{ "a":1.0}`},
 			{Claim: nad.Claim{UID: "claim-a", Name: "a", Request: "two/fast", Pool: "node1", Device: "vlan"}, OfClass: true, Definition: nad.Ref{Namespace: "blue", Name: "n"}},
-		},
+		}, Shared: true,
 	}
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "claim", got, want)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -35,6 +37,10 @@ const askTimeout = time.Second
 // server about those that are not prepared, once, and fails with CNI code 11 if one of them
 // is allocated to the driver. If the API server does not answer, what is prepared decides: pods
 // without claims, and with those of other drivers, start during an outage, at the usual speed.
+//
+// The kubelet has a claim that several pods share prepared once, for the first of them. Claims
+// prepares it for p too if it is reserved for p, and so fails as preparing does. Without names it asks
+// the API server about each such claim of the pod's namespace that is prepared for another pod.
 func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Claim, error) {
 	if d == nil {
 		return nil, nil
@@ -48,34 +54,66 @@ func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Clai
 			return nil, err
 		}
 	}
+	missing := func(name string) bool {
+		return !slices.ContainsFunc(prepared, func(c Claim) bool { return c.Name == name })
+	}
+	certain := len(names) > 0
+	if p.UID == "" || certain && !slices.ContainsFunc(names, missing) {
+		return prepared, nil
+	}
+	shared := d.shared(ctx, p.Namespace)
+	if !certain {
+		names = slices.Sorted(maps.Keys(shared))
+	}
 	asked, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), askTimeout)
 	defer cancel()
 	for _, name := range names {
-		if slices.ContainsFunc(prepared, func(c Claim) bool { return c.Name == name }) {
+		if !missing(name) {
 			continue
 		}
 		ref := Ref{Namespace: p.Namespace, Name: name, Pod: p.UID}
-		switch ours, err := d.allocated(asked, ref); {
+		claim, err := d.client.ResourceV1().ResourceClaims(ref.Namespace).Get(asked, name, metav1.GetOptions{})
+		switch {
+		case apierr.None(err):
+		case err != nil && certain && shared[name] != "":
+			return nil, ref.notPrepared(err)
 		case err != nil:
-			d.log.WarnContext(ctx, "claim of a pod is unknown, it is taken for that of another driver", "pod", p.String(), "claim", ref.String(), "error", err)
-		case ours:
+			d.log.WarnContext(ctx, "claim is unknown, it is taken for that of another driver or pod", "pod", p.String(), "claim", ref.String(), "error", err)
+		case !d.allocated(claim):
+		case shared[name] == string(claim.UID) && reservedFor(claim, p.UID):
+			one, err := d.prepare(ctx, claim, p.UID)
+			if err != nil {
+				return nil, err
+			}
+			prepared = append(prepared, one)
+		case certain:
 			return nil, ref.notPrepared(d.Err())
 		}
 	}
+	slices.SortFunc(prepared, func(a, b Claim) int { return strings.Compare(a.UID, b.UID) })
 	return prepared, nil
 }
 
-// allocated reports whether the claim of that name has devices of the driver.
-func (d *Driver) allocated(ctx context.Context, r Ref) (bool, error) {
-	claim, err := d.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+// shared returns the UIDs, by name, of the claims of a namespace that are prepared, and that several
+// pods may have. The kubelet will release them.
+func (d *Driver) shared(ctx context.Context, namespace string) map[string]string {
+	all, err := d.all()
 	if err != nil {
-		if apierr.None(err) {
-			err = nil
-		}
-		return false, err
+		d.log.WarnContext(ctx, "not all claims that pods may share are known", "error", err)
 	}
-	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
-		func(a resourcev1.DeviceRequestAllocationResult) bool { return a.Driver == d.config.Name }), nil
+	shared := make(map[string]string)
+	for _, c := range all {
+		if c.Shared && c.Namespace == namespace {
+			shared[c.Name] = c.UID
+		}
+	}
+	return shared
+}
+
+// allocated reports whether a claim has devices of the driver.
+func (d *Driver) allocated(c *resourcev1.ResourceClaim) bool {
+	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
+		func(a resourcev1.DeviceRequestAllocationResult) bool { return a.Driver == d.config.Name })
 }
 
 // notPrepared is the error for a claim that is not prepared, perhaps because of err.

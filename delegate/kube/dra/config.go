@@ -137,20 +137,27 @@ func (c Config) check() error {
 	return Check(c.Name, c.Networks)
 }
 
+// kubelet returns the directory of the kubelet on the node, and plugin that of the driver in it.
+func (c Config) kubelet() string { return cmp.Or(c.KubeletDir, "/var/lib/kubelet") }
+func (c Config) plugin() string  { return filepath.Join(c.kubelet(), "plugins", c.Name) }
+
+// resolve returns the path at which this process finds a path of the node.
+func (c Config) resolve(path string) (string, error) {
+	if c.Resolve == nil {
+		return path, nil
+	}
+	return c.Resolve(path)
+}
+
 // options finds the directories in which the kubelet and the driver meet, and makes that of the
 // driver's socket unless there is no kubelet. It returns its path for this process too.
 func (c Config) options(client kubernetes.Interface) (options []kubeletplugin.Option, plugin string, err error) {
-	resolve := c.Resolve
-	if resolve == nil {
-		resolve = func(path string) (string, error) { return path, nil }
-	}
-	node := cmp.Or(c.KubeletDir, "/var/lib/kubelet")
-	kubelet, err := resolve(node)
+	kubelet, err := c.resolve(c.kubelet())
 	if err != nil {
 		return nil, "", err
 	}
 	registry, plugin := filepath.Join(kubelet, "plugins_registry"), filepath.Join(kubelet, "plugins", c.Name)
-	pluginOnNode := filepath.Join(node, "plugins", c.Name)
+	pluginOnNode := c.plugin()
 	if _, err := os.Stat(registry); err != nil {
 		return nil, "", fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
 	}
@@ -169,7 +176,7 @@ func (c Config) options(client kubernetes.Interface) (options []kubeletplugin.Op
 	if c.CDIDir == "" {
 		return options, plugin, nil
 	}
-	cdi, err := resolve(c.CDIDir)
+	cdi, err := c.resolve(c.CDIDir)
 	if err != nil {
 		return nil, "", err
 	}

@@ -93,7 +93,7 @@ type plugin struct{ *Driver }
 func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
-		claim, err := p.prepare(ctx, c)
+		claim, err := p.prepare(ctx, c, "")
 		if err != nil {
 			p.log.WarnContext(ctx, "claim not prepared", "claim", c.Namespace+"/"+c.Name, "error", err)
 		}
@@ -106,9 +106,11 @@ func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.
 	return results, nil
 }
 
-// prepare records what a claim wants. It writes again what is recorded already: an earlier
-// attempt may have failed before the record was safe.
-func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Claim, error) {
+// prepare records what a claim wants for a pod, or without one for each pod that it is reserved
+// for: the kubelet asks once, and does not say for which pod. It fails then if the claim can be
+// prepared for none of them; the ADD of a pod finds out. It writes again what is recorded already:
+// an earlier attempt may have failed before the record was safe.
+func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim, pod string) (Claim, error) {
 	claim, err := claimOf(c, d.config.Name)
 	if err == nil {
 		err = claim.check(d.config)
@@ -118,13 +120,28 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var errs []error
+	for _, user := range c.Status.ReservedFor {
+		if pod == "" || string(user.UID) == pod {
+			claim.Pod = string(user.UID)
+			errs = append(errs, d.prepareFor(ctx, claim, c))
+		}
+	}
+	if !slices.Contains(errs, nil) {
+		return Claim{}, claim.failure(errors.Join(errs...))
+	}
+	return claim, nil
+}
+
+// prepareFor records what the claim c wants for the pod claim.Pod.
+func (d *Driver) prepareFor(ctx context.Context, claim Claim, c *resourcev1.ResourceClaim) error {
 	had, err := d.config.store().Get(claim.key())
 	again := err == nil && slices.Equal(had.Value.Networks, claim.Networks)
 	for other, err := range d.config.store().List(ctx) {
 		switch {
 		case err == nil && other.Key.Network != claim.UID:
 			err = claim.conflict(other.Value.Claim)
-		case other.Key.Network == claim.UID && other.Key.ContainerID != claim.Pod:
+		case other.Key.Network == claim.UID && !reservedFor(c, other.Key.ContainerID):
 			err = d.free(ctx, claim, other.Key.ContainerID)
 		case other.Key.Network == claim.UID: // put replaces it, also if it is damaged
 			err = nil
@@ -132,17 +149,14 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 			err = nil // it has its devices already
 		}
 		if err != nil { // a claim that cannot be read may have any device
-			return Claim{}, claim.failure(err)
+			return err
 		}
 	}
-	if err := d.put(ctx, claim); err != nil {
-		return Claim{}, claim.failure(err)
-	}
-	return claim, nil
+	return d.put(ctx, claim)
 }
 
 // free forgets a claim for an earlier pod. The API server says that the claim is reserved for
-// another pod now, and so the kubelet has lost the earlier one. It fails with errInUse while the
+// others now, and so the kubelet has lost the earlier one. It fails with errInUse while the
 // earlier pod is attached.
 func (d *Driver) free(ctx context.Context, claim Claim, pod string) error {
 	earlier := claim.Ref

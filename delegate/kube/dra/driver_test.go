@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
 
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/kubetest"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -23,10 +24,11 @@ import (
 func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	k := n.kubelet(t)
+	var k *dratest.Kubelet
 	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
 	before := n.server.Count("", "")
 	for range 2 { // the kubelet asks again after a restart
+		k = n.kubelet(t)
 		devices, failures := prepareClaims(t, k, a, b)
 		if len(failures) > 0 {
 			t.Fatal(failures)
@@ -131,6 +133,7 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	n.attach(t, "pod-web")
 	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
 	a = kubetest.Put(n.server, a)
+	k = n.kubelet(t)
 	refused(t, k, a, "still attached")
 	n.fail(errors.New("no records"))
 	refused(t, k, a, "no records")
@@ -170,11 +173,13 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	b := kubetest.Put(n.server, newClaim("b", nil))
 	damage()
 	refused(t, k, b, "pod-web@claim-a@claim.json") // it may have any device
+	k = n.kubelet(t)
 	mustPrepare(t, k, a)
 	mustPrepare(t, k, b)
 	n.wantClaims(t, "pod-web", 2)
 	n.attach(t, "pod-web")
 	damage()
+	k = n.kubelet(t)
 	mustPrepare(t, k, b) // it has its device already
 	nodetest.OK(t, k.Unprepare(t.Context(), a))
 	nodetest.Equal(t, "detached", n.detached, []string{"a"})
@@ -188,6 +193,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 		attached bool
 		forgets  bool
 		fails    bool
+		next     int // other pods that have the claim
 	}{
 		"a claim that is used": {edit: func(*node, *resourcev1.ResourceClaim) {}},
 		"a claim that has gone": {edit: func(n *node, c *resourcev1.ResourceClaim) {
@@ -203,6 +209,11 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 		"a claim of another pod": {edit: func(n *node, c *resourcev1.ResourceClaim) {
 			c.Status.ReservedFor[0].UID = "other"
 			kubetest.Put(n.server, c)
+		}, forgets: true, next: 1},
+		"a claim of another pod of another node": {edit: func(n *node, c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor[0].UID = "other"
+			c.Status.Allocation.Devices.Results[0].Pool = "node2"
+			kubetest.Put(n.server, c)
 		}, forgets: true},
 		"an API that is away": {edit: func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: 500}) }, fails: true},
 		// An API server without the whole resource, or a proxy, answers 404 as well.
@@ -210,7 +221,10 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, _, c := prepared(t)
+			cdi := t.TempDir()
+			n := newNode(t, func(c *Config) { c.CDIDir = cdi })
+			c := kubetest.Put(n.server, newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), c)
 			if row.attached {
 				n.attach(t, "pod-web")
 			}
@@ -221,6 +235,11 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 				want = 0
 			}
 			n.wantClaims(t, "pod-web", want)
+			files, err := filepath.Glob(cdi + "/*")
+			nodetest.OK(t, err)
+			metadata, err := filepath.Glob(n.config.plugin() + "/dra-device-metadata/*")
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "files that containers see", len(files)+len(metadata), 2*(want+row.next))
 		})
 	}
 }

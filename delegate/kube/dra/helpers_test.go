@@ -128,9 +128,6 @@ func kubeletDir(t *testing.T) string {
 // registry returns the directory of sockets that the kubelet looks for.
 func (c Config) registry() string { return filepath.Join(c.KubeletDir, "plugins_registry") }
 
-// plugin returns the directory of the driver's own socket.
-func (c Config) plugin() string { return filepath.Join(c.KubeletDir, "plugins", driverName) }
-
 // restart starts the driver, or another one in place of the first.
 func (n *node) restart(t *testing.T) {
 	t.Helper()

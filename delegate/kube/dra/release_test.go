@@ -154,10 +154,10 @@ func TestReleaseAndADDSeeEachOther(t *testing.T) {
 // The kubelet prepares a claim again while the sweep asks the API server about it.
 func TestTheSweepSparesWhatIsPreparedAgain(t *testing.T) {
 	t.Parallel()
-	n, k, a := prepared(t)
+	n, _, a := prepared(t)
 	for r, err := range n.config.store().List(t.Context()) {
 		nodetest.OK(t, err)
-		mustPrepare(t, k, a)
+		mustPrepare(t, n.kubelet(t), a)
 		released, err := n.release(t.Context(), r.Value.Ref, r.Updated)
 		nodetest.OK(t, err)
 		nodetest.Equal(t, "released", released, false)

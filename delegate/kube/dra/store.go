@@ -111,7 +111,8 @@ func (d *Driver) put(ctx context.Context, c Claim) error {
 
 // release forgets a claim if nothing is attached because of it, and everything that is in memory
 // about it. After a loss of power the record may be there again. A damaged record is forgotten too.
-// With a since, release does nothing for a claim that was prepared again after that.
+// With a since, release does nothing for a claim that was prepared again after that. It then removes
+// the files of the claim too, and the caller holds d.mu.
 //
 // It looks at what is attached while it has the lock of the claim. An ADD records what it attaches
 // before it takes that lock in [Driver.Held]: release finds the record, or the ADD finds no claim.
@@ -123,6 +124,11 @@ func (d *Driver) release(ctx context.Context, r Ref, since time.Time) (released 
 		}
 		if err := d.config.unattached(ctx, r); err != nil {
 			return err
+		}
+		if !since.IsZero() { // otherwise the kubelet's helper does it, or the next pod has them
+			if err := d.removeMetadata(r); err != nil {
+				return err
+			}
 		}
 		released = true
 		return s.Forget(l, r.key())

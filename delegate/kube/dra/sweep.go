@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,13 +43,18 @@ func (d *Driver) sweep(ctx context.Context, r scratch.Record[storedClaim]) error
 	asked, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	c := r.Value
-	object, err := d.reserved(asked, c.Ref)
-	if err == nil && object != nil {
+	object, err := d.get(asked, c.Ref)
+	if err == nil && object != nil && reservedFor(object, c.Pod) {
 		return nil
 	}
 	released := false
+	if err == nil && object != nil {
+		err = d.prepareForOthers(ctx, object, c)
+	}
 	if err == nil {
+		d.mu.Lock()
 		released, err = d.release(ctx, c.Ref, r.Updated)
+		d.mu.Unlock()
 	}
 	switch {
 	case errors.Is(err, errInUse): // the DEL of the pod is still to come
@@ -61,20 +67,26 @@ func (d *Driver) sweep(ctx context.Context, r scratch.Record[storedClaim]) error
 	return nil
 }
 
-// reserved returns the claim that r names as the API server has it. It returns nil if there is
-// certainly no such claim, or if the claim is not reserved for the pod of r any more.
-func (d *Driver) reserved(ctx context.Context, r Ref) (*resourcev1.ResourceClaim, error) {
+// prepareForOthers prepares a claim that the kubelet has had prepared for the pod of c for the pods that
+// have it now: their ADDs must find it, and the kubelet does not ask again.
+func (d *Driver) prepareForOthers(ctx context.Context, object *resourcev1.ResourceClaim, c storedClaim) error {
+	now, err := claimOf(object, d.config.Name)
+	if err != nil || !c.Shared || !slices.Equal(now.Networks, c.Networks) {
+		return nil //nolint:nilerr // nobody on this node has it
+	}
+	_, err = d.prepare(ctx, object, "")
+	return err
+}
+
+// get returns the claim that r names as the API server has it. It returns nil if there is
+// certainly no such claim.
+func (d *Driver) get(ctx context.Context, r Ref) (*resourcev1.ResourceClaim, error) {
 	object, err := d.client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	switch {
 	case apierr.None(err):
 		return nil, nil
-	case err != nil:
+	case err != nil || string(object.UID) != r.UID:
 		return nil, err
 	}
-	for _, pod := range object.Status.ReservedFor {
-		if string(object.UID) == r.UID && string(pod.UID) == r.Pod {
-			return object, nil
-		}
-	}
-	return nil, nil
+	return object, nil
 }

@@ -183,12 +183,16 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	w.mu.Lock()
 	failure, changed := w.failures[ref]
 	w.mu.Unlock()
-	attached, err := config.attached(ctx, ref) // later than changed: an ADD meanwhile queues the claim again
+	of := ref
+	if claim.Value.Shared {
+		of.Pod = "" // it has one status
+	}
+	attached, err := config.attached(ctx, of) // later than changed: an ADD meanwhile queues the claim again
 	if err != nil {
 		return err
 	}
-	object, err := w.driver.reserved(ctx, ref)
-	if err != nil || object == nil {
+	object, err := w.driver.get(ctx, ref)
+	if err != nil || object == nil || !reservedFor(object, ref.Pod) {
 		return err
 	}
 	ours := func(s resourcev1.AllocatedDeviceStatus) bool { return s.Driver == config.Name }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,12 +18,14 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// A Kubelet calls one driver. Goroutines may share it. Close it.
+// A Kubelet calls one driver. Like a real one it has each claim prepared once, also if several pods
+// have it, and again after a restart: that is another Register. Goroutines may share it. Close it.
 type Kubelet struct {
 	// Endpoint is the path of the driver's socket, as the driver has said it.
 	Endpoint string
 
-	conn *grpc.ClientConn
+	conn     *grpc.ClientConn
+	prepared sync.Map // the answers, by UIDs
 }
 
 // Register registers the driver that has this socket in the directory of the kubelet's plugin
@@ -58,14 +61,24 @@ type Prepared struct {
 	Err     error
 }
 
-// Prepare has claims prepared. It returns the answers by the UID of the claim. It fails if
-// there is none for one of them.
+// Prepare has claims prepared that are not. It returns the answers by the UID of the claim. It fails
+// if there is none for one of them.
 func (k *Kubelet) Prepare(ctx context.Context, claims ...*resourcev1.ResourceClaim) (map[string]Prepared, error) {
+	all := map[string]Prepared{}
+	claims = slices.DeleteFunc(slices.Clone(claims), func(c *resourcev1.ResourceClaim) bool {
+		before, ok := k.prepared.Load(string(c.UID))
+		if ok {
+			all[string(c.UID)] = before.(Prepared) //nolint:forcetypeassert // nothing else is stored
+		}
+		return ok
+	})
+	if len(claims) == 0 {
+		return all, nil
+	}
 	answer, err := api.NewDRAPluginClient(k.conn).NodePrepareResources(ctx, &api.NodePrepareResourcesRequest{Claims: ids(claims)})
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]Prepared{}
 	for _, c := range claims {
 		a := answer.GetClaims()[string(c.UID)]
 		if a == nil {
@@ -74,6 +87,8 @@ func (k *Kubelet) Prepare(ctx context.Context, claims ...*resourcev1.ResourceCla
 		p := Prepared{Devices: a.GetDevices()}
 		if text := a.GetError(); text != "" {
 			p = Prepared{Err: errors.New(text)}
+		} else {
+			k.prepared.Store(string(c.UID), p)
 		}
 		all[string(c.UID)] = p
 	}
@@ -94,6 +109,8 @@ func (k *Kubelet) Unprepare(ctx context.Context, claims ...*resourcev1.ResourceC
 			errs = append(errs, fmt.Errorf("no answer for claim %s", c.Name))
 		case a.GetError() != "":
 			errs = append(errs, errors.New(a.GetError()))
+		default:
+			k.prepared.Delete(string(c.UID))
 		}
 	}
 	return errors.Join(errs...)
