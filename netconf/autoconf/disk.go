@@ -29,7 +29,8 @@ type output struct {
 
 // A disk is what was found in the directory of the published file.
 type disk struct {
-	content   []byte   // of the file, if it is a regular one of the right mode
+	content   []byte // of the file, if it is a regular one
+	wrongMode bool
 	ours      bool     // the file is ours to remove
 	unusable  error    // why the file cannot be read, or is no file
 	first     string   // a file that runtimes take before ours, by name
@@ -38,7 +39,9 @@ type disk struct {
 }
 
 // holds reports whether d is published.
-func (k disk) holds(d document) bool { return !d.isZero() && bytes.Equal(k.content, d.data) }
+func (k disk) holds(d document) bool {
+	return !d.isZero() && !k.wrongMode && bytes.Equal(k.content, d.data)
+}
 
 func (o output) mode() fs.FileMode { return cmp.Or(o.m.Mode, defaultMode) }
 
@@ -78,7 +81,8 @@ func (o output) look() (k disk) {
 		case strings.HasPrefix(name, o.temporary()):
 			k.leftovers = append(k.leftovers, name)
 		case name == o.name:
-			k.content, k.ours, k.unusable = o.read(d)
+			k.content, k.wrongMode, k.unusable = o.read(d)
+			k.ours = k.content != nil && o.owns(k.content)
 		case k.first == "" && isConfig(name) && name < o.name:
 			if info, err := d.Stat(name); err == nil && !info.IsDir {
 				k.first = name
@@ -89,7 +93,7 @@ func (o output) look() (k disk) {
 }
 
 // read reads the published file, or what has its name.
-func (o output) read(d *durable.Dir) (content []byte, ours bool, err error) {
+func (o output) read(d *durable.Dir) (content []byte, wrongMode bool, err error) {
 	info, err := d.Stat(o.name)
 	if err == nil && !info.IsFile {
 		err = errNotRegular
@@ -103,11 +107,7 @@ func (o output) read(d *durable.Dir) (content []byte, ours bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	ours = o.owns(content)
-	if fs.FileMode(info.Mode).Perm() != o.mode() {
-		content = nil
-	}
-	return content, ours, nil
+	return content, fs.FileMode(info.Mode).Perm() != o.mode(), nil
 }
 
 // publish makes the file what doc says. A reader of the directory sees the old file or

@@ -19,6 +19,7 @@ type facts struct {
 	doc    document // of found.primary
 	docErr error    // why there is none
 	disk   disk
+	fixed  bool // no other file can be that of the primary network
 }
 
 // A machine decides what a manager does. Its decisions are a function of what was
@@ -28,7 +29,8 @@ type machine struct {
 
 	ready bool // the readiness file has been seen
 
-	// The election of the primary network.
+	// The election of the primary network. The file of one that an earlier manager has chosen may have
+	// no name.
 	primary netconf.File
 	want    document  // the last that could be made
 	since   time.Time // when grace began, after which another network takes its place; zero if it has not
@@ -80,9 +82,17 @@ func (m *machine) next(f facts, now time.Time) (s step) {
 		return s
 	}
 	s.report(f.found.err)
+	m.inherit(f.disk)
 	m.elect(&s, f, now)
 	m.keep(&s, f, now)
 	return s
+}
+
+// inherit takes over what an earlier manager has published: it is the last known good.
+func (m *machine) inherit(k disk) {
+	if n, primary, ok := parseDocument(k.content); ok && k.ours && m.want.isZero() {
+		m.primary, m.want = primary, document{data: k.content, network: n.Name(), primary: primary.Name}
+	}
 }
 
 // elect chooses the primary network, and so the wanted document.
@@ -119,6 +129,13 @@ func (m *machine) holds(f facts) (ends bool, why error) {
 		bad = because{errBadPrimary, bad}
 	}
 	switch {
+	case chosen == "" && !m.primary.Network.IsZero() && name == "":
+		return true, ErrNoPrimary
+	case chosen == "" && !m.primary.Network.IsZero():
+		if f.fixed || f.found.primary.Network.Name() == m.primary.Network.Name() {
+			return false, nil // the same network, which may have changed meanwhile
+		}
+		return true, cmp.Or(bad, errGone)
 	case chosen == "" && name == "":
 		return false, ErrNoPrimary
 	case chosen == "" && f.disk.ours && !f.disk.holds(f.doc):

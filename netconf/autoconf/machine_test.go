@@ -114,6 +114,9 @@ func TestElection(t *testing.T) {
 	type files = map[string]string
 	published := turn{want: "publish " + a}
 	other := strings.ReplaceAll(calico, "portMappings", "bandwidth")
+	first := newStory(a, calico)
+	first.look()
+	earlier := &first.disk // as the last manager has left it
 	for name, turns := range map[string][]turn{
 		"another takes its place": {
 			published,
@@ -184,6 +187,31 @@ func TestElection(t *testing.T) {
 		"broken at the start, and whole again": {
 			{files: files{a: calico[:20]}, disk: &disk{content: []byte("earlier"), ours: true}, want: "-  bad 10s"},
 			{after: 9 * time.Second, files: files{a: calico}, want: "publish 10-a.conflist"},
+		},
+		// After a restart, or for the next who has the lock, what is published is the last known good.
+		"gone at the start": {
+			{files: files{a: gone}, disk: earlier, want: "-  gone 10s"},
+			{after: 4 * time.Second, disk: &disk{}, want: "publish  gone 6s"}, // it is restored all the same
+			{after: 6 * time.Second, want: "publish 20-b.conf"},
+		},
+		"gone at the start, and back": {
+			{files: files{a: gone}, disk: earlier, want: "-  gone 10s"},
+			{after: 9 * time.Second, files: files{a: calico}, want: "- 10-a.conflist"},
+		},
+		"none at the start": {
+			{files: files{a: gone, b: gone}, disk: earlier, want: "-  none 10s"},
+			{after: time.Hour, disk: &disk{}, want: "publish  none"},
+			{files: files{a: other}, want: "publish 10-a.conflist"},
+		},
+		"there at the start":                   {{disk: earlier, want: "- 10-a.conflist"}},
+		"changed at the start":                 {{files: files{a: other}, disk: earlier, want: "publish 10-a.conflist"}},
+		"renamed and changed at the start":     {{files: files{a: gone, "05-a.conflist": other}, disk: earlier, want: "publish 05-a.conflist"}},
+		"with another mode at the start":       {{disk: &disk{content: earlier.content, ours: true, wrongMode: true}, want: "publish 10-a.conflist"}},
+		"gone at the start, with another mode": {{files: files{a: gone}, disk: &disk{content: earlier.content, ours: true, wrongMode: true}, want: "publish  gone 10s"}},
+		"of somebody else at the start":        {{files: files{a: gone}, disk: &disk{content: earlier.content}, want: "publish 20-b.conf"}},
+		"referred to at the start, and gone": {
+			{files: files{a: gone}, disk: &disk{content: []byte(`{"cniVersion":"1.0.0","name":"m","plugins":[{"type":"multinet","clusterNetwork":"/etc/cni/net.d/10-a.conflist"}]}`), ours: true}, want: "- 10-a.conflist gone 10s"},
+			{after: 10 * time.Second, want: "publish 20-b.conf"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package autoconf
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"unicode/utf8"
 
@@ -38,6 +39,28 @@ func newDocument(template netconf.Plugin, p netconf.File, path string) (document
 		return document{}, because{ErrInvalid, err}
 	}
 	return document{data: data, network: n.Name(), primary: p.Name}, nil
+}
+
+// parseDocument returns the network in a document, and its primary network: the embedded one, or the
+// name of its file. ok is false unless a runtime and a meta-plugin can use them.
+func parseDocument(data []byte) (n netconf.Network, primary netconf.File, ok bool) {
+	n, err := netconf.Parse(data)
+	if err != nil || n.Runnable() != nil {
+		return n, primary, false
+	}
+	var conf struct {
+		Delegates      []netconf.Network
+		ClusterNetwork string
+	}
+	if err := n.Plugins()[0].Decode(&conf); err != nil {
+		return n, primary, false
+	}
+	if len(conf.Delegates) > 0 {
+		primary.Network = conf.Delegates[0]
+	} else if filepath.IsAbs(conf.ClusterNetwork) {
+		primary.Name = filepath.Base(conf.ClusterNetwork)
+	}
+	return n, primary, primary.Name != "" || primary.Network.Runnable() == nil
 }
 
 // render makes the network of template in front of primary.

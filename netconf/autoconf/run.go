@@ -40,7 +40,8 @@ const (
 //   - The primary network's file is removed: the published file stays for
 //     Grace, because an upgrade removes and makes the file. Then Run takes the next
 //     valid network; without one the published file stays. A network whose file
-//     was only renamed is taken at once.
+//     was only renamed is taken at once. So it is when Run begins, or takes over the
+//     Lock, and an earlier Manager has published a network of another name.
 //   - Another valid network sorts before the primary one: Run takes it.
 //   - Others change, rename or remove the published file: Run restores it at
 //     once; when that happens again and again, after 1 s, 2 s and so on, at most
@@ -197,7 +198,7 @@ func (m *Manager) pass(state *machine, now time.Time, lost bool, trouble error) 
 
 // look gathers the facts.
 func (m *Manager) look(out output) facts {
-	f := facts{ready: true, disk: out.look(), found: m.find(m.files())}
+	f := facts{ready: true, disk: out.look(), found: m.find(m.files()), fixed: m.Primary != ""}
 	if m.Ready != "" {
 		_, err := m.stat(m.Ready)
 		f.ready = err == nil
