@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,19 +74,29 @@ func (l *Lock) Unlock() error {
 	return fail("unlock", Key{ContainerID: l.container}, err)
 }
 
-// tidy removes the lock's file when the container has no record.
+// tidy removes the lock's file, and what a Put that was killed has left, when the container has no
+// record.
 func (l *Lock) tidy() error {
 	if len(l.known) > 0 {
 		return nil
 	}
-	files, err := filesOf(l.root, l.container)
-	if err != nil || len(files) > 0 {
+	names, err := l.root.NamesWith(records.Part(l.container)+"@", durable.TempPrefix+records.Part(l.container)+"@")
+	if err != nil || slices.ContainsFunc(names, func(name string) bool { _, ok := parseName(name); return ok }) {
 		return err
 	}
 	// Only while we hold the lock is the file's name certainly ours to give up.
 	now, err := l.root.Stat(l.name)
 	if err != nil || now.ID != l.id {
 		return gone(err)
+	}
+	for _, name := range names {
+		record := strings.TrimPrefix(name, durable.TempPrefix)
+		if _, ok := parseName(record); ok {
+			err = errors.Join(err, l.remove(record))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	return gone(l.root.Remove(l.name))
 }

@@ -19,7 +19,9 @@
 //     as long as the container has records, so that DEL and CHECK need no free
 //     inode and no writable disk. Its content says which programs an operation
 //     runs; a program without it works as well.
-//   - .tmp-* are files that are being written, or that a crash has left behind.
+//   - .tmp-* are files that are being written, or that a crash has left behind: one for
+//     each file, which its next writer replaces. [Lock.Unlock] removes those of a container
+//     without records.
 //
 // A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.
 // Directories have mode 0700 and files 0600, because configurations hold
@@ -275,9 +277,9 @@ func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
 //   - The new file has mode 0600. The directory must exist. A symbolic link at
 //     path is replaced, not followed.
 //
-// A crash may leave a temporary file beside path, whose name begins with ".tmp-".
-// Goroutines and processes that write one file at the same time need a lock of
-// their own: the last one wins.
+// A crash may leave one temporary file beside path, whose name begins with ".tmp-". The
+// next WriteFile of path replaces it. Goroutines and processes that write one file at the
+// same time wait for each other, and the last one wins.
 func WriteFile(path string, data []byte) error {
 	dir, name := filepath.Split(path)
 	d, err := durable.OpenDir(filepath.Clean(dir), nil)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -423,6 +424,32 @@ func TestVerbsWantTheLock(t *testing.T) {
 	holds(t, s, k1, "planned one")
 	ok(t, other.Unlock())
 	ok(t, elsewhere.Unlock())
+}
+
+// What a crash left before the first record goes with the next lock of the container, and what
+// belongs to others stays.
+func TestUnlockRemovesWhatACrashLeft(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	other := Key{Network: "n", ContainerID: k1.ContainerID + "x", IfName: "e"}
+	for _, k := range []Key{k1, k2, other} {
+		ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k)), []byte("half"), 0o600))
+	}
+	put(t, s, k2, "whole") // its container has a record
+	ok(t, lock(t, s).Unlock())
+	holds(t, s, k2, "planned whole")
+	ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k2)), []byte("half"), 0o600))
+	l := lock(t, s)
+	ok(t, os.Remove(filepath.Join(s.Dir, fileName(k2))))
+	ok(t, l.Unlock())
+	names, err := filepath.Glob(filepath.Join(s.Dir, "*"))
+	if want := []string{filepath.Join(s.Dir, durable.TempPrefix+fileName(other))}; !slices.Equal(names, want) || err != nil {
+		t.Errorf("left are %q, want %q: %v", names, want, err)
+	}
+	l, err = s.Lock(t.Context(), other.ContainerID)
+	ok(t, err)
+	ok(t, l.Unlock())
+	nothing(t, s)
 }
 
 // What a crash left of a Put that never finished goes with the next DEL.

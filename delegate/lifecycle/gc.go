@@ -157,7 +157,9 @@ func (g *garbage) collectable(e entry) bool {
 // collect removes what is stale. It skips records that cannot be read; tell
 // reports them.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
-	if !m.maybeStale(g) {
+	files, err := records.List(m.Dir)
+	m.tidy(files, func(id string) (*scratch.Lock, error) { return m.lockWithin(ctx, time.Nanosecond, id) })
+	if err == nil && !m.maybeStale(g, files.Records) {
 		return nil
 	}
 	var stale []scratch.Key
@@ -199,9 +201,8 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 
 // maybeStale reports whether some record may be stale, by the names of the files: on most
 // nodes no record has to be read to know that none is.
-func (m *Manager) maybeStale(g *garbage) bool {
-	all, err := records.List(m.Dir)
-	return err != nil || slices.ContainsFunc(all, func(r records.Named) bool {
+func (m *Manager) maybeStale(g *garbage, all []records.Named) bool {
+	return slices.ContainsFunc(all, func(r records.Named) bool {
 		mine := r.Network == records.Part(g.network) || m.Type != "" && m.renamed(g, r.Network)
 		return mine && !g.valid[types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}]
 	})

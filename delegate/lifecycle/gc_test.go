@@ -612,24 +612,34 @@ func nodeAtWith(n *node) *node {
 	return m
 }
 
-// A process that dies between a record and its lock leaves the lock. Nobody will
-// take it again, but a sweep.
-func TestSweepRemovesLocksOfTheDead(t *testing.T) {
+// A process that dies before its first record leaves a lock and half a record, or half a file of its
+// own. Nobody will come for them again but a sweep or a GC, which spare what is in use.
+func TestWhatTheDeadHaveLeftIsRemoved(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.add(key("alive", "eth0"))
-	for _, c := range []string{"dead", "busy"} {
-		n.add(key(c, "eth0"))
-		nodetest.OK(t, os.Remove(n.recordFile(key(c, "eth0"))))
+	for name, tidy := range map[string]func(*node){
+		"sweep": func(n *node) { newSweeper(n).sweep(Sweep{Unknown: 1}) },
+		"GC": func(n *node) {
+			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(key("alive", "eth0"))}))
+		},
+	} {
+		n := newNode(t)
+		n.add(key("alive", "eth0"))
+		for _, c := range []string{"dead", "busy"} {
+			n.add(key(c, "eth0"))
+			nodetest.OK(t, os.Remove(n.recordFile(key(c, "eth0"))))
+		}
+		for _, left := range []string{".tmp-dead@multi@eth0.json", ".tmp-early@multi@eth0.json", ".tmp-busy@multi@eth0.json", ".tmp-=file", ".tmp-f00", "foreign"} {
+			nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, left), []byte("half"), 0o600))
+		}
+		l, err := n.store().Lock(t.Context(), "busy")
+		nodetest.OK(t, err)
+		tidy(n)
+		want := []string{".tmp-busy@multi@eth0.json", ".tmp-f00", "alive@lock", "alive@multi@eth0.json", "busy@lock", "foreign"}
+		nodetest.Equal(t, "files after "+name, n.files(), want)
+		nodetest.OK(t, l.Unlock())
+		tidy(n)
+		nodetest.Equal(t, "files after another "+name, n.files(), slices.Concat(want[1:4], want[5:]))
 	}
-	l, err := n.store().Lock(t.Context(), "busy")
-	nodetest.OK(t, err)
-	newSweeper(n).sweep(Sweep{Unknown: 1})
-	want := []string{"alive@lock", "alive@multi@eth0.json", "busy@lock"}
-	nodetest.Equal(t, "files", n.files(), want)
-	nodetest.OK(t, l.Unlock())
-	newSweeper(n).sweep(Sweep{Unknown: 1})
-	nodetest.Equal(t, "files", n.files(), want[:2])
 }
 
 // What the end of the sweep has kept from being removed has not failed.

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
@@ -175,7 +176,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			s.tell(Swept{Key: k})
 		}
 	})
-	s.tidy(ctx)
+	s.Manager.tidyIndex()
+	files, _ := records.List(s.Manager.Dir)
+	s.Manager.tidy(files, func(id string) (*scratch.Lock, error) { return s.Manager.lockIdle(ctx, id) })
 	return swept, ctx.Err()
 }
 
@@ -206,16 +209,19 @@ func namespaces(es []entry) string {
 	return fmt.Sprint(len(es), " ", strings.Join(ns, " "))
 }
 
-// tidy removes the index of few records, and the locks of containers without a record. A process leaves such a
-// lock when it dies before it writes a record, and nobody else would remove it. A
-// lock that cannot be removed does no harm.
-func (s *Sweeper) tidy(ctx context.Context) {
-	s.Manager.tidyIndex()
-	ids, _ := records.Unused(s.Manager.Dir)
-	for _, id := range ids {
-		l, _ := s.Manager.lockIdle(ctx, id)
-		if l != nil {
+// tidy removes what processes have left that died before they wrote a record or a file: the locks of
+// containers without a record, and temporary files. lock takes the lock of a container without a
+// record, whose Unlock removes them. What cannot be removed does no harm.
+func (m *Manager) tidy(files records.Files, lock func(id string) (*scratch.Lock, error)) {
+	for _, id := range files.Unused {
+		if l, _ := lock(id); l != nil {
 			_ = l.Unlock()
+		}
+	}
+	if files.Temporary {
+		if dir, err := durable.OpenDir(m.Dir, nil); err == nil {
+			_ = dir.Tidy()
+			dir.Close()
 		}
 	}
 }

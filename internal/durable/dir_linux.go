@@ -167,8 +167,8 @@ func (d *Dir) Stat(name string) (Info, error) {
 // it was opened has none.
 func (d *Dir) Names() ([]string, error) { return d.NamesWith("") }
 
-// NamesWith returns those of the names in d that begin with prefix, sorted.
-func (d *Dir) NamesWith(prefix string) ([]string, error) {
+// NamesWith returns those of the names in d that begin with one of prefixes, sorted.
+func (d *Dir) NamesWith(prefixes ...string) ([]string, error) {
 	d.listing.Lock()
 	defer d.listing.Unlock()
 	var names []string
@@ -186,7 +186,7 @@ func (d *Dir) NamesWith(prefix string) ([]string, error) {
 			if err != nil || n == 0 {
 				return err
 			}
-			names = appendNames(names, buf[:n], prefix)
+			names = appendNames(names, buf[:n], prefixes)
 		}
 	})
 	if err != nil {
@@ -196,14 +196,15 @@ func (d *Dir) NamesWith(prefix string) ([]string, error) {
 	return names, nil
 }
 
-// appendNames appends the names in entries, which are those of getdents64(2), that begin with prefix.
-func appendNames(names []string, entries []byte, prefix string) []string {
+// appendNames appends the names in entries, which are those of getdents64(2), that begin with
+// one of prefixes.
+func appendNames(names []string, entries []byte, prefixes []string) []string {
 	const header = int(unsafe.Offsetof(unix.Dirent{}.Name))
 	for len(entries) > header {
 		size := int(binary.NativeEndian.Uint16(entries[unsafe.Offsetof(unix.Dirent{}.Reclen):]))
 		name, _, _ := bytes.Cut(entries[header:size], []byte{0})
 		entries = entries[size:]
-		if s := string(name); s != "." && s != ".." && strings.HasPrefix(s, prefix) {
+		if s := string(name); s != "." && s != ".." && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) }) {
 			names = append(names, s)
 		}
 	}

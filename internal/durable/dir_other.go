@@ -43,13 +43,16 @@ func (d *Dir) Stat(string) (Info, error) { return Info{}, errors.ErrUnsupported 
 func (d *Dir) Names() ([]string, error) { return nil, errors.ErrUnsupported }
 
 // NamesWith returns [errors.ErrUnsupported].
-func (d *Dir) NamesWith(string) ([]string, error) { return nil, errors.ErrUnsupported }
+func (d *Dir) NamesWith(...string) ([]string, error) { return nil, errors.ErrUnsupported }
 
 // OpenFile returns [errors.ErrUnsupported].
 func (d *Dir) OpenFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
+
+// Tidy returns [errors.ErrUnsupported].
+func (d *Dir) Tidy() error { return errors.ErrUnsupported }
 
 // Replace returns [errors.ErrUnsupported].
 func (d *Dir) Replace(string, string, []byte, uint32) error { return errors.ErrUnsupported }

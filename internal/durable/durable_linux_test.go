@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -148,6 +149,73 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 				t.Errorf("%v does not contain the path", err)
 			}
 		}
+	}
+}
+
+// A writer that was killed leaves one file, however often that happens. The next writer of the same
+// file replaces it, and Tidy removes it. Neither touches the file of a writer that lives.
+func TestOneTemporaryFileForEachFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := open(t, dir, nil)
+	long := strings.Repeat("x", unix.NAME_MAX)
+	for _, name := range []string{"f", long} {
+		var left string
+		hooked := open(t, dir, func(call, name string) error {
+			if IsTemp(name) && call == "fsync" {
+				left = name
+			}
+			return d.Tidy()
+		})
+		if err := hooked.WriteFile(name, []byte("old")); err != nil || left == "" {
+			t.Errorf("beside Tidy: %v, temporary file %q", err, left)
+		}
+		write(t, d.Path(left), "half of something longer")
+		if err := d.WriteFile(name, []byte("new")); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{name + "=new"}, entries(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+		write(t, d.Path(left), "half")
+		write(t, d.Path(".tmp-c@n@e.json"), "not of WriteFile")
+		if err := d.Tidy(); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{".tmp-c@n@e.json=not of WriteFile", name + "=new"}, entries(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+		for _, name := range []string{".tmp-c@n@e.json", name} {
+			if err := d.Remove(name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Writers of one file and those who tidy do not disturb each other: a reader sees whole contents.
+func TestWritersAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		d := open(t, dir, nil)
+		text := bytes.Repeat([]byte{byte('a' + i)}, 1000*(i+1))
+		wg.Go(func() {
+			for range 20 {
+				if err := errors.Join(d.WriteFile("f", text), d.Tidy()); err != nil {
+					t.Error(err)
+				}
+				got, err := d.ReadFile("f", 1<<20)
+				if n := len(got); err != nil || n == 0 || n != 1000*(int(got[0]-'a')+1) || bytes.Count(got, got[:1]) != n {
+					t.Errorf("%d bytes are read: %v", len(got), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if all := entries(t, dir); len(all) != 1 {
+		t.Errorf("left are %d files", len(all))
 	}
 }
 

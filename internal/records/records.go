@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -56,41 +57,48 @@ func LockName(containerID string) string { return Part(containerID) + lockSuffix
 // is the hash of a name that no container has.
 func Collector() string { return hash("@gc") }
 
-// Unused returns the containers in dir that have a lock's file and no other file: an
-// operation is running, or a process has died. A long ID is returned as its hash. A
-// missing directory has none.
-func Unused(dir string) (ids []string, err error) {
-	files, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	count := make(map[string]int)
-	for _, f := range files {
-		id, _, _ := strings.Cut(f.Name(), "@")
-		count[id]++
-	}
-	for _, f := range files {
-		if id, ok := strings.CutSuffix(f.Name(), lockSuffix); ok && count[id] == 1 {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
+// Files are those in the directory of a store.
+type Files struct {
+	Records []Named
+
+	// Unused are the containers that have a lock's file, or one that a crash has left of their
+	// first record, and no other file: an operation is running, or a process has died. A long ID
+	// is its hash.
+	Unused []string
+
+	Temporary bool // whether there are temporary files
 }
 
 // A Named is what the name of a record's file says. A long name is a hash, and special
 // characters of the interface are escaped.
 type Named struct{ ContainerID, Network, IfName string }
 
-// List returns what the names of the files in dir say, without reading the records.
-func List(dir string) (all []Named, err error) {
-	files, err := os.ReadDir(dir)
-	for _, f := range files {
-		name, ok := strings.CutSuffix(f.Name(), RecordSuffix)
-		if parts := strings.Split(name, "@"); ok && len(parts) == 3 {
-			all = append(all, Named{parts[0], parts[1], parts[2]})
-		}
+// List returns what the names of the files in dir say, without reading the records. A missing
+// directory has none.
+func List(dir string) (files Files, err error) {
+	all, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return all, err
+	used := make(map[string]bool)
+	for _, f := range all {
+		name, temporary := strings.CutPrefix(f.Name(), ".tmp-")
+		files.Temporary = files.Temporary || temporary
+		id, _, _ := strings.Cut(name, "@")
+		_, isLock := strings.CutSuffix(name, lockSuffix)
+		record, isRecord := strings.CutSuffix(name, RecordSuffix)
+		parts := strings.Split(record, "@")
+		if isRecord = isRecord && len(parts) == 3; isRecord && !temporary {
+			files.Records = append(files.Records, Named{parts[0], parts[1], parts[2]})
+		}
+		if !temporary && isLock || temporary && isRecord {
+			files.Unused = append(files.Unused, id)
+		}
+		used[id] = used[id] || !temporary && !isLock
+	}
+	slices.Sort(files.Unused)
+	files.Unused = slices.DeleteFunc(slices.Compact(files.Unused), func(id string) bool { return used[id] })
+	return files, err
 }
 
 // A Changer is a value of which a note may write only a part.
