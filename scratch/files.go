@@ -42,15 +42,24 @@ func load[T any](dir *durable.Dir, name string, k Key) (r Record[T], err error) 
 	return r, err
 }
 
-// find fails if there is no whole record of k. It reads the record unless l knows it.
-func (s Store[T]) find(l *Lock, k Key) error {
-	name := fileName(k)
-	if l.known[name] > 0 {
+// read returns the record of k, which l knows from then on.
+func (s Store[T]) read(l *Lock, k Key) (Record[T], error) {
+	r, err := load[T](l.root, fileName(k), k)
+	if err == nil {
+		l.known[fileName(k)] = max(minCompact, l.known[fileName(k)])
+	}
+	return r, err
+}
+
+// found fails if there is no whole record of r's key. It sets a zero Created to that of the record,
+// which it reads only for this, or if l does not know it.
+func (s Store[T]) found(l *Lock, r *Record[T]) error {
+	if !r.Created.IsZero() && l.known[fileName(r.Key)] > 0 {
 		return nil
 	}
-	_, err := load[T](l.root, name, k)
-	if err == nil {
-		l.known[name] = minCompact
+	old, err := s.read(l, r.Key)
+	if r.Created.IsZero() {
+		r.Created = old.Created
 	}
 	return err
 }
@@ -58,9 +67,6 @@ func (s Store[T]) find(l *Lock, k Key) error {
 // note appends text, a line, to the record of r, or writes the whole of r in its place when
 // the file has grown too long or has other names.
 func (s Store[T]) note(l *Lock, r Record[T], text []byte) error {
-	if err := s.find(l, r.Key); err != nil {
-		return err
-	}
 	name := fileName(r.Key)
 	text = append([]byte{'\n'}, text...) // which ends what a crash may have left of a line
 	limit := l.known[name]

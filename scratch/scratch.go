@@ -90,7 +90,7 @@ func (s State) Attached() bool { return s == Added || s == Partial }
 type Record[T any] struct {
 	Key     Key
 	State   State
-	Created time.Time // when the record was first put, in UTC; methods that write take zero for now
+	Created time.Time // when the record was first put, in UTC; methods that write keep it if zero
 	Updated time.Time // when the record was last written; set by the methods that write
 	Value   T
 
@@ -125,10 +125,14 @@ type Store[T any] struct {
 // cleaned up: it fails with [ErrCorrupt] until [Store.Forget]. Nor does it replace
 // a record of another version, see [ErrVersion].
 func (s Store[T]) Put(l *Lock, r Record[T]) error {
-	line, err := encode(r)
+	err := checkKey(r.Key)
 	if err == nil {
 		err = l.using(s.Dir, r.Key.ContainerID, func() error {
-			if err := s.find(l, r.Key); gone(err) != nil {
+			if err := s.found(l, &r); gone(err) != nil {
+				return err
+			}
+			line, err := encode(r)
+			if err != nil {
 				return err
 			}
 			return l.replace(fileName(r.Key), line)
@@ -145,9 +149,18 @@ func (s Store[T]) Put(l *Lock, r Record[T]) error {
 // when it is damaged. When Note fails otherwise, the record reads as before or
 // as r.
 func (s Store[T]) Note(l *Lock, r Record[T]) error {
-	line, err := encodeNote(r)
+	err := checkKey(r.Key)
 	if err == nil {
-		err = l.using(s.Dir, r.Key.ContainerID, func() error { return s.note(l, r, line) })
+		err = l.using(s.Dir, r.Key.ContainerID, func() error {
+			if err := s.found(l, &r); err != nil {
+				return err
+			}
+			line, err := encodeNote(r)
+			if err != nil {
+				return err
+			}
+			return s.note(l, r, line)
+		})
 	}
 	return fail("note", r.Key, err)
 }
@@ -184,9 +197,7 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 	var r Record[T]
 	if err == nil {
 		err = l.using(s.Dir, k.ContainerID, func() (err error) {
-			if r, err = load[T](l.root, fileName(k), k); err == nil {
-				l.known[fileName(k)] = minCompact
-			}
+			r, err = s.read(l, k)
 			return err
 		})
 	}
@@ -208,8 +219,10 @@ func (s Store[T]) Delete(l *Lock, k Key) error {
 	err := checkKey(k)
 	if err == nil {
 		err = l.using(s.Dir, k.ContainerID, func() error {
-			if err := s.find(l, k); gone(err) != nil {
-				return err
+			if l.known[fileName(k)] == 0 {
+				if _, err := s.read(l, k); gone(err) != nil {
+					return err
+				}
 			}
 			return l.remove(fileName(k))
 		})

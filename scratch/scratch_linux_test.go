@@ -203,9 +203,35 @@ func TestPutAndNoteKeepCreated(t *testing.T) {
 			t.Error(name, diff, err)
 		}
 	}
-	ok(t, note(s, Record[value]{Key: k1, State: Deleting}))
-	if got, err := s.Get(k1); err != nil || !got.Created.After(first.Created) || got.State != Deleting {
-		t.Errorf("a zero Created is now: %v, %v", got, err)
+}
+
+// A program that puts a record and then writes it again with another state need not read it before.
+func TestAZeroCreatedIsKept(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(Store[value], *Lock, Record[value]) error{"Put": Store[value].Put, "Note": Store[value].Note} {
+		s := newStore(t)
+		lock, err := s.Lock(t.Context(), k1.ContainerID)
+		ok(t, err)
+		r := Record[value]{Key: k1, State: Planned}
+		ok(t, s.Put(lock, r))
+		first, err := s.Get(k1)
+		ok(t, err)
+		for range 2 { // the lock knows the record, and then another one does not
+			r.State = Added
+			ok(t, write(s, lock, r))
+			if got, err := s.Get(k1); err != nil || !got.Created.Equal(first.Created) || got.State != Added {
+				t.Errorf("%s: created %v, then %v, %v", name, first.Created, got, err)
+			}
+			ok(t, lock.Unlock())
+			lock, err = s.Lock(t.Context(), k1.ContainerID)
+			ok(t, err)
+		}
+		ok(t, s.Delete(lock, k1))
+		ok(t, s.Put(lock, r))
+		if got, err := s.Get(k1); err != nil || !got.Created.After(first.Created) {
+			t.Errorf("%s: a record that was deleted is created at %v, %v", name, got.Created, err)
+		}
+		ok(t, lock.Unlock())
 	}
 }
 
