@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,28 @@ func TestFileNames(t *testing.T) {
 	}
 	if s := fmt.Sprint(Key{"n", "c", "e"}); s != "n/c/e" {
 		t.Error(s)
+	}
+}
+
+// A tag is a name in every language, whatever the interface is called, and each key has another.
+func TestTag(t *testing.T) {
+	t.Parallel()
+	tags := make(map[string]Key)
+	for _, k := range []Key{
+		{"n", "c", "e"}, {"n", "c", "e#0"}, {"n", "c", "a;b"}, {"n", "c", "abcdefghijklmno"}, {"n", "c", "\"$(x)"},
+		{"m", "c", "e"}, {"n", "d", "e"}, {"n", "c.e", "e"}, {"n.c", "e", "e"}, {strings.Repeat("n", 300), strings.Repeat("c", 300), "e"},
+	} {
+		tag := k.Tag("policy-")
+		if !regexp.MustCompile(`^policy-[a-z2-7]{16}$`).MatchString(tag) || tag != k.Tag("policy-") {
+			t.Errorf("the tag of %v is %q", k, tag)
+		}
+		if other, ok := tags[tag]; ok {
+			t.Errorf("%v and %v have the tag %s", k, other, tag)
+		}
+		tags[tag] = k
+	}
+	if tag := (Key{"net", "c0ffee", "eth0"}).Tag(""); tag != "qkh5kbm5syyt66na" {
+		t.Errorf("the tag is %s: rules of running containers would not be found", tag)
 	}
 }
 

@@ -37,11 +37,14 @@ package scratch
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
@@ -64,6 +67,18 @@ type Key struct {
 
 // String returns k as "network/container/ifname".
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
+
+// Tag returns a name for something of the attachment in the language of another program, such as
+// a firewall: prefix and 16 of "a" to "z" and "2" to "7", a hash of k. Two attachments have
+// different tags. With a prefix of up to 12 such characters, and "-" or "_", it is a name for
+// nftables, iptables (28 bytes) and ipset. Interfaces have shorter names (15 bytes): cut it.
+//
+// IfName itself is no such name, because its author is often that of the pod: "eth0#" and "a;b"
+// are interfaces, and in nft "#" begins a comment and ";" ends a statement.
+func (k Key) Tag(prefix string) string {
+	sum := sha256.Sum256([]byte(records.Part(k.Network) + "\x00" + records.Part(k.ContainerID) + "\x00" + k.IfName))
+	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:10]))
+}
 
 // A State says how far an attachment has come.
 type State string
@@ -90,7 +105,7 @@ func (s State) Attached() bool { return s == Added || s == Partial }
 type Record[T any] struct {
 	Key     Key
 	State   State
-	Created time.Time // when the record was first put, in UTC; methods that write keep it if zero
+	Created time.Time // when the record was first put, in UTC; to methods that write, zero means that time
 	Updated time.Time // when the record was last written; set by the methods that write
 	Value   T
 

@@ -108,6 +108,11 @@ func (c *Call) Key() scratch.Key {
 	return scratch.Key{Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
+// Tag returns a name for something of the attachment, such as a table or a chain of a firewall; see
+// [scratch.Key.Tag]. In a [Step] it is the same for each command, of the step's network. Do not put
+// IfName into the text of another program.
+func (c *Call) Tag(prefix string) string { return c.Key().Tag(prefix) }
+
 // Attachment returns n applied to the interface that the runtime asks for, with the
 // ContainerID, Netns, IfName and Args of c. It has no capability arguments. The network is completed, see [Call.Complete]. If that
 // fails the attachment has no network, and an ADD of it is refused.

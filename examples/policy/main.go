@@ -5,10 +5,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 
 	"sigs.k8s.io/knftables"
 
@@ -20,11 +22,16 @@ import (
 func main() { plugin.Main(policy(knftables.New)) }
 
 // policy returns the plugin. open opens an nft table: it is knftables.New, or a fake in tests.
-// Each interface has a table, so that DEL needs only its name, and leaves nothing.
+// Each interface has a table, so that DEL needs only its name, and leaves nothing. That is a hash:
+// CNI_IFNAME, which is often chosen by the pod's author, must not get into the language of nft.
 func policy(open func(knftables.Family, string, ...knftables.Option) (knftables.Interface, error)) plugin.Plugin {
 	on := func(do func(context.Context, *plugin.Call, knftables.Interface) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
-			table, err := open(knftables.InetFamily, "policy/"+c.ContainerID+"/"+c.IfName)
+			name, err := tableOf(c)
+			if err != nil {
+				return err
+			}
+			table, err := open(knftables.InetFamily, name)
 			if err != nil || do == nil {
 				return err
 			}
@@ -39,6 +46,16 @@ func policy(open func(knftables.Family, string, ...knftables.Option) (knftables.
 	}
 }
 
+// tableOf returns the name of the table, which the record has in the configuration of the step. One
+// of an earlier release has none: the table had the interface's name, if nft accepted that.
+func tableOf(c *plugin.Call) (name string, err error) {
+	err = c.Value("table", &name)
+	if name == "" && regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`).MatchString(c.IfName) {
+		name = "policy/" + c.ContainerID + "/" + c.IfName
+	}
+	return cmp.Or(name, c.Tag("policy-")), err
+}
+
 type config struct {
 	Delegate netconf.Network
 	Deny     []netip.Prefix // also in the configuration of the step
@@ -50,7 +67,7 @@ func networks(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
 		return nil, err
 	}
 	nets := []netconf.Network{conf.Delegate}
-	return nets, c.Append(nets, "deny", map[string]any{"deny": conf.Deny})
+	return nets, c.Append(nets, "deny", map[string]any{"deny": conf.Deny, "table": c.Tag("policy-")})
 }
 
 const chain = "forward"
@@ -60,13 +77,14 @@ const chain = "forward"
 func enforce(ctx context.Context, c *plugin.Call, table knftables.Interface) error {
 	conf, err := plugin.Config[config](c)
 	prev, prevErr := c.PrevResult()
-	if err = errors.Join(err, prevErr); err != nil || prev == nil {
+	if err = errors.Join(err, prevErr); err != nil || prev == nil || len(conf.Deny) > 0 && len(prev.IPs) == 0 {
 		return errors.Join(err, errors.New("the container's addresses and what to deny must be known"))
 	}
 	tx := table.NewTransaction()
 	tx.Add(&knftables.Table{}) // there may be one
 	tx.Delete(&knftables.Table{})
-	tx.Add(&knftables.Table{})
+	whose := c.ContainerID[:min(len(c.ContainerID), 64)]
+	tx.Add(&knftables.Table{Comment: &whose})
 	tx.Add(&knftables.Chain{
 		Name: chain, Type: knftables.PtrTo(knftables.FilterType),
 		Hook: knftables.PtrTo(knftables.ForwardHook), Priority: knftables.PtrTo(knftables.FilterPriority),

@@ -17,6 +17,8 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
 )
 
 // tables are the nft tables of a node.
@@ -67,6 +69,7 @@ func (ts *tables) rules() (list []string) {
 type host struct {
 	*nodetest.Node
 	tables *tables
+	ifname string
 }
 
 const denies = `"deny":["10.2.0.0/16","192.0.2.7/32","fd00:2::/64"]`
@@ -75,7 +78,7 @@ const denies = `"deny":["10.2.0.0/16","192.0.2.7/32","fd00:2::/64"]`
 // and fd00:1::N.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{nodetest.New(t, "tuning"), newTables()}
+	h := &host{nodetest.New(t, "tuning"), newTables(), "eth0"}
 	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		n := strings.TrimPrefix(c.ContainerID, "c")
 		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.%s/24"},{"address":"fd00:1::%s/64"}]}`, n, n), nil
@@ -83,20 +86,33 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// run runs a command for eth0 of a container, with a configuration that has more keys, as
-// JSON without the braces.
+// run runs a command for the interface h.ifname of a container, with a configuration that has more
+// keys, as JSON without the braces.
 func (h *host) run(command, id, keys string) error {
-	return policy(h.tables.open).Do(h.Context(), plugin.Process{
+	return h.runs(policy(h.tables.open), command, id, keys)
+}
+
+// runs is run with a variant of the plugin.
+func (h *host) runs(p plugin.Plugin, command, id, keys string) error {
+	return p.Do(h.Context(), plugin.Process{
 		Exec: h.Exec, Stdout: &bytes.Buffer{}, InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.Command(command), skel.CmdArgs{
-		ContainerID: id, Netns: h.Path("netns"), IfName: "eth0", Path: "/opt/cni/bin",
+		ContainerID: id, Netns: h.Path("netns"), IfName: h.ifname, Path: "/opt/cni/bin",
 		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), keys),
 	})
 }
 
+// tableFor is the name of the table for an interface of a container.
+func tableFor(id, ifname string) string {
+	return scratch.Key{Network: "pods", ContainerID: id, IfName: ifname}.Tag("policy-")
+}
+
 // chained are the chain and the rules of the container cN.
-func chained(n string) []string {
-	pod := "policy/c" + n + "/eth0 forward "
+func chained(n string) []string { return chainedIn(tableFor("c"+n, "eth0"), n) }
+
+// chainedIn is chained for another table.
+func chainedIn(table, n string) []string {
+	pod := table + " forward "
 	return []string{
 		pod + "ip saddr 10.1.0." + n + " ip daddr 10.2.0.0/16 drop",
 		pod + "ip saddr 10.1.0." + n + " ip daddr 192.0.2.7/32 drop",
@@ -117,7 +133,7 @@ func TestContainersHaveTheirOwnRules(t *testing.T) {
 	h := newHost(t)
 	nodetest.OK(t, h.run("ADD", "c1", bridge))
 	nodetest.OK(t, h.run("ADD", "c2", bridge))
-	nodetest.Equal(t, "rules", h.tables.rules(), append(chained("1"), chained("2")...))
+	nodetest.Equal(t, "rules", h.tables.rules(), slices.Sorted(slices.Values(append(chained("1"), chained("2")...))))
 	nodetest.OK(t, h.run("CHECK", "c1", bridge))
 	nodetest.OK(t, h.run("DEL", "c1", bridge))
 	nodetest.Equal(t, "rules of c2", h.tables.rules(), chained("2"))
@@ -150,14 +166,15 @@ func TestAllOrNothing(t *testing.T) {
 func TestStepAlone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	step := step + fmt.Sprintf(`,"table":%q`, tableFor("c1", "eth0"))
 	result := `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.1/24"},{"address":"fd00:1::1/64"}]}`
-	nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+	nodetest.OK(t, h.run("DEL", "c1", step))
 	for range 2 {
 		nodetest.OK(t, h.run("ADD", "c1", step+result))
 		nodetest.Equal(t, "rules", h.tables.rules(), chained("1"))
 	}
 	for range 2 {
-		nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+		nodetest.OK(t, h.run("DEL", "c1", step))
 		nodetest.Equal(t, "rules", h.tables.rules(), nil)
 	}
 	h.WantTrace() // no delegate
@@ -169,6 +186,7 @@ func TestAddressesMustBeKnown(t *testing.T) {
 	h := newHost(t)
 	nodetest.Fails(t, h.run("ADD", "c1", step), 999, "addresses")
 	nodetest.Fails(t, h.run("ADD", "c1", step+`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"appletalk/8"}]}`), 6, "prevResult", "addresses")
+	nodetest.Fails(t, h.run("ADD", "c1", step+`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`), 999, "addresses")
 	nodetest.Fails(t, h.run("CHECK", "c1", step), 999, "addresses")
 	nodetest.Equal(t, "rules", h.tables.rules(), nil)
 }
@@ -178,15 +196,66 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	nodetest.OK(t, h.run("ADD", "c1", bridge))
-	fake := h.tables.all["policy/c1/eth0"]
+	fake := h.tables.all[tableFor("c1", "eth0")]
 	rules, err := fake.ListRules(t.Context(), chain)
 	nodetest.OK(t, err)
 	tx := fake.NewTransaction()
 	tx.Delete(rules[1])
 	nodetest.OK(t, fake.Run(t.Context(), tx))
 	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, `plugin "policy/deny"`, "2 nft rules, want 3")
-	nodetest.OK(t, h.run("DEL", "c1", `"step":"deny"`))
+	nodetest.OK(t, h.run("DEL", "c1", fmt.Sprintf(`"step":"deny","table":%q`, tableFor("c1", "eth0"))))
 	nodetest.Fails(t, h.run("CHECK", "c1", bridge), 999, "no such table")
+}
+
+// The author of a pod chooses the name of an interface. It never gets into nft's language, and the
+// rules of one interface do not go with another.
+func TestNamesOfInterfacesAreNoNft(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	names := []string{"eth0", "eth0#", "a;b", `"$(x)`, "abcdefghijklmno"}
+	for _, h.ifname = range names {
+		nodetest.OK(t, h.run("ADD", "c1", bridge))
+	}
+	for i, name := range names {
+		var want []string
+		for _, other := range names[i:] {
+			want = append(want, chainedIn(tableFor("c1", other), "1")...)
+		}
+		nodetest.Equal(t, "rules before the DEL of "+name, h.tables.rules(), slices.Sorted(slices.Values(want)))
+		for table := range h.tables.all {
+			if strings.Trim(strings.TrimPrefix(table, "policy-"), "abcdefghijklmnopqrstuvwxyz234567") != "" {
+				t.Errorf("a table is called %q", table)
+			}
+		}
+		h.ifname = name
+		nodetest.OK(t, h.run("CHECK", "c1", bridge))
+		nodetest.OK(t, h.run("DEL", "c1", bridge))
+	}
+	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.WantNothing("state")
+}
+
+// The record of an earlier release has no table: the rules are in one with the interface's name. For
+// an interface whose name nft does not accept there never were rules.
+func TestRulesOfAnEarlierRelease(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	former := policy(h.tables.open)
+	former.Networks = func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+		conf, err := plugin.Config[config](c)
+		nets := []netconf.Network{conf.Delegate}
+		return nets, errors.Join(err, c.Append(nets, "deny", map[string]any{"deny": conf.Deny}))
+	}
+	nodetest.OK(t, h.runs(former, "ADD", "c1", bridge))
+	nodetest.Equal(t, "rules", h.tables.rules(), chainedIn("policy/c1/eth0", "1"))
+	nodetest.OK(t, h.run("CHECK", "c1", bridge))
+	h.ifname = "eth0#"
+	nodetest.OK(t, h.run("DEL", "c1", step))
+	nodetest.Equal(t, "rules", h.tables.rules(), chainedIn("policy/c1/eth0", "1"))
+	h.ifname = "eth0"
+	nodetest.OK(t, h.run("DEL", "c1", bridge))
+	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.WantNothing("state")
 }
 
 // A mistake in the configuration is found before a plugin runs.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/scratch"
 )
 
 // policy returns a container of policy, which may not send anything to the node's second
@@ -35,19 +38,22 @@ func (n *node) nft(args ...string) string {
 	return string(out)
 }
 
-// tables lists the tables of nftables that policy has made for containers of this node.
-func (n *node) tables() (names []string) {
+// tables lists the containers of this node for which policy has made tables of nftables.
+func (n *node) tables() (containers []string) {
 	n.Helper()
-	for line := range strings.Lines(n.nft("list", "tables")) {
-		if words := strings.Fields(line); strings.HasPrefix(words[2], fmt.Sprintf("policy/n%dc", n.id)) {
-			names = append(names, words[2])
+	for _, m := range regexp.MustCompile(`table inet policy-[a-z2-7]{16} \{\s+comment "([^"]*)"`).FindAllStringSubmatch(n.nft("list", "ruleset"), -1) {
+		if strings.HasPrefix(m[1], fmt.Sprintf("n%dc", n.id)) {
+			containers = append(containers, m[1])
 		}
 	}
-	return names
+	slices.Sort(containers)
+	return containers
 }
 
 // table is the name of the table that policy makes for p.
-func (p *pod) table() string { return "policy/" + p.id + "/" + p.ifname }
+func (p *pod) table() string {
+	return scratch.Key{Network: fmt.Sprint(p.conf["name"]), ContainerID: p.id, IfName: p.ifname}.Tag("policy-")
+}
 
 // waitingNft puts an nft into the PATH that waits for the gate of the fakes before it changes
 // anything, or after.
@@ -117,11 +123,11 @@ func TestStepOfAKilledPlugin(t *testing.T) {
 					t.Fatalf("%s: %v, %s%s", then, next.cmd.ProcessState, &next.stdout, &next.stderr)
 				}
 				if then == "ADD" {
-					nodetest.Equal(t, "tables", n.tables(), []string{other.table(), p.table()})
+					nodetest.Equal(t, "tables", n.tables(), slices.Sorted(slices.Values([]string{other.id, p.id})))
 					n.ok("CHECK", p)
 					n.ok("DEL", p)
 				}
-				nodetest.Equal(t, "tables", n.tables(), []string{other.table()})
+				nodetest.Equal(t, "tables", n.tables(), []string{other.id})
 				n.ok("CHECK", other)
 				n.ok("DEL", other)
 				nodetest.Equal(t, "tables", n.tables(), nil)
@@ -160,6 +166,26 @@ func TestStepIsCheckedAndUndone(t *testing.T) {
 	n.nothingLeft()
 }
 
+// The rules of an interface whose name means something to nft are its own.
+func TestStepOfAnInterfaceWithAnyName(t *testing.T) {
+	n := newNode(t)
+	p := n.policy()
+	n.ok("ADD", p)
+	for _, name := range []string{"eth0#", "a;b", `"$(x)`, "abcdefghijklmno"} {
+		odd := *p
+		odd.ifname = name
+		n.ok("ADD", &odd)
+		nodetest.Equal(t, "tables", n.tables(), []string{p.id, p.id})
+		n.ok("CHECK", &odd)
+		n.ok("DEL", &odd)
+		nodetest.Equal(t, "tables", n.tables(), []string{p.id})
+		n.ok("CHECK", p)
+	}
+	n.ok("DEL", p)
+	nodetest.Equal(t, "tables", n.tables(), nil)
+	n.nothingLeft()
+}
+
 // Containers that come and go at once have the rules of their own.
 func TestStepsOfContainersAtOnce(t *testing.T) {
 	n := newNode(t)
@@ -169,7 +195,7 @@ func TestStepsOfContainersAtOnce(t *testing.T) {
 	nodetest.Equal(t, "tables", len(n.tables()), len(pods))
 	n.allOK("CHECK", pods)
 	n.allOK("DEL", pods[1:])
-	nodetest.Equal(t, "tables", n.tables(), []string{pods[0].table()})
+	nodetest.Equal(t, "tables", n.tables(), []string{pods[0].id})
 	n.ok("CHECK", pods[0])
 	n.ok("DEL", pods[0])
 	nodetest.Equal(t, "tables", n.tables(), nil)
