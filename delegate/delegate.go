@@ -100,12 +100,37 @@ type Invoker struct {
 	// that makes it; see Parallel. It returns the context for the invocation,
 	// which must be ctx or derived from it, and a function that is called with
 	// nil or an [*Error] when the invocation has ended. Use it to count, to
-	// measure and to open spans.
+	// measure and to open spans. [Invoker.Observe] adds one to another.
 	Observer func(ctx context.Context, e Event) (context.Context, func(err error))
 
 	// Stages, if not nil, is told of the stages of operations, as Observer is of
-	// the invocations in them.
+	// the invocations in them. [Invoker.ObserveStages] adds one to another.
 	Stages Stages
+}
+
+// Observe adds an Observer to that of iv, which is called as before: first, so that observer's context
+// is derived from its own, and last when the invocation has ended. Call it before iv is in use.
+func (iv *Invoker) Observe(observer func(ctx context.Context, e Event) (context.Context, func(err error))) {
+	first := iv.Observer
+	if first == nil {
+		iv.Observer = observer
+		return
+	}
+	iv.Observer = func(ctx context.Context, e Event) (context.Context, func(error)) {
+		ctx, last := first(ctx, e)
+		ctx, ended := observer(ctx, e)
+		return ctx, func(err error) { ended(err); last(err) }
+	}
+}
+
+// ObserveStages adds stages to iv.Stages, as [Invoker.Observe] adds an Observer.
+func (iv *Invoker) ObserveStages(stages Stages) {
+	first := iv.Stages
+	iv.Stages = func(ctx context.Context, s Stage, e Event) (context.Context, func(error)) {
+		ctx, last := first.Begin(ctx, s, e)
+		ctx, ended := stages(ctx, s, e)
+		return ctx, func(err error) { ended(err); last(err) }
+	}
 }
 
 // An Exec finds and runs plugins. [Process] runs executables; an Exec of your own may

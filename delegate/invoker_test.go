@@ -907,3 +907,44 @@ func TestObserverGivesAnInvocationVariables(t *testing.T) {
 	nodetest.OK(t, iv.Status(t.Context(), nodetest.Network("n", "p")))
 	nodetest.Equal(t, "environment", x.Calls()[0].Env, []string{"A=1", "B=2", "C=p", "CNI_COMMAND=STATUS", "CNI_PATH="})
 }
+
+// Whoever adds an observer replaces none: each is called, inside those before it, and its context is
+// derived from theirs. The first may be the second as well.
+func TestObserversAreAdded(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	var log []string
+	observe := func(name string) func(ctx context.Context) (context.Context, func(error)) {
+		return func(ctx context.Context) (context.Context, func(error)) {
+			outer, _ := ctx.Value(key{}).(string)
+			log = append(log, outer+name+" begins")
+			return context.WithValue(ctx, key{}, outer+name), func(err error) { log = append(log, fmt.Sprint(outer, name, " ends ", err != nil)) }
+		}
+	}
+	for _, before := range []bool{true, false} {
+		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.FailOn("ADD", 107, "no", delegatetest.Result(nil))}}
+		iv := &delegate.Invoker{Exec: x}
+		names := []string{"b", "c"}
+		if before {
+			names = names[1:]
+			iv.Observer = func(ctx context.Context, _ delegate.Event) (context.Context, func(error)) { return observe("b")(ctx) }
+			iv.Stages = func(ctx context.Context, s delegate.Stage, _ delegate.Event) (context.Context, func(error)) {
+				return observe(string(s) + "-b")(ctx)
+			}
+		}
+		for _, name := range names {
+			iv.Observe(func(ctx context.Context, _ delegate.Event) (context.Context, func(error)) { return observe(name)(ctx) })
+			iv.ObserveStages(func(ctx context.Context, s delegate.Stage, _ delegate.Event) (context.Context, func(error)) {
+				return observe(string(s) + "-" + name)(ctx)
+			})
+		}
+		log = nil
+		_, err := iv.Add(t.Context(), delegate.Attachment{Network: nodetest.Network("n", "p"), ContainerID: "c1", IfName: "eth0"})
+		nodetest.Code(t, err, 107)
+		u := "undo-bundo-c"
+		nodetest.Equal(t, "observed", log, []string{
+			"b begins", "bc begins", "bc ends true", "b ends true", "undo-b begins", "undo-bundo-c begins",
+			u + "b begins", u + "bc begins", u + "bc ends false", u + "b ends false", "undo-bundo-c ends false", "undo-b ends false",
+		})
+	}
+}

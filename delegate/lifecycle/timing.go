@@ -123,17 +123,12 @@ func (m *Manager) timed(ctx context.Context) *delegate.Invoker {
 		return m.invoker()
 	}
 	iv := *m.invoker()
-	observer := iv.Observer
-	iv.Observer = func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
-		ended := func(error) {}
-		if observer != nil {
-			ctx, ended = observer(ctx, e)
-		}
+	iv.Observe(func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 		return ctx, c.measure(func(t *Timing, took time.Duration) {
 			if len(t.Plugins) < maxPlugins {
 				t.Plugins = append(t.Plugins, PluginTime{e.Command, e.Plugin, e.Network, e.IfName, took})
 			}
-		}, ended)
-	}
+		}, func(error) {})
+	})
 	return &iv
 }
