@@ -101,7 +101,7 @@ func TestClaimsOfOtherPodsAreTheirs(t *testing.T) {
 			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "pod-web"}}
 		}},
 		"in another namespace": {edit: func(c *resourcev1.ResourceClaim) { c.Namespace = "red" }},
-		"the API is away":   {fault: &kubetest.Fault{Status: 500}},
+		"the API is away":      {fault: &kubetest.Fault{Status: 500}},
 		"the API is away, and the pod has it": {
 			fault: &kubetest.Fault{Status: 500}, names: []string{"a"}, code: 11,
 		},
