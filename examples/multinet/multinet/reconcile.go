@@ -1,10 +1,7 @@
 package multinet
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -192,21 +189,4 @@ func selectedFor(a delegate.Attached) (ch lifecycle.Wanted, mine bool) {
 		return ch, false
 	}
 	return selectionToCompare(nad.PodOf(a.Args).Namespace, s), true
-}
-
-// selectionToCompare returns what a pod of a namespace wants with s, to be compared.
-func selectionToCompare(podNamespace string, s netconf.Selection) lifecycle.Wanted {
-	ch := lifecycle.Wanted{Network: cmp.Or(s.Namespace, podNamespace) + "/" + s.Name, IfName: s.Interface}
-	s.Name, s.Namespace, s.Interface = "", "", ""
-	if len(s.DefaultRoute) == 0 {
-		s.DefaultRoute = nil
-	}
-	text, _ := json.Marshal(s) // cannot fail: it was parsed
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	var options any
-	_ = decoder.Decode(&options) // as above
-	text, _ = json.Marshal(options)
-	ch.Options = string(text) // with the keys in order
-	return ch
 }

@@ -331,15 +331,24 @@ func TestEditsOfTheAnnotationAreFollowed(t *testing.T) {
 		replace             bool
 		want                []string
 	}{
-		"nothing":                           {before: "blue,red@x", after: "red@x, a/blue"},
-		"one more":                          {before: "blue", after: "blue,red", want: []string{"ADD tuning net2 red"}},
-		"one less":                          {before: "blue,red", after: "red", want: []string{"DEL macvlan net1 blue"}},
-		"none":                              {before: "blue,red", want: []string{"DEL tuning net2 red", "DEL macvlan net1 blue"}},
-		"the first":                         {after: "blue", want: []string{"ADD macvlan net1 blue"}},
-		"the same of another namespace":     {before: "blue", after: "b/blue", want: []string{"DEL macvlan net1 blue", "ADD tuning net1 blue"}},
-		"interfaces swapped":                {before: "blue@x,red@y", after: "red@x,blue@y", want: []string{"DEL tuning y red", "DEL macvlan x blue", "ADD tuning x red", "ADD macvlan y blue"}},
-		"other options":                     {before: "rich@x", after: `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01"}]`},
-		"other options, which replace":      {before: "rich@x", after: `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01"}]`, replace: true, want: []string{"DEL macvlan x rich", "ADD macvlan x rich"}},
+		"nothing":                       {before: "blue,red@x", after: "red@x, a/blue"},
+		"one more":                      {before: "blue", after: "blue,red", want: []string{"ADD tuning net2 red"}},
+		"one less":                      {before: "blue,red", after: "red", want: []string{"DEL macvlan net1 blue"}},
+		"none":                          {before: "blue,red", want: []string{"DEL tuning net2 red", "DEL macvlan net1 blue"}},
+		"the first":                     {after: "blue", want: []string{"ADD macvlan net1 blue"}},
+		"the same of another namespace": {before: "blue", after: "b/blue", want: []string{"DEL macvlan net1 blue", "ADD tuning net1 blue"}},
+		"interfaces swapped":            {before: "blue@x,red@y", after: "red@x,blue@y", want: []string{"DEL tuning y red", "DEL macvlan x blue", "ADD tuning x red", "ADD macvlan y blue"}},
+		"other options":                 {before: "rich@x", after: `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01"}]`},
+		"other options, which replace":  {before: "rich@x", after: `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01"}]`, replace: true, want: []string{"DEL macvlan x rich", "ADD macvlan x rich"}},
+		"the same, written otherwise": {
+			before:  `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:AB","ips":["fd00::5/64","10.0.0.5/24"],"bandwidth":{"ingressRate":1,"ingressBurst":2},"portMappings":[{"hostPort":80,"containerPort":8080},{"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"fd00::1"}]}]`,
+			after:   `[{"name":"rich","interfaceRequest":"x","mac":"0200.0000.00ab","ips":["10.0.0.5/24","FD00:0:0::5/64"],"cni-args":{},"bandwidth":{"IngressRate":1.0,"ingressBurst":2,"egressRate":0,"egressBurst":0},"portMappings":[{"HostPort":53,"containerPort":53,"protocol":"UDP","hostIP":"FD00::1"},{"hostPort":8e1,"containerPort":8080,"protocol":"tcp","hostIP":""}]}]`,
+			replace: true,
+		},
+		"another address that is the first": {
+			before: `[{"name":"rich","interface":"x","ips":["10.0.0.5/24","10.0.0.6/24"]}]`, after: `[{"name":"rich","interface":"x","ips":["10.0.0.6/24","10.0.0.5/24"]}]`,
+			replace: true, want: []string{"DEL macvlan x rich", "ADD macvlan x rich"},
+		},
 		"other options, in another order":   {before: `[{"name":"rich","interface":"x","bandwidth":{"ingressRate":1,"ingressBurst":2}}]`, after: `[{"bandwidth": {"ingressBurst":2,"ingressRate":1},"default-route":[],"interface":"x","name":"rich"}]`, replace: true},
 		"a name taken by a default network": {keys: `"defaultNetworks":["other"]`, after: "blue", want: []string{"ADD macvlan net2 blue"}},
 	} {
