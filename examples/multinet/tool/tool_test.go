@@ -430,6 +430,15 @@ func TestRecordsWithoutAnOrigin(t *testing.T) {
 	}
 }
 
+// Some runtimes tell the namespace of a pod alone.
+func TestPodWithoutANameHasADash(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.attach(t, "K8S_POD_NAMESPACE=team-a", nil)
+	h.wantTool(t, []string{"list"}, "c1 team-a/- eth0 multi")
+	h.wantTool(t, []string{"list", "-o", "wide"}, "c1 team-a/- eth0 multi")
+}
+
 // A network whose attach was interrupted is not shown as added, and the others are. The
 // status has what is whole.
 func TestIncompleteRecord(t *testing.T) {

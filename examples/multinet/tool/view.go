@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -172,6 +173,9 @@ func (t *tool) printRecords(all []lifecycle.Record, results bool) error {
 		}
 		out.list = append(out.list, v)
 		pod := multinet.PodOf(r).String()
+		if strings.HasSuffix(pod, "/") {
+			pod += "-" // the runtime has not told the name
+		}
 		for _, a := range slices.Concat(v.Attachments, v.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
 			definition, use := o.Definition.String(), string(o.Use)
