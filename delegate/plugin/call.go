@@ -255,7 +255,7 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 				return err
 			}
 		}
-		return c.print(prev, added[0])
+		return c.print(ctx, prev, added[0])
 	}
 	_, err = c.Manager.Add(ctx, c.Key(), t)
 	return err

@@ -3,8 +3,10 @@ package plugin
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -67,15 +69,40 @@ func (c *Call) prevResult() (json.RawMessage, error) {
 
 // print prints the result of a. In a chain the interfaces, addresses, routes and DNS
 // settings of prev come first.
-func (c *Call) print(prev json.RawMessage, a delegate.Attached) error {
-	if prev != nil {
+func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attached) error {
+	if prev != nil || c.Logger != nil {
 		var own bytes.Buffer
 		if err := a.PrintTo(&own, c.CNIVersion); err != nil {
 			return err
 		}
-		a.Result = chained(prev, own.Bytes())
+		if keys := dropped(a.Result, own.Bytes()); c.Logger != nil && keys != nil {
+			c.Logger.LogAttrs(ctx, slog.LevelDebug, "the version of the runtime has no place for keys of the result",
+				slog.String("container", c.ContainerID), slog.String("ifname", c.IfName), slog.String("version", c.CNIVersion), slog.Any("keys", keys))
+		}
+		if prev != nil {
+			a.Result = chained(prev, own.Bytes())
+		}
 	}
 	return a.PrintTo(c.Stdout, c.CNIVersion)
+}
+
+// dropped returns the keys of interfaces and routes in a result that are not in printed, the same
+// result in another version: CNI 1.1 has added some.
+func dropped(result, printed []byte) (keys []string) {
+	type lists struct{ Interfaces, Routes []map[string]json.RawMessage }
+	var had, has lists
+	_, _ = json.Unmarshal(result, &had), json.Unmarshal(printed, &has) // they were decoded
+	for _, pair := range [][2][]map[string]json.RawMessage{{had.Interfaces, has.Interfaces}, {had.Routes, has.Routes}} {
+		for i := range min(len(pair[0]), len(pair[1])) {
+			for key := range pair[0][i] {
+				if pair[1][i][key] == nil && !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+			}
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // A chainedResult is the part of a result that is added to prevResult.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,28 @@ func own() *types100.Result {
 		IPs:        []*types100.IPConfig{{Interface: types100.Int(1), Address: net.IPNet{IP: net.IPv4(10, 1, 0, 2).To4(), Mask: net.CIDRMask(24, 32)}}},
 		Routes:     []*types.Route{{Dst: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}},
 		DNS:        types.DNS{Nameservers: []string{"10.1.0.1"}, Domain: "own"},
+	}
+}
+
+// What CNI 1.1 has added is lost for an older runtime. A line at level debug says so.
+func TestKeysThatTheRuntimeDoesNotKnowAreLogged(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"0.3.1": "keys=\"[mtu pciID]\"", "1.1.0": ""} {
+		n := newNode(t)
+		n.version = version
+		n.exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+			return []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1400,"pciID":"0000:03:02.1","sandbox":"/absent"}],"routes":[{"dst":"0.0.0.0/0","priority":7}]}`), nil
+		}
+		var log strings.Builder
+		process := n.process()
+		process.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		err := small().Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{
+			ContainerID: "c1", IfName: "eth0", Netns: "/absent", Path: "/opt/cni/bin",
+			StdinData: fmt.Appendf(nil, `{"cniVersion":%q,"name":"n","type":"small","stateDir":%q,"delegates":[{"type":"bridge"}]}`, version, filepath.Join(n.dir, "state")),
+		})
+		if err != nil || strings.Contains(log.String(), "keys=") != (want != "") || !strings.Contains(log.String(), want) {
+			t.Errorf("%s: %v; logged %s", version, err, log.String())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,10 @@ type Process struct {
 	// Stages is the field of [delegate.Invoker]. It is told of [Plugin.Do] too.
 	Stages delegate.Stages
 
+	// Logger receives debug records: those of [delegate.Invoker], and one for a result with keys
+	// that the version of the runtime does not have. Nil discards them.
+	Logger *slog.Logger
+
 	alone bool // the process executes one command only
 }
 
@@ -65,7 +70,7 @@ type Process struct {
 // gone, DEL succeeds; see [lifecycle.Manager.DelTries].
 func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer, Stages: p.Stages,
+		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: p.UndoTimeout, Observer: p.Observer, Stages: p.Stages, Logger: p.Logger,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = undoTimeout

@@ -67,6 +67,7 @@ func (d *service) process() plugin.Process {
 			return ctx, d.metrics.stage(s, e)
 		},
 		UndoTimeout: undoTimeout,
+		Logger:      d.log,
 	}
 }
 
