@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -75,34 +76,18 @@ func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attac
 		if err := a.PrintTo(&own, c.CNIVersion); err != nil {
 			return err
 		}
-		if keys := dropped(a.Result, own.Bytes()); c.Logger != nil && keys != nil {
+		lost := slices.DeleteFunc([]string{"mtu", "pciID", "socketPath"}, func(key string) bool { // CNI 1.1 has added them
+			return bytes.Count(own.Bytes(), []byte(strconv.Quote(key))) >= bytes.Count(a.Result, []byte(strconv.Quote(key)))
+		})
+		if c.Logger != nil && len(lost) > 0 {
 			c.Logger.LogAttrs(ctx, slog.LevelDebug, "the version of the runtime has no place for keys of the result",
-				slog.String("container", c.ContainerID), slog.String("ifname", c.IfName), slog.String("version", c.CNIVersion), slog.Any("keys", keys))
+				slog.String("container", c.ContainerID), slog.String("ifname", c.IfName), slog.String("version", c.CNIVersion), slog.Any("keys", lost))
 		}
 		if prev != nil {
 			a.Result = chained(prev, own.Bytes())
 		}
 	}
 	return a.PrintTo(c.Stdout, c.CNIVersion)
-}
-
-// dropped returns the keys of interfaces and routes in a result that are not in printed, the same
-// result in another version: CNI 1.1 has added some.
-func dropped(result, printed []byte) (keys []string) {
-	type lists struct{ Interfaces, Routes []map[string]json.RawMessage }
-	var had, has lists
-	_, _ = json.Unmarshal(result, &had), json.Unmarshal(printed, &has) // they were decoded
-	for _, pair := range [][2][]map[string]json.RawMessage{{had.Interfaces, has.Interfaces}, {had.Routes, has.Routes}} {
-		for i := range min(len(pair[0]), len(pair[1])) {
-			for key := range pair[0][i] {
-				if pair[1][i][key] == nil && !slices.Contains(keys, key) {
-					keys = append(keys, key)
-				}
-			}
-		}
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // A chainedResult is the part of a result that is added to prevResult.
