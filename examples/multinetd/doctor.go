@@ -44,7 +44,7 @@ func runDoctor(ctx context.Context, args []string, defaultFile string, environ [
 	}
 	findings := []doctor.Finding{{Check: "config", Verdict: doctor.OK, Looked: file, Found: fmt.Sprintf("API server: %s; keys without effect: %q", conf.cluster.Source(), conf.ignored)}}
 	if dir := conf.publish.stateDir; dir != conf.stateDir {
-		findings = append(findings, doctor.Finding{Check: "config", Verdict: doctor.Problem, Looked: file, Found: fmt.Sprintf("the published network has the cniDir %s, the daemon %s", dir, conf.stateDir), Todo: "set cniDir in the file, not in network"})
+		findings = append(findings, doctor.Finding{Check: "config", Verdict: doctor.Problem, Looked: file, Found: fmt.Sprintf("the published network has the cniDir %s, the daemon %s", conf.root().OnNode(dir), conf.root().OnNode(conf.stateDir)), Todo: "set cniDir in the file, not in network"})
 	}
 	return doctor.Print(stdout, form == "json", append(findings, conf.node().Check(ctx)...))
 }

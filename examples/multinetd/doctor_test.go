@@ -38,8 +38,8 @@ func TestDoctorLooksWithTheConfigurationOfTheDaemon(t *testing.T) {
 	}
 	want := []string{
 		"config ok " + n.Path("config.json"), "runtimes ok /etc/crio/crio.conf", "first problem /net.d", "plugins fatal /net.d/10-blue.conflist", "cilium ok /net.d", "chain ok /net.d",
-		"disk ok " + n.Path("host/var/lib/cni/multinet"), "records ok " + n.Path("host/var/lib/cni/multinet"), "unknown ok " + n.Path("host/var/lib/cni/multinet"), "cache ok /var/lib/cni",
-		"daemon problem " + n.Path("host/run/m/multus.sock"), "daemon problem " + n.Path("host/queue"),
+		"disk ok /var/lib/cni/multinet", "files ok /net.d", "records ok /var/lib/cni/multinet", "unknown ok /var/lib/cni/multinet", "leases ok /var/lib/cni/multinet", "cache ok /var/lib/cni",
+		"daemon problem /run/m/multus.sock", "daemon problem /queue",
 	}
 	var got []string
 	for _, f := range look() {

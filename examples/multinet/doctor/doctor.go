@@ -51,6 +51,7 @@ type Node struct {
 	first      string          // the file that would be the cluster network if we published now
 	noCluster  error           // why there is none
 	pluginDirs []string        // of the runtimes that read dir
+	confDir    string          // of multinet's networks
 	recorded   map[string]bool // interfaces of containers that have a record
 	judged     []judged        // the records that can be read
 	check      string
@@ -127,8 +128,10 @@ func (n Node) Check(ctx context.Context) []Finding {
 		{"cilium", dir, "no file that Cilium has renamed", true, n.lookForCilium},
 		{"chain", dir, "no other meta-plugin, and no " + istio + " in a wrong place", true, n.lookAtChain},
 		{"disk", n.StateDir, "its file system can be written to, and has space", true, n.lookAtDisk},
+		{"files", n.dir, "each file that a network needs is there", true, n.lookAtFiles},
 		{"records", n.StateDir, "no record is damaged, or of a container that is dead", false, func() { n.lookAtRecords(ctx) }},
 		{"unknown", n.StateDir, "it is known of each container whether it lives", false, n.lookAtUnknown},
+		{"leases", n.StateDir, "each range of host-local has an address that is free, or that a container has", false, n.lookAtLeases},
 		{"shared", n.StateDir, "", false, func() { n.lookAtShared(ctx) }},
 		{"cache", n.CacheDir, "no container without a record", false, n.lookAtCache},
 		{"daemon", n.SocketDir, "multinetd is ready, and of this version", false, n.lookAtDaemon},
@@ -146,8 +149,14 @@ func (n Node) Check(ctx context.Context) []Finding {
 	return n.findings
 }
 
-// say adds a finding.
+// say adds a finding. Its paths are as the node has them.
 func (n *Node) say(v Verdict, looked, found, todo string) {
+	if n.root != "" {
+		inRoot := regexp.MustCompile(`(^|[^\w./-])` + regexp.QuoteMeta(filepath.Clean(string(n.root))) + `(/)`)
+		for _, text := range []*string{&looked, &found, &todo} {
+			*text = inRoot.ReplaceAllString(*text, "$1$2")
+		}
+	}
 	n.findings = append(n.findings, Finding{n.check, v, looked, strings.ToValidUTF8(found, "?"), todo})
 }
 

@@ -31,6 +31,8 @@ import (
 const (
 	blue       = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`
 	published  = `{"cniVersion":"1.0.0","name":"multinet","plugins":[{"type":"multinet","capabilities":{"io.kubernetes.cri.pod-annotations":true},"delegates":[` + blue + `]}]}`
+	small      = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.9.0.0/29","rangeEnd":"10.9.0.3"}]]}}]}`
+	flannel    = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel","delegate":{"isDefaultGateway":true}}]}`
 	containerd = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/opt/cni/bin\"\n  conf_dir = \"/etc/cni/net.d\"\n"
 )
 
@@ -48,7 +50,7 @@ func newNode(t *testing.T) *node {
 	n.put("etc/cni/net.d/00-multinet.conflist", published)
 	n.put("etc/cni/net.d/10-blue.conflist", blue)
 	n.put("var/lib/cni/results/.keep", "")
-	for _, name := range []string{"multinet", "bridge", "host-local"} {
+	for _, name := range []string{"multinet", "bridge", "host-local", "loopback"} {
 		n.put("opt/cni/bin/"+name, "#!/bin/sh\n")
 		nodetest.OK(t, os.Chmod(n.Path("opt/cni/bin", name), 0o755))
 	}
@@ -149,7 +151,7 @@ func TestHealthyNodeHasOnlyGoodFindings(t *testing.T) {
 	for _, f := range n.doctor.Check(t.Context()) {
 		checks = append(checks, f.Check)
 	}
-	nodetest.Equal(t, "checks", slices.Compact(checks), []string{"runtimes", "first", "plugins", "annotations", "cilium", "chain", "disk", "records", "unknown", "cache", "version"})
+	nodetest.Equal(t, "checks", slices.Compact(checks), []string{"runtimes", "first", "plugins", "annotations", "cilium", "chain", "disk", "files", "records", "unknown", "leases", "cache", "version"})
 }
 
 func TestEachFlawIsItsFinding(t *testing.T) {
@@ -206,7 +208,93 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 		},
 		"a runtime that runs no pods": {
 			func(n *node) { n.put("etc/containerd/config.toml", "disabled_plugins = [\"cri\"]\n") },
+			[]string{"runtimes problem /etc/containerd/config.toml: containerd runs no pods: disabled_plugins has its CRI plugin"},
+		},
+		"a runtime that runs no pods, by an import, of version 3": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", "version = 3\nimports = ['conf.d/*.toml']\n")
+				n.put("etc/containerd/conf.d/a.toml", "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.runtime']\n")
+			},
+			[]string{"runtimes problem /etc/containerd/conf.d/a.toml: containerd runs no pods"},
+		},
+		"containerd of docker beside cri-dockerd": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", "disabled_plugins = [\"cri\"]\n")
+				n.put("run/cri-dockerd.sock", "")
+			},
 			[]string{"runtimes unknown /etc: no configuration"},
+		},
+		"a runtime that takes two networks": {
+			func(n *node) { n.put("etc/containerd/config.toml", containerd+"max_conf_num = 2\n") },
+			[]string{"runtimes problem /etc/containerd/config.toml: containerd attaches pods to more networks than the first (max_conf_num, cni_max_conf_num: 2)"},
+		},
+		"a runtime that takes all networks, of version 3": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nmax_conf_num = 0\n")
+			},
+			[]string{"runtimes problem /etc/containerd/config.toml: containerd attaches pods to more networks"},
+		},
+		"a default runtime class with a directory of its own": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = 'crun'\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\ncni_conf_dir = '/etc/cni/crun'\n")
+			},
+			[]string{"runtimes fatal /etc/containerd/config.toml: containerd reads networks in /etc/cni/crun"},
+		},
+		"another runtime class with a directory of its own": {
+			func(n *node) {
+				n.put("etc/containerd/config.toml", containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\ncni_conf_dir = '/etc/cni/kata'\ncni_max_conf_num = 3\n")
+			},
+			nil,
+		},
+		"no loopback, containerd 1.x": {
+			func(n *node) { n.remove(bin + "loopback") },
+			[]string{"runtimes problem /etc/containerd/config.toml: containerd runs the plugin loopback for each pod, which is not in /opt/cni/bin"},
+		},
+		"no subnet file of flannel": {
+			func(n *node) {
+				n.remove("run")
+				nodetest.OK(n, os.MkdirAll(n.Path("run"), 0o700))
+				n.change(flannel)
+				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"flannel")))
+			},
+			[]string{
+				`files problem /etc/cni/net.d/10-blue.conflist: plugin "flannel": /run/flannel/subnet.env is not there`,
+			},
+		},
+		"kubeconfigs that are missing": {
+			func(n *node) {
+				n.change(strings.Replace(blue, `"bridge",`, `"bridge","kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"},`, 1))
+				n.put("etc/cni/multinet/net.d/w.conf", `{"cniVersion":"1.0.0","name":"w","type":"bridge","ipam":{"type":"host-local","kubernetes":{"kubeconfig":"/etc/cni/net.d/w.d/w.kubeconfig"}}}`)
+			},
+			[]string{
+				`files problem /etc/cni/net.d/10-blue.conflist: plugin "bridge": /etc/cni/net.d/calico-kubeconfig, which the key kubeconfig names, is not there`,
+				`files problem /etc/cni/multinet/net.d/w.conf: plugin "bridge": /etc/cni/net.d/w.d/w.kubeconfig, which the key kubeconfig names, is not there`,
+			},
+		},
+		"a range that leaked leases have filled": {
+			func(n *node) {
+				n.change(small)
+				n.put("var/lib/cni/networks/blue/10.9.0.2", "c1\r\neth0")
+				n.put("var/lib/cni/networks/blue/10.9.0.3", "gone\r\neth0")
+				n.put("var/lib/cni/networks/blue/last_reserved_ip.0", "10.9.0.3")
+			},
+			[]string{"leases problem /etc/cni/net.d/10-blue.conflist: no address of \"blue\" from 10.9.0.1 to 10.9.0.3 is free; in /var/lib/cni/networks/blue are leases of containers without a record, 1: 10.9.0.3"},
+		},
+		"a range that is full of containers": {
+			func(n *node) {
+				n.change(small)
+				n.attachTo("c2", blue, "10.9.0.3")
+				n.put("var/lib/cni/networks/blue/10.9.0.2", "c1\r\neth0")
+				n.put("var/lib/cni/networks/blue/10.9.0.3", "c2\r\neth0")
+			},
+			nil,
+		},
+		"a range with a free address": {
+			func(n *node) {
+				n.change(small)
+				n.put("var/lib/cni/networks/blue/10.9.0.3", "gone\r\neth0")
+			},
+			nil,
 		},
 		"a configuration that cannot be read": {
 			func(n *node) {
@@ -295,6 +383,7 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/more"))
 				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
 				nodetest.OK(n, os.Rename(n.Path(bin+"multinet"), n.Path("opt/more/multinet")))
+				nodetest.OK(n, os.Rename(n.Path(bin+"loopback"), n.Path("opt/more/loopback")))
 			},
 			nil,
 		},
@@ -412,14 +501,14 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 		},
 		"a directory of records that others can use": {
 			func(n *node) { nodetest.OK(n, os.Chmod(n.doctor.StateDir, 0o755)) },
-			[]string{"disk problem $DIR/var/lib/cni/multinet: has the mode 0755"},
+			[]string{"disk problem /var/lib/cni/multinet: has the mode 0755"},
 		},
 		"a file instead of the directory of records": {
 			func(n *node) {
 				n.remove("var/lib/cni/multinet")
 				n.put("var/lib/cni/multinet", "")
 			},
-			[]string{"records problem $DIR/var/lib/cni/multinet: list", "cache unknown"},
+			[]string{"records problem /var/lib/cni/multinet: list", "cache unknown"},
 		},
 		"no records yet": {
 			func(n *node) { n.remove("var/lib/cni/multinet", "var/lib/cni/results") },
@@ -427,11 +516,11 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 		},
 		"a container that is dead": {
 			func(n *node) { n.Restarted("var/lib/cni/multinet") },
-			[]string{"records problem $DIR/var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"},
+			[]string{"records problem /var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"},
 		},
 		"a damaged record": {
 			func(n *node) { n.put("var/lib/cni/multinet/c1@multinet@eth0.json", "{") },
-			[]string{"records problem $DIR/var/lib/cni/multinet: records that cannot be read, 1: c1"},
+			[]string{"records problem /var/lib/cni/multinet: records that cannot be read, 1: c1"},
 		},
 		"many damaged records": {
 			func(n *node) {
@@ -439,15 +528,15 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 					n.put(fmt.Sprintf("var/lib/cni/multinet/d%d@multinet@eth0.json", i), "{")
 				}
 			},
-			[]string{"records problem $DIR/var/lib/cni/multinet: records that cannot be read, 5: d0, d1, d2"},
+			[]string{"records problem /var/lib/cni/multinet: records that cannot be read, 5: d0, d1, d2"},
 		},
 		"a record of the future": {
 			func(n *node) { n.state("c1", scratch.Added, time.Hour) },
-			[]string{"records problem $DIR/var/lib/cni/multinet: records of the future: the clock has been set back, 1: c1"},
+			[]string{"records problem /var/lib/cni/multinet: records of the future: the clock has been set back, 1: c1"},
 		},
-		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{"records problem $DIR/var/lib/cni/multinet: records with something left of an ADD that failed, 1: c1"}},
+		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{"records problem /var/lib/cni/multinet: records with something left of an ADD that failed, 1: c1"}},
 		"a DEL that runs":                    {func(n *node) { n.state("c1", scratch.Deleting, -inTime/2) }, nil},
-		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{"records problem $DIR/var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"}},
+		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{"records problem /var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"}},
 		"a container without a record": {
 			func(n *node) {
 				n.cached("c2", "multinet", published)

@@ -78,6 +78,7 @@ func (n *Node) isOld() bool {
 func (n *Node) lookAtPlugins() {
 	var conf struct{ ConfDir, BinDir string }
 	_ = n.plugin.Decode(&conf) // an ADD reports it
+	n.confDir = cmp.Or(conf.ConfDir, multinet.DefaultConfDir)
 	dirs := slices.Compact(append([]string{n.BinDir, n.ofRuntime(cmp.Or(conf.BinDir, multinet.DefaultBinDir))}, n.pluginDirs...))
 	for _, dir := range dirs {
 		if _, err := fs.ReadDir(n.root.Dir(dir), "."); errors.Is(err, fs.ErrPermission) {
@@ -95,15 +96,65 @@ func (n *Node) lookAtPlugins() {
 	if n.noCluster == nil {
 		n.lookForPrograms(Fatal, filepath.Join(n.Publisher.Dir, n.cluster.Name), n.cluster.Network, dirs)
 	}
-	confDir := cmp.Or(conf.ConfDir, multinet.DefaultConfDir)
-	for f, err := range netconf.Files(n.RuntimeRoot.Dir(confDir)) {
+	for f, err := range netconf.Files(n.RuntimeRoot.Dir(n.confDir)) {
 		switch {
 		case err == nil:
-			n.lookForPrograms(Problem, filepath.Join(confDir, f.Name), f.Network, dirs)
+			n.lookForPrograms(Problem, filepath.Join(n.confDir, f.Name), f.Network, dirs)
 		case f.Name != "" || !errors.Is(err, fs.ErrNotExist):
-			n.fail(filepath.Join(confDir, f.Name), err)
+			n.fail(filepath.Join(n.confDir, f.Name), err)
 		}
 	}
+}
+
+// networks yields our network, the cluster network and those in multinet's directory, by their files.
+func (n *Node) networks(yield func(file string, network netconf.Network) bool) {
+	if !n.ours.IsZero() && !yield(filepath.Join(n.dir, n.own), n.ours) || n.noCluster == nil && !yield(filepath.Join(n.Publisher.Dir, n.cluster.Name), n.cluster.Network) {
+		return
+	}
+	for f, err := range netconf.Files(n.RuntimeRoot.Dir(n.confDir)) {
+		if err == nil && !yield(filepath.Join(n.confDir, f.Name), f.Network) {
+			return
+		}
+	}
+}
+
+// lookAtFiles looks for files that plugins read: kubeconfigs, and the subnet file of flannel.
+func (n *Node) lookAtFiles() {
+	type named struct {
+		Kubeconfig string
+		Kubernetes struct{ Kubeconfig string }
+	}
+	for file, network := range n.networks {
+		for _, p := range network.Plugins() {
+			var conf struct {
+				named
+
+				SubnetFile string
+				IPAM       named
+			}
+			_ = p.Decode(&conf) // an ADD reports it
+			for _, path := range []string{conf.Kubeconfig, conf.Kubernetes.Kubeconfig, conf.IPAM.Kubeconfig, conf.IPAM.Kubernetes.Kubeconfig} {
+				if n.missing(path) {
+					n.say(Problem, file, fmt.Sprintf("plugin %q: %s, which the key kubeconfig names, is not there", p.Type(), path), "restart the agent of the network, which writes it, or correct the key")
+				}
+			}
+			if path := cmp.Or(conf.SubnetFile, "/run/flannel/subnet.env"); p.Type() == "flannel" && n.missing(path) {
+				n.say(Problem, file, fmt.Sprintf("plugin %q: %s is not there", p.Type(), path), "see the log of flanneld, which writes it; another path needs the key subnetFile")
+			}
+		}
+	}
+}
+
+// missing reports whether there is no file at an absolute path of the node, for certain: its first
+// directory is there.
+func (n *Node) missing(path string) bool {
+	if !filepath.IsAbs(path) {
+		return false
+	}
+	_, err := stat(n.RuntimeRoot, path)
+	first, _, _ := strings.Cut(filepath.Clean(path)[1:], "/")
+	_, unseen := stat(n.RuntimeRoot, "/"+first)
+	return errors.Is(err, fs.ErrNotExist) && unseen == nil
 }
 
 // lookForPrograms looks for the plugins of a network in dirs. The verdict is v if one cannot be
@@ -125,6 +176,8 @@ func (n *Node) lookForPrograms(v Verdict, file string, network netconf.Network, 
 				n.say(v, file, fmt.Sprintf("plugin %q: %v%s", typ, err, n.dangling(typ, dirs)), "install it first, chmod +x, or name its directory with the key binDir in --config")
 			} else if why := n.unfit(path); why != "" {
 				n.say(v, file, fmt.Sprintf("plugin %q: %s is %s", typ, path, why), "install the plugin for "+goruntime.GOARCH)
+			} else if n.noexec(path) {
+				n.say(v, file, fmt.Sprintf("plugin %q: %s is on a file system that is mounted noexec", typ, path), "mount it with exec, or move the plugins, and name their directory to the runtime and with the key binDir in --config")
 			}
 		}
 	}

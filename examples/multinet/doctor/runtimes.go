@@ -27,7 +27,13 @@ type runtime struct {
 	confDir string
 	binDirs []string
 	network string // it takes the network of this name, whichever is first
-	off     bool   // it runs no pods
+	off     string // the file that says that it runs no pods
+
+	version  int                        // of the configuration of containerd
+	loopback bool                       // it needs no plugin for lo
+	most     *int                       // of the networks that it attaches pods to
+	class    string                     // the name of the default runtime class
+	classes  map[string]networkSettings // by name
 }
 
 // runtimes returns the runtimes whose configurations have a usual place.
@@ -83,6 +89,7 @@ func (n *Node) read(r *runtime) {
 // settings are the keys about networks in a file of CRI-O, or of containerd, of versions 1 to 3 of
 // its configuration.
 type settings struct {
+	Version  int      `toml:"version"`
 	Imports  []string `toml:"imports"`
 	Disabled []string `toml:"disabled_plugins"`
 	Plugins  struct {
@@ -96,11 +103,20 @@ type settings struct {
 }
 
 type criSettings struct {
-	Network networkSettings `toml:"cni"`
+	Network    networkSettings `toml:"cni"`
+	Containerd struct {
+		Default string                     `toml:"default_runtime_name"`
+		Classes map[string]networkSettings `toml:"runtimes"`
+	} `toml:"containerd"`
 }
 
-// networkSettings have the keys of containerd and of CRI-O.
+// networkSettings have the keys of containerd and of CRI-O, and those of a runtime class.
 type networkSettings struct {
+	Most         *int   `toml:"max_conf_num"`
+	Loopback     *bool  `toml:"use_internal_loopback"`
+	ClassConfDir string `toml:"cni_conf_dir"`
+	ClassMost    int    `toml:"cni_max_conf_num"`
+
 	ConfDir    string   `toml:"conf_dir"`
 	BinDir     string   `toml:"bin_dir"`
 	BinDirs    []string `toml:"bin_dirs"`
@@ -126,14 +142,52 @@ func (r *runtime) take(file string, s settings) {
 		if n.Default != "" {
 			r.file, r.network = file, n.Default
 		}
+		if n.Most != nil {
+			r.file, r.most = file, n.Most
+		}
+		if n.Loopback != nil {
+			r.loopback = *n.Loopback
+		}
 	}
-	// As in the containerd of docker.
-	r.off = r.off || slices.Contains(s.Disabled, "cri") || slices.Contains(s.Disabled, "io.containerd.grpc.v1.cri")
+	for _, c := range []criSettings{s.Plugins.One, s.Plugins.Two, s.Plugins.Three} {
+		r.class = cmp.Or(c.Containerd.Default, r.class)
+		for name, class := range c.Containerd.Classes {
+			if r.classes == nil {
+				r.classes = make(map[string]networkSettings)
+			}
+			was := r.classes[name]
+			r.classes[name] = networkSettings{ClassConfDir: cmp.Or(class.ClassConfDir, was.ClassConfDir), ClassMost: cmp.Or(class.ClassMost, was.ClassMost)}
+		}
+	}
+	r.version = max(r.version, s.Version)
+	for _, name := range s.Disabled { // as in the containerd of docker
+		if slices.Contains([]string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}, name) {
+			r.off = file
+		}
+	}
+}
+
+// settle has r say what holds for pods without a runtime class: those of the default one.
+func (r *runtime) settle() {
+	class := r.classes[cmp.Or(r.class, "runc")]
+	if class.ClassConfDir == "" {
+		return // the class has no directory of its own
+	}
+	r.confDir, r.most = filepath.Clean(class.ClassConfDir), nil
+	if class.ClassMost != 0 {
+		r.most = &class.ClassMost
+	}
 }
 
 // lookAtRuntimes looks at which directories the runtimes read.
 func (n *Node) lookAtRuntimes() {
-	all := slices.DeleteFunc(runtimes(), func(r *runtime) bool { n.read(r); return r.file == "" || r.off })
+	off := "" // the configuration of a runtime that runs no pods
+	all := slices.DeleteFunc(runtimes(), func(r *runtime) bool {
+		n.read(r)
+		r.settle()
+		off = cmp.Or(off, r.off)
+		return r.file == "" || r.off != ""
+	})
 	otherwise := Fatal // if a runtime reads another directory
 	if n.dir != publish.ConfDir {
 		otherwise = Problem // the user has chosen it, and may know better
@@ -156,13 +210,31 @@ func (n *Node) lookAtRuntimes() {
 			n.say(Problem, r.file, reads+", not in "+n.BinDir, todo)
 		case r.network != "" && r.network != n.name():
 			n.say(Problem, r.file, fmt.Sprintf("%s takes the network %q, and not the first", r.name, r.network), "remove cni_default_network, or set it to "+n.name())
+		case r.most != nil && *r.most != 1:
+			n.say(Problem, r.file, fmt.Sprintf("%s attaches pods to more networks than the first (max_conf_num, cni_max_conf_num: %d): they get the cluster network twice", r.name, *r.most),
+				"remove max_conf_num (cni_max_conf_num of the default runtime class), or set it to 1, and restart the runtime")
+		case r.version < 3 && r.name != "CRI-O" && !r.loopback && n.lacks("loopback", r.binDirs):
+			n.say(Problem, r.file, fmt.Sprintf("%s runs the plugin loopback for each pod, which is not in %s", r.name, strings.Join(r.binDirs, ":")), "install it there, from the release of containernetworking/plugins")
 		default:
 			n.say(OK, r.file, reads, "")
 		}
 	}
-	if len(all) == 0 {
+	switch _, err := stat(n.RuntimeRoot, "/run/cri-dockerd.sock"); {
+	case len(all) > 0:
+	case off != "" && err != nil:
+		n.say(Problem, off, "containerd runs no pods: disabled_plugins has its CRI plugin", "remove it from disabled_plugins, and restart containerd, unless another runtime runs pods")
+	default:
 		n.say(Unknown, "/etc", "no configuration of a runtime in a usual place", "see that the runtime reads "+n.dir)
 	}
+}
+
+// lacks reports whether no program of that name is in dirs, for certain: they can be read.
+func (n *Node) lacks(name string, dirs []string) bool {
+	return !slices.ContainsFunc(dirs, func(dir string) bool {
+		_, err := stat(n.RuntimeRoot, filepath.Join(dir, name))
+		_, unseen := fs.ReadDir(n.RuntimeRoot.Dir(dir), ".")
+		return err == nil || unseen != nil
+	})
 }
 
 // ofRuntime returns the path in n.root of a path that a runtime or its plugins have.

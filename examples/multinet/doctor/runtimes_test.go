@@ -73,7 +73,7 @@ func TestRuntimesAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.remove("etc/containerd")
+			n.remove("etc/containerd", "opt/cni/bin") // nobody knows which plugins are there
 			for file, text := range tt.files {
 				n.put(file, text)
 			}

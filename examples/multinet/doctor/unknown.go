@@ -1,9 +1,13 @@
 package doctor
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -50,8 +54,8 @@ func (n *Node) lookAtUnknown() {
 
 // An addressRange is a range of host-local in the networks of a name.
 type addressRange struct {
-	network     string
-	first, last netip.Addr
+	network, dir         string // dir has the leases
+	first, last, gateway netip.Addr
 }
 
 // lookAtRanges says which ranges of addresses are held by containers of which it is not known
@@ -60,9 +64,9 @@ func (n *Node) lookAtRanges(unknown []judged) {
 	held := make(map[addressRange]map[netip.Addr]bool)
 	for _, j := range unknown {
 		for _, a := range slices.Concat(j.Attached, j.Leftovers) {
-			for _, r := range ranges(a.Network) {
+			for _, r := range slices.Concat(ranges(a.Network)...) {
 				for _, address := range addresses(a) {
-					if r.first.Compare(address) > 0 || address.Compare(r.last) > 0 {
+					if !r.contains(address) {
 						continue
 					}
 					if held[r] == nil {
@@ -89,13 +93,14 @@ func (r addressRange) size() *big.Int {
 	return last.Add(last.Sub(last, first), big.NewInt(1))
 }
 
-// ranges returns the ranges of host-local in n. What is invalid, host-local refuses in the ADD.
-func ranges(n netconf.Network) (all []addressRange) {
-	type one struct{ Subnet, RangeStart, RangeEnd string }
+// ranges returns the sets of ranges of host-local in n: a container gets an address of each set. What is
+// invalid, host-local refuses in the ADD.
+func ranges(n netconf.Network) (sets [][]addressRange) {
+	type one struct{ Subnet, RangeStart, RangeEnd, Gateway string }
 	for _, p := range n.Plugins() {
 		var conf struct {
 			IPAM struct {
-				Type string
+				Type, DataDir string
 				one
 				Ranges [][]one
 			}
@@ -103,24 +108,79 @@ func ranges(n netconf.Network) (all []addressRange) {
 		if p.Decode(&conf) != nil || conf.IPAM.Type != "host-local" {
 			continue
 		}
-		for _, o := range slices.Concat(append(conf.IPAM.Ranges, []one{conf.IPAM.one})...) {
-			subnet, err := netip.ParsePrefix(o.Subnet)
-			if err != nil {
-				continue
+		dir := filepath.Join(cmp.Or(conf.IPAM.DataDir, "/var/lib/cni/networks"), n.Name())
+		for _, of := range append(conf.IPAM.Ranges, []one{conf.IPAM.one}) {
+			var set []addressRange
+			for _, o := range of {
+				subnet, err := netip.ParsePrefix(o.Subnet)
+				if err != nil {
+					continue
+				}
+				first := subnet.Masked().Addr().Next()
+				r := addressRange{n.Name(), dir, first, lastOf(subnet), first}
+				for to, text := range map[*netip.Addr]string{&r.first: o.RangeStart, &r.last: o.RangeEnd, &r.gateway: o.Gateway} {
+					if address, err := netip.ParseAddr(text); err == nil {
+						*to = address
+					}
+				}
+				if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
+					set = append(set, r)
+				}
 			}
-			r := addressRange{n.Name(), subnet.Masked().Addr().Next(), lastOf(subnet)}
-			if start, err := netip.ParseAddr(o.RangeStart); err == nil {
-				r.first = start
-			}
-			if end, err := netip.ParseAddr(o.RangeEnd); err == nil {
-				r.last = end
-			}
-			if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
-				all = append(all, r)
+			if set != nil {
+				sets = append(sets, set)
 			}
 		}
 	}
-	return all
+	return sets
+}
+
+// lookAtLeases looks for ranges of host-local without a free address, of which some are leased to
+// containers that have no record, nor an entry in the runtime's cache.
+func (n *Node) lookAtLeases() {
+	if n.recorded == nil {
+		return // lookAtRecords says so
+	}
+	for file, network := range n.networks {
+		for _, set := range ranges(network) {
+			free, leaked := new(big.Int), []string(nil)
+			for _, r := range set {
+				free.Add(free, r.size())
+				if r.contains(r.gateway) {
+					free.Sub(free, big.NewInt(1)) // host-local leases it to nobody
+				}
+			}
+			leases, _ := fs.ReadDir(n.root.Dir(set[0].dir), ".") // none have been made, or who may read them sees to it
+			for _, lease := range leases {
+				address, err := netip.ParseAddr(lease.Name())
+				if err != nil || !slices.ContainsFunc(set, func(r addressRange) bool { return r.contains(address) }) {
+					continue
+				}
+				free.Sub(free, big.NewInt(1))
+				text, err := netconf.ReadFile(n.root.Dir(set[0].dir), lease.Name())
+				id, ifname, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+				id = strings.TrimSpace(id)
+				if err == nil && !n.recorded[id+"/"+cmp.Or(ifname, "eth0")] && !n.cached(id) {
+					leaked = append(leaked, address.String())
+				}
+			}
+			if free.Sign() <= 0 {
+				n.list(file, leaked, fmt.Sprintf("no address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), set[0].first, set[len(set)-1].last, set[0].dir),
+					"run "+n.tool("gc --bin-dir "+n.BinDir)+"; then remove the leases of containers that the runtime does not have")
+			}
+		}
+	}
+}
+
+func (r addressRange) contains(a netip.Addr) bool {
+	return a.BitLen() == r.first.BitLen() && r.first.Compare(a) <= 0 && a.Compare(r.last) <= 0
+}
+
+// cached reports whether the cache of the runtime's libcni may have an attachment of a container.
+func (n *Node) cached(id string) bool {
+	entries, err := fs.ReadDir(n.root.Dir(filepath.Join(n.CacheDir, "results")), ".")
+	return n.CacheDir != "" && (err != nil && !errors.Is(err, fs.ErrNotExist) ||
+		slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.Contains(e.Name(), "-"+id+"-") }))
 }
 
 // lastOf returns the last address of a subnet for a container: IPv4 has the broadcast address
