@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -50,12 +52,29 @@ func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	}
 }
 
-// Uninstall removes what m has published, and its lock.
-func Uninstall(m *autoconf.Manager) error {
+// Publish has m publish once. It waits a few seconds for another program that has the lock for a
+// moment, as another install does.
+func Publish(ctx context.Context, m *autoconf.Manager) error { return unlocked(ctx, m.Publish) }
+
+// unlocked calls do until no other program has the lock, or for too long: a daemon has it as long as it
+// runs. The error says who has it.
+func unlocked(ctx context.Context, do func() error) (err error) {
+	_ = flock.Wait(ctx, patience, func() (bool, error) { // what do says last says more
+		err = do()
+		return !errors.Is(err, autoconf.ErrLocked), nil
+	})
+	return err
+}
+
+// patience is how long a command waits for the lock.
+const patience = 5 * time.Second
+
+// Uninstall removes what m has published, and its lock. It waits as [Publish] does.
+func Uninstall(ctx context.Context, m *autoconf.Manager) error {
 	if _, err := os.Stat(filepath.Dir(m.Output)); errors.Is(err, fs.ErrNotExist) {
 		return nil // there is no place for the lock either
 	}
-	if err := m.Uninstall(); err != nil {
+	if err := unlocked(ctx, m.Uninstall); err != nil {
 		return err
 	}
 	// A program that has locked it meanwhile notices this and creates another.

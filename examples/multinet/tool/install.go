@@ -172,7 +172,7 @@ func (i *installer) publish(ctx context.Context) error {
 		return i.follow(ctx, adopter, sweeper, tell)
 	}
 	adopter.Pass(ctx)
-	if err := m.Publish(); err != nil {
+	if err := publish.Publish(ctx, m); err != nil {
 		return err
 	}
 	tell(m.State())

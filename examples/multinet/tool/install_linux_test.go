@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +26,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
@@ -601,6 +604,43 @@ func attached(t *testing.T, flags ...string) *node {
 	}
 	n.said.Reset()
 	return n
+}
+
+// Two who install at once wait for each other for a moment. A program that keeps the lock is named.
+func TestInstallWaitsAMomentForAnother(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"install", "uninstall"} {
+		for name, ends := range map[string]bool{"another install": true, "a daemon": false} {
+			t.Run(command+" beside "+name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					n := newNode(t, "10-x.conflist", blue)
+					nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+					nodetest.OK(t, os.MkdirAll(n.Path("net.d/.multinet"), 0o700))
+					n.Write("net.d/.multinet/lock", "another, process 7 on host h, which publishes x\n")
+					lock, err := os.Open(n.Path("net.d/.multinet/lock"))
+					nodetest.OK(t, err)
+					defer lock.Close()
+					if held, err := flock.TryFile(lock); err != nil || !held {
+						t.Fatal(held, err)
+					}
+					if ends {
+						time.AfterFunc(time.Second, func() { flock.Release(lock) })
+					}
+					args := []string{command}
+					if command == "install" {
+						args = append(args, "--cni-dir", n.Path("state"))
+					}
+					err = n.do(args...)
+					if ends {
+						nodetest.OK(t, err)
+					} else {
+						nodetest.Says(t, err, "another manager is at work", "another, process 7 on host h, which publishes x")
+					}
+				})
+			})
+		}
+	}
 }
 
 // Without --detach and --leave, uninstall changes nothing while containers are

@@ -94,7 +94,7 @@ func (u *uninstaller) remove(ctx context.Context) error {
 			return fmt.Errorf("nothing has been changed: %w", err)
 		}
 	}
-	left, err := u.removing(func() error { return publish.Uninstall(m) }, m.Output+".conf", m.Output+".conflist")
+	left, err := u.removing(func() error { return publish.Uninstall(ctx, m) }, m.Output+".conf", m.Output+".conflist")
 	if err != nil {
 		return err
 	}
