@@ -53,7 +53,7 @@ type bench struct {
 	host    host
 	node    *realhost.Host // or nil
 	private bool           // whether node is this bench's own
-	before  realhost.State // of node, when nothing is attached
+	idle    realhost.State // of node, when nothing is attached
 	running *daemon        // or nil
 
 	mu         sync.Mutex // protects the following
@@ -215,18 +215,28 @@ func (b *bench) call(ctx context.Context, c Call) Outcome {
 		}
 		c.NetNS = given(c.NetNS, in.path)
 		c.IfName = given(c.IfName, b.ifname)
-		if c.Stdin == nil && c.Command == "ADD" && in.prev != nil {
-			r, err := in.prev.GetAsVersion(b.version)
-			if err != nil {
+		if c.Stdin == nil && c.Command == "ADD" {
+			if c.Stdin, err = b.adding(in, c.IfName, nil); err != nil {
 				return Outcome{Status: -1, Stderr: fmt.Append(nil, "the prevResult: ", err)}
 			}
-			c.Stdin = b.stdin(map[string]any{"prevResult": r})
 		}
 	}
 	if c.Stdin == nil {
 		c.Stdin = b.stdin(nil)
 	}
 	return b.host.run(ctx, c)
+}
+
+// adding returns the configuration for an ADD of the interface, with more keys.
+func (b *bench) adding(in *container, ifname string, keys map[string]any) ([]byte, error) {
+	prev, err := b.before(in, ifname)
+	if err != nil || prev == nil {
+		return b.stdin(keys), err
+	}
+	with := map[string]any{}
+	with["prevResult"], err = prev.GetAsVersion(b.version)
+	maps.Copy(with, keys)
+	return b.stdin(with), err
 }
 
 // args returns CNI_ARGS.

@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,14 +18,16 @@ type failedCall struct {
 	Outcome
 }
 
+const withoutName = "an ADD without CNI_IFNAME"
+
 func (s *suite) failures(ctx context.Context) ([]failedCall, error) {
 	b, err := s.bench(ctx)
 	if err != nil {
 		return nil, err
 	}
 	all := []failedCall{
-		{"an ADD without CNI_IFNAME", false, "", b.call(ctx, Call{Command: "ADD", IfName: none})},
-		{"an ADD with half a configuration", true, "", b.call(ctx, Call{Command: "ADD", Stdin: []byte(`{"cniVersion":`)})},
+		{withoutName, false, "", b.call(ctx, Call{Command: "ADD", IfName: none})},
+		{"an ADD with half a configuration", true, "", b.call(ctx, Call{Command: "ADD", Stdin: half()})},
 	}
 	if len(s.conf.Delegates) == 0 {
 		return all, nil
@@ -54,6 +57,8 @@ func checkError(ctx context.Context, s *suite) error {
 		}
 		if err := json.Unmarshal(doc, &said); err != nil || said.Code == 0 || said.Msg == "" {
 			errs = append(errs, fmt.Errorf("%s: %s is not an error object with code and msg", f.what, clip(doc)))
+		} else if said.Code == types.ErrInvalidEnvironmentVariables && f.what == withoutName && !bytes.Contains(doc, []byte("CNI_IFNAME")) {
+			errs = append(errs, fmt.Errorf("%s: %s has code 4, and does not name the variable", f.what, clip(doc)))
 		}
 	}
 	return one(errs...)

@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -72,8 +73,63 @@ func checkDelGone(ctx context.Context, b *bench, added Outcome) error {
 }
 
 // checkGone checks that CHECK fails when the interface is gone, or the address, or what a chained
-// plugin has made on the host.
-func checkGone(ctx context.Context, b *bench, added Outcome) error {
+// plugin has made or changed.
+func checkGone(ctx context.Context, s *suite) error {
+	if s.kind.Name == kindChained {
+		return onNew(checkChangeGone)(ctx, s)
+	}
+	return onAttached(checkMadeGone)(ctx, s)
+}
+
+// checkChangeGone looks at the host and at the container. What DEL does not undo there, it undoes
+// itself.
+func checkChangeGone(ctx context.Context, b *bench, _ Outcome) error {
+	if b.node == nil {
+		return notRun(needsContainers)
+	}
+	c, err := b.container("c1")
+	if err != nil {
+		return err
+	}
+	before, err := c.real.State()
+	if err != nil {
+		return b.own(err)
+	}
+	o := b.call(ctx, Call{Command: "ADD"})
+	if err := o.failure(); err != nil {
+		return fmt.Errorf("ADD fails: %w", err)
+	}
+	host, err := b.state(ctx)
+	inside, ierr := c.real.State()
+	if err = cmp.Or(err, ierr); err != nil {
+		return b.own(err)
+	}
+	b.call(ctx, b.later("DEL", o))
+	var gone []string
+	for _, undo := range []func() error{
+		func() error { return nil },
+		func() error { return c.real.Restore(b.ifname, before) },
+	} {
+		err := undo()
+		now, herr := b.state(ctx)
+		in, ierr := c.real.State()
+		if err = cmp.Or(err, herr, ierr); err != nil {
+			return b.own(err)
+		}
+		if gone = append(host.Since(now), inside.Undone(before, in)...); len(gone) > 0 {
+			break
+		}
+	}
+	if len(gone) == 0 {
+		return notRun("its ADD makes and changes nothing on the host and in the container")
+	}
+	if b.call(ctx, b.later("CHECK", o)).Status == 0 {
+		return fmt.Errorf("CHECK succeeds though this is gone: %s", list(gone))
+	}
+	return nil
+}
+
+func checkMadeGone(ctx context.Context, b *bench, added Outcome) error {
 	what := "the interface is gone"
 	switch b.kind.Name {
 	case kindMain:
@@ -96,24 +152,6 @@ func checkGone(ctx context.Context, b *bench, added Outcome) error {
 		}
 		what = "DEL has released the address"
 		b.call(ctx, b.later("DEL", added))
-	case kindChained:
-		if !b.private {
-			return notRun("it needs a private host with real containers (NetNS)")
-		}
-		there, err := b.state(ctx)
-		if err != nil {
-			return err
-		}
-		b.call(ctx, b.later("DEL", added))
-		now, err := b.state(ctx)
-		if err != nil {
-			return err
-		}
-		gone := there.Since(now)
-		if len(gone) == 0 {
-			return notRun("its ADD makes nothing on the host")
-		}
-		what = "this is gone from the host: " + string(list(gone))
 	}
 	if b.call(ctx, b.later("CHECK", added)).Status == 0 {
 		return fmt.Errorf("CHECK succeeds though %s", what)

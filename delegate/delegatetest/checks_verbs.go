@@ -55,12 +55,6 @@ func checkDelUnknown(ctx context.Context, b *bench, _ Outcome) error {
 	return b.deleted(ctx, "a DEL without ADD", Call{Command: "DEL"})
 }
 
-func checkDelFailed(ctx context.Context, b *bench, _ Outcome) error {
-	b.fault("ADD", b.fatal(), failing)
-	b.call(ctx, Call{Command: "ADD"})
-	return b.deleted(ctx, "the DEL after an ADD that failed", Call{Command: "DEL"})
-}
-
 // checkDelBare leaves out CNI_NETNS, and prevResult too in the newest version that lets a runtime
 // do so, 0.4.0 or older: "When CNI_NETNS and/or prevResult are not provided, the plugin should
 // clean up as many resources as possible". What is left on the host is for "del-gone".

@@ -127,12 +127,13 @@ type Config struct {
 //	add-exists          ADD fails when the container has an interface of that name
 //	error               a failure is reported as one JSON object with code and msg
 //	error-version       the error object has the cniVersion of the configuration
+//	version-unknown     ADD refuses a cniVersion that the plugin does not know, with code 1
 //	add-broken          an ADD with a broken configuration fails cleanly, or prints a result
 //	del                 DEL removes what ADD attached
 //	del-again           DEL succeeds once more
 //	del-bare            DEL works without CNI_NETNS, and up to CNI 0.4.0 without prevResult
 //	del-unknown         DEL succeeds for what was never attached
-//	del-failed          DEL succeeds after an ADD that failed
+//	del-failed          DEL succeeds after an ADD that failed, and leaves nothing
 //	del-gone            DEL succeeds when the namespace is gone, and leaves nothing
 //	del-broken          DEL works when the configuration was broken after the ADD
 //	del-error           DEL fails when a delegate's DEL fails
@@ -155,6 +156,7 @@ type Config struct {
 //	ipam-full           STATUS fails when no address is left
 //	code                the plugin fails with its delegate's error code
 //	concurrent          ADD and DEL work for several containers at once
+//	names               DEL of one interface leaves what the others of the container have, whatever they are called
 //	versions            ADD and DEL work in every supported version
 //
 // A broken configuration is that of [Config] in one of these states: it has a

@@ -1,9 +1,11 @@
 package delegatetest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,10 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
@@ -109,6 +115,27 @@ func TestConformDocumentsEveryCheck(t *testing.T) {
 		documented = append(documented, match[1]+": "+match[2])
 	}
 	nodetest.Equal(t, "checks", documented, there)
+}
+
+// The page of the suite says of each "must" of the specification which checks are about it, or why
+// there is none.
+func TestPageNamesChecksThatExist(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("cmd/conform/README.md")
+	nodetest.OK(t, err)
+	_, table, _ := strings.Cut(string(page), "## Each \"must\"")
+	rows := regexp.MustCompile(`(?m)^\| [1-5].* \| (.*) \|$`).FindAllStringSubmatch(table, -1)
+	if len(rows) < 20 {
+		t.Errorf("%d rows", len(rows))
+	}
+	for _, row := range rows {
+		checks, _, _ := strings.Cut(row[1], ":")
+		for name := range strings.SplitSeq(checks, ", ") {
+			if !strings.HasPrefix(row[1], "not checked, because ") && !slices.Contains(names(), name) {
+				t.Errorf("there is no check %q", name)
+			}
+		}
+	}
 }
 
 // Each check says why it matters, and names headings that the specification has.
@@ -328,4 +355,89 @@ func script(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// accepting returns p, which takes a configuration of an unknown version for one that it knows.
+func accepting(p delegatetest.Program) delegatetest.Program {
+	return func(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+		conf, err := io.ReadAll(stdin)
+		if err != nil {
+			return err
+		}
+		return p(ctx, exec, env, bytes.NewReader(bytes.ReplaceAll(conf, []byte(`"99.0.0"`), []byte(`"1.1.0"`))), stdout, stderr)
+	}
+}
+
+// handingOn is a chained plugin that changes nothing.
+func handingOn() callbacks {
+	return func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
+		do := func(args *skel.CmdArgs) error {
+			var conf struct{ PrevResult json.RawMessage }
+			if err := json.Unmarshal(args.StdinData, &conf); err != nil || conf.PrevResult == nil {
+				return types.NewError(types.ErrDecodingFailure, "needs to be behind another plugin", "")
+			}
+			_, err := stdout.Write(conf.PrevResult)
+			return err
+		}
+		nothing := func(*skel.CmdArgs) error { return nil }
+		return skel.CNIFuncs{Add: do, Check: nothing, Del: nothing, GC: nothing, Status: nothing}
+	}
+}
+
+const handingOnConf = `{"type":"hand","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"198.51.100.7/24","interface":0}]}}`
+
+// A plugin of any kind must refuse a version of the specification that it does not know.
+func TestUnknownVersionsMustBeRefused(t *testing.T) {
+	t.Parallel()
+	for kind, tt := range map[string]struct {
+		plugin callbacks
+		conf   delegatetest.Config
+	}{
+		"meta":    {newMeta(), metaConfig},
+		"ipam":    {newPool(), delegatetest.Config{Kind: "ipam", Stdin: poolStdin}},
+		"chained": {handingOn(), delegatetest.Config{Stdin: func(string) string { return handingOnConf }}},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			check(t, accepting(tt.plugin.program()), tt.conf, "version-unknown")
+			check(t, tt.plugin.program(), tt.conf)
+		})
+	}
+}
+
+// A configuration with a prevResult is one of a plugin for chains, whatever the plugin does.
+func TestPrevResultMakesAChain(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]delegatetest.Program{"refuses to be alone": handingOn().program(), "makes an interface": behindItself().program()} {
+		kind, findings, err := delegatetest.Findings(t.Context(), p, delegatetest.Config{Stdin: func(string) string { return handingOnConf }})
+		nodetest.OK(t, err)
+		nodetest.Equal(t, name, kind, delegatetest.Kind{Name: "chained", Why: "its configuration has a prevResult"})
+		for f := range findings {
+			if f.Err != nil {
+				t.Errorf("%s: %v", name, f)
+			}
+		}
+	}
+}
+
+// behindItself is a plugin that could stand alone as well.
+func behindItself() callbacks {
+	return func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
+		nothing := func(*skel.CmdArgs) error { return nil }
+		return skel.CNIFuncs{Check: nothing, Del: nothing, GC: nothing, Status: nothing, Add: func(args *skel.CmdArgs) error {
+			var conf struct {
+				CNIVersion string
+				PrevResult struct {
+					Interfaces []any
+					IPs        []any
+				}
+			}
+			if err := json.Unmarshal(args.StdinData, &conf); err != nil {
+				return err
+			}
+			return json.NewEncoder(stdout).Encode(map[string]any{
+				"cniVersion": conf.CNIVersion, "ips": conf.PrevResult.IPs, "interfaces": append(conf.PrevResult.Interfaces, map[string]any{"name": "tap0", "sandbox": args.Netns}),
+			})
+		}}
+	}
 }

@@ -22,6 +22,8 @@ type container struct {
 	path string              // CNI_NETNS
 	prev types.Result        // prevResult of its ADD, or nil
 	real *realhost.Container // or nil
+
+	others map[string]types.Result // prevResults of ADDs of other interfaces in a chain
 }
 
 // has reports whether the container has the interface.
@@ -49,7 +51,8 @@ func (b *bench) container(id string) (*container, error) {
 		c.path = c.real.Path
 	}
 	if b.chained {
-		if err := b.precede(c); err != nil {
+		var err error
+		if c.prev, err = b.precede(c, b.ifname); err != nil {
 			return nil, b.own(fmt.Errorf("the interface of %s: %w", id, err))
 		}
 	}
@@ -57,22 +60,40 @@ func (b *bench) container(id string) (*container, error) {
 	return c, nil
 }
 
-// precede makes the interface that a plugin before this one in the chain would have made.
-func (b *bench) precede(c *container) error {
-	switch {
-	case c.real != nil:
-		r, err := c.real.Attach(b.ifname)
-		if err != nil {
-			return err
-		}
-		r.DNS = dns()
-		c.prev = r
-	case c.prev == nil:
-		r := before()
-		r.Interfaces[0] = &types100.Interface{Name: b.ifname, Sandbox: c.path}
-		c.prev = r
+// before returns the prevResult of an ADD of the interface, or nil.
+func (b *bench) before(c *container, ifname string) (prev types.Result, err error) { //nolint:ireturn // of any version
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.chained || ifname == b.ifname || ifname == "" {
+		return c.prev, nil
 	}
-	return nil
+	if c.others[ifname] == nil {
+		if prev, err = b.precede(c, ifname); err != nil {
+			return nil, b.own(fmt.Errorf("the interface %s: %w", ifname, err))
+		}
+		if c.others == nil {
+			c.others = make(map[string]types.Result)
+		}
+		c.others[ifname] = prev
+	}
+	return c.others[ifname], nil
+}
+
+// precede makes the interface that a plugin before this one in the chain would have made.
+func (b *bench) precede(c *container, ifname string) (types.Result, error) { //nolint:ireturn // of any version
+	if c.real != nil {
+		r, err := c.real.Attach(ifname)
+		if err == nil {
+			r.DNS = dns()
+		}
+		return r, err
+	}
+	if b.prev != nil {
+		return b.prev, nil
+	}
+	r := before()
+	r.Interfaces[0] = &types100.Interface{Name: ifname, Sandbox: c.path}
+	return r, nil
 }
 
 // place gives the bench its host. A shim without a daemon of its own uses the one that runs
@@ -110,7 +131,7 @@ func (b *bench) warm(ctx context.Context) (err error) {
 		b.given = nil
 		b.mu.Unlock()
 	}
-	b.before, err = b.state(ctx)
+	b.idle, err = b.state(ctx)
 	return err
 }
 
@@ -142,7 +163,7 @@ func (b *bench) clean(ctx context.Context, after string) error {
 	if err := b.empty(after); err != nil || b.node == nil {
 		return err
 	}
-	return b.noMore(ctx, after, b.before)
+	return b.noMore(ctx, after, b.idle)
 }
 
 // noMore fails if there is more on the host than before.

@@ -53,7 +53,7 @@ func (s *suite) identify(ctx context.Context) error {
 		return err
 	}
 	told := s.kind.Name
-	_, given := b.conf["prevResult"]
+	given := b.prev != nil
 	s.chained = given || told == kindChained
 	first, err := s.look(ctx)
 	if err != nil {

@@ -148,6 +148,11 @@ func Checks() []Check {
 			Where: errorResult, after: []string{"error"},
 			do: checkErrorVersion,
 		}, {
+			Name: "version-unknown", Duty: "ADD refuses a cniVersion that the plugin does not know, with code 1",
+			Why:   "Keys of another version mean something else: the pod runs with another network than its author wrote, and nobody is told.",
+			Where: errorResult, after: []string{"error"},
+			do: onNew(checkVersionUnknown),
+		}, {
 			Name: "add-broken", Duty: "an ADD with a broken configuration fails cleanly, or prints a result",
 			Why:   "After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",
 			Where: errorProtocol, after: []string{"result", "error"},
@@ -173,10 +178,10 @@ func Checks() []Check {
 			Where: delOperation, after: []string{"del-again", "del-bare"},
 			do: onNew(checkDelUnknown),
 		}, {
-			Name: "del-failed", Duty: "DEL succeeds after an ADD that failed",
-			Why:   "Runtimes must call DEL after a failed ADD. One that fails then keeps the pod from being started again.",
-			Where: ordering, Delegates: true, after: []string{"del-unknown"},
-			do: onNew(checkDelFailed),
+			Name: "del-failed", Duty: "DEL succeeds after an ADD that failed, and leaves nothing",
+			Why:   "Runtimes must call DEL after a failed ADD. One that fails then keeps the pod from being started again; what it leaves stays on the node with each try.",
+			Where: ordering, after: []string{"del", "del-unknown"},
+			do: checkDelFailed,
 		}, {
 			Name: "del-gone", Duty: "DEL succeeds when the namespace is gone, and leaves nothing",
 			Why:   "After a crash of the pod or a reboot the namespace is gone before DEL. One that fails then leaves the pod in Terminating; one that gives up leaves addresses and rules on the node.",
@@ -226,7 +231,7 @@ func Checks() []Check {
 			Name: "check-gone", Duty: "CHECK fails when what ADD made is gone",
 			Why:   "A pod whose network is broken is reported as healthy.",
 			Where: checkOperation, Kinds: []string{"main", "chained", "ipam"}, command: "CHECK", after: []string{"interface", "check-fresh", "del", "ipam-release"},
-			do: onAttached(checkGone),
+			do: checkGone,
 		}, {
 			Name: "gc-quiet", Duty: "GC succeeds and prints nothing",
 			Why:   "The runtime reports a node on which nothing can be cleaned up, or reads the output as an error.",
@@ -287,6 +292,11 @@ func Checks() []Check {
 			Why:   "Runtimes start pods in parallel. Pods that start together fail, or get each other's state.",
 			Where: ordering, after: []string{"del", "ipam-unique"},
 			do: onNew(checkConcurrent),
+		}, {
+			Name: "names", Duty: "DEL of one interface leaves what the others of the container have, whatever they are called",
+			Why:   "The author of a pod who may name an interface rids another one of its rules.",
+			Where: delOperation, after: []string{"del", "check-gone", "concurrent"},
+			do: checkNames,
 		}, {
 			Name: "versions", Duty: "ADD and DEL work in every supported version",
 			Why:   "A configuration with another cniVersion from the plugin's own list gives pods that do not start, or that leave interfaces and addresses behind.",

@@ -58,5 +58,11 @@ func (c *Container) HasRoute(net.IPNet) (bool, error) { return false, errors.Err
 // Remove is only for Linux.
 func (*Container) Remove(string) error { return errors.ErrUnsupported }
 
+// State is only for Linux.
+func (*Container) State() (State, error) { return State{}, errors.ErrUnsupported }
+
+// Restore is only for Linux.
+func (*Container) Restore(string, State) error { return errors.ErrUnsupported }
+
 // Gone is only for Linux.
 func (*Container) Gone() error { return errors.ErrUnsupported }

@@ -12,6 +12,21 @@ type State struct {
 	lines map[string]int // how often each is there
 }
 
+// Undone returns what has changed from before to s, and has changed back in now: what was made and is
+// gone, and, after "no ", what was removed and is there again.
+func (s State) Undone(before, now State) (all []string) {
+	both := func(prefix string, a, b []string) {
+		for _, line := range a {
+			if slices.Contains(b, line) {
+				all = append(all, prefix+line)
+			}
+		}
+	}
+	both("", s.Since(before), s.Since(now))
+	both("no ", before.Since(s), now.Since(s))
+	return all
+}
+
 // Since returns what is in s and was not in before, sorted. Each line has a kind and a
 // name:
 //

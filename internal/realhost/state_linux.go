@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,8 +36,14 @@ func (h *Host) State(ctx context.Context) (State, error) {
 		return State{}, errClosed
 	}
 	s := State{lines: map[string]int{}}
+	attached := map[int]bool{} // by Attach
+	for _, c := range h.containers {
+		for _, index := range c.ends {
+			attached[index] = true
+		}
+	}
 	err := errors.Join(
-		h.listLinks(s),
+		listLinks(h.links, attached, s),
 		h.listRules(ctx, s),
 		h.do(func() error { return h.listFiles(s) }),
 		// On the thread: between fork and exec, a command has the program's name.
@@ -48,17 +55,85 @@ func (h *Host) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// listLinks adds what the kernel tells through netlink.
-func (h *Host) listLinks(s State) error {
-	all, err := whole(h.links.LinkList)
+// State returns what is in the container: interfaces and their attributes, addresses, routes, policy
+// rules and queueing disciplines, and the settings in /proc/sys/net. What the kernel makes by itself
+// is left out as in [Host.State].
+func (c *Container) State() (State, error) {
+	s := State{lines: map[string]int{}}
+	err := c.use(func(links *netlink.Handle) error {
+		all, err := whole(links.LinkList)
+		for _, l := range all {
+			a := l.Attrs()
+			for what, value := range map[string]any{
+				"MTU": a.MTU, "MAC": a.HardwareAddr, "queue": a.TxQLen, "promiscuous": a.Promisc, "all multicast": a.Allmulti,
+				"flags": a.Flags &^ net.FlagRunning, "alias": a.Alias, "master": a.MasterIndex,
+			} {
+				s.add(fmt.Sprintf("%s of %s: %v", what, a.Name, value))
+			}
+		}
+		return errors.Join(err, listLinks(links, nil, s), c.settings(func(path, value string) error {
+			s.add(setting(path) + value)
+			return nil
+		}))
+	})
+	return s, err
+}
+
+// Restore makes the container as it was before: with a new interface of the name in place of the one
+// that is there, which has another address, and with the settings that were changed.
+func (c *Container) Restore(ifname string, before State) error {
+	if err := c.Remove(ifname); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		return err
+	}
+	if _, err := c.Attach(ifname); err != nil {
+		return err
+	}
+	return c.use(func(*netlink.Handle) error {
+		return c.settings(func(path, now string) error {
+			for line := range before.lines {
+				if old, ok := strings.CutPrefix(line, setting(path)); ok && old != now {
+					return os.WriteFile(path, []byte(old), 0o600)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// setting is the beginning of a line.
+func setting(path string) string { return "setting " + path + " = " }
+
+// settings calls f with each file in /proc/sys/net of the container that can be read and written to.
+func (c *Container) settings(f func(path, value string) error) error {
+	done := make(chan error)
+	onThread(func() {
+		err := unix.Setns(int(c.space.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
+				if err != nil || e.IsDir() {
+					return nil //nolint:nilerr // an interface may have gone
+				}
+				info, err := e.Info()
+				if err != nil || info.Mode().Perm()&0o600 != 0o600 {
+					return nil //nolint:nilerr // as well
+				}
+				value, err := os.ReadFile(path)
+				if err != nil {
+					return nil //nolint:nilerr // some have no value
+				}
+				return f(path, strings.Join(strings.Fields(string(value)), " "))
+			})
+		}
+		done <- err
+	})
+	return <-done
+}
+
+// listLinks adds what the kernel tells through links. It leaves out the interfaces in attached.
+func listLinks(links *netlink.Handle, attached map[int]bool, s State) error {
+	all, err := whole(links.LinkList)
 	if err != nil {
 		return fmt.Errorf("interfaces: %w", err)
-	}
-	attached := map[int]bool{} // by Attach
-	for _, c := range h.containers {
-		for _, index := range c.ends {
-			attached[index] = true
-		}
 	}
 	names := map[int]string{}
 	for _, l := range all {
@@ -67,7 +142,7 @@ func (h *Host) listLinks(s State) error {
 			s.add(fmt.Sprintf("interface %q", l.Attrs().Name))
 		}
 	}
-	addresses, err := whole(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_ALL) })
+	addresses, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("addresses: %w", err)
 	}
@@ -78,7 +153,7 @@ func (h *Host) listLinks(s State) error {
 	}
 	for family, tool := range map[int]string{netlink.FAMILY_V4: "ip", netlink.FAMILY_V6: "ip6"} {
 		routes, err := whole(func() ([]netlink.Route, error) {
-			return h.links.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+			return links.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
 			return fmt.Errorf("routes: %w", err)
@@ -88,7 +163,7 @@ func (h *Host) listLinks(s State) error {
 				s.add(routeText(r, names))
 			}
 		}
-		rules, err := whole(func() ([]netlink.Rule, error) { return h.links.RuleList(family) })
+		rules, err := whole(func() ([]netlink.Rule, error) { return links.RuleList(family) })
 		if err != nil {
 			return fmt.Errorf("policy rules: %w", err)
 		}
@@ -96,7 +171,7 @@ func (h *Host) listLinks(s State) error {
 			s.add(tool + ruleText(r))
 		}
 	}
-	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return h.links.QdiscList(nil) })
+	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return links.QdiscList(nil) })
 	if err != nil {
 		return fmt.Errorf("queueing disciplines: %w", err)
 	}

@@ -68,7 +68,12 @@ func number(name string) int {
 }
 
 // name returns the name of the attachment's file.
-func (p *plugin) name() string { return p.ContainerID + "@" + p.IfName }
+func (p *plugin) name() string {
+	if p.Flaw == "knows the container only" {
+		return p.ContainerID + "@eth0"
+	}
+	return p.ContainerID + "@" + p.IfName
+}
 
 // link returns the name of the host's end.
 func link(name string) string { return fmt.Sprint("simple", number(name)) }
@@ -85,7 +90,7 @@ func rule(name string) *netlink.Rule {
 	return r
 }
 
-func (p *plugin) add() error {
+func (p *plugin) add() (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -102,6 +107,20 @@ func (p *plugin) add() error {
 	if p.Chained {
 		return p.addRule()
 	}
+	if p.Flaw == "leaves an interface that it cannot move" {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "a" + link(p.name())
+		pair := netlink.NewVeth(attrs)
+		pair.PeerName = "b" + link(p.name())
+		if err := netlink.LinkAdd(pair); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				err = netlink.LinkDel(pair)
+			}
+		}()
+	}
 	if err := p.addLink(); err != nil {
 		return errors.Join(err, p.remove(p.name()))
 	}
@@ -112,7 +131,11 @@ func (p *plugin) addRule() error {
 	if p.PrevResult == nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "no prevResult", "")
 	}
-	if err := netlink.RuleAdd(rule(p.name())); err != nil && !errors.Is(err, fs.ErrExist) {
+	if change := p.change(); change != nil {
+		if err := errors.Join(os.Remove(filepath.Join(dir, p.name())), p.inside(change)); err != nil {
+			return err
+		}
+	} else if err := netlink.RuleAdd(rule(p.name())); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	prev, err := create.CreateFromBytes(p.PrevResult)
@@ -128,6 +151,46 @@ func (p *plugin) addRule() error {
 		r = &types100.Result{}
 	}
 	return types.PrintResult(r, p.CNIVersion)
+}
+
+// mtu is not that of an interface of the suite.
+const mtu = 1401
+
+// change returns what a flawed chained plugin does in the container instead of making a rule, or nil.
+func (p *plugin) change() func() error {
+	switch {
+	case strings.HasPrefix(p.Flaw, "changes the MTU"):
+		return func() error {
+			l, err := netlink.LinkByName(p.IfName)
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetMTU(l, mtu)
+		}
+	case strings.HasPrefix(p.Flaw, "changes a setting"):
+		return func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600) }
+	case strings.HasPrefix(p.Flaw, "removes a route"):
+		return func() error {
+			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+			for _, r := range routes {
+				if r.Gw != nil {
+					err = errors.Join(err, netlink.RouteDel(&r))
+				}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// inside calls do in the container.
+func (p *plugin) inside(do func() error) error {
+	container, err := ns.GetNS(p.Netns)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = container.Close() }()
+	return container.Do(func(ns.NetNS) error { return do() })
 }
 
 func (p *plugin) addLink() error {
@@ -199,8 +262,17 @@ func (p *plugin) addLink() error {
 }
 
 func (p *plugin) check() error {
-	if p.Flaw == "checks nothing" {
+	if strings.HasSuffix(p.Flaw, "checks nothing") {
 		return nil
+	}
+	if p.Flaw == "changes the MTU" {
+		return p.inside(func() error {
+			l, err := netlink.LinkByName(p.IfName)
+			if err == nil && l.Attrs().MTU != mtu {
+				err = errors.New("another MTU")
+			}
+			return err
+		})
 	}
 	if _, err := os.Stat(filepath.Join(dir, p.name())); err != nil {
 		return err
