@@ -85,6 +85,11 @@ func causes() []cause {
 			verdict: "CNI_NETNS is optional in DEL. sbr opens it as a lock file and fails.",
 			shows:   "no such file or directory",
 		}, {
+			draft: "plugins-sbr-check", section: checking,
+			fails:   map[string][]string{"sbr": {"check-gone"}},
+			verdict: "CHECK must return an error if a resource that the plugin made is missing. sbr returns nil.",
+			shows:   "exit status 0", lacks: "exit status 1",
+		}, {
 			draft: "multus-chain", section: add, fails: map[string][]string{"multus": {"chain"}},
 			verdict: "A prevResult MUST be passed through or modified. Multus prints the result of its first delegate.",
 			shows:   "10.1.0.5", lacks: "before0",
