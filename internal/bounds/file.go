@@ -26,7 +26,8 @@ func ReadFile(path string) ([]byte, error) {
 
 // ReadFS returns the content of a file of fsys. It must be a regular file, or a link to one,
 // of at most limit bytes. Otherwise the error is an [*UnfitError], and the file is not opened:
-// opening a FIFO waits for a writer, and opening a device may have effects.
+// opening a FIFO waits for a writer, and opening a device may have effects. A file without a size is
+// empty, and not opened either.
 func ReadFS(fsys fs.FS, file string, limit int) ([]byte, error) {
 	info, err := fs.Stat(fsys, file)
 	if err == nil {
@@ -34,6 +35,9 @@ func ReadFS(fsys fs.FS, file string, limit int) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if info.Size() == 0 {
+		return nil, nil // also /proc/kmsg, a regular file whose reader waits for messages, and takes them away
 	}
 	f, err := fsys.Open(file)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 )
 
 func TestReadFileReadsRegularFilesOfABoundedSize(t *testing.T) {
@@ -38,3 +39,23 @@ func TestReadFileReadsRegularFilesOfABoundedSize(t *testing.T) {
 		}
 	}
 }
+
+// A file without a size may be one of procfs, such as /proc/kmsg: reading it waits, or has effects.
+func TestAFileWithoutASizeIsEmptyAndNotOpened(t *testing.T) {
+	t.Parallel()
+	if got, err := ReadFS(closed{fstest.MapFS{"empty": &fstest.MapFile{}}}, "empty", File); err != nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink("/proc/kmsg", filepath.Join(dir, "10-log.conf")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadFile(filepath.Join(dir, "10-log.conf")); len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// closed is a file system whose files cannot be opened.
+type closed struct{ fstest.MapFS }
+
+func (closed) Open(name string) (fs.File, error) { return nil, errors.New(name + " is opened") }
