@@ -304,7 +304,7 @@ func TestPolicyRefusesNamesThatAreNone(t *testing.T) {
 func TestNamespacesAreAListWithCommas(t *testing.T) {
 	t.Parallel()
 	for list, want := range map[string][]string{
-		"": nil, " , ": nil, "a": {"a"}, " a ,b-1,\tc\n,": {"a", "b-1", "c"},
+		"": nil, ",": {}, " , ": {}, " ": {}, "a": {"a"}, " a ,b-1,\tc\n,": {"a", "b-1", "c"},
 	} {
 		got, err := nad.ParseNamespaces(list)
 		if d := cmp.Diff(want, got); d != "" || err != nil {

@@ -63,10 +63,14 @@ type Policy struct {
 }
 
 // ParseNamespaces parses a list of namespaces separated by commas, as in the key
-// globalNamespaces. Blanks around them are ignored. The result is nil for an empty
-// list. A namespace that is not a DNS label is [netconf.ErrInvalid].
+// globalNamespaces. Blanks around them are ignored, and so are empty names: "," is a list of
+// no namespaces. The result is nil for an empty string alone. A namespace that is not a DNS label
+// is [netconf.ErrInvalid].
 func ParseNamespaces(list string) ([]string, error) {
-	var all []string
+	if list == "" {
+		return nil, nil
+	}
+	all := []string{}
 	for namespace := range strings.SplitSeq(list, ",") {
 		namespace = strings.TrimSpace(namespace)
 		if namespace == "" {
