@@ -58,8 +58,9 @@ type Network struct {
 // addresses and no interface name.
 //
 //   - IPs: an address belongs to the interface of its index. An address without an
-//     index, or with one out of range, belongs to the last interface, as in
-//     Multus. Addresses of interfaces outside the container are left out.
+//     index belongs to the last interface, as in Multus, and so does one with an index
+//     out of range, which Multus leaves out if there are several interfaces. Addresses
+//     of interfaces outside the container are left out.
 //   - Gateway: the gateways of the default routes in the main table. A default route
 //     belongs to the interface that has its gateway in one of its subnets, or else to the
 //     last interface. One without a gateway has those of the addresses of its family.
