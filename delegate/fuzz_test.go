@@ -57,11 +57,14 @@ func FuzzReadResult(f *testing.F) {
 			t.Fatal(err)
 		}
 		for key, raw := range printed {
+			if strings.EqualFold(key, "cniVersion") {
+				continue
+			}
 			var want, got bytes.Buffer
 			if err := errors.Join(json.Compact(&want, raw), json.Compact(&got, kept[key])); err != nil {
 				t.Fatal(err)
 			}
-			if key != "cniVersion" && want.String() != got.String() {
+			if want.String() != got.String() {
 				t.Fatalf("key %q: %s became %s", key, raw, kept[key])
 			}
 		}

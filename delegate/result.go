@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types020 "github.com/containernetworking/cni/pkg/types/020"
@@ -18,7 +20,7 @@ import (
 )
 
 // readResult returns the result in stdout, which a successful ADD with stdin
-// printed. A result is one JSON object, with no key twice, that can be decoded in
+// printed. A result is one JSON object, with one value for each key, that can be decoded in
 // its version. Without a cniVersion its version is that of the configuration, as
 // in the specification. As for libcni, null is an empty result.
 //
@@ -60,7 +62,8 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	}
 	if version == "" {
 		var keys map[string]json.RawMessage
-		_ = json.Unmarshal(text, &keys)                   // cannot fail: it was decoded
+		_ = json.Unmarshal(text, &keys) // cannot fail: it was decoded
+		maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, "cniVersion") })
 		keys["cniVersion"], _ = json.Marshal(confVersion) // a string always marshals
 		text, _ = rawjson.Marshal(keys)                   // cannot fail: its values were decoded
 	}

@@ -66,8 +66,11 @@ func (s Selection) LegacyArgs(args string) string {
 // the claim there (whereabouts#742). It is nil when there is nothing to change.
 func (s Selection) Edits() []Edit {
 	var sets []Edit
-	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
-		sets = append(sets, Set(key, s.CNIArgs[key]))
+	if len(s.CNIArgs) > 0 { // with any keys, also an empty one, and in the case that each has
+		sets = append(sets, func(keys map[string]json.RawMessage) error {
+			maps.Copy(keys, s.CNIArgs)
+			return nil
+		})
 	}
 	if s.IPAMClaimReference != "" {
 		sets = append(sets, Set(claimReference, s.IPAMClaimReference))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"reflect"
 	"strings"
@@ -15,8 +16,8 @@ import (
 // Decode parses data, the configuration that a plugin reads from stdin, into a T
 // as [json.Unmarshal] does. T may have fields of type [Network] and [Plugin].
 //
-// Decode fails with [ErrDecode] when data is not exactly one JSON object, has a
-// key twice, or does not fit T, and as [Parse] does for a Network or Plugin in
+// Decode fails with [ErrDecode] when data is not exactly one JSON object, has two values for a
+// key, also in upper and lower case for one field of a struct, or does not fit T, and as [Parse] does for a Network or Plugin in
 // it. It fails with [ErrInvalid] when data is nested more deeply than 1,000 levels.
 // The [*Error] names the network, and the path of the key as data has it, such as
 // "tenants.silver.type" or "delegates[1]". The path may end early if a type decodes
@@ -29,14 +30,14 @@ func Decode[T any](data []byte) (T, error) {
 	if err := checkObject(data); err != nil {
 		return zero, err
 	}
-	if err := json.Unmarshal(data, &v); err != nil {
-		return zero, inNetwork(splitObject(data).nameForErrors(), locate(data, new(T), err))
+	if err := unmarshal(data, &v); err != nil {
+		return zero, inNetwork(splitObject(data).nameForErrors(), err)
 	}
 	return v, nil
 }
 
 // DecodeLenient is [Decode] for DEL, which must work even if somebody has broken the
-// configuration after the ADD. It ignores keys given twice, and leaves out each key of
+// configuration after the ADD. It takes the last value of a key given twice, and leaves out each key of
 // data whose value does not fit T, a struct or a map. It fails, with [ErrDecode], only if
 // data is not a JSON object.
 func DecodeLenient[T any](data []byte) (T, error) {
@@ -55,6 +56,18 @@ func DecodeLenient[T any](data []byte) (T, error) {
 		}
 	}
 	return v, nil
+}
+
+// unmarshal is [json.Unmarshal] of data, which is valid JSON, after checkSpelling. It fails with
+// ErrDecode.
+func unmarshal(data []byte, v any) error {
+	if err := checkSpelling(data, v); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return locate(data, v, err)
+	}
+	return nil
 }
 
 // locate makes an *Error of err, a failure to decode the JSON data into the value that v
@@ -89,49 +102,90 @@ type search struct {
 // path returns the path of the value in raw, a t, as far as it can be told from outside of
 // types that decode themselves.
 func (s *search) path(raw json.RawMessage, t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return ""
-	}
-	in := rawjson.Scan(raw)
-	switch jsonKind(raw) {
-	case "an object":
-		for in.Next() {
-			key := rawjson.Unquote(in.Key())
-			value := in.Value()
-			if of := member(t, key); of != nil && s.fails(value, of) {
-				return joinKey(key, s.path(value, of))
-			}
-		}
-	case "an array":
-		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
-			return ""
-		}
-		for i := 0; in.Next(); i++ {
-			if element := in.Value(); s.fails(element, t.Elem()) {
-				return joinKey(fmt.Sprintf("[%d]", i), s.path(element, t.Elem()))
-			}
+	for p := range parts(raw, t) {
+		if s.fails(p.value, p.t) {
+			return joinKey(p.key, s.path(p.value, p.t))
 		}
 	}
 	return ""
 }
 
-// member returns the type into which encoding/json decodes the value of key in a t, or nil.
-func member(t reflect.Type, key string) reflect.Type {
-	switch t.Kind() {
-	case reflect.Map:
-		return t.Elem()
-	case reflect.Struct:
-		for _, field := range reflect.VisibleFields(t) {
-			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if field.IsExported() && strings.EqualFold(cmp.Or(name, field.Name), key) {
-				return field.Type
+// A part is a value in another one.
+type part struct {
+	key   string // as data has it, or an index
+	field string // of a struct, in lower case
+	value json.RawMessage
+	t     reflect.Type // into which encoding/json decodes it
+}
+
+// parts yields the parts of raw, a t, for which a t has a place. A type that decodes itself
+// has none.
+func parts(raw json.RawMessage, t reflect.Type) iter.Seq[part] {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return func(yield func(part) bool) {
+		if t == nil {
+			return
+		}
+		in, kind := rawjson.Scan(raw), t.Kind()
+		open := in.Space()
+		fits := open == '{' && (kind == reflect.Struct || kind == reflect.Map) || open == '[' && (kind == reflect.Slice || kind == reflect.Array)
+		if !fits || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			return
+		}
+		fields := make(map[string]reflect.Type)
+		if kind == reflect.Struct {
+			for _, field := range reflect.VisibleFields(t) {
+				if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() {
+					fields[fold(cmp.Or(name, field.Name))] = field.Type
+				}
+			}
+		}
+		for i := 0; in.Next(); i++ {
+			p := part{key: fmt.Sprintf("[%d]", i)}
+			if open == '{' {
+				p.key = rawjson.Unquote(in.Key())
+			}
+			p.value = in.Value()
+			if kind == reflect.Struct {
+				p.field = fold(p.key)
+				p.t = fields[p.field]
+			} else {
+				p.t = t.Elem()
+			}
+			if p.t != nil && !yield(p) {
+				return
 			}
 		}
 	}
+}
+
+// fold returns a text that is equal for keys which [strings.EqualFold] takes for equal.
+func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }
+
+// checkSpelling fails with ErrDecode if data, which is valid JSON, has two values for one field
+// of the value that v points to, in upper and lower case. encoding/json would take the last.
+func checkSpelling(data []byte, v any) error {
+	if key := misspelt(data, reflect.TypeOf(v)); key != "" {
+		return &Error{Kind: ErrDecode, Key: key, Err: errSpelling}
+	}
 	return nil
+}
+
+// misspelt returns the path of a key in raw, a t, that has two values in two spellings, or "".
+func misspelt(raw json.RawMessage, t reflect.Type) string {
+	seen := make(map[string]json.RawMessage)
+	for p := range parts(raw, t) {
+		if before, ok := seen[p.field]; ok && p.field != "" && !rawjson.Same(before, p.value) {
+			return p.key
+		}
+		seen[p.field] = p.value
+		if inner := misspelt(p.value, p.t); inner != "" {
+			return joinKey(p.key, inner)
+		}
+	}
+	return ""
 }
 
 // fails reports whether raw cannot be decoded into a t because of s.err.

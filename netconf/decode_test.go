@@ -251,10 +251,10 @@ func TestParseErrors(t *testing.T) {
 		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}},
 		{"name a path in a lone plugin", `{"name":"a/b","type":"a"}`, wantError{kind: invalid, network: "a/b", key: "name"}},
 		{"cniVersion a number", `{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersion"}},
-		{"cniVersions a string", `{"name":"n","cniVersions":"1.0.0","type":"a"}`, wantError{kind: decode, network: "n", key: "cniVersions"}},
-		{"cniVersions element", `{"name":"n","cniVersions":["1.0.0",1],"type":"a"}`, wantError{kind: decode, network: "n", key: "cniVersions[1]"}},
-		{"cniVersions no version", `{"name":"n","cniVersions":["one"],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersions[0]", text: `"one"`}},
-		{"cniVersion no version", `{"name":"n","cniVersion":"one","cniVersions":[],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersion"}},
+		{"cniVersions a string", `{"name":"n","cniVersions":"1.0.0","plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersions"}},
+		{"cniVersions element", `{"name":"n","cniVersions":["1.0.0",1],"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersions[1]"}},
+		{"cniVersions no version", `{"name":"n","cniVersions":["one"],"plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "cniVersions[0]", text: `"one"`}},
+		{"cniVersion no version", `{"name":"n","cniVersion":"one","cniVersions":[],"plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "cniVersion"}},
 		{"disableCheck a number", `{"name":"n","disableCheck":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "disableCheck"}},
 		{"disableGC a word", `{"name":"n","disableGC":"yes","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "disableGC", text: "neither true nor false"}},
 		{"loadOnlyInlinedPlugins null", `{"name":"n","loadOnlyInlinedPlugins":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "loadOnlyInlinedPlugins"}},
@@ -296,7 +296,7 @@ func TestParseErrors(t *testing.T) {
 func TestErrorsQuoteNoValues(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{
-		`{"name":"n","plugins":[{"type":"a","token":"hunter2","token":"hunter2"}]}`,
+		`{"name":"n","plugins":[{"type":"a","token":"hunter2","token":"hunter3"}]}`,
 		`{"name":"n","plugins":[{"type":"a","token":"hunter2"},{"password":"hunter2"}]}`,
 		`{"name":"n","plugins":[{"type":"a","ipam":"hunter2"}]}`,
 		`{"name":"n","plugins":[{"type":"a","dns":{"domain":{"hunter2":"hunter2"}}}]}`,

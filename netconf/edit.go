@@ -14,6 +14,9 @@ import (
 // may change the map and its values. When it returns, each value must be valid
 // JSON; a nil value means null. When an edit fails, the object stays unchanged.
 //
+// Keys match in upper and lower case, as in the plugins that read them. Where an edit below
+// stores a value, it replaces all spellings of the key by its own.
+//
 // Edits compose. A program can write its own, with the same rights as those below.
 // A nil Edit changes nothing. Goroutines may share the edits of this package.
 //
@@ -36,7 +39,7 @@ func Set(key string, value any) Edit {
 		if err != nil {
 			return &Error{Kind: ErrInvalid, Key: key, Err: err}
 		}
-		keys[key] = raw
+		object(keys).set(key, raw)
 		return nil
 	}
 }
@@ -46,8 +49,8 @@ func Set(key string, value any) Edit {
 func Default(key string, value any) Edit {
 	set := Set(key, value)
 	return func(keys map[string]json.RawMessage) error {
-		if _, ok := keys[key]; ok {
-			return nil
+		if _, ok, err := object(keys).find(key); ok || err != nil {
+			return err
 		}
 		return set(keys)
 	}
@@ -57,14 +60,13 @@ func Default(key string, value any) Edit {
 func Remove(names ...string) Edit {
 	return func(keys map[string]json.RawMessage) error {
 		for _, name := range names {
-			delete(keys, name)
+			object(keys).remove(name)
 		}
 		return nil
 	}
 }
 
-// Forbid fails with [ErrInvalid], naming the key, when one of names is there, in
-// upper or lower case: plugins that use encoding/json do not tell them apart.
+// Forbid fails with [ErrInvalid], naming the key, when one of names is there.
 func Forbid(names ...string) Edit {
 	return func(keys map[string]json.RawMessage) error {
 		for _, key := range object(keys).sorted() {
@@ -86,19 +88,19 @@ func In(key string, edits ...Edit) Edit {
 			return &Error{Kind: ErrInvalid, Err: errors.New("empty key")}
 		}
 		inner := object{}
-		raw, present := keys[key]
+		raw, present, err := object(keys).find(key)
 		if present = present && raw != nil && !isNull(raw); present {
-			var err error
-			if inner, err = parseObject(raw); err != nil {
-				return under(key, err)
-			}
+			inner, err = parseObject(raw)
+			err = under(key, err)
 		}
-		inner, err := inner.edit(edits)
 		if err != nil {
+			return err
+		}
+		if inner, err = inner.edit(edits); err != nil {
 			return under(key, err)
 		}
 		if present || len(inner) > 0 {
-			keys[key] = inner.marshal()
+			object(keys).set(key, inner.marshal())
 		}
 		return nil
 	}

@@ -29,8 +29,9 @@ type File struct {
 //	}
 //
 // The files that runtimes read are those ending in .conf, .conflist and .json. Files leaves
-// out temporary files (".tmp-" in the name). It reads a file as [Load] does, and only when the
-// iteration comes to it.
+// out temporary files (".tmp-" in the name). It reads a file as [Load] does, so that the extension
+// decides what it has, and only when the iteration comes to it. Of runtimes that meet a file which
+// cannot be used, CRI-O and podman go on with the next one, and containerd has no network.
 //
 // A file that cannot be used is yielded with an error, which names the file, and
 // no Network. The error is one of [LoadFile] or [Network.Runnable]. An error with
@@ -92,7 +93,7 @@ func (n Network) checkForm() error {
 	if n.IsZero() {
 		return &Error{Kind: ErrInvalid, Err: errZeroNetwork}
 	}
-	if _, typed, err := n.keys.inAnyCase("type"); typed || err != nil {
+	if _, typed, err := n.keys.find("type"); typed || err != nil {
 		return n.fail(ErrInvalid, "", errors.New(`has both "type" and "plugins": a plugin has a type, and a list has plugins`))
 	}
 	return nil

@@ -13,16 +13,18 @@ import (
 )
 
 // Load finds the network called name among the configuration files at the top of
-// fsys: those ending in .conf, .conflist and .json, in the order of their names.
-// Each file has a list or a lone plugin. Load takes the first with the name. It
+// fsys. As in libcni, the extension says what a file has: a list if it is .conflist, and
+// a lone plugin if it is .conf or .json, whose "plugins" then has no meaning. Load takes the
+// first with the name, lists first, in the order of their names. It
 // appends the plugins of the files <name>/*.conf to a list, unless the list's
 // "loadOnlyInlinedPlugins" is true (SPEC section 1, "Loading plugin
-// configurations").
+// configurations"). A list with "name" or "plugins" in another spelling, or with a cniVersion of
+// null, is a bad file, because libcni does not read it.
 //
 // Only regular files of at most 1 MiB, and links to them, are opened. Anything
 // else of those names is a bad file, as is a file that does not parse.
 //
-// A bad file never hides a good one. Where no file defines name, the error is
+// A bad file never hides a good one; in libcni it ends the search. Where no file defines name, the error is
 // [ErrNotFound] joined with the error of each bad file. Its text has the error of
 // the bad file that defines name, or has its name; or else the number of bad files
 // and the first error. It also names a file that has the network's name and
@@ -73,8 +75,12 @@ func (d *Dir) load(name string) (Network, error) {
 			return Network{}, inNetwork(name, err)
 		}
 		d.files = make([]dirFile, 0, len(names)) // not nil
-		for _, file := range names {
-			d.files = append(d.files, dirFile{name: file})
+		for _, lists := range []bool{true, false} {
+			for _, file := range names {
+				if (path.Ext(file) == ".conflist") == lists {
+					d.files = append(d.files, dirFile{name: file})
+				}
+			}
 		}
 	}
 	var bad []error
@@ -94,18 +100,20 @@ func (d *Dir) load(name string) (Network, error) {
 		if err != nil {
 			bad = append(bad, err)
 		} else if called(f.name, name) {
-			misnamed = fmt.Sprintf("file %q defines network %q", f.name, n.Name())
+			misnamed = fmt.Sprintf("file %q defines network %q: use this name", f.name, n.Name())
 		}
 	}
 	return Network{}, notFound(name, misnamed, bad)
 }
 
-// called reports whether file, without its extension, is the network's name.
-func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(file)) == name }
+// called reports whether file, with or without its extension, is the network's name.
+func called(file, name string) bool {
+	return file == name || strings.TrimSuffix(file, path.Ext(file)) == name
+}
 
-// LoadFile reads the network configuration of a file at the top of fsys, of either form
-// and with any file name extension, and appends the plugins of a list's sub-directory as
-// [Load] does.
+// LoadFile reads the network configuration of a file at the top of fsys as [Load] does, with
+// the plugins of a list's sub-directory. With another extension than those of Load, the file
+// may have either form, as for [Parse].
 //
 // A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
 // cannot be read is an [*Error] without a Kind, of CNI code 5. Anything else than a
@@ -151,7 +159,7 @@ func readNetwork(fsys fs.FS, file string) (n Network, list bool, err error) {
 		return Network{}, false, err
 	}
 	if err = checkBounds(data, bounds.Network); err == nil {
-		n, list, err = parse(data)
+		n, list, err = parse(data, path.Ext(file))
 	}
 	return n, list, inFile(file, err)
 }
@@ -165,8 +173,17 @@ func (n Network) complete(fsys fs.FS, file string, list bool) (Network, error) {
 		}
 		n.plugins = slices.Concat(n.plugins, more)
 	}
+	_, typed, _ := n.keys.find("type")
 	if len(n.plugins) == 0 {
-		return Network{}, inFile(file, n.fail(ErrInvalid, "plugins", errors.New("no plugins, here or in the sub-directory")))
+		why := "no plugins, here or in the sub-directory"
+		if typed {
+			why += ": programs read this file as a list. If it is one plugin, end its name with .conf"
+		}
+		return Network{}, inFile(file, n.fail(ErrInvalid, "plugins", errors.New(why)))
+	}
+	if typed && path.Ext(file) == ".conflist" { // which nobody takes for one plugin
+		n.keys = n.keys.shallow()
+		n.keys.remove("type")
 	}
 	return n, nil
 }

@@ -37,7 +37,7 @@ var confDir = map[string]string{
 	"07-sub.conflist":      `{"name":"broken","plugins":[{"type":"list"}]}`,
 	"broken/10.conf":       `{"mtu":1}`,
 	"10-red.conf":          `{"name":"red","type":"macvlan"}`,
-	"20-blue.json":         `{"name":"blue","plugins":[{"type":"json"}]}`,
+	"20-blue.json":         `{"name":"blue","type":"json"}`,
 	"30-blue.conflist":     `{"name":"blue","plugins":[{"type":"second"}]}`,
 	"40-chain.conflist":    `{"name":"chain","plugins":[{"type":"first"}]}`,
 	"chain/20-b.conf":      `{"type":"third"}`,
@@ -63,7 +63,7 @@ func TestLoad(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"red":     "macvlan",
-		"blue":    "json", // the broken ones hide nothing, the first good one counts
+		"blue":    "second", // the broken ones hide nothing, the first good list counts
 		"chain":   "first second third",
 		"only":    "alone",
 		"inlined": "x",
@@ -111,8 +111,8 @@ func TestLoadNotFound(t *testing.T) {
 		t.Errorf("%v does not join what was wrong", err)
 	}
 	// The first of the bad files stands for all.
-	const want = `no such network: network "green": 3 bad files, the first: cannot decode configuration: file "05-bad.conf": line 1, column 22: `
-	if text := err.Error(); !strings.HasPrefix(text, want) || strings.Contains(text, "06-bad") {
+	const want = `no such network: network "green": 3 bad files, the first: invalid configuration: file "06-bad.conflist", network "blue", key "plugins": `
+	if text := err.Error(); !strings.HasPrefix(text, want) || strings.Contains(text, "05-bad") {
 		t.Errorf("%q, want %q", text, want)
 	}
 
@@ -122,7 +122,7 @@ func TestLoadNotFound(t *testing.T) {
 	wantError{kind: netconf.ErrNotFound, network: "none", text: `file "44-none.conflist", network "none", key "plugins"`}.check(t, err)
 
 	for name, want := range map[string]string{
-		"other":   `no such network: network "other": file "other.conf" defines network "another"; 1 bad file: cannot decode configuration: file "05-torn.conf": line 1, column 8: `,
+		"other":   `no such network: network "other": file "other.conf" defines network "another": use this name; 1 bad file: cannot decode configuration: file "05-torn.conf": line 1, column 8: `,
 		"another": ``,
 		"nobody":  `no such network: network "nobody": 1 bad file: cannot decode`,
 		"torn":    `no such network: network "torn": cannot decode configuration: file "torn.conf"`,
@@ -235,13 +235,13 @@ func TestLoadUnreadable(t *testing.T) {
 	wantError{kind: nil, code: 5, network: "red"}.check(t, err)
 	nodetest.Is(t, err, fs.ErrPermission)
 	_, err = netconf.Load(failing{good, "10-red.conf"}, "red")
-	wantError{kind: netconf.ErrNotFound, network: "red", text: `4 bad files, the first: cannot decode configuration: file "05-bad.conf"`}.check(t, err)
+	wantError{kind: netconf.ErrNotFound, network: "red", text: `4 bad files, the first: invalid configuration: file "06-bad.conflist"`}.check(t, err)
 	nodetest.Is(t, err, fs.ErrPermission)
 	for bad, text := range map[string]string{"chain": `file "chain"`, "chain/10-a.conf": `file "chain/10-a.conf", network "chain"`} {
 		_, err = netconf.Load(failing{good, bad}, "chain")
 		wantError{kind: netconf.ErrNotFound, network: "chain", text: text}.check(t, err)
 	}
-	if n, err := netconf.Load(failing{good, "05-bad.conf"}, "blue"); err != nil || typesOf(n) != "json" {
+	if n, err := netconf.Load(failing{good, "05-bad.conf"}, "blue"); err != nil || typesOf(n) != "second" {
 		t.Errorf("an unreadable file hides a good one: %v", err)
 	}
 }
@@ -323,24 +323,36 @@ func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
 func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
 	t.Parallel()
 	for text, key := range map[string]string{
-		`{"type":"a"}`:                                             "name",
-		`{"name":"x","plugins":[]}`:                                "plugins",
-		`{"name":"x","plugins":[{}]}`:                              "plugins[0].type",
-		`{"name":"x","type":"../a"}`:                               "plugins[0].type",
-		`{"name":"x","type":".."}`:                                 "plugins[0].type",
-		`{"name":"x","plugins":[{"type":"a"},{"type":"b\u0000"}]}`: "plugins[1].type",
-		`{"cniVersion":"x","name":"x","type":"a"}`:                 "cniVersion",
-		`{"cniVersion":"0","name":"x","type":"a"}`:                 "cniVersion",
-		`{"name":"x","Type":"a","plugins":[{"type":"a"}]}`:         "",
-		`{"name":"x","type":"a","mtu":1e99999}`:                    "plugins[0].mtu",
-		`{"name":"x","type":"a","name":"y"}`:                       "name",
-		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
+		`{"type":"a"}`:                               "name",
+		`{"name":"x","type":"../a"}`:                 "plugins[0].type",
+		`{"name":"x","type":".."}`:                   "plugins[0].type",
+		`{"cniVersion":"x","name":"x","type":"a"}`:   "cniVersion",
+		`{"cniVersion":"0","name":"x","type":"a"}`:   "cniVersion",
+		`{"name":"x","plugins":[{"type":"a"}]}`:      "type", // a list, in a file of one plugin
+		`{"name":"x","type":"a","mtu":1e99999}`:      "plugins[0].mtu",
+		`{"name":"x","type":"a","name":"y"}`:         "name",
+		strings.Repeat(" ", 16<<20) + `{"name":"x"}`: "",
 	} {
 		got := found(files(map[string]string{"1.conf": text}), "")
 		nodetest.Equal(t, fmt.Sprintf("%.50q", text), got, []string{"1.conf !" + key})
 	}
-	for _, text := range []string{`{"name":"x","type":"a"}`, `{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`} {
-		nodetest.Equal(t, text, found(files(map[string]string{"1.conf": text}), ""), []string{"1.conf x"})
+	for text, key := range map[string]string{
+		`{"name":"x","plugins":[]}`:                                "plugins",
+		`{"name":"x","plugins":[{}]}`:                              "plugins[0].type",
+		`{"name":"x","plugins":[{"type":"a"},{"type":"b\u0000"}]}`: "plugins[1].type",
+		`{"name":"x","type":"a"}`:                                  "plugins", // one plugin, in a file of a list
+		`{"Name":"x","plugins":[{"type":"a"}]}`:                    "name",    // which libcni does not read
+		`{"name":"x","Plugins":[{"type":"a"}]}`:                    "plugins",
+		`{"cniVersion":null,"name":"x","plugins":[{"type":"a"}]}`:  "cniVersion",
+		`{"name":"x","plugins":[{"type":"a"}],"Plugins":[]}`:       "plugins",
+	} {
+		nodetest.Equal(t, text, found(files(map[string]string{"1.conflist": text}), ""), []string{"1.conflist !" + key})
+	}
+	for text, name := range map[string]string{
+		`{"name":"x","type":"a"}`: "1.conf", `{"Name":"x","Type":"a","plugins":[]}`: "1.json", `{"cniVersion":null,"name":"x","type":"a"}`: "1.conf",
+		`{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`: "1.conflist", `{"name":"x","Type":"a","plugins":[{"type":"b"}]}`: "1.conflist",
+	} {
+		nodetest.Equal(t, text, found(files(map[string]string{name: text}), ""), []string{name + " x"})
 	}
 }
 
@@ -399,7 +411,7 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 			want := []string{"01-odd.conf !", "02-odd.conflist !", "03-odd.json !"}
 			nodetest.Equal(t, "got", found(fsys, "03-odd.json"), want)
 			_, err := netconf.Load(fsys, "odd")
-			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
+			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "02-odd.conflist": not a regular file`}.check(t, err)
 			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
 			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
 			_, err = netconf.ReadFile(fsys, "01-odd.conf")

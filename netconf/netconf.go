@@ -4,12 +4,13 @@
 // A configuration is kept as JSON, one raw value per key. So unknown keys, and
 // numbers that no Go type holds, reach the plugin as they were written. The keys
 // of the output are sorted: the same configuration always gives the same bytes. A
-// file means the same to this package as to libcni.
+// file means the same to this package as to libcni: see [Load].
 //
-// The package is stricter than encoding/json. A key given twice in one object, at
+// The package is stricter than encoding/json. A key with two values in one object, at
 // any depth, is an error, and so are bytes that are not UTF-8 and data after the
-// value. As for libcni, the keys of a list are case-sensitive, and those of a plugin are
-// not. Every error is an [*Error].
+// value. A key that stands twice with one value is accepted, see [Repeated]. Keys that the
+// package knows match in upper and lower case, after the exact spelling; two spellings with two
+// values are an error. Every error is an [*Error].
 package netconf
 
 import (
@@ -42,16 +43,16 @@ type Network struct {
 //
 //   - a list: an object with "plugins";
 //   - a lone plugin configuration object, the form that CNI 1.0 has retired. It
-//     becomes a network of that one plugin, and its "name", "cniVersion" and
-//     "cniVersions" are also the network's.
+//     becomes a network of that one plugin, and its "name" and "cniVersion" are also the
+//     network's. As in libcni, its "cniVersions" has no meaning.
 //
 // An object with both "plugins" and "type" is a list.
 //
-// "name" and "cniVersion" may be absent, for a meta-plugin to fill in:
+// "name" and "cniVersion" may be absent, and "cniVersion" null, for a meta-plugin to fill in:
 //
 //	n, err = n.Edit(netconf.Default("name", name))
 //
-// Parse fails with [ErrDecode] where data is not JSON, has a key twice, or has
+// Parse fails with [ErrDecode] where data is not JSON, has two values for a key, or has
 // a value of the wrong JSON type under a key of the specification, and with
 // [ErrInvalid] where the name is not a CNI network name, there is no plugin, a
 // plugin has no type, or a value is not among those allowed. The [*Error] names
@@ -71,7 +72,7 @@ func Parse(data []byte) (Network, error) {
 
 // parseBounded is Parse for data that is not larger or deeper than its caller wants.
 func parseBounded(data []byte) (Network, error) {
-	n, _, err := parse(data)
+	n, _, err := parse(data, "")
 	if err != nil {
 		return Network{}, err
 	}
@@ -82,38 +83,69 @@ func parseBounded(data []byte) (Network, error) {
 }
 
 // parse is Parse, and accepts a list without "plugins". It reports whether data
-// had the form of a list.
-func parse(data []byte) (n Network, list bool, err error) {
+// has the form of a list. The extension of a file decides about that as in libcni.
+func parse(data []byte, ext string) (n Network, list bool, err error) {
 	keys, err := parseObject(data)
 	if err != nil {
 		return Network{}, false, err
 	}
 	name := keys.nameForErrors()
-	raw, list := keys["plugins"]
-	if _, typed, err := keys.inAnyCase("type"); !list && (typed || err != nil) {
-		p, err := newPlugin(keys)
-		if err != nil {
-			return Network{}, false, inNetwork(name, err)
+	_, plugins, err := keys.find("plugins")
+	_, typed, wrong := keys.find("type")
+	switch ext {
+	case ".conflist":
+		err, list = checkListFile(keys), true
+	case ".conf", ".json":
+		if list, err = false, wrong; plugins && !typed && err == nil {
+			err = &Error{Kind: ErrInvalid, Key: "type", Err: errors.New("missing, and programs read this file as one plugin: end the name of a list with .conflist")}
 		}
-		if n, err = lone(p); err != nil {
-			return Network{}, false, inNetwork(name, err)
+	default:
+		list = plugins || !typed && wrong == nil
+	}
+	if err == nil && list {
+		n, err = parseList(keys)
+	} else if err == nil {
+		var p Plugin
+		if p, err = newPlugin(keys); err == nil {
+			n, err = lone(p)
 		}
-		return n, false, n.requireTypes()
 	}
-	delete(keys, "plugins")
-	if n, err = newNetwork(keys, nil); err != nil {
-		return Network{}, true, inNetwork(name, err)
+	if err != nil {
+		return Network{}, list, inNetwork(name, err)
 	}
-	if !list {
-		if n.list.onlyInlined {
-			return Network{}, true, n.fail(ErrInvalid, "plugins", errors.New(`missing, and "loadOnlyInlinedPlugins" is true`))
+	return n, list, n.requireTypes()
+}
+
+// checkListFile fails if libcni does not take keys, of a file whose name ends in .conflist, for
+// a network: it reads them as they are written.
+func checkListFile(keys object) error {
+	for _, key := range []string{"name", "plugins"} {
+		_, exact := keys[key]
+		if _, folded, _ := keys.find(key); !exact && (folded || key == "name") {
+			return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("missing in this spelling, which alone libcni reads in the file of a list")}
 		}
-		return n, true, nil
 	}
-	if n.plugins, err = parsePlugins(raw); err != nil {
-		return Network{}, true, inNetwork(name, err)
+	_, err := readListKeys(keys)
+	return err
+}
+
+// parseList returns the network of a list, which may have no plugins.
+func parseList(keys object) (n Network, err error) {
+	raw, plugins, err := keys.find("plugins")
+	keys.remove("plugins")
+	if err == nil {
+		n, err = newNetwork(keys, nil)
 	}
-	return n, true, n.requireTypes()
+	if err != nil {
+		return n, err
+	}
+	if !plugins && n.list.onlyInlined {
+		return n, n.fail(ErrInvalid, "plugins", errors.New(`missing, and "loadOnlyInlinedPlugins" is true`))
+	}
+	if plugins {
+		n.plugins, err = parsePlugins(raw)
+	}
+	return n, err
 }
 
 // parsePlugins parses the value of "plugins", which is valid JSON. It fails at the first
@@ -163,8 +195,7 @@ func List(name, cniVersion string, plugins ...Plugin) (Network, error) {
 }
 
 // Single returns the network that consists of p, with the name and version in p's
-// "name", "cniVersion" and "cniVersions". Single of the zero Plugin is the zero
-// Network.
+// "name" and "cniVersion". Single of the zero Plugin is the zero Network.
 //
 // Single does not fail, so that a half-finished plugin can become a network and be
 // completed later. [Network.Request] reports what is missing or wrong.
@@ -183,8 +214,8 @@ func Single(p Plugin) Network {
 // key that is wrong.
 func lone(p Plugin) (Network, error) {
 	keys := object{}
-	for _, key := range []string{"name", "cniVersion", "cniVersions"} {
-		if raw, ok, _ := p.keys.inAnyCase(key); ok {
+	for _, key := range []string{"name", "cniVersion"} {
+		if raw, ok, _ := p.keys.find(key); ok {
 			keys[key] = raw
 		}
 	}
@@ -192,8 +223,17 @@ func lone(p Plugin) (Network, error) {
 }
 
 // newNetwork makes a network of keys and plugins, which the caller must not change
-// later.
+// later. It writes known keys as the specification does, and leaves out a cniVersion that is null.
 func newNetwork(keys object, plugins []Plugin) (Network, error) {
+	for _, key := range []string{"name", "cniVersion", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins"} {
+		raw, ok, err := keys.find(key)
+		if err != nil {
+			return Network{keys: keys, plugins: plugins}, err
+		}
+		if keys.remove(key); ok && (key != "cniVersion" || !isNull(raw)) {
+			keys[key] = raw
+		}
+	}
 	list, err := readListKeys(keys)
 	return Network{keys: keys, plugins: plugins, list: list}, err
 }
@@ -258,7 +298,8 @@ func (n Network) Get(key string) (json.RawMessage, bool) {
 	if key == "plugins" {
 		return n.marshalPlugins(), !n.IsZero()
 	}
-	return n.keys.get(key)
+	raw, ok := n.keys[key]
+	return bytes.Clone(raw), ok
 }
 
 // IsZero reports whether n is the zero Network.
@@ -318,8 +359,8 @@ func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 // WithPlugins returns a list with the network's own keys and the given plugins; n stays
 // unchanged. It fails with [ErrInvalid] without plugins, or if one has no type.
 //
-// The own keys of a lone plugin configuration are its "name", "cniVersion" and
-// "cniVersions". Its plugin has these and all others, also in the list:
+// The own keys of a lone plugin configuration are its "name" and "cniVersion". Its plugin has
+// these and all others, also in the list:
 //
 //	n, err = n.WithPlugins(append(n.Plugins(), p)...)
 func (n Network) WithPlugins(plugins ...Plugin) (Network, error) {

@@ -69,8 +69,8 @@ func TestParse(t *testing.T) {
 		},
 		"cniVersion above cniVersions": {data: `{"name":"n","cniVersion":"1.0.0","cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`, said: `"n" 1.0.0 of a`},
 		"nothing known in cniVersions": {data: `{"name":"n","cniVersion":"7.0.0","cniVersions":["8.0.0"],"plugins":[{"type":"a"}]}`, said: `"n" 7.0.0 of a`},
-		"cniVersions of a lone plugin": {data: `{"name":"n","cniVersions":["0.4.0","1.0.0"],"type":"a"}`, said: `"n" 1.0.0 of a`},
-		"the first of two spellings":   {data: `{"name":"n","cniVersions":["1.0","1.0.0"],"type":"a"}`, said: `"n" 1.0 of a`},
+		"cniVersions of a lone plugin": {data: `{"name":"n","cniVersion":"0.3.1","cniVersions":["0.4.0",1],"type":"a"}`, said: `"n" 0.3.1 of a`},
+		"the first of two spellings":   {data: `{"name":"n","cniVersions":["1.0","1.0.0"],"plugins":[{"type":"a"}]}`, said: `"n" 1.0 of a`},
 		"booleans as strings":          {data: `{"name":"n","disableCheck":"TRUE","disableGC":"false","plugins":[{"type":"a"}]}`, said: `"n" 0.1.0 of a, no CHECK`},
 		"booleans":                     {data: `{"name":"n","disableCheck":false,"disableGC":true,"plugins":[{"type":"a"}]}`, said: `"n" 0.1.0 of a, no GC`},
 		"capabilities of all plugins, odd ones passed over": {
@@ -294,7 +294,7 @@ func TestLonePluginBecomesAListWithoutLoss(t *testing.T) {
 	const keys = `"args":{"cni":{"ips":["10.0.0.1"]}},"capabilities":{"mac":true},"disableCheck":true,"mtu":1.50,` +
 		`"prevResult":{"cniVersion":"1.0.0"},"runtimeConfig":{"mac":"02:00:00:00:00:01"},"type":"a"`
 	for own, list := range map[string]string{
-		`"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"n"`: `"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"n"`,
+		`"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"n"`: `"cniVersion":"1.0.0","name":"n"`,
 		`"CNIVersion":"1.0.0","Name":"n"`:                                 `"cniVersion":"1.0.0","name":"n"`,
 	} {
 		n, err := netconf.Parse([]byte("{" + own + "," + keys + "}"))
@@ -480,8 +480,68 @@ func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
 	wantError{kind: netconf.ErrDecode, network: "blue", key: "type", text: "given twice"}.check(t, err)
 	_, err = netconf.Parse([]byte(`{"name":"blue","plugins":[{"type":"bridge","IPAM":5}]}`))
 	wantError{kind: netconf.ErrDecode, network: "blue", key: "plugins[0].ipam"}.check(t, err)
-	_, err = netconf.Parse([]byte(`{"name":"blue","Plugins":[{"type":"bridge"}]}`))
-	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins"}.check(t, err)
+}
+
+// One rule for the keys of lists, of plugins and of what is in them: the exact key first, then
+// another spelling; one value is accepted however often it is there, and two are an error.
+func TestAKeyHasOneValueInAllSpellings(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"Name":"n","CNIVERSION":"0.4.0","DisableCheck":true,"Plugins":[{"Type":"a"}]}`: `{"cniVersion":"0.4.0","disableCheck":true,"name":"n","plugins":[{"Type":"a"}]}`,
+		`{"name":"n","Name":"n","plugins":[{"type":"a","Type":"a"}]}`:                    `{"name":"n","plugins":[{"Type":"a","type":"a"}]}`,
+		`{"name":"n","name":"n","type":"a","type":"\u0061","type":"a"}`:                  `{"name":"n","plugins":[{"name":"n","type":"a"}]}`,
+		`{"name":"n","type":"a","x":{"a":1,"b":2},"x":{ "b":2, "a":1 }}`:                 `{"name":"n","plugins":[{"name":"n","type":"a","x":{"b":2,"a":1}}]}`,
+		`{"name":"n","type":"a","own":[{"k":1,"k":1}],"Other":1,"other":2}`:              `{"name":"n","plugins":[{"Other":1,"name":"n","other":2,"own":[{"k":1,"k":1}],"type":"a"}]}`,
+		`{"cniVersion":null,"name":"n","plugins":[{"type":"a"}]}`:                        `{"name":"n","plugins":[{"type":"a"}]}`,
+		`{"cniVersion":null,"name":"n","type":"a"}`:                                      `{"name":"n","plugins":[{"cniVersion":null,"name":"n","type":"a"}]}`,
+	} {
+		n, err := netconf.Parse([]byte(text))
+		nodetest.OK(t, err)
+		got, _ := n.MarshalJSON()
+		nodetest.Equal(t, text, string(got), want)
+	}
+	for text, key := range map[string]string{
+		`{"name":"n","Name":"m","plugins":[{"type":"a"}]}`:                                      "name",
+		`{"name":"n","plugins":[{"type":"a"}],"Plugins":[{"type":"b"}]}`:                        "plugins",
+		`{"name":"n","cniVersion":"1.0.0","CNIVersion":null,"plugins":[{"type":"a"}]}`:          "cniVersion",
+		`{"name":"n","plugins":[{"type":"a","type":"b"}]}`:                                      "plugins[0].type",
+		`{"name":"n","plugins":[{"type":"a","capabilities":{"a":true},"Capabilities":{}}]}`:     "plugins[0].capabilities",
+		`{"name":"n","plugins":[{"type":"a","runtimeConfig":{"a":true},"RuntimeConfig":{}}]}`:   "plugins[0].runtimeConfig",
+		`{"name":"n","plugins":[{"type":"a","ipam":{"type":"a","Type":"b"}}]}`:                  "plugins[0].ipam.Type",
+		`{"name":"n","plugins":[{"type":"a","ipam":{"type":"a"},"ip\u0061m":{"type":"a2"}}]}`:   "plugins[0].ipam",
+		`{"name":"n","type":"a","dns":{"nameservers":["10.0.0.1"],"NAMESERVERS":["10.0.0.2"]}}`: "dns.NAMESERVERS",
+		`{"name":"n","type":"a","own":[{"k":1,"k":1.0}]}`:                                       "own[0].k",
+	} {
+		_, err := netconf.Parse([]byte(text))
+		wantError{kind: netconf.ErrDecode, key: key, text: "twice"}.check(t, unnamed(err))
+	}
+}
+
+// unnamed returns err without the network.
+func unnamed(err error) error {
+	var e *netconf.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	c := *e
+	c.Network = ""
+	return &c
+}
+
+// Who reads a configuration can warn of a key that other programs may refuse.
+func TestRepeatedNamesTheFirstKeyThatIsTwiceWithOneValue(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"name":"n","plugins":[{"type":"a"},{"type":"a","x":1,"x":1}]}`: "plugins[1].x",
+		`{"":1,"":1}`:         `""`,
+		`[{"a":1},{"a":1}]`:   "",
+		`{"a":1,"a":2}`:       "",
+		`{"a":1,"A":1}`:       "",
+		`{"a":1,"a":1`:        "",
+		`{"a":[1],"a":[ 1 ]}`: "a",
+	} {
+		nodetest.Equal(t, text, netconf.Repeated([]byte(text)), want)
+	}
 }
 
 func TestStep(t *testing.T) {
@@ -491,7 +551,7 @@ func TestStep(t *testing.T) {
 		`{"type":"a","Step":"m\u0061rk"}`: "mark",
 		`{"type":"a"}`:                    "",
 		`{"step":["mark"]}`:               "",
-		`{"step":"a","STEP":"b"}`:         "",
+		`{"step":"a","STEP":"a"}`:         "a",
 	} {
 		nodetest.Equal(t, text, mustPlugin(t, text).Step(), want)
 	}
@@ -525,7 +585,12 @@ func TestEdits(t *testing.T) {
 		}, `{"ipam":{"type":"host-local","x":1,"y":{"z":1.0}},"n":{"made":true},"new":{"made":true},"type":"a"}`, wantError{}},
 		{"in empties", []netconf.Edit{netconf.Remove("list", "mtu", "n"), netconf.In("ipam", netconf.Remove("type"))}, `{"ipam":{},"type":"a"}`, wantError{}},
 		{"forbid", []netconf.Edit{netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "ipam"}},
-		{"forbid, spelled otherwise", []netconf.Edit{netconf.Set("IpAm", 1), netconf.Set("IPam", 1), netconf.Remove("ipam"), netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "IPam"}},
+		{"forbid, spelled otherwise", []netconf.Edit{netconf.Set("IpAm", 1), netconf.Set("IPam", 1), netconf.Remove("list"), netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "IPam"}},
+		{"other spellings", []netconf.Edit{
+			netconf.Set("IPAM", map[string]any{"Type": "dhcp"}), netconf.Set("MTU", 2), netconf.Default("mtu", 3),
+			netconf.In("ipam", netconf.Default("type", "static"), netconf.Set("X", 1), netconf.Remove("x")), netconf.Remove("LIST", "N"),
+		}, `{"MTU":2,"ipam":{"Type":"dhcp"},"type":"a"}`, wantError{}},
+		{"default of two values", []netconf.Edit{func(keys map[string]json.RawMessage) error { keys["MTU"] = json.RawMessage("7"); return nil }, netconf.Default("Mtu", 3)}, "", wantError{kind: netconf.ErrDecode, key: "Mtu"}},
 		{"forbid passes", []netconf.Edit{netconf.Remove("ipam", "list", "n", "mtu"), netconf.Forbid("name", "x")}, `{"type":"a"}`, wantError{}},
 		{"forbid deep", []netconf.Edit{netconf.In("ipam", netconf.Forbid("type"))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.type"}},
 		{"in a number", []netconf.Edit{netconf.In("mtu", netconf.Set("x", 1))}, "", wantError{kind: netconf.ErrDecode, key: "mtu"}},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -27,8 +28,8 @@ func parseObject(data []byte) (object, error) {
 	return splitObject(data), nil
 }
 
-// checkObject fails with ErrDecode unless data is one JSON object in UTF-8 with
-// no key twice, in it or in any other.
+// checkObject fails with ErrDecode unless data is one JSON object in UTF-8 in which
+// no key has two values, in it or in any other object.
 func checkObject(data []byte) error {
 	if err := checkJSON(data); err != nil {
 		return err
@@ -58,8 +59,8 @@ func checkBounds(data []byte, size int) error {
 	return nil
 }
 
-// checkJSON fails with ErrDecode unless data is one JSON value in UTF-8 with no
-// key twice in any of its objects.
+// checkJSON fails with ErrDecode unless data is one JSON value in UTF-8 in which no
+// key of any object has two values.
 func checkJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
@@ -68,31 +69,46 @@ func checkJSON(data []byte) error {
 		return asError(position(data, json.Unmarshal(data, new(json.RawMessage))), ErrDecode)
 	}
 	s := rawjson.Scan(data)
-	if key := repeatedKey(&s); key != "" {
-		return &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice")}
+	if key := repeatedKey(&s, false); key != "" {
+		return &Error{Kind: ErrDecode, Key: key, Err: errTwoValues}
 	}
 	return nil
 }
 
-// repeatedKey reads one value and returns the path of a key that occurs twice
-// in an object, or "".
-func repeatedKey(s *rawjson.Scanner) string {
+// errTwoValues is the error of a key that encoding/json would take the last value of.
+var errTwoValues = errors.New("given twice, with two values: remove one")
+
+// Repeated returns the path of the first key in data that an object has twice with one value,
+// or "". Parsers accept such a key, and their callers may warn of it: another program may not.
+// Repeated returns "" for data that is not valid JSON.
+func Repeated(data []byte) string {
+	if !json.Valid(data) {
+		return ""
+	}
+	s := rawjson.Scan(data)
+	return repeatedKey(&s, true)
+}
+
+// repeatedKey reads one value and returns the path of a key that occurs twice in an
+// object, with one value if same, or else with two. It returns "" if there is none.
+func repeatedKey(s *rawjson.Scanner, same bool) string {
 	switch s.Space() {
 	case '{':
-		seen := make(map[string]bool)
+		seen := make(map[string]rawjson.Scanner) // at the value
 		for s.Next() {
 			key := rawjson.Unquote(s.Key())
-			if seen[key] {
+			now := *s
+			if before, ok := seen[key]; ok && rawjson.Same(before.Value(), now.Value()) == same {
 				return cmp.Or(key, `""`)
 			}
-			seen[key] = true
-			if inner := repeatedKey(s); inner != "" {
+			seen[key] = *s
+			if inner := repeatedKey(s, same); inner != "" {
 				return joinKey(key, inner)
 			}
 		}
 	case '[':
 		for i := 0; s.Next(); i++ {
-			if inner := repeatedKey(s); inner != "" {
+			if inner := repeatedKey(s, same); inner != "" {
 				return joinKey(fmt.Sprintf("[%d]", i), inner)
 			}
 		}
@@ -109,6 +125,14 @@ func position(data []byte, err error) error {
 		return err
 	}
 	read := data[:min(max(int(syntax.Offset), 0), len(data))]
+	if at := len(read) - 1; at >= 0 && data[at] >= utf8.RuneSelf { // encoding/json names one byte of it
+		r, _ := utf8.DecodeRune(data[at:])
+		text := strings.Replace(err.Error(), strconv.QuoteRune(rune(data[at])), strconv.QuoteRune(r), 1)
+		if strings.ContainsRune("“”„«»‘’", r) {
+			text += `: the quotes of JSON are "`
+		}
+		err = errors.New(text)
+	}
 	line := bytes.Count(read, []byte("\n")) + 1
 	column := len(read) - (bytes.LastIndexByte(read, '\n') + 1)
 	return fmt.Errorf("line %d, column %d: %w", line, column, err)
@@ -124,10 +148,11 @@ func decodeAs(raw json.RawMessage, key, want string, v any) error {
 		*s = rawjson.Unquote(raw)
 		return nil
 	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		return under(key, asError(err, ErrDecode))
+	err := checkSpelling(raw, v)
+	if e := json.Unmarshal(raw, v); err == nil && e != nil {
+		err = asError(e, ErrDecode)
 	}
-	return nil
+	return under(key, err)
 }
 
 // checkKind fails with ErrDecode unless raw, the valid JSON of key, is of the
@@ -177,31 +202,34 @@ func encodeString(s string) json.RawMessage {
 	return raw
 }
 
-// inAnyCase returns the value of a key of a plugin, which libcni reads in upper and lower
-// case. It fails if there are two.
-func (o object) inAnyCase(key string) (raw json.RawMessage, ok bool, err error) {
+// errSpelling is the error of a key in upper and lower case with two values.
+var errSpelling = errors.New("given twice, in upper and lower case, with two values: remove one")
+
+// find returns the value of key: of this spelling, or else of another in upper and lower case,
+// as encoding/json does. It fails with ErrDecode if two spellings have two values.
+func (o object) find(key string) (raw json.RawMessage, ok bool, err error) {
+	raw, ok = o[key]
 	for name, value := range o {
-		if !strings.EqualFold(name, key) {
-			continue
+		switch {
+		case name == key || !strings.EqualFold(name, key):
+		case !ok:
+			raw, ok = value, true
+		case !rawjson.Same(raw, value):
+			return nil, false, &Error{Kind: ErrDecode, Key: key, Err: errSpelling}
 		}
-		if ok {
-			return nil, false, &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice, in upper and lower case")}
-		}
-		raw, ok = value, true
 	}
 	return raw, ok, nil
 }
 
-// set stores raw in place of the value of key in any case.
-func (o object) set(key string, raw json.RawMessage) {
+// remove deletes key in any case.
+func (o object) remove(key string) {
 	maps.DeleteFunc(o, func(name string, _ json.RawMessage) bool { return strings.EqualFold(name, key) })
-	o[key] = raw
 }
 
-// get returns a copy of the value of key.
-func (o object) get(key string) (json.RawMessage, bool) {
-	raw, ok := o[key]
-	return bytes.Clone(raw), ok
+// set stores raw in place of the value of key in any case.
+func (o object) set(key string, raw json.RawMessage) {
+	o.remove(key)
+	o[key] = raw
 }
 
 // shallow returns a copy of o that shares the values, with room for a few more.
@@ -242,8 +270,9 @@ func (o object) marshal() json.RawMessage {
 
 // nameForErrors is what the object gives as its name, if it is a string.
 func (o object) nameForErrors() string {
-	if jsonKind(o["name"]) != "a string" {
+	raw, _, _ := o.find("name") // two names are none
+	if jsonKind(raw) != "a string" {
 		return ""
 	}
-	return rawjson.Unquote(o["name"])
+	return rawjson.Unquote(raw)
 }

@@ -25,7 +25,7 @@ type Plugin struct {
 // missing, for a meta-plugin to fill in; [Parse] and [Network.Request] require
 // it.
 //
-// It fails with [ErrDecode] where data is not a JSON object, has a key twice,
+// It fails with [ErrDecode] where data is not a JSON object, has two values for a key,
 // or has a value of the wrong JSON type under a key that libcni reads: "type",
 // "name", "cniVersion", "ipam", "dns", "prevResult" and
 // "cni.dev/valid-attachments". "capabilities" may be anything, see
@@ -69,11 +69,11 @@ func parsePlugin(data []byte) (Plugin, error) {
 func newPlugin(keys object) (Plugin, error) {
 	p := Plugin{keys: keys}
 	for _, r := range reserved {
-		raw, ok, err := keys.inAnyCase(r.key)
+		raw, ok, err := keys.find(r.key)
 		if err != nil {
 			return Plugin{}, err
 		}
-		if !ok || isNull(raw) && r.key != "type" {
+		if !ok || r.want == "" || isNull(raw) && r.key != "type" {
 			continue
 		}
 		if r.into == nil {
@@ -91,7 +91,7 @@ func newPlugin(keys object) (Plugin, error) {
 	return p, nil
 }
 
-// reserved are the keys that libcni reads.
+// reserved are the keys that libcni or this package reads. Those without a type may be anything.
 var reserved = []struct { //nolint:gochecknoglobals // never written
 	key, want string
 	into      func() any // nil for strings
@@ -103,6 +103,10 @@ var reserved = []struct { //nolint:gochecknoglobals // never written
 	{"dns", "an object", func() any { return new(types.DNS) }},
 	{"prevResult", "an object", func() any { return new(map[string]json.RawMessage) }},
 	{"cni.dev/valid-attachments", "an array", func() any { return new([]types.GCAttachment) }},
+	{key: "capabilities"},
+	{key: "runtimeConfig"},
+	{key: "args"},
+	{key: "step"},
 }
 
 // Type reports the name of the plugin's executable, or "" when there is none.
@@ -113,24 +117,34 @@ func (p Plugin) Type() string { return p.typ }
 // none. A meta-plugin does a plugin with a step itself instead of running an
 // executable: see package delegate/plugin.
 func (p Plugin) Step() string {
-	raw, ok, err := p.keys.inAnyCase("step")
+	raw, ok, err := p.keys.find("step")
 	if !ok || err != nil || jsonKind(raw) != "a string" {
 		return ""
 	}
 	return rawjson.Unquote(raw)
 }
 
-// Has reports whether the object has key.
-func (p Plugin) Has(key string) bool { _, ok := p.keys[key]; return ok }
+// Has reports whether the object has key, in upper or lower case.
+func (p Plugin) Has(key string) bool {
+	_, ok, err := p.keys.find(key)
+	return ok || err != nil
+}
 
-// Get returns the value of key, without white space, and whether it is there.
-func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key) }
+// Get returns the value of key, without white space, and whether it is there. The key is of
+// this spelling, or else of another in upper and lower case.
+func (p Plugin) Get(key string) (json.RawMessage, bool) {
+	if raw, ok := p.keys[key]; ok {
+		return bytes.Clone(raw), true
+	}
+	raw, ok, _ := p.keys.find(key) // two values are none
+	return bytes.Clone(raw), ok
+}
 
 // Capabilities returns the capabilities the plugin declares, sorted: those that
 // are true in "capabilities". What has another type is not declared, and is no
 // error. The result is nil when there are none.
 func (p Plugin) Capabilities() []string {
-	raw, ok, err := p.keys.inAnyCase("capabilities")
+	raw, ok, err := p.keys.find("capabilities")
 	if !ok || err != nil || jsonKind(raw) != "an object" {
 		return nil
 	}
@@ -148,10 +162,7 @@ func (p Plugin) Capabilities() []string {
 // It fails with [ErrDecode].
 func (p Plugin) Decode(v any) error {
 	data, _ := p.MarshalJSON() // does not fail
-	if err := json.Unmarshal(data, v); err != nil {
-		return locate(data, v, err)
-	}
-	return nil
+	return unmarshal(data, v)
 }
 
 // Edit applies edits in order and returns the result; p is left as it was. An

@@ -103,7 +103,7 @@ func (r Request) addTo(keys object, capabilities []string) error {
 		return err
 	}
 	if len(runtimeConfig) > 0 {
-		keys["runtimeConfig"] = runtimeConfig.marshal()
+		keys.set("runtimeConfig", runtimeConfig.marshal())
 	}
 	if r.ValidAttachments != nil {
 		valid, err := rawjson.Marshal(r.ValidAttachments)

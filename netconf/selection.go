@@ -78,13 +78,14 @@ type Selection struct {
 // in either syntax of the Network Plumbing Working Group's specification: a JSON
 // array of objects, or a list "namespace/name@interface" separated by commas,
 // in which namespace and interface may be absent or, as in "/name" and "name@",
-// empty. An empty string selects nothing. In an element, "interfaceRequest" is an old name for "interface";
-// null is the same as absent; keys that are not known are ignored.
+// empty. An empty string and null select nothing. In an element, "interfaceRequest" is an old
+// name for "interface"; keys match in upper and lower case; null is the same as absent; keys that
+// are not known are ignored.
 //
 // Limits: the annotation has at most 256 KiB, 1,000 levels of nesting and 64
 // elements. [ParseSelectionN] allows another number of elements.
 //
-// It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
+// It fails with [ErrDecode] where JSON is broken, of the wrong types, or has two values for a key. It fails
 // with [ErrInvalid] above a limit, where a name, address, GUID, port or rate is not
 // valid, where a string has more than 1024 bytes, where an element has both "ips" and
 // "ipam-claim-reference" or two gateways of one family, and where more than one element
@@ -98,7 +99,7 @@ func ParseSelectionN(s string, n int) ([]Selection, error) {
 	if err := checkBounds([]byte(s), bounds.Annotation); err != nil {
 		return nil, err
 	}
-	if s = strings.TrimSpace(s); s == "" {
+	if s = strings.TrimSpace(s); s == "" || s == "null" { // what a controller makes of no list
 		return nil, nil
 	}
 	if !utf8.ValidString(s) {
@@ -209,22 +210,31 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		{"default-route", "an array", &routes},
 		{"ipam-claim-reference", "a string", &s.IPAMClaimReference},
 	} {
-		raw, ok := keys[field.key]
-		if !ok {
+		raw, ok, err := keys.find(field.key)
+		if err == nil && (!ok || isNull(raw)) {
 			continue
 		}
-		if isNull(raw) {
-			delete(keys, field.key)
-			continue
+		if err == nil {
+			err = decodeAs(raw, field.key, field.want, field.into)
 		}
-		if err := decodeAs(raw, field.key, field.want, field.into); err != nil {
+		if err != nil {
 			return Selection{}, inNetwork(keys.nameForErrors(), err)
 		}
 		if err := checkLength(field.key, field.into); err != nil {
 			return Selection{}, err
 		}
+		switch field.into {
+		case &ports:
+			s.PortMappings = raw
+			err = checkSpelling(raw, new([]struct{ HostPort, ContainerPort, Protocol, HostIP any }))
+		case &rates:
+			s.Bandwidth = raw
+			err = checkSpelling(raw, new(struct{ IngressRate, IngressBurst, EgressRate, EgressBurst any }))
+		}
+		if err != nil {
+			return Selection{}, inNetwork(keys.nameForErrors(), under(field.key, err))
+		}
 	}
-	s.PortMappings = keys["portMappings"]
 	if s.Interface == "" {
 		s.Interface = oldInterface
 	}
@@ -245,9 +255,10 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 	}
 	switch {
-	case len(rates) == written:
-		s.Bandwidth = keys["bandwidth"]
-	case len(rates) > 0:
+	case len(rates) == written: // as it was written
+	case len(rates) == 0:
+		s.Bandwidth = nil
+	default:
 		s.Bandwidth = object(rates).marshal()
 	}
 	return s, s.validate()

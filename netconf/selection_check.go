@@ -140,11 +140,12 @@ func parseIP(s string) (netip.Addr, error) {
 	if !strings.Contains(s, "/") {
 		return parseAddr(s)
 	}
-	p, err := netip.ParsePrefix(s)
+	ip, _, err := net.ParseCIDR(s) // as Multus and the plugins: of "/024" too
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	return unicast(p.Addr())
+	addr, _ := netip.AddrFromSlice(ip)
+	return unicast(addr)
 }
 
 // parseAddr parses an address that an interface can have, without a zone.

@@ -29,6 +29,12 @@ func TestParseSelection(t *testing.T) {
 			[]netconf.Selection{{Name: "blue"}, {Name: "red", Namespace: "kube-system", Interface: "net7"}, {Name: "Green_1.x", Interface: "eth1"}},
 		},
 		{"nothing before / and after @", "/blue,red@,/green@ ", []netconf.Selection{{Name: "blue"}, {Name: "red"}, {Name: "green"}}},
+		{"null", " null\n", nil},
+		{"keys in upper and lower case", `[{"Name":"a","NameSpace":"b","Interface":"c","Ips":["10.0.0.5/024"],"Cni-Args":{"Foo":1,"foo":2},"Default-Route":["10.0.0.1"],"PORTMAPPINGS":[{"hostPort":1}]}]`, []netconf.Selection{{
+			Name: "a", Namespace: "b", Interface: "c", IPs: []string{"10.0.0.5/024"}, CNIArgs: map[string]json.RawMessage{"Foo": json.RawMessage("1"), "foo": json.RawMessage("2")},
+			DefaultRoute: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PortMappings: json.RawMessage(`[{"hostPort":1}]`),
+		}}},
+		{"a key with one value in two spellings", `[{"name":"a","name":"a","Name":"a"}]`, []netconf.Selection{{Name: "a"}}},
 		{"same name twice", "blue,blue", []netconf.Selection{{Name: "blue"}, {Name: "blue"}}},
 		{
 			"array, every field",
@@ -123,6 +129,8 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`"a"`, wantError{kind: decode, text: "a string, want an array"}},
 		{`{"name":"a"}`, wantError{kind: decode, text: "an object, want an array"}},
 		{`[{"name":"a"}`, wantError{kind: decode, text: "line 1"}},
+		{`[{“name”:"a"}]`, wantError{kind: decode, text: "line 1, column 3: invalid character '“' looking for beginning of object key string: the quotes of JSON are \""}},
+		{`[{"name":é}]`, wantError{kind: decode, text: "invalid character 'é' looking for beginning of value"}},
 		{`[{"name":"a"},"b"]`, wantError{kind: decode, key: "[1]"}},
 		{`[{"name":"a"},null]`, wantError{kind: decode, key: "[1]"}},
 		{`[{"name":"a","name":"b"}]`, wantError{kind: decode, key: "[0].name", text: "twice"}},
@@ -148,7 +156,12 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`[{"name":"a","portMappings":[{"hostPort":80.5}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort"}},
 		{`[{"name":"a","portMappings":[{"hostPort":1e400}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort", text: "too large"}},
 		{`[{"name":"a","portMappings":[{"hostPort":"80"}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].hostPort", text: "a string, want a number"}},
-		{`[{"name":"a","portMappings":[{"hostPort":80,"HostPort":70000}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort"}},
+		{`[{"name":"a","portMappings":[{"hostPort":80,"HostPort":70000}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].HostPort", text: "two values"}},
+		{`[{"name":"a","bandwidth":{"egressRate":80,"EgressRate":8}}]`, wantError{kind: decode, network: "a", key: "[0].bandwidth.EgressRate", text: "two values"}},
+		{`[{"name":"a","Name":"b"}]`, wantError{kind: decode, key: "[0].name", text: "two values"}},
+		{`[{"name":"a","Ips":["10.0.0.1"],"IPs":["10.0.0.2"]}]`, wantError{kind: decode, network: "a", key: "[0].ips", text: "two values"}},
+		{`[{"Name":"a","MAC":"xx"}]`, wantError{kind: invalid, network: "a", key: "[0].mac"}},
+		{`[{"name":"a","ips":["10.0.0.1/33"]}]`, wantError{kind: invalid, network: "a", key: "[0].ips[0]"}},
 		{`[{"name":"a","portMappings":[{"Protocol":"icmp"}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].protocol", text: `"icmp"`}},
 		{`[{"name":"a","portMappings":[{"protocol":6}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].protocol"}},
 		{`[{"name":"a","bandwidth":{"ingressRate":-0.5}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.ingressRate", text: "above 0"}},
@@ -264,9 +277,12 @@ func TestSelectionEdits(t *testing.T) {
 		}
 		nodetest.Equal(t, tt.selection, strings.Join(got, " "), tt.want)
 	}
-	s := netconf.Selection{Name: "a", CNIArgs: map[string]json.RawMessage{"": json.RawMessage("1")}}
-	_, err = n.EditPlugins(s.Edits()...)
-	wantError{kind: netconf.ErrInvalid, network: "a", key: "plugins[0].args.cni"}.check(t, err)
+	// As in Multus, any keys are passed on.
+	s := netconf.Selection{Name: "a", CNIArgs: map[string]json.RawMessage{"": json.RawMessage("1"), "Old": json.RawMessage("2"), "old": json.RawMessage("3")}}
+	edited, err := n.EditPlugins(s.Edits()...)
+	nodetest.OK(t, err)
+	args, _ := edited.Plugins()[0].Get("args")
+	nodetest.Equal(t, "args", string(args), `{"cni":{"":1,"Old":2,"old":3}}`)
 }
 
 // An annotation may have 256 KiB. Its errors are read by people.

@@ -185,7 +185,7 @@ func TestBadFilesAreSkippedAndReported(t *testing.T) {
 		{"no interface", "cni/results/cbr-c1-", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"networkName":"cbr"}`, b64(cbr)), "interface"},
 		{"no configuration", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", "", result), "JSON"},
 		{"no plugins", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr"}`, result), "plugins"},
-		{"a configuration with a key twice", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr","name":"cbr","type":"bridge"}`, result), "twice"},
+		{"a configuration with a key twice", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr","name":"x","type":"bridge"}`, result), "twice"},
 		{"of another network inside", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", strings.ReplaceAll(cbr, "cbr", "x"), result), `network "x"`},
 		{"a result that is none", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `"x"`), "result"},
 		{"a result with null in it", "cni/results/cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `{"cniVersion":"1.0.0","interfaces":[null]}`), "cannot decode result"},

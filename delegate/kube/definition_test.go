@@ -139,7 +139,7 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 		"number":  `{` + kind + meta("number") + `,"spec":{"config":7}}`,
 		"list":    `{` + kind + meta("list") + `,"spec":{"config":["{}"]}}`,
 		"spec":    `{` + kind + meta("spec") + `,"spec":"{}"}`,
-		"twice":   `{` + kind + meta("twice") + `,"spec":{},"spec":{}}`,
+		"twice":   `{` + kind + meta("twice") + `,"spec":{},"spec":{"config":"x"}}`,
 		"large":   `{` + kind + meta("large") + `,"spec":{"config":"` + strings.Repeat("x", 4<<20) + `"}}`,
 		"notjson": `{` + kind + meta("notjson") + `,"spec":{"config":"{"}}`,
 		"none":    `{` + kind + meta("none") + `}`,

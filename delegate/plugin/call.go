@@ -48,9 +48,8 @@ type Call struct {
 	// [lifecycle.Collection.Shared]. A plugin's GC sets it.
 	Shared func(network string) (why string)
 
-	own   string                     // the plugin's type in records and steps
-	types []string                   // under which runtimes know the plugin
-	keys  map[string]json.RawMessage // of the configuration, once Value has read it
+	own   string   // the plugin's type in records and steps
+	types []string // under which runtimes know the plugin
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.

@@ -152,8 +152,7 @@ func CheckStateDir(dir string) (string, error) {
 // decode checks the configuration, and reads the keys that every plugin has. It reads them of an
 // invalid configuration too, as far as it can.
 func (c *Call) decode() error {
-	var invalid error
-	c.keys, invalid = Config[map[string]json.RawMessage](c)
+	_, invalid := Config[map[string]json.RawMessage](c)
 	err := c.Value("name", &c.Name)
 	if others := errors.Join(c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion)); c.strict() {
 		err = errors.Join(err, others)
@@ -164,33 +163,26 @@ func (c *Call) decode() error {
 
 // Value decodes one key of the configuration into value, a pointer, exactly as
 // encoding/json and libcni do: keys match whatever their case, and of several the
-// last counts. Without such a key Value leaves value unchanged. An error is a
-// [*netconf.Error] of the kind [netconf.ErrDecode].
+// last counts. For ADD and STATUS two values are an error, except for "name" and "cniVersion",
+// which libcni adds to what the user has written. Without such a key Value leaves value
+// unchanged. An error is a [*netconf.Error] of the kind [netconf.ErrDecode].
 //
 // Value is strict for every command. DEL, CHECK and GC must use it only for keys
 // that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
-	if c.keys == nil {
-		_ = json.Unmarshal(c.StdinData, &c.keys) // without keys it has no value
-	}
-	var values []json.RawMessage
-	for key, raw := range c.keys {
-		if strings.EqualFold(key, name) {
-			values = append(values, raw)
+	var found json.RawMessage
+	for key, raw := range rawjson.Members(c.StdinData) {
+		if !strings.EqualFold(key, name) {
+			continue
 		}
-	}
-	if len(values) > 1 { // the map does not know their order
-		values = nil
-		for key, raw := range rawjson.Members(c.StdinData) {
-			if strings.EqualFold(key, name) {
-				values = append(values, raw)
-			}
+		err := json.Unmarshal(raw, value)
+		if err == nil && found != nil && c.strict() && name != "name" && name != "cniVersion" && !rawjson.Same(found, raw) {
+			err = errors.New("given twice, with two values: remove one")
 		}
-	}
-	for _, raw := range values {
-		if err := json.Unmarshal(raw, value); err != nil {
+		if err != nil {
 			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
 		}
+		found = raw
 	}
 	return nil
 }

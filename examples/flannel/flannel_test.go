@@ -121,6 +121,12 @@ func TestConfigurationOfTheDelegate(t *testing.T) {
 				`"mtu":1450,"name":"pods","type":"ptp"}`,
 		},
 		{
+			"keys in upper and lower case, and twice with one value", subnetEnv,
+			`"Delegate":{"Type":"ptp","MTU":1400,"IPMasq":true,"x":1,"x":1},"IPAM":{"Type":"other","Subnet":"1.0.0.0/8","Routes":[{"dst":"10.9.0.0/16"}]}`,
+			`{"IPMasq":true,"MTU":1400,"Type":"ptp","cniVersion":"1.0.0","ipam":{"Type":"other","ranges":[[{"subnet":"10.244.1.0/24"}]],` +
+				`"routes":[{"dst":"10.9.0.0/16"},{"dst":"10.244.0.0/16"}]},"name":"pods","x":1}`,
+		},
+		{
 			"address management", subnetEnv,
 			`"ipam":{"type":"other","dataDir":"/x","subnet":"1.0.0.0/8","ranges":[[]],"routes":[{"dst":"0.0.0.0/0","gw":"10.244.1.1","mtu":1.0},{"dst":"10.244.3.9/16"}]}`,
 			`{"cniVersion":"1.0.0","ipMasq":false,"ipam":{"dataDir":"/x","ranges":[[{"subnet":"10.244.1.0/24"}]],` +
@@ -192,6 +198,10 @@ func TestBadConfiguration(t *testing.T) {
 	}{
 		{"forbidden name", `"delegate":{"name":"x"}`, 7, []string{`"pods"`, `"delegate.name"`}},
 		{"forbidden ipam", `"delegate":{"ipam":{}}`, 7, []string{`"pods"`, `"delegate.ipam"`}},
+		{"forbidden name in other letters", `"delegate":{"Name":"x"}`, 7, []string{`"pods"`, `"delegate.name"`}},
+		{"two types in other letters", `"delegate":{"type":"bridge","Type":"ptp"}`, 6, []string{`"pods"`, `"delegate.type"`, "two values"}},
+		{"two delegates in other letters", `"delegate":{"type":"bridge"},"Delegate":{"type":"ptp"}`, 6, []string{`"pods"`, `"Delegate"`, "two values"}},
+		{"routes in two spellings", `"ipam":{"routes":[],"Routes":[{"dst":"10.9.0.0/16"}]}`, 6, []string{`"pods"`, "two values"}},
 		{"delegate of the wrong type", `"delegate":"bridge"`, 6, []string{`"pods"`, `"delegate"`}},
 		{"type of the wrong type", `"delegate":{"type":5}`, 6, []string{`"pods"`, `"delegate.type"`}},
 		{"empty type", `"delegate":{"type":""}`, 7, []string{`"pods"`, "type"}},

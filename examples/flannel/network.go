@@ -70,12 +70,14 @@ func (s subnet) setRanges(ipam map[string]json.RawMessage) error {
 // addRoutes is a [netconf.Edit] of "ipam". It appends a route to each network of
 // the cluster for which the user gives none.
 func (s subnet) addRoutes(ipam map[string]json.RawMessage) error {
-	routes := []json.RawMessage{}
-	if ipam["routes"] != nil {
-		if err := json.Unmarshal(ipam["routes"], &routes); err != nil {
-			return &netconf.Error{Kind: netconf.ErrDecode, Key: "routes", Err: err}
-		}
+	text, _ := json.Marshal(ipam) // cannot fail: it has been read
+	conf, err := netconf.Decode[struct {
+		Routes []json.RawMessage `json:"routes"`
+	}](text)
+	if err != nil {
+		return err
 	}
+	routes := conf.Routes
 	given := make(map[netip.Prefix]bool)
 	for i, r := range routes {
 		var route struct {

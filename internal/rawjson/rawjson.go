@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+	"reflect"
 )
 
 // Marshal is [json.Marshal] without its escapes of <, > and & for HTML.
@@ -16,6 +17,18 @@ func Marshal(v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+// Same reports whether a and b, which are valid JSON, have one value. The order of keys does not
+// matter, and numbers are compared as they were written.
+func Same(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber() // no number is too large
+		_ = d.Decode(&values[i])
+	}
+	return reflect.DeepEqual(values[0], values[1])
 }
 
 // Members yields the keys and values of object in their order, also those of a key given

@@ -45,8 +45,8 @@ func summary(f found) string {
 	return strings.TrimSpace(s)
 }
 
-// The first valid network in the order of runtimes, whatever its form and
-// extension, without what is ours.
+// The first valid network in the order of runtimes, of the form that its extension says,
+// without what is ours.
 func TestFirstValidNetworkIsPrimary(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -56,7 +56,8 @@ func TestFirstValidNetworkIsPrimary(t *testing.T) {
 	}{
 		{"by name", tree("20-b.conflist", calico, "10-a.conf", flannel), "10-a.conf"},
 		{"json counts", tree("10-a.json", flannel, "20-b.conflist", calico), "10-a.json"},
-		{"a list in .conf", tree("10-a.conf", calico), "10-a.conf"},
+		{"a list in .conf", tree("10-a.conf", calico, "20-b.conflist", calico), "20-b.conflist -10-a.conf"},
+		{"one plugin in .conflist", tree("10-a.conflist", flannel, "20-b.conf", flannel), "20-b.conf -10-a.conflist"},
 		{"hidden files count", tree(".a.conf", flannel, "10-a.conf", flannel), ".a.conf"},
 		{"not lower case first", tree("a.conf", flannel, "Z.conf", flannel), "Z.conf"},
 		{"other extensions", tree("10-a.conf.bak", flannel, "10-a", flannel, "10-a.yaml", flannel, "10-a.CONF", flannel), ""},
@@ -148,7 +149,8 @@ func TestSkippedFiles(t *testing.T) {
 		`{"name":"x","type":"multinet"}`: errOwn,
 		`{"name":"x","type":"a","ipam":"hunter2"}`: netconf.ErrDecode,
 		`{"name":"x","type":"a","k":"hunter2}`:     netconf.ErrDecode,
-		`{"name":"x","plugins":"hunter2"}`:         netconf.ErrDecode,
+		`{"name":"x","plugins":"hunter2"}`:         netconf.ErrInvalid,
+		`{"name":"x","plugins":[{"type":"a"}]}`:    netconf.ErrInvalid,
 	} {
 		f := finding("", nil).find(tree("10-a\n\x1b[2J.conf", content, "20-b.conf", flannel, "15-dir.conf/x", flannel))
 		if f.primary.Name != "20-b.conf" || len(f.skipped) != 1 {

@@ -163,7 +163,7 @@ func TestElection(t *testing.T) {
 		},
 		"refused is as good as gone": {
 			published,
-			{files: files{a: `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`}, want: "- 10-a.conflist gone 10s"},
+			{files: files{a: `{"cniVersion":"1.0.0","name":"lo","plugins":[{"type":"loopback"}]}`}, want: "- 10-a.conflist gone 10s"},
 			{after: defaultGrace, want: "publish 20-b.conf"},
 		},
 		"a better one": {

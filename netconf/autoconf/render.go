@@ -69,8 +69,7 @@ func render(template netconf.Plugin, primary netconf.Network, path string) (netc
 		return netconf.Network{}, invalid("type", "missing in the template")
 	}
 	limits := []string{primary.CNIVersion()}
-	if template.Has("cniVersion") || template.Has("cniVersions") {
-		// The version a lone plugin stands for is that of a network of it.
+	if template.Has("cniVersion") {
 		limits = append(limits, netconf.Single(template).CNIVersion())
 	}
 	chosen, err := supported(limits)
@@ -95,7 +94,6 @@ func render(template netconf.Plugin, primary netconf.Network, path string) (netc
 		netconf.In("capabilities", capabilities...),
 		front,
 		netconf.Default("name", primary.Name()),
-		netconf.Remove("cniVersions"),
 		netconf.Set("cniVersion", chosen),
 	)
 	if err != nil {

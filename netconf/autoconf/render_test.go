@@ -99,10 +99,10 @@ func TestRenderVersion(t *testing.T) {
 		{`"cniVersion":"9.0.0",`, ``, "1.1.0"},
 		{`"cniVersion":"",`, ``, "0.1.0"},
 		{``, ``, "0.1.0"},
-		{`"cniVersion":"0.4.0","cniVersions":["0.4.0","1.0.0","2.0.0"],`, ``, "1.0.0"},
+		{`"cniVersion":"0.4.0","cniVersions":["0.4.0","1.0.0","2.0.0"],`, ``, "0.4.0"}, // of a lone plugin
 		{`"cniVersion":"1.1.0",`, `,"cniVersion":"0.4.0"`, "0.4.0"},
 		{`"cniVersion":"0.3.1",`, `,"cniVersion":"1.0.0"`, "0.3.1"},
-		{`"cniVersion":"1.1.0",`, `,"cniVersions":["0.4.0","1.0.0"]`, "1.0.0"},
+		{`"cniVersion":"1.0.0",`, `,"cniVersions":["0.4.0","1.1.0"]`, "1.0.0"},
 	}
 	for _, tt := range tests {
 		p := primary(`{` + tt.primary + `"name":"x","type":"a"}`)

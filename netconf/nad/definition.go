@@ -1,7 +1,6 @@
 package nad
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,14 +167,16 @@ func (r Rules) Check(n netconf.Network) error {
 func (r Rules) check(n netconf.Network) error {
 	for i, p := range n.Plugins() {
 		err := r.checkType("type", p.Type())
-		var keys struct { // "IPAM" is as good as "ipam": plugins use encoding/json
-			IPAM values `json:"ipam"`
+		var keys struct {
+			IPAM struct {
+				Type string `json:"type"`
+			} `json:"ipam"`
 		}
 		if err == nil {
-			err = p.Decode(&keys)
+			err = p.Decode(&keys) // in upper and lower case, and only with one value
 		}
-		if err == nil {
-			err = r.checkIPAM(keys.IPAM)
+		if typ := keys.IPAM.Type; err == nil && typ != "" {
+			err = r.checkType("ipam.type", typ)
 		}
 		if err == nil {
 			err = checkArgs(p)
@@ -201,35 +202,6 @@ func (r Rules) checkType(key, typ string) error {
 		return fail(netconf.ErrInvalid, fmt.Sprintf("%q is the meta-plugin itself, or one in its place", typ))
 	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, typ):
 		return fail(ErrForbidden, fmt.Sprintf("%q is not one of allowedTypes", typ))
-	}
-	return nil
-}
-
-// values are all values of a key, in upper and lower case.
-type values []json.RawMessage
-
-// UnmarshalJSON adds a value.
-func (v *values) UnmarshalJSON(text []byte) error {
-	*v = append(*v, bytes.Clone(text))
-	return nil
-}
-
-// checkIPAM checks the type of the IPAM plugin.
-func (r Rules) checkIPAM(all values) error {
-	for _, raw := range all {
-		var ipam struct {
-			Type values `json:"type"`
-		}
-		_ = json.Unmarshal(raw, &ipam) // what is no object has no type
-		for _, raw := range ipam.Type {
-			var typ string
-			if json.Unmarshal(raw, &typ) != nil || typ == "" {
-				continue
-			}
-			if err := r.checkType("ipam.type", typ); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

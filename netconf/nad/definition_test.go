@@ -58,19 +58,19 @@ func TestParse(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	for data, want := range map[string]wantError{
-		"":                                     {kind: netconf.ErrDecode},
-		"not JSON":                             {kind: netconf.ErrDecode},
-		"[]":                                   {kind: netconf.ErrDecode},
-		"null":                                 {kind: netconf.ErrDecode},
-		"{}":                                   {kind: netconf.ErrInvalid, key: "namespace"},
-		object(`,"spec":{"config":{}}`, ""):    {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config", text: "an object, want a string"},
-		object(`,"spec":{"config":12345}`, ""): {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config"},
-		object(`,"spec":"x"`, ""):              {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec"},
-		object(`,"spec":{},"spec":{}`, ""):     {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec", text: "twice"},
-		object("", `,"annotations":{"a":1}`):   {kind: netconf.ErrDecode, ref: "ns/blue", key: "metadata.annotations.a"},
-		object("", "") + "{}":                  {kind: netconf.ErrDecode},
-		`{"metadata":{"name":"blue"}}`:         {kind: netconf.ErrInvalid, key: "namespace", text: "missing"},
-		`{"metadata":{"namespace":"ns"}}`:      {kind: netconf.ErrInvalid, key: "name", text: "missing"},
+		"":                                      {kind: netconf.ErrDecode},
+		"not JSON":                              {kind: netconf.ErrDecode},
+		"[]":                                    {kind: netconf.ErrDecode},
+		"null":                                  {kind: netconf.ErrDecode},
+		"{}":                                    {kind: netconf.ErrInvalid, key: "namespace"},
+		object(`,"spec":{"config":{}}`, ""):     {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config", text: "an object, want a string"},
+		object(`,"spec":{"config":12345}`, ""):  {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config"},
+		object(`,"spec":"x"`, ""):               {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec"},
+		object(`,"spec":{},"spec":{"x":1}`, ""): {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec", text: "twice"},
+		object("", `,"annotations":{"a":1}`):    {kind: netconf.ErrDecode, ref: "ns/blue", key: "metadata.annotations.a"},
+		object("", "") + "{}":                   {kind: netconf.ErrDecode},
+		`{"metadata":{"name":"blue"}}`:          {kind: netconf.ErrInvalid, key: "namespace", text: "missing"},
+		`{"metadata":{"namespace":"ns"}}`:       {kind: netconf.ErrInvalid, key: "name", text: "missing"},
 		`{"metadata":{"namespace":"ns","name":"a/b"}}`:                     {kind: netconf.ErrInvalid, key: "name"},
 		`{"metadata":{"namespace":"../x","name":"blue"}}`:                  {kind: netconf.ErrInvalid, key: "namespace"},
 		strings.Replace(object("", ""), "Network", "X", 1):                 {kind: netconf.ErrInvalid, ref: "ns/blue", key: "kind"},
@@ -114,7 +114,9 @@ func TestNetworkIsWhatTheDefinitionSays(t *testing.T) {
 			`{"cniVersion":"1.1.0","name":"blue","plugins":[{"name":"","type":"bridge","vni":12345678901234567890}]}`,
 		},
 		{"another name stays", `{"name":"Red_1","type":"x"}`, `{"cniVersion":"1.1.0","name":"Red_1","plugins":[{"name":"Red_1","type":"x"}]}`},
-		{"several versions stay", `{"cniVersions":["0.4.0"],"type":"x"}`, `{"cniVersions":["0.4.0"],"name":"blue","plugins":[{"cniVersions":["0.4.0"],"type":"x"}]}`},
+		{"several versions of a plugin mean nothing", `{"cniVersions":["0.4.0"],"type":"x"}`, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"cniVersions":["0.4.0"],"type":"x"}]}`},
+		{"several versions of a list stay", `{"cniVersions":["0.4.0"],"plugins":[{"type":"x"}]}`, `{"cniVersions":["0.4.0"],"name":"blue","plugins":[{"type":"x"}]}`},
+		{"a key twice with one value", `{"name":"blue","type":"x","Type":"x","name":"blue"}`, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"Type":"x","name":"blue","type":"x"}]}`},
 		{"args are objects, or null", `{"plugins":[{"type":"x","args":null},{"type":"y","args":{"cni":null}},{"type":"z","args":{"cni":{"k":1}}}]}`, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"args":null,"type":"x"},{"args":{"cni":null},"type":"y"},{"args":{"cni":{"k":1}},"type":"z"}]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -143,8 +145,8 @@ func TestDefinitionsWithoutConfigAreFilesOfTheNode(t *testing.T) {
 	t.Parallel()
 	confDir := files(map[string]string{
 		"10-a.conflist": `{"name":"red","plugins":[{"type":"x"}]}`,
-		"20-b.conf":     `{"name":"blue","type":"from-a-file","vni":12345678901234567890}`,
-		"30-c.conflist": `{"name":"blue","plugins":[{"type":"second"}]}`,
+		"20-b.conf":     `{"name":"blue","type":"second"}`,
+		"30-c.conflist": `{"name":"blue","plugins":[{"type":"from-a-file","vni":12345678901234567890}]}`, // lists are first
 		"blue.conflist": `{"name":"other","plugins":[{"type":"misnamed"}]}`,
 	})
 	for _, config := range []string{"", " \n\t"} {
@@ -196,7 +198,7 @@ func TestDefinitionsThatCannotBeUsed(t *testing.T) {
 	}{
 		{"not JSON", `s3cr3t`, wantError{kind: decode}},
 		{"not UTF-8", "{\"type\":\"x\",\"password\":\"s3cr3t\xff\"}", wantError{kind: decode}},
-		{"a key twice", `{"type":"x","password":"s3cr3t","password":"s3cr3t"}`, wantError{kind: decode, key: "password"}},
+		{"a key twice", `{"type":"x","password":"s3cr3t","password":"s3cr3t2"}`, wantError{kind: decode, key: "password"}},
 		{"too large", `{"type":"x","password":"` + strings.Repeat(secret, 1<<20/len(secret)) + `"}`, wantError{kind: invalid, text: "larger than 1 MiB"}},
 		{"too large, and blank", strings.Repeat(" ", 1<<20+1), wantError{kind: invalid, text: "larger than 1 MiB"}},
 		{"a plugin without a type", `{"plugins":[{"password":"s3cr3t"}]}`, wantError{kind: invalid, key: "plugins[0].type"}},
@@ -208,7 +210,7 @@ func TestDefinitionsThatCannotBeUsed(t *testing.T) {
 		{"an IPAM type that is the directory above", `{"type":"x","ipam":{"type":".."}}`, wantError{kind: invalid, key: "plugins[0].ipam.type", text: "path"}},
 		{"our own type for IPAM", `{"type":"x","ipam":{"type":"multinet"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
 		{"an IPAM type in other letters", `{"type":"x","IPAM":{"Type":"../sh"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
-		{"an IPAM type beside another", `{"type":"x","ipam":{"type":"host-local","TYPE":"../sh"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
+		{"an IPAM type beside another", `{"type":"x","ipam":{"type":"host-local","TYPE":"../sh"}}`, wantError{kind: decode, key: "ipam.TYPE"}},
 		{"IPAM that is no object", `{"type":"x","ipam":"s3cr3t"}`, wantError{kind: decode, key: "ipam"}},
 		{"args that are no object", `{"type":"x","args":"s3cr3t"}`, wantError{kind: invalid, key: "plugins[0].args"}},
 		{"args.cni that is no object", `{"plugins":[{"type":"x"},{"type":"y","args":{"cni":["s3cr3t"]}}]}`, wantError{kind: invalid, key: "plugins[1].args.cni"}},

@@ -209,7 +209,11 @@ func TestPrimary(t *testing.T) {
 		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"some","delegates":[{"type":"multinet-not"}]}]}`: true,
 	} {
 		m := manager(t)
-		write(t, m, "10-a.conflist", network)
+		name := "10-a.conf"
+		if strings.Contains(network, "plugins") {
+			name += "list"
+		}
+		write(t, m, name, network)
 		if err := m.Publish(); (err == nil) != taken || err != nil && !errors.Is(err, autoconf.ErrNoPrimary) {
 			t.Errorf("%s: %v", network, err)
 		}
