@@ -67,7 +67,7 @@ type config struct {
 	ConfDir               string            `json:"confDir"`
 	ClusterNetwork        string            `json:"clusterNetwork"`
 	DefaultNetworks       []string          `json:"defaultNetworks"`
-	Delegates             []netconf.Network `json:"delegates"`
+	Delegates             []json.RawMessage `json:"delegates"` // without a clusterNetwork, networks
 	AuxiliaryCNIChainName string            `json:"auxiliaryCNIChainName"`
 
 	// The networks that pods select.
@@ -219,6 +219,9 @@ func (a *allowedTypes) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	type plain allowedTypes
+	if _, err := netconf.Decode[plain](text); err != nil && string(text) != "null" {
+		return err
+	}
 	object := json.NewDecoder(bytes.NewReader(text))
 	object.DisallowUnknownFields()
 	return object.Decode((*plain)(a))

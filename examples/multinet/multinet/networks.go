@@ -145,9 +145,14 @@ func (c *config) inConfDir(name string) (netconf.Network, error) {
 		n, err = c.call.Complete(n)
 	}
 	if err != nil {
-		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
+		err = fmt.Errorf("%s: %w", c.ConfDir, err)
 	}
-	return n, nil
+	for _, dir := range c.call.RuntimeConfDirs() {
+		if info, e := fs.Stat(c.call.Root.Dir(dir), name); errors.Is(err, netconf.ErrNotFound) && e == nil && info.Mode().IsRegular() {
+			return n, fmt.Errorf("%w; there is the file %s: use its path", err, filepath.Join(dir, name))
+		}
+	}
+	return n, err
 }
 
 // atPath reads the network in the file at path. If path is a directory, it reads the
@@ -174,23 +179,31 @@ func (c *config) atPath(path string) (netconf.Network, error) {
 
 // standing returns the networks that the configuration wants: the primary, which is the
 // clusterNetwork or the first delegate, and then the defaultNetworks or the other
-// delegates. As in Multus, a clusterNetwork replaces all delegates.
+// delegates. As in Multus, a clusterNetwork replaces all delegates, whatever they are.
 func (c *config) standing() ([]choice, error) {
 	var all []choice
-	for i, n := range c.Delegates {
-		var e *netconf.Error
-		whole, err := c.call.Complete(n)
-		if errors.As(err, &e) {
-			return nil, c.call.Invalid(fmt.Sprintf("delegates[%d]", i), e.Err)
-		}
-		all = append(all, choice{use: nad.Default, key: "delegates", network: whole})
-	}
 	if c.ClusterNetwork != "" {
-		all = []choice{{key: "clusterNetwork", name: c.ClusterNetwork}}
+		all, c.Delegates = []choice{{key: "clusterNetwork", name: c.ClusterNetwork}}, nil
+	}
+	for i, raw := range c.Delegates {
+		var n netconf.Network
+		err := n.UnmarshalJSON(raw)
+		if err == nil {
+			_, err = c.call.Complete(n)
+		}
+		if e := (*netconf.Error)(nil); errors.As(err, &e) {
+			if c.call.Command == delegate.CommandGC {
+				continue // the others are told
+			}
+			named := *e
+			named.Network, named.Key = cmp.Or(e.Network, c.call.Name), strings.TrimSuffix(fmt.Sprintf("delegates[%d].%s", i, e.Key), ".")
+			return nil, &named
+		}
+		all = append(all, choice{use: nad.Default, key: "delegates", network: n})
 	}
 	switch {
 	case len(all) > 0:
-	case c.call.Command == delegate.CommandGC: // perhaps they could not be decoded
+	case c.call.Command == delegate.CommandGC: // none could be decoded
 		return nil, nil
 	default:
 		return nil, c.call.Invalid("delegates", errors.New("there is neither a delegate nor a clusterNetwork"))

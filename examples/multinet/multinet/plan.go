@@ -27,6 +27,11 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	if err != nil {
 		return nil, err
 	}
+	c.warnOfRepeated("the configuration", c.call.StdinData)
+	c.warnOfRepeated("annotation "+nad.NetworksAnnotation, []byte(annotations[nad.NetworksAnnotation]))
+	if err := c.versionOfFirst(ctx, choices[0]); err != nil {
+		return nil, err
+	}
 	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
 	if err := c.findAll(ctx, choices, own); err != nil {
 		return nil, err
@@ -34,6 +39,7 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	as := make([]delegate.Attachment, len(choices))
 	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
 	for i, ch := range choices {
+		c.warnOfRepeated("NAD "+ch.ref.String(), []byte(ch.definition.Config))
 		if as[i], err = c.attachment(ch, args, cniArgs); err != nil {
 			return nil, c.about(ch, err)
 		}
@@ -44,6 +50,26 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	}
 	as[0].IfName = "" // CNI_IFNAME
 	return as, c.withRoutes(choices, as)
+}
+
+// warnOfRepeated warns of a key that stands twice with one value: other programs may refuse it.
+func (c *config) warnOfRepeated(where string, text []byte) {
+	if key := netconf.Repeated(text); key != "" {
+		c.complain(fmt.Errorf("%s: key %q is given twice, with one value: remove one", where, key))
+	}
+}
+
+// versionOfFirst gives a configuration without a cniVersion that of the first network, as users
+// of Multus expect: in version 0.1.0 the result would lose its interfaces.
+func (c *config) versionOfFirst(ctx context.Context, first choice) error {
+	given := ""
+	if err := c.call.Value("cniVersion", &given); given != "" || err != nil {
+		return err
+	}
+	if n, _, err := c.find(ctx, first); err == nil { // or else findAll says why
+		c.call.CNIVersion = n.CNIVersion()
+	}
+	return nil
 }
 
 // choices returns the networks of the container, in order: the primary, the default
