@@ -49,6 +49,7 @@ type config struct {
 	given    map[string]string          // keys of the file as it has them, by their name in lower case
 	override map[string]json.RawMessage // replaces keys of each request's configuration
 	ignored  []string                   // keys of the file that have no effect
+	repeated string                     // a key that the file has twice, with one value
 	ofMultus bool                       // the file is one of Multus
 	version  bool                       // only print the version
 

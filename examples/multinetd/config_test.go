@@ -178,7 +178,12 @@ func TestConfig(t *testing.T) {
 		{name: "trailing data", file: `{} {}`, errs: "daemon.json"},
 		{name: "a key twice", file: `{"x":1,"x":2}`, errs: `"x"`},
 		{name: "privileges that are none", file: `{"delegatePrivileges":{"*":"none"}}`, errs: `"none" for "*" is neither "keep" nor "noNew"`},
+		{name: "a key twice with one value, also in other letters", file: `{"legacyArgs":true,"legacyArgs":true,"LEGACYARGS":true,"connectionLimit":3,"ConnectionLimit":3}`, want: func(c *config) {
+			c.repeated = "legacyArgs"
+			c.ConnectionLimit, c.override = 3, map[string]json.RawMessage{"LEGACYARGS": json.RawMessage("true")}
+		}},
 		{name: "a key twice, in other letters", file: `{"binDir":"/a","bindir":"/b"}`, errs: `"binDir" and "bindir"`},
+		{name: "a key of the daemon twice, in other letters", file: `{"socketDir":"/a","SocketDir":"/b"}`, errs: `"SocketDir" and "socketDir"`},
 		{name: "wrong type", file: `{"connectionLimit":"7"}`, errs: `"connectionLimit"`},
 		{name: "port out of range", file: `{"metricsPort":70000}`, errs: `"metricsPort"`},
 		{name: "bad duration", file: `{"drainTimeout":"soon"}`, errs: `"drainTimeout"`},

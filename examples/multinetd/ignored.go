@@ -57,6 +57,9 @@ func logIgnored(ctx context.Context, log *slog.Logger, c *config) {
 		}
 		log.LogAttrs(ctx, level, "configuration key without effect", attrs...)
 	}
+	if c.repeated != "" {
+		log.LogAttrs(ctx, slog.LevelWarn, "configuration key given twice, with one value: remove one", slog.String("key", c.repeated))
+	}
 	if c.ofMultus {
 		log.LogAttrs(ctx, slog.LevelInfo, "the file is one of Multus: legacyArgs is true unless the file says otherwise")
 	}

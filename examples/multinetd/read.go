@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -99,17 +101,22 @@ func (c *config) flags(defaultFile string) *flag.FlagSet {
 }
 
 // read reads the configuration file. Keys match in upper or lower case, as in
-// encoding/json.
+// encoding/json. A key may stand twice with one value.
 func (c *config) read(data []byte) error {
 	all, err := netconf.Decode[map[string]json.RawMessage](data)
 	if err != nil {
 		return err
 	}
+	c.repeated = netconf.Repeated(data)
 	own, forRequests := folded(c.own()), folded(c.forRequests())
-	for key, value := range all {
-		name := strings.ToLower(key)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		name, value := strings.ToLower(key), all[key]
 		if other, twice := c.given[name]; twice {
-			return fmt.Errorf("%q and %q are the same key", min(key, other), max(key, other))
+			var values [2]any
+			if json.Unmarshal(value, &values[0]) == nil && json.Unmarshal(all[other], &values[1]) == nil && reflect.DeepEqual(values[0], values[1]) {
+				continue
+			}
+			return fmt.Errorf("%q and %q are the same key, with two values: remove one", other, key)
 		}
 		c.given[name] = key
 		field, known := own[name]

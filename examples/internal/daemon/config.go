@@ -24,9 +24,9 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Decode decodes one JSON value. It refuses keys that the value does not have, which are
-// probably misspelt.
-func Decode(text []byte, value any) error {
+// Decode decodes one JSON object. It refuses keys that the value does not have, which are
+// probably misspelt, and two values for a key, see [netconf.Decode].
+func Decode[T any](text []byte, value *T) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(value); err != nil {
@@ -34,6 +34,9 @@ func Decode(text []byte, value any) error {
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one JSON value")
+	}
+	if _, err := netconf.Decode[T](text); string(text) != "null" {
+		return err
 	}
 	return nil
 }

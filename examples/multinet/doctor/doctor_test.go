@@ -461,6 +461,20 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			},
 			[]string{"chain problem /etc/cni/net.d/10-blue.conflist: istio-cni is in the chain twice"},
 		},
+		"a key that stands twice": {
+			func(n *node) {
+				n.change(strings.Replace(blue, `{"type"`, `{"type":"bridge","type"`, 1))
+				n.put("/etc/cni/multinet/net.d/x.conf", `{"name":"x","type":"bridge","mtu":1,"mtu":1}`)
+			},
+			[]string{
+				`plugins problem /etc/cni/multinet/net.d/x.conf: key "mtu" is given twice, with one value`,
+				`chain problem /etc/cni/net.d/10-blue.conflist: key "plugins[0].type" is given twice, with one value`,
+			},
+		},
+		"a list in a file of one plugin": {
+			func(n *node) { n.put("/etc/cni/multinet/net.d/x.conf", strings.ReplaceAll(blue, "blue", "x")) },
+			[]string{`plugins problem /etc/cni/multinet/net.d/x.conf: invalid configuration: file "x.conf", network "x", key "type": missing, and programs read this file as one plugin: end the name of a list with .conflist`},
+		},
 		"a cluster network that has changed": {
 			func(n *node) {
 				n.put(netD+"10-blue.conflist", strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1))

@@ -99,6 +99,7 @@ func (n *Node) lookAtPlugins() {
 	for f, err := range netconf.Files(n.RuntimeRoot.Dir(n.confDir)) {
 		switch {
 		case err == nil:
+			n.lookForRepeated(n.RuntimeRoot, n.confDir, f.Name)
 			n.lookForPrograms(Problem, filepath.Join(n.confDir, f.Name), f.Network, dirs)
 		case f.Name != "" || !errors.Is(err, fs.ErrNotExist):
 			n.fail(filepath.Join(n.confDir, f.Name), err)
@@ -155,6 +156,14 @@ func (n *Node) missing(path string) bool {
 	first, _, _ := strings.Cut(filepath.Clean(path)[1:], "/")
 	_, unseen := stat(n.RuntimeRoot, "/"+first)
 	return errors.Is(err, fs.ErrNotExist) && unseen == nil
+}
+
+// lookForRepeated looks for a key that stands twice in a file, with one value.
+func (n *Node) lookForRepeated(root plugin.Root, dir, name string) {
+	text, _ := netconf.ReadFile(root.Dir(dir), name) // it has been read
+	if key := netconf.Repeated(text); key != "" {
+		n.say(Problem, filepath.Join(dir, name), fmt.Sprintf("key %q is given twice, with one value", key), "remove one: other programs may refuse the file")
+	}
 }
 
 // lookForPrograms looks for the plugins of a network in dirs. The verdict is v if one cannot be
@@ -265,6 +274,9 @@ func (n *Node) lookAtChain() {
 			continue // lookAtFirst reports it where it matters
 		}
 		file := filepath.Join(n.dir, f.Name)
+		if f.Name != n.own {
+			n.lookForRepeated(n.root, n.dir, f.Name)
+		}
 		text, _ := f.Network.MarshalJSON() // it has been read
 		var compact bytes.Buffer
 		_ = json.Compact(&compact, text)
