@@ -1,0 +1,211 @@
+package netconf_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
+)
+
+// byLibcni is what a container runtime makes of a file: it reads it with libcni, by its extension.
+func byLibcni(name string, text []byte) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(name) == ".conflist" {
+		list, err := libcni.NetworkConfFromBytes(text)
+		if err == nil && len(list.Plugins) == 0 {
+			err = os.ErrNotExist // there is no sub-directory
+		}
+		return list, err
+	}
+	one, err := libcni.ConfFromBytes(text)
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(one)
+}
+
+// Words in our errors, for files that libcni reads and we do not, and the rows of PEERS.md that say
+// why.
+var stricter = map[string]string{
+	"two values":              "a key with two values",
+	"not UTF-8":               "bytes that are not UTF-8",
+	`key "name"`:              "no name, or no CNI network name",
+	"the name of an executab": "a path as a plugin's type",
+	"version":                 "a cniVersion that is none",
+	"implemented":             "a cniVersion that is none",
+	`key "cniVersion"`:        "a known key of a list in another spelling",
+	`key "cniVersions`:        "a known key of a list in another spelling",
+	`key "disable`:            "a known key of a list in another spelling",
+	`key "loadOnlyInlined`:    "a known key of a list in another spelling",
+	"a number that is too la": "a number that no float64 holds",
+	"nested more deeply":      "more than 1 MiB or 1,000 levels",
+	"larger than":             "more than 1 MiB or 1,000 levels",
+}
+
+// Words in errors of libcni for files that we read, and the rows.
+var milder = map[string]string{
+	"capabilities": "a capability that is not a boolean",
+	"Capabilities": "a capability that is not a boolean",
+}
+
+// sameAsLibcni fails unless a file is the same network to a runtime and to us, or the difference
+// has a row in PEERS.md.
+func sameAsLibcni(t *testing.T, name, text string) (used bool) {
+	t.Helper()
+	want, theirs := byLibcni(name, []byte(text))
+	var got netconf.Network
+	var ours error
+	for f, err := range netconf.Files(files(map[string]string{name: text})) {
+		got, ours = f.Network, err
+	}
+	explained := func(err error, rows map[string]string) bool {
+		for word := range rows {
+			if strings.Contains(err.Error(), word) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case theirs != nil && ours != nil:
+	case theirs != nil:
+		if !explained(theirs, milder) {
+			t.Errorf("%s: %s: we read it, libcni: %v", name, text, theirs)
+		}
+	case ours != nil:
+		if !explained(ours, stricter) {
+			t.Errorf("%s: %s: libcni reads it, we: %v", name, text, ours)
+		}
+	default:
+		var types []string
+		for _, p := range want.Plugins {
+			types = append(types, p.Network.Type)
+		}
+		if want.CNIVersion == "" && !strings.Contains(strings.ToLower(text), "cniversion") {
+			want.CNIVersion = "0.1.0"
+		}
+		if got.Name() != want.Name || typesOf(got) != strings.Join(types, " ") || got.CNIVersion() != want.CNIVersion && want.CNIVersion != "" {
+			t.Errorf("%s: %s: %q %s of %q, in libcni %q %s of %q", name, text, got.Name(), got.CNIVersion(), typesOf(got), want.Name, want.CNIVersion, types)
+		}
+		return true
+	}
+	return false
+}
+
+// file returns the name and the text of a file as people write them: now and then a list in .conf,
+// a key in another spelling, or a key twice.
+func (g generator) file() (name, text string) {
+	text = g.network().libcni
+	if g.oneIn(2) {
+		text, _ = g.plugin()
+		text = `{"name":"n",` + strings.TrimPrefix(text, "{")
+	}
+	isList := strings.Contains(text, `"plugins"`)
+	name = g.pick([]string{"10-a.conf", "10-a.json"}, nil)
+	if isList != g.oneIn(5) {
+		name = "10-a.conflist"
+	}
+	if g.oneIn(3) {
+		key := g.pick([]string{`"type"`, `"name"`, `"cniVersion"`, `"plugins"`, `"capabilities"`, `"ipam"`}, nil)
+		changed := strings.Map(func(r rune) rune {
+			if g.oneIn(3) {
+				return unicode.ToUpper(r)
+			}
+			return r
+		}, key)
+		text = strings.Replace(text, key, changed, 1)
+	}
+	if g.oneIn(4) {
+		again := g.pick([]string{`"name":"n",`, `"name":"m",`, `"type":"bridge",`, `"Type":"bridge",`, `"cniVersion":null,`, `"cniVersions":["0.4.0"],`}, nil)
+		text = "{" + again + strings.TrimPrefix(text, "{")
+	}
+	return name, text
+}
+
+func TestEachDifferenceHasItsRow(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("PEERS.md")
+	nodetest.OK(t, err)
+	for _, words := range []map[string]string{stricter, milder} {
+		for word, row := range words {
+			if !strings.Contains(string(page), "\n| "+row+" |") {
+				t.Errorf("PEERS.md has no row %q, for %q", row, word)
+			}
+		}
+	}
+}
+
+func TestAFileIsTheSameNetworkToLibcni(t *testing.T) {
+	t.Parallel()
+	g := generator{rand.New(rand.NewPCG(3, 4))}
+	used := 0
+	const all = 6000
+	for range all {
+		if name, text := g.file(); sameAsLibcni(t, name, text) {
+			used++
+		}
+	}
+	if used < all/5 || used > all*4/5 {
+		t.Errorf("%d of %d files are used: the generator has become one-sided", used, all)
+	}
+}
+
+// A directory has one network of a name to libcni, if it can read all files, and to us.
+func TestANameIsTheSameNetworkToLibcni(t *testing.T) {
+	t.Parallel()
+	g := generator{rand.New(rand.NewPCG(5, 6))}
+	found := 0
+	for range 300 {
+		dir := t.TempDir()
+		for i := range 1 + g.IntN(4) {
+			name := fmt.Sprintf("%d-x%s", g.IntN(9), g.pick([]string{".conf", ".json", ".conflist"}, nil))
+			typ, network := fmt.Sprintf("t%d", i), g.pick([]string{"n", "m"}, nil)
+			text := fmt.Sprintf(`{"name":%q,"type":%q}`, network, typ)
+			if strings.HasSuffix(name, "list") {
+				text = fmt.Sprintf(`{"name":%q,"plugins":[{"type":%q}]}`, network, typ)
+			}
+			nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+		if g.oneIn(3) {
+			nodetest.OK(t, os.Mkdir(filepath.Join(dir, "n"), 0o700))
+			nodetest.OK(t, os.WriteFile(filepath.Join(dir, "n", "1.conf"), []byte(`{"type":"sub"}`), 0o600))
+		}
+		want, theirs := libcni.LoadNetworkConf(dir, "n")
+		got, ours := netconf.Load(os.DirFS(dir), "n")
+		if (theirs == nil) != (ours == nil) {
+			t.Fatalf("%v, libcni: %v", ours, theirs)
+		}
+		if theirs == nil {
+			found++
+			var types []string
+			for _, p := range want.Plugins {
+				types = append(types, p.Network.Type)
+			}
+			nodetest.Equal(t, "types", typesOf(got), strings.Join(types, " "))
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d networks were found", found)
+	}
+}
+
+func FuzzAFileIsTheSameNetworkToLibcni(f *testing.F) {
+	g := generator{rand.New(rand.NewPCG(7, 8))}
+	for range 50 {
+		name, text := g.file()
+		f.Add(name, text)
+	}
+	f.Fuzz(func(t *testing.T, name, text string) {
+		if slices.Contains([]string{".conf", ".json", ".conflist"}, filepath.Ext(name)) {
+			sameAsLibcni(t, "10-a"+filepath.Ext(name), text)
+		}
+	})
+}
