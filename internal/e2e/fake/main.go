@@ -1,6 +1,8 @@
 // Fake is a CNI plugin that attaches nothing. It logs its calls, keeps a marker
 // file in place of an interface, and fails as its configuration says. With
-// "inner" it runs a real plugin, which does the work.
+// "inner" it runs a real plugin, which does the work. Under another name, in a directory beside
+// "fake", it stands in for the plugin of that name, whatever its configuration says: what it does is
+// in the file fake/NAME.json.
 package main
 
 import (
@@ -36,6 +38,11 @@ func main() {
 	if err := json.Unmarshal(stdin, &conf); err != nil {
 		fail(conf, 6, err.Error())
 	}
+	if conf.Dir == "" {
+		if err := standIn(&conf); err != nil {
+			fail(conf, 5, err.Error())
+		}
+	}
 	command := os.Getenv("CNI_COMMAND")
 	if command == "VERSION" {
 		fmt.Println(`{"cniVersion":"1.1.0","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`)
@@ -44,6 +51,19 @@ func main() {
 	if err := run(conf, command, stdin); err != nil {
 		fail(conf, 5, err.Error())
 	}
+}
+
+// standIn reads what the plugin of this name does. The result that it prints may name variables of
+// the environment, such as $CNI_IFNAME.
+func standIn(conf *config) error {
+	self := config{ID: filepath.Base(os.Args[0]), Dir: filepath.Join(filepath.Dir(filepath.Dir(os.Args[0])), "fake")}
+	text, err := os.ReadFile(filepath.Join(self.Dir, self.ID+".json"))
+	if err == nil {
+		err = json.Unmarshal([]byte(os.ExpandEnv(string(text))), &self)
+	}
+	self.CNIVersion, self.PrevResult = conf.CNIVersion, conf.PrevResult
+	*conf = self
+	return err
 }
 
 func run(conf config, command string, stdin json.RawMessage) error {
