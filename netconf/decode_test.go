@@ -246,8 +246,6 @@ func TestParseErrors(t *testing.T) {
 		{"type a number", `{"name":"n","plugins":[{"type":4}]}`, wantError{kind: decode, network: "n", key: "plugins[0].type"}},
 		{"type null", `{"name":"n","type":null}`, wantError{kind: decode, network: "n", key: "type"}},
 		{"name a number", `{"name":4,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
-		{"name null", `{"name":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
-		{"name null in a lone plugin", `{"name":null,"type":"a"}`, wantError{kind: decode, key: "name"}},
 		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}},
 		{"name a path in a lone plugin", `{"name":"a/b","type":"a"}`, wantError{kind: invalid, network: "a/b", key: "name"}},
 		{"cniVersion a number", `{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersion"}},

@@ -66,20 +66,19 @@ func isConfig(entry fs.DirEntry) bool {
 	return !entry.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(entry.Name()))
 }
 
-// Complete returns n with this name and this version of the protocol where it has none.
-// An empty name or version changes nothing. Complete fails with [ErrInvalid] for the zero
+// Complete returns n with this name and this version of the protocol where it has none
+// or an empty one. An empty argument changes nothing. Complete fails with [ErrInvalid] for the zero
 // Network, and for a list that also has a "type", which some programs take for a plugin.
 func (n Network) Complete(name, version string) (Network, error) {
 	if err := n.checkForm(); err != nil {
 		return Network{}, err
 	}
 	var edits []Edit
-	if raw, ok := n.keys["name"]; name != "" && (!ok || string(raw) == `""`) {
+	lacks := func(key string) bool { raw, ok := n.keys[key]; return !ok || string(raw) == `""` }
+	if name != "" && lacks("name") {
 		edits = append(edits, Set("name", name))
 	}
-	_, one := n.keys["cniVersion"]
-	_, several := n.keys["cniVersions"]
-	if version != "" && !one && !several {
+	if _, several := n.keys["cniVersions"]; version != "" && lacks("cniVersion") && !several {
 		edits = append(edits, Set("cniVersion", version))
 	}
 	if edits == nil {

@@ -48,7 +48,7 @@ type Network struct {
 //
 // An object with both "plugins" and "type" is a list.
 //
-// "name" and "cniVersion" may be absent, and "cniVersion" null, for a meta-plugin to fill in:
+// "name" and "cniVersion" may be absent or null, for a meta-plugin to fill in:
 //
 //	n, err = n.Edit(netconf.Default("name", name))
 //
@@ -223,14 +223,15 @@ func lone(p Plugin) (Network, error) {
 }
 
 // newNetwork makes a network of keys and plugins, which the caller must not change
-// later. It writes known keys as the specification does, and leaves out a cniVersion that is null.
+// later. It writes known keys as the specification does, and leaves out a name and a cniVersion that are null.
 func newNetwork(keys object, plugins []Plugin) (Network, error) {
 	for _, key := range []string{"name", "cniVersion", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins"} {
 		raw, ok, err := keys.find(key)
 		if err != nil {
 			return Network{keys: keys, plugins: plugins}, err
 		}
-		if keys.remove(key); ok && (key != "cniVersion" || !isNull(raw)) {
+		absent := isNull(raw) && (key == "name" || key == "cniVersion")
+		if keys.remove(key); ok && !absent {
 			keys[key] = raw
 		}
 	}

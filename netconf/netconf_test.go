@@ -232,7 +232,8 @@ func TestComplete(t *testing.T) {
 		{`{"plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`},
 		{`{"plugins":[{"type":"a"}]}`, "", "", `{"plugins":[{"type":"a"}]}`},
 		{`{"name":"","plugins":[{"type":"a"}]}`, "n", "", `{"name":"n","plugins":[{"type":"a"}]}`},
-		{`{"name":"m","cniVersion":"","plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"","name":"m","plugins":[{"type":"a"}]}`},
+		{`{"name":"m","cniVersion":"","plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"1.0.0","name":"m","plugins":[{"type":"a"}]}`},
+		{`{"name":null,"cniVersion":null,"plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`},
 		{`{"cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`, "n", "1.0.0", `{"cniVersions":["0.4.0"],"name":"n","plugins":[{"type":"a"}]}`},
 	} {
 		n, err := mustParse(t, tt.data).Complete(tt.name, tt.version)

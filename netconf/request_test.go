@@ -126,11 +126,10 @@ func TestSelectionIsServedOrRefused(t *testing.T) {
 		{`"ips":["10.0.0.1/8"]`, "ips", "ips"},
 		{`"mac":"02:00:00:00:00:01"`, "mac", "mac"},
 		{`"portMappings":[{"hostPort":1}]`, "portMappings", "portMappings"},
-		{`"portMappings":[]`, "portMappings", "portMappings"},
 		{`"bandwidth":{"ingressRate":1}`, "bandwidth", "bandwidth"},
 		{`"infiniband-guid":"00:11:22:33:44:55:66:77"`, "infiniband-guid", "infinibandGUID"},
 		{`"deviceID":"0000:03:02.0"`, "deviceID", "deviceID"},
-		{`"cni-args":{"a":1},"default-route":["10.0.0.1"],"interface":"net1","ips":[],"ipam-claim-reference":"c"`, "", "ipam-claim-reference"},
+		{`"cni-args":{"a":1},"default-route":["10.0.0.1"],"interface":"net1","ips":[],"portMappings":[],"bandwidth":{},"ipam-claim-reference":"c"`, "", "ipam-claim-reference"},
 	} {
 		t.Run(tt.asked, func(t *testing.T) {
 			t.Parallel()

@@ -51,7 +51,7 @@ type Selection struct {
 	// PortMappings is an array of objects. Where they have "hostPort" and
 	// "containerPort" these are from 1 to 65535, and "protocol" is TCP, UDP or
 	// SCTP in upper or lower case. PortMappings is passed on as it was
-	// written, and nil when not given.
+	// written, and nil when not given or empty.
 	PortMappings json.RawMessage `json:"portMappings,omitempty"`
 
 	// Bandwidth is an object. Its "ingressRate", "egressRate", "ingressBurst"
@@ -225,7 +225,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 		switch field.into {
 		case &ports:
-			s.PortMappings = raw
+			if len(ports) > 0 {
+				s.PortMappings = raw
+			}
 			err = checkSpelling(raw, new([]struct{ HostPort, ContainerPort, Protocol, HostIP any }))
 		case &rates:
 			s.Bandwidth = raw
@@ -254,11 +256,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 			return Selection{}, inNetwork(s.Name, err)
 		}
 	}
-	switch {
-	case len(rates) == written: // as it was written
-	case len(rates) == 0:
+	if len(rates) == 0 {
 		s.Bandwidth = nil
-	default:
+	} else if len(rates) < written {
 		s.Bandwidth = object(rates).marshal()
 	}
 	return s, s.validate()

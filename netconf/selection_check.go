@@ -63,6 +63,9 @@ func (s Selection) validate() error {
 	if s.Name == "" {
 		return s.fail("name", errMissing)
 	}
+	if namespace, name, _ := strings.Cut(s.Name, "/"); kubename.IsNamespace(namespace) && utils.ValidateNetworkName(name) == nil {
+		return s.fail("name", fmt.Errorf(`not the name of a network: want "name": %q, "namespace": %q`, name, namespace))
+	}
 	if err := validateName(s.Name); err != nil {
 		return err
 	}

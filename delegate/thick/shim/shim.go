@@ -14,13 +14,13 @@ package shim
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
@@ -153,8 +153,8 @@ func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs, with *
 // add executes ADD and prints its result.
 func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 	k := c.call("ADD", a, nil)
-	version, err := create.DecodeVersion(a.StdinData)
-	if err != nil {
+	var conf struct{ CNIVersion string }
+	if err := json.Unmarshal(a.StdinData, &conf); err != nil {
 		return k.fail(errConfig)
 	}
 	if c.Stdout == nil {
@@ -166,7 +166,7 @@ func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	err = show(c.Stdout, result, version)
+	err = show(c.Stdout, result, cmp.Or(conf.CNIVersion, result.Version())) // without a version, the daemon chooses
 	if err == nil {
 		return nil
 	}

@@ -156,7 +156,7 @@ func (c *config) inConfDir(name string) (netconf.Network, error) {
 }
 
 // atPath reads the network in the file at path. If path is a directory, it reads the
-// first network in it, in the order of runtimes, that is not multinet's own.
+// first network in it, in the order of runtimes, that is neither multinet's own nor Multus's.
 func (c *config) atPath(path string) (netconf.Network, error) {
 	if !filepath.IsAbs(path) {
 		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, File: path, Err: errors.New("neither a name nor an absolute path")}
@@ -166,11 +166,12 @@ func (c *config) atPath(path string) (netconf.Network, error) {
 		return netconf.LoadFile(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
 	}
 	var errs []error
+	own := append(OwnTypes(), c.call.Type)
 	for f, err := range netconf.Files(dir) {
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case !slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() == c.call.Type }):
+		case !slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(own, p.Type()) }):
 			return f.Network, nil
 		}
 	}
