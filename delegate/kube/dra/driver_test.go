@@ -129,11 +129,11 @@ func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
 // The kubelet has lost a pod: it prepares the claim for the next one without releasing it.
 func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	t.Parallel()
-	n, k, a := prepared(t)
+	n, _, a := prepared(t)
 	n.attach(t, "pod-web")
 	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
 	a = kubetest.Put(n.server, a)
-	k = n.kubelet(t)
+	k := n.kubelet(t)
 	refused(t, k, a, "still attached")
 	n.fail(errors.New("no records"))
 	refused(t, k, a, "no records")

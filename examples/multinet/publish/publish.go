@@ -17,7 +17,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -58,12 +57,20 @@ func Publish(ctx context.Context, m *autoconf.Manager) error { return unlocked(c
 
 // unlocked calls do until no other program has the lock, or for too long: a daemon has it as long as it
 // runs. The error says who has it.
-func unlocked(ctx context.Context, do func() error) (err error) {
-	_ = flock.Wait(ctx, patience, func() (bool, error) { // what do says last says more
-		err = do()
-		return !errors.Is(err, autoconf.ErrLocked), nil
-	})
-	return err
+func unlocked(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := do()
+		if !errors.Is(err, autoconf.ErrLocked) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(patience / 100):
+		}
+	}
 }
 
 // patience is how long a command waits for the lock.

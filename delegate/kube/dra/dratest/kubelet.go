@@ -66,9 +66,10 @@ type Prepared struct {
 func (k *Kubelet) Prepare(ctx context.Context, claims ...*resourcev1.ResourceClaim) (map[string]Prepared, error) {
 	all := map[string]Prepared{}
 	claims = slices.DeleteFunc(slices.Clone(claims), func(c *resourcev1.ResourceClaim) bool {
-		before, ok := k.prepared.Load(string(c.UID))
+		before, _ := k.prepared.Load(string(c.UID))
+		p, ok := before.(Prepared)
 		if ok {
-			all[string(c.UID)] = before.(Prepared) //nolint:forcetypeassert // nothing else is stored
+			all[string(c.UID)] = p
 		}
 		return ok
 	})
