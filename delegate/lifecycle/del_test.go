@@ -557,6 +557,10 @@ func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
 		})
 		nodetest.Code(t, n.Del(ctx, eth0, Removal{NetNS: netns}), code)
 		n.wantRecords("c1/eth0 leftover")
+		rs, err := n.Container(t.Context(), "c1")
+		if err != nil || rs[0].GivenUp != (code == 0) {
+			t.Errorf("after code %d the record says %+v, %v", code, rs, err)
+		}
 	}
 	n.clear(1)
 }

@@ -34,6 +34,10 @@ type Record struct {
 	// Why is the beginning of the error of the last DEL that failed.
 	Why string
 
+	// GivenUp says that the last DEL has returned nil although r stays, see [Manager.Del]: the runtime may
+	// have let the container go, and whatever else waits for the DEL need not wait any longer.
+	GivenUp bool
+
 	// Refused says that r has no attachment: its ADD was refused, see [Manager.Refuse].
 	Refused bool
 
@@ -115,7 +119,7 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
 		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
-		Sources:   r.Value.Sources, Why: r.Value.Why,
+		Sources:   r.Value.Sources, Why: r.Value.Why, GivenUp: r.Value.GivenUp,
 		entries: r.Value.Delegates, timing: r.Value.Timing,
 	}
 }

@@ -378,13 +378,14 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	r.State = leaving(*r)
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
-	noted := m.note(ctx, w.lock, *r) // when the disk is full the failure is not counted
 	spent := m.DelTries > 0 && r.Value.Tries >= m.DelTries
 	absent := !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.left() && !w.absent(e) })
+	released := !slices.ContainsFunc(r.Value.Delegates, entry.left)
+	givesUp := r.State == scratch.Leftover && (spent || ctx.Err() == nil) && !w.visible(m.usedBeside(ctx, r.Key)) || spent && absent
+	r.Value.GivenUp = released || givesUp
+	noted := m.note(ctx, w.lock, *r) // when the disk is full the failure is not counted
 	switch {
-	case noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left),
-		r.State == scratch.Leftover && (spent || ctx.Err() == nil) && !w.visible(m.usedBeside(ctx, r.Key)),
-		spent && absent:
+	case givesUp, released && noted == nil:
 		return &givenUpError{err}
 	case absent && m.DelTries > 0:
 		return fmt.Errorf("%w (%w)", err, ErrAbsent)

@@ -379,6 +379,25 @@ func TestPodsShareAClaim(t *testing.T) {
 	w.clean(t)
 }
 
+// A pod can neither be attached to the network of its claim nor detached from it. Its DEL succeeds, and
+// so does the release of the claim.
+func TestAClaimIsReleasedAsTheDELIs(t *testing.T) {
+	t.Parallel()
+	w := withClaims(t, "")
+	w.interfaceNames = func(string) ([]string, error) { return []string{"lo"}, nil }
+	w.start(t)
+	fails := delegatetest.FailOn("ADD", 113, "no device", w.fake.Plugins["macvlan"])
+	w.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 114, "no device either", fails)
+	k, a := w.kubelet(t), w.pod(t, "one")
+	c := w.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, k, c)
+	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 113, "no device")
+	nodetest.Says(t, k.Unprepare(t.Context(), c), "no device either")
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	nodetest.Equal(t, "records", len(w.recorded(t, a.ContainerID)) > 0, true)
+	want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+}
+
 // The next daemon finds what is attached in a directory of records that a request has named.
 func TestAClaimIsDetachedInADirectoryOfARequest(t *testing.T) {
 	t.Parallel()

@@ -9,9 +9,11 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/daemon"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 var errDevice = &netconf.Error{Kind: netconf.ErrInvalid, Key: nad.ResourceAnnotation, Err: errors.New("nri knows no devices of the kubelet")}
@@ -57,6 +59,9 @@ func (o *service) records(ctx context.Context, podUID string) (all []dra.Record,
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
 			ctx, cancel := context.WithDeadline(ctx, late)
 			defer cancel()
+			if r.State == scratch.Deleting || r.State == scratch.Leftover { // the pod's DEL has failed
+				return o.life.Del(ctx, r.Key, lifecycle.Removal{})
+			}
 			return o.life.Detach(ctx, r.Key, ifname)
 		}})
 	}

@@ -57,6 +57,7 @@ func (p *Plugin) open(ctx context.Context, conf Config) (*service, error) {
 	o := &service{conf: conf, log: p.Logger, held: held, life: &lifecycle.Manager{
 		Dir:            conf.StateDir,
 		InterfaceNames: p.InterfaceNames,
+		DelTries:       10, // as multinet
 		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
 	}}
 	if conf.DRA.Driver != "" {

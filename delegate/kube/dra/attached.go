@@ -46,12 +46,13 @@ func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 }
 
 // unattached fails unless it is certain that no sandbox has anything because of the claim: with
-// errInUse for a record in any state that has, and with the error of one that cannot be read.
+// errInUse for a record in any state that has, and with the error of one that cannot be read. What the DEL
+// of a sandbox has given up does not hold up the claim, as it does not hold up the sandbox.
 func (c Config) unattached(ctx context.Context, r Ref) error {
 	records, err := c.Records(ctx, "")
 	for _, record := range records {
 		for _, a := range slices.Concat(record.Attached, record.Leftovers) {
-			if r.has(a) {
+			if r.has(a) && !record.GivenUp {
 				return errors.Join(fmt.Errorf("%w: record %q is %s, and its interface %s is still attached", errInUse, record.Key, record.State, a.IfName), err)
 			}
 		}
@@ -66,7 +67,9 @@ func (c Config) detach(ctx context.Context, r Ref) error {
 	for _, record := range records {
 		for _, a := range slices.Backward(record.Attached) {
 			if r.has(a) {
-				errs = append(errs, record.Detach(ctx, a.IfName))
+				if err := record.Detach(ctx, a.IfName); !record.GivenUp {
+					errs = append(errs, err)
+				}
 			}
 		}
 	}

@@ -196,7 +196,7 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 }
 
 // releaseAll detaches the pods of a claim and forgets it for all of them. It fails unless nothing
-// is attached any more, also where no record of the claim is left.
+// is attached any more, or its DEL was given up, also where no record of the claim is left.
 func (d *Driver) releaseAll(ctx context.Context, claim Ref) error {
 	err := d.config.detach(ctx, claim)
 	if err == nil {

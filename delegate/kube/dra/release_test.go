@@ -64,6 +64,20 @@ func TestAClaimStaysWhileAnyRecordHasIt(t *testing.T) {
 	}
 }
 
+// A sandbox that can neither be attached nor detached is let go by its DEL, and so is its claim.
+func TestAClaimIsReleasedAsTheDELIs(t *testing.T) {
+	t.Parallel()
+	n, k, a := prepared(t)
+	r := Record{Detach: func(context.Context, string) error { return errors.New("the plugin fails") }}
+	r.Key, r.State, r.Attached = scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, scratch.Leftover, []delegate.Attached{n.plan(t, a)}
+	n.others = []Record{r}
+	nodetest.Says(t, k.Unprepare(t.Context(), a), "the plugin fails")
+	n.wantClaims(t, "pod-web", 1)
+	n.others[0].GivenUp = true
+	nodetest.OK(t, k.Unprepare(t.Context(), a))
+	n.wantClaims(t, "pod-web", 0)
+}
+
 // Nobody knows of which claim a record is that cannot be read.
 func TestAClaimStaysWhileARecordCannotBeRead(t *testing.T) {
 	t.Parallel()
