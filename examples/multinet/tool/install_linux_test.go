@@ -716,6 +716,37 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 }
 
 // uninstall does not remove the network of the daemon.
+// An ADD that has begun has recorded nothing yet. It ends when the network is not published any more.
+func TestUninstallWaitsForWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	sleep, err := exec.LookPath("sleep")
+	nodetest.OK(t, err)
+	program, err := os.ReadFile(sleep)
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.Remove(n.Path("bin/multinet")))
+	n.Write("bin/multinet", string(program))
+	nodetest.OK(t, os.Chmod(n.Path("bin/multinet"), 0o700)) //nolint:gosec // a program
+	add := &exec.Cmd{Path: n.Path("bin/multinet"), Args: []string{"sleep", "1000"}, Env: []string{"CNI_COMMAND=ADD"}}
+	nodetest.OK(t, add.Start())
+	defer func() { _, _ = add.Process.Wait() }()
+	defer func() { _ = add.Process.Kill() }()
+	ended := make(chan error, 1)
+	go func() { ended <- n.do("uninstall", "--detach", "--cache-dir", n.Path("cni")) }()
+	nodetest.Until(t, "the first are detached", func() bool { return n.records() == nil })
+	k := scratch.Key{Network: "multinet", ContainerID: "a1", IfName: "eth0"}
+	plan := lifecycle.Plan(delegate.Attachment{Network: nodetest.Parse(blue), ContainerID: "a1", IfName: "eth0", NetNS: unseen})
+	_, err = n.life().Add(t.Context(), k, lifecycle.Transaction{Plan: plan})
+	nodetest.OK(t, err)
+	nodetest.OK(t, add.Process.Kill())
+	_, _ = add.Process.Wait()
+	nodetest.OK(t, nodetest.Come(t, ended, "uninstall ends"))
+	nodetest.Equal(t, "records", n.records(), nil)
+	if !strings.Contains(n.said.String(), "1 attachments came while uninstall worked") {
+		t.Errorf("said: %s", n.said.String())
+	}
+}
+
 func TestUninstallLeavesNetworksOfOtherTypes(t *testing.T) {
 	t.Parallel()
 	n := attached(t)

@@ -10,7 +10,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -173,7 +175,7 @@ func (u *uninstaller) unpublished(name string, attached bool) error {
 }
 
 // release gives each container of the network name back to the runtime, also those
-// that are added meanwhile. It may be repeated.
+// that are added meanwhile: it goes on until no ADD runs. It may be repeated.
 func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -186,7 +188,8 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 	var left []lifecycle.Record
 	var errs []error
 	attached, err := attachedTo(ctx, life, name)
-	for len(attached) > 0 {
+	first := len(attached)
+	for begun := true; begun || len(attached) > 0; {
 		for _, r := range attached {
 			tried[r.Key] = true
 			v := sweptView{keyView: viewKey(r.Key), Removed: true}
@@ -196,14 +199,43 @@ func (u *uninstaller) release(ctx context.Context, life *lifecycle.Manager, name
 			}
 			u.changes = append(u.changes, v)
 		}
-		attached, err = attachedTo(ctx, life, name)
+		if begun = u.adding(); begun {
+			select {
+			case <-ctx.Done():
+				begun = false
+				errs = append(errs, fmt.Errorf("an ADD still runs: %w", ctx.Err()))
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		attached, err = attachedTo(ctx, life, name) // after looking for ADDs: none may end in between
 		attached = slices.DeleteFunc(attached, func(r lifecycle.Record) bool { return tried[r.Key] })
 	}
 	u.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
+	if came := len(tried) - first; came > 0 {
+		u.say("%d attachments came while uninstall worked", came)
+	}
 	if err = errors.Join(append(errs, err)...); err != nil {
 		err = fmt.Errorf("%w\n%s: run uninstall again with --dir %s --name %s --bin-dir %s", err, count(life, left), life.Dir, name, u.binDir)
 	}
 	return err
+}
+
+// adding reports whether the program runs an ADD: that may not have recorded anything yet. Processes of
+// others cannot be looked at without the rights to.
+func (u *uninstaller) adding() bool {
+	program, err := os.Stat(filepath.Join(u.binDir, u.typ))
+	if err != nil {
+		return false
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
+	return slices.ContainsFunc(processes, func(dir string) bool {
+		runs, err := os.Stat(dir + "/exe")
+		if err != nil || !os.SameFile(runs, program) {
+			return false
+		}
+		env, _ := os.ReadFile(dir + "/environ") // it has ended, or has nothing
+		return slices.Contains(strings.Split(string(env), "\x00"), "CNI_COMMAND=ADD")
+	})
 }
 
 // attachedTo returns the records of the network name, and the errors of records that
