@@ -71,8 +71,7 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case op.Path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
 		err = sv.command(w, r, op)
 	case sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path):
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
-		sv.Other.ServeHTTP(w, r)
+		sv.other(w, r)
 		return
 	default:
 		_ = op.answer(sv.page(r)) // if it fails, the client has gone
@@ -82,6 +81,20 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = op.answer(failure(err)) // likewise
 	}
 	sv.observe(op, err)
+}
+
+// other serves a page of Other. Its clients leave descriptors for the commands, whether they read
+// or not: they are few at once, and lose their connection after the answer.
+func (sv *service) other(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close")
+	select {
+	case sv.others <- struct{}{}:
+		defer func() { <-sv.others }()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
+		sv.Other.ServeHTTP(w, r)
+	default:
+		_ = refusal(http.StatusServiceUnavailable, "too many clients").send(w) // if it fails, the client has gone
+	}
 }
 
 // command decodes the request for op and operates.

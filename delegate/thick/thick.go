@@ -159,7 +159,8 @@ type Server struct {
 	// Other, when not nil, serves every path that is not the server's own, such
 	// as metrics. The client must have read the answer after ten seconds,
 	// unless Other sets another write deadline with an
-	// [http.ResponseController]. Other has no other limit.
+	// [http.ResponseController]. It serves at most 32 requests at once; further ones are
+	// answered with 503. The connection is closed after the answer.
 	Other http.Handler
 
 	// AllowUIDs lists the users whose processes may connect. Nil means root and
@@ -282,6 +283,7 @@ func (l *lane) load() Load {
 const (
 	statusInFlight = 4                // STATUS commands that have a turn at once
 	maxInFlight    = 110              // operations of one kind that run at once, with a turn or after it: of each pod of a node
+	maxOthers      = 32               // requests that Other serves at once
 	maxWaiting     = 256              // operations of one kind that wait for their turn
 	waitTimeout    = 30 * time.Second // of a request that waits for its turn
 	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
@@ -296,7 +298,8 @@ type service struct {
 
 	flight                        flight
 	containers                    turns.Turns[*operation]
-	add, del, gc, status, replays *lane // replays has the DELs of the Queue
+	add, del, gc, status, replays *lane         // replays has the DELs of the Queue
+	others                        chan struct{} // has an element for each request that Other serves
 	backlog                       backlog
 	reader                        queue.Reader
 
@@ -321,6 +324,7 @@ func (s *Server) service() *service {
 		}
 		sv.add, sv.del, sv.gc = newLane(n), newLane(max(64, 16*runtime.GOMAXPROCS(0))), newLane(n)
 		sv.status, sv.replays = newLane(statusInFlight), newLane(max(1, n/2))
+		sv.others = make(chan struct{}, maxOthers)
 		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})
