@@ -53,6 +53,9 @@ type config struct {
 	ofMultus bool                       // the file is one of Multus
 	version  bool                       // only print the version
 
+	// probe is a page of the daemon that runs: the program only asks for it.
+	probe string
+
 	// installShim is a directory: the program only copies the shim to it.
 	installShim string
 

@@ -720,3 +720,25 @@ func TestServiceIsAlwaysStartedAgain(t *testing.T) {
 		t.Errorf("%s", unit)
 	}
 }
+
+// A probe is about the daemon that runs, and reaches it at its socket.
+func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	file := filepath.Join(w.dir, "probe.json")
+	probe := func(text, page string) error {
+		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
+		return run(t.Context(), []string{"--config", file, "--probe", page}, "/absent", nil, io.Discard, io.Discard)
+	}
+	conf := fmt.Sprintf(`{"socketDir":%q}`, w.conf.SocketDir)
+	nodetest.OK(t, probe(conf, "/healthz"))
+	nodetest.OK(t, probe(conf, "/readyz"))
+	if err := probe(conf, "/absent"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("an unknown page: %v", err)
+	}
+	nodetest.OK(t, w.stop())
+	if err := probe(conf, "/healthz"); err == nil {
+		t.Error("nobody listens, and no error")
+	}
+	nodetest.OK(t, probe(`{"socketDir":7}`, "/healthz")) // the next daemon would not start
+}

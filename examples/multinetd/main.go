@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -58,6 +59,8 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
+	case conf.probe != "" && !errors.Is(err, errMisused):
+		return probe(conf, err)
 	case err != nil:
 		return err
 	case conf.version:
@@ -98,10 +101,30 @@ func installShim(self func() (string, error), dir string) error {
 	return publish.Program(filepath.Join(filepath.Dir(path), shimType), filepath.Join(dir, shimType))
 }
 
+// probe asks the daemon that runs for a page, and returns why the answer is not good. invalid says
+// why conf cannot be used by the next daemon: that says nothing about the one that runs.
+func probe(conf *config, invalid error) error {
+	if invalid != nil {
+		return nil
+	}
+	status, body, err := multinet.AskDaemon(conf.socket(), conf.probe, probeTimeout)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: %d %s", conf.probe, status, body)
+	}
+	return err
+}
+
+// probeTimeout is how long the daemon may take to answer a probe: it asks others for two seconds
+// each whether it is ready.
+const probeTimeout = 5 * time.Second
+
+// socket is the path of the daemon's socket.
+func (c *config) socket() string { return filepath.Join(c.SocketDir, multinet.SocketName) }
+
 // listen returns the socket that the service manager has opened. If there is none,
 // it opens one in socketDir, once the previous daemon has released it.
 func (d *service) listen(ctx context.Context, environ []string) (net.Listener, error) {
-	return thick.Listen(ctx, environ, filepath.Join(d.conf.SocketDir, multinet.SocketName))
+	return thick.Listen(ctx, environ, d.conf.socket())
 }
 
 // notifyTimeout is how long a service manager may be too busy to read.

@@ -140,7 +140,7 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 			n.until("/readyz")
 			for _, p := range []*corev1.Probe{pod.Spec.Containers[0].LivenessProbe, pod.Spec.Containers[0].ReadinessProbe} {
 				if p != nil {
-					n.probe(p.HTTPGet)
+					n.probe(pod.Spec.Containers[0], p.Exec.Command)
 				}
 			}
 

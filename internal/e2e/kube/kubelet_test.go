@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,19 +175,14 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*ex
 	}
 }
 
-// probe waits until a container is as it should be. Other nodes of this host may answer: they
-// share its ports.
-func (n *node) probe(get *corev1.HTTPGetAction) {
+// probe executes a command in a running container.
+func (n *node) probe(c corev1.Container, command []string) {
 	n.t.Helper()
-	url := "http://" + net.JoinHostPort(get.Host, get.Port.String()) + get.Path
-	eventually(n.t, func() bool {
-		r, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, url, nil)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		got, err := http.DefaultClient.Do(r)
-		return err == nil && got.Body.Close() == nil && got.StatusCode == http.StatusOK
-	})
+	cmd := exec.CommandContext(n.t.Context(), command[0], command[1:]...)
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: n.file(c.Name)}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Errorf("%q: %v: %s", command, err, out)
+	}
 }
 
 // mount mounts a directory as another one, in which later mounts in the first are seen.
