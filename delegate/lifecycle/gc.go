@@ -10,12 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
@@ -67,7 +69,8 @@ type Collection struct {
 // A network with disableGC is left alone (SPEC section 1): GC keeps its attachments
 // in stale records too, for Del or a [Sweeper] to remove.
 //
-// No attachment is recorded while the plugins run, also if they outlive this process.
+// No attachment is recorded while the plugins run, also if they outlive this process. A plugin
+// that takes longer than a second is ended when an ADD waits for it; the next GC runs it again.
 // An operation that waits for them longer than LockTimeout kills them then.
 //
 // GC goes on past failures and joins the errors; each is an [*Error]. A record
@@ -209,7 +212,8 @@ func (m *Manager) maybeStale(g *garbage, all []records.Named) bool {
 }
 
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But
-// between two networks, ADDs that wait get a turn before they time out.
+// ADDs that wait get a turn after a second: between two networks, or in place of a
+// plugin that takes longer.
 func (m *Manager) tell(ctx context.Context, g *garbage, c Collection) error {
 	l, err := m.lockDir(ctx, true)
 	if err != nil {
@@ -228,7 +232,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, c Collection) error {
 		errs = append(errs, g.fail(left.unknown(untold)))
 	}
 	for _, n := range all {
-		if left.known && time.Since(since) > m.lockTimeout()/4 {
+		if left.known && time.Since(since) >= m.gcTurn() {
 			if l, err = m.letIn(ctx, l); err != nil {
 				return errors.Join(append(errs, g.fail(err))...)
 			}
@@ -259,9 +263,26 @@ func (m *Manager) tellOne(ctx context.Context, l *dirLock, n netconf.Network, va
 	// Together with the time it takes to end a plugin, this is less than an
 	// ADD waits.
 	ctx, cancel := context.WithTimeout(handing(ctx, file), m.lockTimeout()/2)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
+	watch.Go(func() {
+		for pause := m.gcTurn(); ; pause = turn {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			if flock.Awaited(file) {
+				cancel()
+			}
+		}
+	})
 	return m.invoker().GC(ctx, n, valid)
 }
+
+// gcTurn is how long plugins of a GC may run while somebody waits to record an attachment.
+func (m *Manager) gcTurn() time.Duration { return min(time.Second, m.lockTimeout()/4) }
 
 // letIn releases the directory's lock, for those who wait to record an attachment,
 // and takes it again.

@@ -293,8 +293,8 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	}
 }
 
-// A plugin whose GC hangs is ended before the ADDs that wait for it fail. They
-// get their turn, and the next network is told of what they recorded.
+// A plugin whose GC hangs is ended after a second if an ADD waits for it. The ADD gets its turn, and
+// the next network is told of what it has recorded.
 func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 	t.Parallel()
 	dir := newNode(t).Dir
@@ -305,7 +305,11 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 		added := make(chan error, 1)
 		n.On("GC bridge", func(ctx context.Context, _ delegatetest.Call) error {
 			go func() {
+				start := time.Now()
 				_, err := other.Add(t.Context(), k, pair(k))
+				if waited := time.Since(start); waited > 2*time.Second {
+					err = fmt.Errorf("the ADD has waited %v: %w", waited, err)
+				}
 				added <- err
 			}()
 			<-ctx.Done()

@@ -129,7 +129,17 @@ func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*dirLock, error)
 		l := &dirLock{dir: dir}
 		if err == nil {
 			if err = cause.Of(ctx); err == nil {
-				err = flock.Wait(ctx, limit, func() (bool, error) { return m.tryDir(ctx, l, exclusive) })
+				var waits *os.File // what the GC that runs sees
+				err = flock.Wait(ctx, limit, func() (bool, error) {
+					held, err := m.tryDir(ctx, l, exclusive)
+					if !held && err == nil && !exclusive && waits == nil {
+						if waits, _ = os.Open(filepath.Join(m.Dir, records.LockName(records.Collector()))); waits != nil {
+							_ = flock.Await(waits) // else the GC ends in its time
+						}
+					}
+					return held, err
+				})
+				_ = waits.Close() // nothing was written
 			}
 			if err != nil {
 				dir.Close()

@@ -3,6 +3,7 @@ package flock
 import (
 	"errors"
 	"io"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,6 +75,17 @@ func Settle(fd int) { _ = guard(fd, unix.F_UNLCK) }
 // guard locks the first byte of fd's file for a moment, beside flock(2), or unlocks it.
 func guard(fd int, how int16) error {
 	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: how, Whence: unix.SEEK_SET, Len: 1})
+}
+
+// Await lets [Awaited] see that somebody waits for the lock on f, until f is closed.
+func Await(f *os.File) error {
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Start: 1, Len: 1})
+}
+
+// Awaited reports whether somebody waits for the lock on f, see [Await].
+func Awaited(f *os.File) bool {
+	by := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: 1, Len: 1}
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &by) == nil && by.Type != unix.F_UNLCK
 }
 
 func busy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }

@@ -5,6 +5,7 @@ package flock
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 )
 
@@ -19,6 +20,12 @@ func Inherited(int) bool { return false }
 
 // Claim returns [errors.ErrUnsupported].
 func Claim(int) (claimed, interrupted bool, err error) { return false, false, errors.ErrUnsupported }
+
+// Await returns [errors.ErrUnsupported].
+func Await(*os.File) error { return errors.ErrUnsupported }
+
+// Awaited returns false.
+func Awaited(*os.File) bool { return false }
 
 // Settle does nothing.
 func Settle(int) {}
