@@ -673,29 +673,29 @@ func TestHandOverEndsAccept(t *testing.T) {
 // who had connected.
 func TestRemovedSocketIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	remove := func(path string) func(*testing.T, string) {
-		return func(t *testing.T, socket string) {
-			nodetest.OK(t, os.RemoveAll(filepath.Join(filepath.Dir(socket), path)))
+	remove := func(paths ...string) func(string) error {
+		return func(socket string) (err error) {
+			for _, path := range paths {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(filepath.Dir(socket), path)))
+			}
+			return err
 		}
 	}
 	for name, tt := range map[string]struct {
-		do  func(t *testing.T, socket string)
+		do  func(socket string) error
 		why string // it is not made again
 	}{
 		"the socket":          {remove("s"), ""},
 		"the directory":       {remove("."), ""},
-		"the lock as well":    {func(t *testing.T, s string) { remove("s.lock")(t, s); remove("s")(t, s) }, ""},
-		"a socket of nobody":  {func(t *testing.T, s string) { nodetest.OK(t, elsewhere(t, s).Close()) }, ""},
-		"a socket of another": {func(t *testing.T, s string) { elsewhere(t, s) }, "another process listens on it"},
-		"another daemon's": {func(t *testing.T, s string) {
+		"the lock as well":    {remove("s.lock", "s"), ""},
+		"a socket of nobody":  {func(s string) error { return elsewhere(t, s).Close() }, ""},
+		"a socket of another": {func(s string) error { elsewhere(t, s); return nil }, "another process listens on it"},
+		"another daemon's": {func(s string) error {
 			d := filepath.Dir(s)
 			listenOn(t, d+"2/s")
-			nodetest.OK(t, unix.Renameat2(unix.AT_FDCWD, d, unix.AT_FDCWD, d+"2", unix.RENAME_EXCHANGE))
+			return unix.Renameat2(unix.AT_FDCWD, d, unix.AT_FDCWD, d+"2", unix.RENAME_EXCHANGE)
 		}, "another daemon has it"},
-		"a file": {func(t *testing.T, s string) {
-			remove("s")(t, s)
-			nodetest.OK(t, os.WriteFile(s, nil, 0o600))
-		}, "is not a socket"},
+		"a file": {func(s string) error { return errors.Join(remove("s")(s), os.WriteFile(s, nil, 0o600)) }, "is not a socket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -709,7 +709,7 @@ func TestRemovedSocketIsMadeAgain(t *testing.T) {
 			early, err := net.Dial("unix", socket)
 			nodetest.OK(t, err)
 			defer early.Close()
-			tt.do(t, socket)
+			nodetest.OK(t, tt.do(socket))
 			if tt.why == "" {
 				nodetest.Until(t, "it listens again", func() bool { return r.get(wire.PathReady).status == http.StatusOK })
 				r.do(request("ADD", "c1")).wantOK(t)

@@ -105,7 +105,7 @@ func installShim(self func() (string, error), dir string) error {
 // why conf cannot be used by the next daemon: that says nothing about the one that runs.
 func probe(conf *config, invalid error) error {
 	if invalid != nil {
-		return nil
+		return nil //nolint:nilerr // it does not concern the daemon that runs
 	}
 	status, body, err := multinet.AskDaemon(conf.socket(), conf.probe, probeTimeout)
 	if err == nil && status != http.StatusOK {

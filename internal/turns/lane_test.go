@@ -17,18 +17,18 @@ func TestTurnsOfALane(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		turns, most int
-		work        []time.Duration
-		began       []time.Duration
+		work        []int
+		began       []int
 	}{
-		{"work has its turn until it ends", 2, 9, []time.Duration{300, 500, 100, 100, 0, 0}, []time.Duration{0, 0, 300, 400, 500, 500}},
-		{"what takes longer than a second waits for somebody else", 2, 9, []time.Duration{9000, 9000, 9000, 500, 0}, []time.Duration{0, 0, 1000, 1000, 1500}},
-		{"it goes on, and counts", 1, 2, []time.Duration{5000, 9000, 500, 0}, []time.Duration{0, 1000, 5000, 5500}},
+		{"work has its turn until it ends", 2, 9, []int{300, 500, 100, 100, 0, 0}, []int{0, 0, 300, 400, 500, 500}},
+		{"what takes longer than a second waits for somebody else", 2, 9, []int{9000, 9000, 9000, 500, 0}, []int{0, 0, 1000, 1000, 1500}},
+		{"it goes on, and counts", 1, 2, []int{5000, 9000, 500, 0}, []int{0, 1000, 5000, 5500}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l := NewLane(tt.turns, tt.most)
-				began := make([]time.Duration, len(tt.work))
+				began := make([]int, len(tt.work))
 				start := time.Now()
 				var all sync.WaitGroup
 				for i, work := range tt.work {
@@ -38,8 +38,8 @@ func TestTurnsOfALane(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						began[i] = time.Since(start) / time.Millisecond
-						time.Sleep(work * time.Millisecond)
+						began[i] = int(time.Since(start).Milliseconds())
+						time.Sleep(time.Duration(work) * time.Millisecond)
 						leave()
 					})
 					synctest.Wait()
