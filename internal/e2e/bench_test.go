@@ -299,7 +299,12 @@ func BenchmarkCommands(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 			for _, r := range p.add(c, all) {
 				for _, row := range r.rows {
-					b.ReportMetric(row.median, strings.ReplaceAll(row.name, " ", "_")+"-"+r.command+"-ms")
+					name := strings.ReplaceAll(row.name, " ", "_") + "-" + r.command
+					b.ReportMetric(row.median, name+"-ms")
+					if c.pods > 1 {
+						b.ReportMetric(row.p95, name+"-p95-ms")
+						b.ReportMetric(row.p99, name+"-p99-ms")
+					}
 				}
 			}
 		})
