@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/internal/rawjson"
@@ -143,9 +144,11 @@ func parts(raw json.RawMessage, t reflect.Type) iter.Seq[part] {
 			}
 		}
 		for i := 0; in.Next(); i++ {
-			p := part{key: fmt.Sprintf("[%d]", i)}
+			var p part
 			if open == '{' {
 				p.key = rawjson.Unquote(in.Key())
+			} else {
+				p.key = fmt.Sprintf("[%d]", i)
 			}
 			p.value = in.Value()
 			if kind == reflect.Struct {
@@ -175,12 +178,15 @@ func checkSpelling(data []byte, v any) error {
 
 // misspelt returns the path of a key in raw, a t, that has two values in two spellings, or "".
 func misspelt(raw json.RawMessage, t reflect.Type) string {
-	seen := make(map[string]json.RawMessage)
+	var seen []part // few
 	for p := range parts(raw, t) {
-		if before, ok := seen[p.field]; ok && p.field != "" && !rawjson.Same(before, p.value) {
+		switch i := slices.IndexFunc(seen, func(s part) bool { return s.field == p.field }); {
+		case p.field == "":
+		case i < 0:
+			seen = append(seen, p)
+		case !rawjson.Same(seen[i].value, p.value):
 			return p.key
 		}
-		seen[p.field] = p.value
 		if inner := misspelt(p.value, p.t); inner != "" {
 			return joinKey(p.key, inner)
 		}
