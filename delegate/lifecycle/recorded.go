@@ -145,9 +145,7 @@ func (r Record) Networks(name func(delegate.Attached) string) []status.Network {
 		if !r.Whole(i) {
 			continue
 		}
-		for _, n := range interfaces(a, name(a), a.IfName == r.Key.IfName) {
-			all = append(all, n)
-		}
+		all = append(all, interfaces(a, name(a), a.IfName == r.Key.IfName)...)
 	}
 	return all
 }

@@ -120,17 +120,17 @@ func (r Root) With(path string, do func(path string) error) error {
 func (r Root) Dir(path string) fs.FS {
 	onNode, err := r.Node(path)
 	if err != nil {
-		return noDir{err}
+		return noDir{because: err}
 	}
 	return inroot.Dir{Root: string(r), Path: onNode}
 }
 
 // A noDir is a directory that cannot be found.
-type noDir struct{ error }
+type noDir struct{ because error }
 
 // Open fails.
 func (d noDir) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: d.error}
+	return nil, &fs.PathError{Op: "open", Path: name, Err: d.because}
 }
 
 // SameFile reports whether two paths of the node are the same file.

@@ -173,7 +173,11 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, la
 		return multinet.About(planned, err)
 	}
 	networks, _ := status.Annotation(lifecycle.Record{State: scratch.Added, Attached: added}.Networks(nil))
-	o.log.InfoContext(ctx, "attached", who(podIn(s)), slog.String("networks", networks))
+	names := make([]string, len(added)) // that plugins were given
+	for i, a := range added {
+		names[i] = a.IfName
+	}
+	o.log.InfoContext(ctx, "attached", who(podIn(s)), slog.Any("ifnames", names), slog.String("networks", networks))
 	return nil
 }
 

@@ -107,6 +107,7 @@ func (c *config) allowDevice(ch choice) error {
 // otherDevice returns the key by which n tells a plugin to use another device than id, or "". They
 // are those of plugins such as host-device, sriov and ib-sriov, and match in upper or lower case.
 func otherDevice(n netconf.Network, id string) string {
+	deviceKeys := []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"}
 	for _, p := range n.Plugins() {
 		var keys map[string]any
 		_ = p.Decode(&keys) // an object, which any map can have
@@ -119,8 +120,6 @@ func otherDevice(n netconf.Network, id string) string {
 	}
 	return ""
 }
-
-var deviceKeys = []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"}
 
 // attachedBeside returns what is attached to the container and not replaced.
 func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, delegate.Attached) bool) ([]delegate.Attached, error) {

@@ -39,7 +39,11 @@ func selectionToCompare(podNamespace string, s netconf.Selection) lifecycle.Want
 	}
 	slices.SortFunc(s.DefaultRoute, netip.Addr.Compare)
 	text, _ := json.Marshal(s) // cannot fail: it was parsed
-	keys, _ := sameNumbers(text).(map[string]any)
+	var keys map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	_ = decoder.Decode(&keys) // cannot fail: it was encoded
+	sameNumbers(keys)
 	ports, _ := keys["portMappings"].([]any)
 	for i := range ports {
 		ports[i] = samePort(ports[i])
@@ -73,7 +77,7 @@ func sameIP(ip string) string {
 }
 
 // samePort returns a port mapping without what is missing as well as its default.
-func samePort(port any) any {
+func samePort(port any) map[string]any {
 	keys := folded(port)
 	protocol, _ := keys["protocol"].(string)
 	keys["protocol"] = cmp.Or(strings.ToLower(protocol), "tcp")
@@ -97,28 +101,25 @@ func folded(object any) map[string]any {
 	return keys
 }
 
-// sameNumbers decodes text. Whole numbers below 2^53 are the same value in any form, such as 1 and 1.0.
-func sameNumbers(text []byte) (value any) {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	_ = decoder.Decode(&value) // cannot fail: it was encoded
-	return eachNumber(value)
-}
-
-func eachNumber(value any) any {
-	switch v := value.(type) {
-	case json.Number:
-		if f, err := v.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 { // exactly
-			return json.Number(strconv.FormatInt(int64(f), 10))
+// sameNumbers gives whole numbers below 2^53 in a value one form, such as 1 for 1.0.
+func sameNumbers(value any) {
+	same := func(element any) any {
+		if n, ok := element.(json.Number); ok {
+			if f, err := n.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 { // exactly
+				return json.Number(strconv.FormatInt(int64(f), 10))
+			}
 		}
+		sameNumbers(element)
+		return element
+	}
+	switch v := value.(type) {
 	case []any:
 		for i := range v {
-			v[i] = eachNumber(v[i])
+			v[i] = same(v[i])
 		}
 	case map[string]any:
 		for key := range v {
-			v[key] = eachNumber(v[key])
+			v[key] = same(v[key])
 		}
 	}
-	return value
 }
