@@ -78,26 +78,38 @@ var around = map[string]string{
 
 // imported are the packages that snippets and the code around them name without an import.
 var imported = []string{
-	"context", "errors", "fmt", "log/slog", "maps", "net", "os", "os/exec", "path/filepath", "slices", "testing", "time",
+	"cmp", "context", "errors", "fmt", "log/slog", "maps", "net", "os", "os/exec", "path/filepath", "slices", "testing", "time",
 	"github.com/containernetworking/cni/pkg/skel", "github.com/containernetworking/cni/pkg/types", "github.com/containernetworking/cni/pkg/version",
 	module + "/delegate", module + "/delegate/delegatetest", module + "/delegate/lifecycle", module + "/delegate/plugin",
-	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/netconf", module + "/netconf/nad", module + "/scratch",
+	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/ifname", module + "/netconf", module + "/netconf/nad", module + "/scratch",
 }
 
-// A reader copies a snippet into a program of their own, so it compiles in one.
+// A reader copies a snippet into a program of their own, so it compiles in one. The test of a snippet
+// is in examples/testdata/howto, under the name of its function.
 func TestSnippetsCompile(t *testing.T) {
 	t.Parallel()
 	snippets := submatches(content(t, howto), "(?s)\n```go\n(.*?)\n```\n")
 	if len(snippets) < 10 {
 		t.Fatalf("%s has %d snippets", howto, len(snippets))
 	}
-	dir := newModule(t, "example.com/howto")
+	dir, tested := newModule(t, "example.com/howto"), 0
 	for i, snippet := range snippets {
 		at := filepath.Join(dir, fmt.Sprintf("snippet%02d", i+1))
 		nodetest.OK(t, os.Mkdir(at, 0o700))
 		nodetest.OK(t, os.WriteFile(filepath.Join(at, "main.go"), []byte(program(t, snippet)), 0o600))
+		for _, name := range submatches(snippet, `(?m)^func (\w+)`) {
+			test, err := os.ReadFile(filepath.Join(root, "examples/testdata/howto", name+".go"))
+			if err == nil {
+				tested++
+				nodetest.OK(t, os.WriteFile(filepath.Join(at, "main_test.go"), test, 0o600))
+			}
+		}
+	}
+	if all := glob(t, "examples/testdata/howto/*.go"); tested != len(all) {
+		t.Errorf("%d of the snippets have a test, want %d", tested, len(all))
 	}
 	run(t, dir, "go", "vet", "-mod=mod", "./...")
+	run(t, dir, "go", "test", "-mod=mod", "./...")
 }
 
 // program returns the program of the declarations in snippet: with the code around them, and
@@ -122,6 +134,9 @@ func program(t *testing.T, snippet string) string {
 		if regexp.MustCompile(`\b` + filepath.Base(path) + `\.`).MatchString(code) {
 			head += fmt.Sprintf("import %q\n", path)
 		}
+	}
+	if strings.Contains(code, "types100.") {
+		head += "import types100 \"github.com/containernetworking/cni/pkg/types/100\"\n"
 	}
 	return head + code
 }
