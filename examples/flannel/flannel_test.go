@@ -55,7 +55,10 @@ func (h *host) conf(keys string) string {
 	if !strings.Contains(keys, `"subnetFile"`) {
 		keys = strings.TrimSuffix(fmt.Sprintf(`"subnetFile":%q,`, h.subnetFile())+keys, ",")
 	}
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"flannel","dataDir":%q,%s}`, h.version, h.state(), keys)
+	if h.version != "" {
+		keys = fmt.Sprintf(`"cniVersion":%q,`, h.version) + keys
+	}
+	return fmt.Sprintf(`{"name":"pods","type":"flannel","dataDir":%q,%s}`, h.state(), keys)
 }
 
 // run runs a command with a configuration that has more keys, for the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
@@ -32,15 +34,23 @@ func addWithFile(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	conf, err := n.Request(0, netconf.Request{}) // what the delegate receives on stdin
+	edits := []netconf.Edit{netconf.Set("name", n.Name())}
+	if version := ""; c.Value("cniVersion", &version) == nil && version != "" { // flannel's own adds none
+		edits = append(edits, netconf.Set("cniVersion", n.CNIVersion()))
+	}
+	conf, err := n.Plugins()[0].Edit(edits...)
+	if err != nil {
+		return err
+	}
+	text, err := conf.MarshalJSON()
 	if err != nil {
 		return err
 	}
 	a := c.Attachment(n)
 	a.Files = []string{filepath.Join(c.Manager.Dir, c.ContainerID)} // removed with the attachment
 	return c.Add(ctx, lifecycle.Transaction{
-		Plan:   lifecycle.Plan(a),
-		Report: func(context.Context, []delegate.Attached) error { return scratch.WriteFile(a.Files[0], conf) },
+		Plan:    lifecycle.Plan(a),
+		Prepare: func(context.Context, []delegate.Attachment) error { return scratch.WriteFile(a.Files[0], text) },
 	})
 }
 
@@ -71,30 +81,51 @@ func TestMigrationPage(t *testing.T) {
 // the ported plugin has attached.
 func TestPortedPluginKeepsItsStateFile(t *testing.T) {
 	t.Parallel()
+	for _, version := range []string{"1.0.0", ""} {
+		h := newHost(t, version, subnetEnv)
+		h.plugin = ported()
+		file := filepath.Join(h.state(), "c1")
+		var during []byte // what a crash of the delegate would leave
+		bridge := h.Exec.Plugins["bridge"]
+		h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			if c.Command == "ADD" {
+				during, _ = os.ReadFile(file)
+			}
+			return bridge(ctx, c)
+		}
+		h.mustRun(t, "ADD", "")
+		written, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got map[string]any
+		if err := errors.Join(json.Unmarshal([]byte(h.stdin()), &want), json.Unmarshal(written, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if version == "" {
+			delete(want, "cniVersion") // which flannel's own plugin adds nowhere
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("stdin of the delegate and the file (-stdin +file):\n%s", diff)
+		}
+		if !bytes.Equal(during, written) {
+			t.Errorf("the delegate runs beside %q, and not %q", during, written)
+		}
+		h.mustRun(t, "DEL", "")
+		if exists(file) {
+			t.Error("DEL leaves the file")
+		}
+		h.clean()
+	}
+
 	h := newHost(t, "1.0.0", subnetEnv)
 	h.plugin = ported()
 	file := filepath.Join(h.state(), "c1")
-	h.mustRun(t, "ADD", "")
-	written, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want, got any
-	if err := errors.Join(json.Unmarshal([]byte(h.stdin()), &want), json.Unmarshal(written, &got)); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("stdin of the delegate and the file (-stdin +file):\n%s", diff)
-	}
-	h.mustRun(t, "DEL", "")
-	if exists(file) {
-		t.Error("DEL leaves the file")
-	}
-	h.clean()
 
 	// As flannel's own plugin does it.
 	h.mustRun(t, "ADD", "")
-	if written, err = os.ReadFile(file); err != nil {
+	written, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: filepath.Join(h.Dir, "netns"), IfName: "eth0", Path: "/opt/a"}
