@@ -180,8 +180,16 @@ func TestTag(t *testing.T) {
 	t.Parallel()
 	tags := make(map[string]Key)
 	for _, k := range []Key{
-		{"n", "c", "e"}, {"n", "c", "e#0"}, {"n", "c", "a;b"}, {"n", "c", "abcdefghijklmno"}, {"n", "c", "\"$(x)"},
-		{"m", "c", "e"}, {"n", "d", "e"}, {"n", "c.e", "e"}, {"n.c", "e", "e"}, {strings.Repeat("n", 300), strings.Repeat("c", 300), "e"},
+		{"n", "c", "e"},
+		{"n", "c", "e#0"},
+		{"n", "c", "a;b"},
+		{"n", "c", "abcdefghijklmno"},
+		{"n", "c", "\"$(x)"},
+		{"m", "c", "e"},
+		{"n", "d", "e"},
+		{"n", "c.e", "e"},
+		{"n.c", "e", "e"},
+		{strings.Repeat("n", 300), strings.Repeat("c", 300), "e"},
 	} {
 		tag := k.Tag("policy-")
 		if !regexp.MustCompile(`^policy-[a-z2-7]{16}$`).MatchString(tag) || tag != k.Tag("policy-") {

@@ -61,7 +61,7 @@ func (b *bench) container(id string) (*container, error) {
 }
 
 // before returns the prevResult of an ADD of the interface, or nil.
-func (b *bench) before(c *container, ifname string) (prev types.Result, err error) { //nolint:ireturn // of any version
+func (b *bench) before(c *container, ifname string) (prev types.Result, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.chained || ifname == b.ifname || ifname == "" {
@@ -80,7 +80,7 @@ func (b *bench) before(c *container, ifname string) (prev types.Result, err erro
 }
 
 // precede makes the interface that a plugin before this one in the chain would have made.
-func (b *bench) precede(c *container, ifname string) (types.Result, error) { //nolint:ireturn // of any version
+func (b *bench) precede(c *container, ifname string) (types.Result, error) {
 	if c.real != nil {
 		r, err := c.real.Attach(ifname)
 		if err == nil {

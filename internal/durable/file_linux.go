@@ -29,7 +29,7 @@ func (d *Dir) WriteFile(name string, data []byte) error {
 	if lock == nil {
 		err = unix.EMFILE
 	} else {
-		defer lock.Close()
+		defer func() { _ = lock.Close() }()
 		err = unix.Ftruncate(fd, 0)
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *Dir) lockTemp(call, temp string, flags, how int) (fd int, err error) {
 		if err != nil {
 			return -1, err
 		}
-		for err = unix.EINTR; err == unix.EINTR; {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 			err = unix.Flock(fd, unix.LOCK_EX|how)
 		}
 		var own, named unix.Stat_t
@@ -83,7 +83,7 @@ func (d *Dir) lockTemp(call, temp string, flags, how int) (fd int, err error) {
 			return fd, nil
 		}
 		Close(fd)
-		if err != nil && err != unix.ENOENT { // another writer has renamed it
+		if err != nil && !errors.Is(err, unix.ENOENT) { // another writer has renamed it
 			return -1, d.fail("flock", temp, err)
 		}
 	}
