@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -122,7 +123,9 @@ func Example_networkStatus() {
 	go writer.Run(context.Background()) // until view is closed
 	mine := withStatus(writer, stateDir)
 
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"macvlan": delegatetest.Result(nil)}}
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"macvlan": delegatetest.Result(&types100.Result{
+		Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/c1"}},
+	})}}
 	out := delegatetest.RunPlugin(context.Background(), mine.Execute, exec, delegatetest.Call{
 		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 		Args:  "K8S_POD_NAMESPACE=blue;K8S_POD_NAME=web;K8S_POD_UID=u1",

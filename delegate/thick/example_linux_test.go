@@ -77,7 +77,7 @@ func Example() {
 	stop() // and Serve finishes what has begun
 	fmt.Println(<-stopped)
 	// Output:
-	// 200 {"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}}
+	// 200 {"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]},"cniVersion":"1.0.0"}
 	// 500 {"code":11,"msg":"eth0 is busy"}
 	// 500 {"code":4,"msg":"the plugin has no CHECK"}
 	// 400 {"code":4,"msg":"unknown CNI_COMMAND \"UPDATE\""}

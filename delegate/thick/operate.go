@@ -258,7 +258,7 @@ func (sv *service) call(ctx context.Context, op *operation, c delegate.Command) 
 		a.StdinData = bytes.Clone(a.StdinData)
 		err := op.plugin.Do(ctx, process, c, a)
 		if err == nil && c == delegate.CommandAdd {
-			body, err = encode(stdout.Bytes())
+			body, err = encode(stdout.Bytes(), op.args.StdinData)
 		}
 		return err
 	})
@@ -289,8 +289,8 @@ func (sv *service) observe(op *operation, err error) {
 	sv.Observer(e)
 }
 
-// encode returns the message with the result that an ADD has printed.
-func encode(printed []byte) ([]byte, error) {
+// encode returns the message with the result that an ADD with the configuration conf has printed.
+func encode(printed, conf []byte) ([]byte, error) {
 	if text := bytes.TrimSpace(printed); len(text) == 0 || string(text) == "null" {
 		return nil, invalid(errors.New("it is empty"))
 	}
@@ -298,6 +298,10 @@ func encode(printed []byte) ([]byte, error) {
 	var body []byte
 	result, err := create.CreateFromBytes(printed)
 	if err == nil {
+		var given struct{ CNIVersion string }
+		if _ = json.Unmarshal(conf, &given); given.CNIVersion == "" {
+			answer.CNIVersion = result.Version()
+		}
 		result, err = result.GetAsVersion(types100.ImplementedSpecVersion)
 	}
 	if err == nil {

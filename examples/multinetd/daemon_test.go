@@ -668,17 +668,15 @@ func configured(t *testing.T, file string) (c *config, root string) {
 	return c, root
 }
 
-// The daemon accepts the configuration of its DaemonSet, and the probes use the address of its
-// metrics.
+// The daemon accepts the configuration of its DaemonSet, and the probes read the same file.
 func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
 	c, root := configured(t, "deploy/daemon/daemon-config.json")
 	if c.publish.Dir != root+"/etc/cni/net.d" {
 		t.Errorf("published in %s", c.publish.Dir)
 	}
-	host, port, _ := strings.Cut(c.MetricsAddress, ":")
-	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "{host: "+host+", port: "+port+","); n != 2 {
-		t.Errorf("%d probes ask at %s, want 2", n, c.MetricsAddress)
+	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "[/multinetd, --config, /etc/multinetd/daemon-config.json"); n != 3 {
+		t.Errorf("%d commands read the configuration, want the daemon's and 2 probes", n)
 	}
 }
 

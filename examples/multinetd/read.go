@@ -90,7 +90,7 @@ func (c *config) flags(defaultFile string) *flag.FlagSet {
 	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node once ready")
 	text(&c.LogFormat, "log-format", "`form` of the log: text or json")
 	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "`level`: debug, info, warn or error")
-	text(&c.probe, "probe", "ask the daemon that runs for a `page`: /healthz or /readyz")
+	text(&c.probe, "probe", "ask the running daemon for a `page`: /healthz or /readyz")
 	text(&c.installShim, "install-shim", "copy "+shimType+" to a `directory` of plugins")
 	flags.BoolVar(&c.version, "version", c.version, "print the version")
 	flags.Usage = func() {

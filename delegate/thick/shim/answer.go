@@ -36,6 +36,7 @@ func (k *call) result(r *response) (types.Result, error) {
 	if !bytes.HasPrefix(answer.Result, []byte("{")) {
 		return nil, k.fail(errResult) // null would decode
 	}
+	k.version = answer.CNIVersion
 	result, err := create.CreateFromBytes(answer.Result)
 	if err != nil {
 		return nil, k.fail(fmt.Errorf("%w: %w", errResult, err))

@@ -272,7 +272,7 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 	const ip = `"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"`
 	const mtu = `"interfaces":[{"name":"eth0","mtu":1450,"sandbox":"/n"}]`
 	for version, want := range map[string]string{
-		"":      `{"cniVersion":"1.1.0",` + mtu + `,"ips":[{` + ip + `}]}`, // the daemon has chosen it
+		"":      `{"cniVersion":"1.1.0",` + mtu + `,"ips":[{` + ip + `}]}`, // the plugin has chosen it
 		"0.1.0": `{"cniVersion":"0.1.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1"},"dns":{}}`,
 		"0.2.0": `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1"},"dns":{}}`,
 		"0.3.0": `{"cniVersion":"0.3.0",` + eth0 + `,"ips":[{"version":"4",` + ip + `}],"dns":{}}`,

@@ -32,8 +32,9 @@ type call struct {
 	path    string
 	request wire.Request
 
-	asked  bool  // Away was asked to do the DEL
-	undone error // why Away could not
+	asked   bool   // Away was asked to do the DEL
+	undone  error  // why Away could not
+	version string // of the result, if the configuration has none and the daemon says it
 }
 
 func (c *Client) call(command string, a *skel.CmdArgs, with *wire.Attributes) *call {

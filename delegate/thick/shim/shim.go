@@ -166,7 +166,7 @@ func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	err = show(c.Stdout, result, cmp.Or(conf.CNIVersion, result.Version())) // without a version, the daemon chooses
+	err = show(c.Stdout, result, cmp.Or(conf.CNIVersion, k.version, result.Version())) // without a version, the plugin chooses
 	if err == nil {
 		return nil
 	}

@@ -93,4 +93,8 @@ type Attributes struct {
 // that the daemon knows; the shim converts it.
 type Response struct {
 	Result json.RawMessage
+
+	// CNIVersion is the version in which the plugin has printed the result, if the configuration has
+	// none: then the shim prints it in that version. Multus's daemon does not send it.
+	CNIVersion string `json:"cniVersion,omitempty"`
 }
