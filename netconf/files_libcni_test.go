@@ -28,11 +28,11 @@ func byLibcni(name string, text []byte) (*libcni.NetworkConfigList, error) {
 		}
 		return list, err
 	}
-	one, err := libcni.ConfFromBytes(text)
+	one, err := libcni.ConfFromBytes(text) //nolint:staticcheck // runtimes call it for a .conf file
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(one)
+	return libcni.ConfListFromConf(one) //nolint:staticcheck // likewise
 }
 
 // Words in our errors, for files that libcni reads and we do not, and the rows of PEERS.md that say
