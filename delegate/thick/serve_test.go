@@ -227,56 +227,6 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 	})
 }
 
-// Plugins that hang hold up only their own pods, whatever they do: the other operations wait for
-// two seconds at most.
-func TestPluginsThatHangHoldUpNobodyElse(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		hangs := func(ctx context.Context, a *skel.CmdArgs) error {
-			if a.ContainerID == "" || strings.HasPrefix(a.ContainerID, "h") {
-				return untilEnd(ctx, a)
-			}
-			return nil
-		}
-		f := &fake{add: hangs, check: hangs, del: hangs, gc: hangs}
-		r := serve(t, &Server{
-			Plugin: f.plugin(), MaxInFlight: 4, Queue: queued(t, append(ids("hq", 20), "q")...),
-			Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() },
-		})
-		var hung []func() answer
-		for i := range 100 {
-			hung = append(hung, r.begin(request("DEL", fmt.Sprint("hd", i))))
-		}
-		for i := range 3 {
-			hung = append(hung, r.begin(request([]string{"ADD", "CHECK"}[i%2], fmt.Sprint("h", i))))
-		}
-		for range 10 {
-			hung = append(hung, r.begin(request("GC", "")))
-		}
-		for i := range 3 {
-			m := request("ADD", fmt.Sprint("ha", i))
-			hung = append(hung, sync.OnceValue(func() answer { return r.attach(m) }))
-			go hung[len(hung)-1]()
-		}
-		synctest.Wait()
-		start := time.Now()
-		r.do(request("ADD", "c1")).wantOK(t)
-		r.attach(with(request("ADD", "c1"), "CNI_IFNAME", "net1")).wantOK(t)
-		r.do(request("CHECK", "c1")).wantOK(t)
-		r.do(request("DEL", "c1")).wantOK(t)
-		if waited := time.Since(start); waited > 2*time.Second {
-			t.Errorf("waited %v", waited)
-		}
-		time.Sleep(20 * time.Second)
-		r.do(request("ADD", "q")).wantOK(t) // its queued DEL was done
-		synctest.Wait()
-		nodetest.Equal(t, "load", r.Loads(), map[string]Load{"add": {6, 0}, "del": {120, 0}, "gc": {10, 0}, "status": {}})
-		for _, wait := range hung {
-			wait().want(t, 500, 11, "operation timed out")
-		}
-	})
-}
-
 // As many as hang at once, and as many as wait for them, are bounded.
 func TestPluginsThatHangAreBounded(t *testing.T) {
 	t.Parallel()

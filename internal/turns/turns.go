@@ -1,4 +1,5 @@
-// Package turns serialises the operations of each container.
+// Package turns serialises the operations of each container, and limits how many of a kind begin at
+// once.
 package turns
 
 import (
