@@ -632,7 +632,7 @@ func TestWhatTheDeadHaveLeftIsRemoved(t *testing.T) {
 			n.add(key(c, "eth0"))
 			nodetest.OK(t, os.Remove(n.recordFile(key(c, "eth0"))))
 		}
-		for _, left := range []string{".tmp-dead@multi@eth0.json", ".tmp-early@multi@eth0.json", ".tmp-busy@multi@eth0.json", ".tmp-=file", ".tmp-f00", "foreign"} {
+		for _, left := range []string{".tmp-dead@multi@eth0.json", ".tmp-early@multi@eth0.json", ".tmp-busy@multi@eth0.json", ".tmp-f00", "foreign"} {
 			nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, left), []byte("half"), 0o600))
 		}
 		l, err := n.store().Lock(t.Context(), "busy")

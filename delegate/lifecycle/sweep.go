@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
@@ -209,19 +208,13 @@ func namespaces(es []entry) string {
 	return fmt.Sprint(len(es), " ", strings.Join(ns, " "))
 }
 
-// tidy removes what processes have left that died before they wrote a record or a file: the locks of
-// containers without a record, and temporary files. lock takes the lock of a container without a
-// record, whose Unlock removes them. What cannot be removed does no harm.
+// tidy removes what processes have left that died before they wrote a record: locks and temporary
+// files. lock takes the lock of a container without a record, whose Unlock removes them. What cannot
+// be removed does no harm.
 func (m *Manager) tidy(files records.Files, lock func(id string) (*scratch.Lock, error)) {
 	for _, id := range files.Unused {
 		if l, _ := lock(id); l != nil {
 			_ = l.Unlock()
-		}
-	}
-	if files.Temporary {
-		if dir, err := durable.OpenDir(m.Dir, nil); err == nil {
-			_ = dir.Tidy()
-			dir.Close()
 		}
 	}
 }

@@ -51,9 +51,6 @@ func (d *Dir) OpenFile(string) (*os.File, error) { return nil, errors.ErrUnsuppo
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
 
-// Tidy returns [errors.ErrUnsupported].
-func (d *Dir) Tidy() error { return errors.ErrUnsupported }
-
 // Replace returns [errors.ErrUnsupported].
 func (d *Dir) Replace(string, string, []byte, uint32) error { return errors.ErrUnsupported }
 

@@ -158,42 +158,47 @@ func TestOneTemporaryFileForEachFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := open(t, dir, nil)
-	long := strings.Repeat("x", unix.NAME_MAX)
-	for _, name := range []string{"f", long} {
+	for _, name := range []string{"f", strings.Repeat("x", unix.NAME_MAX)} {
 		var left string
 		hooked := open(t, dir, func(call, name string) error {
 			if IsTemp(name) && call == "fsync" {
 				left = name
 			}
-			return d.Tidy()
+			return nil
 		})
 		if err := hooked.WriteFile(name, []byte("old")); err != nil || left == "" {
-			t.Errorf("beside Tidy: %v, temporary file %q", err, left)
+			t.Errorf("%v, temporary file %q", err, left)
 		}
-		write(t, d.Path(left), "half of something longer")
-		if err := d.WriteFile(name, []byte("new")); err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff([]string{name + "=new"}, entries(t, dir)); diff != "" {
-			t.Error(diff)
-		}
-		write(t, d.Path(left), "half")
-		write(t, d.Path(".tmp-c@n@e.json"), "not of WriteFile")
-		if err := d.Tidy(); err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff([]string{".tmp-c@n@e.json=not of WriteFile", name + "=new"}, entries(t, dir)); diff != "" {
-			t.Error(diff)
-		}
-		for _, name := range []string{".tmp-c@n@e.json", name} {
-			if err := d.Remove(name); err != nil {
-				t.Error(err)
+		for what, make := range map[string]func(path string) error{
+			"a dead writer's": func(path string) error { return os.WriteFile(path, []byte("half of something longer"), 0o600) },
+			"one that others may read": func(path string) error {
+				return errors.Join(os.WriteFile(path, []byte("half"), 0o644), os.Chmod(path, 0o644))
+			},
+			"another name of a file": func(path string) error { return os.Link(d.Path(name), path) },
+		} {
+			if err := errors.Join(d.WriteFile(name, []byte("old")), make(d.Path(left)), d.WriteFile(name, []byte("new"))); err != nil {
+				t.Errorf("%s: %v", what, err)
 			}
+			if diff := cmp.Diff([]string{name + "=new"}, entries(t, dir)); diff != "" {
+				t.Errorf("%s: %s", what, diff)
+			}
+			if info, err := os.Lstat(d.Path(name)); err != nil || info.Mode() != 0o600 {
+				t.Errorf("%s: %v, %v", what, info, err)
+			}
+		}
+		if err := errors.Join(os.Symlink(name, d.Path(left)), d.WriteFile(name, []byte("newer"))); err != nil {
+			t.Errorf("a link: %v", err)
+		}
+		if got, err := d.ReadFile(name, 100); err != nil || string(got) != "newer" {
+			t.Errorf("a link: %q, %v", got, err)
+		}
+		if err := errors.Join(d.Remove(left), d.Remove(name)); err != nil {
+			t.Error(err)
 		}
 	}
 }
 
-// Writers of one file and those who tidy do not disturb each other: a reader sees whole contents.
+// Writers of one file do not disturb each other: a reader sees whole contents.
 func TestWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -203,7 +208,7 @@ func TestWritersAtOnce(t *testing.T) {
 		text := bytes.Repeat([]byte{byte('a' + i)}, 1000*(i+1))
 		wg.Go(func() {
 			for range 20 {
-				if err := errors.Join(d.WriteFile("f", text), d.Tidy()); err != nil {
+				if err := d.WriteFile("f", text); err != nil {
 					t.Error(err)
 				}
 				got, err := d.ReadFile("f", 1<<20)

@@ -3,6 +3,8 @@ package durable
 import (
 	"errors"
 	"io/fs"
+	"math/rand/v2"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,16 +14,19 @@ import (
 // A reader sees the old file or the new one, never a part, and so does whoever
 // comes after a crash at any point. When WriteFile returns nil the new file
 // survives a loss of power, provided that d itself does; when it returns an
-// error the old file or the new one is there. A crash may leave one temporary
-// file, see [IsTemp], which the next WriteFile of name replaces and [Dir.Tidy] removes.
-// Those who write one file at the same time wait for each other.
+// error the old file or the new one is there. A crash may leave a temporary
+// file, see [IsTemp], which the next WriteFile of name replaces. Of those who write
+// one file at the same time the last one wins.
 func (d *Dir) WriteFile(name string, data []byte) error {
 	if !plain(name) {
 		return d.fail("renameat", name, unix.EINVAL)
 	}
-	temp := writtenPrefix + name
+	temp := TempPrefix + "=" + name
 	temp = temp[:min(len(temp), unix.NAME_MAX)]
-	fd, err := d.lockTemp("create", temp, unix.O_CREAT, 0)
+	fd, err := d.lockTemp(temp)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ELOOP) { // another writer's, or a link
+		return d.Replace(TempPrefix+strconv.FormatUint(rand.Uint64(), 16), name, data, 0o600)
+	}
 	if err != nil {
 		return err
 	}
@@ -39,51 +44,32 @@ func (d *Dir) WriteFile(name string, data []byte) error {
 	return d.fill(fd, temp, name, data, 0o600)
 }
 
-// writtenPrefix begins the names of the temporary files of WriteFile. Whoever writes to such a file, or
-// removes it, has its flock(2).
-const writtenPrefix = TempPrefix + "="
-
-// Tidy removes the temporary files of WriteFile whose writers have died.
-func (d *Dir) Tidy() error {
-	names, err := d.NamesWith(writtenPrefix)
-	for _, temp := range names {
-		fd, lerr := d.lockTemp("openat", temp, 0, unix.LOCK_NB)
-		if lerr == nil {
-			lerr = d.Remove(temp)
-			Close(fd)
-		}
-		if !errors.Is(lerr, fs.ErrNotExist) && !errors.Is(lerr, unix.EWOULDBLOCK) {
-			err = errors.Join(err, lerr)
-		}
-	}
-	return err
-}
-
-// lockTemp opens and locks the file that is called temp when it has the lock.
-func (d *Dir) lockTemp(call, temp string, flags, how int) (fd int, err error) {
+// lockTemp makes the file temp, or opens what a writer has left that died, and takes its flock(2),
+// which a writer has until the file has its name. What somebody else has made is replaced.
+func (d *Dir) lockTemp(temp string) (fd int, err error) {
 	for {
-		err := d.at(call, temp, func() (err error) {
-			fd, err = unix.Openat(d.fd, temp, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
+		err := d.at("create", temp, func() (err error) {
+			fd, err = unix.Openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 			return err
 		})
 		if err != nil {
 			return -1, err
 		}
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			err = unix.Flock(fd, unix.LOCK_EX|how)
-		}
 		var own, named unix.Stat_t
-		if err == nil {
+		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			err = unix.Fstat(fd, &own)
 		}
 		if err == nil {
 			err = unix.Fstatat(d.fd, temp, &named, unix.AT_SYMLINK_NOFOLLOW)
 		}
 		if err == nil && IDOf(&own) == IDOf(&named) {
-			return fd, nil
+			if own.Mode&0o077 == 0 && own.Nlink == 1 && own.Uid == uint32(unix.Geteuid()) {
+				return fd, nil
+			}
+			err = d.Remove(temp)
 		}
 		Close(fd)
-		if err != nil && !errors.Is(err, unix.ENOENT) { // another writer has renamed it
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another writer has renamed it
 			return -1, d.fail("flock", temp, err)
 		}
 	}

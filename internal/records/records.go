@@ -65,8 +65,6 @@ type Files struct {
 	// first record, and no other file: an operation is running, or a process has died. A long ID
 	// is its hash.
 	Unused []string
-
-	Temporary bool // whether there are temporary files
 }
 
 // A Named is what the name of a record's file says. A long name is a hash, and special
@@ -83,7 +81,6 @@ func List(dir string) (files Files, err error) {
 	used := make(map[string]bool)
 	for _, f := range all {
 		name, temporary := strings.CutPrefix(f.Name(), ".tmp-")
-		files.Temporary = files.Temporary || temporary
 		id, _, _ := strings.Cut(name, "@")
 		_, isLock := strings.CutSuffix(name, lockSuffix)
 		record, isRecord := strings.CutSuffix(name, RecordSuffix)
