@@ -170,14 +170,14 @@ func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }
 // checkSpelling fails with ErrDecode if data, which is valid JSON, has two values for one field
 // of the value that v points to, in upper and lower case. encoding/json would take the last.
 func checkSpelling(data []byte, v any) error {
-	if key := misspelt(data, reflect.TypeOf(v)); key != "" {
+	if key := twoSpellings(data, reflect.TypeOf(v)); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errSpelling}
 	}
 	return nil
 }
 
-// misspelt returns the path of a key in raw, a t, that has two values in two spellings, or "".
-func misspelt(raw json.RawMessage, t reflect.Type) string {
+// twoSpellings returns the path of a key in raw, a t, that has two values in two spellings, or "".
+func twoSpellings(raw json.RawMessage, t reflect.Type) string {
 	var seen []part // few
 	for p := range parts(raw, t) {
 		switch i := slices.IndexFunc(seen, func(s part) bool { return s.field == p.field }); {
@@ -187,7 +187,7 @@ func misspelt(raw json.RawMessage, t reflect.Type) string {
 		case !rawjson.Same(seen[i].value, p.value):
 			return p.key
 		}
-		if inner := misspelt(p.value, p.t); inner != "" {
+		if inner := twoSpellings(p.value, p.t); inner != "" {
 			return joinKey(p.key, inner)
 		}
 	}

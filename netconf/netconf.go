@@ -122,7 +122,11 @@ func checkListFile(keys object) error {
 	for _, key := range []string{"name", "plugins"} {
 		_, exact := keys[key]
 		if _, folded, _ := keys.find(key); !exact && (folded || key == "name") {
-			return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("missing in this spelling, which alone libcni reads in the file of a list")}
+			err := errMissing
+			if folded {
+				err = fmt.Errorf("want exactly %q: libcni reads no other spelling in a .conflist file", key)
+			}
+			return &Error{Kind: ErrInvalid, Key: key, Err: err}
 		}
 	}
 	_, err := readListKeys(keys)

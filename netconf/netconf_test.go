@@ -483,6 +483,18 @@ func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
 	wantError{kind: netconf.ErrDecode, network: "blue", key: "plugins[0].ipam"}.check(t, err)
 }
 
+// Each level of a text has a key twice, and each comparison reads all levels below.
+func TestRepeatedKeysInRepeatedKeysEndSoon(t *testing.T) {
+	t.Parallel()
+	once, twice := `{}`, `{}`
+	for range 300 {
+		once, twice = `{"a":`+once+`}`, `{"a":`+once+`,"a":`+twice+`}`
+	}
+	_, err := netconf.Parse([]byte(`{"name":"n","type":"a","x":` + twice + `}`))
+	nodetest.Is(t, err, netconf.ErrDecode)
+	nodetest.Says(t, err, "given twice")
+}
+
 // One rule for the keys of lists, of plugins and of what is in them: the exact key first, then
 // another spelling; one value is accepted however often it is there, and two are an error.
 func TestAKeyHasOneValueInAllSpellings(t *testing.T) {

@@ -68,14 +68,14 @@ func checkJSON(data []byte) error {
 	if !json.Valid(data) {
 		return asError(position(data, json.Unmarshal(data, new(json.RawMessage))), ErrDecode)
 	}
-	s := rawjson.Scan(data)
-	if key := repeatedKey(&s, false); key != "" {
+	s, left := rawjson.Scan(data), toCompare*len(data)
+	if key := repeatedKey(&s, false, &left); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errTwoValues}
 	}
 	return nil
 }
 
-// errTwoValues is the error of a key that encoding/json would take the last value of.
+// errTwoValues: encoding/json would silently take the last value.
 var errTwoValues = errors.New("given twice, with two values: remove one")
 
 // Repeated returns the path of the first key in data that an object has twice with one value,
@@ -85,30 +85,39 @@ func Repeated(data []byte) string {
 	if !json.Valid(data) {
 		return ""
 	}
-	s := rawjson.Scan(data)
-	return repeatedKey(&s, true)
+	s, left := rawjson.Scan(data), toCompare*len(data)
+	return repeatedKey(&s, true, &left)
 }
 
+// toCompare is how often a part of a text may be compared with another, because keys stand twice in
+// values of keys that stand twice.
+const toCompare = 16
+
 // repeatedKey reads one value and returns the path of a key that occurs twice in an
-// object, with one value if same, or else with two. It returns "" if there is none.
-func repeatedKey(s *rawjson.Scanner, same bool) string {
+// object, with one value if same, or else with two. It returns "" if there is none. When it has
+// compared left bytes, values count as two.
+func repeatedKey(s *rawjson.Scanner, same bool, left *int) string {
 	switch s.Space() {
 	case '{':
 		seen := make(map[string]rawjson.Scanner) // at the value
 		for s.Next() {
 			key := rawjson.Unquote(s.Key())
 			now := *s
-			if before, ok := seen[key]; ok && rawjson.Same(before.Value(), now.Value()) == same {
-				return cmp.Or(key, `""`)
+			if before, ok := seen[key]; ok {
+				a, b := before.Value(), now.Value()
+				*left -= len(a) + len(b)
+				if (*left >= 0 && rawjson.Same(a, b)) == same {
+					return cmp.Or(key, `""`)
+				}
 			}
 			seen[key] = *s
-			if inner := repeatedKey(s, same); inner != "" {
+			if inner := repeatedKey(s, same, left); inner != "" {
 				return joinKey(key, inner)
 			}
 		}
 	case '[':
 		for i := 0; s.Next(); i++ {
-			if inner := repeatedKey(s, same); inner != "" {
+			if inner := repeatedKey(s, same, left); inner != "" {
 				return joinKey(fmt.Sprintf("[%d]", i), inner)
 			}
 		}

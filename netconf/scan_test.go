@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -70,8 +71,8 @@ func FuzzScan(f *testing.F) {
 		dec := json.NewDecoder(strings.NewReader(text))
 		dec.UseNumber()
 		want := tokenRepeats(dec)
-		s := rawjson.Scan([]byte(text))
-		if got := repeatedKey(&s, false); got != want {
+		s, left := rawjson.Scan([]byte(text)), math.MaxInt
+		if got := repeatedKey(&s, false, &left); got != want {
 			t.Fatalf("%s: repeated %q, want %q", text, got, want)
 		}
 		if left := s.Space(); want == "" && left != 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"strings"
@@ -65,8 +66,8 @@ type Selection struct {
 	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
 
 	// DefaultRoute lists the gateways of the attachment's default routes, at
-	// most one of each family, and none unspecified or multicast. An empty list means the same as nil, no default
-	// route, and is what an element with an empty key has.
+	// most one of each family, and none multicast. An empty list means the same as nil, no
+	// default route, and is what an element with an empty key has.
 	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 
 	// IPAMClaimReference names the IPAMClaim whose addresses the interface gets, in
@@ -187,11 +188,12 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		return Selection{}, err
 	}
 	keys := splitObject(data)
+	maps.DeleteFunc(keys, func(_ string, raw json.RawMessage) bool { return isNull(raw) })
 	var s Selection
 	var oldInterface string
 	var routes []string
-	var ports []map[string]json.RawMessage
-	var rates map[string]json.RawMessage
+	var ports []object
+	var rates object
 	for _, field := range []struct {
 		key, want string
 		into      any
@@ -211,7 +213,7 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		{"ipam-claim-reference", "a string", &s.IPAMClaimReference},
 	} {
 		raw, ok, err := keys.find(field.key)
-		if err == nil && (!ok || isNull(raw)) {
+		if err == nil && !ok {
 			continue
 		}
 		if err == nil {
@@ -225,16 +227,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 		switch field.into {
 		case &ports:
-			if len(ports) > 0 {
-				s.PortMappings = raw
-			}
-			err = checkSpelling(raw, new([]struct{ HostPort, ContainerPort, Protocol, HostIP any }))
+			s.PortMappings = raw
 		case &rates:
 			s.Bandwidth = raw
-			err = checkSpelling(raw, new(struct{ IngressRate, IngressBurst, EgressRate, EgressBurst any }))
-		}
-		if err != nil {
-			return Selection{}, inNetwork(keys.nameForErrors(), under(field.key, err))
 		}
 	}
 	if s.Interface == "" {
@@ -245,6 +240,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 	}
 	for i, route := range routes {
 		addr, err := parseAddr(route)
+		if err == nil && addr.Unmap().IsMulticast() {
+			err = fmt.Errorf("no gateway has the address %s", addr)
+		}
 		if err != nil {
 			return Selection{}, s.fail(fmt.Sprintf("default-route[%d]", i), err)
 		}
@@ -256,10 +254,13 @@ func parseSelectionObject(data []byte) (Selection, error) {
 			return Selection{}, inNetwork(s.Name, err)
 		}
 	}
+	if len(ports) == 0 {
+		s.PortMappings = nil
+	}
 	if len(rates) == 0 {
 		s.Bandwidth = nil
 	} else if len(rates) < written {
-		s.Bandwidth = object(rates).marshal()
+		s.Bandwidth = rates.marshal()
 	}
 	return s, s.validate()
 }

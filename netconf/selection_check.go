@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ func (s Selection) validate() error {
 	if s.Name == "" {
 		return s.fail("name", errMissing)
 	}
-	if namespace, name, _ := strings.Cut(s.Name, "/"); kubename.IsNamespace(namespace) && utils.ValidateNetworkName(name) == nil {
+	if namespace, name, _ := strings.Cut(s.Name, "/"); s.Namespace == "" && kubename.IsNamespace(namespace) && utils.ValidateNetworkName(name) == nil {
 		return s.fail("name", fmt.Errorf(`not the name of a network: want "name": %q, "namespace": %q`, name, namespace))
 	}
 	if err := validateName(s.Name); err != nil {
@@ -141,17 +142,15 @@ func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { 
 // parseIP parses an address, with a prefix length or without, that an interface can have.
 func parseIP(s string) (netip.Addr, error) {
 	if !strings.Contains(s, "/") {
-		return parseAddr(s)
+		addr, err := parseAddr(s)
+		return addr, cmp.Or(err, unicast(addr))
 	}
 	ip, _, err := net.ParseCIDR(s) // as Multus and the plugins: of "/024" too
-	if err != nil {
-		return netip.Addr{}, err
-	}
 	addr, _ := netip.AddrFromSlice(ip)
-	return unicast(addr)
+	return addr, cmp.Or(err, unicast(addr))
 }
 
-// parseAddr parses an address that an interface can have, without a zone.
+// parseAddr parses an address without a zone.
 func parseAddr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
 	if err != nil {
@@ -160,47 +159,57 @@ func parseAddr(s string) (netip.Addr, error) {
 	if addr.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
 	}
-	return unicast(addr)
+	return addr, nil
 }
 
-func unicast(addr netip.Addr) (netip.Addr, error) {
+// unicast fails for an address that no interface can have.
+func unicast(addr netip.Addr) error {
 	if a := addr.Unmap(); a.IsUnspecified() || a.IsMulticast() {
-		return netip.Addr{}, fmt.Errorf("no interface can have the address %s", a)
+		return fmt.Errorf("no interface can have the address %s", a)
 	}
-	return addr, nil
+	return nil
 }
 
 func (s Selection) fail(key string, err error) error {
 	return &Error{Kind: ErrInvalid, Network: s.Name, Key: key, Err: err}
 }
 
-// checkPorts checks "portMappings". Runtimes and plugins use encoding/json, so that
-// keys count in upper and lower case. Whether a key may be absent is left to the
-// plugin.
-func checkPorts(ports []map[string]json.RawMessage) error {
+// checkPorts checks "portMappings". Whether a key may be absent is left to the plugin.
+func checkPorts(ports []object) error {
 	for i, keys := range ports {
+		in := fmt.Sprintf("portMappings[%d]", i)
 		for _, key := range []string{"hostPort", "containerPort"} {
-			at := fmt.Sprintf("portMappings[%d].%s", i, key)
-			for _, raw := range folded(keys, key) {
-				if n, err := number(raw, at); err != nil {
-					return err
-				} else if n < 1 || n > 65535 || n != math.Trunc(n) {
-					return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not a port, which is from 1 to 65535")}
-				}
+			raw, ok, err := keys.find(key)
+			if err != nil {
+				return under(in, err)
+			}
+			if !ok || isNull(raw) {
+				continue
+			}
+			at := in + "." + key
+			if n, err := number(raw, at); err != nil {
+				return err
+			} else if n < 1 || n > 65535 || n != math.Trunc(n) {
+				return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not a port, which is from 1 to 65535")}
 			}
 		}
-		for _, raw := range folded(keys, "protocol") {
-			at := fmt.Sprintf("portMappings[%d].protocol", i)
-			var protocol string
-			if err := decodeAs(raw, at, "a string", &protocol); err != nil {
-				return err
-			}
-			if err := checkLength(at, &protocol); err != nil {
-				return err
-			}
-			if !slices.Contains([]string{"", "TCP", "UDP", "SCTP"}, strings.ToUpper(protocol)) {
-				return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf("%q is none of TCP, UDP and SCTP", protocol)}
-			}
+		raw, ok, err := keys.find("protocol")
+		if err != nil {
+			return under(in, err)
+		}
+		if !ok || isNull(raw) {
+			continue
+		}
+		at := in + ".protocol"
+		var protocol string
+		if err := decodeAs(raw, at, "a string", &protocol); err != nil {
+			return err
+		}
+		if err := checkLength(at, &protocol); err != nil {
+			return err
+		}
+		if !slices.Contains([]string{"", "TCP", "UDP", "SCTP"}, strings.ToUpper(protocol)) {
+			return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf("%q is none of TCP, UDP and SCTP", protocol)}
 		}
 	}
 	return nil
@@ -213,38 +222,28 @@ func checkRates(keys object) error {
 		limited := false
 		for _, kind := range []string{"Rate", "Burst"} {
 			at := "bandwidth." + way + kind
-			for _, name := range keys.sorted() {
-				if !strings.EqualFold(name, way+kind) || isNull(keys[name]) {
-					continue
-				}
-				switch n, err := number(keys[name], at); {
-				case err != nil:
-					return err
-				case n < 0 || n == 0 && limited && kind == "Burst":
-					return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not above 0")}
-				case n == 0:
-					delete(keys, name)
-				case kind == "Burst" && !limited:
-					return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf(`given without "%sRate"`, way)}
-				default:
-					limited = true
-				}
+			raw, ok, err := keys.find(way + kind)
+			if err != nil {
+				return under("bandwidth", err)
+			}
+			if !ok || isNull(raw) {
+				continue
+			}
+			switch n, err := number(raw, at); {
+			case err != nil:
+				return err
+			case n < 0 || n == 0 && limited && kind == "Burst":
+				return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not above 0")}
+			case n == 0:
+				keys.remove(way + kind)
+			case kind == "Burst" && !limited:
+				return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf(`given without "%sRate"`, way)}
+			default:
+				limited = true
 			}
 		}
 	}
 	return nil
-}
-
-// folded returns the values of the keys that differ from key in upper and lower
-// case at most, in the order of the keys. A null counts as absent.
-func folded(keys object, key string) []json.RawMessage {
-	var values []json.RawMessage
-	for _, name := range keys.sorted() {
-		if strings.EqualFold(name, key) && !isNull(keys[name]) {
-			values = append(values, keys[name])
-		}
-	}
-	return values
 }
 
 // number reads raw, the valid JSON of key.

@@ -69,8 +69,8 @@ type Key struct {
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // Tag returns a name for something of the attachment in the language of another program, such as
-// a firewall: prefix and 16 of "a" to "z" and "2" to "7", a hash of k. Two attachments have
-// different tags. With a prefix of up to 12 such characters, and "-" or "_", it is a name for
+// a firewall: prefix and 16 of "a" to "z" and "2" to "7", a hash of k, so that two attachments
+// practically always have different tags. With a prefix of up to 12 such characters, and "-" or "_", it is a name for
 // nftables, iptables (28 bytes) and ipset. Interfaces have shorter names (15 bytes): cut it.
 //
 // IfName itself is no such name, because its author is often that of the pod: "eth0#" and "a;b"
@@ -105,7 +105,7 @@ func (s State) Attached() bool { return s == Added || s == Partial }
 type Record[T any] struct {
 	Key     Key
 	State   State
-	Created time.Time // when the record was first put, in UTC; to methods that write, zero means that time
+	Created time.Time // when the record was first put, in UTC; methods that write keep the recorded time if this is zero
 	Updated time.Time // when the record was last written; set by the methods that write
 	Value   T
 
@@ -305,9 +305,9 @@ func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
 //   - The new file has mode 0600. The directory must exist. A symbolic link at
 //     path is replaced, not followed.
 //
-// A crash may leave one temporary file beside path, whose name begins with ".tmp-". The
-// next WriteFile of path replaces it. Goroutines and processes that write one file at the
-// same time wait for each other, and the last one wins.
+// A crash may leave a temporary file beside path, whose name begins with ".tmp-". The
+// next WriteFile of path replaces it. Of goroutines and processes that write one file at
+// the same time, the last one wins.
 func WriteFile(path string, data []byte) error {
 	dir, name := filepath.Split(path)
 	d, err := durable.OpenDir(filepath.Clean(dir), nil)

@@ -115,7 +115,7 @@ func NetworksIn(netns, name string, r types.Result, def bool) ([]Network, error)
 		if address(rt.GW) == "" {
 			for i := range list {
 				for _, gw := range gateways[i] {
-					if rt.Dst.IP == nil || isIPv4(gw) == isIPv4(rt.Dst.IP) {
+					if isIPv4(gw) == isIPv4(rt.Dst.IP) {
 						list[i].Gateway = add(list[i].Gateway, gw)
 					}
 				}

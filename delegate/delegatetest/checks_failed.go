@@ -62,7 +62,10 @@ func (s *suite) failingADDs(ctx context.Context) ([]failingADD, error) {
 			if err == nil {
 				_, err = c.real.Attach(b.ifname)
 			}
-			return Call{Command: "ADD"}, b.ownIf(err)
+			if err != nil {
+				err = b.own(err)
+			}
+			return Call{Command: "ADD"}, err
 		}})
 	}
 	if s.kind.Name == kindIPAM || len(s.conf.Links) > 0 {
@@ -111,6 +114,7 @@ func checkDelFailed(ctx context.Context, s *suite) error {
 			}
 			live := b.exec.Live()
 			if o := b.call(ctx, c); o.Status == 0 || o.late {
+				b.call(ctx, Call{Command: "DEL", ContainerID: c.ContainerID})
 				return nil
 			}
 			what := "the DEL after an ADD " + add.what
@@ -137,6 +141,7 @@ func checkVersionUnknown(ctx context.Context, b *bench, _ Outcome) error {
 	what := "an ADD whose configuration has cniVersion " + unknownVersion
 	o := b.call(ctx, c)
 	if o.Status == 0 {
+		b.call(ctx, Call{Command: "DEL", ContainerID: c.ContainerID})
 		return fmt.Errorf("%s succeeds", what)
 	}
 	said := (*types.Error)(nil)

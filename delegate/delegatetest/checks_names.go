@@ -1,8 +1,8 @@
 package delegatetest
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -62,7 +62,7 @@ func (b *bench) apart(ctx context.Context, names []string) error {
 		if err == nil && o.Status != 0 {
 			_, _, err = step(fmt.Sprintf("DEL of %q, whose ADD has failed,", name), Call{Command: "DEL", IfName: name}, made)
 			if i == 0 {
-				return errors.Join(err, notRun("the plugin attaches no interface with the name %q", name))
+				return cmp.Or(err, notRun("the plugin attaches no interface with the name %q", name))
 			}
 		} else {
 			all = append(all, attachment{name, o, made})
@@ -111,8 +111,8 @@ func (b *bench) things(ctx context.Context, names []string) ([]string, error) {
 	return all, nil
 }
 
-// addedTwice reports whether a delegate was told to make an attachment that was there. It is then not
-// known whose it is: without a real container no interface is in the way.
+// addedTwice reports whether a delegate was told to make an attachment that was there. Without real
+// containers nothing keeps a plugin from adding it twice, so that its owner is not known.
 func (b *bench) addedTwice(attachment string) bool {
 	adds := slices.DeleteFunc(b.calls("ADD"), func(c Call) bool { return c.attachment() != attachment })
 	return len(adds) > 1

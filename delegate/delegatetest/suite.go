@@ -129,14 +129,6 @@ func (s *suite) own(err error) error {
 	return err
 }
 
-// ownIf is own for an error that may be nil.
-func (s *suite) ownIf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return s.own(err)
-}
-
 // obstacle says why c cannot be made, or nothing.
 func (s *suite) obstacle(c Check) string {
 	if why, ok := s.conf.Skip[c.Name]; ok {

@@ -155,8 +155,8 @@ func Describe(root string, networks []status.Network, attached ...delegate.Attac
 			without = append(without, a)
 		}
 	}
-	for i, a := range without {
-		if len(without) == len(at[""]) {
+	if len(without) == len(at[""]) {
+		for i, a := range without {
 			at[a.IfName] = at[""][i : i+1]
 		}
 	}

@@ -43,7 +43,6 @@ func typeOf(reason string) string {
 // Limits of Events.
 const (
 	eventQueue  = 128              // Events of a namespace that wait to be sent
-	eventTurns  = 8                // requests at once, each for a second: then it waits for somebody else than the API server
 	eventMemory = 1024             // Events that are remembered
 	eventNote   = 1024             // bytes of a note, see package k8s.io/api/events/v1
 	eventAction = 128              // bytes of an action, or of a name
@@ -54,7 +53,7 @@ const (
 
 // Events writes Events (events.k8s.io/v1). Its methods never block and never fail: an
 // Event that cannot be sent is tried again for ten minutes, and is dropped when too many
-// of its namespace wait. Other namespaces do not wait for it. Each Event keeps its own text. A warning that has been sent in the last hour is not
+// of its namespace wait, which are the only ones that wait for it. Each Event keeps its own text. A warning that has been sent in the last hour is not
 // sent again; what is normal has happened again.
 //
 // Texts must not quote configurations: not everybody who may read Events may read
@@ -68,7 +67,6 @@ type Events struct {
 	controller string
 	instance   string
 	self       corev1.ObjectReference
-	turns      chan struct{}
 
 	warn sync.Once // about a refusal
 
@@ -105,7 +103,7 @@ func (e event) said() event {
 func (v *View) NewEvents(self nad.Pod) *Events {
 	e := &Events{
 		client: v.events, log: v.log, controller: v.config.userAgent(), instance: v.config.userAgent(),
-		turns: make(chan struct{}, eventTurns), lines: make(map[string][]event), told: cache.NewLRUExpireCache(eventMemory), last: time.Now().UnixNano(),
+		lines: make(map[string][]event), told: cache.NewLRUExpireCache(eventMemory), last: time.Now().UnixNano(),
 	}
 	switch node := v.config.Node; {
 	case self.Name != "":
@@ -308,14 +306,6 @@ func (e *Events) try(ctx context.Context, ending <-chan struct{}, ev event) (sen
 
 // post sends an Event once.
 func (e *Events) post(ctx context.Context, ev event) error {
-	select {
-	case e.turns <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	pass := sync.OnceFunc(func() { <-e.turns })
-	defer pass()
-	defer time.AfterFunc(time.Second, pass).Stop()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := e.client.do(ctx, http.MethodPost, func(q *rest.Request) {

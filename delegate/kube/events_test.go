@@ -148,14 +148,13 @@ func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, api, _ := newEvents(t)
-		const bad = 2 * eventTurns
+		const bad = 16
 		api.fail(kubetest.Fault{Delay: time.Hour, Times: bad})
 		for i := range bad {
 			for j := range 2 * eventQueue {
 				e.Pod(nad.Pod{Namespace: fmt.Sprint("bad", i), Name: "a", UID: "1"}, "NoNetworkFound", "AddNetwork", strconv.Itoa(j))
 			}
 		}
-		time.Sleep(bad / eventTurns * time.Second)
 		synctest.Wait()
 		e.Added(aPod("a"), networks()[:1])
 		synctest.Wait()

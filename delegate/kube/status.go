@@ -21,9 +21,8 @@ type Status struct {
 	// Annotation is the text of the annotation, see [status.Annotation].
 	Annotation string
 
-	// Created is the time at which the sandbox was attached, zero if it is not attached any
-	// more. A pod can have two sandboxes while the kubelet replaces one: the status is that of
-	// the newest.
+	// Created is the time at which the sandbox was attached. A pod can have two sandboxes while
+	// the kubelet replaces one: the status is that of the newest that is attached.
 	Created time.Time
 
 	// Static means that the pod is a static one, see [nad.Origin]. Its status is

@@ -27,9 +27,9 @@ var ErrNotAdded = fault.New(types.ErrInvalidNetworkConfig, "not added, or not co
 // it cannot be recorded. Code 7.
 var ErrPlan = fault.New(types.ErrInvalidNetworkConfig, "impossible plan")
 
-// ErrAbsent is in the error of a DEL that has failed although the interfaces of the attachment are
-// not in the container any more: it may never succeed. See [Manager.DelTries].
-var ErrAbsent = errors.New("its interfaces are gone")
+// ErrAbsent is in the error of a DEL that has failed, if no interface of the attachment can be
+// found: the DEL may never succeed. See [Manager.DelTries].
+var ErrAbsent = errors.New("its interfaces cannot be found")
 
 // ErrSuperseded is the cause of an ADD's context when a DEL of the same
 // attachment cancels the ADD: code 11.

@@ -262,10 +262,12 @@ func (m *Manager) tellOne(ctx context.Context, l *dirLock, n netconf.Network, va
 	defer file.Close() //nolint:errcheck // nobody reads a note that was not written
 	// Together with the time it takes to end a plugin, this is less than an
 	// ADD waits.
-	ctx, cancel := context.WithTimeout(handing(ctx, file), m.lockTimeout()/2)
+	ctx, end := context.WithCancelCause(handing(ctx, file))
+	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
+	defer end(nil)
 	watch.Go(func() {
 		for pause := m.gcTurn(); ; pause = turn {
 			select {
@@ -274,12 +276,16 @@ func (m *Manager) tellOne(ctx context.Context, l *dirLock, n netconf.Network, va
 			case <-time.After(pause):
 			}
 			if flock.Awaited(file) {
-				cancel()
+				end(errAwaited)
+				return
 			}
 		}
 	})
 	return m.invoker().GC(ctx, n, valid)
 }
+
+// errAwaited is why the GC of a plugin ends.
+var errAwaited = fault.New(types.ErrTryAgainLater, "ended after a second, because an ADD waited: the next GC runs it again")
 
 // gcTurn is how long plugins of a GC may run while somebody waits to record an attachment.
 func (m *Manager) gcTurn() time.Duration { return min(time.Second, m.lockTimeout()/4) }

@@ -132,7 +132,8 @@ func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*dirLock, error)
 				var waits *os.File // what the GC that runs sees
 				err = flock.Wait(ctx, limit, func() (bool, error) {
 					held, err := m.tryDir(ctx, l, exclusive)
-					if !held && err == nil && !exclusive && waits == nil {
+					if !held && err == nil && !exclusive {
+						_ = waits.Close() // the GC may have another file by now
 						if waits, _ = os.Open(filepath.Join(m.Dir, records.LockName(records.Collector()))); waits != nil {
 							_ = flock.Await(waits) // else the GC ends in its time
 						}

@@ -409,9 +409,9 @@ func (w *walk) visible(used []string) bool {
 	})
 }
 
-// absent reports whether the interface of e is certainly not in the network namespace of the
-// container: no path leads to that any more, or it was looked into. If no namespace is recorded, it
-// is absent when the DEL came without one, or with a path at which there is none.
+// absent reports whether the interface of e cannot be found: no known path leads to its network
+// namespace, or the namespace does not have it. If no namespace is recorded, the interface is absent
+// when the DEL came without one, or with a path at which there is none.
 func (w *walk) absent(e entry) bool {
 	if path := w.o.path(e.NetNS); path != "" {
 		names, err := w.m.interfaceNames(path)

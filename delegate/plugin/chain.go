@@ -71,7 +71,8 @@ func (c *Call) prevResult() (json.RawMessage, error) {
 // print prints the result of a. In a chain the interfaces, addresses, routes and DNS
 // settings of prev come first.
 func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attached) error {
-	if prev != nil || c.Logger != nil {
+	debug := c.Logger != nil && c.Logger.Enabled(ctx, slog.LevelDebug)
+	if prev != nil || debug {
 		var own bytes.Buffer
 		if err := a.PrintTo(&own, c.CNIVersion); err != nil {
 			return err
@@ -79,7 +80,7 @@ func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attac
 		lost := slices.DeleteFunc([]string{"mtu", "pciID", "socketPath"}, func(key string) bool { // CNI 1.1 has added them
 			return bytes.Count(own.Bytes(), []byte(strconv.Quote(key))) >= bytes.Count(a.Result, []byte(strconv.Quote(key)))
 		})
-		if c.Logger != nil && len(lost) > 0 {
+		if debug && len(lost) > 0 {
 			c.Logger.LogAttrs(ctx, slog.LevelDebug, "the version of the runtime has no place for keys of the result",
 				slog.String("container", c.ContainerID), slog.String("ifname", c.IfName), slog.String("version", c.CNIVersion), slog.Any("keys", lost))
 		}

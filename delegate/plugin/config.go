@@ -126,14 +126,13 @@ func (p Plugin) stateDir(c *Call) (string, error) {
 	if err == nil {
 		_, err = CheckStateDir(onNode)
 	}
-	path := dir
 	if err == nil {
-		path, err = c.Root.Resolve(filepath.Clean(dir))
+		dir, err = c.Root.Resolve(filepath.Clean(dir))
 	}
 	if err != nil {
 		return "", c.Invalid(p.StateKey, err)
 	}
-	return path, nil
+	return dir, nil
 }
 
 // CheckStateDir returns dir, cleaned. It fails if dir is not absolute, or is a

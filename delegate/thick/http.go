@@ -83,8 +83,8 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sv.observe(op, err)
 }
 
-// other serves a page of Other. Its clients leave descriptors for the commands, whether they read
-// or not: they are few at once, and lose their connection after the answer.
+// other serves a page of Other. It limits the clients, and closes their connections after the
+// answer, so that they cannot use up the descriptors that commands need.
 func (sv *service) other(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close")
 	select {

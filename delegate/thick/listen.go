@@ -21,9 +21,9 @@ import (
 // Give the listener to [Server.Serve] itself, not one that wraps it: Serve hands the
 // socket over to the next daemon, without losing a connection. Accept returns a
 // [*net.UnixConn]; one goroutine at a time may call it. If somebody removes the socket or its
-// directory, Accept listens again a few seconds later, with a socket of the same name, unless
-// another process does by then. Until then the server is not ready. It also is not if somebody
-// removes the socket of a service manager, which only that can make again. Close loses the connections that were not accepted. The socket's file
+// directory, Accept makes the socket again within a few seconds, unless another process listens there
+// by then. Until then the server is not ready. A socket of a service manager can only be made again
+// by that manager: until then the server stays not ready. Close loses the connections that were not accepted. The socket's file
 // stays, because it may be the next daemon's by then.
 //
 // To a socket that Listen makes, only this user and root may connect. Listen makes its

@@ -30,7 +30,7 @@ type listener struct {
 	every  time.Duration // between two looks for the socket, while nobody connects
 
 	mu   sync.Mutex // held while Accept listens again, which changes what is above
-	ends bool       // it does not any more
+	ends bool       // Accept does not listen again any more
 	why  error      // it could not the last time, or nil
 }
 
@@ -114,7 +114,8 @@ const checkSocket = 2 * time.Second
 func (l *listener) lost() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ends || l.id == "" || identity(l.file) == l.id {
+	const inode = len("0123456789abcdef 0123456789abcdef") // which nobody else has while l listens
+	if is := identity(l.file); l.ends || l.id == "" || is != "" && is[:inode] == l.id[:inode] {
 		return nil
 	}
 	if l.socket == "" {

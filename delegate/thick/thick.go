@@ -282,7 +282,7 @@ func (l *lane) load() Load {
 // Limits that cannot be configured.
 const (
 	statusInFlight = 4                // STATUS commands that have a turn at once
-	maxInFlight    = 110              // operations of one kind that run at once, with a turn or after it: of each pod of a node
+	maxInFlight    = 110              // operations of one kind that run at once, with or without a turn: a kubelet's default number of pods
 	maxOthers      = 32               // requests that Other serves at once
 	maxWaiting     = 256              // operations of one kind that wait for their turn
 	waitTimeout    = 30 * time.Second // of a request that waits for its turn

@@ -101,13 +101,13 @@ func installShim(self func() (string, error), dir string) error {
 	return publish.Program(filepath.Join(filepath.Dir(path), shimType), filepath.Join(dir, shimType))
 }
 
-// probe asks the daemon that runs for a page, and returns why the answer is not good. invalid says
-// why conf cannot be used by the next daemon: that says nothing about the one that runs.
+// probe asks the running daemon for a page, and returns why the answer is not good. With an invalid
+// configuration the socket may be another one: then it is no mistake of the daemon if nobody answers.
 func probe(conf *config, invalid error) error {
-	if invalid != nil {
-		return nil //nolint:nilerr // it does not concern the daemon that runs
-	}
 	status, body, err := multinet.AskDaemon(conf.socket(), conf.probe, probeTimeout)
+	if err != nil && invalid != nil {
+		return nil //nolint:nilerr // see above
+	}
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s: %d %s", conf.probe, status, body)
 	}

@@ -239,7 +239,7 @@ func serveMetrics(ctx context.Context, address string, pages http.Handler, log *
 }
 
 const (
-	metricsConnections  = 32                     // over TCP, where anybody may connect; more wait until one is closed, and take no descriptor
+	metricsConnections  = 32                     // over TCP, where anybody may connect; more are not accepted until one is closed
 	metricsRetry        = 100 * time.Millisecond // while the address is in use
 	metricsWriteTimeout = 10 * time.Second       // for a client to take its answer
 )

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -113,8 +113,7 @@ func (c *config) read(data []byte) error {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		name, value := strings.ToLower(key), all[key]
 		if other, twice := c.given[name]; twice {
-			var values [2]any
-			if json.Unmarshal(value, &values[0]) == nil && json.Unmarshal(all[other], &values[1]) == nil && reflect.DeepEqual(values[0], values[1]) {
+			if bytes.Equal(value, all[other]) {
 				continue
 			}
 			return fmt.Errorf("%q and %q are the same key, with two values: remove one", other, key)

@@ -56,11 +56,16 @@ func (o *service) records(ctx context.Context, podUID string) (all []dra.Record,
 		records, err = daemon.OfPod(ctx, podUID, o.conf.StateDir)
 	}
 	for _, r := range records {
+		var tried bool // once for all networks of the record
+		var failed error
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
 			ctx, cancel := context.WithDeadline(ctx, late)
 			defer cancel()
 			if r.State == scratch.Deleting || r.State == scratch.Leftover { // the pod's DEL has failed
-				return o.life.Del(ctx, r.Key, lifecycle.Removal{})
+				if !tried {
+					tried, failed = true, o.life.Del(ctx, r.Key, lifecycle.Removal{})
+				}
+				return failed
 			}
 			return o.life.Detach(ctx, r.Key, ifname)
 		}})

@@ -9,19 +9,17 @@ import (
 // Length is how long a turn in a [Lane] lasts at most.
 const Length = time.Second
 
-// A Lane limits how much work of one kind is done at once: first come, first served. Work has its
-// turn until it ends, but not for longer than [Length]: what takes longer waits for somebody
-// else, such as a plugin that hangs. It goes on, and the next has its turn beside it. Goroutines
-// may share a lane.
+// A Lane limits how many jobs of one kind run at once, first come, first served. A job keeps its turn
+// for at most [Length]: a longer one is probably waiting for a plugin that hangs. It runs on without
+// a turn, and the next job begins. Goroutines may share a lane.
 type Lane struct{ turns, open chan struct{} }
 
-// NewLane returns a lane with so many turns at once. At most so many pieces of work are open at
-// once: they have a turn, or go on after it.
+// NewLane returns a lane with that many turns. At most open jobs run at once, with or without a turn.
 func NewLane(turns, open int) Lane {
 	return Lane{make(chan struct{}, turns), make(chan struct{}, open)}
 }
 
-// Enter waits for a turn. The caller must call leave when the work has ended. If ctx ends first,
+// Enter waits for a turn. The caller must call leave when the job has ended. If ctx ends first,
 // Enter returns why.
 func (l Lane) Enter(ctx context.Context) (leave func(), err error) {
 	if err := put(ctx, l.turns); err != nil {
@@ -36,7 +34,7 @@ func (l Lane) Enter(ctx context.Context) (leave func(), err error) {
 	return func() { late.Stop(); pass(); <-l.open }, nil
 }
 
-// Open returns how many pieces of work are open.
+// Open returns how many jobs run.
 func (l Lane) Open() int { return len(l.open) }
 
 func put(ctx context.Context, c chan<- struct{}) error {

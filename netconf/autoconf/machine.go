@@ -90,7 +90,10 @@ func (m *machine) next(f facts, now time.Time) (s step) {
 
 // inherit takes over what an earlier manager has published: it is the last known good.
 func (m *machine) inherit(k disk) {
-	if n, primary, ok := parseDocument(k.content); ok && k.ours && m.want.isZero() {
+	if !m.want.isZero() || !k.ours {
+		return
+	}
+	if n, primary, ok := parseDocument(k.content); ok {
 		m.primary, m.want = primary, document{data: k.content, network: n.Name(), primary: primary.Name}
 	}
 }
@@ -129,10 +132,12 @@ func (m *machine) holds(f facts) (ends bool, why error) {
 		bad = because{errBadPrimary, bad}
 	}
 	switch {
+	case f.fixed && name != "":
+		return false, nil // no other may be chosen
 	case chosen == "" && !m.primary.Network.IsZero() && name == "":
 		return true, ErrNoPrimary
 	case chosen == "" && !m.primary.Network.IsZero():
-		if f.fixed || f.found.primary.Network.Name() == m.primary.Network.Name() {
+		if f.found.primary.Network.Name() == m.primary.Network.Name() {
 			return false, nil // the same network, which may have changed meanwhile
 		}
 		return true, cmp.Or(bad, errGone)

@@ -61,7 +61,7 @@ func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Clai
 	if p.UID == "" || certain && !slices.ContainsFunc(names, missing) {
 		return prepared, nil
 	}
-	shared := d.shared(ctx, p.Namespace)
+	shared := d.shared(ctx, p.Namespace, certain)
 	if !certain {
 		names = slices.Sorted(maps.Keys(shared))
 	}
@@ -95,15 +95,16 @@ func (d *Driver) Claims(ctx context.Context, p nad.Pod, names ...string) ([]Clai
 }
 
 // shared returns the UIDs, by name, of the claims of a namespace that are prepared, and that several
-// pods may have. The kubelet will release them.
-func (d *Driver) shared(ctx context.Context, namespace string) map[string]string {
+// pods may have: with certain also those of which no record says so, as before it was recorded. The
+// kubelet will release them.
+func (d *Driver) shared(ctx context.Context, namespace string, certain bool) map[string]string {
 	all, err := d.all()
 	if err != nil {
 		d.log.WarnContext(ctx, "not all claims that pods may share are known", "error", err)
 	}
 	shared := make(map[string]string)
 	for _, c := range all {
-		if c.Shared && c.Namespace == namespace {
+		if c.Namespace == namespace && (c.Shared || certain) {
 			shared[c.Name] = c.UID
 		}
 	}

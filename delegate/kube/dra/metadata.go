@@ -39,9 +39,8 @@ func (d *Driver) removeMetadata(r Ref) error {
 	if d.config.CDIDir == "" {
 		return nil
 	}
-	others, err := d.all()
-	others = slices.DeleteFunc(others, func(c Claim) bool { return c.Ref == r })
-	if err != nil || slices.ContainsFunc(others, func(c Claim) bool { return c.UID == r.UID }) {
+	pods, err := d.find(r) // damaged records too
+	if err != nil || slices.ContainsFunc(pods, func(p Ref) bool { return p.Pod != r.Pod }) {
 		return err
 	}
 	dir, err := d.config.resolve(d.config.CDIDir)
@@ -49,7 +48,9 @@ func (d *Driver) removeMetadata(r Ref) error {
 		return err
 	}
 	files, _ := filepath.Glob(filepath.Join(dir, d.config.Name+"_metadata_"+r.UID+"_*.json")) // the pattern is valid
-	if !slices.ContainsFunc(others, func(c Claim) bool { return c.String() == r.String() }) {
+	others, err := d.all()
+	others = slices.DeleteFunc(others, func(c Claim) bool { return c.Ref == r })
+	if err == nil && !slices.ContainsFunc(others, func(c Claim) bool { return c.String() == r.String() }) {
 		files = append(files, filepath.Join(d.config.plugin(), "dra-device-metadata", r.Namespace+"_"+r.Name))
 	}
 	var errs []error

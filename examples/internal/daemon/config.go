@@ -35,10 +35,11 @@ func Decode[T any](text []byte, value *T) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one JSON value")
 	}
-	if _, err := netconf.Decode[T](text); string(text) != "null" {
-		return err
+	if string(bytes.TrimSpace(text)) == "null" {
+		return nil
 	}
-	return nil
+	_, err := netconf.Decode[T](text)
+	return err
 }
 
 // Absolute fails if the path of a key is relative. It may be empty.

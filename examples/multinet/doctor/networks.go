@@ -127,6 +127,9 @@ func (n *Node) lookAtFiles() {
 	}
 	for file, network := range n.networks {
 		for _, p := range network.Plugins() {
+			if slices.Contains(multinet.OwnTypes(), p.Type()) {
+				continue // it reads no such file
+			}
 			var conf struct {
 				named
 

@@ -55,6 +55,7 @@ func (n *Node) lookAtRecords(ctx context.Context) {
 			all = append(all, r)
 		}
 		n.recorded[r.Key.ContainerID+"/"+r.Key.IfName] = true
+		n.recorded[r.Key.ContainerID] = true
 	}
 	for i, j := range life.Judge(all) {
 		r := all[i]

@@ -167,13 +167,13 @@ func (r *runtime) take(file string, s settings) {
 	}
 }
 
-// settle has r say what holds for pods without a runtime class: those of the default one.
+// settle applies the settings of the default runtime class.
 func (r *runtime) settle() {
 	class := r.classes[cmp.Or(r.class, "runc")]
 	if class.ClassConfDir == "" {
 		return // the class has no directory of its own
 	}
-	r.confDir, r.most = filepath.Clean(class.ClassConfDir), nil
+	r.confDir = filepath.Clean(class.ClassConfDir)
 	if class.ClassMost != 0 {
 		r.most = &class.ClassMost
 	}

@@ -141,9 +141,14 @@ func (n *Node) lookAtLeases() {
 	if n.recorded == nil {
 		return // lookAtRecords says so
 	}
+	cached, err := fs.ReadDir(n.root.Dir(filepath.Join(n.CacheDir, "results")), ".")
+	if n.CacheDir != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // it is not known whose the leases are
+	}
 	for file, network := range n.networks {
 		for _, set := range ranges(network) {
-			free, leaked := new(big.Int), []string(nil)
+			free := new(big.Int)
+			var held, leaked []string
 			for _, r := range set {
 				free.Add(free, r.size())
 				if r.contains(r.gateway) {
@@ -157,30 +162,28 @@ func (n *Node) lookAtLeases() {
 					continue
 				}
 				free.Sub(free, big.NewInt(1))
-				text, err := netconf.ReadFile(n.root.Dir(set[0].dir), lease.Name())
-				id, ifname, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+				held = append(held, lease.Name())
+			}
+			if free.Sign() > 0 {
+				continue
+			}
+			for _, name := range held {
+				text, err := netconf.ReadFile(n.root.Dir(set[0].dir), name)
+				id, _, _ := strings.Cut(string(text), "\n")
 				id = strings.TrimSpace(id)
-				if err == nil && !n.recorded[id+"/"+cmp.Or(ifname, "eth0")] && !n.cached(id) {
-					leaked = append(leaked, address.String())
+				inCache := func(e fs.DirEntry) bool { return strings.Contains(e.Name(), "-"+id+"-") }
+				if err == nil && !n.recorded[id] && !slices.ContainsFunc(cached, inCache) {
+					leaked = append(leaked, name)
 				}
 			}
-			if free.Sign() <= 0 {
-				n.list(file, leaked, fmt.Sprintf("no address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), set[0].first, set[len(set)-1].last, set[0].dir),
-					"run "+n.tool("gc --bin-dir "+n.BinDir)+"; then remove the leases of containers that the runtime does not have")
-			}
+			n.list(file, leaked, fmt.Sprintf("no address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), set[0].first, set[len(set)-1].last, set[0].dir),
+				"run "+n.tool("gc --bin-dir "+n.BinDir)+"; then remove the leases of containers that the runtime does not have")
 		}
 	}
 }
 
 func (r addressRange) contains(a netip.Addr) bool {
 	return a.BitLen() == r.first.BitLen() && r.first.Compare(a) <= 0 && a.Compare(r.last) <= 0
-}
-
-// cached reports whether the cache of the runtime's libcni may have an attachment of a container.
-func (n *Node) cached(id string) bool {
-	entries, err := fs.ReadDir(n.root.Dir(filepath.Join(n.CacheDir, "results")), ".")
-	return n.CacheDir != "" && (err != nil && !errors.Is(err, fs.ErrNotExist) ||
-		slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.Contains(e.Name(), "-"+id+"-") }))
 }
 
 // lastOf returns the last address of a subnet for a container: IPv4 has the broadcast address

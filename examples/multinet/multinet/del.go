@@ -2,7 +2,6 @@ package multinet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -149,7 +148,7 @@ func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Ori
 	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
 	defer cancel()
 	ch := choice{use: o.Use, ref: o.Definition, device: o.Device}
-	_ = json.Unmarshal(o.Selection, &ch.selection) // none where the configuration names it
+	ch.selection, _ = recordedSelection(o) // none where the configuration names it
 	n, _, err := c.defined(ctx, ch.ref, ch)
 	if err == nil {
 		ch.network, err = c.call.Complete(n)

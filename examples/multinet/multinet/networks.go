@@ -68,6 +68,9 @@ func (c *config) find(ctx context.Context, ch choice) (n netconf.Network, d nad.
 	if err == nil {
 		n, err = c.call.Complete(n)
 	}
+	if errors.Is(err, netconf.ErrNotFound) && !ch.ofUser() {
+		err = c.notFound(name, err)
+	}
 	if err == nil && ch.use == nad.Claimed {
 		err = n.Runnable()
 	}
@@ -145,14 +148,20 @@ func (c *config) inConfDir(name string) (netconf.Network, error) {
 		n, err = c.call.Complete(n)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w", c.ConfDir, err)
+		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
 	}
+	return n, nil
+}
+
+// notFound adds to err, because of which there is no network of that name, the path of a file of the
+// runtime that is called so.
+func (c *config) notFound(name string, err error) error {
 	for _, dir := range c.call.RuntimeConfDirs() {
-		if info, e := fs.Stat(c.call.Root.Dir(dir), name); errors.Is(err, netconf.ErrNotFound) && e == nil && info.Mode().IsRegular() {
-			return n, fmt.Errorf("%w; there is the file %s: use its path", err, filepath.Join(dir, name))
+		if info, e := fs.Stat(c.call.Root.Dir(dir), name); e == nil && info.Mode().IsRegular() {
+			return fmt.Errorf("%w; there is the file %s: use its path", err, filepath.Join(dir, name))
 		}
 	}
-	return n, err
+	return err
 }
 
 // atPath reads the network in the file at path. If path is a directory, it reads the

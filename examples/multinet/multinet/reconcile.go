@@ -2,6 +2,7 @@ package multinet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -184,9 +185,16 @@ func others(selections []netconf.Selection, i int) (named []device.Device) {
 // selectedFor returns what a pod has selected a with, if a pod has selected it.
 func selectedFor(a delegate.Attached) (ch lifecycle.Wanted, mine bool) {
 	o := nad.ParseOrigin(a.Origin)
-	var s netconf.Selection
-	if o.Use != nad.Selected || s.UnmarshalJSON(o.Selection) != nil {
+	s, err := recordedSelection(o)
+	if o.Use != nad.Selected || err != nil {
 		return ch, false
 	}
 	return selectionToCompare(nad.PodOf(a.Args).Namespace, s), true
+}
+
+// recordedSelection returns the selection in an origin. It is not checked: an earlier release may have
+// accepted more.
+func recordedSelection(o nad.Origin) (s netconf.Selection, err error) {
+	type unchecked netconf.Selection
+	return s, json.Unmarshal(o.Selection, (*unchecked)(&s))
 }

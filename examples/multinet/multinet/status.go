@@ -92,8 +92,8 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
 	defer cancel()
-	for _, first := range all[:min(1, len(all))] {
-		_ = c.versionOfFirst(ctx, first) // a mistake in the version is the ADD's
+	if len(all) > 0 {
+		_ = c.versionOfFirst(ctx, all[0]) // a mistake in the version is the ADD's
 	}
 	chain, err := c.chain()
 	var nets []netconf.Network

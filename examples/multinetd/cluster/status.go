@@ -93,15 +93,12 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	if err != nil || len(records) == 0 {
 		return kube.Status{}, err
 	}
-	var s kube.Status
+	s := kube.Status{Created: records[0].Created}
 	networks, _ := c.networks(records) // tellAdded has said what cannot be read
 	s.Annotation, s.Trimmed = status.Annotation(networks)
 	count, ours := 0, false
 	for _, r := range records {
 		count += len(r.Attached)
-		if r.State.Attached() && r.Created.After(s.Created) {
-			s.Created = r.Created // a sandbox that lives is newer than one that does not
-		}
 		s.Static = s.Static || multinet.OfStaticPod(r.Record)
 		for _, a := range r.Attached {
 			ours = ours || a.Origin != nil
