@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -40,6 +41,8 @@ var (
 //     plugins print none;
 //   - CNI variables that are empty may be absent from GC and STATUS;
 //   - a network without a cniVersion is of "0.1.0"; libcni sends "";
+//   - a key that is set on the way, such as prevResult, replaces the same key in
+//     another spelling; libcni sends both, and the plugin has the choice;
 //   - CHECK of a network older than 0.4.0 is an error in libcni and nothing to
 //     do here: neither runs anything.
 //
@@ -53,6 +56,13 @@ func TestSameAsLibcni(t *testing.T) {
 			g.compare(t)
 		})
 	}
+}
+
+func FuzzSameAsLibcni(f *testing.F) {
+	f.Add(uint64(1000))
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		generator{rand.New(rand.NewPCG(seed, 1))}.compare(t)
+	})
 }
 
 // A generator makes up networks and runtime arguments.
@@ -100,6 +110,18 @@ func (g generator) plugin() map[string]any {
 	if g.IntN(4) == 0 {
 		p["runtimeConfig"] = map[string]any{"mac": "own"}
 	}
+	if g.IntN(6) == 0 {
+		p["prevResult"] = map[string]any{"cniVersion": "1.0.0", "x": g.value(1)}
+	}
+	if g.IntN(3) == 0 { // a key in another spelling, with the same value or in its place
+		key := pick(g, "type", "capabilities", "runtimeConfig", "prevResult", "mtu", "name", "cniVersion")
+		if value, ok := p[key]; ok {
+			if g.coin() {
+				delete(p, key)
+			}
+			p[strings.ToUpper(key[:1])+key[1:]] = value
+		}
+	}
 	return p
 }
 
@@ -127,6 +149,9 @@ func (g generator) network() (conf []byte, alone bool) {
 		network["cniVersion"] = v
 	}
 	conf, _ = json.Marshal(network)
+	if g.IntN(4) == 0 { // a key twice
+		conf = fmt.Appendf(nil, `{"name":%q,%s`, network["name"], conf[1:])
+	}
 	return conf, alone
 }
 
@@ -313,6 +338,17 @@ func normal(t *testing.T, calls []delegatetest.Call, ours bool) []sent {
 		}
 		if !ours && keys["cniVersion"] == "" {
 			keys["cniVersion"] = "0.1.0"
+		}
+		for key, value := range keys {
+			exact := strings.ToLower(key[:1]) + key[1:]
+			set, ok := keys[exact]
+			if key == exact || !ok {
+				continue
+			}
+			if ours && !cmp.Equal(value, set) {
+				t.Errorf("%s was given %q and %q: %s", c, key, exact, c.Stdin)
+			}
+			delete(keys, key)
 		}
 		s.Stdin = keys
 		list = append(list, s)
