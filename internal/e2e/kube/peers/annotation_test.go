@@ -151,7 +151,13 @@ func rowOf(text string, words [][2]string) (string, bool) {
 // sameAnnotation fails unless both make the same of an annotation, or the difference has a row.
 func sameAnnotation(t *testing.T, met *rows, text string) (read bool) {
 	t.Helper()
-	theirs, ours := byClient(text), byUs(text)
+	return compareReadings(t, met, "NPWG's client", text, byClient(text))
+}
+
+// compareReadings compares what who makes of an annotation with what we make of it.
+func compareReadings(t *testing.T, met *rows, who, text string, theirs reading) (read bool) {
+	t.Helper()
+	ours := byUs(text)
 	switch trimmed := strings.TrimSpace(text); {
 	case theirs.err == errPanic && ours.err != nil:
 		met.meet(rowPanic)
@@ -165,18 +171,18 @@ func sameAnnotation(t *testing.T, met *rows, text string) (read bool) {
 	case theirs.err != nil:
 		row, ok := rowOf(theirs.err.Error(), milderAnnotations)
 		if !ok {
-			t.Errorf("%s: we read it, NPWG's client: %v", text, theirs.err)
+			t.Errorf("%s: we read it, %s: %v", text, who, theirs.err)
 		}
 		met.meet(row)
 	case ours.err != nil:
 		row, ok := rowOf(ours.err.Error(), stricterAnnotations)
 		if !ok {
-			t.Errorf("%s: NPWG's client reads it, we: %v", text, ours.err)
+			t.Errorf("%s: %s reads it, we: %v", text, who, ours.err)
 		}
 		met.meet(row)
 	default:
 		if d := cmp.Diff(canonical(t, theirs.elements), canonical(t, ours.elements)); d != "" {
-			t.Errorf("%s (-NPWG +metacni):\n%s", text, d)
+			t.Errorf("%s (-%s +metacni):\n%s", text, who, d)
 		}
 		return true
 	}
