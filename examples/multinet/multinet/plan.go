@@ -39,7 +39,7 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	as := make([]delegate.Attachment, len(choices))
 	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
 	for i, ch := range choices {
-		c.warnOfRepeated("NAD "+ch.definition.Ref.String(), []byte(ch.definition.Config))
+		c.warnOfRepeated("NAD "+ch.definition.String(), []byte(ch.definition.Config))
 		if as[i], err = c.attachment(ch, args, cniArgs); err != nil {
 			return nil, c.about(ch, err)
 		}
