@@ -482,6 +482,7 @@ func TestAClaimThatIsReplacedAfterPrepare(t *testing.T) {
 	n.delete(c)
 	other := n.claiming("other", "", "one")
 	replaced := n.claim("one", own("green"), "shared", other.pod)
+	n.register() // a kubelet that has restarted asks again
 	if err := n.tryPrepare(c); err == nil || !strings.Contains(err.Error(), "got replaced") {
 		t.Errorf("prepare of the old claim: %v", err)
 	}
