@@ -19,7 +19,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// byLibcni is what a container runtime makes of a file: it reads it with libcni, by its extension.
+// byLibcni reads a file as a container runtime does: with libcni, by the extension of its name.
 func byLibcni(name string, text []byte) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(name) == ".conflist" {
 		list, err := libcni.NetworkConfFromBytes(text)

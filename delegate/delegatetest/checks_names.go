@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// ifnames are names of interfaces that the kernel accepts: some mean something else in the languages
-// of other programs, and the longest fits no name that is made of it.
+// ifnames are names of interfaces that the kernel accepts. Some have a special meaning in the languages
+// of other programs. The last one is as long as a name can be: with a prefix it is too long.
 func ifnames() []string { return []string{"e", "e#0", "a;b", `"$(x)*`, "abcdefghijklmno"} }
 
 // checkNames is not about a chained plugin that takes all interfaces of a container for one, such as
@@ -41,8 +41,8 @@ func (b *bench) apart(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	// step makes a call of one attachment and returns what it has made. It fails if what had is gone
-	// that is not among own.
+	// step makes a call for one attachment and returns the things that the call has made. It fails if
+	// a thing is gone that is not in own.
 	step := func(what string, c Call, own []string) (Outcome, []string, error) {
 		o := b.call(ctx, c)
 		now, err := b.things(ctx, names)

@@ -57,7 +57,7 @@ func LockName(containerID string) string { return Part(containerID) + lockSuffix
 // is the hash of a name that no container has.
 func Collector() string { return hash("@gc") }
 
-// Files are those in the directory of a store.
+// Files says which files are in the directory of a store.
 type Files struct {
 	Records []Named
 

@@ -26,8 +26,8 @@ func (r Ref) has(a delegate.Attached) bool {
 	return uid != "" && uid == r.UID && (r.Pod == "" || pod == "" || pod == r.Pod)
 }
 
-// attached returns what the newest sandbox that is attached because of the claim has of it. It is one
-// of the claim's pod, or of any pod if r has none. It is for showing alone: see unattached.
+// attached returns the attachments of the claim in the newest sandbox that has any: a sandbox of the
+// claim's pod, or of any pod if r names none. Use it to show them only: see unattached.
 func (c Config) attached(ctx context.Context, r Ref) ([]attachment, error) {
 	records, err := c.Records(ctx, r.Pod)
 	slices.SortStableFunc(records, func(a, b Record) int { return b.Created.Compare(a.Created) })

@@ -107,9 +107,9 @@ func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.
 }
 
 // prepare records what a claim wants for a pod, or without one for each pod that it is reserved
-// for: the kubelet asks once, and does not say for which pod. It fails then if the claim can be
-// prepared for none of them; the ADD of a pod finds out. It writes again what is recorded already:
-// an earlier attempt may have failed before the record was safe.
+// for: the kubelet asks once, and does not say for which pod. Then it fails only if the claim can be
+// prepared for none of the pods; the ADD of a pod finds out whether it is prepared for that one. A
+// record that is there is written again: an earlier attempt may have failed before it was safe.
 func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim, pod string) (Claim, error) {
 	claim, err := claimOf(c, d.config.Name)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/internal/bounds"
 )
 
-// A checkpoint is what the kubelet's device manager keeps on disk.
+// A checkpoint is the file in which the kubelet's device manager keeps its state.
 type checkpoint struct {
 	PodDeviceEntries []struct {
 		PodUID, ContainerName, ResourceName string

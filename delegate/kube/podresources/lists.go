@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// shared asks the kubelet for what is the same for all pods, one request at a time. Callers that
+// shared asks the kubelet for a list that is the same for all pods, one request at a time. Callers that
 // wait for their turn meanwhile share the next answer.
 type shared[T any] struct {
 	turn    chan struct{} // has an element while somebody asks

@@ -22,7 +22,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// A reading is what somebody makes of an annotation.
+// A reading is the result of parsing an annotation.
 type reading struct {
 	elements []npwg.NetworkSelectionElement
 	err      error
