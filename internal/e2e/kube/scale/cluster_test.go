@@ -101,28 +101,32 @@ func definition(i int) nad.Ref {
 	return nad.Ref{Namespace: namespace, Name: fmt.Sprintf("network-%d", i)}
 }
 
-// config1 returns the configuration of a definition after a change.
+// configOf returns the configuration of a definition after a change.
 func configOf(i, change int) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"network-%d","type":"macvlan","master":"bond0.%d","mtu":%d,"ipam":{"type":"dhcp"}}`, i, i, 1400+change)
 }
 
-// spread changes n definitions and waits until all nodes have them.
+// spread changes n definitions, and waits after each until all nodes have it: an API server
+// ends the watch of a client that is some ten changes behind.
 func (c *cluster) spread(n int) {
 	c.t.Helper()
 	c.changes++
-	c.parallel(n, func(ctx context.Context, i int) error {
+	ctx := c.t.Context()
+	for i := range n {
 		body := fmt.Appendf(nil, `{"spec":{"config":%q}}`, configOf(i, c.changes))
 		var changed metav1.PartialObjectMetadata
 		err := c.core.RESTClient().Patch(types.MergePatchType).AbsPath(definitionsPath, definition(i).Name).
 			SetHeader("Accept", "application/json").Body(body).Do(ctx).Into(&changed)
-		if err != nil {
-			return err
+		if err == nil {
+			err = awaitAll(ctx, c.nodes, func(n *node) bool {
+				d, err := n.view.KnownDefinition(ctx, definition(i))
+				return err == nil && d.Version == changed.ResourceVersion
+			})
 		}
-		return awaitAll(ctx, c.nodes, func(n *node) bool {
-			d, err := n.view.KnownDefinition(ctx, definition(i))
-			return err == nil && d.Version == changed.ResourceVersion
-		})
-	})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
 }
 
 // touch changes a pod of each node and waits until the node has the change.
