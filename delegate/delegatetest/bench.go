@@ -282,7 +282,7 @@ func (b *bench) later(command string, added Outcome) Call {
 	keys := make(map[string]any)
 	switch command {
 	case "CHECK", "DEL":
-		if doc, err := added.document(); err == nil && atLeast(b.version, "0.4.0") {
+		if doc, err := added.document(); err == nil && added.Status == 0 && atLeast(b.version, "0.4.0") {
 			keys["prevResult"] = doc
 		}
 	case "GC":
