@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
 )
 
 func checkVersion(_ context.Context, s *suite) error {
@@ -17,6 +18,9 @@ func checkVersion(_ context.Context, s *suite) error {
 	doc, err := s.supported.document()
 	if err != nil {
 		return fmt.Errorf("VERSION: %w", err)
+	}
+	if _, err := new(version.PluginDecoder).Decode(doc); err != nil {
+		return fmt.Errorf("VERSION prints %s: %w", clip(doc), err)
 	}
 	if len(s.versions) == 0 {
 		return fmt.Errorf("VERSION prints %s, which names no version of CNI", clip(doc))

@@ -24,17 +24,16 @@ type attempt struct {
 // half is a part of a configuration.
 func half() []byte { return []byte(`{"cniVersion":`) }
 
-// unknownVersion is no version of the specification.
-const unknownVersion = "99.0.0"
-
 // unknown returns an ADD whose configuration is of an unknown version.
-func unknown(_ context.Context, b *bench) (Call, error) {
-	in, err := b.container("c1")
-	if err != nil {
-		return Call{}, err
+func unknown(version string) func(context.Context, *bench) (Call, error) {
+	return func(_ context.Context, b *bench) (Call, error) {
+		in, err := b.container("c1")
+		if err != nil {
+			return Call{}, err
+		}
+		stdin, err := b.adding(in, b.ifname, map[string]any{"cniVersion": version})
+		return Call{Command: "ADD", Stdin: stdin}, err
 	}
-	stdin, err := b.adding(in, b.ifname, map[string]any{"cniVersion": unknownVersion})
-	return Call{Command: "ADD", Stdin: stdin}, err
 }
 
 // failingADDs returns the ways in which an ADD can be made to fail.
@@ -46,7 +45,7 @@ func (s *suite) failingADDs(ctx context.Context) ([]attempt, error) {
 	all := []attempt{
 		{what: "without CNI_IFNAME", prepare: always(Call{IfName: none})},
 		{what: "with half a configuration", prepare: always(Call{Stdin: half()})},
-		{what: "whose configuration is of an unknown version", prepare: unknown},
+		{what: "whose configuration is of an unknown version", prepare: unknown("99.0.0")},
 	}
 	if len(s.conf.Delegates) > 0 {
 		for _, fault := range []struct {
@@ -230,21 +229,28 @@ func (b *bench) without(attachments, others []string) []string {
 	})
 }
 
-// checkVersionUnknown wants the error code that the specification has for a version.
-func checkVersionUnknown(ctx context.Context, b *bench, _ Outcome) error {
-	c, err := unknown(ctx, b)
-	if err != nil {
-		return err
+// checkVersionUnknown wants the error code that the specification has for a version, whether that
+// is newer than all, older than all, or between two.
+func checkVersionUnknown(ctx context.Context, s *suite) error {
+	var errs []error
+	for _, version := range []string{"99.0.0", "9.9.9", "0.0.9", "0.9.0"} {
+		errs = append(errs, onNew(func(ctx context.Context, b *bench, _ Outcome) error {
+			c, err := unknown(version)(ctx, b)
+			if err != nil {
+				return err
+			}
+			what := "an ADD whose configuration has cniVersion " + version
+			o := b.call(ctx, c)
+			if o.Status == 0 {
+				b.call(ctx, Call{Command: "DEL"})
+				return fmt.Errorf("%s succeeds", what)
+			}
+			said := (*types.Error)(nil)
+			if err := o.Err(); !errors.As(err, &said) || said.Code != types.ErrIncompatibleCNIVersion {
+				return fmt.Errorf("%s fails, and not with code %d: %w", what, types.ErrIncompatibleCNIVersion, bounded(err))
+			}
+			return nil
+		})(ctx, s))
 	}
-	what := "an ADD whose configuration has cniVersion " + unknownVersion
-	o := b.call(ctx, c)
-	if o.Status == 0 {
-		b.call(ctx, Call{Command: "DEL", ContainerID: c.ContainerID})
-		return fmt.Errorf("%s succeeds", what)
-	}
-	said := (*types.Error)(nil)
-	if err := o.Err(); !errors.As(err, &said) || said.Code != types.ErrIncompatibleCNIVersion {
-		return fmt.Errorf("%s fails, and not with code %d: %w", what, types.ErrIncompatibleCNIVersion, bounded(err))
-	}
-	return nil
+	return one(errs...)
 }

@@ -28,7 +28,9 @@ func before() *types100.Result {
 }
 
 // dns returns what a plugin before others says about names.
-func dns() types.DNS { return types.DNS{Nameservers: []string{"198.51.100.53"}} }
+func dns() types.DNS {
+	return types.DNS{Nameservers: []string{"198.51.100.53"}, Domain: "pods.example", Search: []string{"example"}, Options: []string{"ndots:2"}}
+}
 
 func checkChain(ctx context.Context, s *suite) error {
 	if !atLeast(s.version, "0.3.0") {
@@ -103,8 +105,10 @@ func (b *bench) carries(o Outcome, alone content) error {
 			return fmt.Errorf("ADD drops the route to %v of prevResult: it prints %s", &r, clip(o.Stdout))
 		}
 	}
-	if prev.named && !got.named {
-		return fmt.Errorf("ADD drops the dns of prevResult: it prints %s", clip(o.Stdout))
+	for _, name := range prev.dns {
+		if !slices.Contains(got.dns, name) {
+			return fmt.Errorf("ADD drops %q from the dns of prevResult: it prints %s", name, clip(o.Stdout))
+		}
 	}
 	for _, c := range []content{prev, alone} {
 		for _, address := range c.addresses() {
@@ -145,7 +149,7 @@ type content struct {
 	on         map[string][]string // the interfaces of each address, or ""
 	gateways   map[string]string   // of each address that has one
 	routes     []net.IPNet         // to here
-	named      bool                // whether there are name servers
+	dns        []string            // name servers, domain, search list and options
 	inside     map[string]string   // the sandbox of each interface that has one
 }
 
@@ -171,7 +175,7 @@ func contentOf(r types.Result, err error) (c content, _ error) {
 	for _, r := range current.Routes {
 		c.routes = append(c.routes, r.Dst)
 	}
-	c.named = len(current.DNS.Nameservers) > 0
+	c.dns = slices.Concat(current.DNS.Nameservers, []string{current.DNS.Domain}, current.DNS.Search, current.DNS.Options)
 	c.on, c.gateways = make(map[string][]string), make(map[string]string)
 	for _, ip := range current.IPs {
 		name := ""

@@ -18,22 +18,24 @@ type failedCall struct {
 	Outcome
 }
 
-const withoutName = "an ADD without CNI_IFNAME"
+const withoutName = "ADD without CNI_IFNAME"
 
 func (s *suite) failures(ctx context.Context) ([]failedCall, error) {
 	b, err := s.bench(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := []failedCall{
-		{withoutName, false, "", b.call(ctx, Call{Command: "ADD", IfName: none})},
-		{"an ADD with half a configuration", true, "", b.call(ctx, Call{Command: "ADD", Stdin: half()})},
+	all := []failedCall{{withoutName, false, "", b.call(ctx, Call{Command: "ADD", IfName: none})}}
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+		if s.knows(command) {
+			all = append(all, failedCall{command + " with half a configuration", command == "ADD", "", b.call(ctx, Call{Command: command, Stdin: half()})})
+		}
 	}
 	if len(s.conf.Delegates) == 0 {
 		return all, nil
 	}
 	b.fault("ADD", s.fatal(), failing)
-	return append(all, failedCall{"an ADD whose delegate fails", false, b.version, b.call(ctx, Call{Command: "ADD"})}), nil
+	return append(all, failedCall{"ADD whose delegate fails", false, b.version, b.call(ctx, Call{Command: "ADD"})}), nil
 }
 
 func checkError(ctx context.Context, s *suite) error {

@@ -3,11 +3,14 @@ package delegatetest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/internal/realhost"
 )
 
 func checkInterface(ctx context.Context, b *bench, added Outcome) error {
@@ -123,14 +126,10 @@ func checkChangeGone(ctx context.Context, b *bench, _ Outcome) error {
 	if len(gone) == 0 {
 		return notRun("its ADD makes and changes nothing on the host and in the container")
 	}
-	if b.call(ctx, b.later("CHECK", o)).Status == 0 {
-		return fmt.Errorf("CHECK succeeds though this is gone: %s", list(gone))
-	}
-	return nil
+	return b.notices(ctx, o, fmt.Sprintf("this is gone: %s", list(gone)))
 }
 
 func checkMadeGone(ctx context.Context, b *bench, added Outcome) error {
-	what := "the interface is gone"
 	switch b.kind.Name {
 	case kindMain:
 		if b.node == nil {
@@ -143,18 +142,36 @@ func checkMadeGone(ctx context.Context, b *bench, added Outcome) error {
 		if err != nil {
 			return err
 		}
+		has, err := addresses(added)
+		if err != nil {
+			return err
+		}
+		if len(has) > 0 {
+			if err := c.real.Restore(b.ifname, realhost.State{}); err != nil {
+				return b.own(err)
+			}
+			if err := b.notices(ctx, added, "the interface is another one, with another address"); err != nil {
+				return err
+			}
+		}
 		if err := c.real.Remove(b.ifname); err != nil {
 			return b.own(err)
 		}
+		return b.notices(ctx, added, "the interface is gone")
 	case kindIPAM:
 		if err := b.stated(added); err != nil {
 			return err
 		}
-		what = "DEL has released the address"
 		b.call(ctx, b.later("DEL", added))
+		return b.notices(ctx, added, "DEL has released the address")
 	}
+	return nil
+}
+
+// notices fails if CHECK succeeds.
+func (b *bench) notices(ctx context.Context, added Outcome, gone string) error {
 	if b.call(ctx, b.later("CHECK", added)).Status == 0 {
-		return fmt.Errorf("CHECK succeeds though %s", what)
+		return errors.New("CHECK succeeds though " + gone)
 	}
 	return nil
 }

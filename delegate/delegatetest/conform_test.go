@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -179,9 +180,9 @@ func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 		skip            map[string]string
 		failed, skipped []string
 	}{
-		{"old", []string{"0.3.1"}, nil, nil, []string{"stderr", "check-fresh", "check", "check-error", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
-		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
-		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"stderr", "gc-valid", "code"}},
+		{"old", []string{"0.3.1"}, nil, nil, []string{"stderr", "del-gone", "check-fresh", "check", "check-error", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
+		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "del-gone", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
+		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"stderr", "del-gone", "gc-valid", "code"}},
 		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, nil},
 		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, namesFor("unknown")[1:]},
 	} {
@@ -272,8 +273,8 @@ func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
 	flat := newRecorder(t.Context()).flatT
 	delegatetest.Conform(flat, newMeta("ignores CHECK", "own codes").program(), metaConfig)
 	said := *flat.said
-	if len(*flat.failed) != 1 || len(*flat.skipped) > 0 || len(said) != 2 || said[0] != "stderr: not run: the plugin is not a process" ||
-		!strings.Contains(said[1], "\ncode: ") || !strings.HasPrefix(said[1], "check-error: ") {
+	if len(*flat.failed) != 1 || len(*flat.skipped) > 0 || len(said) != 3 || said[0] != "stderr: not run: the plugin is not a process" ||
+		!strings.Contains(said[2], "\ncode: ") || !strings.HasPrefix(said[2], "check-error: ") {
 		t.Errorf("%d failures, skipped %q, said %q", len(*flat.failed), *flat.skipped, said)
 	}
 
@@ -357,15 +358,90 @@ func script(t *testing.T, text string) string {
 	return path
 }
 
-// accepting returns p, which takes a configuration of an unknown version for one that it knows.
-func accepting(p delegatetest.Program) delegatetest.Program {
+// accepting returns p, which takes a configuration of another version for one that it knows.
+func accepting(version string, p delegatetest.Program) delegatetest.Program {
 	return func(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		conf, err := io.ReadAll(stdin)
 		if err != nil {
 			return err
 		}
-		return p(ctx, exec, env, bytes.NewReader(bytes.ReplaceAll(conf, []byte(`"99.0.0"`), []byte(`"1.1.0"`))), stdout, stderr)
+		return p(ctx, exec, env, bytes.NewReader(bytes.ReplaceAll(conf, []byte(`"`+version+`"`), []byte(`"1.1.0"`))), stdout, stderr)
 	}
+}
+
+// printing returns p, except that end replaces what command prints, and how it ends.
+func printing(command string, p delegatetest.Program, end func(out []byte, err error) ([]byte, error)) delegatetest.Program {
+	return func(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+		if !slices.Contains(env, "CNI_COMMAND="+command) {
+			return p(ctx, exec, env, stdin, stdout, stderr)
+		}
+		var out bytes.Buffer
+		err := p(ctx, exec, env, stdin, &out, stderr)
+		text, err := end(out.Bytes(), err)
+		_, _ = stdout.Write(text) // to memory
+		return err
+	}
+}
+
+// The check that fails says what the specification asks of this output.
+func TestWrongOutputIsFoundInEachCommand(t *testing.T) {
+	t.Parallel()
+	success := func(out []byte, _ error) ([]byte, error) { return out, nil }
+	replaced := func(text string) func([]byte, error) ([]byte, error) {
+		return func(out []byte, err error) ([]byte, error) {
+			if err != nil {
+				out = []byte(text)
+			}
+			return out, err
+		}
+	}
+	without := func(key string) func([]byte, error) ([]byte, error) {
+		return func(out []byte, err error) ([]byte, error) {
+			return bytes.Replace(out, []byte(key), []byte("other"), 1), err
+		}
+	}
+	const object = `{"error":{"code":7,"message":"no"}}`
+	for _, tt := range []struct {
+		command, what string
+		end           func([]byte, error) ([]byte, error)
+		fails, says   string
+	}{
+		{"VERSION", "no cniVersion", without("cniVersion"), "version", "missing field cniVersion"},
+		{"VERSION", "no supportedVersions", without("supportedVersions"), "version", "missing field supportedVersions"},
+		{"ADD", "an error for a result", func([]byte, error) ([]byte, error) {
+			return []byte(`{"cniVersion":"1.1.0","code":11,"msg":"not now"}`), nil
+		}, "result undo error", "is an error object, and the exit status is 0"},
+		{"ADD", "errors with status 0", success, "undo error", "ADD succeeds though"},
+		{"CHECK", "errors with status 0", success, "check-error", "CHECK succeeds though"},
+		{"DEL", "errors with status 0", success, "del-error", "DEL succeeds though"},
+		{"GC", "errors with status 0", success, "gc-error", "GC succeeds though"},
+		{"STATUS", "errors with status 0", success, "status-error", "STATUS succeeds though"},
+		{"ADD", "another object", replaced(object), "error", "is not an error object"},
+		{"CHECK", "another object", replaced(object), "error", "CHECK with half a configuration"},
+		{"DEL", "a code in quotes", replaced(`{"cniVersion":"1.1.0","code":"7","msg":"no"}`), "error", "DEL with half a configuration"},
+		{"GC", "nothing", replaced(""), "error", "GC with half a configuration"},
+		{"STATUS", "plain text", replaced("no"), "error", "STATUS with half a configuration"},
+	} {
+		t.Run(tt.command+"/"+tt.what, func(t *testing.T) {
+			t.Parallel()
+			r := check(t, printing(tt.command, newMeta().program(), tt.end), metaConfig, strings.Fields(tt.fails)...)
+			if !strings.Contains(r.text(), tt.says) {
+				t.Errorf("said %s", r.text())
+			}
+		})
+	}
+}
+
+// A meta-plugin must not need the namespace of a container to ask its delegates for their DEL.
+func TestDelOfAMetaPluginWithoutTheNamespace(t *testing.T) {
+	t.Parallel()
+	conf := onlyChecks(t, "add", "del", "del-again", "del-bare", "del-gone")
+	conf.NetNS = true
+	if _, _, err := delegatetest.Findings(t.Context(), newMeta().program(), conf); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	check(t, newMeta("needs the namespace").program(), conf, "del-gone")
+	check(t, newMeta().program(), conf)
 }
 
 // handingOn is a chained plugin that changes nothing.
@@ -399,7 +475,9 @@ func TestUnknownVersionsMustBeRefused(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			check(t, accepting(tt.plugin.program()), tt.conf, "version-unknown")
+			for _, version := range []string{"99.0.0", "9.9.9", "0.9.0"} {
+				check(t, accepting(version, tt.plugin.program()), tt.conf, "version-unknown")
+			}
 			check(t, tt.plugin.program(), tt.conf)
 		})
 	}

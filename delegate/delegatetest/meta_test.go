@@ -154,6 +154,9 @@ func (m *meta) environment(command string, i int) []string {
 		}
 	}
 	env = append(env, "CNI_COMMAND="+command)
+	if m.has("deletes eth0") && command == "DEL" {
+		m.args.IfName = "eth0"
+	}
 	if m.args.IfName != "" {
 		env = append(env, "CNI_IFNAME="+m.ifname(i))
 	}
@@ -318,6 +321,9 @@ func (m *meta) chained(result []byte) []byte {
 			ip.Gateway = nil
 		}
 	}
+	if m.has("drops the search list") {
+		prev.DNS.Search = nil
+	}
 	if m.has("drops dns") {
 		prev.DNS = types.DNS{}
 	}
@@ -351,6 +357,10 @@ func (m *meta) del() error {
 		return nil
 	case m.has("needs CNI_NETNS") && m.args.Netns == "", m.has("needs prevResult") && m.conf.PrevResult == nil, m.has("needs state") && err != nil:
 		return errors.New("cannot delete")
+	case m.has("needs the namespace") && m.args.Netns != "":
+		if to, err := os.Readlink(m.args.Netns); err != nil || !strings.HasPrefix(to, "net:") {
+			return errors.New("no namespace")
+		}
 	case m.has("needs an ADD") && err != nil && !m.there("-deleted"), m.has("needs a success") && m.there("-failed"):
 		return errors.New("nothing to delete")
 	case m.has("forgets first") && results == nil:
@@ -531,6 +541,7 @@ var wrong = map[string]string{
 	"drops routes":                   "chain",
 	"drops dns":                      "chain",
 	"drops gateways":                 "chain",
+	"drops the search list":          "chain",
 
 	"drops keys":        "request",
 	"drops the name":    "request",
@@ -551,6 +562,7 @@ var wrong = map[string]string{
 	"forgets first":     "del-retry",
 	"ignores DEL":       "del-error",
 	"one state for all": "concurrent",
+	"deletes eth0":      "names",
 
 	"fails CHECK":                      "check-fresh",
 	"checks nothing":                   "check",

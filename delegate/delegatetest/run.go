@@ -101,6 +101,9 @@ func (o Outcome) Result() (types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if said := o.said(); said != nil {
+		return nil, fmt.Errorf("stdout %q is an error object, and the exit status is 0", clip(doc))
+	}
 	r, err := create.CreateFromBytes(doc)
 	if err != nil {
 		return nil, fmt.Errorf("stdout %q is no result: %w", clip(o.Stdout), err)
@@ -126,8 +129,7 @@ func (o Outcome) Err() error {
 	if o.Status == 0 {
 		return nil
 	}
-	var said *types.Error
-	if doc, err := o.document(); err == nil && json.Unmarshal(doc, &said) == nil && said != nil && (said.Code != 0 || said.Msg != "") {
+	if said := o.said(); said != nil {
 		return said
 	}
 	stderr := bytes.TrimSpace(o.Stderr)
@@ -141,6 +143,15 @@ func (o Outcome) Err() error {
 		how = fmt.Sprint("exit status ", o.Status)
 	}
 	return fmt.Errorf("%s, stdout %q, stderr %q", how, clip(o.Stdout), stderr)
+}
+
+// said returns the error object that the plugin printed, or nil.
+func (o Outcome) said() (said *types.Error) {
+	doc, err := o.document()
+	if err != nil || json.Unmarshal(doc, &said) != nil || said == nil || said.Code == 0 && said.Msg == "" {
+		return nil
+	}
+	return said
 }
 
 // printed returns what running the plugin returns to its caller.

@@ -151,7 +151,7 @@ func Checks() []Check {
 			Name: "version-unknown", Duty: "ADD refuses a cniVersion that the plugin does not know, with code 1",
 			Why:   "Keys of another version mean something else: the pod runs with another network than its author wrote, and nobody is told.",
 			Where: errorResult, after: []string{"error"},
-			do: onNew(checkVersionUnknown),
+			do: checkVersionUnknown,
 		}, {
 			Name: "add-broken", Duty: "an ADD with a broken configuration fails cleanly, or prints a result",
 			Why:   "After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",
@@ -185,7 +185,7 @@ func Checks() []Check {
 		}, {
 			Name: "del-gone", Duty: "DEL succeeds when the namespace is gone, and leaves nothing",
 			Why:   "After a crash of the pod or a reboot the namespace is gone before DEL. One that fails then leaves the pod in Terminating; one that gives up leaves addresses and rules on the node.",
-			Where: delOperation, Kinds: []string{"main", "chained", "ipam"}, real: true, after: []string{"del-bare", "del-again"},
+			Where: delOperation, real: true, after: []string{"del-bare", "del-again"},
 			do: onAttached(checkDelGone),
 		}, {
 			Name: "del-broken", Duty: "DEL works when the configuration was broken after the ADD",

@@ -280,18 +280,23 @@ func (p *plugin) check() error {
 	if p.Chained {
 		return nil
 	}
-	container, err := ns.GetNS(p.Netns)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = container.Close() }()
-	return container.Do(func(ns.NetNS) error {
-		_, err := netlink.LinkByName(p.IfName)
+	return p.inside(func() error {
+		l, err := netlink.LinkByName(p.IfName)
+		if err != nil || p.Flaw == "checks the interface only" {
+			return err
+		}
+		all, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err == nil && !slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.IP.Equal(address(p.name()).IP) }) {
+			err = errors.New("the address is gone")
+		}
 		return err
 	})
 }
 
 func (p *plugin) del() error {
+	if p.Flaw == "deletes eth0" {
+		p.IfName = "eth0"
+	}
 	if p.Netns != "" {
 		container, err := ns.GetNS(p.Netns)
 		switch {
