@@ -55,6 +55,7 @@ type bench struct {
 	private bool           // whether node is this bench's own
 	idle    realhost.State // of node, when nothing is attached
 	running *daemon        // or nil
+	c1      *container     // of most checks
 
 	mu         sync.Mutex // protects the following
 	script     func(int, Call, Plugin) Plugin
@@ -117,7 +118,10 @@ func (b *bench) start(ctx context.Context) error {
 		b.atEnd(b.host.stop)
 	}
 	if err == nil && b.node != nil {
-		err = b.warm(ctx)
+		b.warm(ctx)
+	}
+	if err == nil {
+		b.c1, err = b.container("c1")
 	}
 	return err
 }

@@ -27,11 +27,7 @@ func half() []byte { return []byte(`{"cniVersion":`) }
 // unknown returns an ADD whose configuration is of an unknown version.
 func unknown(version string) func(context.Context, *bench) (Call, error) {
 	return func(_ context.Context, b *bench) (Call, error) {
-		in, err := b.container("c1")
-		if err != nil {
-			return Call{}, err
-		}
-		stdin, err := b.adding(in, b.ifname, map[string]any{"cniVersion": version})
+		stdin, err := b.adding(b.c1, b.ifname, map[string]any{"cniVersion": version})
 		return Call{Command: "ADD", Stdin: stdin}, err
 	}
 }
@@ -60,14 +56,8 @@ func (s *suite) failingADDs(ctx context.Context) ([]attempt, error) {
 	}
 	if s.kind.Name == kindMain && s.conf.NetNS && s.ifname != loopback {
 		all = append(all, attempt{what: "in a container that has the interface", prepare: func(_ context.Context, b *bench) (Call, error) {
-			c, err := b.container("c1")
-			if err == nil {
-				_, err = c.real.Attach(b.ifname)
-			}
-			if err != nil {
-				err = b.own(err)
-			}
-			return Call{Command: "ADD"}, err
+			_, err := b.c1.real.Attach(b.ifname)
+			return Call{Command: "ADD"}, b.own(err)
 		}})
 	}
 	if s.kind.Name == kindIPAM || len(s.conf.Links) > 0 {
@@ -128,25 +118,17 @@ func beside(other, ifname string) attempt {
 	return attempt{
 		what: fmt.Sprintf("of %q in a container with %q", ifname, other),
 		prepare: func(ctx context.Context, b *bench) (Call, error) {
-			c, err := b.container("c1")
-			if err != nil {
-				return Call{}, err
-			}
-			if _, err := b.before(c, ifname); err != nil { // made by another plugin
+			if _, err := b.before(b.c1, ifname); err != nil { // made by another plugin
 				return Call{}, err
 			}
 			if first = b.call(ctx, Call{Command: "ADD", IfName: other}); first.Status != 0 {
 				return Call{}, notRun("the plugin attaches no interface with the name %q", other)
 			}
-			had = c.has(other)
+			had = b.c1.has(other)
 			return Call{Command: "ADD", IfName: ifname}, nil
 		},
 		after: func(ctx context.Context, b *bench, second Outcome) error {
-			c, err := b.container("c1")
-			if err != nil {
-				return err
-			}
-			if had && !c.has(other) {
+			if had && !b.c1.has(other) {
 				return fmt.Errorf("the interface %q is gone", other)
 			}
 			if ip := shared([]Outcome{first, second}); ip != "" && b.kind.Name == kindIPAM && b.stated(first) == nil {
@@ -156,10 +138,7 @@ func beside(other, ifname string) attempt {
 			if check.IfName = other; !b.knows("CHECK") || b.failed["check-fresh"] != "" {
 				return nil
 			}
-			if err := b.call(ctx, check).failure(); err != nil {
-				return fmt.Errorf("the CHECK of %q fails: %w", other, err)
-			}
-			return nil
+			return b.succeeds(ctx, fmt.Sprintf("the CHECK of %q", other), check)
 		},
 	}
 }
@@ -182,11 +161,10 @@ func (b *bench) restored(ctx context.Context, a attempt) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
-	before, serr := b.state(ctx)
-	if err := errors.Join(err, serr); err != nil {
+	if err != nil {
 		return err
 	}
-	live := b.exec.Live()
+	before, live := b.state(ctx), b.exec.Live()
 	added := b.call(ctx, c)
 	del := of(c.ContainerID, b.later("DEL", added))
 	if c.IfName != none {
@@ -200,10 +178,7 @@ func (b *bench) restored(ctx context.Context, a attempt) error {
 	if err != nil {
 		return fmt.Errorf("%s fails: %w", what, err)
 	}
-	now, err := b.state(ctx)
-	if err != nil {
-		return err
-	}
+	now := b.state(ctx)
 	if lost := slices.Concat(b.without(live, b.exec.Live()), before.Since(now)); len(lost) > 0 {
 		return fmt.Errorf("%s, or that ADD, removes what was there before: %s", what, list(lost))
 	}

@@ -91,9 +91,9 @@ func checkAddBroken(ctx context.Context, s *suite) error {
 
 func checkDelBroken(ctx context.Context, s *suite) error {
 	return s.damaged(ctx, func(b *bench, d damage) error {
-		o := b.call(ctx, Call{Command: "ADD"})
-		if err := o.failure(); err != nil {
-			return fmt.Errorf("ADD fails: %w", err)
+		o, err := b.add(ctx, "c1")
+		if err != nil {
+			return err
 		}
 		d.do(b)
 		return b.deleted(ctx, "the DEL of what was attached before the configuration "+d.what, b.later("DEL", o))

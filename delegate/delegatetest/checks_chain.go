@@ -53,22 +53,15 @@ func checkChain(ctx context.Context, s *suite) error {
 // chains fails unless an ADD with a prevResult prints the content of that, and that of an ADD
 // alone where it was.
 func (b *bench) chains(ctx context.Context, alone content) error {
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
-	c.prev = before()
+	b.c1.prev[""] = before()
 	return b.carries(b.call(ctx, Call{Command: "ADD"}), alone)
 }
 
 // carries fails unless the ADD of c1 printed what its prevResult has, and nothing of that or of
 // alone in another place. What the plugin has removed from a real container may be missing.
 func (b *bench) carries(o Outcome, alone content) error {
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
-	prev, err := contentOf(c.prev, nil)
+	c := b.c1
+	prev, err := contentOf(b.before(c, b.ifname))
 	if err != nil {
 		return err
 	}
@@ -83,31 +76,9 @@ func (b *bench) carries(o Outcome, alone content) error {
 	if name := c.lost(prev, got); real && name != "" {
 		return fmt.Errorf("the result of ADD has the interface %q of prevResult, which is no longer in the container: it prints %s", name, clip(o.Stdout))
 	}
-	for _, name := range prev.interfaces {
-		if !slices.Contains(got.interfaces, name) && (!real || prev.inside[name] == "" || c.has(name)) {
-			return fmt.Errorf("ADD drops the interface %q of prevResult: it prints %s", name, clip(o.Stdout))
-		}
-	}
-	for _, address := range prev.addresses() {
-		if _, ok := got.on[address]; !ok && (!real || c.keeps(b.ifname, address)) {
-			return fmt.Errorf("ADD drops the address %s of prevResult: it prints %s", address, clip(o.Stdout))
-		}
-	}
-	for _, address := range prev.addresses() {
-		_, has := got.on[address]
-		anywhere := net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
-		if gateway := prev.gateways[address]; gateway != "" && has && got.gateways[address] == "" && (!real || c.routes(anywhere)) {
-			return fmt.Errorf("ADD drops the gateway %s of prevResult: it prints %s", gateway, clip(o.Stdout))
-		}
-	}
-	for _, r := range prev.routes {
-		if !slices.ContainsFunc(got.routes, func(other net.IPNet) bool { return other.String() == r.String() }) && (!real || c.routes(r)) {
-			return fmt.Errorf("ADD drops the route to %v of prevResult: it prints %s", &r, clip(o.Stdout))
-		}
-	}
-	for _, name := range prev.dns {
-		if !slices.Contains(got.dns, name) {
-			return fmt.Errorf("ADD drops %q from the dns of prevResult: it prints %s", name, clip(o.Stdout))
+	for _, t := range prev.things {
+		if !slices.Contains(got.things, t) && (!real || c.still(t, b.ifname, prev.inside)) {
+			return fmt.Errorf("ADD drops the %s %s of prevResult: it prints %s", t.what, t.value, clip(o.Stdout))
 		}
 	}
 	for _, c := range []content{prev, alone} {
@@ -131,6 +102,22 @@ func (c *container) lost(prev, result content) string {
 	return ""
 }
 
+// still reports whether the container still has a thing of prevResult. inside holds the sandbox of each
+// interface that has one.
+func (c *container) still(t thing, ifname string, inside map[string]string) bool {
+	switch t.what {
+	case "interface":
+		return inside[t.value] == "" || c.has(t.value)
+	case "address":
+		return c.keeps(ifname, t.value)
+	case "gateway of":
+		return c.keeps(ifname, t.value) && c.routes("0.0.0.0/0")
+	case "route to":
+		return c.routes(t.value)
+	}
+	return true
+}
+
 // keeps reports whether the interface still has the address.
 func (c *container) keeps(ifname, address string) bool {
 	all, _, err := c.real.Interface(ifname)
@@ -138,20 +125,25 @@ func (c *container) keeps(ifname, address string) bool {
 }
 
 // routes reports whether the container still has the route.
-func (c *container) routes(dst net.IPNet) bool {
-	has, err := c.real.HasRoute(dst)
+func (c *container) routes(to string) bool {
+	_, dst, err := net.ParseCIDR(to)
+	if err != nil {
+		return true
+	}
+	has, err := c.real.HasRoute(*dst)
 	return err == nil && has
 }
 
 // A content is the interfaces and addresses of a result.
 type content struct {
+	things     []thing
 	interfaces []string
 	on         map[string][]string // the interfaces of each address, or ""
-	gateways   map[string]string   // of each address that has one
-	routes     []net.IPNet         // to here
-	dns        []string            // name servers, domain, search list and options
 	inside     map[string]string   // the sandbox of each interface that has one
 }
+
+// A thing is a part of a result that the next plugin of a chain hands on.
+type thing struct{ what, value string }
 
 // addresses returns the addresses of c, sorted.
 func (c content) addresses() []string { return slices.Sorted(maps.Keys(c.on)) }
@@ -165,28 +157,37 @@ func contentOf(r types.Result, err error) (c content, _ error) {
 	if err != nil {
 		return c, err
 	}
-	c.inside = make(map[string]string)
+	c.inside, c.on = make(map[string]string), make(map[string][]string)
+	add := func(what string, values ...string) {
+		for _, v := range values {
+			c.things = append(c.things, thing{what, v})
+		}
+	}
 	for _, i := range current.Interfaces {
+		add("interface", i.Name)
 		c.interfaces = append(c.interfaces, i.Name)
 		if i.Sandbox != "" {
 			c.inside[i.Name] = i.Sandbox
 		}
 	}
-	for _, r := range current.Routes {
-		c.routes = append(c.routes, r.Dst)
-	}
-	c.dns = slices.Concat(current.DNS.Nameservers, []string{current.DNS.Domain}, current.DNS.Search, current.DNS.Options)
-	c.on, c.gateways = make(map[string][]string), make(map[string]string)
 	for _, ip := range current.IPs {
 		name := ""
 		if i := ip.Interface; i != nil && *i >= 0 && *i < len(c.interfaces) {
 			name = c.interfaces[*i]
 		}
 		address := ip.Address.String()
+		add("address", address)
 		c.on[address] = append(c.on[address], name)
 		if ip.Gateway != nil {
-			c.gateways[address] = ip.Gateway.String()
+			add("gateway of", address)
 		}
 	}
+	for _, r := range current.Routes {
+		add("route to", r.Dst.String())
+	}
+	add("name server", current.DNS.Nameservers...)
+	add("domain", current.DNS.Domain)
+	add("search domain", current.DNS.Search...)
+	add("resolver option", current.DNS.Options...)
 	return c, nil
 }

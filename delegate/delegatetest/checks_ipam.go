@@ -54,41 +54,38 @@ func (b *bench) stated(added Outcome) error {
 	return nil
 }
 
-// take attaches a container and returns its addresses and the ADD.
-func (b *bench) take(ctx context.Context, id string) ([]string, Outcome, error) {
-	o := b.call(ctx, Call{Command: "ADD", ContainerID: id})
-	if err := o.failure(); err != nil {
-		return nil, o, fmt.Errorf("the ADD of %s fails: %w", id, err)
-	}
-	all, err := addresses(o)
-	return all, o, err
-}
-
-func checkIPAMUnique(ctx context.Context, b *bench, _ Outcome) error {
-	first, o, err := b.take(ctx, "c1")
-	if err != nil {
-		return err
-	}
-	if err := b.stated(o); err != nil {
-		return err
-	}
-	second, _, err := b.take(ctx, "c2")
-	if err != nil {
-		return notRun("the plugin has a single address to give: %v (Stdin)", err)
-	}
-	for _, ip := range second {
-		if slices.Contains(first, ip) {
-			return fmt.Errorf("the containers c1 and c2 both get %s", ip)
-		}
-	}
-	return nil
-}
-
 // A lease is the addresses of a container, and the ADD that gave them.
 type lease struct {
 	container string
 	addresses []string
 	added     Outcome
+}
+
+// take attaches a container.
+func (b *bench) take(ctx context.Context, id string) (l lease, err error) {
+	l.container = id
+	if l.added, err = b.add(ctx, id); err == nil {
+		l.addresses, err = addresses(l.added)
+	}
+	return l, err
+}
+
+func checkIPAMUnique(ctx context.Context, b *bench, _ Outcome) error {
+	first, err := b.take(ctx, "c1")
+	if err != nil {
+		return err
+	}
+	if err := b.stated(first.added); err != nil {
+		return err
+	}
+	second, err := b.take(ctx, "c2")
+	if err != nil {
+		return notRun("the plugin has a single address to give: %v (Stdin)", err)
+	}
+	if ip := shared([]Outcome{first.added, second.added}); ip != "" {
+		return fmt.Errorf("the containers c1 and c2 both get %s", ip)
+	}
+	return nil
 }
 
 // exhaust takes addresses until none is left.
@@ -99,8 +96,7 @@ func (b *bench) exhaust(ctx context.Context) (all []lease, err error) {
 	}
 	has := make(map[string]string)
 	for i := range pool {
-		l := lease{container: fmt.Sprint("c", i+1)}
-		l.addresses, l.added, err = b.take(ctx, l.container)
+		l, err := b.take(ctx, fmt.Sprint("c", i+1))
 		switch {
 		case l.added.Status != 0 && i > 0:
 			return all, nil
@@ -139,18 +135,18 @@ func checkIPAMRelease(ctx context.Context, b *bench, _ Outcome) error {
 		if netns == none {
 			what = "DEL without CNI_NETNS"
 		}
-		if err := b.call(ctx, del).failure(); err != nil {
-			return fmt.Errorf("%s fails: %w", what, err)
+		if err := b.succeeds(ctx, what, del); err != nil {
+			return err
 		}
-		next := lease{container: fmt.Sprint("next", i+1)}
-		if next.addresses, next.added, err = b.take(ctx, next.container); err != nil {
+		next, err := b.take(ctx, fmt.Sprint("next", i+1))
+		if err != nil {
 			return fmt.Errorf("no other address is left, and %s does not release %v: %w", what, old.addresses, err)
 		}
 		if !slices.Equal(next.addresses, old.addresses) {
 			return fmt.Errorf("no other address is left, and after %s of the container with %v the next one gets %v", what, old.addresses, next.addresses)
 		}
-		if more, _, err := b.take(ctx, "more"); err == nil {
-			return fmt.Errorf("no other address is left, and %s of one container releases %v of another", what, more)
+		if more, err := b.take(ctx, "more"); err == nil {
+			return fmt.Errorf("no other address is left, and %s of one container releases %v of another", what, more.addresses)
 		}
 		old = next
 	}
@@ -166,24 +162,22 @@ func checkIPAMGC(ctx context.Context, b *bench, _ Outcome) error {
 		return notRun("the plugin has a single address to give (Stdin)")
 	}
 	valid := all[0]
-	if err := b.call(ctx, b.later("GC", valid.added)).failure(); err != nil {
-		return fmt.Errorf("GC fails: %w", err)
+	if err := b.succeeds(ctx, "GC", b.later("GC", valid.added)); err != nil {
+		return err
 	}
 	for i := range all { // the address of the valid one may not be the first that is free
-		again, _, err := b.take(ctx, fmt.Sprint("next", i+1))
+		again, err := b.take(ctx, fmt.Sprint("next", i+1))
 		if err != nil && i == 0 {
 			return fmt.Errorf("one container is valid, and GC releases no address of the %d others: %w", len(all)-1, err)
 		}
-		for _, ip := range again {
+		for _, ip := range again.addresses {
 			if slices.Contains(valid.addresses, ip) {
 				return fmt.Errorf("GC releases %s, which a valid container has: another one gets it", ip)
 			}
 		}
 	}
 	if b.knows("CHECK") && b.failed["check-fresh"] == "" {
-		if err := b.call(ctx, b.later("CHECK", valid.added)).failure(); err != nil {
-			return fmt.Errorf("after GC, CHECK of a valid container fails: %w", err)
-		}
+		return b.succeeds(ctx, "after GC, CHECK of a valid container", b.later("CHECK", valid.added))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package delegatetest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +17,7 @@ func checkInterface(ctx context.Context, b *bench, added Outcome) error {
 	if err != nil {
 		return err
 	}
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
+	c := b.c1
 	addresses, ok, err := c.real.Interface(b.ifname)
 	if err != nil {
 		return b.own(err)
@@ -48,10 +44,7 @@ func checkAddExists(ctx context.Context, b *bench, _ Outcome) error {
 	if b.ifname == loopback {
 		return notRun("each container has the interface %s", loopback)
 	}
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
+	c := b.c1
 	if _, err := c.real.Attach(b.ifname); err != nil {
 		return b.own(err)
 	}
@@ -65,11 +58,7 @@ func checkAddExists(ctx context.Context, b *bench, _ Outcome) error {
 }
 
 func checkDelGone(ctx context.Context, b *bench, added Outcome) error {
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
-	if err := c.real.Gone(); err != nil {
+	if err := b.c1.real.Gone(); err != nil {
 		return b.own(err)
 	}
 	return b.deleted(ctx, "the DEL of a container whose namespace is gone", b.later("DEL", added))
@@ -90,43 +79,32 @@ func checkChangeGone(ctx context.Context, b *bench, _ Outcome) error {
 	if b.node == nil {
 		return notRun(needsContainers)
 	}
-	c, err := b.container("c1")
+	before := b.inside()
+	o, err := b.add(ctx, "c1")
 	if err != nil {
 		return err
 	}
-	before, err := c.real.State()
-	if err != nil {
-		return b.own(err)
-	}
-	o := b.call(ctx, Call{Command: "ADD"})
-	if err := o.failure(); err != nil {
-		return fmt.Errorf("ADD fails: %w", err)
-	}
-	host, err := b.state(ctx)
-	inside, ierr := c.real.State()
-	if err = cmp.Or(err, ierr); err != nil {
-		return b.own(err)
-	}
+	host, inside := b.state(ctx), b.inside()
+	gone := func() []string { return append(host.Since(b.state(ctx)), inside.Undone(before, b.inside())...) }
 	b.call(ctx, b.later("DEL", o))
-	var gone []string
-	for _, undo := range []func() error{
-		func() error { return nil },
-		func() error { return c.real.Restore(b.ifname, before) },
-	} {
-		err := undo()
-		now, herr := b.state(ctx)
-		in, ierr := c.real.State()
-		if err = cmp.Or(err, herr, ierr); err != nil {
+	all := gone()
+	if len(all) == 0 {
+		if err := b.c1.real.Restore(b.ifname, before); err != nil {
 			return b.own(err)
 		}
-		if gone = append(host.Since(now), inside.Undone(before, in)...); len(gone) > 0 {
-			break
-		}
+		all = gone()
 	}
-	if len(gone) == 0 {
+	if len(all) == 0 {
 		return notRun("its ADD makes and changes nothing on the host and in the container")
 	}
-	return b.notices(ctx, o, fmt.Sprintf("this is gone: %s", list(gone)))
+	return b.notices(ctx, o, fmt.Sprintf("this is gone: %s", list(all)))
+}
+
+// inside returns what is in c1, which is real.
+func (b *bench) inside() realhost.State {
+	s, err := b.c1.real.State()
+	_ = b.own(err) // the check counts as not made
+	return s
 }
 
 func checkMadeGone(ctx context.Context, b *bench, added Outcome) error {
@@ -138,23 +116,15 @@ func checkMadeGone(ctx context.Context, b *bench, added Outcome) error {
 		if b.ifname == loopback {
 			return notRun("nothing can remove the interface %s", loopback)
 		}
-		c, err := b.container("c1")
-		if err != nil {
-			return err
-		}
-		has, err := addresses(added)
-		if err != nil {
-			return err
-		}
-		if len(has) > 0 {
-			if err := c.real.Restore(b.ifname, realhost.State{}); err != nil {
+		if has, _ := addresses(added); len(has) > 0 {
+			if err := b.c1.real.Restore(b.ifname, realhost.State{}); err != nil {
 				return b.own(err)
 			}
 			if err := b.notices(ctx, added, "the interface is another one, with another address"); err != nil {
 				return err
 			}
 		}
-		if err := c.real.Remove(b.ifname); err != nil {
+		if err := b.c1.real.Remove(b.ifname); err != nil {
 			return b.own(err)
 		}
 		return b.notices(ctx, added, "the interface is gone")
@@ -178,15 +148,7 @@ func (b *bench) notices(ctx context.Context, added Outcome, gone string) error {
 
 // checkGCStale has c1, which is valid, and c2, whose namespace is gone.
 func checkGCStale(ctx context.Context, b *bench, added Outcome) error {
-	only, err := b.state(ctx)
-	if err != nil {
-		return err
-	}
-	c1, err := b.container("c1")
-	if err != nil {
-		return err
-	}
-	had := c1.has(b.ifname)
+	only, had := b.state(ctx), b.c1.has(b.ifname)
 	if b.call(ctx, Call{Command: "ADD", ContainerID: "c2"}).Status != 0 {
 		return errSingle // or the check "concurrent" is about that
 	}
@@ -197,17 +159,13 @@ func checkGCStale(ctx context.Context, b *bench, added Outcome) error {
 	if err := c2.real.Gone(); err != nil {
 		return b.own(err)
 	}
-	if err := b.call(ctx, b.later("GC", added)).failure(); err != nil {
-		return fmt.Errorf("GC fails: %w", err)
-	}
-	now, err := b.state(ctx)
-	if err != nil {
+	if err := b.succeeds(ctx, "GC", b.later("GC", added)); err != nil {
 		return err
 	}
-	if lost := only.Since(now); len(lost) > 0 {
+	if lost := only.Since(b.state(ctx)); len(lost) > 0 {
 		return fmt.Errorf("GC removes from the host what a valid container has: %s", list(lost))
 	}
-	if had && !c1.has(b.ifname) {
+	if had && !b.c1.has(b.ifname) {
 		return fmt.Errorf("GC removes the interface %s of a valid container", b.ifname)
 	}
 	return b.noMore(ctx, "GC, after a container is gone,", only)

@@ -94,11 +94,7 @@ func checkStderr(_ context.Context, b *bench, added Outcome) error {
 
 // sees fails unless c has the environment of the plugin.
 func (b *bench) sees(c Call) error {
-	in, err := b.container("c1")
-	if err != nil {
-		return err
-	}
-	want := Call{ContainerID: "c1", NetNS: in.path, Args: b.args()}
+	want := Call{ContainerID: "c1", NetNS: b.c1.path, Args: b.args()}
 	for _, v := range []struct{ name, got, want string }{
 		{"CNI_CONTAINERID", c.ContainerID, want.ContainerID},
 		{"CNI_NETNS", c.NetNS, want.NetNS},

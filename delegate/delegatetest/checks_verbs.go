@@ -10,10 +10,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// released runs DEL, and fails unless that succeeds and leaves no attachment of a delegate.
-func (b *bench) released(ctx context.Context, what string, c Call) error {
+// succeeds makes a call, and fails if that does.
+func (b *bench) succeeds(ctx context.Context, what string, c Call) error {
 	if err := b.call(ctx, c).failure(); err != nil {
 		return fmt.Errorf("%s fails: %w", what, err)
+	}
+	return nil
+}
+
+// released runs DEL, and fails unless that succeeds and leaves no attachment of a delegate.
+func (b *bench) released(ctx context.Context, what string, c Call) error {
+	if err := b.succeeds(ctx, what, c); err != nil {
+		return err
 	}
 	return b.empty(what)
 }
@@ -27,10 +35,7 @@ func (b *bench) deleted(ctx context.Context, what string, c Call) error {
 }
 
 func checkDel(ctx context.Context, b *bench, added Outcome) error {
-	c, err := b.container("c1")
-	if err != nil {
-		return err
-	}
+	c := b.c1
 	had := c.has(b.ifname)
 	if err := b.deleted(ctx, "DEL", b.later("DEL", added)); err != nil {
 		return err
@@ -45,10 +50,7 @@ func checkDelAgain(ctx context.Context, b *bench, added Outcome) error {
 	if b.call(ctx, b.later("DEL", added)).Status != 0 {
 		return nil // the check "del" is about that
 	}
-	if err := b.call(ctx, b.later("DEL", added)).failure(); err != nil {
-		return fmt.Errorf("a second DEL fails: %w", err)
-	}
-	return nil
+	return b.succeeds(ctx, "a second DEL", b.later("DEL", added))
 }
 
 func checkDelUnknown(ctx context.Context, b *bench, _ Outcome) error {
@@ -100,10 +102,7 @@ func checkDelRetry(ctx context.Context, s *suite, k, n int) error {
 }
 
 func checkFresh(ctx context.Context, b *bench, added Outcome) error {
-	if err := b.call(ctx, b.later("CHECK", added)).failure(); err != nil {
-		return fmt.Errorf("the CHECK right after ADD fails: %w", err)
-	}
-	return nil
+	return b.succeeds(ctx, "the CHECK right after ADD", b.later("CHECK", added))
 }
 
 func checkCheck(ctx context.Context, b *bench, added Outcome) error {
@@ -172,10 +171,7 @@ func checkGCValid(ctx context.Context, b *bench, added Outcome) error {
 }
 
 func checkStatusReady(ctx context.Context, b *bench, _ Outcome) error {
-	if err := b.call(ctx, Call{Command: "STATUS"}).failure(); err != nil {
-		return fmt.Errorf("ADD succeeds and STATUS fails: %w", err)
-	}
-	return nil
+	return b.succeeds(ctx, "ADD succeeds and STATUS", Call{Command: "STATUS"})
 }
 
 func checkStatus(ctx context.Context, b *bench, _ Outcome) error {

@@ -192,12 +192,10 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 			tests.Run(c.Name, func(t T) {
 				t.Helper()
 				switch f := s.find(t.Context(), c); {
-				case f.NotRun != "" && f.NotRun == s.missing:
+				case s.fails(f):
 					t.Errorf("%v", f)
 				case f.NotRun != "":
 					t.Skip(f.NotRun)
-				case f.Err != nil:
-					t.Errorf("%v", f)
 				}
 			})
 		}
@@ -206,18 +204,19 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 	var failed []string
 	for f := range s.checks(t.Context()) {
 		switch {
-		case f.NotRun != "" && f.NotRun == s.missing:
+		case s.fails(f):
 			failed = append(failed, f.String())
 		case f.NotRun != "":
 			t.Logf("%v", f)
-		case f.Err != nil:
-			failed = append(failed, f.String())
 		}
 	}
 	if len(failed) > 0 {
 		t.Errorf("%s", strings.Join(failed, "\n"))
 	}
 }
+
+// fails reports whether f fails the test. That the first ADD lacked something does as well.
+func (s *suite) fails(f Finding) bool { return f.Err != nil || f.NotRun != "" && f.NotRun == s.missing }
 
 // A Finding is the outcome of one check.
 type Finding struct {

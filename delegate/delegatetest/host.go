@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -20,10 +21,10 @@ import (
 // A container is one of a bench.
 type container struct {
 	path string              // CNI_NETNS
-	prev types.Result        // prevResult of its ADD, or nil
 	real *realhost.Container // or nil
 
-	others map[string]types.Result // prevResults of ADDs of other interfaces in a chain
+	mu   sync.Mutex              // protects prev
+	prev map[string]types.Result // in a chain by the name of the interface, else at ""; or nil
 }
 
 // has reports whether the container has the interface.
@@ -42,7 +43,7 @@ func (b *bench) container(id string) (*container, error) {
 	if c, ok := b.containers[id]; ok {
 		return c, nil
 	}
-	c := &container{path: filepath.Join(b.dir, "netns", id), prev: b.prev}
+	c := &container{path: filepath.Join(b.dir, "netns", id), prev: map[string]types.Result{"": b.prev}}
 	if b.node != nil {
 		var err error
 		if c.real, err = b.node.Container(); err != nil {
@@ -50,11 +51,8 @@ func (b *bench) container(id string) (*container, error) {
 		}
 		c.path = c.real.Path
 	}
-	if b.chained {
-		var err error
-		if c.prev, err = b.precede(c, b.ifname); err != nil {
-			return nil, b.own(fmt.Errorf("the interface of %s: %w", id, err))
-		}
+	if _, err := b.before(c, b.ifname); err != nil {
+		return nil, err
 	}
 	b.containers[id] = c
 	return c, nil
@@ -62,21 +60,18 @@ func (b *bench) container(id string) (*container, error) {
 
 // before returns the prevResult of an ADD of the interface, or nil.
 func (b *bench) before(c *container, ifname string) (prev types.Result, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.chained || ifname == b.ifname || ifname == "" {
-		return c.prev, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !b.chained {
+		return c.prev[""], nil
 	}
-	if c.others[ifname] == nil {
-		if prev, err = b.precede(c, ifname); err != nil {
+	ifname = cmp.Or(ifname, b.ifname)
+	if c.prev[ifname] == nil {
+		if c.prev[ifname], err = b.precede(c, ifname); err != nil {
 			return nil, b.own(fmt.Errorf("the interface %s: %w", ifname, err))
 		}
-		if c.others == nil {
-			c.others = make(map[string]types.Result)
-		}
-		c.others[ifname] = prev
 	}
-	return c.others[ifname], nil
+	return c.prev[ifname], nil
 }
 
 // precede makes the interface that a plugin before this one in the chain would have made.
@@ -118,7 +113,7 @@ func (b *bench) place(ctx context.Context) (err error) {
 
 // warm attaches a container and detaches it, so that what the plugin makes once for all
 // containers is there, and notes what is on the host then.
-func (b *bench) warm(ctx context.Context) (err error) {
+func (b *bench) warm(ctx context.Context) {
 	if b.version != "" && b.kind.Name != "" && b.added == nil {
 		if o := b.call(ctx, Call{Command: "ADD", ContainerID: "c0"}); o.Status == 0 {
 			b.call(ctx, of("c0", b.later("DEL", o)))
@@ -131,21 +126,18 @@ func (b *bench) warm(ctx context.Context) (err error) {
 		b.given = nil
 		b.mu.Unlock()
 	}
-	b.idle, err = b.state(ctx)
-	return err
+	b.idle = b.state(ctx)
 }
 
 // state returns what is on the host, if that is a private one: on another, not only the plugin
 // changes it.
-func (b *bench) state(ctx context.Context) (realhost.State, error) {
-	if !b.private {
-		return realhost.State{}, nil
+func (b *bench) state(ctx context.Context) (s realhost.State) {
+	if b.private {
+		var err error
+		s, err = b.node.State(ctx)
+		_ = b.own(err) // the check counts as not made
 	}
-	s, err := b.node.State(ctx)
-	if err != nil {
-		return s, b.own(err)
-	}
-	return s, nil
+	return s
 }
 
 // of returns c for another container.
@@ -169,11 +161,7 @@ func (b *bench) clean(ctx context.Context, after string) error {
 // noMore fails if there is more on the host than before.
 func (b *bench) noMore(ctx context.Context, after string, before realhost.State) error {
 	for end := time.Now().Add(settling); ; {
-		now, err := b.state(ctx)
-		if err != nil {
-			return err
-		}
-		left := now.Since(before)
+		left := b.state(ctx).Since(before)
 		if len(left) == 0 {
 			return nil
 		}

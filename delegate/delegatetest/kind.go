@@ -132,10 +132,7 @@ func (s *suite) look(ctx context.Context) (seen sight, err error) {
 		return seen, err
 	}
 	o := b.call(ctx, Call{Command: "ADD"})
-	c, err := b.container("c1")
-	if err != nil {
-		return seen, err
-	}
+	c := b.c1
 	seen.err, seen.late, seen.apart = o.Err(), o.late, b.ranApart()
 	if seen.err != nil {
 		seen.text = s.tell(bounded(seen.err))
@@ -150,7 +147,7 @@ func (s *suite) look(ctx context.Context) (seen sight, err error) {
 	if err != nil {
 		return seen, nil
 	}
-	prev, _ := contentOf(c.prev, nil)
+	prev, _ := contentOf(b.before(c, s.ifname))
 	for _, i := range current.Interfaces {
 		if slices.Contains(prev.interfaces, i.Name) {
 			seen.prev++

@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,13 +120,12 @@ func (s *suite) tell(err error) string {
 	return text
 }
 
-// own notes err, which is not the plugin's, and returns it. The check then counts as not made.
+// own notes err, which is not the plugin's, and returns it. The check then counts as not made,
+// whatever else comes of it.
 func (s *suite) own(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.trouble == nil {
-		s.trouble = err
-	}
+	s.trouble = cmp.Or(s.trouble, err)
 	return err
 }
 
@@ -221,11 +221,17 @@ func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
 	if err != nil {
 		return nil, Outcome{}, err
 	}
-	o := b.call(ctx, Call{Command: "ADD"})
+	o, err := b.add(ctx, "c1")
+	return b, o, err
+}
+
+// add attaches a container.
+func (b *bench) add(ctx context.Context, id string) (Outcome, error) {
+	o := b.call(ctx, Call{Command: "ADD", ContainerID: id})
 	if err := o.failure(); err != nil {
-		return nil, o, fmt.Errorf("ADD fails: %w", err)
+		return o, fmt.Errorf("ADD of %s fails: %w", id, err)
 	}
-	return b, o, nil
+	return o, nil
 }
 
 // A trial is a check of a bench: on which c1 has been attached by the ADD that is given, or

@@ -91,21 +91,25 @@ func (c *Container) release() {
 	}
 }
 
-// use calls f with the namespace's links.
-func (c *Container) use(f func(links *netlink.Handle) error) error {
+// use calls f, for what it does, with the namespace's links.
+func (c *Container) use(what string, f func(links *netlink.Handle) error) error {
 	c.host.mu.Lock()
 	defer c.host.mu.Unlock()
-	if c.links == nil {
-		return errors.New("the container is gone")
+	err := errors.New("the container is gone")
+	if c.links != nil {
+		err = f(c.links)
 	}
-	return f(c.links)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // Attach gives the container an interface, as a main plugin does: one end of a pair, with an
 // address and a default route. It returns the result that this plugin would print, for the
 // prevResult of a plugin behind it. The addresses of a host's first 253 interfaces differ.
 func (c *Container) Attach(name string) (result *types100.Result, err error) {
-	err = c.use(func(links *netlink.Handle) error {
+	err = c.use("attach "+name, func(links *netlink.Handle) error {
 		if _, err := links.LinkByName(name); err == nil {
 			return fmt.Errorf("it has a %s", name)
 		}
@@ -117,10 +121,7 @@ func (c *Container) Attach(name string) (result *types100.Result, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("attach %s: %w", name, err)
-	}
-	return result, nil
+	return result, err
 }
 
 // attach makes the interface with a number for its address.
@@ -191,7 +192,7 @@ func (c *Container) detach() error {
 // Interface returns the addresses of an interface, without link-local ones. Without the
 // interface, ok is false.
 func (c *Container) Interface(name string) (addresses []netip.Prefix, ok bool, err error) {
-	err = c.use(func(links *netlink.Handle) error {
+	err = c.use("look at "+name, func(links *netlink.Handle) error {
 		link, err := links.LinkByName(name)
 		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
 			return nil
@@ -210,40 +211,30 @@ func (c *Container) Interface(name string) (addresses []netip.Prefix, ok bool, e
 		}
 		return err
 	})
-	if err != nil {
-		return nil, false, fmt.Errorf("look at %s: %w", name, err)
-	}
-	return addresses, ok, nil
+	return addresses, ok, err
 }
 
 // HasRoute reports whether the container has a route to exactly dst in its main table.
 func (c *Container) HasRoute(dst net.IPNet) (has bool, err error) {
-	err = c.use(func(links *netlink.Handle) error {
+	err = c.use("look at routes", func(links *netlink.Handle) error {
 		all, err := whole(func() ([]netlink.Route, error) { return links.RouteList(nil, netlink.FAMILY_ALL) })
 		for _, r := range all {
 			has = has || r.Dst != nil && r.Dst.String() == dst.String()
 		}
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("look at routes: %w", err)
-	}
-	return has, nil
+	return has, err
 }
 
 // Remove deletes an interface of the container.
 func (c *Container) Remove(name string) error {
-	err := c.use(func(links *netlink.Handle) error {
+	return c.use("remove "+name, func(links *netlink.Handle) error {
 		link, err := links.LinkByName(name)
 		if err != nil {
 			return err
 		}
 		return links.LinkDel(link)
 	})
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", name, err)
-	}
-	return nil
 }
 
 // Gone removes the container as a reboot does: its processes and its namespace with the
@@ -251,7 +242,7 @@ func (c *Container) Remove(name string) error {
 // lives, Path leads to nothing, or at least to no namespace.
 func (c *Container) Gone() error {
 	var ends []int
-	err := c.use(func(links *netlink.Handle) (err error) {
+	err := c.use("remove container", func(links *netlink.Handle) (err error) {
 		if ends, err = c.otherEnds(); err != nil {
 			return err
 		}
@@ -281,7 +272,7 @@ func (c *Container) Gone() error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("remove container: %w", err)
+		return err
 	}
 	wait(func() bool { return !slices.ContainsFunc(ends, c.host.hasLink) }) // others may hold the namespace
 	return nil

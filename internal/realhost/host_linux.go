@@ -21,9 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplink is the interface of a host with its default route.
-const Uplink = "eth0"
-
 const nsDir = "/run/netns"
 
 var errClosed = errors.New("the host is closed")

@@ -15,9 +15,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Uplink is the interface of a host with its default route.
-const Uplink = "eth0"
-
 // A Host exists only on Linux.
 type Host struct{}
 

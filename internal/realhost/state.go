@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// Uplink is the interface of a host with its default route.
+const Uplink = "eth0"
+
 // A State is what there was on a host at one moment. The kernel adds and removes some of
 // it later than it says: ask for a new State until it is as it should be, or time is up.
 type State struct {

@@ -60,7 +60,7 @@ func (h *Host) State(ctx context.Context) (State, error) {
 // is left out as in [Host.State].
 func (c *Container) State() (State, error) {
 	s := State{lines: map[string]int{}}
-	err := c.use(func(links *netlink.Handle) error {
+	err := c.use("look at the container", func(links *netlink.Handle) error {
 		all, err := whole(links.LinkList)
 		for _, l := range all {
 			a := l.Attrs()
@@ -88,7 +88,7 @@ func (c *Container) Restore(ifname string, before State) error {
 	if _, err := c.Attach(ifname); err != nil {
 		return err
 	}
-	return c.use(func(*netlink.Handle) error {
+	return c.use("restore settings", func(*netlink.Handle) error {
 		return c.settings(func(path, now string) error {
 			for line := range before.lines {
 				if old, ok := strings.CutPrefix(line, setting(path)); ok && old != now {

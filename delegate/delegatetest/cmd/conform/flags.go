@@ -85,7 +85,11 @@ func (p process) parse() (*options, error) {
 	})
 	f.StringVar(&o.args, "args", "", "more of CNI_ARGS: `KEY=value;KEY=value`")
 	f.Func("env", "`name=value` in the environment of the plugin. It has PATH, and no other of this process's variables", pair(func(name, value string) { o.env = append(o.env, name+"="+value) }))
-	f.Var(&o.netns, "netns", "make real containers: network namespaces, on a private host for each check, with root or in a user namespace. Default: where it can")
+	f.BoolFunc("netns", "make real containers: network namespaces, on a private host for each check, with root or in a user namespace. Default: where it can", func(arg string) error {
+		b, err := strconv.ParseBool(arg)
+		o.netns = choice(strconv.FormatBool(b))
+		return err
+	})
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long the plugin may take for one command")
 	f.Func("skip", "`check=reason`: do not make this check", pair(func(check, reason string) { o.skip[check] = reason }))
 	f.BoolVar(&o.json, "json", false, "print JSON instead of text")
@@ -147,18 +151,6 @@ const (
 	on  choice = "true"
 	off choice = "false"
 )
-
-func (c *choice) String() string { return "" }
-
-// IsBoolFlag lets the flag stand without a value.
-func (c *choice) IsBoolFlag() bool { return true }
-
-// Set takes what a boolean flag does.
-func (c *choice) Set(arg string) error {
-	b, err := strconv.ParseBool(arg)
-	*c = choice(strconv.FormatBool(b))
-	return err
-}
 
 // pair returns what a flag such as -env, which may be repeated, does with its value.
 func pair(set func(key, value string)) func(string) error {
