@@ -33,25 +33,16 @@ func (c Check) Applies(kind string, delegates, strict bool) bool {
 }
 
 const (
-	versionSelection = "Section 1: Network configuration format / Version considerations"
-	operations       = "Section 2: Execution Protocol / CNI operations / "
-	addOperation     = operations + "ADD: Add container to network, or apply modifications"
-	delOperation     = operations + "DEL: Remove container from network, or un-apply modifications"
-	checkOperation   = operations + "CHECK: Check container's networking is as expected"
-	statusOperation  = operations + "STATUS: Check plugin status"
-	versionOperation = operations + "VERSION: probe plugin version support"
-	gcOperation      = operations + "GC: Clean up any stale resources"
-	errorProtocol    = "Section 2: Execution Protocol / Errors"
-	ordering         = "Section 3: Execution of Network Configurations / Lifecycle & Ordering"
-	derivation       = "Section 3: Execution of Network Configurations / Deriving request configuration from plugin configuration"
-	delegation       = "Section 4: Plugin Delegation / Delegated Plugin protocol"
-	procedure        = "Section 4: Plugin Delegation / Delegated plugin execution procedure"
-	addSuccess       = "Section 5: Result Types / ADD Success"
-	ipamSuccess      = "Section 5: Result Types / Delegated plugins (IPAM)"
-	ipamPurpose      = "Section 4: Plugin Delegation"
-	errorResult      = "Section 5: Result Types / Error"
-	recordGuarantee  = "metacni, package lifecycle: DEL removes what the record of the ADD names"
-	codeGuarantee    = "metacni, package status: the delegate's error code reaches the runtime"
+	operations      = "Section 2: Execution Protocol / CNI operations / "
+	addOperation    = operations + "ADD: Add container to network, or apply modifications"
+	delOperation    = operations + "DEL: Remove container from network, or un-apply modifications"
+	checkOperation  = operations + "CHECK: Check container's networking is as expected"
+	statusOperation = operations + "STATUS: Check plugin status"
+	gcOperation     = operations + "GC: Clean up any stale resources"
+	ordering        = "Section 3: Execution of Network Configurations / Lifecycle & Ordering"
+	procedure       = "Section 4: Plugin Delegation / Delegated plugin execution procedure"
+	addSuccess      = "Section 5: Result Types / ADD Success"
+	errorResult     = "Section 5: Result Types / Error"
 )
 
 // Checks returns all checks, in the order in which Conform makes them.
@@ -60,7 +51,7 @@ func Checks() []Check {
 		{
 			Name: "version", Duty: "VERSION prints the supported versions",
 			Why:   "A runtime that asks for the versions first cannot use the plugin at all.",
-			Where: versionOperation,
+			Where: operations + "VERSION: probe plugin version support",
 			do:    checkVersion,
 		}, {
 			Name: "add", Duty: "ADD succeeds and runs every delegate",
@@ -75,12 +66,12 @@ func Checks() []Check {
 		}, {
 			Name: "request", Duty: "delegates receive name, cniVersion and their own keys unchanged",
 			Why:   "A delegate works without the options that did not reach it, such as a VLAN or a rate limit, and nobody is told.",
-			Where: derivation, Delegates: true,
+			Where: "Section 3: Execution of Network Configurations / Deriving request configuration from plugin configuration", Delegates: true,
 			do: onAttached(checkRequest),
 		}, {
 			Name: "environment", Duty: "delegates receive the plugin's environment",
 			Why:   "Without CNI_PATH a delegate does not find its IPAM plugin; without the rest it attaches another interface, or behaves differently from one started by the runtime.",
-			Where: delegation, Delegates: true,
+			Where: "Section 4: Plugin Delegation / Delegated Plugin protocol", Delegates: true,
 			do: onAttached(checkEnvironment),
 		}, {
 			Name: "stderr", Duty: "delegates' stderr appears on the plugin's",
@@ -100,7 +91,7 @@ func Checks() []Check {
 		}, {
 			Name: "ipam-result", Duty: "ADD of an IPAM plugin prints addresses and no interfaces",
 			Why:   "The plugin that asked for the address takes an interface in the result for one of its own, or cannot read the result.",
-			Where: ipamSuccess, Kinds: []string{"ipam"}, after: []string{"result"},
+			Where: "Section 5: Result Types / Delegated plugins (IPAM)", Kinds: []string{"ipam"}, after: []string{"result"},
 			do: onAttached(checkIPAMResult),
 		}, {
 			Name: "chain", Duty: "ADD prints what prevResult has, except for what it has removed",
@@ -155,7 +146,7 @@ func Checks() []Check {
 		}, {
 			Name: "add-broken", Duty: "an ADD with a broken configuration fails cleanly, or prints a result",
 			Why:   "After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",
-			Where: errorProtocol, after: []string{"result", "error"},
+			Where: "Section 2: Execution Protocol / Errors", after: []string{"result", "error"},
 			do: checkAddBroken,
 		}, {
 			Name: "del", Duty: "DEL removes what ADD attached",
@@ -190,7 +181,7 @@ func Checks() []Check {
 		}, {
 			Name: "del-broken", Duty: "DEL works when the configuration was broken after the ADD",
 			Why:   "People edit configurations while pods run. If DEL needs the old one, these pods stay in Terminating, or their addresses stay allocated.",
-			Where: recordGuarantee, Kinds: []string{"meta", "shim"}, Strict: true, after: []string{"del-bare"},
+			Where: "metacni, package lifecycle: DEL removes what the record of the ADD names", Kinds: []string{"meta", "shim"}, Strict: true, after: []string{"del-bare"},
 			do: checkDelBroken,
 		}, {
 			Name: "del-error", Duty: "DEL fails when a delegate's DEL fails",
@@ -205,7 +196,7 @@ func Checks() []Check {
 		}, {
 			Name: "ipam-unique", Duty: "two containers get two addresses",
 			Why:   "Two pods with one address receive each other's connections.",
-			Where: ipamPurpose, Kinds: []string{"ipam"}, after: []string{"ipam-result"},
+			Where: "Section 4: Plugin Delegation", Kinds: []string{"ipam"}, after: []string{"ipam-result"},
 			do: onNew(checkIPAMUnique),
 		}, {
 			Name: "ipam-release", Duty: "DEL releases the address, and no other, also without CNI_NETNS",
@@ -285,7 +276,7 @@ func Checks() []Check {
 		}, {
 			Name: "code", Duty: "the plugin fails with its delegate's error code",
 			Why:   "Code 11 means \"try again later\", code 7 means \"mend the configuration\". With another code the runtime, and whoever reads its log, does the wrong thing.",
-			Where: codeGuarantee, Delegates: true, Strict: true, after: []string{"error"},
+			Where: "metacni, package status: the delegate's error code reaches the runtime", Delegates: true, Strict: true, after: []string{"error"},
 			do: checkCode,
 		}, {
 			Name: "concurrent", Duty: "ADD and DEL work for several containers at once",
@@ -300,7 +291,7 @@ func Checks() []Check {
 		}, {
 			Name: "versions", Duty: "ADD and DEL work in every supported version",
 			Why:   "A configuration with another cniVersion from the plugin's own list gives pods that do not start, or that leave interfaces and addresses behind.",
-			Where: versionSelection, after: []string{"result", "del-bare"},
+			Where: "Section 1: Network configuration format / Version considerations", after: []string{"result", "del-bare"},
 			do: checkVersions,
 		},
 	}
