@@ -27,9 +27,6 @@ type report struct {
 		Name string `json:"name"`
 		Why  string `json:"why"`
 	} `json:"kind"`
-	Passed int     `json:"passed"`
-	Failed int     `json:"failed"`
-	NotRun int     `json:"notRun"`
 	Checks []check `json:"checks"`
 
 	cannot  string // why there is no report

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -41,7 +42,7 @@ func writePage(reports map[string]*report) error {
 
 // results writes a line for each plugin that was run. Versions with the same results share one.
 func results(b *strings.Builder, reports map[string]*report) error {
-	could, all, checks := map[string]bool{}, map[string]bool{}, 0
+	could, all := map[string]bool{}, map[string]bool{}
 	var lines table
 	for _, p := range plugins() {
 		all[p.executable()] = true
@@ -50,22 +51,34 @@ func results(b *strings.Builder, reports map[string]*report) error {
 			continue
 		}
 		could[p.executable()] = true
-		checks += r.Passed + r.Failed
-		var findings []string
-		for _, check := range r.with("failed") {
-			c, err := causeOf(p, check.Name)
-			if err != nil {
-				return err
-			}
-			findings = append(findings, fmt.Sprintf("[%s](issues/%s.md)", check.Name, c.draft))
+		found, err := findings(p)
+		if err != nil {
+			return err
 		}
-		lines.add(p, fmt.Sprintf("%s | %d | %d | %d | %s", r.Kind.Name, r.Passed, r.Failed, r.NotRun, strings.Join(findings, ", ")))
+		lines.add(p, r.Kind.Name+" | "+found)
 	}
-	fmt.Fprintf(b, "%d of %d plugins could be run on this machine, some in two versions or ways; %d checks were made, and their findings have %d causes.\n\n",
-		len(could), len(all), checks, len(causes()))
-	b.WriteString("| plugin | module and version | taken for | passed | failed | not run | findings |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(b, "%d of %d plugins could be run on this machine, some in two versions or ways; their findings have %d causes.\n\n",
+		len(could), len(all), len(causes()))
+	b.WriteString("| plugin | module and version | taken for | findings |\n|---|---|---|---|\n")
 	lines.write(b)
 	return nil
+}
+
+// findings returns the checks that fail with a plugin, each with a link to its cause.
+func findings(p plugin) (string, error) {
+	var links []string
+	failing := expected(p)
+	for _, check := range delegatetest.Checks() {
+		if !slices.Contains(failing, check.Name) {
+			continue
+		}
+		c, err := causeOf(p, check.Name)
+		if err != nil {
+			return "", err
+		}
+		links = append(links, fmt.Sprintf("[%s](issues/%s.md)", check.Name, c.draft))
+	}
+	return strings.Join(links, ", "), nil
 }
 
 // A table is lines about plugins.
@@ -145,6 +158,43 @@ func notRun(b *strings.Builder, reports map[string]*report) {
 // cell returns text as the cell of a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", "\\|", "<", "&lt;", "\n", "<br>").Replace(strings.TrimSpace(text))
+}
+
+// TestPageIsWhatTheCausesSay: a row of README.md about a plugin has the findings that causes_test.go has
+// for it, and the causes are those of that file. So the page and the causes can only be edited
+// together, and TestMatrix shows for each plugin that it can run that the causes are true.
+//
+// Which plugins could be run, what they were taken for, and which checks were not made is what make
+// matrix has found on the day that the page names, on a machine with the module proxy, clones of the
+// modules that it does not serve, and iptables.
+func TestPageIsWhatTheCausesSay(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	nodetest.OK(t, err)
+	var why strings.Builder
+	reasons(&why)
+	for _, part := range []string{fmt.Sprintf("; their findings have %d causes.\n", len(causes())), why.String()} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("README.md is not what make matrix writes: it lacks\n%s", part)
+		}
+	}
+	_, table, _ := strings.Cut(string(text), "| taken for | findings |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := 0
+	for _, p := range plugins() {
+		want, err := findings(p)
+		nodetest.OK(t, err)
+		for line := range strings.Lines(table + "\n") {
+			cells := strings.SplitN(strings.TrimSuffix(line, " |\n"), " | ", 4)
+			if len(cells) == 4 && cells[0] == "| "+p.name && strings.HasPrefix(cells[1], p.module+" ") && strings.Contains(cells[1]+",", " "+p.version+",") {
+				nodetest.Equal(t, "findings in the row of "+p.id(), cells[3], want)
+				rows++
+			}
+		}
+	}
+	if rows < 30 {
+		t.Errorf("%d rows", rows)
+	}
 }
 
 // TestEachFindingHasADraft: each cause is of plugins of the table and has a draft that README.md
