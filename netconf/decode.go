@@ -170,6 +170,9 @@ func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }
 // checkSpelling fails with ErrDecode if data, which is valid JSON, has two values for one field
 // of the value that v points to, in upper and lower case. encoding/json would take the last.
 func checkSpelling(data []byte, v any) error {
+	if distinct(data) {
+		return nil
+	}
 	if key := twoSpellings(data, reflect.TypeOf(v)); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errSpelling}
 	}

@@ -68,8 +68,7 @@ func checkJSON(data []byte) error {
 	if !json.Valid(data) {
 		return asError(position(data, json.Unmarshal(data, new(json.RawMessage))), ErrDecode)
 	}
-	s, left := rawjson.Scan(data), toCompare*len(data)
-	if key := repeatedKey(&s, false, &left); key != "" {
+	if key := repeated(data, false); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errTwoValues}
 	}
 	return nil
@@ -85,8 +84,49 @@ func Repeated(data []byte) string {
 	if !json.Valid(data) {
 		return ""
 	}
+	return repeated(data, true)
+}
+
+// repeated is repeatedKey of data, which is valid JSON.
+func repeated(data []byte, same bool) string {
+	if distinct(data) {
+		return ""
+	}
 	s, left := rawjson.Scan(data), toCompare*len(data)
-	return repeatedKey(&s, true, &left)
+	return repeatedKey(&s, same, &left)
+}
+
+// distinct reports whether the keys of each object in data, which is valid JSON, certainly differ, in
+// upper and lower case too. It takes no memory, for the texts of every ADD.
+func distinct(data []byte) bool {
+	s := rawjson.Scan(data)
+	return distinctKeys(&s)
+}
+
+func distinctKeys(s *rawjson.Scanner) bool {
+	switch s.Space() {
+	case '{':
+		var seen [32][]byte // more are rare
+		for n := 0; s.Next(); n++ {
+			key := s.Key()
+			if n == len(seen) || bytes.IndexByte(key, '\\') >= 0 {
+				return false // nobody knows
+			}
+			if slices.ContainsFunc(seen[:n], func(other []byte) bool { return bytes.EqualFold(other, key) }) || !distinctKeys(s) {
+				return false
+			}
+			seen[n] = key
+		}
+	case '[':
+		for s.Next() {
+			if !distinctKeys(s) {
+				return false
+			}
+		}
+	default:
+		s.Value()
+	}
+	return true
 }
 
 // toCompare is how often a part of a text may be compared with another, because keys stand twice in
