@@ -19,8 +19,9 @@ import (
 
 // findDevices sets the device of each choice that needs one, or for which a pod has
 // chosen one. It asks the cluster once, and only if a definition names a resource. Devices
-// are in use if something is attached with them that is not replaced, or if they are in kept.
-func (c *config) findDevices(ctx context.Context, choices []choice, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
+// are in use if something is attached to the container with them that is not replaced, or if they are
+// in kept.
+func (c *config) findDevices(ctx context.Context, choices []choice, replaced func(scratch.Key, delegate.Attached) bool, kept ...device.Device) error {
 	containers, err := c.allocated(ctx, choices)
 	if err != nil {
 		return err

@@ -11,16 +11,13 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/scratch"
 )
 
-// findAll finds the networks of all choices, and the devices that they need. It finds
-// equal selections once; their networks share memory. It fails if the pod may not have one of
-// them. Of what is attached to the container, others may have the devices of what is replaced.
-func (c *config) findAll(ctx context.Context, all []choice, replaced func(scratch.Key, delegate.Attached) bool, kept ...device.Device) error {
+// findAll finds the networks of all choices. It finds equal selections once; their networks share
+// memory. It fails if the pod may not have one of them.
+func (c *config) findAll(ctx context.Context, all []choice) error {
 	found := make(map[[3]string]choice)
 	for i := range all {
 		ch := &all[i]
@@ -36,7 +33,7 @@ func (c *config) findAll(ctx context.Context, all []choice, replaced func(scratc
 		}
 		found[is] = *ch
 	}
-	return c.findDevices(ctx, all, replaced, kept)
+	return nil
 }
 
 // find returns the network that ch wants, with a name and a version, and the definition
@@ -67,6 +64,9 @@ func (c *config) find(ctx context.Context, ch choice) (n netconf.Network, d nad.
 	}
 	if err == nil {
 		n, err = c.call.Complete(n)
+	}
+	if err == nil && ch.key == chainKey {
+		n, err = n.EditPlugins(netconf.Set("prevResult", map[string]string{"cniVersion": n.CNIVersion()}))
 	}
 	if errors.Is(err, netconf.ErrNotFound) && !ch.ofUser() {
 		err = c.notFound(name, err)
@@ -228,8 +228,11 @@ func (c *config) standing() ([]choice, error) {
 	return all, nil
 }
 
-// chain returns the auxiliary chain: one more network, whose plugins are those of the
-// files in the directory of its name, and receive an empty result to begin with. The
+// chainKey is the key of the auxiliary chain: one more network, whose plugins are those of the
+// files in the directory of its name, and receive an empty result to begin with.
+const chainKey = "auxiliaryCNIChainName"
+
+// chain returns the auxiliary chain. The
 // directory is in confDir or, as in Multus, beside the file clusterNetwork. Without such
 // files chain returns nothing.
 func (c *config) chain() ([]choice, error) {
@@ -240,22 +243,16 @@ func (c *config) chain() ([]choice, error) {
 	if filepath.IsAbs(c.ClusterNetwork) {
 		dirs = append(dirs, filepath.Dir(c.ClusterNetwork))
 	}
-	ch := choice{use: nad.Default, key: "auxiliaryCNIChainName", name: c.AuxiliaryCNIChainName}
+	ch := choice{use: nad.Default, key: chainKey, name: c.AuxiliaryCNIChainName}
 	for _, dir := range dirs {
-		n, err := netconf.LoadChain(c.call.Root.Dir(dir), ch.name)
-		if errors.Is(err, netconf.ErrNotFound) {
-			continue
-		}
-		if err == nil {
-			n, err = c.call.Complete(n)
-		}
-		if err == nil {
-			ch.network, err = n.EditPlugins(netconf.Set("prevResult", map[string]string{"cniVersion": n.CNIVersion()}))
-		}
-		if err != nil {
+		var err error
+		ch.network, err = netconf.LoadChain(c.call.Root.Dir(dir), ch.name)
+		switch {
+		case err == nil:
+			return []choice{ch}, nil
+		case !errors.Is(err, netconf.ErrNotFound):
 			return nil, c.about(ch, fmt.Errorf("%s: %w", dir, err))
 		}
-		return []choice{ch}, nil
 	}
 	return nil, nil
 }

@@ -29,11 +29,15 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	}
 	c.warnOfRepeated("the configuration", c.call.StdinData)
 	c.warnOfRepeated("annotation "+nad.NetworksAnnotation, []byte(annotations[nad.NetworksAnnotation]))
-	if err := c.versionOfFirst(ctx, choices[0]); err != nil {
+	if err := c.findAll(ctx, choices[:1]); err != nil {
+		return nil, err
+	}
+	c.takeVersion(choices[0].network)
+	if err := c.findAll(ctx, choices[1:]); err != nil {
 		return nil, err
 	}
 	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
-	if err := c.findAll(ctx, choices, own); err != nil {
+	if err := c.findDevices(ctx, choices, own); err != nil {
 		return nil, err
 	}
 	as := make([]delegate.Attachment, len(choices))
@@ -59,17 +63,13 @@ func (c *config) warnOfRepeated(where string, text []byte) {
 	}
 }
 
-// versionOfFirst gives a configuration without a cniVersion that of the first network, as users
-// of Multus expect: in version 0.1.0 the result would lose its interfaces.
-func (c *config) versionOfFirst(ctx context.Context, first choice) error {
+// takeVersion gives a configuration without a cniVersion that of its first network, as users of Multus
+// expect: in version 0.1.0 the result would lose its interfaces.
+func (c *config) takeVersion(first netconf.Network) {
 	given := ""
-	if err := c.call.Value("cniVersion", &given); given != "" || err != nil {
-		return err
+	if _ = c.call.Value("cniVersion", &given); given == "" { // a mistake fails the ADD
+		c.call.CNIVersion = first.CNIVersion()
 	}
-	if n, _, err := c.find(ctx, first); err == nil { // or else findAll says why
-		c.call.CNIVersion = n.CNIVersion()
-	}
-	return nil
 }
 
 // choices returns the networks of the container, in order: the primary, the default

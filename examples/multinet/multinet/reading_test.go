@@ -2,6 +2,7 @@ package multinet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,14 +21,20 @@ func TestConfigurationWithoutAVersionHasThatOfItsFirstNetwork(t *testing.T) {
 		`"cniVersion":"","clusterNetwork":"storage","defaultNetworks":["fast"]`:                                          {"1.0.0", "1.0.0"},
 		`"cniVersion":"0.4.0","delegates":[{"cniVersion":"1.0.0","type":"bridge"},{"type":"macvlan"}]`:                   {"0.4.0", "0.4.0"},
 		`"delegates":[{"type":"bridge"},{"cniVersion":"1.0.0","type":"macvlan"}]`:                                        {"0.1.0", "1.0.0"},
+		`"clusterNetwork":"defined","auxiliaryCNIChainName":"vendor"`:                                                    {"1.0.0", "1.0.0"},
 	} {
 		h := newHost(t, "")
+		h.Write("net.d/vendor/10.conf", `{"type":"tuning"}`)
+		var asked []string
+		h.cluster = clusterOf(&asked, map[string]string{"kube-system/defined": `{"cniVersion":"1.0.0","type":"bridge"}`})
 		conf = fmt.Sprintf(`{"name":"multi","type":"multinet","cniDir":%q,"confDir":%q,%s}`, h.state(), h.Dir+"/net.d", conf)
 		nodetest.OK(t, h.call(t.Context(), "ADD", conf))
 		if got := h.printed.String(); !strings.Contains(got, fmt.Sprintf(`"cniVersion":%q`, want[0])) {
 			t.Errorf("%s printed %s, want version %s", conf, got, want[0])
 		}
 		nodetest.Equal(t, conf, h.stdin(t, len(h.Exec.Calls())-1)["cniVersion"].(string), want[1])
+		slices.Sort(asked)
+		nodetest.Equal(t, "asked of the cluster", asked, slices.Compact(slices.Clone(asked))) // each once
 		nodetest.OK(t, h.call(t.Context(), "DEL", conf))
 		h.clean(t)
 	}

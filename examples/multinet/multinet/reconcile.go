@@ -156,7 +156,10 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	}
 	one := []choice{ch}
 	replaced := func(_ scratch.Key, a delegate.Attached) bool { return a.IfName == s.Interface }
-	if err := c.findAll(ctx, one, replaced, others(selections, i)...); err != nil {
+	if err = c.findAll(ctx, one); err == nil {
+		err = c.findDevices(ctx, one, replaced, others(selections, i)...)
+	}
+	if err != nil {
 		return delegate.Attachment{}, err
 	}
 	ch = one[0]

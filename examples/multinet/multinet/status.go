@@ -92,15 +92,15 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
 	defer cancel()
-	if len(all) > 0 {
-		_ = c.versionOfFirst(ctx, all[0]) // a mistake in the version is the ADD's
-	}
 	chain, err := c.chain()
 	var nets []netconf.Network
 	errs := []error{err}
 	for _, w := range append(all, chain...) {
 		n, _, err := c.find(ctx, w)
 		if err == nil {
+			if w.use == nad.Cluster {
+				c.takeVersion(n)
+			}
 			nets = append(nets, n)
 			continue
 		}
