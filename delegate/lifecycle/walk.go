@@ -379,9 +379,18 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	spent := m.DelTries > 0 && r.Value.Tries >= m.DelTries
-	absent := !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.left() && !w.absent(e) })
-	released := !slices.ContainsFunc(r.Value.Delegates, entry.left)
-	givesUp := r.State == scratch.Leftover && (spent || ctx.Err() == nil) && !w.visible(m.usedBeside(ctx, r.Key)) || spent && absent
+	released, absent := true, true
+	var visible []string
+	for _, e := range r.Value.Delegates {
+		if e.left() {
+			seen, gone := w.find(e)
+			released, absent = false, absent && gone
+			if seen {
+				visible = append(visible, e.IfName)
+			}
+		}
+	}
+	givesUp := r.State == scratch.Leftover && (spent || ctx.Err() == nil) && w.ofOthers(ctx, visible) || spent && absent
 	r.Value.GivenUp = released || givesUp
 	noted := m.note(ctx, w.lock, *r) // when the disk is full the failure is not counted
 	switch {
@@ -393,30 +402,24 @@ func (w *walk) giveUp(ctx context.Context, err error) error {
 	return err
 }
 
-// visible reports whether an interface that is left may be in the namespace of the
-// container. Those of used are other attachments'.
-func (w *walk) visible(used []string) bool {
-	return slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
-		if !e.left() || slices.Contains(used, e.IfName) {
-			return false
-		}
-		path := w.o.forPlugin(e.NetNS)
-		if path == "" {
-			return false // there is no namespace, or it is another container's
-		}
-		names, err := w.m.interfaceNames(path)
-		return err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
-	})
+// ofOthers reports whether all interfaces are other attachments'.
+func (w *walk) ofOthers(ctx context.Context, names []string) bool {
+	used := w.m.usedBeside(ctx, w.r.Key)
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(used, name) })
 }
 
-// absent reports whether the interface of e cannot be found: no known path leads to its network
-// namespace, or the namespace does not have it. If no namespace is recorded, the interface is absent
-// when the DEL came without one, or with a path at which there is none.
-func (w *walk) absent(e entry) bool {
-	if path := w.o.path(e.NetNS); path != "" {
+// find reports whether the interface of e may be visible in the namespace of the container, and whether it
+// is absent: no known path leads to the namespace, or the namespace does not have it. If no namespace
+// is recorded, the interface is absent when the DEL came without one, or with a path at which there
+// is none.
+func (w *walk) find(e entry) (visible, absent bool) {
+	if path := w.o.forPlugin(e.NetNS); path != "" { // it is no other container's, nor the host's
 		names, err := w.m.interfaceNames(path)
-		return err == nil && len(names) > 0 && !slices.Contains(names, e.IfName) // each has lo
+		visible = err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
+	}
+	if w.o.path(e.NetNS) != "" {
+		return visible, !visible
 	}
 	path := cmp.Or(w.given, e.NetNS.Path)
-	return e.NetNS.Inode != 0 || path == "" || w.o.m.occupied(w.m.Root, path) || errors.Is(there(w.m.Root, path), fs.ErrNotExist)
+	return visible, e.NetNS.Inode != 0 || path == "" || w.o.m.occupied(w.m.Root, path) || errors.Is(there(w.m.Root, path), fs.ErrNotExist)
 }
