@@ -50,13 +50,13 @@ type Selection struct {
 	IPs []string `json:"ips,omitempty"`
 
 	// PortMappings is an array of objects. Where they have "hostPort" and
-	// "containerPort" these are from 1 to 65535, and "protocol" is TCP, UDP or
-	// SCTP in upper or lower case. PortMappings is passed on as it was
-	// written, and nil when not given or empty.
+	// "containerPort" these are from 1 to 65535 in digits alone, "hostIP" is a string,
+	// and "protocol" is TCP, UDP or SCTP in upper or lower case. PortMappings is passed
+	// on as it was written, and nil when not given or empty.
 	PortMappings json.RawMessage `json:"portMappings,omitempty"`
 
 	// Bandwidth is an object. Its "ingressRate", "egressRate", "ingressBurst"
-	// and "egressBurst" are above 0, and no burst is there without its rate.
+	// and "egressBurst" are above 0 in digits alone, and no burst is there without its rate.
 	// A rate of 0 means no limit: it is removed, and so is a burst of 0 without a rate.
 	// Otherwise Bandwidth is passed on as it was written. It is nil when not given, or when
 	// nothing is left.

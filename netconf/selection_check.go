@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -174,45 +173,46 @@ func (s Selection) fail(key string, err error) error {
 	return &Error{Kind: ErrInvalid, Network: s.Name, Key: key, Err: err}
 }
 
+// given returns the value of key, or nil if that is absent or null.
+func (o object) given(key string) (json.RawMessage, error) {
+	raw, ok, err := o.find(key)
+	if !ok || isNull(raw) {
+		return nil, err
+	}
+	return raw, err
+}
+
 // checkPorts checks "portMappings". Whether a key may be absent is left to the plugin.
 func checkPorts(ports []object) error {
 	for i, keys := range ports {
-		in := fmt.Sprintf("portMappings[%d]", i)
-		for _, key := range []string{"hostPort", "containerPort"} {
-			raw, ok, err := keys.find(key)
+		for _, key := range []string{"hostPort", "containerPort", "hostIP", "protocol"} {
+			raw, err := keys.given(key)
+			if err == nil && raw != nil {
+				err = checkPort(key, raw)
+			}
 			if err != nil {
-				return under(in, err)
+				return under(fmt.Sprintf("portMappings[%d]", i), err)
 			}
-			if !ok || isNull(raw) {
-				continue
-			}
-			at := in + "." + key
-			if n, err := number(raw, at); err != nil {
-				return err
-			} else if n < 1 || n > 65535 || n != math.Trunc(n) {
-				return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not a port, which is from 1 to 65535")}
-			}
-		}
-		raw, ok, err := keys.find("protocol")
-		if err != nil {
-			return under(in, err)
-		}
-		if !ok || isNull(raw) {
-			continue
-		}
-		at := in + ".protocol"
-		var protocol string
-		if err := decodeAs(raw, at, "a string", &protocol); err != nil {
-			return err
-		}
-		if err := checkLength(at, &protocol); err != nil {
-			return err
-		}
-		if !slices.Contains([]string{"", "TCP", "UDP", "SCTP"}, strings.ToUpper(protocol)) {
-			return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf("%q is none of TCP, UDP and SCTP", protocol)}
 		}
 	}
 	return nil
+}
+
+// checkPort checks the value of a key of a port mapping.
+func checkPort(key string, raw json.RawMessage) error {
+	if key == "hostPort" || key == "containerPort" {
+		_, err := number(key, raw, 1, 16)
+		return err
+	}
+	var text string
+	err := decodeAs(raw, key, "a string", &text)
+	if err == nil {
+		err = checkLength(key, &text)
+	}
+	if err == nil && key == "protocol" && !slices.Contains([]string{"", "TCP", "UDP", "SCTP"}, strings.ToUpper(text)) {
+		err = &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("%q is none of TCP, UDP and SCTP", text)}
+	}
+	return err
 }
 
 // checkRates checks "bandwidth", as checkPorts does. It removes what is 0: NPWG's own Go type always
@@ -221,39 +221,40 @@ func checkRates(keys object) error {
 	for _, way := range []string{"ingress", "egress"} {
 		limited := false
 		for _, kind := range []string{"Rate", "Burst"} {
-			at := "bandwidth." + way + kind
-			raw, ok, err := keys.find(way + kind)
-			if err != nil {
-				return under("bandwidth", err)
+			key := way + kind
+			var n uint64
+			raw, err := keys.given(key)
+			if err == nil && raw != nil {
+				n, err = number(key, raw, 0, 64)
 			}
-			if !ok || isNull(raw) {
-				continue
-			}
-			switch n, err := number(raw, at); {
-			case err != nil:
-				return err
-			case n < 0 || n == 0 && limited && kind == "Burst":
-				return &Error{Kind: ErrInvalid, Key: at, Err: errors.New("not above 0")}
+			switch {
+			case err != nil || raw == nil:
+			case n == 0 && limited && kind == "Burst":
+				err = &Error{Kind: ErrInvalid, Key: key, Err: errors.New("not above 0")}
 			case n == 0:
-				keys.remove(way + kind)
+				keys.remove(key)
 			case kind == "Burst" && !limited:
-				return &Error{Kind: ErrInvalid, Key: at, Err: fmt.Errorf(`given without "%sRate"`, way)}
+				err = &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf(`given without "%sRate"`, way)}
 			default:
 				limited = true
+			}
+			if err != nil {
+				return under("bandwidth", err)
 			}
 		}
 	}
 	return nil
 }
 
-// number reads raw, the valid JSON of key.
-func number(raw json.RawMessage, key string) (float64, error) {
+// number reads raw, the valid JSON of key: a whole number from least up, of so many bits, in digits
+// alone, as plugins read it.
+func number(key string, raw json.RawMessage, least uint64, bits int) (uint64, error) {
 	if err := checkKind(raw, key, "a number"); err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil {
-		return 0, &Error{Kind: ErrInvalid, Key: key, Err: errors.New("too large")}
+	n, err := strconv.ParseUint(string(raw), 10, bits)
+	if err != nil || n < least {
+		return 0, &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("want a number from %d to %d, in digits alone", least, uint64(1)<<bits-1)}
 	}
 	return n, nil
 }

@@ -342,7 +342,7 @@ func TestEditsOfTheAnnotationAreFollowed(t *testing.T) {
 		"other options, which replace":  {before: "rich@x", after: `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:01"}]`, replace: true, want: []string{"DEL macvlan x rich", "ADD macvlan x rich"}},
 		"the same, written otherwise": {
 			before:  `[{"name":"rich","interface":"x","mac":"02:00:00:00:00:AB","ips":["fd00::5/64","10.0.0.5/24"],"bandwidth":{"ingressRate":1,"ingressBurst":2},"portMappings":[{"hostPort":80,"containerPort":8080},{"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"fd00::1"}]}]`,
-			after:   `[{"name":"rich","interfaceRequest":"x","mac":"0200.0000.00ab","ips":["10.0.0.5/24","FD00:0:0::5/64"],"cni-args":{},"bandwidth":{"IngressRate":1.0,"ingressBurst":2,"egressRate":0,"egressBurst":0},"portMappings":[{"HostPort":53,"containerPort":53,"protocol":"UDP","hostIP":"FD00::1"},{"hostPort":8e1,"containerPort":8080,"protocol":"tcp","hostIP":""}]}]`,
+			after:   `[{"name":"rich","interfaceRequest":"x","mac":"0200.0000.00ab","ips":["10.0.0.5/24","FD00:0:0::5/64"],"cni-args":{},"bandwidth":{"IngressRate":1,"ingressBurst":2,"egressRate":0,"egressBurst":0},"portMappings":[{"HostPort":53,"containerPort":53,"protocol":"UDP","hostIP":"FD00::1"},{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":""}]}]`,
 			replace: true,
 		},
 		"another address that is the first": {
