@@ -242,7 +242,7 @@ func TestParseErrors(t *testing.T) {
 		{"plugin not an object", `{"name":"n","plugins":[{"type":"a"},3]}`, wantError{kind: decode, network: "n", key: "plugins[1]"}},
 		{"plugin without type", `{"name":"n","plugins":[{"type":"a"},{}]}`, wantError{kind: invalid, network: "n", key: "plugins[1].type"}},
 		{"plugin with empty type", `{"name":"n","plugins":[{"type":""}]}`, wantError{kind: invalid, network: "n", key: "plugins[0].type"}},
-		{"type of a lone plugin empty", `{"name":"n","type":""}`, wantError{kind: invalid, network: "n", key: "plugins[0].type"}},
+		{"type of a lone plugin empty", `{"name":"n","type":""}`, wantError{kind: invalid, network: "n", key: "type", text: "missing"}},
 		{"type a number", `{"name":"n","plugins":[{"type":4}]}`, wantError{kind: decode, network: "n", key: "plugins[0].type"}},
 		{"type null", `{"name":"n","type":null}`, wantError{kind: decode, network: "n", key: "type"}},
 		{"name a number", `{"name":4,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},

@@ -205,8 +205,8 @@ func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
 			return nil, err
 		}
 		p, err := ParsePlugin(data)
-		if err == nil && p.Type() == "" {
-			err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+		if err == nil {
+			err = p.requireType()
 		}
 		if err != nil {
 			return nil, inFile(file, err)

@@ -249,6 +249,8 @@ func TestLoadUnreadable(t *testing.T) {
 func TestLoadFile(t *testing.T) {
 	t.Parallel()
 	fsys := files(confDir)
+	fsys["untyped.conf"] = &fstest.MapFile{Data: []byte(`{"name":"untyped"}`)}
+	fsys["untyped.json"] = &fstest.MapFile{Data: []byte(`{"name":"untyped","type":""}`)}
 	for file, want := range map[string]string{
 		"10-red.conf":       "macvlan",
 		"40-chain.conflist": "first second third",
@@ -263,6 +265,8 @@ func TestLoadFile(t *testing.T) {
 	for file, want := range map[string]wantError{
 		"absent.conf":      {kind: netconf.ErrNotFound, file: "absent.conf"},
 		"05-bad.conf":      {kind: netconf.ErrDecode, file: "05-bad.conf", text: "line 1, column 22"},
+		"untyped.conf":     {kind: netconf.ErrInvalid, file: "untyped.conf", network: "untyped", key: "type", text: "missing"},
+		"untyped.json":     {kind: netconf.ErrInvalid, file: "untyped.json", network: "untyped", key: "type", text: "missing"},
 		"06-bad.conflist":  {kind: netconf.ErrInvalid, file: "06-bad.conflist", network: "blue", key: "plugins"},
 		"07-sub.conflist":  {kind: netconf.ErrInvalid, file: "broken/10.conf", network: "broken", key: "type"},
 		"44-none.conflist": {kind: netconf.ErrInvalid, file: "44-none.conflist", network: "none", key: "plugins"},

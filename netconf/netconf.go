@@ -107,13 +107,16 @@ func parse(data []byte, ext string) (n Network, list bool, err error) {
 	} else if err == nil {
 		var p Plugin
 		if p, err = newPlugin(keys); err == nil {
+			err = p.requireType()
+		}
+		if err == nil {
 			n, err = lone(p)
 		}
 	}
 	if err != nil {
 		return Network{}, list, inNetwork(name, err)
 	}
-	return n, list, n.requireTypes()
+	return n, list, nil
 }
 
 // checkListFile fails if libcni does not take keys, of a file whose name ends in .conflist, for
@@ -166,8 +169,8 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 		if err == nil {
 			p, err = newPlugin(splitObject(element))
 		}
-		if err == nil && p.typ == "" {
-			err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+		if err == nil {
+			err = p.requireType()
 		}
 		if err != nil {
 			return nil, under(pluginKey(len(plugins)), err)
@@ -241,16 +244,6 @@ func newNetwork(keys object, plugins []Plugin) (Network, error) {
 	}
 	list, err := readListKeys(keys)
 	return Network{keys: keys, plugins: plugins, list: list}, err
-}
-
-// requireTypes fails when a plugin of n has no type.
-func (n Network) requireTypes() error {
-	for i, p := range n.plugins {
-		if p.typ == "" {
-			return n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
-		}
-	}
-	return nil
 }
 
 // fail makes an error about key of n.
@@ -377,10 +370,12 @@ func (n Network) WithPlugins(plugins ...Plugin) (Network, error) {
 	case len(plugins) == 0:
 		return Network{}, n.fail(ErrInvalid, "plugins", errors.New("no plugins in the list"))
 	}
-	n.plugins = slices.Clone(plugins)
-	if err := n.requireTypes(); err != nil {
-		return Network{}, err
+	for i, p := range plugins {
+		if err := p.requireType(); err != nil {
+			return Network{}, inNetwork(n.Name(), under(pluginKey(i), err))
+		}
 	}
+	n.plugins = slices.Clone(plugins)
 	return n, nil
 }
 

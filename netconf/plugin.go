@@ -47,8 +47,8 @@ func NewPlugin(v any) (Plugin, error) {
 		return Plugin{}, asError(err, ErrInvalid)
 	}
 	p, err := ParsePlugin(raw)
-	if err == nil && p.typ == "" {
-		err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+	if err == nil {
+		err = p.requireType()
 	}
 	if err != nil {
 		return Plugin{}, err
@@ -89,6 +89,14 @@ func newPlugin(keys object) (Plugin, error) {
 		}
 	}
 	return p, nil
+}
+
+// requireType fails with ErrInvalid if p has no type.
+func (p Plugin) requireType() error {
+	if p.typ == "" {
+		return &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+	}
+	return nil
 }
 
 // reserved are the keys that libcni or this package reads. Those without a type may be anything.

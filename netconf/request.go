@@ -83,10 +83,8 @@ func (n Network) requestable(i int) error {
 		return n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
 	case n.list.name == "":
 		return n.fail(ErrInvalid, "name", errMissing)
-	case n.plugins[i].typ == "":
-		return n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
 	}
-	return nil
+	return inNetwork(n.Name(), under(pluginKey(i), n.plugins[i].requireType()))
 }
 
 // addTo stores what r adds in keys, those of a plugin with the given
