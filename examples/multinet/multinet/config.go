@@ -119,16 +119,24 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	}
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
-	for i, path := range [][2]string{
-		{"nadDir", conf.NADDir}, {"cniCacheDir", conf.CNICacheDir}, {"runtimeConfDir", conf.RuntimeConfDir}, // must be absolute
-		{"confDir", conf.ConfDir}, {"deviceInfoDir", conf.DeviceInfoDir}, {"readinessindicatorfile", conf.ReadinessIndicator}, {"clusterNetwork", conf.ClusterNetwork},
+	for _, path := range []struct {
+		key, value string
+		absolute   bool // it must be
+	}{
+		{"nadDir", conf.NADDir, true},
+		{"cniCacheDir", conf.CNICacheDir, true},
+		{"runtimeConfDir", conf.RuntimeConfDir, true},
+		{"confDir", conf.ConfDir, false},
+		{"deviceInfoDir", conf.DeviceInfoDir, false},
+		{"readinessindicatorfile", conf.ReadinessIndicator, false},
+		{"clusterNetwork", conf.ClusterNetwork, false},
 	} {
-		_, err := c.Root.Node(path[1])
-		if i < 3 && path[1] != "" && !filepath.IsAbs(path[1]) {
-			err = fmt.Errorf("%q is not an absolute path", path[1])
+		_, err := c.Root.Node(path.value)
+		if path.absolute && path.value != "" && !filepath.IsAbs(path.value) {
+			err = fmt.Errorf("%q is not an absolute path", path.value)
 		}
 		if err != nil {
-			return nil, c.Invalid(path[0], err)
+			return nil, c.Invalid(path.key, err)
 		}
 	}
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
