@@ -28,7 +28,7 @@ import (
 type addConfig struct {
 	network string         // its name; empty for the daemon's own configuration
 	Conf    netconf.Plugin `json:"conf"` // without the keys that are about one container
-	CNIPath string         `json:"cniPath,omitempty"`
+	CNIPath string         `json:"cniPath"`
 }
 
 // newAddConfig returns the addConfig of a request for a network.
@@ -102,18 +102,13 @@ func (a addConfig) save(dir string) error {
 
 // saveAs writes a to a file, unless it is there already.
 func (a addConfig) saveAs(file string) error {
-	text, err := json.Marshal(a)
+	there, missing := daemon.ReadFile(file)
+	saved, _ := netconf.ParsePlugin(there) // what is damaged is replaced
+	saved, err := saved.Edit(netconf.Set("conf", a.Conf), netconf.Set("cniPath", a.CNIPath))
 	if err != nil {
 		return err
 	}
-	there, missing := daemon.ReadFile(file)
-	keys, _ := netconf.Decode[map[string]json.RawMessage](there) // what is damaged is replaced
-	delete(keys, "conf")
-	delete(keys, "cniPath")
-	if len(keys) > 0 {
-		others, _ := json.Marshal(keys) // raw values that have been read
-		text = append(append(text[:len(text)-1], ','), others[1:]...)
-	}
+	text, _ := saved.MarshalJSON() // does not fail
 	if missing == nil && bytes.Equal(there, text) {
 		return nil
 	}

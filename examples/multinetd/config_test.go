@@ -359,10 +359,10 @@ func TestSavedConfigurationKeepsKeysOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/state"
 	for _, tt := range []struct{ there, request, cniPath, want string }{
-		{``, `{"type":"multinet","runtimeConfig":{}}`, "/bin", `{"conf":{"type":"multinet"},"cniPath":"/bin"}`},
-		{`{"later":{"b":[1.0]},"conf":{"type":"multinet","x":"<"},"cniPath":"/bin","a":null}`, `{"type":"multinet","y":1e3}`, "", `{"conf":{"type":"multinet","y":1e3},"a":null,"later":{"b":[1.0]}}`},
-		{`{"later":1`, `{"type":"multinet"}`, "", `{"conf":{"type":"multinet"}}`},
-		{`null`, `{"type":"multinet"}`, "", `{"conf":{"type":"multinet"}}`},
+		{``, `{"type":"multinet","runtimeConfig":{}}`, "/bin", `{"cniPath":"/bin","conf":{"type":"multinet"}}`},
+		{`{"later":{"b":[1.0]},"conf":{"type":"multinet","x":"<"},"cniPath":"/bin","a":null}`, `{"type":"multinet","y":1e3}`, "", `{"a":null,"cniPath":"","conf":{"type":"multinet","y":1e3},"later":{"b":[1.0]}}`},
+		{`{"later":1`, `{"type":"multinet"}`, "", `{"cniPath":"","conf":{"type":"multinet"}}`},
+		{`null`, `{"type":"multinet"}`, "", `{"cniPath":"","conf":{"type":"multinet"}}`},
 	} {
 		a, err := newAddConfig("multi", []byte(tt.request), tt.cniPath)
 		nodetest.OK(t, err)

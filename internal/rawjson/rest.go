@@ -31,14 +31,15 @@ import (
 //	}
 type Rest string
 
-// Decode is [json.Unmarshal] of object into the struct that v points to, and sets rest to the
-// members that are not decoded. As for encoding/json, keys match in upper and lower case.
+// Decode is [json.Unmarshal] of object into the struct that v points to, which embeds no other, and
+// sets rest to the members that are not decoded. As for encoding/json, keys match in upper and lower
+// case.
 func Decode(object []byte, v any, rest *Rest) error {
 	if err := json.Unmarshal(object, v); err != nil {
 		return err
 	}
 	*rest = ""
-	known := keys(reflect.TypeOf(v).Elem(), nil)
+	known := keys(reflect.TypeOf(v).Elem())
 	for key, member := range members(object) {
 		same := func(name string) bool { return name == string(key[1:len(key)-1]) }
 		folded := func(name string) bool { return strings.EqualFold(name, Unquote(key)) }
@@ -49,16 +50,12 @@ func Decode(object []byte, v any, rest *Rest) error {
 	return nil
 }
 
-// keys appends to known the keys of a struct of type t.
-func keys(t reflect.Type, known []string) []string {
-	known = slices.Grow(known, t.NumField())
+// keys returns the keys of a struct of type t.
+func keys(t reflect.Type) []string {
+	known := make([]string, 0, t.NumField())
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
-			known = keys(f.Type, known)
-		case f.IsExported() && f.Tag.Get("json") != "-":
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); f.IsExported() && name != "-" {
 			known = append(known, cmp.Or(name, f.Name))
 		}
 	}

@@ -12,8 +12,7 @@ import (
 
 // A thing is what a file has, and holds others that keep what they do not know, too.
 type thing struct {
-	embedded
-
+	Inner  string
 	Name   string          `json:"name"`
 	Part   part            `json:"part,omitzero"`
 	Parts  []part          `json:"parts,omitempty"`
@@ -22,8 +21,6 @@ type thing struct {
 
 	rest rawjson.Rest
 }
-
-type embedded struct{ Inner string }
 
 type part struct {
 	N    int `json:"n,omitempty"`
