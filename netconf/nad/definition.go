@@ -165,52 +165,38 @@ func (r Rules) Check(n netconf.Network) error {
 
 // check fails unless r allows the plugins of n.
 func (r Rules) check(n netconf.Network) error {
-	for i, p := range n.Plugins() {
-		err := r.checkType("type", p.Type())
-		var keys struct {
-			IPAM struct {
-				Type string `json:"type"`
-			} `json:"ipam"`
-		}
-		if err == nil {
-			err = p.Decode(&keys) // in upper and lower case, and only with one value
-		}
-		if typ := keys.IPAM.Type; err == nil && typ != "" {
-			err = r.checkType("ipam.type", typ)
-		}
-		if err == nil {
-			err = checkArgs(p)
-		}
-		if e := (*netconf.Error)(nil); errors.As(err, &e) {
-			named := *e
-			named.Network, named.Key = n.Name(), fmt.Sprintf("plugins[%d].%s", i, e.Key)
-			return &named
-		}
-	}
-	return nil
+	_, err := n.EditPlugins(r.checkType, netconf.In("ipam", r.checkType), checkArgs)
+	return err // with the key of the plugin
 }
 
-// checkType checks the type of a plugin, or of its IPAM plugin.
-func (r Rules) checkType(key, typ string) error {
+// checkType is a [netconf.Edit] that checks the type of a plugin, or of its IPAM plugin, and changes
+// nothing.
+func (r Rules) checkType(keys map[string]json.RawMessage) error {
 	fail := func(kind error, why string) error {
-		return &netconf.Error{Kind: kind, Key: key, Err: errors.New(why)}
+		return &netconf.Error{Kind: kind, Key: "type", Err: errors.New(why)}
 	}
-	switch {
-	case typ == "." || typ == ".." || strings.ContainsAny(typ, "/\\\x00"):
-		return fail(netconf.ErrInvalid, "a path, want the name of an executable")
-	case slices.Contains(r.Own, typ):
-		return fail(netconf.ErrInvalid, fmt.Sprintf("%q is the meta-plugin itself, or one in its place", typ))
-	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, typ):
-		return fail(ErrForbidden, fmt.Sprintf("%q is not one of allowedTypes", typ))
+	for key, value := range keys {
+		var typ string
+		if !strings.EqualFold(key, "type") || json.Unmarshal(value, &typ) != nil { // which no plugin has
+			continue
+		}
+		switch {
+		case typ == "." || typ == ".." || strings.ContainsAny(typ, "/\\\x00"):
+			return fail(netconf.ErrInvalid, "a path, want the name of an executable")
+		case slices.Contains(r.Own, typ):
+			return fail(netconf.ErrInvalid, fmt.Sprintf("%q is the meta-plugin itself, or one in its place", typ))
+		case len(r.Allowed) > 0 && typ != "" && !slices.Contains(r.Allowed, typ):
+			return fail(ErrForbidden, fmt.Sprintf("%q is not one of allowedTypes", typ))
+		}
 	}
 	return nil
 }
 
-// checkArgs checks "args", into which a pod's cni-args are merged.
-func checkArgs(p netconf.Plugin) error {
-	_, err := p.Edit(netconf.In("args", netconf.In("cni")))
+// checkArgs is a [netconf.Edit] that checks "args", into which a pod's cni-args are merged.
+func checkArgs(keys map[string]json.RawMessage) error {
+	err := netconf.In("args", netconf.In("cni"))(keys)
 	if e := (*netconf.Error)(nil); errors.As(err, &e) {
 		return invalid(e.Key, "not an object")
 	}
-	return nil
+	return err
 }

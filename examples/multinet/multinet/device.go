@@ -2,11 +2,10 @@ package multinet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -108,13 +107,11 @@ func (c *config) allowDevice(ch choice) error {
 // otherDevice returns the key by which n tells a plugin to use another device than id, or "". They
 // are those of plugins such as host-device, sriov and ib-sriov, and match in upper or lower case.
 func otherDevice(n netconf.Network, id string) string {
-	deviceKeys := []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"}
+	quoted, _ := json.Marshal(id) //nolint:errchkjson // a string has JSON
+	same := []string{"null", `""`, string(quoted)}
 	for _, p := range n.Plugins() {
-		var keys map[string]any
-		_ = p.Decode(&keys) // an object, which any map can have
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			is := func(name string) bool { return strings.EqualFold(name, key) }
-			if slices.ContainsFunc(deviceKeys, is) && keys[key] != nil && keys[key] != "" && keys[key] != id {
+		for _, key := range []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"} {
+			if value, _ := p.Get(key); p.Has(key) && !slices.Contains(same, string(value)) {
 				return key
 			}
 		}
