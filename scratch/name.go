@@ -94,14 +94,8 @@ func parseName(name string) (k Key, ok bool) {
 // storedName reports whether s can be a network name or a container ID in a file name. It is for
 // directories with thousands of files, and does without the regular expression of validName.
 func storedName(s string) bool {
-	first := true
-	other := func(r rune) bool {
-		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		bad := !alphanumeric && (first || !strings.ContainsRune("_.-", r))
-		first = false
-		return bad
-	}
-	return records.Hashed(s) || s != "" && len(s) <= records.MaxPart && !strings.ContainsFunc(s, other)
+	const first, more = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "_.-"
+	return records.Hashed(s) || s != "" && len(s) <= records.MaxPart && strings.Trim(s, first+more) == "" && !strings.Contains(more, s[:1])
 }
 
 // sameFile reports whether a and b are the same key as far as file names tell.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 )
@@ -41,23 +40,10 @@ func readNote(f io.ReaderAt) (n note, ok bool) {
 	return n, err == nil && n.valid()
 }
 
-// append appends n to b, as JSON and a newline.
-func (n note) append(b []byte) []byte {
-	b = append(b, `{"namespaces":"`...)
-	b = append(b, n.Namespaces...) // without characters that JSON escapes
-	b = strconv.AppendInt(append(b, `","pid":`...), int64(n.PID), 10)
-	b = strconv.AppendInt(append(b, `,"group":`...), int64(n.Group), 10)
-	b = strconv.AppendInt(append(b, `,"at":`...), n.At, 10)
-	b = append(b, `,"programs":[`...)
-	for i, p := range n.Programs {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(append(b, `{"pid":`...), int64(p.PID), 10)
-		b = strconv.AppendInt(append(b, `,"at":`...), p.At, 10)
-		b = append(b, '}')
-	}
-	return append(b, "]}\n"...)
+// text returns n as JSON and a newline.
+func (n note) text() []byte {
+	text, _ := json.Marshal(n) // cannot fail: numbers and strings
+	return append(text, '\n')
 }
 
 type filesKey struct{}
@@ -79,9 +65,8 @@ type notesKey struct{}
 type notes struct {
 	file *os.File
 
-	mu   sync.Mutex // guards what follows, and the content of file
+	mu   sync.Mutex // guards note, and the content of file
 	note note
-	text []byte
 }
 
 // WithNotes returns a context with which [Start] notes programs in file, the file of a lock
@@ -167,8 +152,7 @@ func (n *notes) write() error {
 		n.note = noteOfSelf()
 		n.note.Programs = programs
 	}
-	n.text = n.note.append(n.text[:0])
-	if _, err := n.file.WriteAt(n.text, 0); !errors.Is(err, syscall.EBADF) {
+	if _, err := n.file.WriteAt(n.note.text(), 0); !errors.Is(err, syscall.EBADF) {
 		return err
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -203,22 +204,12 @@ func (l lockFile) kill(n note, killed map[int]bool) (left bool, err error) {
 
 // leads reports whether a noted program leads a process group.
 func (n note) leads(group int) bool {
-	for _, p := range n.Programs {
-		if p.PID == group {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Programs, func(p program) bool { return p.PID == group })
 }
 
 // unnoted reports whether p may be a program of which n does not say which process it is.
 func (n note) unnoted(p process) bool {
-	for _, q := range n.Programs {
-		if q.PID == 0 && p.since(q.At) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Programs, func(q program) bool { return q.PID == 0 && p.since(q.At) })
 }
 
 // A fate says what has become of a program's process group.

@@ -140,7 +140,7 @@ func TestNotesOfPrograms(t *testing.T) {
 	check(42)
 	first.Ended()
 	check()
-	text := `{"later":[{}],` + string(noteOfSelf().append(nil)[1:]) + "rest"
+	text := `{"later":[{}],` + string(noteOfSelf().text()[1:]) + "rest"
 	if n, ok := readNote(file(t, text)); !ok || n.PID != os.Getpid() {
 		t.Errorf("%s: %+v, %v", text, n, ok)
 	}
@@ -225,10 +225,10 @@ func TestClaimTellsOfAnInterruption(t *testing.T) {
 		want bool
 	}{
 		"nobody":             {nil, false},
-		"a program ran":      {busy.append(nil), true},
-		"no program ran":     {dead.append(nil), false},
+		"a program ran":      {busy.text(), true},
+		"no program ran":     {dead.text(), false},
 		"nobody knows":       {[]byte("of an earlier holder"), false},
-		"cut, and not valid": {busy.append(nil)[:20], false},
+		"cut, and not valid": {busy.text()[:20], false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
