@@ -101,18 +101,21 @@ func (l *Lock) tidy() error {
 	return gone(l.root.Remove(l.name))
 }
 
-// using calls do while l cannot be released. It fails unless l is held, for that
-// container of the store in dir.
-func (l *Lock) using(dir, container string, do func() error) error {
+// using calls do, which does op, while l cannot be released. It fails unless check accepts k, and l
+// is held, for the container of k in the store in dir.
+func (l *Lock) using(op, dir string, k Key, check func(Key) error, do func() error) error {
+	if err := check(k); err != nil {
+		return fail(op, k, err)
+	}
 	if l == nil {
-		return errNotHeld
+		return fail(op, k, errNotHeld)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fd < 0 || l.dir != dir || !records.SamePart(l.container, container) {
-		return errNotHeld
+	if l.fd < 0 || l.dir != dir || !records.SamePart(l.container, k.ContainerID) {
+		return fail(op, k, errNotHeld)
 	}
-	return do()
+	return fail(op, k, do())
 }
 
 // take waits for the lock.

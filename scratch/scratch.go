@@ -140,20 +140,16 @@ type Store[T any] struct {
 // cleaned up: it fails with [ErrCorrupt] until [Store.Forget]. Nor does it replace
 // a record of another version, see [ErrVersion].
 func (s Store[T]) Put(l *Lock, r Record[T]) error {
-	err := checkKey(r.Key)
-	if err == nil {
-		err = l.using(s.Dir, r.Key.ContainerID, func() error {
-			if err := s.found(l, &r); gone(err) != nil {
-				return err
-			}
-			line, err := encode(r)
-			if err != nil {
-				return err
-			}
-			return l.replace(fileName(r.Key), line)
-		})
-	}
-	return fail("put", r.Key, err)
+	return l.using("put", s.Dir, r.Key, checkKey, func() error {
+		if err := s.found(l, &r); gone(err) != nil {
+			return err
+		}
+		line, err := encode(r)
+		if err != nil {
+			return err
+		}
+		return l.replace(fileName(r.Key), line)
+	})
 }
 
 // Note updates the record under r's key to r, without waiting for the disk: at a
@@ -164,31 +160,23 @@ func (s Store[T]) Put(l *Lock, r Record[T]) error {
 // when it is damaged. When Note fails otherwise, the record reads as before or
 // as r.
 func (s Store[T]) Note(l *Lock, r Record[T]) error {
-	err := checkKey(r.Key)
-	if err == nil {
-		err = l.using(s.Dir, r.Key.ContainerID, func() error {
-			if err := s.found(l, &r); err != nil {
-				return err
-			}
-			line, err := encodeNote(r)
-			if err != nil {
-				return err
-			}
-			return s.note(l, r, line)
-		})
-	}
-	return fail("note", r.Key, err)
+	return l.using("note", s.Dir, r.Key, checkKey, func() error {
+		if err := s.found(l, &r); err != nil {
+			return err
+		}
+		line, err := encodeNote(r)
+		if err != nil {
+			return err
+		}
+		return s.note(l, r, line)
+	})
 }
 
 // Get returns the record under k. It fails with [fs.ErrNotExist] when there is
 // none, with [ErrCorrupt] when it is damaged or its value does not fit T, and with
 // [ErrVersion] when it is of another version of the format.
-func (s Store[T]) Get(k Key) (Record[T], error) {
-	r, err := s.get(k)
-	return r, fail("get", k, err)
-}
-
-func (s Store[T]) get(k Key) (r Record[T], err error) {
+func (s Store[T]) Get(k Key) (r Record[T], err error) {
+	defer func() { err = fail("get", k, err) }()
 	if err := checkKey(k); err != nil {
 		return r, err
 	}
@@ -208,20 +196,18 @@ func (s Store[T]) get(k Key) (r Record[T], err error) {
 // specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
 // with [ErrVersion] for one of another version.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	err := checkKey(k)
 	var r Record[T]
+	err := l.using("consume", s.Dir, k, checkKey, func() (err error) {
+		r, err = s.read(l, k)
+		return err
+	})
 	if err == nil {
-		err = l.using(s.Dir, k.ContainerID, func() (err error) {
-			r, err = s.read(l, k)
-			return err
-		})
+		err = use(ctx, r)
+	} else {
+		err = gone(err)
 	}
-	if err == nil {
-		if err := use(ctx, r); err != nil {
-			return err
-		}
-	} else if gone(err) != nil {
-		return fail("consume", k, err)
+	if err != nil {
+		return err
 	}
 	return s.Delete(l, k)
 }
@@ -231,34 +217,26 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 // needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
 // so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {
-	err := checkKey(k)
-	if err == nil {
-		err = l.using(s.Dir, k.ContainerID, func() error {
-			if l.known[fileName(k)] == 0 {
-				if _, err := s.read(l, k); gone(err) != nil {
-					return err
-				}
+	return l.using("delete", s.Dir, k, checkKey, func() error {
+		if l.known[fileName(k)] == 0 {
+			if _, err := s.read(l, k); gone(err) != nil {
+				return err
 			}
-			return l.remove(fileName(k))
-		})
-	}
-	return fail("delete", k, err)
+		}
+		return l.remove(fileName(k))
+	})
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
 // cleaned up by hand. It accepts a key as [Store.List] has it in an [*Error]. A
 // record of another version stays, and Forget fails with [ErrVersion].
 func (s Store[T]) Forget(l *Lock, k Key) error {
-	err := checkStoredKey(k)
-	if err == nil {
-		err = l.using(s.Dir, k.ContainerID, func() error {
-			if _, err := load[json.RawMessage](l.root, fileName(k), k); errors.Is(err, ErrVersion) {
-				return err
-			}
-			return l.remove(fileName(k))
-		})
-	}
-	return fail("forget", k, err)
+	return l.using("forget", s.Dir, k, checkStoredKey, func() error {
+		if _, err := load[json.RawMessage](l.root, fileName(k), k); errors.Is(err, ErrVersion) {
+			return err
+		}
+		return l.remove(fileName(k))
+	})
 }
 
 // Lock takes the lock of a container. It has one holder at a time on this machine,
@@ -273,20 +251,16 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 // The lock outlives its process as long as a child has its file open, see
 // [Lock.File]. On systems other than Linux, Lock fails with
 // [errors.ErrUnsupported].
-func (s Store[T]) Lock(ctx context.Context, containerID string) (*Lock, error) {
-	l, err := s.lock(ctx, containerID)
-	return l, fail("lock", Key{ContainerID: containerID}, err)
-}
-
-func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
-	if err := checkStoredContainer(id); err != nil {
+func (s Store[T]) Lock(ctx context.Context, containerID string) (l *Lock, err error) {
+	defer func() { err = fail("lock", Key{ContainerID: containerID}, err) }()
+	if err := checkStoredContainer(containerID); err != nil {
 		return nil, err
 	}
 	root, err := s.open(durable.MakeDir)
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{dir: s.Dir, container: id, root: root, name: records.LockName(id), fd: -1, known: map[string]int64{}}
+	l = &Lock{dir: s.Dir, container: containerID, root: root, name: records.LockName(containerID), fd: -1, known: map[string]int64{}}
 	if err := l.take(ctx, s.LockTimeout); err != nil {
 		root.Close()
 		return nil, err
