@@ -43,7 +43,7 @@ type file struct {
 // that is empty or too large, files yields an error.
 func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, error] {
 	return func(yield func(file, error) bool) {
-		d, err := openDir(root, dir)
+		d, err := durable.OpenDirIn(root, dir, nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
@@ -74,21 +74,12 @@ func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, erro
 // readFile reads the file at path in root, as files does. It fails with
 // [fs.ErrNotExist] where there is none, or a directory.
 func readFile(root, path string) (file, error) {
-	d, err := openDir(root, filepath.Dir(path))
+	d, err := durable.OpenDirIn(root, filepath.Dir(path), nil)
 	if err != nil {
 		return file{}, failed(path, err)
 	}
 	defer d.Close()
 	return readAt(d, path)
-}
-
-// openDir opens the directory dir in root.
-func openDir(root, dir string) (d *durable.Dir, err error) {
-	err = inroot.With(root, dir, func(path string) error {
-		d, err = durable.OpenDir(path, nil)
-		return err
-	})
-	return d, err
 }
 
 // readAt reads the file at path, which is in d.

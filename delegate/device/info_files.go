@@ -70,14 +70,12 @@ func mkdirs(dir string) error {
 
 // in calls do with a directory of the node.
 func (d Dir) in(dir string, do func(*durable.Dir) error) error {
-	return inroot.With(d.Root, dir, func(path string) error {
-		open, err := durable.OpenDir(path, nil)
-		if err != nil {
-			return err
-		}
-		defer open.Close()
-		return do(open)
-	})
+	open, err := durable.OpenDirIn(d.Root, dir, nil)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	return do(open)
 }
 
 // grace is how old a file is at least that Sweep removes: the record of a younger one may

@@ -103,7 +103,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 			a.forget = func() error { return m.note(ctx, l, before) }
 		}
 		if added, err = a.do(ctx); errors.Is(err, ErrPlan) {
-			err = also(err, m.refuse(context.WithoutCancel(ctx), l, k, t.NetNS))
+			err = errors.Join(err, m.refuse(context.WithoutCancel(ctx), l, k, t.NetNS))
 		}
 		return err
 	})
@@ -156,7 +156,7 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 			}
 		}
 		if len(plan) == 0 {
-			return nil, also(err, a.forget())
+			return nil, errors.Join(err, a.forget())
 		}
 	}
 }
@@ -164,21 +164,12 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 // taken returns the interface names in use: those of the container's records, without the
 // damaged ones, and those in the network namespace.
 func (a *addition) taken(ctx context.Context) ([]string, error) {
-	var taken []string
 	rs, err := a.m.store().Container(ctx, a.r.Key.ContainerID)
 	if err := except(err, damaged); err != nil {
 		return nil, err
 	}
-	for _, r := range rs {
-		if r.State == scratch.Leftover {
-			continue // an interface that is there is in the namespace
-		}
-		for _, e := range r.Value.Delegates {
-			taken = append(taken, e.IfName)
-		}
-	}
 	there, err := a.m.interfaceNames(a.t.NetNS)
-	return append(taken, there...), err
+	return append(recordedNames(rs), there...), err
 }
 
 // free refuses es, which are planned, if one of their interface names is in use.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/scratch"
 )
@@ -175,7 +176,7 @@ func (m *Manager) attachedAgain(r scratch.Record[record]) bool {
 			Result              any
 		}
 		var found bool
-		if dir, err := m.openDir(filepath.Dir(path)); err == nil {
+		if dir, err := durable.OpenDirIn(m.Root, filepath.Dir(path), nil); err == nil {
 			text, err := dir.ReadFile(filepath.Base(path), bounds.Record)
 			found = err == nil && json.Unmarshal(text, &source) == nil && source.Result != nil
 			dir.Close()

@@ -41,7 +41,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		leftErr := m.drop(ctx, l, &before, errand{which: halfDone})
 		added, err = m.attachTo(ctx, l, before, t)
 		if errors.Is(err, ErrPlan) {
-			err = also(err, leftErr) // its interface name may be why
+			err = errors.Join(err, leftErr) // its interface name may be why
 		}
 		return err
 	})

@@ -65,7 +65,7 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 		o.given = r.NetNS
 		found, err := m.lookUp(ctx, k, o)
 		if err != nil || found.keys == nil && found.unsure != nil {
-			return also(err, found.fail(k))
+			return errors.Join(err, found.fail(k))
 		}
 		e := errand{given: r.NetNS, stale: m.Stale}
 		if found.keys == nil && !found.refused { // an ADD that was killed may have left a file

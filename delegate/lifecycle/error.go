@@ -132,14 +132,6 @@ func fail(op string, k scratch.Key, err error) error {
 	return &Error{Op: op, Key: k, Err: err}
 }
 
-// also returns err, joined with more unless more is nil.
-func also(err, more error) error {
-	if more == nil {
-		return err
-	}
-	return errors.Join(err, more)
-}
-
 // except returns err without the errors in it, joined or single, for which left is true.
 func except(err error, left func(error) bool) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -51,8 +50,7 @@ func TestSentinelsHaveTheirCodesHoweverWrapped(t *testing.T) {
 // a plugin that outlived us would work beside the next DEL.
 func TestNoDescriptorToHandDownIsTryAgainLater(t *testing.T) {
 	t.Parallel()
-	nodetest.Code(t, handable(nil), 11)
-	nodetest.OK(t, handable(os.Stdin))
+	nodetest.Code(t, handing(t.Context(), nil, func(context.Context) error { panic("something runs") }), 11)
 }
 
 // What can never be right is refused before anything is done.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -30,15 +29,6 @@ func (m *Manager) inDir(path string, do func(path string) error) error {
 	return inroot.With(m.Root, filepath.Dir(path), func(dir string) error {
 		return do(filepath.Join(dir, filepath.Base(path)))
 	})
-}
-
-// openDir opens the directory at path in Root.
-func (m *Manager) openDir(path string) (dir *durable.Dir, err error) {
-	err = inroot.With(m.Root, path, func(path string) error {
-		dir, err = durable.OpenDir(path, nil)
-		return err
-	})
-	return dir, err
 }
 
 func (m *Manager) anyMissing(sources []string) bool {

@@ -256,32 +256,24 @@ func (m *Manager) tell(ctx context.Context, g *garbage, c Collection) error {
 // this process works, nothing is recorded that it does not know to be valid.
 func (m *Manager) tellOne(ctx context.Context, l *dirLock, n netconf.Network, valid []types.GCAttachment) error {
 	file := l.File()
-	if err := handable(file); err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // nobody reads a note that was not written
-	// Together with the time it takes to end a plugin, this is less than an
-	// ADD waits.
-	ctx, end := context.WithCancelCause(handing(ctx, file))
-	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer cancel()
-	defer end(nil)
-	watch.Go(func() {
-		for pause := m.gcTurn(); ; pause = turn {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-			if flock.Awaited(file) {
+	return handing(ctx, file, func(ctx context.Context) error {
+		// Together with the time it takes to end a plugin, this is less than an
+		// ADD waits.
+		ctx, end := context.WithCancelCause(ctx)
+		ctx, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
+		var watch sync.WaitGroup
+		defer watch.Wait()
+		defer cancel()
+		defer end(nil)
+		since := time.Now()
+		awaited := func() (bool, error) { return time.Since(since) >= m.gcTurn() && flock.Awaited(file), nil }
+		watch.Go(func() {
+			if flock.Wait(ctx, 0, awaited) == nil {
 				end(errAwaited)
-				return
 			}
-		}
+		})
+		return m.invoker().GC(ctx, n, valid)
 	})
-	return m.invoker().GC(ctx, n, valid)
 }
 
 // errAwaited is why the GC of a plugin ends.

@@ -91,13 +91,13 @@ type observer struct {
 	here  map[string]netns // identities of what is at paths
 	own   []netns          // namespaces that no container has
 	boot  func() string    // the ID of this boot
-	nsfs  func() uint64
+	nsfs  func() uint64    // the device of namespaces, or 0
 	links func() ([]hostLink, error)
 }
 
 func (m *Manager) observe() *observer {
 	machine := m.onMachine()
-	return &observer{m: machine, root: m.Root, boot: sync.OnceValue(machine.boot), nsfs: sync.OnceValue(machine.nsfs), here: make(map[string]netns), links: sync.OnceValues(machine.links)}
+	return &observer{m: machine, root: m.Root, boot: sync.OnceValue(machine.boot), nsfs: sync.OnceValue(func() uint64 { return machine.identify("", ownNetNS).Dev }), here: make(map[string]netns), links: sync.OnceValues(machine.links)}
 }
 
 // look returns the identity of the namespace at path.
@@ -148,7 +148,7 @@ func (o *observer) judgeOne(n netns) Judgement {
 		return Judgement{Life: Dead, Why: "the machine has been restarted since"}
 	case n.Inode == 0:
 		return Judgement{Why: "no network namespace was seen when it was recorded"}
-	case !n.known(o.nsfs()):
+	case !n.known(o.nsfs):
 		return Judgement{Why: "the record has a file that is no network namespace"}
 	case o.path(n) != "":
 		return Judgement{Life: Alive, Why: "its network namespace is at its path"}
@@ -290,7 +290,7 @@ func interfacesIn(text json.RawMessage) []resultInterface {
 // unknown returns the namespaces of es for which a scan can look.
 func (o *observer) unknown(es []entry) (ns []netns) {
 	for _, e := range es {
-		if n := e.NetNS; n.known(o.nsfs()) && o.judgeOne(n).Life == Unknown {
+		if n := e.NetNS; n.known(o.nsfs) && o.judgeOne(n).Life == Unknown {
 			ns = append(ns, n)
 		}
 	}
@@ -305,7 +305,7 @@ func (o *observer) search(es []entry, seen scanned) Judgement {
 		if o.judgeOne(n).Life == Dead {
 			continue
 		}
-		if !n.known(o.nsfs()) {
+		if !n.known(o.nsfs) {
 			return Judgement{Why: o.judgeOne(n).Why}
 		}
 		for _, found := range seen.found[n.Inode] {

@@ -17,10 +17,12 @@ type machineOf struct {
 
 func (m *machineOf) identify(_, path string) netns {
 	n := m.paths[path]
+	if path == ownNetNS {
+		n.Dev = 4
+	}
 	n.Path, n.Boot = path, m.bootID
 	return n
 }
-func (m *machineOf) nsfs() uint64 { return 4 }
 func (m *machineOf) ask(n netns) Life {
 	if !n.in(m.bootID) {
 		return Unknown // as the kernel's is used

@@ -44,27 +44,18 @@ func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do fu
 			m.debug(ctx, "unlock", slog.String("container", id), slog.Any("err", err))
 		}
 	}()
-	file := l.File()
-	if err := handable(file); err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // nobody reads a note that was not written
-	return do(handing(ctx, file), l)
+	return handing(ctx, l.File(), func(ctx context.Context) error { return do(ctx, l) })
 }
 
-// handing returns a context with which plugins inherit lockFile, the file of a lock that this
-// process holds, and are noted in it.
-func handing(ctx context.Context, lockFile *os.File) context.Context {
-	return flock.WithNotes(delegate.WithFiles(ctx, lockFile), lockFile)
-}
-
-// handable fails when there is no descriptor of the lock's file to hand down.
-// Plugins must not run without the lock.
-func handable(lockFile *os.File) error {
+// handing calls do with a context with which plugins inherit lockFile, the file of a lock that this
+// process holds, and are noted in it, and closes the file. Plugins must not run without the lock: if
+// there is no file, because no descriptor was left, handing fails.
+func handing(ctx context.Context, lockFile *os.File, do func(context.Context) error) error {
 	if lockFile == nil {
 		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the lock to plugins", "")
 	}
-	return nil
+	defer lockFile.Close() //nolint:errcheck // nobody reads a note that was not written
+	return do(flock.WithNotes(delegate.WithFiles(ctx, lockFile), lockFile))
 }
 
 // errNegative refuses a negative LockTimeout.
@@ -97,7 +88,7 @@ func locking[L any](ctx context.Context, m *Manager, holder string, take func(li
 	if !late(err) {
 		return l, err
 	}
-	return none, also(fmt.Errorf("%s has not ended: %w", holder, err), endErr)
+	return none, errors.Join(fmt.Errorf("%s has not ended: %w", holder, err), endErr)
 }
 
 func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {

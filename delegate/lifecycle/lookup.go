@@ -71,12 +71,16 @@ func (m *Manager) configured(ours, other string) (configured, known bool) {
 	return m.Configured(ours, other)
 }
 
-// one returns the key of the only record that is meant, or k if there is none.
-func (l lookup) one(k scratch.Key) scratch.Key {
-	if len(l.keys) == 1 {
-		return l.keys[0]
+// find returns the only record that is meant by k, see [Manager.lookUp].
+func (m *Manager) find(ctx context.Context, k scratch.Key, o *observer) (scratch.Record[record], error) {
+	found, err := m.lookUp(ctx, k, o)
+	if err != nil {
+		return scratch.Record[record]{}, err
 	}
-	return k
+	if len(found.keys) == 1 {
+		k = found.keys[0]
+	}
+	return m.store().Get(k)
 }
 
 // fail returns why DEL cannot know whether it has anything to remove.

@@ -16,9 +16,6 @@ type machine interface {
 	// boot returns the ID of this boot, or "" if procfs does not tell.
 	boot() string
 
-	// nsfs returns the device of the kernel's file system of namespaces, or 0.
-	nsfs() uint64
-
 	// ask asks the kernel for the namespace with the number of n: Alive if it exists, Dead if
 	// the kernel says that there is none to a process that may know.
 	ask(n netns) Life

@@ -109,19 +109,6 @@ func (kernel) boot() string {
 	return strings.TrimSpace(string(text[:n]))
 }
 
-func (kernel) nsfs() uint64 {
-	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	var st unix.Stat_t
-	if !isNetNS(fd) || unix.Fstat(fd, &st) != nil {
-		return 0
-	}
-	return uint64(st.Dev) //nolint:unconvert // not on every architecture
-}
-
 // namespaceID asks for the number of the namespace itself (Linux 6.18).
 func namespaceID(fd int) (id uint64) {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&id)))

@@ -9,7 +9,6 @@ func (kernel) identify(_, path string) netns { return netns{Path: path} }
 func (kernel) occupied(string, string) bool  { return false }
 func (kernel) own(string) []netns            { return nil }
 func (kernel) boot() string                  { return "" }
-func (kernel) nsfs() uint64                  { return 0 }
 func (kernel) ask(netns) Life                { return Unknown }
 func (kernel) scan(string, []netns) scanned {
 	return scanned{unseen: "this system has no proc file system"}

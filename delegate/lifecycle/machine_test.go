@@ -31,7 +31,7 @@ func (m *fileMachine) identify(root, path string) netns {
 		return err
 	})
 	if path == ownNetNS {
-		n.Dev, n.Inode = 1, 1
+		n.Dev, n.Inode = 0, 1
 		if m.otherHost {
 			n.Inode = 2
 		}
@@ -51,7 +51,6 @@ func number(info fs.FileInfo, name string) uint64 {
 func (m *fileMachine) occupied(_, path string) bool { return path != "" && path == m.plain }
 func (m *fileMachine) own(string) []netns           { return nil }
 func (m *fileMachine) boot() string                 { return m.bootID }
-func (m *fileMachine) nsfs() uint64                 { return 0 }
 
 func (m *fileMachine) ask(n netns) Life {
 	if now := m.identify(m.root, n.Path); now.Dev == n.Dev && now.Inode == n.Inode {

@@ -67,8 +67,8 @@ func (n netns) before(boot string) bool { return boot != "" && n.Boot != "" && n
 
 // known reports whether n identifies a network namespace. A device other than nsfs is that of
 // another kind of file, which earlier releases recorded too, but without a number.
-func (n netns) known(nsfs uint64) bool {
-	return n.Inode != 0 && (n.number() != "" || nsfs == 0 || n.Dev == nsfs)
+func (n netns) known(nsfs func() uint64) bool {
+	return n.Inode != 0 && (n.number() != "" || nsfs() == 0 || n.Dev == nsfs())
 }
 
 // A likeness says whether two identities are of the same namespace.

@@ -348,12 +348,17 @@ func (m *Manager) usedBeside(ctx context.Context, k scratch.Key) (names []string
 		}
 		return true
 	})
+	rs = slices.DeleteFunc(rs, func(r scratch.Record[record]) bool { return r.Key == k })
+	return append(names, recordedNames(rs)...)
+}
+
+// recordedNames returns the interfaces in rs. Those of a leftover that are there are in the namespace.
+func recordedNames(rs []scratch.Record[record]) (names []string) {
 	for _, r := range rs {
-		if r.Key == k || r.State == scratch.Leftover {
-			continue
-		}
 		for _, e := range r.Value.Delegates {
-			names = append(names, e.IfName)
+			if r.State != scratch.Leftover {
+				names = append(names, e.IfName)
+			}
 		}
 	}
 	return names

@@ -37,7 +37,7 @@ var rules = map[string][]string{
 	"internal/dump":     nil,
 	"internal/fault":    {"internal/terse"},
 	"internal/flock":    {"internal/cause"},
-	"internal/durable":  {"internal/flock"},
+	"internal/durable":  {"internal/flock", "internal/inroot"},
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
 	"internal/proctree": nil,

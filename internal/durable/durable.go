@@ -17,6 +17,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/metacni/metacni/internal/inroot"
 )
 
 // A Hook is called before a system call, with the call's name and the entry of
@@ -35,6 +37,16 @@ var (
 	// ErrTooLarge is returned by [Dir.ReadFile] for a file over the limit.
 	ErrTooLarge = errors.New("file too large")
 )
+
+// OpenDirIn is [OpenDir] of the directory that is at path for a process with the root directory
+// root, see package inroot.
+func OpenDirIn(root, path string, hook Hook) (d *Dir, err error) {
+	err = inroot.With(root, path, func(path string) error {
+		d, err = OpenDir(path, hook)
+		return err
+	})
+	return d, err
+}
 
 // An ID tells two files of one machine apart. The zero ID is no file's.
 type ID struct{ dev, ino uint64 }
