@@ -50,6 +50,11 @@ func TestHealthyNodesStayWithoutAFinding(t *testing.T) {
 			n.put(config, three+"use_internal_loopback = true\n")
 			n.remove("opt/cni/bin/loopback")
 		},
+		"containerd 2 that imports a file of version 2": func(n *node) {
+			n.put(config, "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
+			n.put("etc/containerd/conf.d/old.toml", "version = 2\n")
+			n.remove("opt/cni/bin/loopback")
+		},
 		"CRI-O": func(n *node) {
 			n.remove("etc/containerd", "opt/cni/bin/loopback")
 			n.put("etc/crio/crio.conf.d/10-crio.conf", "[crio.network]\nnetwork_dir = \"/etc/cni/net.d/\"\nplugin_dirs = [\"/opt/cni/bin/\", \"/usr/libexec/cni/\"]\n")

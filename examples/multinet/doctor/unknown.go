@@ -2,17 +2,15 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -61,26 +59,27 @@ type addressRange struct {
 // lookAtRanges says which ranges of addresses are held by containers of which it is not known
 // whether they live: a tenth or more.
 func (n *Node) lookAtRanges(unknown []judged) {
-	held := make(map[addressRange]map[netip.Addr]bool)
+	type lease struct {
+		addressRange
+		netip.Addr
+	}
+	held, count := make(map[lease]bool), make(map[addressRange]float64)
 	for _, j := range unknown {
 		for _, a := range slices.Concat(j.Attached, j.Leftovers) {
 			for _, r := range slices.Concat(ranges(a.Network)...) {
 				for _, address := range addresses(a) {
-					if !r.contains(address) {
-						continue
+					if l := (lease{r, address}); r.contains(address) && !held[l] {
+						held[l] = true
+						count[r]++
 					}
-					if held[r] == nil {
-						held[r] = make(map[netip.Addr]bool)
-					}
-					held[r][address] = true
 				}
 			}
 		}
 	}
 	var texts []string
-	for r, all := range held {
-		if size := r.size(); size.Cmp(big.NewInt(int64(10*len(all)))) <= 0 {
-			texts = append(texts, fmt.Sprintf("%d of %s addresses of %q, from %s to %s", len(all), size, r.network, r.first, r.last))
+	for r, held := range count {
+		if size := r.size(); 10*held >= size {
+			texts = append(texts, fmt.Sprintf("%.0f of %.0f addresses of %q, from %s to %s", held, size, r.network, r.first, r.last))
 		}
 	}
 	slices.Sort(texts)
@@ -88,9 +87,12 @@ func (n *Node) lookAtRanges(unknown []judged) {
 }
 
 // size returns how many addresses r has.
-func (r addressRange) size() *big.Int {
-	first, last := new(big.Int).SetBytes(r.first.AsSlice()), new(big.Int).SetBytes(r.last.AsSlice())
-	return last.Add(last.Sub(last, first), big.NewInt(1))
+func (r addressRange) size() (size float64) {
+	first := r.first.AsSlice()
+	for i, b := range r.last.AsSlice() {
+		size = 256*size + float64(b) - float64(first[i])
+	}
+	return size + 1
 }
 
 // ranges returns the sets of ranges of host-local in n: a container gets an address of each set. What is
@@ -147,34 +149,31 @@ func (n *Node) lookAtLeases() {
 	}
 	for file, network := range n.networks {
 		for _, set := range ranges(network) {
-			free := new(big.Int)
-			var held, leaked []string
+			free, dir := 0.0, n.root.Dir(set[0].dir)
 			for _, r := range set {
-				free.Add(free, r.size())
+				free += r.size()
 				if r.contains(r.gateway) {
-					free.Sub(free, big.NewInt(1)) // host-local leases it to nobody
+					free-- // host-local leases it to nobody
 				}
 			}
-			leases, _ := fs.ReadDir(n.root.Dir(set[0].dir), ".") // none have been made, or who may read them sees to it
+			var leaked []string
+			leases, _ := fs.ReadDir(dir, ".") // none have been made, or who may read them sees to it
 			for _, lease := range leases {
 				address, err := netip.ParseAddr(lease.Name())
 				if err != nil || !slices.ContainsFunc(set, func(r addressRange) bool { return r.contains(address) }) {
 					continue
 				}
-				free.Sub(free, big.NewInt(1))
-				held = append(held, lease.Name())
-			}
-			if free.Sign() > 0 {
-				continue
-			}
-			for _, name := range held {
-				text, err := netconf.ReadFile(n.root.Dir(set[0].dir), name)
+				free--
+				text, err := netconf.ReadFile(dir, lease.Name())
 				id, _, _ := strings.Cut(string(text), "\n")
 				id = strings.TrimSpace(id)
 				inCache := func(e fs.DirEntry) bool { return strings.Contains(e.Name(), "-"+id+"-") }
 				if err == nil && !n.recorded[id] && !slices.ContainsFunc(cached, inCache) {
-					leaked = append(leaked, name)
+					leaked = append(leaked, lease.Name())
 				}
+			}
+			if free > 0 {
+				continue
 			}
 			n.list(file, leaked, fmt.Sprintf("no address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), set[0].first, set[len(set)-1].last, set[0].dir),
 				"run "+n.tool("gc --bin-dir "+n.BinDir)+"; then remove the leases of containers that the runtime does not have")
@@ -201,19 +200,15 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 }
 
 // addresses returns the addresses in the result of a.
-func addresses(a delegate.Attached) (all []netip.Addr) {
-	r, err := a.ParsedResult()
-	if err != nil {
-		return nil
+func addresses(a delegate.Attached) []netip.Addr {
+	var result struct {
+		IPs      []struct{ Address netip.Prefix }
+		IP4, IP6 struct{ IP netip.Prefix } // before CNI 0.3
 	}
-	result, err := types100.NewResultFromResult(r)
-	if err != nil {
-		return nil
-	}
+	_ = json.Unmarshal(a.Result, &result) // of what cannot be read nothing is known
+	all := []netip.Addr{result.IP4.IP.Addr(), result.IP6.IP.Addr()}
 	for _, ip := range result.IPs {
-		if address, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			all = append(all, address.Unmap())
-		}
+		all = append(all, ip.Address.Addr())
 	}
 	return all
 }
