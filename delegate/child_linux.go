@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/proctree"
+	"github.com/metacni/metacni/internal/thread"
 )
 
 // A child is a plugin that has been started. Waiting for its output and for its
@@ -65,10 +66,14 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		})
 		return err
 	}
-	if ctx.Value(noNewPrivsKey{}) != nil {
-		err = withNoNewPrivs(fork)
-	} else {
+	if ctx.Value(noNewPrivsKey{}) == nil {
 		err = fork()
+	} else {
+		thread.Alone(func() { // which cannot drop no_new_privs, and the child inherits it
+			if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
+				err = fork()
+			}
+		})
 	}
 	runtime.KeepAlive(handed)
 	if err != nil {
@@ -82,27 +87,6 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 	c.run.Is(c.pid)
 	c.exit = pollable(c.pidfd)
 	return c, nil
-}
-
-// withNoNewPrivs calls fork on a thread with no_new_privs, which its child inherits. A thread
-// cannot drop no_new_privs, so this one ends.
-func withNoNewPrivs(fork func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked
-
-		if unix.Gettid() == unix.Getpid() { // Go does not let the main thread end
-			defer runtime.UnlockOSThread()
-			done <- withNoNewPrivs(fork)
-			return
-		}
-		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-		if err == nil {
-			err = fork()
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // pollable returns a file that waits in the runtime's poller.

@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"github.com/metacni/metacni/internal/durable"
-	"github.com/metacni/metacni/internal/records"
 )
 
 // minCompact is the size from which a record is written to a new file when notes
@@ -135,30 +134,4 @@ func gone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// A recordFile is the file of a record.
-type recordFile struct {
-	name string
-	key  Key // as the name has it, with hashes in place of long parts
-}
-
-// filesOf returns the files with a container's records, or with all records if the ID is empty,
-// sorted.
-func filesOf(dir *durable.Dir, containerID string) ([]recordFile, error) {
-	prefix := ""
-	if containerID != "" {
-		prefix = records.Part(containerID) + "@"
-	}
-	names, err := dir.NamesWith(prefix)
-	if err != nil {
-		return nil, err
-	}
-	files := make([]recordFile, 0, len(names))
-	for _, name := range names {
-		if k, ok := parseName(name); ok {
-			files = append(files, recordFile{name, k})
-		}
-	}
-	return files, nil
 }

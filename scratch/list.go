@@ -8,6 +8,7 @@ import (
 
 	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/records"
 )
 
 // List returns every record, in the order of file names: by container, network
@@ -54,32 +55,39 @@ func (s Store[T]) Container(ctx context.Context, id string) (all []Record[T], er
 // each yields the records of a container, or of all when id is empty, without the known ones.
 func (s Store[T]) each(ctx context.Context, id string, known func(Key, string) bool, yield func(Record[T], error) bool) {
 	const op = "list"
-	whole := Key{ContainerID: id}
-	var files []recordFile
+	whole, prefix := Key{ContainerID: id}, ""
+	if id != "" {
+		prefix = records.Part(id) + "@"
+	}
+	var names []string
 	root, err := s.open(durable.OpenDir)
 	if err == nil {
 		defer root.Close()
-		files, err = filesOf(root, id)
+		names, err = root.NamesWith(prefix)
 	}
 	if gone(err) != nil {
 		yield(Record[T]{}, fail(op, whole, err))
 		return
 	}
-	for _, f := range files {
+	for _, name := range names {
 		if ctx.Err() != nil {
 			break
 		}
+		k, isRecord := parseName(name)
+		if !isRecord {
+			continue
+		}
 		if known != nil {
-			info, err := root.Stat(f.name)
-			if errors.Is(err, fs.ErrNotExist) || err == nil && known(f.key, info.Version) {
+			info, err := root.Stat(name)
+			if errors.Is(err, fs.ErrNotExist) || err == nil && known(k, info.Version) {
 				continue
 			}
 		}
-		r, err := load[T](root, f.name, f.key)
+		r, err := load[T](root, name, k)
 		if err != nil {
-			r.Key = f.key
+			r.Key = k
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !yield(r, fail(op, f.key, err)) {
+		if !errors.Is(err, fs.ErrNotExist) && !yield(r, fail(op, k, err)) {
 			return
 		}
 	}

@@ -160,14 +160,10 @@ func (g *garbage) collectable(e entry) bool {
 // collect removes what is stale. It skips records that cannot be read; tell
 // reports them.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
-	files, err := records.List(m.Dir)
-	m.tidy(files, func(id string) (*scratch.Lock, error) { return m.lockWithin(ctx, time.Nanosecond, id) })
-	if err == nil && !m.maybeStale(g, files.Records) {
-		return nil
-	}
+	m.tidy(func(id string) (*scratch.Lock, error) { return m.lockWithin(ctx, time.Nanosecond, id) })
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]scratch.Record[record])
-	for r, err := range m.store().List(ctx) {
+	for r, err := range m.store().ListChanged(ctx, func(k scratch.Key, _ string) bool { return !m.maybeStale(g, k) }) {
 		if err == nil && m.ours(g, r) && g.stale(r.Key) {
 			stale = append(stale, r.Key)
 			seen[r.Key] = r
@@ -202,13 +198,10 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	return errors.Join(errs...)
 }
 
-// maybeStale reports whether some record may be stale, by the names of the files: on most
-// nodes no record has to be read to know that none is.
-func (m *Manager) maybeStale(g *garbage, all []records.Named) bool {
-	return slices.ContainsFunc(all, func(r records.Named) bool {
-		mine := r.Network == records.Part(g.network) || m.Type != "" && m.renamed(g, r.Network)
-		return mine && !g.valid[types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}]
-	})
+// maybeStale reports whether the record of k may be stale. k is as the name of the file has it: on
+// most nodes no record has to be read to know that none is.
+func (m *Manager) maybeStale(g *garbage, k scratch.Key) bool {
+	return (k.Network == records.Part(g.network) || m.Type != "" && m.renamed(g, k.Network)) && g.stale(k)
 }
 
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/thread"
 )
 
 // questionEnv makes the test process judge for another, see [judgedBy].
@@ -122,7 +123,7 @@ func needsRoot(t *testing.T) {
 func inNewNetNS(t *testing.T, do func(n netns) error) {
 	t.Helper()
 	var err error
-	onThread(func() {
+	thread.Alone(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
 			err = do(kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot()))
 		}
@@ -139,7 +140,7 @@ func holders() map[string]holder {
 		"a thread": func(t *testing.T) (n netns, release func()) {
 			t.Helper()
 			ready, end := make(chan netns), make(chan struct{})
-			go onThread(func() {
+			go thread.Alone(func() {
 				if unix.Unshare(unix.CLONE_NEWNET) == nil {
 					n = kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot())
 				}
@@ -174,7 +175,7 @@ func holders() map[string]holder {
 			path := filepath.Join(t.TempDir(), "another name")
 			write(t, path)
 			ready, end := make(chan error), make(chan struct{})
-			go onThread(func() { // in a mount namespace that no other program copies
+			go thread.Alone(func() { // in a mount namespace that no other program copies
 				before, err := unix.Open(ownNetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err == nil {
 					err = errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
@@ -299,7 +300,7 @@ func coverEach(t *testing.T, open func() (int, error), do func(cover string)) {
 	write(t, file)
 	nodetest.OK(t, unix.Mkfifo(fifo, 0o600))
 	var err error
-	onThread(func() {
+	thread.Alone(func() {
 		if err = errors.Join(onFirstCPU(), unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 			return
 		}
@@ -358,7 +359,7 @@ func TestNamespaceBelowAnotherMountIsNotDead(t *testing.T) { //nolint:parallelte
 	}, judge)
 	n.Inode += 1 << 40 // nobody has it, but perhaps a mount namespace that cannot be opened
 	coverEach(t, func() (fd int, err error) {
-		onThread(func() {
+		thread.Alone(func() {
 			if err = errors.Join(onFirstCPU(), unix.Unshare(unix.CLONE_NEWNS)); err == nil {
 				fd, err = unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			}

@@ -23,11 +23,9 @@ type machine interface {
 	// scan looks for namespaces in everything that can hold one.
 	scan(root string, wanted []netns) scanned
 
-	// links returns the interfaces of the network namespace of this process.
-	links() ([]hostLink, error)
-
-	// inside returns the interfaces of the network namespace at path in root.
-	inside(root, path string) []hostLink
+	// links returns the interfaces of the network namespace at path in root, or of that of this
+	// process if path is empty.
+	links(root, path string) ([]hostLink, error)
 
 	// removeInside removes the veth or macvlan interface with a MAC address from there.
 	removeInside(root, path, mac string)

@@ -208,21 +208,20 @@ func inodeIn(text, kind string) (uint64, bool) {
 	return inode, ok && err == nil
 }
 
-func (kernel) links() ([]hostLink, error) {
-	found, err := dump.Whole(netlink.LinkList)
-	var all []hostLink
-	for _, l := range found {
-		all = append(all, hostLink{l.Attrs().Name, l.Attrs().HardwareAddr.String(), l.Type(), l.Attrs().NetNsID})
+func (kernel) links(root, path string) (all []hostLink, err error) {
+	list := func() error {
+		found, err := dump.Whole(netlink.LinkList)
+		for _, l := range found {
+			all = append(all, hostLink{l.Attrs().Name, l.Attrs().HardwareAddr.String(), l.Type(), l.Attrs().NetNsID})
+		}
+		return err
+	}
+	if path == "" {
+		err = list()
+	} else {
+		err = within(root, path, list)
 	}
 	return all, err
-}
-
-func (k kernel) inside(root, path string) (all []hostLink) {
-	_ = within(root, path, func() (err error) { // without the rights nothing is known
-		all, err = k.links()
-		return err
-	})
-	return all
 }
 
 func (kernel) removeInside(root, path, mac string) {

@@ -13,7 +13,6 @@ func (kernel) ask(netns) Life                { return Unknown }
 func (kernel) scan(string, []netns) scanned {
 	return scanned{unseen: "this system has no proc file system"}
 }
-func (kernel) inside(_, _ string) []hostLink { return nil }
-func (kernel) removeInside(_, _, _ string)   {}
-func (kernel) ended(int) bool                { return false }
-func (kernel) links() ([]hostLink, error)    { return nil, nil }
+func (kernel) removeInside(_, _, _ string)           {}
+func (kernel) ended(int) bool                        { return false }
+func (kernel) links(_, _ string) ([]hostLink, error) { return nil, nil }

@@ -61,9 +61,13 @@ func (m *fileMachine) ask(n netns) Life {
 
 func (m *fileMachine) scan(string, []netns) scanned { return scanned{} }
 
-func (m *fileMachine) inside(_, _ string) []hostLink { return m.container }
 func (m *fileMachine) removeInside(_, _, mac string) {
 	m.container = slices.DeleteFunc(m.container, func(l hostLink) bool { return l.mac == mac })
 }
-func (m *fileMachine) ended(id int) bool          { return slices.Contains(m.dying, id) }
-func (m *fileMachine) links() ([]hostLink, error) { return m.host, nil }
+func (m *fileMachine) ended(id int) bool { return slices.Contains(m.dying, id) }
+func (m *fileMachine) links(_, path string) ([]hostLink, error) {
+	if path == "" {
+		return m.host, nil
+	}
+	return m.container, nil
+}

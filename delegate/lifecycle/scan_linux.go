@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/inroot"
+	"github.com/metacni/metacni/internal/thread"
 )
 
 // A scanner looks for network namespaces in what holds them on this machine: threads, mounts,
@@ -277,7 +277,7 @@ func (s *scanner) enterMounts(fd int) {
 // mount namespace of a descriptor. A thread that has entered it sees all mounts, unlike a process
 // there that has another root directory.
 func (s *scanner) mountsIn(fd int) (all []mounted, err error) {
-	onThread(func() {
+	thread.Alone(func() {
 		if err = errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(fd, unix.CLONE_NEWNS)); err != nil {
 			return
 		}
@@ -337,22 +337,6 @@ func (s *scanner) open(path string, resolve uint64) (int, error) {
 		return -1, errCovered
 	}
 	return unix.Openat(s.procFD, fmt.Sprintf("thread-self/fd/%d", at), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-}
-
-// onThread calls do on a thread that ends afterwards. The first thread of a process never ends.
-func onThread(do func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if unix.Gettid() == unix.Getpid() {
-			defer runtime.UnlockOSThread()
-			onThread(do) // while this thread waits
-			return
-		}
-		do()
-	}()
-	<-done
 }
 
 // unescaped returns a path in which mountinfo has replaced spaces, for example, by "\040".

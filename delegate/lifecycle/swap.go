@@ -48,7 +48,7 @@ func (w *walk) swapped(ctx context.Context, others beside) map[int]bool {
 		if path == "" {
 			continue
 		}
-		links := w.m.onMachine().inside(w.m.Root, path)
+		links, _ := w.m.onMachine().links(w.m.Root, path) // without the rights nothing is known
 		if slices.ContainsFunc(links, func(l hostLink) bool { return l.name == e.IfName && stay[l.mac] }) {
 			found[i] = true
 		}

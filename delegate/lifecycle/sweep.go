@@ -176,8 +176,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		}
 	})
 	s.Manager.tidyIndex()
-	files, _ := records.List(s.Manager.Dir)
-	s.Manager.tidy(files, func(id string) (*scratch.Lock, error) { return s.Manager.lockIdle(ctx, id) })
+	s.Manager.tidy(func(id string) (*scratch.Lock, error) { return s.Manager.lockIdle(ctx, id) })
 	return swept, ctx.Err()
 }
 
@@ -211,8 +210,8 @@ func namespaces(es []entry) string {
 // tidy removes what processes have left that died before they wrote a record: locks and temporary
 // files. lock takes the lock of a container without a record, whose Unlock removes them. What cannot
 // be removed does no harm.
-func (m *Manager) tidy(files records.Files, lock func(id string) (*scratch.Lock, error)) {
-	for _, id := range files.Unused {
+func (m *Manager) tidy(lock func(id string) (*scratch.Lock, error)) {
+	for _, id := range records.Unused(m.Dir) {
 		if l, _ := lock(id); l != nil {
 			_ = l.Unlock()
 		}

@@ -13,6 +13,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/thread"
 )
 
 // A Container is a network namespace on a host. Goroutines may share it. It is removed with
@@ -59,10 +61,9 @@ func (h *Host) Container() (*Container, error) {
 }
 
 // make makes the namespace.
-func (c *Container) make() error {
-	done := make(chan error)
-	onThread(func() {
-		err := unix.Unshare(unix.CLONE_NEWNET)
+func (c *Container) make() (err error) {
+	thread.Alone(func() {
+		err = unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			c.space, err = os.Open("/proc/thread-self/ns/net")
 		}
@@ -72,9 +73,8 @@ func (c *Container) make() error {
 		if err == nil {
 			err = up(c.links, "lo")
 		}
-		done <- err
 	})
-	if err := <-done; err != nil {
+	if err != nil {
 		return fmt.Errorf("make a container (needs root, or root of a user namespace): %w", err)
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/thread"
 )
 
 const nsDir = "/run/netns"
@@ -65,7 +66,7 @@ func New(keep, links []string) (*Host, error) {
 		h.keep = append(h.keep, path)
 	}
 	ready := make(chan error)
-	onThread(func() {
+	go thread.Alone(func() {
 		err := h.setUp(links)
 		ready <- err
 		for err == nil {
@@ -105,28 +106,6 @@ func Here() (*Host, error) {
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	return h, nil
-}
-
-// onThread runs f in a goroutine with a thread of its own, which ends with f: f may change
-// what belongs to the thread.
-func onThread(f func()) {
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			f()
-			return
-		}
-		// The main thread never ends, and the program is seen through it. While this
-		// goroutine holds it, another one gets another thread.
-		other := make(chan struct{})
-		go func() {
-			runtime.LockOSThread()
-			close(other)
-			f()
-		}()
-		<-other
-		runtime.UnlockOSThread()
-	}()
 }
 
 // setUp makes the namespaces. It runs on the host's thread.

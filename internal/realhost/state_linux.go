@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/dump"
+	"github.com/metacni/metacni/internal/thread"
 )
 
 // State returns what is on the host: interfaces, addresses, routes, policy rules and
@@ -104,10 +105,9 @@ func (c *Container) Restore(ifname string, before State) error {
 func setting(path string) string { return "setting " + path + " = " }
 
 // settings calls f with each file in /proc/sys/net of the container that can be read and written to.
-func (c *Container) settings(f func(path, value string) error) error {
-	done := make(chan error)
-	onThread(func() {
-		err := unix.Setns(int(c.space.Fd()), unix.CLONE_NEWNET)
+func (c *Container) settings(f func(path, value string) error) (err error) {
+	thread.Alone(func() {
+		err = unix.Setns(int(c.space.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
 			err = filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
 				if err != nil || e.IsDir() {
@@ -124,9 +124,8 @@ func (c *Container) settings(f func(path, value string) error) error {
 				return f(path, strings.Join(strings.Fields(string(value)), " "))
 			})
 		}
-		done <- err
 	})
-	return <-done
+	return err
 }
 
 // listLinks adds what the kernel tells through links. It leaves out the interfaces in attached.

@@ -7,8 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -57,45 +55,24 @@ func LockName(containerID string) string { return Part(containerID) + lockSuffix
 // is the hash of a name that no container has.
 func Collector() string { return hash("@gc") }
 
-// Files says which files are in the directory of a store.
-type Files struct {
-	Records []Named
-
-	// Unused are the containers that have a lock's file, or one that a crash has left of their
-	// first record, and no other file: an operation is running, or a process has died. A long ID
-	// is its hash.
-	Unused []string
-}
-
-// A Named is what the name of a record's file says. A long name is a hash, and special
-// characters of the interface are escaped.
-type Named struct{ ContainerID, Network, IfName string }
-
-// List returns what the names of the files in dir say, without reading the records. A missing
-// directory has none.
-func List(dir string) (files Files, err error) {
-	all, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+// Unused returns the containers that have a lock's file in dir, or one that a crash has left of their
+// first record, and no other file: an operation is running, or a process has died. A long ID is its
+// hash. A directory that is missing or cannot be read has none.
+func Unused(dir string) (ids []string) {
+	all, _ := os.ReadDir(dir)
 	used := make(map[string]bool)
 	for _, f := range all {
 		name, temporary := strings.CutPrefix(f.Name(), ".tmp-")
 		id, _, _ := strings.Cut(name, "@")
-		_, isLock := strings.CutSuffix(name, lockSuffix)
-		record, isRecord := strings.CutSuffix(name, RecordSuffix)
-		parts := strings.Split(record, "@")
-		if isRecord = isRecord && len(parts) == 3; isRecord && !temporary {
-			files.Records = append(files.Records, Named{parts[0], parts[1], parts[2]})
-		}
+		isLock := strings.HasSuffix(name, lockSuffix)
+		isRecord := strings.HasSuffix(name, RecordSuffix) && strings.Count(name, "@") == 2
 		if !temporary && isLock || temporary && isRecord {
-			files.Unused = append(files.Unused, id)
+			ids = append(ids, id)
 		}
 		used[id] = used[id] || !temporary && !isLock
 	}
-	slices.Sort(files.Unused)
-	files.Unused = slices.DeleteFunc(slices.Compact(files.Unused), func(id string) bool { return used[id] })
-	return files, err
+	slices.Sort(ids)
+	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return used[id] })
 }
 
 // A Changer is a value of which a note may write only a part.
