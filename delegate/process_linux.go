@@ -20,7 +20,41 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+// ExecPlugin runs the executable at path, which is absolute, with stdin and
+// environ. It returns what the plugin printed to stdout if the plugin exits with
+// status 0. A plugin that prints more than 4 MiB is killed. An empty environ is an
+// empty environment, not that of this process. The working directory of a plugin is
+// the root directory.
+//
+// When ctx ends, the plugin's process group receives SIGTERM, and so does the
+// plugin if it has left that group. After the grace period, or when the plugin
+// has exited, the group receives SIGKILL, together with the plugin and its
+// descendants. Descendants outside the group whose parent has exited are not
+// reached. Pipes that are still open after another WaitDelay are closed. In the
+// error errors.Is finds the error of the context. A plugin that exits with
+// status 0 has succeeded all the same. If ctx has ended before, ExecPlugin runs
+// nothing.
+//
+// A meta-plugin that is run by a Process needs a part of its grace period to
+// undo what it did. If it gives its own plugins as long a grace period, then one
+// that ignores SIGTERM uses up both: the meta-plugin is killed before it can undo
+// anything. Its plugins are killed with it, and its DEL does the rest.
+//
+// A plugin that cannot be started is [ErrNotRun]. The error has CNI code 11
+// (try again later) when the system is short of descriptors, processes or
+// memory. An ADD for a network namespace that does not exist is not started
+// either: CNI code 8.
+//
+// If the plugin fails, the error is the [*types.Error] that it printed last.
+// Without one the error has the exit status and the last line of stderr. That
+// line is cut where a configuration could begin, and does not hold the strings of
+// stdin.
+//
+// An executable that is being written (ETXTBSY) is tried again until ctx ends,
+// for 5 seconds at most.
+//
+// [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
+func (p *Process) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	giveUp := time.Now().Add(busyTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		if err := cause.Of(ctx); err != nil {
@@ -128,7 +162,12 @@ func failure(stdout []byte, stderr *capture, stdin []byte, exit error) error {
 	return fmt.Errorf("%w, without an error object on stdout", exit)
 }
 
-func (p *Process) find(plugin string, paths []string) (string, error) {
+// FindInPath returns the path of the first executable regular file called
+// plugin in one of paths. Without such a file it fails with [ErrPluginNotFound].
+// With a Root the path is one in Root. Relative directories are skipped. When
+// this process has no file descriptors left, the error has CNI code 11 (try
+// again later) and is not ErrPluginNotFound.
+func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
 		return "", &markedError{fmt.Errorf("not found: %q is not the name of a file", plugin), ErrPluginNotFound}
 	}

@@ -8,10 +8,12 @@ import (
 	"fmt"
 )
 
-func (p *Process) find(string, []string) (string, error) {
+// FindInPath returns [errors.ErrUnsupported].
+func (*Process) FindInPath(string, []string) (string, error) {
 	return "", &markedError{fmt.Errorf("plugins are run on Linux only: %w", errors.ErrUnsupported), ErrPluginNotFound}
 }
 
-func (p *Process) execPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+// ExecPlugin returns [errors.ErrUnsupported].
+func (*Process) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
 	return nil, fmt.Errorf("plugins are run on Linux only: %w", errors.ErrUnsupported)
 }

@@ -65,7 +65,7 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 // adopt is Adopt with the container's lock held.
 func (m *Manager) adopt(ctx context.Context, l *scratch.Lock, a Adoption) (adopted bool, err error) {
 	rs, err := m.store().Container(ctx, a.Key.ContainerID)
-	if err != nil || slices.ContainsFunc(rs, a.known) || m.anyMissing(a.Sources) {
+	if err != nil || slices.ContainsFunc(rs, a.known) || slices.ContainsFunc(a.Sources, m.missing) {
 		return false, err
 	}
 	r, err := m.adoption(a)
@@ -94,8 +94,8 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 		return r, err
 	}
 	for _, path := range a.Sources { // a DEL from a queue may be older than we are, and younger than they are
-		if at := m.written(path); at.After(r.Created) {
-			r.Created = at
+		if info, err := m.lstat(path); err == nil && info.ModTime().After(r.Created) {
+			r.Created = info.ModTime()
 		}
 	}
 	for i, d := range a.Attached {

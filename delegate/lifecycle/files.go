@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"time"
 
 	"github.com/metacni/metacni/internal/inroot"
 )
@@ -31,21 +29,16 @@ func (m *Manager) inDir(path string, do func(path string) error) error {
 	})
 }
 
-func (m *Manager) anyMissing(sources []string) bool {
-	return slices.ContainsFunc(sources, func(path string) bool {
-		return m.inDir(path, func(path string) error { _, err := os.Lstat(path); return err }) != nil
-	})
-}
-
-// written returns the time when a file in Root was written, or the zero time if there is
-// none.
-func (m *Manager) written(path string) (at time.Time) {
-	_ = m.inDir(path, func(path string) error {
-		info, err := os.Lstat(path)
-		if err == nil {
-			at = info.ModTime()
-		}
+// lstat returns what is known of the file at path in Root.
+func (m *Manager) lstat(path string) (info fs.FileInfo, err error) {
+	err = m.inDir(path, func(path string) error {
+		info, err = os.Lstat(path)
 		return err
 	})
-	return at
+	return info, err
+}
+
+func (m *Manager) missing(path string) bool {
+	_, err := m.lstat(path)
+	return err != nil
 }

@@ -36,14 +36,6 @@ type indexed struct {
 	owned string
 }
 
-func newIndexed(k scratch.Key, version string, has []owned) indexed {
-	texts := []string{""}
-	for _, o := range has {
-		texts = append(texts, o.text())
-	}
-	return indexed{k, version, strings.Join(append(texts, ""), "\t")}
-}
-
 func (o owned) text() string {
 	text := o.network + "/" + o.address.String()
 	if o.static {

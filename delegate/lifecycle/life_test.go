@@ -23,6 +23,7 @@ func (m *machineOf) identify(_, path string) netns {
 	n.Path, n.Boot = path, m.bootID
 	return n
 }
+
 func (m *machineOf) ask(n netns) Life {
 	if !n.in(m.bootID) {
 		return Unknown // as the kernel's is used

@@ -21,22 +21,25 @@ import (
 // kernel is the machine of this process.
 type kernel struct{}
 
-func (kernel) identify(root, path string) netns {
-	n := netns{Path: path}
-	if path == "" {
-		return n
+func (kernel) identify(root, path string) (n netns) {
+	if path != "" {
+		_ = opened(root, path, func(fd int) { n = identity(fd) }) // on failure n stays without identity
 	}
-	_ = inroot.With(root, path, func(opened string) error { // on failure n stays without identity
-		fd, err := unix.Open(opened, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	n.Path = path
+	return n
+}
+
+// opened calls do with a descriptor of the file at path in root.
+func opened(root, path string, do func(fd int)) error {
+	return inroot.With(root, path, func(path string) error {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd) //nolint:errcheck // nothing was written
-		n = identity(fd)
-		n.Path = path
+		do(fd)
 		return nil
 	})
-	return n
 }
 
 // identity returns what identifies the network namespace of a descriptor, without a path, or nothing
@@ -71,18 +74,8 @@ func isOn(fd int, magic int64) bool {
 
 func (kernel) occupied(root, path string) bool {
 	none := false
-	_ = inroot.With(root, path, func(path string) error { // what is not there occupies nothing
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a socket, a device
-			none = true
-		}
-		if err == nil {
-			none = !isNetNS(fd)
-			_ = unix.Close(fd)
-		}
-		return nil
-	})
-	return none
+	err := opened(root, path, func(fd int) { none = !isNetNS(fd) })          // what is not there occupies nothing
+	return none || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) // a socket, a device
 }
 
 func (k kernel) own(root string) (all []netns) {

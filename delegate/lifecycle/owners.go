@@ -89,13 +89,15 @@ func (m *Manager) lookBeside(ctx context.Context, k scratch.Key, ours []owned) (
 		if err != nil {
 			continue
 		}
-		var has []owned
+		one := indexed{at, version, "\t"}
 		if r.State != scratch.Deleting && r.State != scratch.Leftover {
 			for _, e := range r.Value.Delegates {
-				has = append(has, ownedBy(e.Network, e.Result)...)
+				for _, o := range ownedBy(e.Network, e.Result) {
+					one.owned += o.text() + "\t"
+				}
 			}
 		}
-		now = append(now, newIndexed(at, version, has))
+		now = append(now, one)
 	}
 	if len(now) >= indexFrom && fresh > indexFresh {
 		writeIndex(m.Dir, now)

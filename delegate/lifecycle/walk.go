@@ -41,8 +41,10 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e 
 	deleted := func(error) {}
 	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		found = true
-		if err := e.unlessStale(r.Created); err != nil {
-			return err
+		if e.stale != nil {
+			if is, err := e.stale(r.Created); err != nil || is {
+				return cmp.Or(err, errStale)
+			}
 		}
 		w := &walk{errand: e, m: m, lock: l, r: &r}
 		err := w.run(ctx)
@@ -80,17 +82,6 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 
 // errStale means that an attachment is not the one that Del was to remove.
 var errStale = errors.New("recorded after the DEL")
-
-func (e errand) unlessStale(recorded time.Time) error {
-	if e.stale == nil {
-		return nil
-	}
-	is, err := e.stale(recorded)
-	if err == nil && is {
-		return errStale
-	}
-	return err
-}
 
 // A walk removes attachments of one record. The plugins of an undo run elsewhere, see
 // [addition]: then the walk only notes what they have released.
