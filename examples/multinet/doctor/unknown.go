@@ -98,7 +98,10 @@ func (r addressRange) size() (size float64) {
 // ranges returns the sets of ranges of host-local in n: a container gets an address of each set. What is
 // invalid, host-local refuses in the ADD.
 func ranges(n netconf.Network) (sets [][]addressRange) {
-	type one struct{ Subnet, RangeStart, RangeEnd, Gateway string }
+	type one struct {
+		Subnet                        netip.Prefix
+		RangeStart, RangeEnd, Gateway netip.Addr
+	}
 	for _, p := range n.Plugins() {
 		var conf struct {
 			IPAM struct {
@@ -114,17 +117,11 @@ func ranges(n netconf.Network) (sets [][]addressRange) {
 		for _, of := range append(conf.IPAM.Ranges, []one{conf.IPAM.one}) {
 			var set []addressRange
 			for _, o := range of {
-				subnet, err := netip.ParsePrefix(o.Subnet)
-				if err != nil {
-					continue
+				if !o.Subnet.IsValid() {
+					continue // the key ranges has them
 				}
-				first := subnet.Masked().Addr().Next()
-				r := addressRange{n.Name(), dir, first, lastOf(subnet), first}
-				for to, text := range map[*netip.Addr]string{&r.first: o.RangeStart, &r.last: o.RangeEnd, &r.gateway: o.Gateway} {
-					if address, err := netip.ParseAddr(text); err == nil {
-						*to = address
-					}
-				}
+				first := o.Subnet.Masked().Addr().Next()
+				r := addressRange{n.Name(), dir, cmp.Or(o.RangeStart, first), cmp.Or(o.RangeEnd, lastOf(o.Subnet)), cmp.Or(o.Gateway, first)}
 				if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
 					set = append(set, r)
 				}
