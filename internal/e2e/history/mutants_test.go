@@ -46,7 +46,7 @@ func guards() []guard {
 			File: "internal/flock/orphans_linux.go", Old: "case fate == gone:", New: "case fate != unsure:",
 		}, false},
 		{"an operation hands the lock to its plugins", mutant.Mutant{
-			File: "delegate/lifecycle/lock.go", Old: "return do(handing(ctx, file), l)", New: "return do(ctx, l)",
+			File: "delegate/lifecycle/lock.go", Old: "return handing(ctx, l.File(), func(ctx context.Context) error { return do(ctx, l) })", New: "return do(ctx, l)",
 		}, false},
 		{"plugins inherit the lock", mutant.Mutant{
 			File: "delegate/child_linux.go", Old: "files = append(files, f.Fd())", New: "_ = f",
@@ -58,7 +58,7 @@ func guards() []guard {
 			File: "delegate/lifecycle/gc.go", Old: "l, err := m.lockDir(ctx, true)\n", New: "l, err := m.lockDir(ctx, false)\n",
 		}, false},
 		{"a GC hands the lock to its plugins", mutant.Mutant{
-			File: "delegate/lifecycle/gc.go", Old: "handing(ctx, file)", New: "ctx",
+			File: "delegate/lifecycle/gc.go", Old: "handing(ctx, file, func(ctx context.Context) error {", New: "handing(ctx, file, func(context.Context) error {",
 		}, false},
 		{"nothing is recorded beside a plugin of a GC that was killed", mutant.Mutant{
 			File: "delegate/lifecycle/lock.go", Old: "errors.Is(err, fs.ErrNotExist) {", New: "err == nil || errors.Is(err, fs.ErrNotExist) {",
