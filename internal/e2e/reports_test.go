@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metacni/metacni/internal/nodetest"
 )
 
@@ -23,6 +25,7 @@ type userReport struct {
 	Right     string   `json:"right"`
 	Programs  []string `json:"programs"`
 	Daemon    object   `json:"daemon"`
+	Dirs      []string `json:"dirs"`
 	Namespace string   `json:"namespace"`
 	Plugins   object   `json:"plugins"`
 
@@ -38,7 +41,7 @@ type userReport struct {
 	Left   []string            `json:"left"`
 }
 
-// readReport reads a case, in which $DIR stands for the directory of the node n and $N for its number.
+// readReport reads a case, in which $DIR, $HOST and $N stand for what n has, see userFile.
 func readReport(tb testing.TB, n *node, from string) (c userReport) {
 	tb.Helper()
 	d := json.NewDecoder(bytes.NewReader(n.userFile(filepath.Join(from, "case.json"))))
@@ -81,6 +84,9 @@ func (n *node) tryReport(from, program string) {
 	p := n.pod(nil)
 	stdin := n.userConf(from, program)
 	if program == "multinet-shim" {
+		if c.Daemon["chrootDir"] == n.host() {
+			n.mountHost(c.Dirs)
+		}
 		n.daemon(daemonConf{keys: c.Daemon})
 	}
 	if c.Namespace == "" {
@@ -199,14 +205,32 @@ func (n *node) standIns(from string, plugins object) {
 	}
 }
 
-// userFile reads a file of a case, in which $DIR stands for the node's directory and $N for its
-// number.
+// host is a directory for the root of the node, as a daemon in a pod has it.
+func (n *node) host() string { return n.dir + "-host" }
+
+// mountHost mounts in n.host() what plugins need, and makes more directories there.
+func (n *node) mountHost(dirs []string) {
+	n.Helper()
+	n.Cleanup(func() { nodetest.OK(n, os.RemoveAll(n.host())) })
+	for _, dir := range dirs {
+		nodetest.OK(n, os.MkdirAll(n.host()+dir, 0o700))
+	}
+	for _, dir := range []string{n.dir, n.bin, "/run/netns", "/proc"} {
+		at := n.host() + dir
+		nodetest.OK(n, os.MkdirAll(at, 0o700))
+		nodetest.OK(n, unix.Mount(dir, at, "", unix.MS_BIND|unix.MS_REC, ""))
+		n.Cleanup(func() { nodetest.OK(n, unix.Unmount(at, unix.MNT_DETACH)) })
+	}
+}
+
+// userFile reads a file of a case, in which $DIR stands for the node's directory, $HOST for n.host()
+// and $N for the node's number.
 func (n *node) userFile(path string) []byte {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}
-	return []byte(strings.NewReplacer("$DIR", n.dir, "$N", fmt.Sprint(n.id)).Replace(string(text)))
+	return []byte(strings.NewReplacer("$DIR", n.dir, "$HOST", n.host(), "$N", fmt.Sprint(n.id)).Replace(string(text)))
 }
 
 // userConf returns what the runtime sends: the user's configuration, with the node's directories
