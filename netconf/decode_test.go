@@ -231,6 +231,7 @@ func TestParseErrors(t *testing.T) {
 	}{
 		{"empty", ``, wantError{kind: decode, text: "line 1"}},
 		{"not JSON", "{\n  \"name\": blue}", wantError{kind: decode, text: "line 2, column 11"}},
+		{"a line break in a string", "{\n  \"name\": \"blue\n\"}", wantError{kind: decode, text: "line 2, column 16"}},
 		{"trailing data", `{"type":"a"} {}`, wantError{kind: decode, text: "after top-level value"}},
 		{"not UTF-8", "{\"name\":\"\xff\"}", wantError{kind: decode, text: "UTF-8"}},
 		{"null", `null`, wantError{kind: decode, text: "null, want an object"}},

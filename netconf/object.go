@@ -182,8 +182,9 @@ func position(data []byte, err error) error {
 		}
 		err = errors.New(text)
 	}
-	line := bytes.Count(read, []byte("\n")) + 1
-	column := len(read) - (bytes.LastIndexByte(read, '\n') + 1)
+	before := read[:max(len(read)-1, 0)] // the last byte is the mistake
+	line := bytes.Count(before, []byte("\n")) + 1
+	column := len(read) - (bytes.LastIndexByte(before, '\n') + 1)
 	return fmt.Errorf("line %d, column %d: %w", line, column, err)
 }
 

@@ -1,7 +1,6 @@
 package netconf
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,7 +124,7 @@ func validateMAC(text string) error {
 	mac, err := net.ParseMAC(text)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%q is not a hardware address, such as 02:00:00:00:00:01", text)
 	case len(mac) == 8:
 		return fmt.Errorf("%q has 8 bytes, want 6, or 20 of InfiniBand: a GUID belongs in \"infiniband-guid\"", text)
 	case isZero(mac):
@@ -140,23 +139,23 @@ func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { 
 
 // parseIP parses an address, with a prefix length or without, that an interface can have.
 func parseIP(s string) (netip.Addr, error) {
-	if !strings.Contains(s, "/") {
-		addr, err := parseAddr(s)
-		return addr, cmp.Or(err, unicast(addr))
+	addr, err := parseAddr(s)
+	if strings.Contains(s, "/") {
+		var ip net.IP
+		ip, _, err = net.ParseCIDR(s) // as Multus and the plugins: of "/024" too
+		addr, _ = netip.AddrFromSlice(ip)
 	}
-	ip, _, err := net.ParseCIDR(s) // as Multus and the plugins: of "/024" too
-	addr, _ := netip.AddrFromSlice(ip)
-	return addr, cmp.Or(err, unicast(addr))
+	if err != nil {
+		return addr, fmt.Errorf("%q is not an IP address, such as 10.0.0.5 or 10.0.0.5/24", s)
+	}
+	return addr, unicast(addr)
 }
 
 // parseAddr parses an address without a zone.
 func parseAddr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	if addr.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
+	if err != nil || addr.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address, such as 10.0.0.1", s)
 	}
 	return addr, nil
 }
@@ -185,13 +184,17 @@ func (o object) given(key string) (json.RawMessage, error) {
 // checkPorts checks "portMappings". Whether a key may be absent is left to the plugin.
 func checkPorts(ports []object) error {
 	for i, keys := range ports {
+		in := fmt.Sprintf("portMappings[%d]", i)
+		if keys == nil {
+			return checkKind([]byte("null"), in, "an object")
+		}
 		for _, key := range []string{"hostPort", "containerPort", "hostIP", "protocol"} {
 			raw, err := keys.given(key)
 			if err == nil && raw != nil {
 				err = checkPort(key, raw)
 			}
 			if err != nil {
-				return under(fmt.Sprintf("portMappings[%d]", i), err)
+				return under(in, err)
 			}
 		}
 	}
