@@ -32,6 +32,9 @@ func network(c *plugin.Call) (netconf.Network, error) {
 			return netconf.Network{}, c.Invalid("delegate."+key, errors.New("must not be set by the user"))
 		}
 	}
+	if conf.Delegate.Has("type") && conf.Delegate.Type() == "" {
+		return netconf.Network{}, c.Invalid("delegate.type", errors.New("empty: leave it out for bridge"))
+	}
 	s, err := readSubnet(cmp.Or(conf.SubnetFile, defaultSubnetFile))
 	if err != nil {
 		return netconf.Network{}, err

@@ -78,7 +78,7 @@ func (c *config) about(ch choice, err error) error {
 		return fmt.Errorf("selected network %q: %w", ch.selection.Name, err)
 	case ch.use == nad.Claimed:
 		return fmt.Errorf("%v: %w", ch.claim, err)
-	case ch.name != "":
+	case ch.key != "delegates":
 		return fmt.Errorf("network %q: %s %q: %w", c.call.Name, ch.key, ch.name, err)
 	}
 	return err
