@@ -87,7 +87,6 @@ func (s Selection) validate() error {
 	given := map[netip.Addr]bool{}
 	for i, ip := range s.IPs {
 		addr, err := parseIP(ip)
-		addr = addr.Unmap()
 		if err == nil && given[addr] {
 			err = fmt.Errorf("%s is there twice", addr)
 		}
@@ -145,10 +144,13 @@ func parseIP(s string) (netip.Addr, error) {
 		ip, _, err = net.ParseCIDR(s) // as Multus and the plugins: of "/024" too
 		addr, _ = netip.AddrFromSlice(ip)
 	}
-	if err != nil {
+	switch addr = addr.Unmap(); {
+	case err != nil:
 		return addr, fmt.Errorf("%q is not an IP address, such as 10.0.0.5 or 10.0.0.5/24", s)
+	case addr.IsUnspecified() || addr.IsMulticast():
+		return addr, fmt.Errorf("no interface can have the address %s", addr)
 	}
-	return addr, unicast(addr)
+	return addr, nil
 }
 
 // parseAddr parses an address without a zone.
@@ -158,14 +160,6 @@ func parseAddr(s string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address, such as 10.0.0.1", s)
 	}
 	return addr, nil
-}
-
-// unicast fails for an address that no interface can have.
-func unicast(addr netip.Addr) error {
-	if a := addr.Unmap(); a.IsUnspecified() || a.IsMulticast() {
-		return fmt.Errorf("no interface can have the address %s", a)
-	}
-	return nil
 }
 
 func (s Selection) fail(key string, err error) error {
