@@ -222,7 +222,7 @@ func checkRates(keys object) error {
 			var n uint64
 			raw, err := keys.given(key)
 			if err == nil && raw != nil {
-				n, err = number(key, raw, 0, 64)
+				n, err = number(key, raw, 0, 63)
 			}
 			switch {
 			case err != nil || raw == nil:

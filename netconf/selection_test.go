@@ -70,11 +70,11 @@ func TestParseSelection(t *testing.T) {
 		},
 		{
 			"ports and rates with keys in any spelling",
-			`[{"name":"a","portMappings":[{"HostPort":1,"CONTAINERPORT":65535,"Protocol":"sctp"},{"hostPort":80,"protocol":"UDP","HostIP":"192.0.2.1","x":7},{"protocol":null}],"bandwidth":{"IngressRate":1,"ingressBurst":18446744073709551615,"egressBurst":null}}]`,
+			`[{"name":"a","portMappings":[{"HostPort":1,"CONTAINERPORT":65535,"Protocol":"sctp"},{"hostPort":80,"protocol":"UDP","HostIP":"192.0.2.1","x":7},{"protocol":null}],"bandwidth":{"IngressRate":1,"ingressBurst":9223372036854775807,"egressBurst":null}}]`,
 			[]netconf.Selection{{
 				Name:         "a",
 				PortMappings: json.RawMessage(`[{"HostPort":1,"CONTAINERPORT":65535,"Protocol":"sctp"},{"hostPort":80,"protocol":"UDP","HostIP":"192.0.2.1","x":7},{"protocol":null}]`),
-				Bandwidth:    json.RawMessage(`{"IngressRate":1,"ingressBurst":18446744073709551615,"egressBurst":null}`),
+				Bandwidth:    json.RawMessage(`{"IngressRate":1,"ingressBurst":9223372036854775807,"egressBurst":null}`),
 			}},
 		},
 		{
@@ -170,7 +170,7 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`[{"name":"a","portMappings":[{"protocol":6}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].protocol"}},
 		{`[{"name":"a","bandwidth":{"ingressRate":-0.5}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.ingressRate", text: "in digits alone"}},
 		{`[{"name":"a","bandwidth":{"egressRate":1e+06}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressRate", text: "in digits alone"}},
-		{`[{"name":"a","bandwidth":{"egressRate":18446744073709551616}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressRate", text: "18446744073709551615"}},
+		{`[{"name":"a","bandwidth":{"egressRate":9223372036854775808}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressRate", text: "9223372036854775807"}},
 		{`[{"name":"a","bandwidth":{"ingressRate":0,"ingressBurst":1}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.ingressBurst", text: `without "ingressRate"`}},
 		{`[{"name":"a","mac":"01:00:5e:00:00:01"}]`, wantError{kind: invalid, network: "a", key: "[0].mac", text: "multicast"}},
 		{`[{"name":"a","mac":"ff:ff:ff:ff:ff:ff"}]`, wantError{kind: invalid, network: "a", key: "[0].mac", text: "multicast"}},

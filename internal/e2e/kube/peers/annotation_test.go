@@ -128,8 +128,6 @@ var stricterAnnotations = [][2]string{
 // Words in errors of NPWG's client for annotations that we read, and the rows.
 var milderAnnotations = [][2]string{
 	{"did not match comma-delimited format", "in the list form, a name with a dot, an underscore or upper case"},
-	{"of type int", "a port or rate in another form of the number"},
-	{"hostIP", "a `hostIP` that is no string"},
 }
 
 // The rows for annotations that both read, and mean different things by.
