@@ -24,15 +24,17 @@ func (s *waitSet[K]) enter(k K) {
 	s.in[k] = struct{}{}
 }
 
-// leave removes k if the set has it.
-func (s *waitSet[K]) leave(k K) {
+// leave removes k, and reports whether the set had it.
+func (s *waitSet[K]) leave(k K) (had bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, had = s.in[k]
 	delete(s.in, k)
 	if len(s.in) == 0 && s.empty != nil {
 		close(s.empty)
 		s.empty = nil
 	}
+	return had
 }
 
 // all returns the elements.

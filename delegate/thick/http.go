@@ -27,6 +27,7 @@ type callerKey struct{}
 
 // A caller is the peer of a connection.
 type caller struct {
+	conn    net.Conn
 	uid     int // or -1
 	allowed bool
 }
@@ -43,11 +44,11 @@ func (sv *service) caller(c net.Conn) caller {
 	uid, known := sv.peer(c)
 	switch {
 	case !known:
-		return caller{-1, false}
+		return caller{c, -1, false}
 	case sv.AllowUIDs == nil:
-		return caller{uid, uid == 0 || uid == os.Geteuid()}
+		return caller{c, uid, uid == 0 || uid == os.Geteuid()}
 	}
-	return caller{uid, slices.Contains(sv.AllowUIDs, uint32(uid))}
+	return caller{c, uid, slices.Contains(sv.AllowUIDs, uint32(uid))}
 }
 
 // ownPaths are the paths that a server does not leave to Other.
@@ -57,12 +58,13 @@ var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(callerKey{}).(caller)
 	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
-	if !who.allowed || sv.flight.now() >= draining {
-		w.Header().Set("Connection", "close")
-	}
 	op := &operation{Event: Event{UID: who.uid, Start: time.Now()}, answer: func(a reply) error { return a.send(w) }}
 	if path := r.URL.Path; path == wire.PathCNI || path == wire.PathAttach {
 		op.Path = path
+	}
+	isOther := sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path)
+	if who.allowed && !isOther {
+		sv.strangers.dismiss(who.conn)
 	}
 	var err error
 	switch {
@@ -70,7 +72,7 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = coded(http.StatusForbidden, types.ErrInternal, "%s may not connect", who)
 	case op.Path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
 		err = sv.command(w, r, op)
-	case sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path):
+	case isOther:
 		sv.other(w, r)
 		return
 	default:
@@ -83,10 +85,8 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sv.observe(op, err)
 }
 
-// other serves a page of Other. It limits the clients, and closes their connections after the
-// answer, so that they cannot use up the descriptors that commands need.
+// other serves a page of Other, to a limited number of clients.
 func (sv *service) other(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Connection", "close")
 	select {
 	case sv.others <- struct{}{}:
 		defer func() { <-sv.others }()

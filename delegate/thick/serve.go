@@ -16,7 +16,6 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second // of a request, including its body
-	idleTimeout       = 30 * time.Second
 	maxHeaderBytes    = 16 << 10
 
 	handOverTimeout = 5 * time.Second
@@ -36,6 +35,10 @@ const (
 // seconds for a daemon that is taking the socket over. Serve answers the requests of
 // everybody who has connected by then.
 //
+// A connection serves one request, whose header must come within five seconds. Clients that have asked
+// for neither a command nor a page of the server's own have 64 connections at most, so that they do not
+// use up the descriptors of commands; further clients wait until they are accepted.
+//
 // Serve fails at once when Override is not a JSON object, and when it has been called
 // before. A command that ignores the end of its context delays Serve for up to twice
 // UndoTimeout; then Serve returns an error and leaves the command running.
@@ -53,16 +56,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		sv.listener.Store(&own)
 	}
 	base := context.WithoutCancel(ctx)
-	var busy waitSet[net.Conn] // those that have sent a request, or may be about to
+	var busy waitSet[net.Conn]
 	h := &http.Server{
 		Handler:           sv,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
-		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.logger().Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			sv.strangers.admit(c) // no other connection is accepted meanwhile
 			return context.WithValue(ctx, callerKey{}, sv.caller(c))
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
@@ -71,9 +74,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 				busy.enter(c)
 			default:
 				busy.leave(c)
+				sv.strangers.dismiss(c)
 			}
 		},
 	}
+	h.SetKeepAlivesEnabled(false)
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	queued := sv.relist(ctx) // an ADD that is accepted must know what is queued
@@ -109,6 +114,26 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = errors.Join(err, errStuck)
 	}
 	return err
+}
+
+// Strangers are connections that have asked for neither a command nor a page of the server's own.
+type strangers struct {
+	waitSet[net.Conn]
+
+	places chan struct{} // has an element for each
+}
+
+// admit waits for a place for c.
+func (s *strangers) admit(c net.Conn) {
+	s.places <- struct{}{}
+	s.enter(c)
+}
+
+// dismiss frees the place of c, if it has one.
+func (s *strangers) dismiss(c net.Conn) {
+	if s.leave(c) {
+		<-s.places
+	}
 }
 
 // An ownListener is one that [Listen] has returned.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -671,14 +670,38 @@ func TestServeRefuses(t *testing.T) {
 	})
 }
 
-// A daemon that stops keeps no connection for a next request.
-func TestDrainingKeepsNoConnection(t *testing.T) {
+// Clients that only connect leave descriptors for the commands, which come in their turn, and so do clients
+// of other pages. A command that hangs has no place of theirs. A connection is not kept for a next request.
+func TestStrangersAreFew(t *testing.T) {
 	t.Parallel()
-	s := bare()
-	for _, want := range []string{"", "close"} {
-		w := httptest.NewRecorder()
-		s.service().ServeHTTP(w, httptest.NewRequestWithContext(context.WithValue(t.Context(), callerKey{}, caller{0, true}), http.MethodGet, wire.PathHealth, nil))
-		nodetest.Equal(t, "Connection", w.Header().Get("Connection"), want)
-		s.service().flight.advance(draining)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: untilEnd}
+		pages := make(gate)
+		defer close(pages)
+		r := newRig(t, local(&Server{Plugin: f.plugin(), Other: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = pages.wait(r.Context()) })}))
+		r.service().strangers.places = make(chan struct{}, 4)
+		r.service().others = make(chan struct{}, 2)
+		r.run(r.l)
+		for range 10 {
+			go func() { _ = r.get("/metrics") }()
+		}
+		synctest.Wait()
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		r.get(wire.PathHealth).wantOK(t)
+		for range 10 {
+			go func() { _, _ = r.l.dial(t.Context()) }()
+			synctest.Wait()
+		}
+		start := time.Now()
+		c := r.connect()
+		send(t, c, request("DEL", "c1"))
+		_, err := io.Copy(io.Discard, c) // until the server closes it
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "waited", time.Since(start), 5*readHeaderTimeout)
+		if a := add(); a.status == http.StatusOK {
+			t.Error("the ADD has succeeded, although its DEL came")
+		}
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+	})
 }

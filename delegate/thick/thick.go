@@ -160,7 +160,7 @@ type Server struct {
 	// as metrics. The client must have read the answer after ten seconds,
 	// unless Other sets another write deadline with an
 	// [http.ResponseController]. It serves at most 32 requests at once; further ones are
-	// answered with 503. The connection is closed after the answer.
+	// answered with 503.
 	Other http.Handler
 
 	// AllowUIDs lists the users whose processes may connect. Nil means root and
@@ -283,8 +283,9 @@ func (l *lane) load() Load {
 const (
 	statusInFlight = 4                // STATUS commands that have a turn at once
 	maxInFlight    = 110              // operations of one kind that run at once, with or without a turn: a kubelet's default number of pods
-	maxOthers      = 32               // requests that Other serves at once
 	maxWaiting     = 256              // operations of one kind that wait for their turn
+	maxOthers      = 32               // requests that Other serves at once
+	maxStrangers   = 2 * maxOthers    // connections that are strangers at once
 	waitTimeout    = 30 * time.Second // of a request that waits for its turn
 	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
 )
@@ -298,10 +299,12 @@ type service struct {
 
 	flight                        flight
 	containers                    turns.Turns[*operation]
-	add, del, gc, status, replays *lane         // replays has the DELs of the Queue
-	others                        chan struct{} // has an element for each request that Other serves
+	add, del, gc, status, replays *lane // replays has the DELs of the Queue
 	backlog                       backlog
 	reader                        queue.Reader
+
+	strangers strangers
+	others    chan struct{} // has an element for each request that Other serves
 
 	listener atomic.Pointer[ownListener] // of Serve; nil if it has another one
 
@@ -311,6 +314,7 @@ type service struct {
 func (s *Server) service() *service {
 	s.once.Do(func() {
 		sv := &service{Server: s, reader: queue.Reader{Queue: queue.In(s.Queue), Override: json.RawMessage("{}")}, peer: peer.UID}
+		sv.others, sv.strangers.places = make(chan struct{}, maxOthers), make(chan struct{}, maxStrangers)
 		if s.Override != nil {
 			sv.reader.Override = s.Override
 			var err error
@@ -324,7 +328,6 @@ func (s *Server) service() *service {
 		}
 		sv.add, sv.del, sv.gc = newLane(n), newLane(max(64, 16*runtime.GOMAXPROCS(0))), newLane(n)
 		sv.status, sv.replays = newLane(statusInFlight), newLane(max(1, n/2))
-		sv.others = make(chan struct{}, maxOthers)
 		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})

@@ -466,7 +466,8 @@ func TestMain(m *testing.M) {
 // A process is the daemon as a process.
 type process struct {
 	*programtest.Host
-	file   string // of its configuration
+	first  []string // commands of the shell that starts it
+	file   string   // of its configuration
 	cmd    *exec.Cmd
 	pipe   io.Closer // that stderr reads from
 	stderr *bufio.Reader
@@ -475,15 +476,16 @@ type process struct {
 }
 
 // startService starts the daemon with more keys in its file, in which $SOCKETS
-// is the directory of sockets, and waits until it is ready.
-func startService(t *testing.T, keys string) *process {
+// is the directory of sockets, and waits until it is ready. The shell that starts it runs the
+// commands in first.
+func startService(t *testing.T, keys string, first ...string) *process {
 	t.Helper()
 	h := programtest.NewHost(t)
 	dir := nodetest.ShortDir(t)
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
 	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	s := &process{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Stdout: io.Discard}}
+	s := &process{Host: h, first: first, file: file, client: &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Stdout: io.Discard}}
 	s.run(t)
 	self, err := os.Executable()
 	nodetest.OK(t, err)
@@ -499,7 +501,10 @@ func startService(t *testing.T, keys string) *process {
 func (s *process) run(t *testing.T, words ...string) {
 	t.Helper()
 	s.cmd = s.Command("", "")
-	s.cmd.Args = append(s.cmd.Args, "--config", s.file)
+	link := s.Path("multinetd")
+	_ = os.Symlink(s.cmd.Path, link) // it is there already for the next daemon
+	s.cmd.Path = "/bin/sh"
+	s.cmd.Args = []string{"sh", "-c", strings.Join(append(s.first, `exec "$0" "$@"`), "; "), link, "--config", s.file}
 	stderr, err := s.cmd.StderrPipe()
 	nodetest.OK(t, err)
 	s.pipe, s.stderr = stderr, bufio.NewReader(stderr)

@@ -244,14 +244,16 @@ const (
 	metricsWriteTimeout = 10 * time.Second       // for a client to take its answer
 )
 
-// metricsServer returns a server of h with limits for slow clients. It logs errors.
+// metricsServer returns a server of h with limits for slow clients. A connection serves one request.
+// It logs errors.
 func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
+	s := &http.Server{
 		Handler:        h,
 		ReadTimeout:    10 * time.Second, // of a request, and of the wait for the first
 		WriteTimeout:   metricsWriteTimeout,
-		IdleTimeout:    2 * time.Minute, // longer than scrapers pause
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+	s.SetKeepAlivesEnabled(false)
+	return s
 }
