@@ -680,8 +680,12 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	if c.publish.Dir != root+"/etc/cni/net.d" {
 		t.Errorf("published in %s", c.publish.Dir)
 	}
-	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "[/multinetd, --config, /etc/multinetd/daemon-config.json"); n != 3 {
+	daemonSet := deployed(t, "deploy/daemon/daemonset.yaml")
+	if n := strings.Count(daemonSet, "[/multinetd, --config, /etc/multinetd/daemon-config.json"); n != 3 {
 		t.Errorf("%d commands read the configuration, want the daemon's and 2 probes", n)
+	}
+	if later := fmt.Sprintf("timeoutSeconds: %d\n", probeTimeout/time.Second+2); strings.Count(daemonSet, later) != 2 {
+		t.Errorf("no time is left for the probes to say what is wrong: want %q", later)
 	}
 }
 
