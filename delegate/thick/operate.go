@@ -187,14 +187,14 @@ func (sv *service) perform(ctx context.Context, op *operation) error {
 	return err
 }
 
-// succeed answers with the body. A result for a client that has gone is an error.
+// succeed answers with the body. Only an ADD whose client has gone fails: nobody has its result.
 func (op *operation) succeed(body []byte) error {
 	err := errGone
 	if op.command != delegate.CommandAdd || !op.gone() {
 		op.answered = true
 		err = op.answer(reply{status: http.StatusOK, body: body})
 	}
-	if err != nil {
+	if err != nil && op.command == delegate.CommandAdd {
 		return fmt.Errorf("%w: %w", errUnheard, err)
 	}
 	return nil

@@ -230,7 +230,7 @@ type Event struct {
 	Duration    time.Duration    // including Queued
 	Slow        bool             // an ADD that took longer than SlowAfter
 	Timing      lifecycle.Timing // of an ADD that got its turn, if the plugin keeps records
-	Status      int              // HTTP status, or 499 when the client had gone
+	Status      int              // HTTP status, or 499 when the client had gone and the operation was ended or undone
 	Err         error            // the error of the answer, and that of an undo that no client is told of
 }
 
