@@ -278,7 +278,7 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 				n.put("var/lib/cni/networks/blue/10.9.0.3", "gone\r\neth0")
 				n.put("var/lib/cni/networks/blue/last_reserved_ip.0", "10.9.0.3")
 			},
-			[]string{"leases problem /etc/cni/net.d/10-blue.conflist: no address of \"blue\" from 10.9.0.1 to 10.9.0.3 is free; in /var/lib/cni/networks/blue are leases of containers without a record, 1: 10.9.0.3"},
+			[]string{"leases problem /etc/cni/net.d/10-blue.conflist: at most one address of \"blue\" from 10.9.0.1 to 10.9.0.3 is free; in /var/lib/cni/networks/blue are leases of containers without a record, 1: 10.9.0.3"},
 		},
 		"a range that is full of containers": {
 			func(n *node) {

@@ -52,8 +52,8 @@ func (n *Node) lookAtUnknown() {
 
 // An addressRange is a range of host-local in the networks of a name.
 type addressRange struct {
-	network, dir         string // dir has the leases
-	first, last, gateway netip.Addr
+	network, dir string // dir has the leases
+	first, last  netip.Addr
 }
 
 // lookAtRanges says which ranges of addresses are held by containers of which it is not known
@@ -66,7 +66,7 @@ func (n *Node) lookAtRanges(unknown []judged) {
 	held, count := make(map[lease]bool), make(map[addressRange]float64)
 	for _, j := range unknown {
 		for _, a := range slices.Concat(j.Attached, j.Leftovers) {
-			for _, r := range slices.Concat(ranges(a.Network)...) {
+			for _, r := range ranges(a.Network) {
 				for _, address := range addresses(a) {
 					if l := (lease{r, address}); r.contains(address) && !held[l] {
 						held[l] = true
@@ -95,12 +95,11 @@ func (r addressRange) size() (size float64) {
 	return size + 1
 }
 
-// ranges returns the sets of ranges of host-local in n: a container gets an address of each set. What is
-// invalid, host-local refuses in the ADD.
-func ranges(n netconf.Network) (sets [][]addressRange) {
+// ranges returns the ranges of host-local in n. What is invalid, host-local refuses in the ADD.
+func ranges(n netconf.Network) (all []addressRange) {
 	type one struct {
-		Subnet                        netip.Prefix
-		RangeStart, RangeEnd, Gateway netip.Addr
+		Subnet               netip.Prefix
+		RangeStart, RangeEnd netip.Addr
 	}
 	for _, p := range n.Plugins() {
 		var conf struct {
@@ -114,28 +113,22 @@ func ranges(n netconf.Network) (sets [][]addressRange) {
 			continue
 		}
 		dir := filepath.Join(cmp.Or(conf.IPAM.DataDir, "/var/lib/cni/networks"), n.Name())
-		for _, of := range append(conf.IPAM.Ranges, []one{conf.IPAM.one}) {
-			var set []addressRange
-			for _, o := range of {
-				if !o.Subnet.IsValid() {
-					continue // the key ranges has them
-				}
-				first := o.Subnet.Masked().Addr().Next()
-				r := addressRange{n.Name(), dir, cmp.Or(o.RangeStart, first), cmp.Or(o.RangeEnd, lastOf(o.Subnet)), cmp.Or(o.Gateway, first)}
-				if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
-					set = append(set, r)
-				}
+		for _, o := range append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.one) {
+			if !o.Subnet.IsValid() {
+				continue // the key ranges has them
 			}
-			if set != nil {
-				sets = append(sets, set)
+			r := addressRange{n.Name(), dir, cmp.Or(o.RangeStart, o.Subnet.Masked().Addr().Next()), cmp.Or(o.RangeEnd, lastOf(o.Subnet))}
+			if r.first.BitLen() == r.last.BitLen() && r.first.Compare(r.last) <= 0 {
+				all = append(all, r)
 			}
 		}
 	}
-	return sets
+	return all
 }
 
-// lookAtLeases looks for ranges of host-local without a free address, of which some are leased to
-// containers that have no record, nor an entry in the runtime's cache.
+// lookAtLeases looks for ranges of host-local with one free address at most, which may be the
+// gateway's, of which some are leased to containers that have no record, nor an entry in the
+// runtime's cache.
 func (n *Node) lookAtLeases() {
 	if n.recorded == nil {
 		return // lookAtRecords says so
@@ -145,19 +138,12 @@ func (n *Node) lookAtLeases() {
 		return // it is not known whose the leases are
 	}
 	for file, network := range n.networks {
-		for _, set := range ranges(network) {
-			free, dir := 0.0, n.root.Dir(set[0].dir)
-			for _, r := range set {
-				free += r.size()
-				if r.contains(r.gateway) {
-					free-- // host-local leases it to nobody
-				}
-			}
+		for _, r := range ranges(network) {
+			free, dir := r.size(), n.root.Dir(r.dir)
 			var leaked []string
 			leases, _ := fs.ReadDir(dir, ".") // none have been made, or who may read them sees to it
 			for _, lease := range leases {
-				address, err := netip.ParseAddr(lease.Name())
-				if err != nil || !slices.ContainsFunc(set, func(r addressRange) bool { return r.contains(address) }) {
+				if address, err := netip.ParseAddr(lease.Name()); err != nil || !r.contains(address) {
 					continue
 				}
 				free--
@@ -169,10 +155,10 @@ func (n *Node) lookAtLeases() {
 					leaked = append(leaked, lease.Name())
 				}
 			}
-			if free > 0 {
+			if free > 1 {
 				continue
 			}
-			n.list(file, leaked, fmt.Sprintf("no address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), set[0].first, set[len(set)-1].last, set[0].dir),
+			n.list(file, leaked, fmt.Sprintf("at most one address of %q from %s to %s is free; in %s are leases of containers without a record", network.Name(), r.first, r.last, r.dir),
 				"run "+n.tool("gc --bin-dir "+n.BinDir)+"; then remove the leases of containers that the runtime does not have")
 		}
 	}
