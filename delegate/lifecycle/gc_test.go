@@ -550,6 +550,10 @@ func newSweeper(n *node) *sweeping {
 func (s *sweeping) sweep(want Sweep) {
 	s.n.Helper()
 	got, err := s.Sweep(s.n.Context())
+	if (got.Why != "") != (got.Unknown > 0) {
+		s.n.Errorf("%d are unknown because %q", got.Unknown, got.Why)
+	}
+	got.Why = ""
 	if err != nil || got != want {
 		s.n.Errorf("%+v, want %+v: %v", got, want, err)
 	}

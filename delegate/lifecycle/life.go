@@ -97,7 +97,14 @@ type observer struct {
 
 func (m *Manager) observe() *observer {
 	machine := m.onMachine()
-	return &observer{m: machine, root: m.Root, boot: sync.OnceValue(machine.boot), nsfs: sync.OnceValue(func() uint64 { return machine.identify("", ownNetNS).Dev }), here: make(map[string]netns), links: sync.OnceValues(func() ([]hostLink, error) { return machine.links("", "") })}
+	return &observer{
+		m:     machine,
+		root:  m.Root,
+		here:  make(map[string]netns),
+		boot:  sync.OnceValue(machine.boot),
+		nsfs:  sync.OnceValue(func() uint64 { return machine.identify("", ownNetNS).Dev }),
+		links: sync.OnceValues(func() ([]hostLink, error) { return machine.links("", "") }),
+	}
 }
 
 // look returns the identity of the namespace at path.

@@ -89,6 +89,8 @@ type Sweep struct {
 	Unreadable int // records that cannot be read, and the directory
 	Unknown    int // attached, and nobody knows whether the containers live
 	Pending    int // of these, the ones of which the next pass may know more
+
+	Why string // the reason for the first of the Unknown
 }
 
 // A try is the last failure to remove an attachment or to read a record.
@@ -150,6 +152,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		} else if !r.Refused {
 			if j.Life == Unknown {
 				swept.Unknown++
+				swept.Why = cmp.Or(swept.Why, j.Why)
 			}
 			if j.Pending {
 				swept.Pending++

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -47,10 +48,11 @@ func (d *service) sweep(ctx context.Context) {
 			all.Failed += swept.Failed
 			all.Waiting += swept.Waiting
 			all.Unreadable += swept.Unreadable
-			if swept.Unknown > 0 && all.Unknown == 0 && unknown == 0 {
-				d.tellUnknown(ctx, s.Manager, swept.Unknown)
-			}
 			all.Unknown += swept.Unknown
+			all.Why = cmp.Or(all.Why, swept.Why)
+		}
+		if all.Unknown > 0 && unknown == 0 {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "it is not known whether containers live", slog.Int("attachments", all.Unknown), slog.String("why", all.Why))
 		}
 		unknown = all.Unknown
 		d.metrics.sweep(all)
@@ -58,24 +60,6 @@ func (d *service) sweep(ctx context.Context) {
 			d.cluster.Swept()
 		}
 		if !daemon.Pause(ctx, pause) {
-			return
-		}
-	}
-}
-
-// tellUnknown logs that it is not known whether the containers of n attachments live, and why of
-// the first.
-func (d *service) tellUnknown(ctx context.Context, life *lifecycle.Manager, n int) {
-	var attached []lifecycle.Record
-	for r, err := range life.Records(ctx) {
-		if err == nil && r.State.Attached() {
-			attached = append(attached, r)
-		}
-	}
-	for i, j := range life.Judge(attached) {
-		if j.Life == lifecycle.Unknown {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "it is not known whether containers live", slog.Int("attachments", n),
-				slog.String("container", attached[i].Key.ContainerID), slog.String("why", j.Why))
 			return
 		}
 	}
