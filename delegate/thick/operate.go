@@ -21,6 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/internal/turns"
 	"github.com/metacni/metacni/status"
 )
 
@@ -100,10 +101,11 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 	}
 	l := sv.lane(op)
 	if l != nil {
-		if !l.admit() {
+		leave, ok := l.Admit()
+		if !ok {
 			return refuse(errFull)
 		}
-		defer l.leave()
+		defer leave()
 	}
 	waitCtx, cancel := context.WithTimeoutCause(ctx, waitTimeout, errLate)
 	defer cancel()
@@ -142,18 +144,18 @@ func (sv *service) inTurn(ctx context.Context, op *operation) error {
 }
 
 // lane returns the lane for op, or nil if it needs none.
-func (sv *service) lane(op *operation) *lane {
+func (sv *service) lane(op *operation) *turns.Lane {
 	switch {
 	case op.Replayed, op.step:
 		return nil
 	case op.command == delegate.CommandDel:
-		return sv.del
+		return &sv.del
 	case op.command == delegate.CommandGC:
-		return sv.gc
+		return &sv.gc
 	case op.command == delegate.CommandStatus:
-		return sv.status
+		return &sv.status
 	}
-	return sv.add
+	return &sv.add
 }
 
 // perform runs op and answers a success. It undoes an ADD if nobody else would.

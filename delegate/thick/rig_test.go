@@ -181,10 +181,10 @@ func (r *rig) run(l net.Listener) {
 // requests may wait for their turn.
 func limited(s *Server, waiting int) *Server {
 	sv := s.service()
-	for _, l := range []**lane{&sv.add, &sv.del, &sv.gc} {
-		*l = &lane{turns.NewLane(s.MaxInFlight, s.MaxInFlight), make(chan struct{}, s.MaxInFlight+waiting)}
+	for _, l := range []*turns.Lane{&sv.add, &sv.del, &sv.gc} {
+		*l = turns.NewLane(s.MaxInFlight, s.MaxInFlight, waiting)
 	}
-	sv.status = &lane{turns.NewLane(statusInFlight, statusInFlight), make(chan struct{}, statusInFlight+waiting)}
+	sv.status = turns.NewLane(statusInFlight, statusInFlight, waiting)
 	return s
 }
 

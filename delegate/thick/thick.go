@@ -245,38 +245,15 @@ type Load struct {
 // "status" is STATUS.
 func (s *Server) Loads() map[string]Load {
 	sv := s.service()
-	del := sv.del.load()
-	del.InFlight += sv.replays.Open()
-	return map[string]Load{"add": sv.add.load(), "del": del, "gc": sv.gc.load(), "status": sv.status.load()}
-}
-
-// A lane has the operations of one kind, those that run and those that wait.
-type lane struct {
-	turns.Lane
-
-	all chan struct{} // has an element for each
-}
-
-func newLane(atOnce int) *lane {
-	most := max(maxInFlight, atOnce)
-	return &lane{turns.NewLane(atOnce, most), make(chan struct{}, most+maxWaiting)}
-}
-
-// admit reports whether there is a place for one more operation. leave frees it.
-func (l *lane) admit() bool {
-	select {
-	case l.all <- struct{}{}:
-		return true
-	default:
-		return false
+	loads := make(map[string]Load)
+	for kind, l := range map[string]turns.Lane{"add": sv.add, "del": sv.del, "gc": sv.gc, "status": sv.status} {
+		running, waiting := l.Load()
+		loads[kind] = Load{running, waiting}
 	}
-}
-
-func (l *lane) leave() { <-l.all }
-
-func (l *lane) load() Load {
-	running := l.Open()
-	return Load{InFlight: running, Queued: max(0, len(l.all)-running)}
+	del := loads["del"]
+	replayed, _ := sv.replays.Load()
+	loads["del"] = Load{del.InFlight + replayed, del.Queued}
+	return loads
 }
 
 // Limits that cannot be configured.
@@ -299,7 +276,7 @@ type service struct {
 
 	flight                        flight
 	containers                    turns.Turns[*operation]
-	add, del, gc, status, replays *lane // replays has the DELs of the Queue
+	add, del, gc, status, replays turns.Lane // replays has the DELs of the Queue
 	backlog                       backlog
 	reader                        queue.Reader
 
@@ -326,8 +303,11 @@ func (s *Server) service() *service {
 		if n <= 0 {
 			n = max(4, 2*runtime.GOMAXPROCS(0))
 		}
-		sv.add, sv.del, sv.gc = newLane(n), newLane(max(64, 16*runtime.GOMAXPROCS(0))), newLane(n)
-		sv.status, sv.replays = newLane(statusInFlight), newLane(max(1, n/2))
+		lane := func(turnsAtOnce int) turns.Lane {
+			return turns.NewLane(turnsAtOnce, max(maxInFlight, turnsAtOnce), maxWaiting)
+		}
+		sv.add, sv.del, sv.gc = lane(n), lane(max(64, 16*runtime.GOMAXPROCS(0))), lane(n)
+		sv.status, sv.replays = lane(statusInFlight), lane(max(1, n/2))
 		sv.backlog = backlog{wake: make(chan struct{}, 1), dels: map[string]*queuedDel{}}
 		s.own = sv
 	})

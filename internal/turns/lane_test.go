@@ -27,7 +27,7 @@ func TestTurnsOfALane(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := NewLane(tt.turns, tt.most)
+				l := NewLane(tt.turns, tt.most, 0)
 				began := make([]int, len(tt.work))
 				start := time.Now()
 				var all sync.WaitGroup
@@ -46,7 +46,7 @@ func TestTurnsOfALane(t *testing.T) {
 				}
 				all.Wait()
 				nodetest.Equal(t, "began, in ms", began, tt.began)
-				nodetest.Equal(t, "left", []int{l.Open(), len(l.turns)}, []int{0, 0})
+				nodetest.Equal(t, "left", []int{len(l.open), len(l.turns)}, []int{0, 0})
 			})
 		})
 	}
@@ -55,7 +55,7 @@ func TestTurnsOfALane(t *testing.T) {
 func TestNobodyWaitsInALaneAfterTheEndOfItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLane(1, 1)
+		l := NewLane(1, 1, 0)
 		why := errors.New("a DEL")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var got nodetest.Notes[string]
@@ -78,6 +78,6 @@ func TestNobodyWaitsInALaneAfterTheEndOfItsContext(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		nodetest.Equal(t, "turns", got.Taken(), []string{"0 <nil>", "3 a DEL", "1 <nil>", "2 <nil>", "4 <nil>", "5 <nil>"})
-		nodetest.Equal(t, "left", []int{l.Open(), len(l.turns)}, []int{0, 0})
+		nodetest.Equal(t, "left", []int{len(l.open), len(l.turns)}, []int{0, 0})
 	})
 }
