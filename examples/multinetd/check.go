@@ -54,12 +54,12 @@ func (c *config) check() error {
 	if c.MetricsAddress == "" && c.MetricsPort != 0 {
 		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
 	}
-	err := c.findInRoot()
-	if err == nil {
-		c.stateDir, err = multinet.StateDir(c.root(), c.multinet())
-	}
-	if err != nil {
+	if err := c.findInRoot(); err != nil {
 		return err
+	}
+	var err error
+	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
+		return fmt.Errorf("%s: %w", cmp.Or(c.file, defaultFile), err) // no flag sets its keys
 	}
 	if err := c.forShims(); err != nil {
 		return err
