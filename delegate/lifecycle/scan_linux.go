@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/internal/thread"
 )
@@ -119,14 +118,22 @@ func inodeOf(fd int) uint64 {
 	return st.Ino
 }
 
-// names returns the names in a directory.
-func names(path string) ([]string, error) {
-	dir, err := durable.OpenDir(path, nil)
+// names returns the names in a directory. It makes a third of the system calls of package os: a
+// scan reads thousands of directories.
+func names(dir string) (all []string, err error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
-	return dir.Names()
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if n <= 0 || err != nil {
+			return all, err
+		}
+		_, _, all = unix.ParseDirent(buf[:n], -1, all)
+	}
 }
 
 // threadsOf returns the IDs of the threads of a process. The directory of its threads has a link for

@@ -409,13 +409,18 @@ func (w *walk) ofOthers(ctx context.Context, names []string) bool {
 // is recorded, the interface is absent when the DEL came without one, or with a path at which there
 // is none.
 func (w *walk) find(e entry) (visible, absent bool) {
-	if path := w.o.forPlugin(e.NetNS); path != "" { // it is no other container's, nor the host's
+	has := func(path string) bool {
 		names, err := w.m.interfaceNames(path)
-		visible = err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
+		return err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
 	}
-	if w.o.path(e.NetNS) != "" {
+	path, plugins := w.o.path(e.NetNS), w.o.forPlugin(e.NetNS) // "" for the host's, or another container's
+	visible = plugins != "" && has(plugins)
+	switch path {
+	case "":
+		path = cmp.Or(w.given, e.NetNS.Path)
+		return visible, e.NetNS.Inode != 0 || path == "" || w.o.m.occupied(w.m.Root, path) || errors.Is(there(w.m.Root, path), fs.ErrNotExist)
+	case plugins:
 		return visible, !visible
 	}
-	path := cmp.Or(w.given, e.NetNS.Path)
-	return visible, e.NetNS.Inode != 0 || path == "" || w.o.m.occupied(w.m.Root, path) || errors.Is(there(w.m.Root, path), fs.ErrNotExist)
+	return visible, !has(path)
 }

@@ -1,6 +1,8 @@
 package durable
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -183,17 +186,29 @@ func (d *Dir) NamesWith(prefixes ...string) ([]string, error) {
 			if err != nil || n == 0 {
 				return err
 			}
-			_, _, names = unix.ParseDirent(buf[:n], -1, names)
+			names = appendNames(names, buf[:n], prefixes)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool {
-		return !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-	})
 	slices.Sort(names)
 	return names, nil
+}
+
+// appendNames appends the names in entries, which are those of getdents64(2), that begin with
+// one of prefixes.
+func appendNames(names []string, entries []byte, prefixes []string) []string {
+	const header = int(unsafe.Offsetof(unix.Dirent{}.Name))
+	for len(entries) > header {
+		size := int(binary.NativeEndian.Uint16(entries[unsafe.Offsetof(unix.Dirent{}.Reclen):]))
+		name, _, _ := bytes.Cut(entries[header:size], []byte{0})
+		entries = entries[size:]
+		if s := string(name); s != "." && s != ".." && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) }) {
+			names = append(names, s)
+		}
+	}
+	return names
 }
 
 // OpenFile opens the regular file name for reading and writing, making it with
