@@ -97,7 +97,7 @@ func repeated(data []byte, same bool) string {
 }
 
 // distinct reports whether the keys of each object in data, which is valid JSON, certainly differ, in
-// upper and lower case too. It takes no memory, for the texts of every ADD.
+// upper and lower case too. It allocates nothing: each ADD has texts to look through.
 func distinct(data []byte) bool {
 	s := rawjson.Scan(data)
 	return distinctKeys(&s)
@@ -109,7 +109,8 @@ func distinctKeys(s *rawjson.Scanner) bool {
 		var seen [32][]byte // more are rare
 		for n := 0; s.Next(); n++ {
 			key := s.Key()
-			if n == len(seen) || bytes.IndexByte(key, '\\') >= 0 {
+			special := func(r rune) bool { return r == '\\' || r >= utf8.RuneSelf }
+			if n == len(seen) || bytes.ContainsFunc(key, special) {
 				return false // nobody knows
 			}
 			if slices.ContainsFunc(seen[:n], func(other []byte) bool { return bytes.EqualFold(other, key) }) || !distinctKeys(s) {

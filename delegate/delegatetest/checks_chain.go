@@ -185,9 +185,18 @@ func contentOf(r types.Result, err error) (c content, _ error) {
 	for _, r := range current.Routes {
 		add("route to", r.Dst.String())
 	}
-	add("name server", current.DNS.Nameservers...)
-	add("domain", current.DNS.Domain)
-	add("search domain", current.DNS.Search...)
-	add("resolver option", current.DNS.Options...)
+	for _, field := range []struct { // a plugin may put others in their place
+		name  string
+		given bool
+	}{
+		{"name servers", len(current.DNS.Nameservers) > 0},
+		{"domain", current.DNS.Domain != ""},
+		{"search domains", len(current.DNS.Search) > 0},
+		{"options", len(current.DNS.Options) > 0},
+	} {
+		if field.given {
+			add("DNS", field.name)
+		}
+	}
 	return c, nil
 }

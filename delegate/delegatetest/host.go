@@ -67,9 +67,11 @@ func (b *bench) before(c *container, ifname string) (prev types.Result, err erro
 	}
 	ifname = cmp.Or(ifname, b.ifname)
 	if c.prev[ifname] == nil {
-		if c.prev[ifname], err = b.precede(c, ifname); err != nil {
+		made, err := b.precede(c, ifname)
+		if err != nil {
 			return nil, b.own(fmt.Errorf("the interface %s: %w", ifname, err))
 		}
+		c.prev[ifname] = made
 	}
 	return c.prev[ifname], nil
 }

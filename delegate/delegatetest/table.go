@@ -286,7 +286,7 @@ func Checks() []Check {
 		}, {
 			Name: "names", Duty: "DEL of one interface leaves what the others of the container have, whatever they are called",
 			Why:   "The author of a pod who may name an interface rids another one of its rules.",
-			Where: delOperation, after: []string{"del", "check-gone", "concurrent"},
+			Where: delOperation, after: []string{"del", "check-gone", "concurrent", "del-unknown", "del-failed"},
 			do: checkNames,
 		}, {
 			Name: "versions", Duty: "ADD and DEL work in every supported version",

@@ -222,7 +222,7 @@ func (n *Node) unfit(path string) string {
 		switch words := strings.Fields(line); {
 		case !isScript:
 			return "neither a program nor a script"
-		case len(words) > 0 && n.missing(words[0]):
+		case len(words) > 0 && n.gone(words[0]):
 			return "a script for " + words[0] + ", which is not there"
 		}
 		return ""

@@ -131,6 +131,13 @@ func (n *Node) lookAtCache() {
 	n.list(dir, cluster, "containers of the cluster network without a record", take)
 }
 
+// gone reports whether nothing is at a path of the node, for certain: its directory is there.
+func (n *Node) gone(path string) bool {
+	_, err := stat(n.RuntimeRoot, path)
+	_, unseen := stat(n.RuntimeRoot, filepath.Dir(path))
+	return path != "" && errors.Is(err, fs.ErrNotExist) && unseen == nil
+}
+
 // lookAtDaemon asks the daemon whether it is ready, and looks at its queue of DELs.
 func (n *Node) lookAtDaemon() {
 	const wait = 5 * time.Second

@@ -3,7 +3,6 @@ package doctor
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,15 +23,17 @@ type runtime struct {
 	name  string
 	files []string // patterns; a later file wins
 
-	file     string // the last one that says something
-	confDir  string
-	binDirs  []string
-	network  string // it takes the network of this name, whichever is first
-	loopback bool   // it needs no plugin for lo
-	most     *int   // of the networks that it attaches pods to
-	off      string // the file that says that it runs no pods
+	file    string // the last one that says something
+	confDir string
+	binDirs []string
+	network string // it takes the network of this name, whichever is first
+	off     string // the file that says that it runs no pods
 
-	says settings // the last file wins, key by key
+	version  int                        // of the configuration of containerd
+	loopback bool                       // it needs no plugin for lo
+	most     *int                       // of the networks that it attaches pods to
+	class    string                     // the name of the default runtime class
+	classes  map[string]networkSettings // by name
 }
 
 // runtimes returns the runtimes whose configurations have a usual place.
@@ -61,13 +62,11 @@ func (n *Node) read(r *runtime) {
 			if info, err := fs.Stat(root, file); err == nil && info.IsDir() {
 				continue // CRI-O leaves them out too
 			}
-			before, version := r.says.aboutNetworks(), r.says.Version
-			r.says.Imports, r.says.Disabled = nil, nil
+			var says settings
 			text, err := netconf.ReadFile(root, file)
 			if err == nil { // SNAP_DATA is MicroK8s's
-				err = toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &r.says)
+				err = toml.Unmarshal(bytes.ReplaceAll(text, []byte("${SNAP_DATA}"), []byte("/var/snap/microk8s/current")), &says)
 			}
-			r.says.Version = max(version, r.says.Version)
 			if at := (*toml.DecodeError)(nil); errors.As(err, &at) {
 				line, _ := at.Position()
 				err = fmt.Errorf("line %d: %w", line, err)
@@ -76,15 +75,8 @@ func (n *Node) read(r *runtime) {
 				n.fail("/"+file, err)
 				continue
 			}
-			if r.file == "" || r.says.aboutNetworks() != before {
-				r.file = "/" + file
-			}
-			if slices.ContainsFunc(r.says.Disabled, func(name string) bool {
-				return slices.Contains([]string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}, name)
-			}) { // as in the containerd of docker
-				r.off = "/" + file
-			}
-			for _, pattern := range r.says.Imports {
+			r.take("/"+file, says)
+			for _, pattern := range says.Imports {
 				if !filepath.IsAbs(pattern) {
 					pattern = filepath.Join("/", filepath.Dir(file), pattern)
 				}
@@ -121,7 +113,7 @@ type criSettings struct {
 // networkSettings have the keys of containerd and of CRI-O, and those of a runtime class.
 type networkSettings struct {
 	Most         *int   `toml:"max_conf_num"`
-	Loopback     bool   `toml:"use_internal_loopback"`
+	Loopback     *bool  `toml:"use_internal_loopback"`
 	ClassConfDir string `toml:"cni_conf_dir"`
 	ClassMost    int    `toml:"cni_max_conf_num"`
 
@@ -134,35 +126,56 @@ type networkSettings struct {
 	Default    string   `toml:"cni_default_network"`
 }
 
-// aboutNetworks returns what s says of networks, to be compared.
-func (s settings) aboutNetworks() string {
-	text, _ := json.Marshal([]any{s.Plugins, s.CRIO}) // cannot fail: strings, numbers and truths
-	return string(text)
+// take adds what a file says to r.
+func (r *runtime) take(file string, s settings) {
+	if r.file == "" {
+		r.file, r.confDir, r.binDirs = file, publish.ConfDir, []string{multinet.DefaultBinDir}
+	}
+	for _, n := range []networkSettings{s.Plugins.One.Network, s.Plugins.Two.Network, s.Plugins.Three.Network, s.CRIO.Network} {
+		dirs := slices.DeleteFunc(slices.Concat([]string{n.BinDir, n.PluginDir}, n.BinDirs, n.PluginDirs), func(dir string) bool { return dir == "" })
+		if len(dirs) > 0 {
+			r.file, r.binDirs = file, dirs
+		}
+		if dir := cmp.Or(n.ConfDir, n.NetworkDir); dir != "" {
+			r.file, r.confDir = file, filepath.Clean(dir)
+		}
+		if n.Default != "" {
+			r.file, r.network = file, n.Default
+		}
+		if n.Most != nil {
+			r.file, r.most = file, n.Most
+		}
+		if n.Loopback != nil {
+			r.loopback = *n.Loopback
+		}
+	}
+	for _, c := range []criSettings{s.Plugins.One, s.Plugins.Two, s.Plugins.Three} {
+		r.class = cmp.Or(c.Containerd.Default, r.class)
+		for name, class := range c.Containerd.Classes {
+			if r.classes == nil {
+				r.classes = make(map[string]networkSettings)
+			}
+			was := r.classes[name]
+			r.classes[name] = networkSettings{ClassConfDir: cmp.Or(class.ClassConfDir, was.ClassConfDir), ClassMost: cmp.Or(class.ClassMost, was.ClassMost)}
+		}
+	}
+	r.version = max(r.version, s.Version)
+	for _, name := range s.Disabled { // as in the containerd of docker
+		if slices.Contains([]string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}, name) {
+			r.off = file
+		}
+	}
 }
 
-// settle sets what r does, as its files say.
+// settle applies the settings of the default runtime class.
 func (r *runtime) settle() {
-	r.confDir, r.binDirs = publish.ConfDir, []string{multinet.DefaultBinDir}
-	all := []criSettings{r.says.Plugins.One, r.says.Plugins.Two, r.says.Plugins.Three, {Network: r.says.CRIO.Network}}
-	for _, s := range all {
-		n := s.Network
-		if dirs := slices.DeleteFunc(slices.Concat([]string{n.BinDir, n.PluginDir}, n.BinDirs, n.PluginDirs), func(dir string) bool { return dir == "" }); len(dirs) > 0 {
-			r.binDirs = dirs
-		}
-		r.confDir = filepath.Clean(cmp.Or(n.ConfDir, n.NetworkDir, r.confDir))
-		r.network = cmp.Or(n.Default, r.network)
-		r.most = cmp.Or(n.Most, r.most)
-		r.loopback = r.loopback || n.Loopback
+	class := r.classes[cmp.Or(r.class, "runc")]
+	if class.ClassConfDir == "" {
+		return // the class has no directory of its own
 	}
-	for _, s := range all {
-		class := s.Containerd.Classes[cmp.Or(s.Containerd.Default, "runc")]
-		if class.ClassConfDir == "" {
-			continue // the class has no directory of its own
-		}
-		r.confDir = filepath.Clean(class.ClassConfDir)
-		if class.ClassMost != 0 {
-			r.most = &class.ClassMost
-		}
+	r.confDir = filepath.Clean(class.ClassConfDir)
+	if class.ClassMost != 0 {
+		r.most = &class.ClassMost
 	}
 }
 
@@ -200,7 +213,7 @@ func (n *Node) lookAtRuntimes() {
 		case r.most != nil && *r.most != 1:
 			n.say(Problem, r.file, fmt.Sprintf("%s attaches pods to more networks than the first (max_conf_num, cni_max_conf_num: %d): they get the cluster network twice", r.name, *r.most),
 				"remove max_conf_num (cni_max_conf_num of the default runtime class), or set it to 1, and restart the runtime")
-		case r.says.Version < 3 && r.name != "CRI-O" && !r.loopback && n.lacks("loopback", r.binDirs):
+		case r.version < 3 && r.name != "CRI-O" && !r.loopback && n.lacks("loopback", r.binDirs):
 			n.say(Problem, r.file, fmt.Sprintf("%s runs the plugin loopback for each pod, which is not in %s", r.name, strings.Join(r.binDirs, ":")), "install it there, from the release of containernetworking/plugins")
 		default:
 			n.say(OK, r.file, reads, "")

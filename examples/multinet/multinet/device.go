@@ -2,10 +2,11 @@ package multinet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -107,11 +108,13 @@ func (c *config) allowDevice(ch choice) error {
 // otherDevice returns the key by which n tells a plugin to use another device than id, or "". They
 // are those of plugins such as host-device, sriov and ib-sriov, and match in upper or lower case.
 func otherDevice(n netconf.Network, id string) string {
-	quoted, _ := json.Marshal(id) //nolint:errchkjson // a string has JSON
-	same := []string{"null", `""`, string(quoted)}
+	deviceKeys := []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"}
 	for _, p := range n.Plugins() {
-		for _, key := range []string{"deviceID", "pciBusID", "device", "hwaddr", "kernelpath"} {
-			if value, _ := p.Get(key); p.Has(key) && !slices.Contains(same, string(value)) {
+		var keys map[string]any
+		_ = p.Decode(&keys) // an object, which any map can have
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			is := func(name string) bool { return strings.EqualFold(name, key) }
+			if slices.ContainsFunc(deviceKeys, is) && keys[key] != nil && keys[key] != "" && keys[key] != id {
 				return key
 			}
 		}
