@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// FindInPath returns [errors.ErrUnsupported].
+// FindInPath fails with [errors.ErrUnsupported] and [ErrPluginNotFound].
 func (*Process) FindInPath(string, []string) (string, error) {
 	return "", &markedError{fmt.Errorf("plugins are run on Linux only: %w", errors.ErrUnsupported), ErrPluginNotFound}
 }

@@ -56,7 +56,7 @@ type Selection struct {
 	PortMappings json.RawMessage `json:"portMappings,omitempty"`
 
 	// Bandwidth is an object. Its "ingressRate", "egressRate", "ingressBurst"
-	// and "egressBurst" are above 0 in digits alone, and no burst is there without its rate.
+	// and "egressBurst" are from 1 to 2^63-1 in digits alone, and no burst is there without its rate.
 	// A rate of 0 means no limit: it is removed, and so is a burst of 0 without a rate.
 	// Otherwise Bandwidth is passed on as it was written. It is nil when not given, or when
 	// nothing is left.

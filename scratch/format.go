@@ -70,7 +70,7 @@ func encodeNote[T any](r Record[T]) ([]byte, error) {
 }
 
 // encodeLine completes l, a line of the record of k, and returns it as at most limit bytes.
-// It refuses one that could not be read back.
+// It refuses a line that could not be read back. k has been checked.
 func encodeLine(k Key, l stored[any], limit int) ([]byte, error) {
 	if !l.State.valid() {
 		return nil, fmt.Errorf("unknown state %q", string(l.State))

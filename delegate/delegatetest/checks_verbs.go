@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// succeeds makes a call, and fails if that does.
+// succeeds makes a call, and returns an error if the call fails.
 func (b *bench) succeeds(ctx context.Context, what string, c Call) error {
 	if err := b.call(ctx, c).failure(); err != nil {
 		return fmt.Errorf("%s fails: %w", what, err)

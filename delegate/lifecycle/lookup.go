@@ -71,8 +71,9 @@ func (m *Manager) configured(ours, other string) (configured, known bool) {
 	return m.Configured(ours, other)
 }
 
-// find returns the only record that is meant by k, see [Manager.lookUp].
-func (m *Manager) find(ctx context.Context, k scratch.Key, o *observer) (scratch.Record[record], error) {
+// recordOf returns the record that k means, see [Manager.lookUp]: that of k unless another one is the only
+// one that is meant.
+func (m *Manager) recordOf(ctx context.Context, k scratch.Key, o *observer) (scratch.Record[record], error) {
 	found, err := m.lookUp(ctx, k, o)
 	if err != nil {
 		return scratch.Record[record]{}, err

@@ -173,7 +173,7 @@ func (m *Manager) withRecord(ctx context.Context, op string, k scratch.Key, do f
 		return nil
 	}
 	return m.locked(ctx, op, k, func(ctx context.Context, l *scratch.Lock) error {
-		r, err := m.find(ctx, k, m.observe())
+		r, err := m.recordOf(ctx, k, m.observe())
 		if err != nil {
 			return except(err, notThere)
 		}
@@ -184,7 +184,7 @@ func (m *Manager) withRecord(ctx context.Context, op string, k scratch.Key, do f
 // added returns the record of k, see [Manager.lookUp], if k has been added and nobody has begun
 // to remove its own interface.
 func (m *Manager) added(ctx context.Context, k scratch.Key, o *observer) (scratch.Record[record], error) {
-	r, err := m.find(ctx, k, o)
+	r, err := m.recordOf(ctx, k, o)
 	own := func(e entry) bool { return e.IfName == k.IfName && halfDone(e) }
 	if notThere(err) || err == nil && (!r.State.Attached() || slices.ContainsFunc(r.Value.Delegates, own)) {
 		return r, ErrNotAdded

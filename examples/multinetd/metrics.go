@@ -249,7 +249,7 @@ const (
 func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler:        h,
-		ReadTimeout:    10 * time.Second, // of a request, and of the wait for the first
+		ReadTimeout:    10 * time.Second, // of a request
 		WriteTimeout:   metricsWriteTimeout,
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),

@@ -20,8 +20,8 @@ func NewLane(turns, open, waiting int) Lane {
 	return Lane{make(chan struct{}, turns), make(chan struct{}, open), make(chan struct{}, open+waiting)}
 }
 
-// Admit reports whether there is a place for one more job, which may wait before it calls Enter. Then
-// the caller must call leave when the job has ended. A job that waits elsewhere needs no place.
+// Admit reports whether there is a place for one more job, which may wait before it calls Enter. If so,
+// the caller must call leave when the job has ended. Jobs that were not admitted may call Enter too.
 func (l Lane) Admit() (leave func(), ok bool) {
 	select {
 	case l.admitted <- struct{}{}:

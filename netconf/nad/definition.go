@@ -177,7 +177,7 @@ func (r Rules) checkType(keys map[string]json.RawMessage) error {
 	}
 	for key, value := range keys {
 		var typ string
-		if !strings.EqualFold(key, "type") || json.Unmarshal(value, &typ) != nil { // which no plugin has
+		if !strings.EqualFold(key, "type") || json.Unmarshal(value, &typ) != nil { // a type is a string: n was parsed
 			continue
 		}
 		switch {

@@ -232,9 +232,8 @@ func (c *config) standing() ([]choice, error) {
 // files in the directory of its name, and receive an empty result to begin with.
 const chainKey = "auxiliaryCNIChainName"
 
-// chain returns the auxiliary chain. The
-// directory is in confDir or, as in Multus, beside the file clusterNetwork. Without such
-// files chain returns nothing.
+// chain returns the auxiliary chain. Its directory is in confDir or, as in Multus, beside the file
+// clusterNetwork. Without such files chain returns nothing.
 func (c *config) chain() ([]choice, error) {
 	if c.AuxiliaryCNIChainName == "" {
 		return nil, nil
