@@ -144,8 +144,8 @@ func beside(other, ifname string) attempt {
 	}
 }
 
-// restored fails unless the DEL after each of these ADDs leaves what was there before, and no more. It
-// is not run if none of them can be made.
+// restored fails unless the DEL after each of these ADDs leaves the host and the container as they were
+// before the ADD. The check is not made if none of the ADDs can be.
 func (s *suite) restored(ctx context.Context, all ...attempt) error {
 	var made, not []error
 	for _, a := range all {

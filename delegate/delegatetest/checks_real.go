@@ -100,7 +100,7 @@ func checkChangeGone(ctx context.Context, b *bench, _ Outcome) error {
 	return b.notices(ctx, o, fmt.Sprintf("this is gone: %s", list(all)))
 }
 
-// inside returns what is in c1, which is real.
+// inside returns the state of c1, a container with a network namespace.
 func (b *bench) inside() realhost.State {
 	s, err := b.c1.real.State()
 	_ = b.own(err) // the check counts as not made

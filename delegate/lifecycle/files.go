@@ -29,7 +29,7 @@ func (m *Manager) inDir(path string, do func(path string) error) error {
 	})
 }
 
-// lstat returns what is known of the file at path in Root.
+// lstat is [os.Lstat] of the file at path in Root.
 func (m *Manager) lstat(path string) (info fs.FileInfo, err error) {
 	err = m.inDir(path, func(path string) error {
 		info, err = os.Lstat(path)

@@ -553,7 +553,10 @@ func (s *sweeping) sweep(want Sweep) {
 	if (got.Why != "") != (got.Unknown > 0) {
 		s.n.Errorf("%d are unknown because %q", got.Unknown, got.Why)
 	}
-	got.Why = ""
+	if (got.Container != "") != (got.Unknown > 0) {
+		s.n.Errorf("%d are unknown, the first is of %q", got.Unknown, got.Container)
+	}
+	got.Container, got.Why = "", ""
 	if err != nil || got != want {
 		s.n.Errorf("%+v, want %+v: %v", got, want, err)
 	}

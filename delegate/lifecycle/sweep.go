@@ -90,7 +90,7 @@ type Sweep struct {
 	Unknown    int // attached, and nobody knows whether the containers live
 	Pending    int // of these, the ones of which the next pass may know more
 
-	Why string // the reason for the first of the Unknown
+	Container, Why string // of the first of the Unknown: its ID, and why nobody knows
 }
 
 // A try is the last failure to remove an attachment or to read a record.
@@ -151,8 +151,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			add(r.Key)
 		} else if !r.Refused {
 			if j.Life == Unknown {
-				swept.Unknown++
-				swept.Why = cmp.Or(swept.Why, j.Why)
+				if swept.Unknown++; swept.Unknown == 1 {
+					swept.Container, swept.Why = r.Key.ContainerID, j.Why
+				}
 			}
 			if j.Pending {
 				swept.Pending++

@@ -311,7 +311,7 @@ func TestUnknownContainersAreCounted(t *testing.T) {
 	(&nodetest.Node{TB: t, Dir: w.dir}).Restarted("state")
 	w.until(t, "what is dead is removed", func() bool { return w.metric(t, unknown) == 0 })
 	lines := linesOf(t, w.logged, "it is not known whether containers live")
-	if len(lines) != 1 || lines[0]["why"] != why || lines[0]["attachments"] != 1.0 {
+	if len(lines) != 1 || lines[0]["container"] != "c1" || lines[0]["why"] != why || lines[0]["attachments"] != 1.0 {
 		t.Errorf("logged %v", lines)
 	}
 }

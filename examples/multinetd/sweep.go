@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -48,11 +47,14 @@ func (d *service) sweep(ctx context.Context) {
 			all.Failed += swept.Failed
 			all.Waiting += swept.Waiting
 			all.Unreadable += swept.Unreadable
+			if all.Unknown == 0 {
+				all.Container, all.Why = swept.Container, swept.Why
+			}
 			all.Unknown += swept.Unknown
-			all.Why = cmp.Or(all.Why, swept.Why)
 		}
 		if all.Unknown > 0 && unknown == 0 {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "it is not known whether containers live", slog.Int("attachments", all.Unknown), slog.String("why", all.Why))
+			d.log.LogAttrs(ctx, slog.LevelWarn, "it is not known whether containers live", slog.Int("attachments", all.Unknown),
+				slog.String("container", all.Container), slog.String("why", all.Why))
 		}
 		unknown = all.Unknown
 		d.metrics.sweep(all)

@@ -91,7 +91,7 @@ func (c *Container) release() {
 	}
 }
 
-// use calls f, for what it does, with the namespace's links.
+// use calls f with the links of the namespace. Errors begin with what, the purpose of f.
 func (c *Container) use(what string, f func(links *netlink.Handle) error) error {
 	c.host.mu.Lock()
 	defer c.host.mu.Unlock()
