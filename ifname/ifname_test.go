@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/ifname"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // names are what Validate is tried on, here against what is written and in

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
 )
 

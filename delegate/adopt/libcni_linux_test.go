@@ -25,8 +25,8 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/realhost"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )

@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A pool is a small IPAM plugin, with flaws if a test asks for them. It keeps the addresses of

@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/internal/kubetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"

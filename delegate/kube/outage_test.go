@@ -17,8 +17,8 @@ import (
 
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 )
 

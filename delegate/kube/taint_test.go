@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 const notReady = "multinetd.metacni.io/not-ready"

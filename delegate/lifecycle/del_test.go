@@ -19,8 +19,8 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/records"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )

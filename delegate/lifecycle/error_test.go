@@ -11,7 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/fault"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // machineOf is a machine on which this is known of namespaces.

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // Namespaces are looked at where plugins find them: in the root, and by no

@@ -9,7 +9,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/otel"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // With a root, namespaces are looked at there and nowhere else. The proc file

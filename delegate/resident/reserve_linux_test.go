@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/resident"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // Calls of a reserved type fail with code 11, execute nothing, and do not reach the Exec

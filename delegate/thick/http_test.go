@@ -23,7 +23,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
 )
 

@@ -26,8 +26,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func listenOn(t *testing.T, socket string) *listener {

@@ -24,7 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 )
 

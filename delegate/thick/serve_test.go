@@ -21,8 +21,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/peer"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestMain(m *testing.M) { programtest.Main(m, "flannel", main) }

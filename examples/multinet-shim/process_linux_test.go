@@ -24,7 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // The tests here run the shim as the process that a runtime starts. The daemon

@@ -31,7 +31,7 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // The server waits for the undo of an ADD for longer than the undo may take.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/examples/multinet/doctor"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // The doctor of the daemon looks at what its configuration names, and changes nothing.

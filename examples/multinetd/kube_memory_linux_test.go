@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/metacni/metacni/internal/kubetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
 )
 
 // A daemon that knows 110 pods and 1000 definitions needs at most 15 MiB of memory for data at rest.

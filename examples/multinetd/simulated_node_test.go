@@ -30,8 +30,8 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A simulation is a node in a bubble of package synctest, and what happens to it.

@@ -28,8 +28,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )

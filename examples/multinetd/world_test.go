@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -26,7 +26,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/kubetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // The keys of the runtime's configuration replace those of the plugin's own.

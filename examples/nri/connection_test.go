@@ -23,7 +23,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A lost connection is made again, and missed events are made up for.

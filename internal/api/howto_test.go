@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 const howto = "examples/HOWTO.md"

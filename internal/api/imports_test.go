@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // rules is the import graph: which packages of the SDK each package may import
@@ -29,31 +29,31 @@ var rules = map[string][]string{
 	"delegate/thick/internal/override": {"internal/rawjson", "netconf"},
 	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/fault", "internal/flock"},
 
-	"internal/bounds":   nil,
-	"internal/kubename": nil,
-	"internal/kubepath": nil,
-	"internal/nadfile":  nil,
-	"internal/cause":    nil,
-	"internal/dump":     nil,
-	"internal/fault":    {"internal/terse"},
-	"internal/flock":    {"internal/cause"},
-	"internal/durable":  {"internal/flock", "internal/inroot"},
-	"internal/inroot":   nil,
-	"internal/peer":     nil,
-	"internal/proctree": nil,
-	"internal/records":  nil,
-	"internal/rawjson":  nil,
-	"internal/realhost": {"internal/dump", "internal/thread"},
-	"internal/redact":   {"internal/rawjson"},
-	"internal/terse":    nil,
-	"internal/thread":   nil,
-	"internal/turns":    nil,
-	"internal/kubetest": {"internal/kubepath"},
-	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
-	"internal/hosttest": {"examples/lab/host"},
-	"internal/matrix":   nil,
-	"internal/mutant":   nil,
-	"internal/api":      nil,
+	"internal/bounds":    nil,
+	"internal/kubename":  nil,
+	"internal/kubepath":  nil,
+	"internal/nadfile":   nil,
+	"internal/cause":     nil,
+	"internal/dump":      nil,
+	"internal/fault":     {"internal/terse"},
+	"internal/flock":     {"internal/cause"},
+	"internal/durable":   {"internal/flock", "internal/inroot"},
+	"internal/inroot":    nil,
+	"internal/peer":      nil,
+	"internal/proctree":  nil,
+	"internal/records":   nil,
+	"internal/rawjson":   nil,
+	"internal/realhost":  {"internal/dump", "internal/thread"},
+	"internal/redact":    {"internal/rawjson"},
+	"internal/terse":     nil,
+	"internal/thread":    nil,
+	"internal/turns":     nil,
+	"internal/test/kube": {"internal/kubepath"},
+	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
+	"internal/hosttest":  {"examples/lab/host"},
+	"internal/matrix":    nil,
+	"internal/mutant":    nil,
+	"internal/api":       nil,
 
 	"internal/testreport": nil,
 
@@ -92,12 +92,12 @@ var bans = []struct {
 	except   []string
 	direct   bool // ban only imports by our own packages
 }{
-	{module + "/internal/kubetest", "only tests", nil, false},
+	{module + "/internal/test/kube", "only tests", nil, false},
 	// The messages of resident need expvar, which needs net/http.
-	{"net/http", "thin binaries stay small", []string{"internal/kubetest", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform"}, false},
-	{"testing", "only tests", []string{"internal/nodetest", "internal/hosttest", "examples/internal/programtest"}, false},
+	{"testing", "only tests", []string{"internal/test/node", "internal/hosttest", "examples/internal/programtest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // Each module is linted: the loops over modules find it at its depth, or name it.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A pod keeps the address of its claim when it moves between a node of multinet and one of

@@ -21,7 +21,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestDaemonKilledAtEveryStepLosesNothing kills the daemon at every kind of

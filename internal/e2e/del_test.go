@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestCHECKAndDELReplayTheADD: CHECK and DEL pass the plugins the configuration

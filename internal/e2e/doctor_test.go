@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestDoctorSaysWhatIsWrong runs multinet doctor on a node with real plugins and pods, which is

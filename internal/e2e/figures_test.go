@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A figureKey is a case, such as "multinet ADD of 8", and what is counted, such as "fsyncs".

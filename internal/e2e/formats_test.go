@@ -19,8 +19,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // An update or its opposite happens at any time: one release goes on with the records of the

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestGCRemovesOnlyStaleContainers: GC removes everything of a container that

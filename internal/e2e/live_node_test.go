@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A liveNode is a node whose runtime works like containerd: it runs the first

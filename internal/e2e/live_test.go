@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestLiveNodeOfTheRuntime installs multinet on a node with running pods and

@@ -15,7 +15,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/dump"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestPluginsWorkInEveryVersion attaches a pod with real plugins in every version of the

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // limitTasks lets d and its plugins have at most so many tasks, threads included, as a kubelet does.

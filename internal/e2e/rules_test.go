@@ -10,7 +10,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/utils"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // ruled returns a network of plugins whose DEL needs an earlier result: the

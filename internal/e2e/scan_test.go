@@ -13,7 +13,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/scratch"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestManyContainersAtOnce attaches, checks and detaches 64 containers at the

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestTutorial follows the pages of examples/guide as a reader does, one after the other, from

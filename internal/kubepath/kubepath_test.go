@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestRequestsAreNamedInTheWordsOfARole(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // TestMatrixDrafts runs the commands of each draft on a host of its own and sees that they show

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var (

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // connected returns the accepted end of a connection.

@@ -3,8 +3,8 @@ package rawjson_test
 import (
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/rawjson"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestMembers(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/rawjson"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A thing is what a file has, and holds others that keep what they do not know, too.

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/dump"
-	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/internal/realhost"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // newHost makes a host that the end of the test closes.

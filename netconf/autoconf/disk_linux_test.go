@@ -16,7 +16,7 @@ import (
 
 	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 )
 

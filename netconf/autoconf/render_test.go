@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/metacni/metacni/internal/bounds"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )

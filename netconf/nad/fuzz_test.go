@@ -13,7 +13,7 @@ import (
 
 	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/nadfile"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )

@@ -15,8 +15,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )

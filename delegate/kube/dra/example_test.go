@@ -9,7 +9,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
-	"github.com/metacni/metacni/internal/kubetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )

@@ -22,8 +22,8 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/internal/kubetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	kubetest "github.com/metacni/metacni/internal/test/kube"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )

@@ -22,7 +22,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A pair are the files of a certificate and its key.

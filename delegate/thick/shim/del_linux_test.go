@@ -18,7 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A DEL that finds no daemon is on disk when it is reported as done,

@@ -20,7 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // ADD, CHECK and GC wait for a daemon that is away for as long as Wait

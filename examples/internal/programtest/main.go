@@ -22,7 +22,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // program is the name of the example plugin. Without one, a test binary that is called as

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // holder is the name of the process that holds the network namespace of a container.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A Conf returns a configuration with the fake as the only delegate. The string fake holds

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/examples/multinet/help"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestFlags(t *testing.T) {

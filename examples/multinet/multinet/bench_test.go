@@ -6,7 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // What multinet itself does for a container with one network, and with four.

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // As Multus's manifests have it: no cniVersion, and delegates with one.

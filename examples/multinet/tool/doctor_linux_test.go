@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/examples/multinet/doctor"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // doctor finds nothing to do where multinet is installed, and says what is wrong elsewhere. It

@@ -27,7 +27,7 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
 )

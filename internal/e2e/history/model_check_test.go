@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // story makes a part of lines such as "0-5 ADD: ok". An answer that is missing is not known;

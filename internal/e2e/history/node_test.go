@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/scratch"
 )
 

@@ -21,7 +21,7 @@ func TestServerKeepsTheContractOfKubetest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-C", "../../..", "-count=1", "-run", "^TestContract", "./internal/kubetest")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-C", "../../..", "-count=1", "-run", "^TestContract", "./internal/test/kube")
 	cmd.Env = append(os.Environ(), "GOWORK=off", "METACNI_CONTRACT="+string(endpoint))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

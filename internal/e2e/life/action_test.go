@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // play plays a runbook, and looks after each action.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/metacni/metacni/internal/hosttest"
 	"github.com/metacni/metacni/internal/mutant"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var mutate = flag.Bool("mutants", false, "run TestEachLineOfTheJudgementIsNeeded")

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var update = flag.Bool("update", false, "write the answers into README.md")

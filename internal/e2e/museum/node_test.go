@@ -21,7 +21,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // object is a JSON object.

@@ -5,7 +5,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // Subjects with what a case needs.

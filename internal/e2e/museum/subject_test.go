@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A subject attaches containers to networks, as the runtime asks it to.

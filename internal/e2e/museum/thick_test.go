@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // burst attaches as many pods at once as a node has. The daemon's own memory stays below 128 MiB,

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/internal/hosttest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var (

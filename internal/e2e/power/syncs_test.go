@@ -13,7 +13,7 @@ import (
 
 	"github.com/metacni/metacni/internal/hosttest"
 	"github.com/metacni/metacni/internal/mutant"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var update = flag.Bool("update", false, "count all crashes that break a promise, for the table in README.md")

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 const action = "../../../../.github/actions/conform/"

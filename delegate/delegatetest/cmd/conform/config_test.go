@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestFlagsReachThePlugin(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestAnADDThatWasNotRunMeansThatTheChecksCouldNotBeMade(t *testing.T) {

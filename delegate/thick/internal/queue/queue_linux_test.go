@@ -20,7 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/fault"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // away is what a shim finds whose daemon is away.

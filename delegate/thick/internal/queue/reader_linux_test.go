@@ -19,7 +19,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // One daemon reads a queue at a time, whether it writes the mark, finds it, or finds

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	npwg "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // Modules of others, and the versions that are compared, as in internal/matrix.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // rows are the rows of a table of PEERS.md that a test has met.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A Pod is a type that is named like a kind, and whose JSON is like that of the kind.

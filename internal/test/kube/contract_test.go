@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/internal/nodetest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 const (
