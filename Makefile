@@ -1,13 +1,9 @@
 # Every target is a command or two: nothing depends on make.
 
-# The root module, and each nested one in a directory of its own.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod delegate/kube/dra/go.mod))
-
-# The modules of the tests with a Kubernetes API server, with container runtimes, and with loss
-# of power: linted as the others, run by kube, runtimes and power.
-KUBE := internal/e2e/kube
-RUNTIMES := internal/e2e/runtimes
-POWER := internal/e2e/power
+# The modules that users and operators get, with their tests; and those of the tests that need
+# processes, namespaces and servers, the dearest last. tagged are such tests of the other modules.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard delegate/*/go.mod delegate/*/*/go.mod examples/*/go.mod)) internal/chart
+E2E := tagged internal/e2e internal/e2e/power internal/e2e/kube internal/e2e/runtimes
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
 # PEERS are plugins of others to compare with: "multus=/opt/cni/bin/multus NAME=PATH".
@@ -23,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test race kube runtimes power museum matrix lint vuln bench scale fuzz histories cover api costs release
+.PHONY: demo dra test e2e evidence museum matrix scale bench histories lint vuln fuzz cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -32,37 +28,30 @@ demo:
 # How a pod gets a network by ResourceClaim, with a real kube-apiserver, which the first
 # run builds in about four minutes; as root or in a user namespace.
 dra:
-	@go test -C $(KUBE) -count=1 -v -run '^TestStoryOfAClaim$$' .
+	@go test -C internal/e2e/kube -count=1 -v -run '^TestStoryOfAClaim$$' .
 
-# Every test of every module. At the end it prints what failed and what was skipped, and why.
+# The tests that need no more than Go. At the end this prints what failed and what was skipped,
+# and why.
 test:
-	@.ci/test "$(MODULES)" -timeout 40m $(TESTFLAGS)
+	@.ci/test "$(MODULES)" $(TESTFLAGS)
 
-race:
-	@.ci/test "$(MODULES)" -timeout 40m -race $(TESTFLAGS)
+# The tests with real processes, namespaces, kernels, file systems and servers, as root. The first
+# run builds kube-apiserver and containerd in about eight minutes. E2E has the modules.
+e2e:
+	@.ci/test "$(E2E)" $(TESTFLAGS)
 
-# The tests with a real kube-apiserver, which the first run builds in about four minutes.
-kube:
-	@.ci/test $(KUBE) -timeout 30m $(TESTFLAGS)
-
-# The tests with a real container runtime, which the first run builds in about four
-# minutes, and the API server of kube.
-runtimes:
-	@.ci/test $(RUNTIMES) -timeout 30m $(TESTFLAGS)
-
-# What a loss of power leaves, as root; five minutes.
-power:
-	@.ci/test $(POWER) -timeout 30m $(TESTFLAGS)
+# What takes hours, and what is published: each writes its page.
+evidence: museum matrix scale bench histories
 
 # Outages of public issue trackers, replayed; accepts what they show as the table of
-# internal/e2e/museum/README.md. PEERS may have multus and flannel.
+# internal/evidence/museum/README.md. PEERS may have multus and flannel.
 museum:
-	METACNI_E2E=require go test -C internal/e2e -count=1 ./museum -update $(PEERS:%=-peer %)
+	METACNI_E2E=require go test -C internal/evidence -count=1 ./museum -update $(PEERS:%=-peer %)
 
 # The conformance suite with public CNI plugins, which it downloads; accepts what it finds as
-# internal/matrix/README.md. METACNI_CLONES has clones of modules that no proxy serves.
+# internal/evidence/matrix/README.md. METACNI_CLONES has clones of modules that no proxy serves.
 matrix:
-	go test ./internal/matrix -count=1 -timeout 1h -run Matrix -all -update
+	go test -C internal/evidence ./matrix -count=1 -timeout 1h -run Matrix -all -update
 
 lint:
 	@.ci/run lint
@@ -81,7 +70,7 @@ bench:
 
 # What many nodes ask of a real kube-apiserver. SCALEFLAGS="-views 20" is quicker.
 scale:
-	go test -C $(KUBE)/scale -count=1 -v -timeout 2h . -views 500 -pods 10 -definitions 1000 $(SCALEFLAGS)
+	go test -C internal/evidence -count=1 -v -timeout 2h ./scale -views 500 -pods 10 -definitions 1000 $(SCALEFLAGS)
 
 # Every fuzz target, for FUZZTIME each.
 fuzz:

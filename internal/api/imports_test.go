@@ -51,7 +51,6 @@ var rules = map[string][]string{
 	"internal/test/kube": {"internal/kubepath"},
 	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest":  {"examples/lab/host"},
-	"internal/matrix":    nil,
 	"internal/mutant":    nil,
 	"internal/api":       nil,
 

@@ -19,7 +19,7 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
-// Modules of others, and the versions that are compared, as in internal/matrix.
+// Modules of others, and the versions that are compared, as in internal/evidence/matrix.
 const (
 	multus, multusVersion   = "gopkg.in/k8snetworkplumbingwg/multus-cni.v4", "v4.3.0"
 	flannel, flannelVersion = "github.com/flannel-io/cni-plugin", "092e6d26e43c"

@@ -26,7 +26,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if err := os.Chdir(".."); err != nil { // where package server finds its files
+	if err := os.Chdir("../../e2e/kube"); err != nil { // where package server finds its files
 		fmt.Fprintln(os.Stderr, "scale:", err)
 		os.Exit(1)
 	}

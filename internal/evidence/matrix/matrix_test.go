@@ -129,7 +129,7 @@ func newBuilder(t *testing.T) *builder {
 		args = append(args, reference+"/plugins/"+pkg)
 		b.ready[filepath.Base(pkg)] = true
 	}
-	nodetest.OK(t, b.do("../e2e", "go", args...))
+	nodetest.OK(t, b.do("../../e2e", "go", args...))
 	return b
 }
 
@@ -137,11 +137,11 @@ func newBuilder(t *testing.T) *builder {
 // result of the test ends when they change.
 func (b *builder) conform(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../../delegate/delegatetest", "../../delegate/delegatetest/cmd/conform", "../realhost"} {
+	for _, dir := range []string{"../../../delegate/delegatetest", "../../../delegate/delegatetest/cmd/conform", "../../realhost"} {
 		_, err := os.ReadDir(dir)
 		nodetest.OK(t, err)
 	}
-	nodetest.OK(t, b.do("../..", "go", "build", "-buildvcs=false", "-o", filepath.Join(b.bin, "conform"), "./delegate/delegatetest/cmd/conform"))
+	nodetest.OK(t, b.do("../../..", "go", "build", "-buildvcs=false", "-o", filepath.Join(b.bin, "conform"), "./delegate/delegatetest/cmd/conform"))
 }
 
 // executable returns the name of p's executable.

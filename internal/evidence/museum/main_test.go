@@ -33,17 +33,17 @@ func iptables(context.Context) error {
 
 // build builds our programs, cnitool and the reference plugins.
 func build(ctx context.Context, dir string) error {
+	const root, e2e = "../../..", "../../e2e"
 	list := exec.CommandContext(ctx, "go", "list", "tool")
-	list.Stderr = os.Stderr
+	list.Dir, list.Stderr = e2e, os.Stderr
 	tools, err := list.Output()
 	if err != nil {
 		return fmt.Errorf("list the reference plugins: %w", err)
 	}
-	const root = "../../.."
 	for module, packages := range map[string][]string{
 		root:                         {"./examples/multinet", "./examples/flannel", "./examples/multinet-shim"},
 		root + "/examples/multinetd": {"."},
-		".":                          append(strings.Fields(string(tools)), "../fake"),
+		e2e:                          append(strings.Fields(string(tools)), "./fake"),
 	} {
 		cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, packages)...)
 		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
