@@ -108,9 +108,6 @@ func (n *driverNode) tryPrepare(claims ...*resourcev1.ResourceClaim) error {
 	return n.tryPrepareFor(time.Minute, claims...)
 }
 
-// impatience is how long the kubelet waits for an answer that does not come.
-const impatience = time.Second / 2
-
 func (n *driverNode) tryPrepareFor(limit time.Duration, claims ...*resourcev1.ResourceClaim) error {
 	ctx, cancel := context.WithTimeout(n.t.Context(), limit)
 	defer cancel()

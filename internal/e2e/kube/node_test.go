@@ -127,15 +127,6 @@ func (n *node) grant(role string) {
 
 const bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
-// grantPods lets the daemon watch pods.
-func (n *node) grantPods() {
-	n.t.Helper()
-	role := "pods-" + n.namespace
-	n.Kubectl(n.t, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"`+role+`"},
-		"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["list","watch"]}]}`, "create", "-f", "-")
-	n.grant(role)
-}
-
 // newToken creates the daemon's pod and gives the daemon a token that is bound to it.
 func (n *node) newToken() {
 	n.t.Helper()
@@ -302,10 +293,4 @@ func (n *node) defineIn(namespace, name string, network object) {
 		return
 	}
 	request(n.t, n.Admin(), http.MethodPatch, path+"/"+name, text).is(n.t, http.StatusOK, "")
-}
-
-// undefine deletes a definition.
-func (n *node) undefine(namespace, name string) {
-	n.t.Helper()
-	request(n.t, n.Admin(), http.MethodDelete, nads+"namespaces/"+namespace+"/network-attachment-definitions/"+name, "").is(n.t, http.StatusOK, "")
 }

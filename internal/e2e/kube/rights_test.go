@@ -289,29 +289,3 @@ func TestDaemonRemovesTheStartupTaintOfItsNode(t *testing.T) {
 		t.Errorf("taints of the other node %q", got)
 	}
 }
-
-// While the daemon removes its taint, others add and remove theirs: none of these changes
-// is lost.
-func TestTaintsOfOthersAreNeverLost(t *testing.T) {
-	t.Parallel()
-	s := cluster(t)
-	const node, rounds = "node-of-many", 8
-	s.Node(t, node)
-	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, server.AdminToken), Node: node})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer view.Close()
-	for i := range rounds {
-		s.Kubectl(t, "", "taint", "node", node, startupTaint+":NoSchedule")
-		removed := make(chan error, 1)
-		go func() { removed <- view.RemoveTaint(t.Context(), startupTaint) }()
-		s.Kubectl(t, "", "taint", "node", node, fmt.Sprintf("t%d:NoSchedule", i))
-		if err := <-removed; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := taints(t, s, node); len(got) != rounds || slices.ContainsFunc(got, func(taint string) bool { return strings.HasPrefix(taint, startupTaint) }) {
-		t.Errorf("taints %q", got)
-	}
-}

@@ -132,35 +132,12 @@ func (n *node) ok(command string, s *sandbox, valid ...*sandbox) {
 	}
 }
 
-// again runs a command that must fail with code 11 and a text: the runtime tries it again.
-func (n *node) again(command string, s *sandbox, text string) {
-	n.t.Helper()
-	n.fails(command, s, 11, text)
-}
-
 // fails runs a command that must fail with a code and a text.
 func (n *node) fails(command string, s *sandbox, code uint, text string) {
 	n.t.Helper()
 	e := &cniError{}
 	if err := n.cni(command, s); !errors.As(err, &e) || e.Code != code || !strings.Contains(err.Error(), text) {
 		n.t.Errorf("%s of %s: %v, want code %d and %q", command, s.pod.Name, err, code, text)
-	}
-}
-
-// tool runs the operator's tool on the node's records. It must end with a status, and
-// print each of words.
-func (n *node) tool(status int, words []string, args ...string) {
-	n.t.Helper()
-	cmd := exec.CommandContext(n.t.Context(), bin("multinet"), append([]string{args[0], "--dir", n.file("state")}, args[1:]...)...)
-	cmd.Env = []string{}
-	out, _ := cmd.CombinedOutput()
-	if got := cmd.ProcessState.ExitCode(); got != status {
-		n.t.Errorf("multinet %s: status %d, want %d\n%s", strings.Join(args, " "), got, status, out)
-	}
-	for _, word := range words {
-		if !strings.Contains(string(out), word) {
-			n.t.Errorf("multinet %s: no %q in\n%s", strings.Join(args, " "), word, out)
-		}
 	}
 }
 

@@ -2,19 +2,16 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -182,37 +179,4 @@ func eventually(t testing.TB, ask func() bool) {
 			t.Fatal("not after three minutes")
 		}
 	}
-}
-
-// A server that was stopped or paused serves the same client and the same objects
-// afterwards.
-func TestServerComesBackAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	core := s.Core(t, s.Admin())
-	want, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := func() {
-		t.Helper()
-		got, err := core.Namespaces().Get(t.Context(), "kept", metav1.GetOptions{})
-		if err != nil || got.UID != want.UID {
-			t.Fatalf("%v, %v", got, err)
-		}
-	}
-	s.Stop()
-	if _, err := core.Namespaces().Get(t.Context(), "kept", metav1.GetOptions{}); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("stopped server: %v", err)
-	}
-	s.Start(t)
-	kept()
-	s.Pause(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := core.Namespaces().Get(ctx, "kept", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("paused server: %v", err)
-	}
-	s.Resume(t)
-	kept()
 }

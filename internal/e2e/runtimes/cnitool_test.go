@@ -105,26 +105,6 @@ STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
 	}
 }
 
-// TestCnitoolWithoutTheDaemon: while no daemon runs, commands fail and say why, and a DEL
-// is queued for the next daemon if the configuration asks for that.
-func TestCnitoolWithoutTheDaemon(t *testing.T) {
-	c := newCnitool(t)
-	keys := object{"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delQueueDir": c.file("queue"), "delQueueWait": "0s", "queuePolicy": "queue"}
-	c.multinet("1.1.0", keys, several()...)
-	daemon := c.startDaemon()
-	c.succeeds("add")
-	if err := daemon.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = daemon.Wait()
-	c.fails("status", "STATUS over /run/multus/multus.sock: the daemon is not running: connect: connection refused")
-	c.succeeds("del")
-	same(t, "networks of the queued DEL", 3, len(c.leases()))
-	c.startDaemon()
-	eventually(t, func() bool { return len(c.records()) == 0 })
-	c.wantNothing(c.netns)
-}
-
 // startDaemon starts multinetd on the machine and waits until it is ready.
 func (c *cnitool) startDaemon() *exec.Cmd {
 	c.t.Helper()

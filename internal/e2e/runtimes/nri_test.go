@@ -121,35 +121,6 @@ func TestNRIAfterAReboot(t *testing.T) {
 	n.wantNothing()
 }
 
-// Two containerds on one host need two state directories for nri. A second nri on the same
-// one ends, and the pods of the first keep their networks.
-func TestTwoNRIsOnOneStateDirectory(t *testing.T) {
-	t.Parallel()
-	n := newNRINode(t)
-	p := n.newPod("blue").run()
-	want := p.interfaces()
-	second := newNode(t)
-	second.writeJSON("net.d/10-primary.conflist", second.primary())
-	second.boot()
-	second.startNRI(n.file("state"))
-	eventually(t, func() bool {
-		select {
-		case <-second.nri.Done:
-			return true
-		default:
-			return false
-		}
-	})
-	if said := second.nri.LastLines(); !strings.Contains(said, "in use by another nri") {
-		t.Errorf("the second nri: %s", said)
-	}
-	same(t, "interfaces", want, p.interfaces())
-	same(t, "records", []string{p.id + " eth0 added"}, n.records())
-	p.stop()
-	eventually(t, func() bool { return len(n.records()) == 0 })
-	n.wantNothing()
-}
-
 // die ends the pod's process. Its network namespace stays until containerd removes it.
 func (p *pod) die() {
 	p.n.t.Helper()

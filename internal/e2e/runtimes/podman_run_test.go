@@ -2,7 +2,6 @@ package runtimes
 
 import (
 	"os"
-	"strings"
 	"testing"
 )
 
@@ -51,25 +50,4 @@ func TestPodmanAttachesToSeveralNetworks(t *testing.T) {
 	if _, err := os.Stat(p.file("net.d", "multi.conflist")); err == nil {
 		t.Error("a network without containers was not pruned")
 	}
-}
-
-// TestPodmanReportsAFailingNetwork: podman prints our error, and nothing is left.
-func TestPodmanReportsAFailingNetwork(t *testing.T) {
-	p := newPodman(t)
-	p.script("refuse", `ADD) echo '{"cniVersion":"1.0.0","code":101,"msg":"no free device"}'; exit 1 ;;`)
-	p.multinet("1.0.0", nil, append(several(), object{"name": "fourth", "type": "refuse"})...)
-	r := p.run(p.env, "podman", "run", "-d", "--name", "a", "--network", "multi", "-p", "8080:80", pauseImage)
-	want := `eth0: network "fourth" (net3): plugin "refuse": no free device`
-	if r.code == 0 || !strings.Contains(r.stderr, want) {
-		t.Errorf("exit status %d, %s, want %s", r.code, r.stderr, want)
-	}
-	p.wantNothing()
-	p.must("rm", "a")
-	p.multinet("1.0.0", nil, append(several(), object{"name": "fourth", "type": "not-installed"})...)
-	r = p.run(p.env, "podman", "run", "--rm", "--network", "multi", pauseImage)
-	want = `network "fourth" (net3): plugin "not-installed": not found in ` + p.file("bin")
-	if r.code == 0 || !strings.Contains(r.stderr, want) {
-		t.Errorf("exit status %d, %s, want %s", r.code, r.stderr, want)
-	}
-	p.wantNothing()
 }

@@ -36,24 +36,3 @@ func TestNodeIsNotReadyWithoutItsPrimaryNetwork(t *testing.T) {
 	p.stop()
 	n.wantNothing()
 }
-
-// The node is not ready while multinetd is away.
-func TestNodeIsNotReadyWithoutTheDaemon(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.writeJSON("net.d/10-primary.conflist", n.primary())
-	n.startDaemon(n.daemonKeys(nil))
-	n.boot()
-	n.waitForNetwork("multinet")
-	if ready, message := n.networkReady(); !ready {
-		t.Errorf("with multinetd: %s", message)
-	}
-	n.killDaemon()
-	if ready, message := n.networkReady(); ready || !strings.Contains(message, "multus.sock") {
-		t.Errorf("without multinetd: %v %q", ready, message)
-	}
-	n.startDaemon(n.daemonKeys(nil))
-	if ready, message := n.networkReady(); !ready {
-		t.Errorf("with multinetd again: %s", message)
-	}
-}

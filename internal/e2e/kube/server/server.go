@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -73,14 +72,14 @@ func Open(programs string) (s *Server, err error) {
 		return s, err
 	}
 	s.CA = s.Path("certs", "apiserver.crt")
-	if s.hold, s.port, err = Reserve(); err != nil {
+	if s.hold, s.port, err = reserve(); err != nil {
 		return s, fmt.Errorf("reserve a port: %w", err)
 	}
 	s.URL = "https://127.0.0.1:" + strconv.Itoa(s.port)
 	if err = os.WriteFile(s.Path("tokens.csv"), []byte(AdminToken+",admin,admin,system:masters\n"), 0o600); err != nil {
 		return s, err
 	}
-	if err = WriteKey(s.Path("accounts.key")); err != nil {
+	if err = writeKey(s.Path("accounts.key")); err != nil {
 		return s, err
 	}
 	s.etcd, err = s.start("etcd.log", "server", "--data-dir", s.Path("etcd"), "--unsafe-no-fsync",
@@ -161,32 +160,6 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// Pause stops kube-apiserver from answering: the kernel accepts connections, and nobody
-// serves them.
-func (s *Server) Pause(t testing.TB) {
-	t.Helper()
-	if err := s.api.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for { // until its last thread has stopped
-		err := unix.Waitid(unix.P_PID, s.api.Cmd.Process.Pid, nil, unix.WSTOPPED, nil)
-		switch {
-		case err == nil:
-			return
-		case !errors.Is(err, unix.EINTR):
-			t.Fatal(err)
-		}
-	}
-}
-
-// Resume ends a pause. Clients get the answers to what they have asked meanwhile.
-func (s *Server) Resume(t testing.TB) {
-	t.Helper()
-	if err := s.api.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Close ends the server and removes everything that it keeps.
 func (s *Server) Close() {
 	s.api.Kill()
@@ -206,10 +179,10 @@ func (s *Server) etcdURL() string { return "unix://" + s.Path("etcd.sock") }
 
 func (s *Server) program(name string) string { return filepath.Join(s.programs, name) }
 
-// Reserve binds a socket to a free port of 127.0.0.1 without listening. Only sockets
+// reserve binds a socket to a free port of 127.0.0.1 without listening. Only sockets
 // with SO_REUSEPORT of the same user can share the port, and connections to it are
 // refused until one of them listens.
-func Reserve() (fd, port int, err error) {
+func reserve() (fd, port int, err error) {
 	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return -1, 0, err
 	}
@@ -230,8 +203,8 @@ func Reserve() (fd, port int, err error) {
 	return -1, 0, err
 }
 
-// WriteKey writes a new private key to a file.
-func WriteKey(file string) error {
+// writeKey writes a new private key to a file.
+func writeKey(file string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
