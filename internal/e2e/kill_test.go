@@ -6,7 +6,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
@@ -205,7 +204,7 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 
 // TestTerminationLeavesNoProcess: SIGTERM while a plugin hangs in ADD or DEL,
 // with or without ignoring SIGTERM, alone or with a child: the command answers
-// code 11 within 5 s, and no process is left. The ADD is undone, the DEL can be
+// code 11, and no process is left. The ADD is undone, the DEL can be
 // repeated.
 func TestTerminationLeavesNoProcess(t *testing.T) {
 	for _, s := range subjects() {
@@ -219,12 +218,8 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 					}
 					r := n.start(command, p)
 					n.ready() // for family, the child reports it
-					told := time.Now()
 					nodetest.OK(t, r.cmd.Process.Signal(syscall.SIGTERM))
 					n.failed(n.wait(r), 11)
-					if took := time.Since(told); took > 5*time.Second {
-						t.Errorf("answered after %v", took)
-					}
 					n.orphansEnd()
 					if command == "ADD" {
 						n.nothingLeft()

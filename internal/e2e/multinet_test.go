@@ -233,7 +233,7 @@ func (n *node) uplink() (name string, index int) {
 
 func (n *node) answersFrom(p *pod, addr string) {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(n.Context(), 5*time.Minute)
 	defer cancel()
 	if _, err := host.Reach(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
 		n.Error(err)

@@ -142,7 +142,7 @@ func (n *node) start(command string, p *pod, extras ...extra) *running {
 func (n *node) exec(path string, env map[string]string, stdin []byte, args ...string) *running {
 	n.Helper()
 	// A plugin that runs longer hangs. It is killed, and its test fails.
-	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(n.Context(), 5*time.Minute)
 	n.Cleanup(cancel)
 	r := &running{cmd: exec.CommandContext(ctx, path, args...), start: time.Now()}
 	for _, k := range slices.Sorted(maps.Keys(env)) {

@@ -298,7 +298,7 @@ func (n *node) all(r round) {
 }
 
 // queueTimeout is how long DELs may be in the queue of a daemon that is there.
-const queueTimeout = 30 * time.Second
+const queueTimeout = 5 * time.Minute
 
 // settle looks at the attachments when the queue is empty.
 func (n *node) settle(keys []string) {

@@ -35,7 +35,6 @@ type node struct {
 
 	daemon *program.Process // multinetd
 	nri    *program.Process
-	env    []string // of containerd and multinetd, besides PATH
 
 	pods atomic.Int32
 	mu   sync.Mutex
@@ -137,7 +136,7 @@ func (n *node) startContainerd() {
 	n.t.Helper()
 	programs := os.Getenv(runtimeEnv)
 	cmd := exec.Command(programs+"/containerd", "--config", n.file("containerd.toml"))
-	cmd.Env = append([]string{"PATH=" + programs + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, n.env...)
+	cmd.Env = []string{"PATH=" + programs + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	var err error
 	if n.containerd, err = program.Start(n.file("containerd.log"), cmd); err != nil {
 		n.t.Fatal(err)

@@ -32,7 +32,7 @@ func (n *node) startDaemon(keys object) {
 	n.t.Helper()
 	n.writeJSON("daemon.json", keys)
 	cmd := exec.Command(bin("multinetd"), "--config", n.file("daemon.json"))
-	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, n.env...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	var err error
 	if n.daemon, err = program.Start(n.file("multinetd.log"), cmd); err != nil {
 		n.t.Fatal(err)
