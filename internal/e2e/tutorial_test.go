@@ -162,7 +162,7 @@ func newTerminal(t *testing.T, dir string) *terminal {
 	}
 	_ = wr.Close()
 	// A command that reads what is typed next waits for the end of the input.
-	patience := time.AfterFunc(2*time.Minute, func() { _ = in.Close() })
+	patience := time.AfterFunc(20*time.Minute, func() { _ = in.Close() })
 	t.Cleanup(func() {
 		patience.Stop()
 		_ = in.Close()
