@@ -1,16 +1,28 @@
 package e2e
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -288,4 +300,340 @@ func (n *node) compile(module, dir string, flags ...string) string {
 		n.Fatalf("%v: %s", err, out)
 	}
 	return to
+}
+
+// A figureKey is a case, such as "multinet ADD of 8", and what is counted, such as "fsyncs".
+type figureKey struct{ of, what string }
+
+// A figure is a count, and by how many percent it may be exceeded. With zero percent the
+// count must be equal.
+type figure struct{ count, percent int }
+
+// figures are what a program costs.
+type figures map[figureKey]figure
+
+const figuresHead = `# What commands of the examples cost, in counts, with one delegate unless it says "of 8".
+# A count may be exceeded by the percentage in the last column, without one it must be
+# equal. TestCostIsAsCommitted compares. To accept other counts, in internal/e2e:
+#
+#     go test -run '^TestCostIsAsCommitted$' . -update
+#
+`
+
+var figureLine = regexp.MustCompile(`(?m)^([^#\n]+?) +(\S+) +(\d+)(?: \+(\d+)%)?$`)
+
+// readFigures returns the committed figures, in the form of String.
+func readFigures(t *testing.T, path string) figures {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	nodetest.OK(t, err)
+	fs := figures{}
+	for _, m := range figureLine.FindAllStringSubmatch(string(text), -1) {
+		count, _ := strconv.Atoi(m[3])
+		percent, _ := strconv.Atoi(m[4]) // 0 if there is none
+		fs[figureKey{m[1], m[2]}] = figure{count, percent}
+	}
+	return fs
+}
+
+// String returns the figures as sorted lines.
+func (fs figures) String() string {
+	var b strings.Builder
+	b.WriteString(figuresHead)
+	for _, key := range fs.keys() {
+		line := fmt.Sprintf("%-22s %-16s %8d", key.of, key.what, fs[key].count)
+		if p := fs[key].percent; p != 0 {
+			line += fmt.Sprintf(" +%d%%", p)
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+func (fs figures) keys() []figureKey {
+	return slices.SortedFunc(maps.Keys(fs), func(a, b figureKey) int {
+		return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.what, b.what))
+	})
+}
+
+// only returns the figures that others has too.
+func (fs figures) only(others figures) figures {
+	some := maps.Clone(fs)
+	maps.DeleteFunc(some, func(key figureKey, _ figure) bool { _, ok := others[key]; return !ok })
+	return some
+}
+
+// compare returns one line for each figure of got that is not as committed.
+func (fs figures) compare(got figures) (lines []string) {
+	all := maps.Clone(fs)
+	maps.Copy(all, got)
+	for _, key := range all.keys() {
+		want, committed := fs[key]
+		now, measured := got[key]
+		what := key.of + ": " + key.what
+		by := now.count - want.count
+		switch {
+		case !measured:
+			lines = append(lines, fmt.Sprintf("%s: committed, but not measured", what))
+		case !committed:
+			lines = append(lines, fmt.Sprintf("%s: %d, not committed", what, now.count))
+		case by*100 > want.count*want.percent:
+			line := fmt.Sprintf("%s grew from %d to %d, by %d", what, want.count, now.count, by)
+			if want.percent > 0 {
+				line += fmt.Sprintf(" (%d%%); it may grow by %d%%", by*100/max(want.count, 1), want.percent)
+			}
+			lines = append(lines, line)
+		case by < 0 && want.percent == 0:
+			lines = append(lines, fmt.Sprintf("%s fell from %d to %d, by %d: accept it", what, want.count, now.count, -by))
+		}
+	}
+	return lines
+}
+
+// updated returns the figures to commit after got. A count within its tolerance, and the tolerance
+// of a figure stay, so that only the lines change that must. A count that has grown by more than
+// half of its tolerance does not: the next time it would exceed the tolerance by chance.
+func (fs figures) updated(got figures) figures {
+	next := maps.Clone(got)
+	for key, now := range got {
+		if old, ok := fs[key]; ok {
+			if by := max(2*(now.count-old.count), old.count-now.count); by*100 <= old.count*old.percent {
+				now.count = old.count
+			}
+			next[key] = figure{now.count, old.percent}
+		}
+	}
+	return next
+}
+
+func TestFiguresSayWhatGrew(t *testing.T) {
+	t.Parallel()
+	of := func(what string, count, percent int) figures { return figures{{"p ADD", what}: {count, percent}} }
+	for name, tt := range map[string]struct {
+		committed, got, updated figures
+		want                    string
+	}{
+		"equal":                {of("opens", 3, 0), of("opens", 3, 0), of("opens", 3, 0), ""},
+		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), of("opens", 4, 0), "p ADD: opens grew from 3 to 4, by 1"},
+		"exact, less":          {of("opens", 3, 0), of("opens", 1, 0), of("opens", 1, 0), "p ADD: opens fell from 3 to 1, by 2: accept it"},
+		"half the tolerance":   {of("faults", 200, 10), of("faults", 210, 5), of("faults", 200, 10), ""},
+		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), of("faults", 220, 10), ""},
+		"more than that":       {of("faults", 200, 10), of("faults", 230, 5), of("faults", 230, 10), "p ADD: faults grew from 200 to 230, by 30 (15%); it may grow by 10%"},
+		"less by more than it": {of("faults", 200, 10), of("faults", 100, 5), of("faults", 100, 10), ""},
+		"new":                  {figures{}, of("opens", 3, 0), of("opens", 3, 0), "p ADD: opens: 3, not committed"},
+		"gone":                 {of("opens", 3, 0), figures{}, figures{}, "p ADD: opens: committed, but not measured"},
+	} {
+		nodetest.Equal(t, name, strings.Join(tt.committed.compare(tt.got), "\n"), tt.want)
+		nodetest.Equal(t, name+", updated", tt.committed.updated(tt.got).String(), tt.updated.String())
+		path := filepath.Join(t.TempDir(), "figures")
+		nodetest.OK(t, os.WriteFile(path, []byte(tt.updated.String()), 0o600))
+		nodetest.Equal(t, name+", read", readFigures(t, path).String(), tt.updated.String())
+	}
+}
+
+// A bill is what a plugin has done. Its delegates do not count, except in execs. The
+// first seven counts are the same on every run and machine, the others vary a little.
+type bill struct {
+	syncs int // fsync and fdatasync
+	opens int // files opened, without the plugin's own network namespace
+	scans int // getdents64: reads of directories
+	execs int // programs run
+	looks int // how often the container's network namespace was opened
+	lists int // netlink sockets: lists of the interfaces there
+	cache int // looks for files in the cache of libcni
+
+	memory int // peak resident memory in kB
+	faults int // page faults without I/O
+	allocs int // objects allocated on the heap
+
+	opened []string // the paths of the files opened
+}
+
+// traced runs a plugin, which counting has built, under ptrace(2) and returns its bill.
+func (n *node) traced(path, command string, p *pod) bill {
+	n.Helper()
+	dir := n.TempDir()
+	stdout := filepath.Join(dir, "stdout")
+	n.write(p.conf, "traced")
+	in, err := os.Open(n.file("traced"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(stdout)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer out.Close()
+	counts, err := os.Create(filepath.Join(dir, "counts"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer counts.Close()
+	cmd := exec.CommandContext(n.Context(), path)
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
+		"CNI_PATH=" + n.bin, "PATH=" + n.path,
+		"GODEBUG=asyncpreemptoff=1", // the Go runtime must not signal threads that ptrace stops
+		"GOMAXPROCS=1",              // the order of goroutines, and the memory for processors, vary less
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = in, out, out, []*os.File{counts}
+	b, status, err := trace(cmd)
+	for _, path := range b.opened {
+		if path == p.netns {
+			b.looks++
+		}
+	}
+	if text, _ := os.ReadFile(stdout); err != nil || status != 0 {
+		n.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
+	}
+	text, err := os.ReadFile(counts.Name())
+	if err == nil {
+		b.allocs, err = strconv.Atoi(string(text))
+	}
+	if err != nil {
+		n.Fatalf("%s %s has not written the number of its allocations: %v", path, command, err)
+	}
+	return b
+}
+
+// trace runs cmd until it exits. All ptrace requests come from this thread. It
+// waits only for the process group of cmd, which contains neither delegates nor
+// the children of other tests.
+func trace(cmd *exec.Cmd) (b bill, status int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// cmd inherits this. With huge pages memory and page faults would depend on the machine.
+	if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
+		return b, 0, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return b, 0, err
+	}
+	tracee := cmd.Process.Pid
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(tracee, &ws, unix.WALL, nil); err != nil {
+		return b, 0, err
+	}
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(tracee, options); err != nil {
+		return b, 0, err
+	}
+	calls := map[int]syscallEntry{} // by thread, while in the call
+	for tid, signal := tracee, 0; ; {
+		// The thread may have been killed in the meantime.
+		if err := unix.PtraceSyscall(tid, signal); err != nil && err != unix.ESRCH {
+			return b, 0, err
+		}
+		signal = 0
+		for {
+			tid, err = unix.Wait4(-tracee, &ws, unix.WALL, nil)
+			if err == unix.ECHILD {
+				return b, status, nil
+			}
+			if err != nil && err != unix.EINTR {
+				return b, 0, err
+			}
+			if tid == tracee && ws.Exited() {
+				status = ws.ExitStatus()
+			}
+			if err == nil && ws.Stopped() {
+				break
+			}
+		}
+		switch stop := ws.StopSignal(); {
+		case stop == unix.SIGTRAP|0x80:
+			b.syscall(tid, calls)
+		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT:
+			b.memory = max(b.memory, statusField(tid, "VmHWM"))
+			b.faults = max(b.faults, minorFaults(tid))
+		case stop == unix.SIGTRAP, stop == unix.SIGSTOP:
+		default:
+			signal = int(stop)
+		}
+	}
+}
+
+// syscall counts a system call that thread tid has entered or left.
+func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
+	var info [88]byte // struct ptrace_syscall_info
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
+	if errno != 0 {
+		return
+	}
+	value := binary.NativeEndian.Uint64(info[24:])
+	if info[0] == unix.PTRACE_SYSCALL_INFO_ENTRY {
+		calls[tid] = syscallEntry{number: value, first: binary.NativeEndian.Uint64(info[32:])}
+		if value == newfstatat && strings.HasPrefix(stringAt(tid, binary.NativeEndian.Uint64(info[40:])), "/var/lib/cni/results/") {
+			b.cache++
+		}
+		return
+	}
+	if int64(value) < 0 { //nolint:gosec // the register holds a signed number
+		return
+	}
+	switch calls[tid].number {
+	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
+		b.syncs++
+	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value))
+		if !strings.HasPrefix(path, "net:[") { // before Linux 6.18 it is entered to identify another
+			b.opens++
+			b.opened = append(b.opened, path)
+		}
+	case unix.SYS_GETDENTS64:
+		b.scans++
+	case unix.SYS_SOCKET:
+		if calls[tid].first == unix.AF_NETLINK {
+			b.lists++
+		}
+	case unix.SYS_CLONE:
+		if calls[tid].first&unix.CLONE_VFORK != 0 { // otherwise it starts a thread
+			b.execs++
+		}
+	}
+}
+
+// newfstatat is the number of a system call that has a name of its own on arm64.
+var newfstatat = map[string]uint64{"amd64": 262, "arm64": 79}[runtime.GOARCH]
+
+// A syscallEntry is the number of a system call and its first argument.
+type syscallEntry struct{ number, first uint64 }
+
+// stringAt returns the beginning of a string in the memory of a thread, or nothing.
+func stringAt(tid int, address uint64) string {
+	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", tid))
+	if err != nil {
+		return ""
+	}
+	defer memory.Close()
+	var text [64]byte
+	n, _ := memory.ReadAt(text[:], int64(address)) //nolint:gosec // an address of user space
+	found, _, _ := bytes.Cut(text[:n], []byte{0})
+	return string(found)
+}
+
+// statusField returns a number from /proc/TID/status, or 0.
+func statusField(tid int, name string) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	found := regexp.MustCompile(`(?m)^` + name + `:\s+(\d+)`).FindSubmatch(bytes.TrimSpace(text))
+	if found == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(found[1]))
+	return n
+}
+
+// minorFaults returns the number of page faults without I/O of the process of a thread,
+// or 0.
+func minorFaults(tid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
+	_, after, _ := bytes.Cut(text, []byte(") "))
+	fields := bytes.Fields(after)
+	if len(fields) < 8 {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(fields[7]))
+	return n
 }

@@ -2,11 +2,18 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/metacni/metacni/examples/lab/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -197,4 +204,227 @@ func TestLiveNodeBackToFlannel(t *testing.T) {
 	n.vanish(running)
 	n.collect(left(0), "--dir", n.file("flannel"), "--bin-dir", n.bin)
 	n.nothingLeft()
+}
+
+// A liveNode is a node whose runtime works like containerd: it runs the first
+// network of its configuration directory by libcni, with libcni's cache.
+type liveNode struct {
+	*node
+	pods []*livePod
+}
+
+// A livePod is a pod of a liveNode. It serves a port.
+type livePod struct {
+	*pod
+	n        *liveNode
+	hostPort int
+	server   net.Listener
+}
+
+func newLiveNode(t *testing.T) *liveNode {
+	t.Helper()
+	n := &liveNode{node: newNode(t)}
+	n.needsRules()
+	for _, dir := range []string{"cni", "cache", "multus"} {
+		nodetest.OK(t, os.MkdirAll(n.file(dir), 0o700))
+	}
+	return n
+}
+
+// primary returns the network of the node's pods without a meta-plugin.
+func (n *liveNode) primary() object {
+	return n.chain(0, n.bridge(0), n.portmap(), n.firewall())
+}
+
+// runtime returns libcni with a cache in a directory of the node.
+func (n *liveNode) runtime(cache string) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file(cache), nil)
+}
+
+// first returns the network that the runtime runs: the first in its directory.
+func (n *liveNode) first() *libcni.NetworkConfigList {
+	n.Helper()
+	files, err := libcni.ConfFiles(n.file("cni"), []string{".conf", ".conflist"})
+	if err != nil || len(files) == 0 {
+		n.Fatalf("no network: %v", err)
+	}
+	slices.Sort(files)
+	return n.list(files[0])
+}
+
+func (n *liveNode) list(file string) *libcni.NetworkConfigList {
+	n.Helper()
+	text, err := os.ReadFile(file)
+	nodetest.OK(n, err)
+	return n.parse(text)
+}
+
+func (n *liveNode) parse(text []byte) *libcni.NetworkConfigList {
+	n.Helper()
+	list, err := libcni.NetworkConfFromBytes(text)
+	nodetest.OK(n, err)
+	return list
+}
+
+func (p *livePod) rt() *libcni.RuntimeConf {
+	args := map[string]any{
+		"portMappings": []object{{"hostPort": p.hostPort, "containerPort": 80, "protocol": "tcp"}},
+	}
+	if p.annotations != nil {
+		args["io.kubernetes.cri.pod-annotations"] = p.annotations
+	}
+	return &libcni.RuntimeConf{
+		ContainerID: p.id, NetNS: p.netns, IfName: p.ifname, CapabilityArgs: args,
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.id}},
+	}
+}
+
+// newPod returns a pod that is not attached yet. Its server answers with the
+// pod's ID.
+func (n *liveNode) newPod(networks string) *livePod {
+	n.Helper()
+	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 16*n.id + len(n.pods)}
+	if networks != "" {
+		p.annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": networks}
+	}
+	n.pods = append(n.pods, p)
+	err := host.Do(p.netns, func() error {
+		l, err := (&net.ListenConfig{}).Listen(n.Context(), "tcp", ":80")
+		if err != nil {
+			return err
+		}
+		p.server = l
+		n.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = fmt.Fprint(c, p.id)
+				_ = c.Close()
+			}
+		}()
+		return nil
+	})
+	nodetest.OK(n, err)
+	return p
+}
+
+// startPod lets the runtime start a pod.
+func (n *liveNode) startPod(networks string) *livePod {
+	n.Helper()
+	p := n.newPod(networks)
+	result, err := n.runtime("cache").AddNetworkList(n.Context(), n.first(), p.rt())
+	if err != nil {
+		n.Fatalf("ADD %s: %v", p.id, err)
+	}
+	if p.result, err = json.Marshal(result); err != nil {
+		n.Fatal(err)
+	}
+	return p
+}
+
+// stop lets the runtime stop a pod, and fails the test if anything of it is
+// left.
+func (p *livePod) stop() {
+	p.n.Helper()
+	if err := p.n.runtime("cache").DelNetworkList(p.n.Context(), p.n.first(), p.rt()); err != nil {
+		p.n.Fatalf("DEL %s: %v", p.id, err)
+	}
+	p.isGone()
+}
+
+// dies removes a pod's namespace without telling the runtime.
+func (p *livePod) dies() {
+	p.n.Helper()
+	_ = p.server.Close() // an open socket keeps the namespace
+	p.n.vanish(p.pod)
+}
+
+// isGone fails the test if anything is left of p.
+func (p *livePod) isGone() {
+	p.n.Helper()
+	if _, err := os.Stat(p.netns); err == nil {
+		nodetest.Equal(p.n, "interfaces of "+p.id, p.n.interfaces(p.pod), nil)
+	}
+	nodetest.Equal(p.n, "rules of "+p.id, p.n.rulesAbout(p.n.marks(p.id)), nil)
+	for _, lease := range p.n.leases() {
+		if strings.Contains(lease+" ", " "+p.id+" ") {
+			p.n.Errorf("%s has still %s", p.id, lease)
+		}
+	}
+	for _, dir := range []string{"state", "cache", "multus"} {
+		for _, name := range p.n.in(dir) {
+			if strings.Contains(name, p.id) && !strings.Contains(name, "podman") {
+				p.n.Errorf("%s is still in %s/%s", p.id, dir, name)
+			}
+		}
+	}
+}
+
+// in lists the files in a directory of the node.
+func (n *liveNode) in(dir string) []string { return n.node.list(n.file(dir)) }
+
+// answers fails the test unless p's port answers on the host.
+func (p *livePod) answers() {
+	p.n.Helper()
+	addr := net.JoinHostPort(p.n.net(0)+".1", fmt.Sprint(p.hostPort))
+	c, err := (&net.Dialer{Timeout: time.Minute}).DialContext(p.n.Context(), "tcp", addr)
+	if err != nil {
+		p.n.Fatalf("%s: %v", p.id, err)
+	}
+	defer func() { _ = c.Close() }()
+	said := make([]byte, 64)
+	k, _ := c.Read(said)
+	nodetest.Equal(p.n, "who answers on the host's port", string(said[:k]), p.id)
+}
+
+// places returns the flags that make multinet work on this node only.
+func (n *liveNode) places() []string {
+	return []string{"--conf-dir", n.file("cni"), "--bin-dir", n.bin, "--cache-dir", n.file("cache")}
+}
+
+// install puts multinet in front of the node's network.
+func (n *liveNode) install() {
+	n.Helper()
+	n.write(object{"confDir": n.file("net.d"), "binDir": n.bin}, "more.json")
+	n.operator(0, slices.Concat([]string{"install"}, n.places(), []string{
+		"--multus-dir", n.file("multus"), "--cni-dir", n.file("state"), "--config", n.file("more.json"),
+	})...)
+	if got := n.first().Plugins[0].Network.Type; got != "multinet" {
+		n.Fatalf("the first network's plugin is %s", got)
+	}
+}
+
+// records lists the container, interface and state of each of multinet's
+// records.
+func (n *liveNode) records() (list []string) {
+	n.Helper()
+	r := n.operator(0, "list", "-o", "json", "--dir", n.file("state"))
+	var records []struct{ Container, Interface, State string }
+	nodetest.OK(n, json.Unmarshal([]byte(r.stdout), &records))
+	for _, r := range records {
+		list = append(list, r.Container+" "+r.Interface+" "+r.State)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// uninstall removes multinet from the node.
+func (n *liveNode) uninstall(want int, flags ...string) report {
+	n.Helper()
+	return n.operator(want, slices.Concat([]string{"uninstall"}, n.places(), []string{"--dir", n.file("state")}, flags)...)
+}
+
+// check runs CHECK of multinet for p, as a runtime does.
+func (p *livePod) check() {
+	p.n.Helper()
+	list := p.n.first()
+	var conf object
+	nodetest.OK(p.n, json.Unmarshal(list.Plugins[0].Bytes, &conf))
+	conf["name"], conf["cniVersion"] = list.Name, list.CNIVersion
+	q := *p.pod
+	q.conf, q.annotations = conf, nil
+	p.n.ok("CHECK", &q)
 }

@@ -1,11 +1,20 @@
 package runtimes
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,5 +223,193 @@ func eventually(t testing.TB, ask func() bool, why ...*error) {
 			}
 			t.Fatal("not after three minutes")
 		}
+	}
+}
+
+// cgroupPrefix begins the name of the parent of all pods' cgroups, before the ID of the
+// process that runs the tests.
+const cgroupPrefix = "metacni-runtimes-"
+
+// cgroupRoot is where cgroups are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// makeCgroups makes a cgroup with a name in all hierarchies, for cgroups of containers in it.
+func makeCgroups(name string) error {
+	for _, dir := range cgroups(name) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	control := cgroupRoot + "/cgroup.subtree_control" // version 2 only
+	controllers, err := os.ReadFile(control)
+	if errors.Is(err, fs.ErrNotExist) || strings.Contains(string(controllers), "memory") {
+		return nil
+	}
+	if err == nil {
+		err = os.WriteFile(control, []byte("+memory"), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("needs cgroups with controllers: %w", err)
+	}
+	return nil
+}
+
+// cgroups lists the directories of the cgroup with a name in all hierarchies, existing or
+// not: one of version 2, or one for each controller of version 1.
+func cgroups(name string) []string {
+	if _, err := os.Stat(cgroupRoot + "/cgroup.controllers"); err == nil {
+		return []string{filepath.Join(cgroupRoot, name)}
+	}
+	all, _ := filepath.Glob(cgroupRoot + "/*/cgroup.procs")
+	for i, file := range all {
+		all[i] = filepath.Join(filepath.Dir(file), name)
+	}
+	return all
+}
+
+// removeCgroups removes the cgroups with a name. Without a name it removes what tests have
+// left that were killed.
+func removeCgroups(name string) {
+	pattern := name
+	if name == "" {
+		pattern = cgroupPrefix + "*"
+	}
+	for _, dir := range cgroups(pattern) {
+		found, _ := filepath.Glob(dir)
+		for _, dir := range found {
+			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), cgroupPrefix))
+			if name != "" || err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+				removeCgroup(dir)
+			}
+		}
+	}
+}
+
+// removeCgroup removes a cgroup without processes and those below.
+func removeCgroup(dir string) {
+	var below []string
+	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			below = append(below, path)
+		}
+		return nil
+	})
+	slices.Reverse(below)
+	for _, dir := range below {
+		_ = os.Remove(dir) // rmdir refuses one that is in use
+	}
+}
+
+// pauseImage is the name of the image of every pod.
+const pauseImage = "localhost/pause:1"
+
+// object is a JSON object.
+type object = map[string]any
+
+// writeImage writes an OCI image of a static program to the file to.
+func writeImage(program, to string) error {
+	text, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	layer, err := archive(file{"pause", text, 0o755})
+	if err != nil {
+		return err
+	}
+	digest := func(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
+	var files []file
+	blob := func(kind string, data []byte) object {
+		files = append(files, file{"blobs/sha256/" + digest(data)[len("sha256:"):], data, 0o644})
+		return object{"mediaType": "application/vnd.oci.image." + kind, "digest": digest(data), "size": len(data)}
+	}
+	encode := func(v any) (data []byte) {
+		if err == nil {
+			data, err = json.Marshal(v)
+		}
+		return data
+	}
+	config := blob("config.v1+json", encode(object{
+		"os": "linux", "architecture": runtime.GOARCH, "config": object{"Entrypoint": []string{"/pause"}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{digest(layer)}},
+	}))
+	manifest := blob("manifest.v1+json", encode(object{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": config, "layers": []object{blob("layer.v1.tar", layer)},
+	}))
+	manifest["annotations"] = object{"io.containerd.image.name": pauseImage}
+	files = append(files,
+		file{"oci-layout", encode(object{"imageLayoutVersion": "1.0.0"}), 0o644},
+		file{"index.json", encode(object{"schemaVersion": 2, "manifests": []object{manifest}}), 0o644})
+	if err != nil {
+		return err
+	}
+	image, err := archive(files...)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, image, 0o600)
+}
+
+// A file is a file in an archive.
+type file struct {
+	name string
+	data []byte
+	mode int64
+}
+
+func archive(files ...file) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), w.Close()
+}
+
+// sync makes one attempt to let the pod run in one sandbox, or in none. It removes the
+// sandboxes of earlier attempts and those that do not run, as the kubelet does.
+func (p *pod) sync(wanted bool) error {
+	ctx := context.WithoutCancel(p.n.t.Context())
+	got, err := p.n.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{
+		Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{podLabel: p.name()}},
+	})
+	if err != nil {
+		return err
+	}
+	p.id = ""
+	for _, s := range got.GetItems() {
+		if wanted && p.id == "" && s.GetState() == cri.PodSandboxState_SANDBOX_READY {
+			p.id = s.GetId()
+			continue
+		}
+		if _, err := p.n.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			return err
+		}
+		if _, err := p.n.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			return err
+		}
+	}
+	if !wanted || p.id != "" {
+		return nil
+	}
+	p.config.Metadata.Attempt++
+	return p.try()
+}
+
+// settle repeats sync until it succeeds.
+func (p *pod) settle(wanted bool) {
+	p.n.t.Helper()
+	var last error
+	eventually(p.n.t, func() bool {
+		last = p.sync(wanted)
+		return last == nil
+	}, &last)
+	if wanted {
+		p.look()
 	}
 }

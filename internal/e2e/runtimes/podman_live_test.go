@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -155,4 +156,225 @@ func names(interfaces []string) (all []string) {
 		all = append(all, name)
 	}
 	return all
+}
+
+// writePodmanNetwork writes podman's default network. Its bridge has an address that does not
+// change with its ports, as containers would know the one before for some seconds.
+func (p *podman) writePodmanNetwork() {
+	p.t.Helper()
+	p.ok(nil, "ip", "link", "add", "br4", "address", "02:00:00:00:00:04", "type", "bridge")
+	p.writeList("87-podman-bridge.conflist", chain("podman", primary(4)...))
+}
+
+// installUnderPodman installs multinet under the name of podman's network: podman chooses
+// networks by name. A container has a second network then.
+func (p *podman) installUnderPodman() {
+	p.t.Helper()
+	p.write("more.json", `{"binDir":"`+p.file("bin")+`","confDir":"`+p.file("more.d")+`",
+		"defaultNetworks":["`+p.file("more.d", "blue.conf")+`"],"capabilities":{"ips":true}}`)
+	p.write("more.d/blue.conf", `{"cniVersion":"1.0.0","name":"blue","type":"bridge","bridge":"blue","ipam":{"type":"host-local","subnet":"10.79.0.0/24"}}`)
+	if r := p.install("install", "--name", "podman", "--cni-dir", p.file("state"), "--config", p.file("more.json")); r.code != 0 {
+		p.t.Fatal(r.stderr)
+	}
+}
+
+// attached lists the attachments of containers as the operator's tool does, each with its
+// state. An attachment that is in two records is listed twice.
+func (p *podman) attached() (all []string) {
+	p.t.Helper()
+	var records []struct {
+		Container   string
+		State       string
+		Attachments []struct{ Interface, State string }
+	}
+	if err := json.Unmarshal([]byte(p.tool("list", "-o", "json", "--dir", p.file("state"))), &records); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, r := range records {
+		for _, a := range r.Attachments {
+			all = append(all, r.Container+" "+a.Interface+" "+r.State+" "+a.State)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// rulesOf lists the rules of iptables for a container: those with its ID, its port on the
+// machine or its address.
+func (p *podman) rulesOf(name, port string) (all []string) {
+	p.t.Helper()
+	_, address, _ := strings.Cut(p.interfaces(name)[0], " ")
+	id := p.id(name)
+	for _, rule := range p.rules() {
+		if strings.Contains(rule, id) || strings.Contains(rule, "--dport "+port+" ") || strings.Contains(rule, " "+address+"/32 ") {
+			all = append(all, rule)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wantAttached fails the test unless exactly these containers are attached to podman's
+// network: they answer at their ports, and there are no addresses, interfaces and rules of
+// others. Each has as many rules as one that was attached by podman.
+func (p *podman) wantAttached(rules int, ports map[string]string) {
+	p.t.Helper()
+	p.ok(nil, "ip", "neigh", "flush", "all") // for some seconds it knows the MAC address of an interface before
+	interfaces := 0
+	for name, port := range ports {
+		p.answers(name, port)
+		interfaces += len(p.interfaces(name))
+	}
+	same(p.t, "leases", interfaces, len(p.leases()))
+	eventually(p.t, func() bool { return len(p.veths()) == interfaces })
+	same(p.t, "rules", rules*len(ports), len(p.rules()))
+}
+
+// wantRecorded fails the test unless each interface of these containers is recorded once,
+// as attached, and nothing else is recorded.
+func (p *podman) wantRecorded(containers ...string) {
+	p.t.Helper()
+	var want []string
+	for _, c := range containers {
+		id := p.id(c)
+		for _, name := range names(p.interfaces(c)) {
+			want = append(want, id+" "+name+" added added")
+		}
+	}
+	slices.Sort(want)
+	same(p.t, "attachments", want, p.attached())
+}
+
+// TestPodmanReloadsAndReconnectsContainers: after "podman network reload", "disconnect" and
+// "connect" a container has its ports, and one record, whether podman has attached it before
+// multinet was installed or with multinet. Another container keeps what it has.
+func TestPodmanReloadsAndReconnectsContainers(t *testing.T) {
+	for name, before := range map[string]bool{"attached by podman": true, "attached with multinet": false} {
+		t.Run(name, func(t *testing.T) {
+			p := newPodman(t)
+			p.writePodmanNetwork()
+			if !before {
+				p.installUnderPodman()
+			}
+			ports := map[string]string{"a": "8080", "b": "8081", "c": "8082"}
+			for name, port := range ports {
+				p.start(name, port)
+			}
+			if before {
+				p.installUnderPodman()
+			}
+			rules := len(p.rules()) / len(ports)
+			p.wantAttached(rules, ports)
+			p.wantRecorded("a", "b", "c")
+			kept := p.interfaces("c")
+			keptRules := p.rulesOf("c", "8082")
+			podman := func(args ...string) {
+				t.Helper()
+				p.must(args...)
+				p.wantAttached(rules, ports)
+				if slices.Contains(args, "--all") { // it has a second network then, or another address in it
+					kept = append(kept[:1:1], p.interfaces("c")[1:]...)
+				}
+				same(t, "interfaces of another container", kept, p.interfaces("c"))
+				same(t, "rules of another container", keptRules, p.rulesOf("c", "8082"))
+			}
+
+			address := p.interfaces("a")[0]
+			podman("network", "reload", "a")
+			podman("network", "reload", "a")
+			same(t, "interface", address, p.interfaces("a")[0])
+			same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("a")))
+			p.wantRecorded("a", "b", "c")
+
+			for range 2 { // the first time one that nobody has reloaded
+				delete(ports, "b")
+				podman("network", "disconnect", "podman", "b")
+				same(t, "interfaces", nil, p.interfaces("b"))
+				p.gc()
+				ports["b"] = "8081"
+				podman("network", "connect", "podman", "b")
+				same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+				p.wantRecorded("a", "b", "c")
+			}
+			delete(ports, "a")
+			podman("network", "disconnect", "podman", "a")
+			p.wantRecorded("b", "c")
+			ports["a"] = "8080"
+			podman("network", "connect", "podman", "a")
+
+			podman("network", "reload", "--all")
+			p.wantRecorded("a", "b", "c")
+			podman("network", "reload", "--all")
+			p.wantRecorded("a", "b", "c")
+
+			delete(ports, "a")
+			podman("stop", "-t", "0", "a")
+			p.wantRecorded("b", "c")
+			ports["a"] = "8080"
+			podman("start", "a")
+			p.wantRecorded("a", "b", "c")
+			delete(ports, "a")
+			delete(ports, "b")
+			podman("rm", "-f", "-t", "0", "a", "b")
+			p.wantRecorded("c")
+			p.must("rm", "-f", "-t", "0", "c")
+			p.wantNothing()
+		})
+	}
+}
+
+// TestPodmanConnectsOtherwiseWhatItDisconnected: podman disconnects containers that were
+// taken over, which multinet does not learn. What multinet has recorded is in nobody's way
+// afterwards: another container with the address, the same network with the interface, and with
+// another one. Another network of multinet gets the interface when podman has connected and
+// disconnected the container again.
+func TestPodmanConnectsOtherwiseWhatItDisconnected(t *testing.T) {
+	p := newPodman(t)
+	p.writePodmanNetwork()
+	p.start("a", "8080", "--ip", "10.77.4.10")
+	p.start("b", "8081")
+	p.start("c", "8082")
+	p.installUnderPodman()
+	p.multinet("1.0.0", nil, several()...)
+	rules := len(p.rules()) / 3
+	for _, name := range []string{"a", "b", "c"} {
+		p.must("network", "disconnect", "podman", name)
+	}
+	p.wantAttached(rules, nil)
+
+	p.start("d", "8083", "--ip", "10.77.4.10")
+	p.must("network", "connect", "podman", "a")
+	same(t, "interface", "eth0 10.77.4.10", p.interfaces("d")[0])
+	p.wantAttached(rules, map[string]string{"a": "8080", "d": "8083"})
+
+	if r := p.run(p.env, "podman", "network", "connect", "multi", "b"); r.code == 0 || !strings.Contains(r.stderr, `"eth0": interface name already taken`) {
+		t.Errorf("exit status %d: %s", r.code, r.stderr)
+	}
+	p.must("network", "disconnect", "multi", "b") // podman takes it for connected
+	p.must("network", "connect", "podman", "b")
+	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+	p.wantAttached(rules, map[string]string{"a": "8080", "b": "8081", "d": "8083"})
+	p.must("network", "connect", "multi", "b")
+	same(t, "interfaces", []string{"eth0", "net1", "eth1", "net2", "net3"}, names(p.interfaces("b")))
+	p.must("network", "disconnect", "multi", "b")
+	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+
+	p.must("network", "create", "--subnet", "10.78.0.0/24", "plain")
+	p.must("network", "connect", "plain", "c")
+	p.must("network", "connect", "podman", "c")
+	p.must("network", "reload", "c")
+	p.must("network", "disconnect", "plain", "c")
+	p.must("restart", "-t", "0", "c")
+	// A DEL of what c had before would remove the rules for its port.
+	if r := p.run(nil, p.file("bin", "multinet"), "gc", "--dir", p.file("state")); r.code == 0 || !strings.Contains(r.stdout, "started again") {
+		t.Errorf("gc: exit status %d: %s%s", r.code, r.stdout, r.stderr)
+	}
+	same(t, "interfaces", []string{"eth1", "net1"}, names(p.interfaces("c")))
+	p.wantAttached(rules, map[string]string{"a": "8080", "b": "8081", "c": "8082", "d": "8083"})
+	p.must("rm", "-f", "-t", "0", "c")
+	p.gc()
+	p.wantRecorded("a", "b", "d")
+
+	p.must("rm", "-f", "-t", "0", "a", "b", "d")
+	p.wantNothing()
 }

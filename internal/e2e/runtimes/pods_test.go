@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,112 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 )
+
+// A pod that runs gets the networks of its annotation, which containerd passes on, and has
+// them in its status. It answers at its port on the node, and leaves nothing.
+func TestPodHasTheNetworksOfItsAnnotation(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	m.define("blue", m.bridge(1))
+	m.writeJSON("net.d/10-primary.conflist", m.primary())
+	// With "runtime" an ADD fails if the runtime passes no annotations.
+	m.startDaemon(m.daemonKeys(object{"annotations": "runtime"}))
+	m.boot()
+	m.waitForNetwork("multinet")
+	plain, selecting := m.create("").run(), m.create("blue, blue@more").run()
+	plain.answers()
+	selecting.answers()
+	same(t, "interfaces", []string{"eth0"}, plain.names())
+	same(t, "interfaces", []string{"eth0", "net1", "more"}, selecting.names())
+	blue := m.namespace + "/blue"
+	m.wantStatus(plain, m.primaryName())
+	m.wantStatus(selecting, m.primaryName(), blue, blue)
+	same(t, "records", 2, len(m.records()))
+	plain.stop()
+	selecting.answers()
+	selecting.stop()
+	m.wantNothing()
+}
+
+// wantStatus fails the test unless the status of a pod has these networks, and says of each
+// what the pod has.
+func (m *member) wantStatus(p *pod, networks ...string) {
+	m.t.Helper()
+	names, interfaces := m.status(p)
+	same(m.t, "networks in the status of "+p.name(), networks, names)
+	same(m.t, "interfaces in the status of "+p.name(), p.interfaces(), interfaces)
+}
+
+// A pod whose network has a mistake does not run. The error names the network and says what
+// is wrong. When the mistake has been corrected the pod runs, and soon nothing is left of its
+// earlier attempts.
+func TestPodWithAFailingNetwork(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	broken := m.bridge(1)
+	broken["ipam"] = object{"type": "host-loca", "subnet": "10.0.0.0/24"}
+	m.define("blue", broken)
+	m.writeJSON("net.d/10-primary.conflist", m.primary())
+	m.startDaemon(m.daemonKeys(nil))
+	m.boot()
+	m.waitForNetwork("multinet")
+	p := m.create("blue")
+	for range 3 {
+		err := p.try()
+		if err == nil {
+			t.Fatal("the pod runs")
+		}
+		for _, word := range []string{m.namespace + "/blue", "net1", "bridge", "host-loca"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("the error lacks %q: %v", word, err)
+			}
+		}
+	}
+	same(t, "leases", nil, m.leases())
+	same(t, "ports of bridges", nil, m.ports())
+	same(t, "rules", nil, m.rules())
+	same(t, "namespaces", nil, m.namespaces())
+	same(t, "sandboxes", nil, m.sandboxes())
+
+	m.define("blue", m.bridge(1))
+	eventually(t, func() bool { return len(m.records()) == 0 })
+	p.settle(true)
+	same(t, "interfaces", []string{"eth0", "net1"}, p.names())
+	m.wantRunning(p)
+	p.stop()
+	m.wantNothing()
+}
+
+// The node is not ready while its primary network is missing, and ready again when it is
+// back. Pods that run are not concerned.
+func TestNodeIsNotReadyWithoutItsPrimaryNetwork(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.writeJSON("net.d/10-primary.conflist", n.primary())
+	n.writeJSON("more.json", object{"confDir": n.file("networks"), "binDir": os.Getenv(binEnv)})
+	n.tool(0, "install", "--conf-dir", n.file("net.d"), "--host-conf-dir", n.file("net.d"), "--bin-dir", os.Getenv(binEnv),
+		"--cni-dir", n.file("state"), "--config", n.file("more.json"))
+	n.boot()
+	n.waitForNetwork("multinet")
+	p := n.newPod("").run()
+	ready := func(want bool, word string) {
+		t.Helper()
+		eventually(t, func() bool {
+			got, message := n.networkReady()
+			return got == want && strings.Contains(message, word)
+		})
+	}
+	ready(true, "")
+	if err := os.Remove(n.file("net.d/10-primary.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	ready(false, "10-primary.conflist")
+	p.answers()
+	n.writeJSON("net.d/10-primary.conflist", n.primary())
+	ready(true, "")
+	p.stop()
+	n.wantNothing()
+}
 
 const claimDriver = "multinetd.metacni.io" // of the manifests
 
