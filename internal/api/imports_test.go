@@ -51,8 +51,12 @@ var rules = map[string][]string{
 	"internal/test/kube": {"internal/kubepath"},
 	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest":  {"examples/lab/host"},
-	"internal/mutant":    nil,
-	"internal/api":       nil,
+
+	"internal/test/process":      {"internal/flock"},
+	"internal/test/process/fake": nil,
+
+	"internal/mutant": nil,
+	"internal/api":    nil,
 
 	"internal/testreport": nil,
 

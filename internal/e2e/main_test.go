@@ -7,12 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // stepping is the directory of the plugins that log their steps and can be
@@ -39,28 +38,23 @@ func build(ctx context.Context, dir string) error {
 	if out, err := exec.CommandContext(ctx, "go", "mod", "graph").CombinedOutput(); err != nil {
 		return fmt.Errorf("read the module graph: %w\n%s", err, out)
 	}
+	static := []string{"CGO_ENABLED=0"} // as released; a C library opens more files, depending on the number of threads
 	for _, b := range []struct {
-		module   string
-		dir      string // below dir
-		flags    []string
-		packages []string
+		module string
+		dir    string // below dir
+		args   []string
 	}{
-		{"../..", "", nil, []string{
-			"./examples/multinet", "./examples/flannel", "./examples/fallback", "./examples/policy", "./examples/lab", "./examples/resident", "./examples/multinet-shim",
+		{"../..", "", []string{
+			"./examples/multinet", "./examples/flannel", "./examples/fallback", "./examples/policy", "./examples/lab", "./examples/resident",
+			"./examples/multinet-shim", "./internal/test/process/fake",
 		}},
-		{"../..", stepping, []string{"-tags=metacni_steps"}, []string{"./examples/multinet", "./examples/flannel", "./examples/fallback"}},
-		{"../../examples/multinetd", "", []string{"-race=" + strconv.FormatBool(raced)}, []string{"."}},
-		{"../../examples/multinetd", stepping, []string{"-tags=metacni_steps"}, []string{"."}},
-		{".", "", nil, append(strings.Fields(string(tools)), "./fake", "./testdata/noop", "./testdata/libcni", "./testdata/simple", "./testdata/claims")},
+		{"../..", stepping, []string{"-tags=metacni_steps", "./examples/multinet", "./examples/flannel", "./examples/fallback"}},
+		{"../../examples/multinetd", "", []string{"."}},
+		{"../../examples/multinetd", stepping, []string{"-tags=metacni_steps", "."}},
+		{".", "", append(strings.Fields(string(tools)), "./testdata/noop", "./testdata/libcni", "./testdata/simple", "./testdata/claims")},
 	} {
-		args := slices.Concat([]string{"build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, b.dir) + "/"}, b.flags, b.packages)
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Env = b.module, os.Environ()
-		if !slices.Contains(b.flags, "-race=true") { // as released; a C library opens more files, depending on the number of threads
-			cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
-		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		if err := (process.Build{Env: static, Args: b.args}).Run(ctx, b.module, filepath.Join(dir, b.dir)); err != nil {
+			return err
 		}
 	}
 	if err := buildPrevious(ctx, filepath.Join(dir, previous)); err != nil { // not every clone has the history

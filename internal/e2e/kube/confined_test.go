@@ -32,8 +32,8 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // A confined is a node with a distribution, on which multinetd has the rights of its manifest.
@@ -584,7 +584,7 @@ func (n *confined) doctor(before ...func() error) string {
 	c := n.daemonPod.Spec.Containers[0]
 	c.Name, c.Command = "doctor", []string{"/multinetd", "doctor", "--config", "/etc/multinetd/daemon-config.json"}
 	cmd, confine := n.container(n.daemonPod, c, "")
-	p, err := program.Start(n.file("doctor.log"), cmd, append(before, confine)...)
+	p, err := process.Start(n.file("doctor.log"), cmd, append(before, confine)...)
 	if err != nil {
 		n.t.Fatal(err)
 	}

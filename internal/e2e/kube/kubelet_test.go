@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // rooted gives the node a root directory of its own, with the files of a node that has a
@@ -59,7 +59,7 @@ func (n *node) initialize(pod *corev1.Pod) error {
 	n.t.Helper()
 	for _, c := range pod.Spec.InitContainers {
 		cmd, confine := n.container(pod, c, "")
-		p, err := program.Start(n.file(c.Name+".log"), cmd, confine)
+		p, err := process.Start(n.file(c.Name+".log"), cmd, confine)
 		if err != nil {
 			return err
 		}

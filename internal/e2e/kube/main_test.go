@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // programsEnv is the directory of the server's programs. It is not set if there are none.
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 			return os.Setenv(programsEnv, dir)
 		},
 		Build: func(ctx context.Context, bin string) error {
-			return program.Node(ctx, bin, slices.Clone(confinedPlugins)...)
+			return process.Node(ctx, bin, slices.Clone(confinedPlugins)...)
 		},
 	}.Main(m)
 	if shared.Server != nil {

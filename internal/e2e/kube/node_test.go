@@ -22,9 +22,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // object is a JSON object.
@@ -55,7 +55,7 @@ type node struct {
 	plugins   string                   // its directory of plugins there
 	configure func(text string) string // changes the file of the daemon's ConfigMap
 
-	daemon *program.Process
+	daemon *process.Process
 	ids    atomic.Int32
 }
 
@@ -173,7 +173,7 @@ func (n *node) start() {
 func (n *node) startAs(cmd *exec.Cmd, confine ...func() error) {
 	n.t.Helper()
 	var err error
-	if n.daemon, err = program.Start(n.file("log"), cmd, confine...); err != nil {
+	if n.daemon, err = process.Start(n.file("log"), cmd, confine...); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -23,9 +23,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // A webhookWorld is a server with the component webhook, and the program that serves it
@@ -37,7 +37,7 @@ type webhookWorld struct {
 	program string
 	args    []string
 	mounts  int // of the certificate
-	running *program.Process
+	running *process.Process
 }
 
 func newWebhookWorld(t *testing.T) *webhookWorld {
@@ -146,7 +146,7 @@ func (w *webhookWorld) command(t *testing.T, here *strings.Replacer) (args []str
 func (w *webhookWorld) start(t *testing.T) {
 	t.Helper()
 	var err error
-	if w.running, err = program.Start(w.Path("webhook.log"), exec.Command(w.program, w.args...)); err != nil {
+	if w.running, err = process.Start(w.Path("webhook.log"), exec.Command(w.program, w.args...)); err != nil {
 		t.Fatal(err)
 	}
 	w.untilAsked(t)

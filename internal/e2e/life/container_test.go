@@ -28,9 +28,9 @@ type container struct {
 	id     string
 	name   string // its name in /run/netns
 	lives  bool
-	holder *process
-	guest  *process // keeps another namespace of the container's, to which it moves interfaces
-	agent  *process // has the namespace open, as runtimes have
+	holder *keeper
+	guest  *keeper // keeps another namespace of the container's, to which it moves interfaces
+	agent  *keeper // has the namespace open, as runtimes have
 	has    map[string]*attachment
 
 	touched   bool // its interfaces were changed
@@ -40,15 +40,15 @@ type container struct {
 	forgotten bool // an operator has removed its records
 }
 
-// A process keeps something alive until it is killed.
-type process struct {
+// A keeper is a process that keeps something alive until it is killed.
+type keeper struct {
 	cmd  *exec.Cmd
 	in   io.Closer
 	path string // of the namespace; empty for a socket, which is descriptor 3
 }
 
 // keep starts this program in another role.
-func (n *node) keep(role string, flags uintptr, files ...*os.File) (*process, error) {
+func (n *node) keep(role string, flags uintptr, files ...*os.File) (*keeper, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleEnv + "=" + role}
 	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
@@ -64,7 +64,7 @@ func (n *node) keep(role string, flags uintptr, files ...*os.File) (*process, er
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, in: in}
+	p := &keeper{cmd: cmd, in: in}
 	n.keepers[cmd.Process.Pid] = true
 	line, err := bufio.NewReader(out).ReadString('\n')
 	p.path = strings.TrimSpace(line)
@@ -72,7 +72,7 @@ func (n *node) keep(role string, flags uintptr, files ...*os.File) (*process, er
 }
 
 // end kills p and waits until it is gone.
-func (n *node) end(p *process) {
+func (n *node) end(p *keeper) {
 	if p != nil {
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
@@ -176,7 +176,7 @@ func (n *node) start(id, kind, name string) (*container, error) {
 func (c *container) named() string { return filepath.Join("/run/netns", c.name) }
 
 // open opens the namespace that p keeps for as long as f runs, and hands f a path.
-func (c *container) open(p *process, f func(path string) error) error {
+func (c *container) open(p *keeper, f func(path string) error) error {
 	fd, err := unix.Open(p.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if number, ok := strings.CutPrefix(p.path, "socket "); ok {
 		fd, err = ofSocket(p.cmd.Process.Pid, number)
@@ -428,7 +428,7 @@ func (n *node) move(c *container, name string) (err error) {
 
 // addresses returns the addresses in the container's namespaces.
 func (c *container) addresses() (ips []string, err error) {
-	for _, p := range []*process{c.holder, c.guest} {
+	for _, p := range []*keeper{c.holder, c.guest} {
 		if p == nil {
 			continue
 		}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 var (
@@ -80,7 +80,7 @@ func build(ctx context.Context, dir string) error {
 	for _, p := range []string{"ipam/host-local", "main/bridge", "meta/firewall"} {
 		packages = append(packages, "github.com/containernetworking/plugins/plugins/"+p)
 	}
-	return errors.Join(goBuild(ctx, "..", dir, append(packages, "./fake")...), buildMultinet(ctx, dir))
+	return errors.Join(goBuild(ctx, "..", dir, packages...), goBuild(ctx, "../../..", dir, "./internal/test/process/fake"), buildMultinet(ctx, dir))
 }
 
 // buildMultinet builds multinet, its daemon and its shim.
@@ -91,12 +91,7 @@ func buildMultinet(ctx context.Context, dir string, flags ...string) error {
 }
 
 func goBuild(ctx context.Context, module, dir string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, args...)...)
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
-	}
-	return nil
+	return process.Build{Env: []string{"CGO_ENABLED=0"}, Args: args}.Run(ctx, module, dir)
 }
 
 // An outcome is how a history has ended.

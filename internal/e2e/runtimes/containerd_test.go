@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // nodes counts the nodes, so that no two share a directory or an address.
@@ -38,12 +38,12 @@ type node struct {
 	number int
 	dir    string
 
-	containerd *program.Process
+	containerd *process.Process
 	conn       *grpc.ClientConn
 	cri.RuntimeServiceClient
 
-	daemon *program.Process // multinetd
-	nri    *program.Process
+	daemon *process.Process // multinetd
+	nri    *process.Process
 
 	pods atomic.Int32
 	mu   sync.Mutex
@@ -147,7 +147,7 @@ func (n *node) startContainerd() {
 	cmd := exec.Command(programs+"/containerd", "--config", n.file("containerd.toml"))
 	cmd.Env = []string{"PATH=" + programs + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	var err error
-	if n.containerd, err = program.Start(n.file("containerd.log"), cmd); err != nil {
+	if n.containerd, err = process.Start(n.file("containerd.log"), cmd); err != nil {
 		n.t.Fatal(err)
 	}
 	eventually(n.t, func() bool {

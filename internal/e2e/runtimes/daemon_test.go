@@ -13,7 +13,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // daemonKeys are the keys of multinetd's file: it publishes its network to containerd.
@@ -34,7 +34,7 @@ func (n *node) startDaemon(keys object) {
 	cmd := exec.Command(bin("multinetd"), "--config", n.file("daemon.json"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	var err error
-	if n.daemon, err = program.Start(n.file("multinetd.log"), cmd); err != nil {
+	if n.daemon, err = process.Start(n.file("multinetd.log"), cmd); err != nil {
 		n.t.Fatal(err)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

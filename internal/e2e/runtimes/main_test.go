@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/e2e/kube/program"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 const (
@@ -117,9 +117,9 @@ func lacks(ctx context.Context) string {
 // containerdPrograms returns the directory of containerd, its shim, ctr and runc.
 func containerdPrograms(ctx context.Context) (string, error) {
 	const containerd = "github.com/containerd/containerd/v2"
-	return program.Tools{
+	return process.Tools{
 		Dir: "testdata/programs", Name: "containerd", Module: containerd,
-		Builds: []program.Build{
+		Builds: []process.Build{
 			{
 				Env: []string{"CGO_ENABLED=0"},
 				Args: []string{
@@ -138,15 +138,15 @@ func containerdPrograms(ctx context.Context) (string, error) {
 // build builds into a directory what runs on a node besides the runtime, and the image of
 // every pod.
 func build(ctx context.Context, bin string) error {
-	err := program.Node(ctx, bin, "main/bridge", "main/loopback", "ipam/host-local", "meta/portmap", "meta/firewall", "meta/tuning")
+	err := process.Node(ctx, bin, "main/bridge", "main/loopback", "ipam/host-local", "meta/portmap", "meta/firewall", "meta/tuning")
 	if err == nil {
-		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"."}}.Run(ctx, "../../../examples/nri", bin)
+		err = process.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"."}}.Run(ctx, "../../../examples/nri", bin)
 	}
 	if err == nil { // as the go.mod of the end-to-end tests has it
-		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"github.com/containernetworking/cni/cnitool"}}.Run(ctx, "..", bin)
+		err = process.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"github.com/containernetworking/cni/cnitool"}}.Run(ctx, "..", bin)
 	}
 	if err == nil {
-		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-ldflags=-s -w", "./testdata/pause"}}.Run(ctx, ".", bin)
+		err = process.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-ldflags=-s -w", "./testdata/pause"}}.Run(ctx, ".", bin)
 	}
 	if err == nil {
 		err = writeImage(filepath.Join(bin, "pause"), filepath.Join(bin, "pause.tar"))

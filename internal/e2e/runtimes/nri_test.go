@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // startNRI starts nri with its records in a directory.
@@ -21,7 +21,7 @@ func (n *node) startNRI(stateDir string) {
 	cmd := exec.Command(bin("nri"), "-config", n.file("nri.json"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	var err error
-	if n.nri, err = program.Start(n.file("nri.log"), cmd); err != nil {
+	if n.nri, err = process.Start(n.file("nri.log"), cmd); err != nil {
 		n.t.Fatal(err)
 	}
 }

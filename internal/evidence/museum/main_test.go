@@ -7,11 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 func TestMain(m *testing.M) {
@@ -41,14 +41,12 @@ func build(ctx context.Context, dir string) error {
 		return fmt.Errorf("list the reference plugins: %w", err)
 	}
 	for module, packages := range map[string][]string{
-		root:                         {"./examples/multinet", "./examples/flannel", "./examples/multinet-shim"},
+		root:                         {"./examples/multinet", "./examples/flannel", "./examples/multinet-shim", "./internal/test/process/fake"},
 		root + "/examples/multinetd": {"."},
-		e2e:                          append(strings.Fields(string(tools)), "./fake"),
+		e2e:                          strings.Fields(string(tools)),
 	} {
-		cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, packages)...)
-		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %v: %w\n%s", packages, err, out)
+		if err := (process.Build{Env: []string{"CGO_ENABLED=0"}, Args: packages}).Run(ctx, module, dir); err != nil {
+			return err
 		}
 	}
 	return nil

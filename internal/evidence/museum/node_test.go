@@ -108,7 +108,7 @@ func (n *node) bridge(i, bits int) object {
 func (n *node) subnet(i int) string { return fmt.Sprintf("10.%d.%d.", n.id/64, n.id%64*4+i) }
 
 // fake returns a plugin that attaches nothing and has faults, given as pairs of command and
-// fault (see internal/e2e/fake).
+// fault (see internal/test/process/fake).
 func (n *node) fake(faults ...string) object {
 	on := object{}
 	for i := 0; i < len(faults); i += 2 {

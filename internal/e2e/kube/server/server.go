@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
-	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // A Server is a kube-apiserver with an etcd. It authorizes by RBAC, issues tokens for
@@ -40,8 +40,8 @@ type Server struct {
 	dir  string // everything that the two processes keep
 	port int    // stays reserved while the server is stopped
 	hold int    // the socket that reserves port
-	etcd *program.Process
-	api  *program.Process
+	etcd *process.Process
+	api  *process.Process
 }
 
 // AdminToken is the token of an administrator.
@@ -50,9 +50,9 @@ const AdminToken = "admin"
 // Programs returns the directory of etcd (server), kube-apiserver and kubectl. It is for
 // tests in a directory of internal/e2e.
 func Programs(ctx context.Context) (string, error) {
-	return program.Tools{
+	return process.Tools{
 		Dir: "../kube/testdata/programs", Name: "kube", Module: "k8s.io/kubernetes",
-		Builds: []program.Build{{
+		Builds: []process.Build{{
 			Env:  []string{"CGO_ENABLED=0"},
 			Args: []string{"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=VERSION", "tool"},
 		}},
@@ -92,8 +92,8 @@ func Open(programs string) (s *Server, err error) {
 }
 
 // start starts one of the programs.
-func (s *Server) start(log, name string, args ...string) (*program.Process, error) {
-	return program.Start(s.Path(log), exec.CommandContext(context.Background(), s.program(name), args...))
+func (s *Server) start(log, name string, args ...string) (*process.Process, error) {
+	return process.Start(s.Path(log), exec.CommandContext(context.Background(), s.program(name), args...))
 }
 
 // serve starts kube-apiserver and waits until it is ready.

@@ -1,6 +1,6 @@
-// Package program builds the programs of servers and runtimes that tests run, and runs
+// Package process builds the programs of servers and runtimes that tests run, and runs
 // them.
-package program
+package process
 
 import (
 	"context"
