@@ -27,35 +27,28 @@ const (
 	marker = "bridge.network.kubevirt.io/br1" // is of no device plugin
 )
 
-// withDevices is a cluster in which the definitions that need a device are those of
-// a/vf, kube-system/vf and kube-system/vf2. The pod has devices with these IDs. It counts
-// how often it is asked for them. "marked" names a resource that no device plugin serves.
-func withDevices(asked *int, ids ...string) Cluster {
-	return Cluster{
+// withDevices makes the cluster one in which the definitions that need a device are those of
+// a/vf, kube-system/vf and kube-system/vf2. The pod has devices with these IDs. "marked" names a
+// resource that no device plugin serves.
+func (h *host) withDevices(ids ...string) {
+	h.cluster = Cluster{
 		Definition: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
-			d := nad.Definition{Ref: r, Config: `{"type":"macvlan","vni":12345678901234567890}`, Resource: vf}
-			switch r.Name {
-			case "vf", "vf2":
-			case "plain":
-				d.Resource = ""
-			case "marked":
-				d.Resource = marker
-			default:
+			resource, ok := map[string]string{"vf": vf, "vf2": vf, "plain": "", "marked": marker}[r.Name]
+			if !ok {
 				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
 			}
-			return d, nil
+			return nad.Definition{Ref: r, Config: `{"type":"macvlan","vni":12345678901234567890}`, Resource: resource}, nil
 		},
 		Devices: func(_ context.Context, p nad.Pod) ([][]device.Device, error) {
-			*asked++
+			h.asked = append(h.asked, "devices")
 			if p.Namespace != "a" || p.Name != "web" {
 				return nil, types.NewError(types.ErrTryAgainLater, "another pod", "")
 			}
 			var c []device.Device
 			for _, id := range ids {
-				if id == "none" {
-					break
+				if id != "none" {
+					c = append(c, device.Device{Resource: vf, ID: id})
 				}
-				c = append(c, device.Device{Resource: vf, ID: id})
 			}
 			return [][]device.Device{c}, nil
 		},
@@ -65,19 +58,17 @@ func withDevices(asked *int, ids ...string) Cluster {
 
 // given lists the devices in the calls since the last trace: interface, deviceID and
 // pciBusID.
-func (h *host) given(t *testing.T) string {
-	t.Helper()
+func (h *host) given() string {
+	h.Helper()
 	var all []string
-	for i, c := range h.Exec.Calls()[h.seen:] {
-		conf := h.stdin(t, i)
-		if conf["deviceID"] != conf["pciBusID"] {
-			t.Errorf("deviceID %v, pciBusID %v", conf["deviceID"], conf["pciBusID"])
-		}
+	for _, c := range h.Since() {
+		conf := nodetest.Stdin(h, c)
+		nodetest.Equal(h, "pciBusID", conf["pciBusID"], conf["deviceID"])
 		if id, ok := conf["deviceID"].(string); ok {
 			all = append(all, c.IfName+"="+id)
 		}
 	}
-	h.trace()
+	h.Trace()
 	return strings.Join(all, " ")
 }
 
@@ -96,47 +87,48 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 		code          uint
 		says          []string
 	}{
-		"nobody needs one":             {keys: annotated("plain,plain"), devices: "c b a"},
-		"a selection that names one":   {keys: annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`), devices: "b a", want: "net1=b net2=a"},
-		"default networks":             {keys: keys(`"defaultNetworks":["vf","vf2"]`, annotated("vf")), devices: "c b a", want: "net1=a net2=b net3=c"},
-		"the primary":                  {keys: keys(`"clusterNetwork":"vf"`, annotated("vf")), devices: "b a", want: "eth0=a net1=b"},
-		"the primary of the pod":       {keys: keys(`"defaultNetworks":["vf2"]`, primary), devices: "c b a", want: "eth0=a net1=b net2=c"},
-		"one that pods may choose":     {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), devices: "b a", want: "net1=b net2=a"},
-		"claims":                       {keys: passedNothing, devices: "a b", claims: []Claimed{one, two}, want: "net1=a x0=b"},
-		"a network in a claim":         {keys: passedNothing, devices: "a", claims: []Claimed{claimed("c", "r", inline, "")}},
-		"a marked one":                 {keys: annotated(`vf,marked,marked`), devices: "a", want: "net1=a"},
-		"marked ones":                  {keys: keys(`"clusterNetwork":"marked"`, annotated("marked")), devices: "none"},
-		"a marked one of a claim":      {keys: passedNothing, devices: "none", claims: []Claimed{claimed("c", "r", "a/marked", "")}},
-		"a marked one with a device":   {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"marked","deviceID":"z"}]`)), devices: "none", want: "net1=z"},
-		"one that marks nothing":       {keys: annotated(`[{"name":"marked","deviceID":"a"}]`), devices: "none", code: 7, says: []string{`"marked"`, "allowDeviceID"}},
-		"none is left":                 {keys: annotated("marked,vf"), devices: "none", code: 7, says: []string{vf, "ask for 1", "have none"}},
-		"they run out":                 {keys: annotated("vf,vf,vf"), devices: "b a", code: 7, says: []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
-		"the kubelet does not answer":  {keys: annotated("vf"), devices: "b a", pod: "b", code: 11, says: []string{`"vf"`, "another pod"}},
-		"one that pods may not choose": {keys: annotated(`[{"name":"plain","deviceID":"a"}]`), devices: "b a", code: 7, says: []string{"allowDeviceID"}},
-		"too few for a claim":          {keys: annotated("vf"), devices: "a", claims: []Claimed{two}, code: 7, says: []string{`claim "c", request "r2"`, vf}},
-		"nobody can be asked":          {keys: annotated("vf"), code: 7, says: []string{`"vf"`, vf, "multinetd"}},
+		"nobody needs one":            {keys: annotated("plain,plain"), devices: "c b a"},
+		"a selection that names one":  {keys: annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`), devices: "b a", want: "net1=b net2=a"},
+		"default networks":            {keys: keys(`"defaultNetworks":["vf","vf2"]`, annotated("vf")), devices: "c b a", want: "net1=a net2=b net3=c"},
+		"the primary":                 {keys: keys(`"clusterNetwork":"vf"`, annotated("vf")), devices: "b a", want: "eth0=a net1=b"},
+		"the primary of the pod":      {keys: keys(`"defaultNetworks":["vf2"]`, primary), devices: "c b a", want: "eth0=a net1=b net2=c"},
+		"one that pods may choose":    {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), devices: "b a", want: "net1=b net2=a"},
+		"claims":                      {keys: passedNothing, devices: "a b", claims: []Claimed{one, two}, want: "net1=a x0=b"},
+		"a network in a claim":        {keys: passedNothing, devices: "a", claims: []Claimed{claimed("c", "r", inline, "")}},
+		"a marked one":                {keys: annotated(`vf,marked,marked`), devices: "a", want: "net1=a"},
+		"a marked one with a device":  {keys: keys(`"allowDeviceID":true`, annotated(`[{"name":"marked","deviceID":"z"}]`)), devices: "none", want: "net1=z"},
+		"one that marks nothing":      {keys: annotated(`[{"name":"marked","deviceID":"a"}]`), devices: "none", code: 7, says: []string{`"marked"`, "allowDeviceID"}},
+		"none is left":                {keys: annotated("marked,vf"), devices: "none", code: 7, says: []string{vf, "ask for 1", "have none"}},
+		"they run out":                {keys: annotated("vf,vf,vf"), devices: "b a", code: 7, says: []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
+		"the kubelet does not answer": {keys: annotated("vf"), devices: "b a", pod: "b", code: 11, says: []string{`"vf"`, "another pod"}},
+		"too few for a claim":         {keys: annotated("vf"), devices: "a", claims: []Claimed{two}, code: 7, says: []string{`claim "c", request "r2"`, vf}},
+		"nobody can be asked":         {keys: annotated("vf"), code: 7, says: []string{`"vf"`, vf, "multinetd"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			asked, pod := 0, podOf(cmp.Or(tt.pod, "a"))
-			h.cluster = withDevices(&asked, strings.Fields(tt.devices)...).with(tt.claims...)
+			pod := podOf(cmp.Or(tt.pod, "a"))
+			h.withDevices(strings.Fields(tt.devices)...)
+			h.cluster = h.cluster.with(tt.claims...)
 			if tt.devices == "" {
 				h.cluster.Devices = nil
 			}
-			err := h.run(t, "ADD", keys(bridge, tt.keys), pod)
+			err := h.run("ADD", keys(bridge, tt.keys), pod)
 			if tt.code != 0 {
 				nodetest.Fails(t, err, tt.code, tt.says...)
-				wantTrace(t, h)
-				h.clean(t)
+				h.WantTrace()
+				h.clean()
 				return
 			}
-			asks := tt.want != "" || strings.Contains(fmt.Sprint(tt.keys, tt.claims), "marked")
-			if got := h.given(t); err != nil || got != tt.want || asked > 1 || (asked > 0) != asks {
-				t.Errorf("devices %s, want %s; asked %d times, %v", got, tt.want, asked, err)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "devices", h.given(), tt.want)
+			var asked []string
+			if tt.want != "" || strings.Contains(tt.keys, "marked") {
+				asked = []string{"devices"}
 			}
+			nodetest.Equal(t, "asked", h.asked, asked)
 			var recordedAs []string
-			for _, a := range recorded(t, h, "c1").Attached {
+			for _, a := range h.recorded("c1").Attached {
 				if o := nad.ParseOrigin(a.Origin); o.Resource == vf {
 					recordedAs = append(recordedAs, a.IfName+"="+o.Device)
 				}
@@ -144,15 +136,11 @@ func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
 			if !strings.Contains(tt.keys, "allowDeviceID") { // whose device is of no resource
 				nodetest.Equal(t, "recorded", strings.Join(recordedAs, " "), tt.want)
 			}
-			h.mustRun(t, "CHECK", bridge, pod)
-			if got := h.given(t); got != tt.want {
-				t.Errorf("CHECK of devices %s, want %s", got, tt.want)
-			}
-			h.mustRun(t, "DEL", bridge, pod)
-			if got := h.given(t); len(got) != len(tt.want) || asked > 1 {
-				t.Errorf("DEL of devices %s, want %s; asked %d times", got, tt.want, asked)
-			}
-			h.clean(t)
+			h.mustRun("CHECK", bridge, pod)
+			nodetest.Equal(t, "devices of CHECK", h.given(), tt.want)
+			h.removed(pod)
+			nodetest.Equal(t, "devices of DEL", len(h.given()), len(tt.want))
+			nodetest.Equal(t, "asked", h.asked, asked)
 		})
 	}
 }
@@ -173,9 +161,9 @@ func TestPodCannotReplaceTheDeviceOfADefinition(t *testing.T) {
 				return nad.Definition{Ref: r, Config: config}, nil
 			}
 			use = keys(bridge, `"allowDeviceID":true`, use)
-			h.refuses(t, fmt.Sprintf(use, other), 7, []string{"deviceID", "the definition names the device itself", "leave it out"}, podOf("a"))
+			h.refuses(fmt.Sprintf(use, other), 7, []string{"deviceID", "the definition names the device itself", "leave it out"}, podOf("a"))
 			if strings.Count(config, "0000") == 1 {
-				h.mustRun(t, "ADD", fmt.Sprintf(use, mine), podOf("a"))
+				h.mustRun("ADD", fmt.Sprintf(use, mine), podOf("a"))
 			}
 		}
 	}
@@ -185,16 +173,13 @@ func TestPodCannotReplaceTheDeviceOfADefinition(t *testing.T) {
 func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	asked := 0
-	h.cluster = withDevices(&asked, "a", "b")
-	h.mustRun(t, "ADD", keys(bridge, annotated("vf")), podOf("a"))
-	second := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth1" }
-	h.mustRun(t, "ADD", keys(bridge, annotated("vf")), second)
-	if got := h.given(t); got != "net1=a net2=b" && got != "net1=a net1=b" {
+	h.withDevices("a", "b")
+	h.mustRun("ADD", keys(bridge, annotated("vf")), podOf("a"))
+	h.mustRun("ADD", keys(bridge, annotated("vf")), podOf("a"), at("eth1"))
+	if got := h.given(); got != "net1=a net2=b" && got != "net1=a net1=b" {
 		t.Errorf("devices %s", got)
 	}
-	third := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth2" }
-	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("vf")), third), 7, "not all of them free")
+	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("vf")), podOf("a"), at("eth2")), 7, "not all of them free")
 }
 
 // Device information files: what the device plugin says is there for plugins and for the
@@ -202,12 +187,11 @@ func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	asked := 0
-	h.cluster = withDevices(&asked, "0000:3b:02.1")
+	h.withDevices("0000:3b:02.1")
 	h.Write("devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json", `{"type":"pci","pci":{"pci-address":"0000:3b:02.1"}}`)
 	h.Write("net.d/user.conf", `{"name":"user","type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`)
 	conf := keys(bridge, `"defaultNetworks":["user"]`, annotated("vf"))
-	h.mustRun(t, "ADD", conf, podOf("a"))
+	h.mustRun("ADD", conf, podOf("a"))
 	var given struct {
 		RuntimeConfig map[string]string `json:"runtimeConfig"`
 	}
@@ -218,11 +202,11 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		}
 	}
 	file := given.RuntimeConfig["CNIDeviceInfoFile"]
-	if filepath.Dir(file) != filepath.Join(h.devices(), "cni") {
+	if filepath.Dir(file) != h.Path("devinfo/cni") {
 		t.Fatalf("the plugin was given %q", file)
 	}
 	nodetest.OK(t, os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644))
-	r := recorded(t, h, "c1")
+	r := h.recorded("c1")
 	networks := r.Networks(nil)
 	nodetest.OK(t, device.Describe("", networks, r.Attached...))
 	var got []string
@@ -234,10 +218,8 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		got = append(got, text)
 	}
 	nodetest.Equal(t, "got", got, []string{"eth0", "net1 memif", "net2 pci"})
-	h.mustRun(t, "DEL", conf, podOf("a"))
-	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) > 0 {
-		t.Errorf("left %v, %v", left, err)
-	}
+	h.removed()
+	nodetest.Equal(t, "left", h.Files("devinfo/cni"), nil)
 }
 
 func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) {
@@ -247,11 +229,11 @@ func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) 
 	var said []string
 	h.cluster.Warn = func(_ context.Context, p nad.Pod, err error) { said = append(said, p.String()+": "+err.Error()) }
 	declared := `"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`
-	h.mustRun(t, "ADD", declared, podOf("a"))
+	h.mustRun("ADD", declared, podOf("a"))
 	if len(said) != 1 || !strings.HasPrefix(said[0], "a/web: device information of eth0: ") {
 		t.Errorf("said %q", said)
 	}
-	h.mustRun(t, "DEL", declared, podOf("a"))
+	h.mustRun("DEL", declared, podOf("a"))
 }
 
 // A record that was deleted by hand leaves its file. GC removes it, unless a record cannot be
@@ -259,8 +241,8 @@ func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) 
 func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`))
-	file := recorded(t, h, "c1").Attached[0].Files[0]
+	h.mustRun("ADD", keys(`"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`))
+	file := h.recorded("c1").Attached[0].Files[0]
 	old := time.Now().Add(-2 * time.Hour)
 	nodetest.OK(t, errors.Join(os.WriteFile(file, []byte("{}"), 0o644), os.Chtimes(file, old, old)))
 	for _, tt := range []struct {
@@ -273,7 +255,7 @@ func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 		{func() error { return os.Remove(h.Path("state/c1@multi@eth0.json")) }, 0, 0},
 	} {
 		nodetest.OK(t, tt.do())
-		err := h.run(t, "GC", keys(bridge, gcFor("c1 eth0")))
+		err := h.run("GC", keys(bridge, gcFor("c1 eth0")))
 		if left := h.Files("devinfo/cni"); len(left) != tt.left || (err == nil) != (tt.code == 0) {
 			t.Errorf("left %q, %v", left, err)
 		}
@@ -316,27 +298,27 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asked := 0
-			p := startIn(t, withDevices(&asked, strings.Fields(tt.devices)...).with(tt.claims...), "["+tt.before+"]", strings.Fields(tt.keys)...)
+			p := startIn(t, func(h *host) {
+				h.withDevices(strings.Fields(tt.devices)...)
+				h.cluster = h.cluster.with(tt.claims...)
+			}, "["+tt.before+"]", strings.Fields(tt.keys)...)
 			p.networks, p.replace = "["+tt.after+"]", tt.replace
-			_, err := p.reconcile(t)
-			if tt.words == nil && err != nil {
-				t.Error(err)
-			}
+			_, err := p.reconcile()
+			code := uint(0)
 			if tt.words != nil {
-				nodetest.Fails(t, err, 7, tt.words...)
+				code = 7
 			}
-			nodetest.Equal(t, "devices", p.given(t), tt.want)
-			if _, err := p.reconcile(t); (err != nil) != (tt.words != nil) || p.given(t) != "" {
+			nodetest.Fails(t, err, code, tt.words...)
+			nodetest.Equal(t, "devices", p.given(), tt.want)
+			if _, err := p.reconcile(); (err != nil) != (tt.words != nil) || p.given() != "" {
 				t.Errorf("again: %v", err)
 			}
 			live := strings.Join(p.Exec.Live(), " ")
 			if tt.claims != nil && (!strings.Contains(live, "x0") || !strings.Contains(live, "y0")) {
 				t.Errorf("attached %s", live)
 			}
-			p.mustRun(t, "CHECK", p.keys)
-			p.mustRun(t, "DEL", p.keys)
-			p.clean(t)
+			p.mustRun("CHECK", p.keys)
+			p.removed()
 		})
 	}
 }
@@ -344,20 +326,18 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 // A network that is attached later has its device information file, which goes with it.
 func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	t.Parallel()
-	asked := 0
-	c := withDevices(&asked, "a")
-	c.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+	p := startIn(t, func(h *host) { h.withDevices("a") }, "")
+	p.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 		return nad.Definition{Ref: r, Resource: vf, Config: `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`}, nil
 	}
-	p := startIn(t, c, "")
 	p.Write("devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	p.networks = "vf"
-	p.mustReconcile(t, "ADD macvlan net1 vf")
+	p.mustReconcile("ADD macvlan net1 vf")
 	if files := p.Files("devinfo/cni"); len(files) != 1 {
 		t.Errorf("files %q", files)
 	}
 	p.networks = ""
-	p.mustReconcile(t, "DEL macvlan net1 vf")
+	p.mustReconcile("DEL macvlan net1 vf")
 	nodetest.Equal(t, "left", p.Files("devinfo/cni"), nil)
 }
 
@@ -369,23 +349,18 @@ func claimed(claim, request, what, ifName string) Claimed {
 		c.Definition.Namespace, c.Definition.Name, _ = strings.Cut(what, "/")
 		return c
 	}
-	var err error
-	if c.Network, err = netconf.Parse([]byte(what)); err != nil {
-		panic(err)
-	}
+	c.Network = nodetest.Parse(what)
 	c.Claim.Device = request
 	return c
 }
 
-// claiming is a cluster with the definitions of team whose pods have the claims. It notes
-// what it is asked.
-func claiming(asked *[]string, claims ...Claimed) Cluster {
-	c := clusterOf(asked, team)
-	c.Claims = func(_ context.Context, p nad.Pod) ([]Claimed, error) {
-		*asked = append(*asked, "claims "+p.String()+" "+p.UID)
+// claiming makes the cluster one with the definitions of team whose pods have the claims.
+func (h *host) claiming(claims ...Claimed) {
+	h.clusterOf(team)
+	h.cluster.Claims = func(_ context.Context, p nad.Pod) ([]Claimed, error) {
+		h.asked = append(h.asked, "claims "+p.String()+" "+p.UID)
 		return claims, nil
 	}
-	return c
 }
 
 const inline = `{"name":"inline","type":"tuning"}`
@@ -395,10 +370,6 @@ const inline = `{"name":"inline","type":"tuning"}`
 func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
 	t.Parallel()
 	blue, own := claimed("c", "r1", "a/blue", ""), claimed("c", "r2", inline, "")
-	at := func(c Claimed, ifName string) Claimed {
-		c.IfName = ifName
-		return c
-	}
 	all := keys(`"clusterNetwork":"fast","defaultNetworks":["other"],"auxiliaryCNIChainName":"aux"`, annotated("red"))
 	for _, tt := range []struct {
 		name, keys string
@@ -409,45 +380,39 @@ func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
 		{"no claim", keys(bridge, passedNothing), "a", nil, "bridge eth0 multi"},
 		{"a network", keys(bridge, passedNothing), "a", []Claimed{own}, "bridge eth0 multi, tuning net1 inline"},
 		{"a network of several plugins without name and version", keys(bridge, passedNothing), "a", []Claimed{claimed("c", "r", `{"plugins":[{"type":"macvlan"},{"type":"tuning"}]}`, "")}, "bridge eth0 multi, macvlan net1 multi, tuning net1 multi"},
-		{"all kinds", all, "a", []Claimed{own, blue}, "macvlan eth0 fast, bridge net1 other, tuning net2 red, tuning net3 inline, macvlan net4 blue, tuning net5 aux"},
-		{"the name of another position", all, "a", []Claimed{own, at(blue, "net1")}, "macvlan eth0 fast, bridge net2 other, tuning net3 red, tuning net4 inline, macvlan net1 blue, tuning net5 aux"},
+		{"all kinds", keys(all, `"parallel":true`), "a", []Claimed{own, blue}, "macvlan eth0 fast, bridge net1 other, tuning net2 red, tuning net3 inline, macvlan net4 blue, tuning net5 aux"},
+		{"the name of another position", all, "a", []Claimed{own, claimed("c", "r1", "a/blue", "net1")}, "macvlan eth0 fast, bridge net2 other, tuning net3 red, tuning net4 inline, macvlan net1 blue, tuning net5 aux"},
 		{"a system namespace", keys(all, `"systemNamespaces":["a"]`), "a", []Claimed{own}, "macvlan eth0 fast, tuning net1 red, tuning net2 inline, tuning net3 aux"},
 		{"a primary of the pod", keys(bridge, defaultNetwork("a/red")), "a", []Claimed{blue}, "tuning eth0 red, macvlan net1 blue"},
 		{"a definition of another namespace", keys(bridge, passedNothing), "b", []Claimed{blue}, "bridge eth0 multi, macvlan net1 blue"},
 		{"a type that standing networks may not have", keys(bridge, passedNothing, `"allowedTypes":{"standing":["bridge"],"nad":["tuning"]}`), "a", []Claimed{own}, "bridge eth0 multi, tuning net1 inline"},
 	} {
-		for _, parallel := range []string{"false", "true"} {
-			t.Run(tt.name+", parallel "+parallel, func(t *testing.T) {
-				t.Parallel()
-				h := newHost(t, "1.1.0")
-				h.Write("net.d/aux/10.conf", `{"type":"tuning"}`)
-				var asked []string
-				h.cluster = claiming(&asked, tt.claims...)
-				h.mustRun(t, "ADD", keys(tt.keys, `"parallel":`+parallel), podOf(tt.namespace))
-				if n := strings.Count(strings.Join(asked, "\n"), "claims "+tt.namespace+"/web u1"); n != 1 {
-					t.Errorf("asked %q", asked)
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.Write("net.d/aux/10.conf", `{"type":"tuning"}`)
+			h.claiming(tt.claims...)
+			h.mustRun("ADD", tt.keys, podOf(tt.namespace))
+			nodetest.Equal(t, "asked for claims", strings.Count(strings.Join(h.asked, "\n"), "claims "+tt.namespace+"/web u1"), 1)
+			var got []string
+			for _, a := range h.recorded("c1").Attached {
+				for _, p := range a.Network.Plugins() {
+					got = append(got, fmt.Sprint(p.Type(), " ", a.IfName, " ", a.Network.Name()))
 				}
-				var got []string
-				for _, a := range recorded(t, h, "c1").Attached {
-					for _, p := range a.Network.Plugins() {
-						got = append(got, fmt.Sprint(p.Type(), " ", a.IfName, " ", a.Network.Name()))
-					}
-				}
-				nodetest.Equal(t, "attached", strings.Join(got, ", "), tt.want)
-				h.mustRun(t, "CHECK", bridge, podOf(tt.namespace))
-				h.mustRun(t, "DEL", bridge, podOf(tt.namespace))
-				h.clean(t)
-			})
-		}
+			}
+			nodetest.Equal(t, "attached", strings.Join(got, ", "), tt.want)
+			h.mustRun("CHECK", bridge, podOf(tt.namespace))
+			h.removed()
+		})
 	}
 }
 
 // recorded is the one record of a container.
-func recorded(t *testing.T, h *host, container string) lifecycle.Record {
-	t.Helper()
-	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), container)
+func (h *host) recorded(container string) lifecycle.Record {
+	h.Helper()
+	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(h.Context(), container)
 	if err != nil || len(rs) != 1 {
-		t.Fatalf("%d records, %v", len(rs), err)
+		h.Fatalf("%d records, %v", len(rs), err)
 	}
 	return rs[0]
 }
@@ -470,31 +435,23 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		{"network and definition", "", []Claimed{both}, 7, []string{who, "not both"}},
 		{"a device twice", "", []Claimed{claimed("c", "r", inline, "x"), claimed("c", "r", inline, "y")}, 7, []string{who, "twice"}},
 		{"an absent definition", "", []Claimed{claimed("c", "r", "a/absent", "")}, 7, []string{who, "no such network"}},
-		{"a definition that is no JSON", "", []Claimed{claimed("c", "r", "a/bad", "")}, 6, []string{who, "NAD a/bad"}},
-		{"isolation", `"namespaceIsolation":true`, []Claimed{claimed("c", "r", "b/blue", "")}, 7, []string{who, "namespaceIsolation"}},
-		{"a type of a definition that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, []Claimed{claimed("c", "r", "a/blue", "")}, 7, []string{who, "NAD a/blue", "allowedTypes"}},
-		{"a type of a network that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, network(inline), 7, []string{who, "allowedTypes"}},
+		{"isolation", keys(passedNothing, `"namespaceIsolation":true`), []Claimed{claimed("c", "r", "b/blue", "")}, 7, []string{who, "namespaceIsolation"}},
+		{"a type of a definition that is not allowed", keys(passedNothing, `"allowedTypes":{"nad":["ipvlan"]}`), []Claimed{claimed("c", "r", "a/blue", "")}, 7, []string{who, "NAD a/blue", "allowedTypes"}},
+		{"a type of a network that is not allowed", keys(passedNothing, `"allowedTypes":{"nad":["ipvlan"]}`), network(inline), 7, []string{who, "allowedTypes"}},
 		{"multinet itself", "", network(`{"type":"multinet"}`), 7, []string{who, "itself"}},
 		{"a plugin of a definition that fails", "", []Claimed{claimed("c", "r", "a/full", "")}, 107, []string{who + `, NAD a/full: ADD c1 eth0: network "full" (net1)`, "no free device"}},
-		{"a plugin of a network that fails", "", network(`{"type":"full","name":"own"}`), 107, []string{who + `: ADD c1 eth0: network "own" (net1)`, "no free device"}},
 
 		{"the interface of the runtime", "", []Claimed{claimed("c", "r", inline, "eth0")}, 7, []string{who, `"multi" and "inline"`, `"eth0"`}},
 		{"an interface that the pod selects", annotated("red@x0"), []Claimed{claimed("c", "r", "a/blue", "x0")}, 7, []string{`NAD a/red and ` + who + `, NAD a/blue: `, `"x0"`}},
 		{"an interface of another claim", "", []Claimed{claimed("b", "q", inline, "x0"), claimed("c", "r", "a/blue", "x0")}, 7, []string{`claim "b", request "q" and ` + who, `"x0"`}},
 		{"an interface that is there", "", []Claimed{claimed("c", "r", inline, "used0")}, 7, []string{who, `"used0"`, "in use"}},
-		{"an interface that no kernel has", "", []Claimed{claimed("c", "r", inline, "net%d")}, 7, []string{who, `"net%d"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			h.taken = []string{"lo", "used0"}
-			var asked []string
-			h.cluster = claiming(&asked, tt.claims...)
-			more := tt.keys
-			if !strings.Contains(more, "runtimeConfig") {
-				more = strings.Trim(more+","+passedNothing, ",")
-			}
-			h.refuses(t, keys(bridge, more), tt.code, tt.says, podOf("a"))
+			h.claiming(tt.claims...)
+			h.refuses(keys(bridge, cmp.Or(tt.keys, passedNothing)), tt.code, tt.says, podOf("a"))
 		})
 	}
 }
@@ -503,81 +460,57 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 // Claims are asked for even if the pod selects what it may not have: they are told of it.
 func TestClaimsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		err  error
-		code uint
-	}{
-		{types.NewError(types.ErrTryAgainLater, "not prepared", ""), 11},
-		{types.NewError(types.ErrInvalidNetworkConfig, "not prepared", ""), 7},
-		{errors.New("not prepared"), 999},
-	} {
+	for err, code := range map[error]uint{errAway: 11, errors.New("it is away"): 999} {
 		h := newHost(t, "1.0.0")
-		var asked []string
-		h.cluster = claiming(&asked)
+		h.claiming()
 		h.cluster.Claims = func(context.Context, nad.Pod) ([]Claimed, error) {
-			return []Claimed{claimed("c", "r", "a/blue", "")}, tt.err
+			return []Claimed{claimed("c", "r", "a/blue", "")}, err
 		}
-		nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("red")), podOf("a")), tt.code, "ResourceClaims of pod a/web: ", "not prepared")
-		wantTrace(t, h)
-		h.clean(t)
-		nodetest.Equal(t, "asked", asked, nil)
+		h.refuses(keys(bridge, annotated("red")), code, []string{"ResourceClaims of pod a/web: ", "away"}, podOf("a"))
+		nodetest.Equal(t, "asked", h.asked, nil)
 	}
 	h := newHost(t, "1.0.0")
-	var asked []string
-	h.cluster = claiming(&asked)
-	nodetest.Fails(t, h.run(t, "ADD", keys(bridge, annotated("[{")), podOf("a")), 6, nad.NetworksAnnotation)
-	nodetest.Equal(t, "asked", asked, []string{"claims a/web u1"})
+	h.claiming()
+	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("[{")), podOf("a")), 6, nad.NetworksAnnotation)
+	nodetest.Equal(t, "asked", h.asked, []string{"claims a/web u1"})
 }
 
 // Only a pod with a UID has claims, and only its ADD asks for them.
 func TestWhoIsNotAskedForClaims(t *testing.T) {
 	t.Parallel()
-	var asked []string
 	h := newHost(t, "1.1.0")
-	h.cluster = claiming(&asked, claimed("c", "r", inline, ""))
-	for _, args := range []string{"", "K8S_POD_UID=u1", "K8S_POD_UID=u1;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web;K8S_POD_UID="} {
-		as := func(a *skel.CmdArgs) { a.Args = args }
-		h.mustRun(t, "ADD", keys(bridge, passedNothing), as)
-		wantTrace(t, h, "ADD bridge eth0")
-		h.mustRun(t, "DEL", bridge, as)
-		wantTrace(t, h, "DEL bridge eth0")
+	h.claiming(claimed("c", "r", inline, ""))
+	for _, args := range []string{"", "K8S_POD_UID=u1", "K8S_POD_UID=u1;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web;K8S_POD_UID="} {
+		h.mustRun("ADD", keys(bridge, passedNothing), func(a *skel.CmdArgs) { a.Args = args })
+		h.WantTrace("ADD bridge eth0")
+		h.removed()
+		h.Trace()
 	}
-	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
-	asked = nil
-	h.mustRun(t, "CHECK", bridge, podOf("a"))
-	h.mustRun(t, "STATUS", bridge, podOf("a"))
-	h.mustRun(t, "GC", keys(bridge, gcFor("c1 eth0")), podOf("a"))
-	h.mustRun(t, "DEL", bridge, podOf("a"))
-	h.clean(t)
-	nodetest.Equal(t, "asked", asked, nil)
+	h.mustRun("ADD", keys(bridge, passedNothing), podOf("a"))
+	h.asked = nil
+	h.mustRun("CHECK", bridge, podOf("a"))
+	h.mustRun("STATUS", bridge, podOf("a"))
+	h.mustRun("GC", keys(bridge, gcFor("c1 eth0")), podOf("a"))
+	h.removed(podOf("a"))
+	nodetest.Equal(t, "asked", h.asked, nil)
 }
 
 // A claimed network is passed what all networks but the first are, and nothing else. The
 // configuration is as it was written.
 func TestWhatAClaimedNetworkIsPassed(t *testing.T) {
 	t.Parallel()
-	for _, legacy := range []string{"false", "true"} {
-		h := newHost(t, "1.1.0")
-		var asked []string
-		h.cluster = claiming(&asked, claimed("c", "r1", "a/rich", ""), claimed("c", "r2", `{"z":1.0,"type":"tuning","vni":12345678901234567890,`+capabilities+`,"args":{"cni":{"a":1}}}`, ""))
-		h.mustRun(t, "ADD", keys(bridge, `"legacyArgs":`+legacy,
-			`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0},"mac":"02:00:00:00:00:09","ips":["10.0.0.1/24"],"deviceID":"d","portMappings":[{"hostPort":1,"containerPort":2}]}`),
-			func(a *skel.CmdArgs) {
-				podOf("a")(a)
-				a.Args += ";IP=10.0.0.1;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.2;FOO=bar"
-			})
-		want := []string{
-			`{"capabilities":{"ips":true,"mac":true,"bandwidth":true,"portMappings":true,"x":true,"io.kubernetes.cri.pod-annotations":true},"cniVersion":"1.1.0","name":"rich","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0}},"type":"macvlan"}`,
-			`{"args":{"cni":{"a":1}},` + capabilities + `,"cniVersion":"1.1.0","name":"multi","type":"tuning","vni":12345678901234567890,"z":1.0}`,
-		}
-		for i, c := range h.Exec.Calls()[1:] {
-			if got := string(c.Stdin); got != want[i] {
-				t.Errorf("stdin %s\nwant  %s", got, want[i])
-			}
-			if c.Args != "K8S_POD_NAME=web;IgnoreUnknown=1;K8S_POD_UID=u1;K8S_POD_NAMESPACE=a;FOO=bar" {
-				t.Errorf("CNI_ARGS %s", c.Args)
-			}
-		}
+	h := newHost(t, "1.1.0")
+	h.claiming(claimed("c", "r1", "a/rich", ""), claimed("c", "r2", `{"z":1.0,"type":"tuning","vni":12345678901234567890,`+capabilities+`,"args":{"cni":{"a":1}}}`, ""))
+	h.mustRun("ADD", keys(bridge, `"legacyArgs":true`,
+		`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0},"mac":"02:00:00:00:00:09","ips":["10.0.0.1/24"],"deviceID":"d","portMappings":[{"hostPort":1,"containerPort":2}]}`),
+		podOf("a"), func(a *skel.CmdArgs) { a.Args += ";IP=10.0.0.1;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.2;FOO=bar" })
+	want := []string{
+		`{"capabilities":{"ips":true,"mac":true,"bandwidth":true,"portMappings":true,"x":true,"io.kubernetes.cri.pod-annotations":true},"cniVersion":"1.1.0","name":"rich","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0}},"type":"macvlan"}`,
+		`{"args":{"cni":{"a":1}},` + capabilities + `,"cniVersion":"1.1.0","name":"multi","type":"tuning","vni":12345678901234567890,"z":1.0}`,
+	}
+	for i, c := range h.Exec.Calls()[1:] {
+		nodetest.Equal(t, "stdin", string(c.Stdin), want[i])
+		nodetest.Equal(t, "CNI_ARGS", c.Args, "K8S_POD_NAME=web;IgnoreUnknown=1;K8S_POD_UID=u1;K8S_POD_NAMESPACE=a;FOO=bar")
 	}
 }
 
@@ -588,17 +521,15 @@ func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	shared := claimed("c", "first/sub", "a/blue", "")
 	shared.Claim.Share = "s1"
-	var asked []string
-	h.cluster = claiming(&asked, shared, claimed("d", "r", inline, ""))
-	h.mustRun(t, "ADD", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"kubernetes.io/config.source":"api"}}`), podOf("a"))
-	want := []string{
+	h.claiming(shared, claimed("d", "r", inline, ""))
+	h.mustRun("ADD", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"kubernetes.io/config.source":"api"}}`), podOf("a"))
+	nodetest.Equal(t, "origins", h.origins(), []string{
 		`eth0 {"use":"cluster","podSource":"api"}`,
 		`net1 {"use":"claimed","definition":"a/blue","uid":"u-blue","version":"1","claim":{"uid":"uid-c","name":"c","request":"first/sub","pool":"node","device":"a/blue","share":"s1"},"podSource":"api"}`,
 		`net2 {"use":"claimed","claim":{"uid":"uid-d","name":"d","request":"r","pool":"node","device":"r"},"podSource":"api"}`,
-	}
-	nodetest.Equal(t, "origins", h.origins(t), want)
+	})
 	var names []string
-	for _, s := range NetworkStatus(recorded(t, h, "c1")) {
+	for _, s := range NetworkStatus(h.recorded("c1")) {
 		names = append(names, fmt.Sprint(s.Name, " ", s.Interface, " ", s.Default))
 	}
 	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline  false"})

@@ -7,19 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
@@ -27,30 +27,23 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A host is where multinet runs: its directories, and plugins to delegate to.
+// A host is where multinet runs: its directories, plugins to delegate to, and the cluster.
 type host struct {
 	*nodetest.Node
 	root    string   // of the node, where it is not this process's
+	files   string   // $DIR in configurations
 	version string   // of the configuration
 	taken   []string // interface names in every network namespace
 	stdout  io.Writer
 	printed bytes.Buffer
-	seen    int // calls that trace has returned
 	cluster Cluster
+	asked   []string // of the cluster
 }
 
 func newHost(t testing.TB, version string) *host {
 	t.Helper()
-	h := &host{Node: nodetest.New(t), version: version}
-	h.Exec.Plugins = map[string]delegatetest.Plugin{
-		"multinet": delegatetest.Result(nil),
-		"bridge":   delegatetest.Result(result("10.9.0.2/24")),
-		"macvlan":  delegatetest.Result(result("10.9.1.2/24")),
-		"tuning":   delegatetest.Result(nil),
-		"full":     delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
-		"stuck":    delegatetest.FailOn("DEL", 108, "device is busy", delegatetest.Result(nil)),
-	}
-	h.stdout = &h.printed
+	h := newHostWith(t, version, "")
+	h.files = h.Dir
 	h.Write("net.d/storage.conflist", `{"name":"storage","cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
 	h.Write("net.d/fast.conf", `{"name":"fast","type":"macvlan"}`)
 	h.Write("net.d/bad.conf", `{"name":"bad","type":5}`)
@@ -58,39 +51,53 @@ func newHost(t testing.TB, version string) *host {
 	return h
 }
 
+// newHostWith is newHost of the files of another.
+func newHostWith(t testing.TB, version, files string) *host {
+	t.Helper()
+	h := &host{Node: nodetest.New(t, "multinet", "tuning", "stuck", "full"), version: version, files: files}
+	h.Exec.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
+	h.Exec.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
+	h.Exec.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
+	h.FailOn("DEL stuck", 108)
+	h.stdout = &h.printed
+	return h
+}
+
 func result(cidr string) *types100.Result {
-	ip, network, err := net.ParseCIDR(cidr)
+	ip, err := types.ParseCIDR(cidr)
 	if err != nil {
 		panic(err)
 	}
-	network.IP = ip
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *ip}}}
 }
 
-// conf is a configuration with more keys, as JSON without the braces.
+// conf is a configuration with more keys, as JSON without the braces. $DIR is the host's directory.
 func (h *host) conf(keys string) string {
 	if !strings.Contains(keys, `"confDir"`) {
-		keys = strings.TrimSuffix(fmt.Sprintf(`"confDir":%q,`, filepath.Join(h.Dir, "net.d"))+keys, ",")
+		keys = strings.TrimSuffix(`"confDir":"$DIR/net.d",`+keys, ",")
 	}
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"deviceInfoDir":%q,%s}`, h.version, h.state(), h.devices(), keys)
+	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"deviceInfoDir":%q,%s}`, h.version, h.state(), h.Path("devinfo"), keys)
+	return strings.ReplaceAll(conf, "$DIR", h.files)
 }
 
-func (h *host) state() string { return filepath.Join(h.Dir, "state") }
-
-// devices is the directory of device information files.
-func (h *host) devices() string { return filepath.Join(h.Dir, "devinfo") }
+func (h *host) state() string { return h.Path("state") }
 
 // call runs a command with a whole configuration, for the attachment eth0 of
 // the container c1 unless edits say otherwise.
 func (h *host) call(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
+	return h.callOf(ctx, h.process(), command, conf, edits...)
+}
+
+// callOf is call in another process.
+func (h *host) callOf(ctx context.Context, p plugin.Process, command, conf string, edits ...func(*skel.CmdArgs)) error {
 	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: filepath.Join(h.Dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
+		ContainerID: "c1", Netns: h.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
 		Path: "/opt/other/bin", StdinData: []byte(conf),
 	}
 	for _, edit := range edits {
 		edit(args)
 	}
-	return New(h.cluster).Do(ctx, h.process(), delegate.Command(command), *args)
+	return New(h.cluster).Do(ctx, p, delegate.Command(command), *args)
 }
 
 // process is what multinet has of its process.
@@ -102,53 +109,36 @@ func (h *host) process() plugin.Process {
 }
 
 // run is call with a configuration that has more keys.
-func (h *host) run(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) error {
-	t.Helper()
-	return h.call(t.Context(), command, h.conf(keys), edits...)
+func (h *host) run(command, keys string, edits ...func(*skel.CmdArgs)) error {
+	return h.call(h.Context(), command, h.conf(keys), edits...)
 }
 
 // mustRun is run of a command that is to succeed.
-func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) {
-	t.Helper()
-	if err := h.run(t, command, keys, edits...); err != nil {
-		t.Fatalf("%s: %v", command, err)
-	}
+func (h *host) mustRun(command, keys string, edits ...func(*skel.CmdArgs)) {
+	h.Helper()
+	nodetest.OK(h, h.run(command, keys, edits...))
 }
 
-// trace is what the plugins were called for since the last trace.
-func (h *host) trace() []string {
-	trace := h.Exec.Trace()[h.seen:]
-	h.seen += len(trace)
-	return trace
+// removed wants the DEL of c1 to succeed, and nothing to be left.
+func (h *host) removed(edits ...func(*skel.CmdArgs)) {
+	h.Helper()
+	h.mustRun("DEL", bridge, edits...)
+	h.clean()
 }
 
-// stdin is the configuration that the i'th call since the last trace brought.
-func (h *host) stdin(t *testing.T, i int) map[string]any {
-	t.Helper()
-	calls := h.Exec.Calls()[h.seen:]
-	if i >= len(calls) {
-		t.Fatalf("%d calls only: %q", len(calls), h.Exec.Trace())
-	}
-	return nodetest.Stdin(t, calls[i])
+// clean wants everything undone, and no record.
+func (h *host) clean() { h.Helper(); h.WantNothing("state") }
+
+// as lets a call be for another container.
+func as(container string) func(*skel.CmdArgs) {
+	return func(a *skel.CmdArgs) { a.ContainerID = container }
 }
 
-// clean fails unless everything was undone and no record is left.
-func (h *host) clean(t *testing.T) {
-	t.Helper()
-	nodetest.Equal(t, "left", h.Exec.Live(), nil)
-	nodetest.Equal(t, "left in cniDir", h.records(t), nil)
-}
+// at lets a call be for another interface.
+func at(ifname string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.IfName = ifname } }
 
-// records lists the records in cniDir.
-func (h *host) records(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(h.state(), "*.json*"))
-	nodetest.OK(t, err)
-	for i := range files {
-		files[i] = strings.TrimPrefix(files[i], h.state()+"/")
-	}
-	return files
-}
+// outside lets a call be outside of Kubernetes.
+func outside(a *skel.CmdArgs) { a.Args = "" }
 
 // annotated is the runtimeConfig with which a runtime passes on the annotation
 // that selects networks, with more capability arguments.
@@ -168,19 +158,14 @@ func keys(groups ...string) string { return strings.Join(groups, ",") }
 
 // refuses wants an ADD to fail with a code and these words. No plugin has run then, unless the
 // code is that of a plugin, and nothing is left or printed.
-func (h *host) refuses(t *testing.T, keys string, code uint, says []string, edits ...func(*skel.CmdArgs)) {
-	t.Helper()
-	nodetest.Fails(t, h.run(t, "ADD", keys, edits...), code, says...)
+func (h *host) refuses(keys string, code uint, says []string, edits ...func(*skel.CmdArgs)) {
+	h.Helper()
+	nodetest.Fails(h, h.run("ADD", keys, edits...), code, says...)
 	if code < 100 || code == types.ErrInternal {
-		wantTrace(t, h)
+		h.WantTrace()
 	}
-	h.clean(t)
-	nodetest.Equal(t, "printed", h.printed.String(), "")
-}
-
-func wantTrace(t *testing.T, h *host, want ...string) {
-	t.Helper()
-	nodetest.Equal(t, "calls", h.trace(), want)
+	h.clean()
+	nodetest.Equal(h, "printed", h.printed.String(), "")
 }
 
 // ADD, CHECK and DEL of a container with four networks: their order, the names of the
@@ -190,119 +175,40 @@ func TestLife(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	conf := keys(`"delegates":[{"type":"bridge"},{"name":"second","cniVersion":"0.4.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]`,
 		annotated("fast, default/storage"))
-	h.mustRun(t, "ADD", conf)
-	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD tuning net1", "ADD macvlan net2", "ADD macvlan net3", "ADD tuning net3")
+	h.mustRun("ADD", conf)
+	h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "ADD tuning net1", "ADD macvlan net2", "ADD macvlan net3", "ADD tuning net3")
 	if got := h.printed.String(); !strings.Contains(got, "10.9.0.2/24") || strings.Contains(got, "10.9.1.2") || strings.Count(got, "cniVersion") != 1 {
 		t.Errorf("result %s, want that of bridge alone", got)
 	}
-	if got := h.records(t); !cmp.Equal(got, []string{"c1@multi@eth0.json"}) {
-		t.Errorf("records %q", got)
-	}
-
-	nodetest.Fails(t, h.run(t, "ADD", conf), 7, "already added")
-	wantTrace(t, h)
-
-	h.mustRun(t, "CHECK", conf)
-	wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1", "CHECK tuning net1", "CHECK macvlan net2", "CHECK macvlan net3", "CHECK tuning net3")
-
-	h.mustRun(t, "STATUS", conf)
-	wantTrace(t, h, "STATUS bridge") // the other is of CNI 0.4.0
-
-	h.mustRun(t, "GC", keys(conf, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
-	if got := h.trace(); slices.ContainsFunc(got, func(call string) bool { return !strings.HasPrefix(call, "GC ") }) || len(got) == 0 {
-		t.Errorf("GC with everything valid: %q", got)
-	}
-
-	h.mustRun(t, "DEL", conf)
-	wantTrace(t, h, "DEL tuning net3", "DEL macvlan net3", "DEL macvlan net2", "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
-	h.mustRun(t, "DEL", conf)
-	wantTrace(t, h)
-	nodetest.Fails(t, h.run(t, "CHECK", conf), 7, "not added")
-	h.clean(t)
+	nodetest.Fails(t, h.run("ADD", conf), 7, "already added")
+	h.mustRun("CHECK", conf)
+	h.WantTrace("CHECK bridge eth0", "CHECK macvlan net1", "CHECK tuning net1", "CHECK macvlan net2", "CHECK macvlan net3", "CHECK tuning net3")
+	h.mustRun("STATUS", conf)
+	h.WantTrace("STATUS bridge") // the other is of CNI 0.4.0
+	h.mustRun("DEL", conf)
+	h.WantTrace("DEL tuning net3", "DEL macvlan net3", "DEL macvlan net2", "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
+	h.mustRun("DEL", conf)
+	h.WantTrace()
+	nodetest.Fails(t, h.run("CHECK", conf), 7, "not added")
+	h.clean()
 }
 
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// A mistake in the configuration is found before a plugin runs. The error has the
-// right code and names file, network and key.
-func TestBadConfiguration(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, keys string
-		code       uint
-		says       []string
-	}{
-		{"no delegates", ``, 7, []string{`"multi"`, `"delegates"`}},
-		{"empty delegates", `"delegates":[]`, 7, []string{`"multi"`, `"delegates"`}},
-		{"null delegate", `"delegates":[{"type":"bridge"},null]`, 7, []string{`"multi"`, `"delegates[1]"`}},
-		{"delegate without type", `"delegates":[{"type":"bridge"},{"name":"x"}]`, 7, []string{`"delegates[1].plugins"`, `"type"`}},
-		{"a type that is a path", `"delegates":[{"type":"../bridge"}]`, 7, []string{`"multi"`, `"../bridge"`}},
-		{"a plugin that is missing", `"delegates":[{"type":"bridge"},{"type":"absent","name":"x"}]`, 7, []string{`"x"`, `"absent"`, "not found"}},
-		{"itself", `"delegates":[{"type":"bridge"},{"type":"multinet","name":"x"}]`, 7, []string{`"x"`, `"multinet"`, "itself"}},
-
-		{"clusterNetwork of the wrong type", `"clusterNetwork":["x"]`, 6, []string{`"multi"`, `"clusterNetwork"`}},
-		{"clusterNetwork that is unknown", `"clusterNetwork":"absent"`, 7, []string{`"multi"`, `clusterNetwork`, `"absent"`, "net.d"}},
-		{"clusterNetwork in a bad file", `"clusterNetwork":"bad"`, 7, []string{`"bad"`, "net.d", "bad.conf", `"type"`}},
-		{"clusterNetwork in a missing file", `"clusterNetwork":"/absent/x.conf"`, 7, []string{`"multi"`, "clusterNetwork", "/absent/x.conf"}},
-		{"clusterNetwork that leads out", `"clusterNetwork":"../x"`, 7, []string{`"../x"`, "clusterNetwork"}},
-		{"clusterNetwork that is a directory", `"clusterNetwork":"/"`, 7, []string{`"multi"`, "clusterNetwork", `"/"`}},
-		{"defaultNetworks of the wrong type", keys(bridge, `"defaultNetworks":"x"`), 6, []string{`"multi"`, `"defaultNetworks"`}},
-		{"defaultNetworks that is unknown", keys(bridge, `"defaultNetworks":["fast","absent"]`), 7, []string{`defaultNetworks`, `"absent"`}},
-		{"confDir that is missing", `"clusterNetwork":"x","confDir":"/absent"`, 7, []string{"/absent", `"x"`}},
-		{"confDir of the wrong type", keys(bridge, `"confDir":5`), 6, []string{`"multi"`, `"confDir"`}},
-		{"binDir of the wrong type", keys(bridge, `"binDir":5`), 6, []string{`"multi"`, `"binDir"`}},
-
-		{"delegatePrivileges of the wrong type", keys(bridge, `"delegatePrivileges":true`), 6, []string{`"multi"`, `"delegatePrivileges"`}},
-		{"delegatePrivileges that are none", keys(bridge, `"delegatePrivileges":"none"`), 7, []string{`key "delegatePrivileges": "none" for "*" is neither "keep" nor "noNew"`}},
-		{"delegatePrivileges of a type that are none", keys(bridge, `"delegatePrivileges":{"*":"noNew","bridge":""}`), 7, []string{`key "delegatePrivileges": "" for "bridge" is neither`}},
-
-		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
-
-		{"multusNamespace that is none", keys(bridge, `"multusNamespace":" kube-system"`), 7, []string{`"multi"`, "multusNamespace", `" kube-system" is not a DNS label`}},
-		{"two names of multusNamespace", keys(bridge, `"multusNamespace":"a","networkNamespace":"b"`), 7, []string{`"multi"`, "networkNamespace", "multusNamespace"}},
-		{"networkNamespace that is none", keys(bridge, `"networkNamespace":"a,b"`), 7, []string{`"multi"`, `key "networkNamespace": "a,b" is not a DNS label`}},
-		{"globalNamespaces that are none", keys(bridge, `"globalNamespaces":"a,B"`), 7, []string{`invalid configuration: network "multi", key "globalNamespaces": "B" is not a DNS label`}},
-		{"systemNamespaces that are none", keys(bridge, `"systemNamespaces":["kube-system"," x"]`), 7, []string{`"multi"`, `key "systemNamespaces[1]": " x" is not a DNS label`}},
-		{"nadDir that is no path", keys(bridge, `"nadDir":"nads"`), 7, []string{`"multi"`, `key "nadDir": "nads" is not an absolute path`}},
-
-		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
-		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations", "not an object"}},
-		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks", "not a string"}},
-		{"selected network that is unknown", keys(bridge, annotated("fast,absent")), 7, []string{`"absent"`, "net.d"}},
-		{"selected network that is a path", keys(bridge, annotated(`[{"name":"/etc/x.conf"}]`)), 7, []string{"[0].name"}},
-		{"cni-args that do not fit", keys(bridge, annotated(`[{"name":"odd","cni-args":{"a":1}}]`)), 7, []string{`"odd"`, "plugins[0].args"}},
-		{"what no plugin of the network serves", keys(bridge, annotated(`[{"name":"other"},{"name":"storage","mac":"02:00:00:00:00:01"}]`, `"mac":"02:00:00:00:00:09"`)), 7, []string{`"storage"`, `"mac"`, "capabilities"}},
-		{"template for a name", keys(bridge, annotated("fast@net%d")), 7, []string{`selected network "fast"`, `net%d`}},
-		{"a name asked for twice", keys(bridge, annotated("fast@a,storage@a")), 7, []string{`"a"`, `"fast"`, `"storage"`}},
-		{"the name of the first network", keys(bridge, annotated("fast@eth0")), 7, []string{`"eth0"`, `"fast"`}},
-		{"a name that is taken in the namespace", keys(bridge, annotated("fast@used0")), 7, []string{`"used0"`, `"fast"`}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.taken = []string{"lo", "used0"}
-			h.Write("net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
-			h.refuses(t, tt.keys, tt.code, tt.says)
-		})
-	}
-}
-
 // Keys of Multus that change nothing for a pod are accepted: its configuration files
 // have them.
 func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{
-		`"namespaceIsolation":false`, `"namespaceIsolation":null`, `"systemNamespaces":[]`, `"systemNamespaces":["kube-system"]`,
-		`"auxiliaryCNIChainName":""`, annotatedWith("v1.multus-cni.io/default-network", `" "`),
+		`"namespaceIsolation":false,"systemNamespaces":[]`, `"namespaceIsolation":null`,
 		`"globalNamespaces":"default","multusNamespace":"kube-system","kubeconfig":"/etc/cni/net.d/multus.d/multus.kubeconfig","logLevel":"verbose","retryDeleteOnError":true`,
 	} {
 		h := newHost(t, "1.1.0")
-		h.mustRun(t, "STATUS", keys(bridge, more))
-		h.mustRun(t, "ADD", keys(bridge, more))
-		h.mustRun(t, "DEL", keys(bridge, more))
-		h.clean(t)
+		h.mustRun("STATUS", keys(bridge, more))
+		h.mustRun("ADD", keys(bridge, more))
+		h.removed()
 	}
 }
 
@@ -327,27 +233,123 @@ func TestStateDirAndReviewerRefuseWhatAnADDDoes(t *testing.T) {
 func TestBrokenConfigurationDoesNotStopDEL(t *testing.T) {
 	t.Parallel()
 	broken := []string{
-		``, `"delegates":[{"type":"macvlan"}]`, `"clusterNetwork":"absent"`, `"readinessindicatorfile":"/absent"`,
+		`"delegates":[{"type":"macvlan"}]`, `"clusterNetwork":"absent"`, `"readinessindicatorfile":"/absent"`,
 		`"delegates":[{"type":"bridge","mtu":1,"mtu":2}]`, "\"x\":\"\xff\"", annotated(`[{"name":`),
 	}
+	var lists, objects []string
 	for _, key := range Keys() {
 		if key != "name" && key != "cniDir" {
-			broken = append(broken, `"`+key+`":5`, `"`+key+`":[[5]]`, `"`+key+`":{"a":{"b":5}}`)
+			broken = append(broken, `"`+key+`":5`)
+			lists, objects = append(lists, `"`+key+`":[[5]]`), append(objects, `"`+key+`":{"a":{"b":5}}`)
 		}
 	}
-	for _, conf := range broken {
-		h := newHost(t, "1.1.0")
-		h.mustRun(t, "ADD", bridge)
-		h.trace()
-		h.mustRun(t, "CHECK", conf)
-		if err := h.run(t, "GC", strings.Trim(keys(conf, gcFor("c1 eth0")), ",")); err != nil && !strings.Contains(err.Error(), "absent") {
-			t.Errorf("GC with %s: %v", conf, err)
+	for _, conf := range append(broken, keys(lists...), keys(objects...)) {
+		t.Run(conf[:min(len(conf), 40)], func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.mustRun("ADD", bridge)
+			h.Trace()
+			h.mustRun("CHECK", conf)
+			if err := h.run("GC", keys(conf, gcFor("c1 eth0"))); err != nil && !strings.Contains(err.Error(), "absent") {
+				t.Errorf("GC: %v", err)
+			}
+			h.mustRun("DEL", conf)
+			if got := h.Trace(); got[0] != "CHECK bridge eth0" || got[len(got)-1] != "DEL bridge eth0" {
+				t.Errorf("%q", got)
+			}
+			h.clean()
+		})
+	}
+}
+
+// As Multus's manifests have it: no cniVersion, and delegates with one.
+func TestConfigurationWithoutAVersionHasThatOfItsFirstNetwork(t *testing.T) {
+	t.Parallel()
+	for conf, want := range map[string][2]string{
+		`"delegates":[{"cniVersion":"0.3.1","type":"bridge"},{"type":"macvlan"}]`:                                        {"0.3.1", "0.3.1"},
+		`"cniVersion":null,"delegates":[{"cniVersion":"1.0.0","type":"bridge"},{"cniVersion":"0.4.0","type":"macvlan"}]`: {"1.0.0", "0.4.0"},
+		`"cniVersion":"","clusterNetwork":"storage","defaultNetworks":["fast"]`:                                          {"1.0.0", "1.0.0"},
+		`"cniVersion":"0.4.0","delegates":[{"cniVersion":"1.0.0","type":"bridge"},{"type":"macvlan"}]`:                   {"0.4.0", "0.4.0"},
+		`"delegates":[{"type":"bridge"},{"cniVersion":"1.0.0","type":"macvlan"}]`:                                        {"0.1.0", "1.0.0"},
+		`"clusterNetwork":"defined","auxiliaryCNIChainName":"vendor"`:                                                    {"1.0.0", "1.0.0"},
+	} {
+		h := newHost(t, "")
+		h.Write("net.d/vendor/10.conf", `{"type":"tuning"}`)
+		h.clusterOf(map[string]string{"kube-system/defined": `{"cniVersion":"1.0.0","type":"bridge"}`})
+		conf = strings.Replace(h.conf(conf), `"cniVersion":"",`, "", 1)
+		nodetest.OK(t, h.call(t.Context(), "ADD", conf))
+		if got := h.printed.String(); !strings.Contains(got, fmt.Sprintf(`"cniVersion":%q`, want[0])) {
+			t.Errorf("%s printed %s, want version %s", conf, got, want[0])
 		}
-		h.mustRun(t, "DEL", conf)
-		if got := h.trace(); got[0] != "CHECK bridge eth0" || got[len(got)-1] != "DEL bridge eth0" {
-			t.Errorf("%s: %q", conf, got)
-		}
-		h.clean(t)
+		nodetest.Equal(t, conf, nodetest.Stdin(t, h.Last("ADD"))["cniVersion"].(string), want[1])
+		slices.Sort(h.asked)
+		nodetest.Equal(t, "asked of the cluster", h.asked, slices.Compact(slices.Clone(h.asked))) // each once
+		h.removed()
+	}
+}
+
+// What other programs may refuse is attached, with a warning.
+func TestKeyThatStandsTwiceWithOneValueIsAWarning(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.Write("net.d/ns/vendor.conf", `{"name":"vendor","type":"macvlan","name":"vendor"}`)
+	var stderr strings.Builder
+	process := h.process()
+	process.Stderr = &stderr
+	conf := h.conf(keys(`"maxSelections":3,"maxSelections":3`, bridge, annotated(`[{"name":"vendor","name":"vendor"}]`)))
+	nodetest.OK(t, h.callOf(t.Context(), process, "ADD", conf, podOf("ns")))
+	h.WantTrace("ADD bridge eth0", "ADD macvlan net1")
+	nodetest.Equal(t, "stderr", stderr.String(), `multinet: the configuration: key "maxSelections" is given twice, with one value: remove one
+multinet: annotation k8s.v1.cni.cncf.io/networks: key "[0].name" is given twice, with one value: remove one
+multinet: NAD ns/vendor: key "name" is given twice, with one value: remove one
+`)
+}
+
+// An ADD that takes longer than slowAfter writes one line to stderr, without the configuration
+// of its delegates, unless the program around it is told.
+func TestSlowADDIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	const (
+		secret   = `"delegates":[{"type":"bridge","password":"hunter2"}]`
+		failing  = `"delegates":[{"type":"bridge","password":"hunter2"},{"type":"full"}]`
+		duration = ` duration=2s timing.lock=0s timing.record=0s timing.plugins="ADD bridge multi eth0 2s`
+	)
+	for name, tt := range map[string]struct {
+		keys string
+		told bool
+		want string // the end of the line, or empty
+	}{
+		"longer than the limit":         {keys: secret + `,"slowAfter":"1999ms"`, want: duration + `"`},
+		"as long as the default":        {keys: secret},
+		"one that fails":                {keys: failing + `,"slowAfter":"1s"`, want: duration + `, ADD full multi net1 0s, DEL full multi net1 0s, DEL bridge multi eth0 0s"`},
+		"one that waited for something": {keys: secret + `,"readinessindicatorfile":"/absent","readinessTimeout":"3s"`, want: ` duration=3s timing.lock=0s timing.record=0s timing.plugins=""`},
+		"every one":                     {keys: secret + `,"slowAfter":"0s"`, want: duration + `"`},
+		"none":                          {keys: secret + `,"slowAfter":"-1s"`},
+		"in a daemon":                   {keys: secret + `,"slowAfter":"0s"`, told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, "1.1.0")
+				h.On("ADD bridge", func(context.Context, delegatetest.Call) error { time.Sleep(2 * time.Second); return nil })
+				var stderr strings.Builder
+				p := h.process()
+				p.Stderr = &stderr
+				if tt.told {
+					p.Timed = func(lifecycle.Timing) {}
+				}
+				err := h.callOf(t.Context(), p, "ADD", h.conf(tt.keys), podOf("ns"))
+				if strings.Contains(tt.keys, "full") {
+					nodetest.Code(t, err, 107)
+				}
+				_, line, _ := strings.Cut(stderr.String(), "level=")
+				want := ""
+				if tt.want != "" {
+					want = `WARN msg="slow ADD" container=c1 ifname=eth0 network=multi pod=ns/web` + tt.want + "\n"
+				}
+				nodetest.Equal(t, "line", line, want)
+			})
+		})
 	}
 }
 
@@ -370,11 +372,13 @@ func FuzzADD(f *testing.F) {
 		"", "a/blue", "b/blue", "blue", "/", "a/fast", "a/a/a", `{"type":"macvlan"}`, `{"type":"full"}`, `{"type":"multus"}`, `{"plugins":[{"type":"tuning"},{"type":"stuck"}]}`,
 		`{"type":"tuning","name":""}`, `{"type":"tuning","cniVersion":"0.2.0"}`, `{"type":"tuning","prevResult":5}`, `{"type":"tuning","x":1e999}`, `{"type":"tuning","cniVersions":["1.1.0"]}`,
 	} {
-		for _, ifName := range []string{"", "eth0", "net1", "x", "net%d"} {
-			f.Add("blue@x", "", `{"type":"macvlan"}`, claim, ifName)
-		}
+		f.Add("blue@x", "", `{"type":"macvlan"}`, claim, "")
+	}
+	for _, ifName := range []string{"eth0", "net1", "x", "net%d"} {
+		f.Add("blue@x", "", `{"type":"macvlan"}`, "a/blue", ifName)
 	}
 	f.Fuzz(func(t *testing.T, networks, primary, definition, claim, ifName string) {
+		t.Parallel()
 		h := newHost(t, "1.1.0")
 		delete(h.Exec.Plugins, "stuck") // whose DEL fails
 		h.Write("net.d/a/blue.conf", definition)
@@ -383,10 +387,8 @@ func FuzzADD(f *testing.F) {
 		annotations, err := json.Marshal(map[string]string{nad.NetworksAnnotation: networks, nad.DefaultNetworkAnnotation: primary})
 		nodetest.OK(t, err)
 		conf := h.conf(keys(bridge, `"namespaceIsolation":true`, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(annotations)+`}`))
-		args := skel.CmdArgs{
-			ContainerID: "c1", IfName: "eth0", Netns: h.Dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p;K8S_POD_UID=u1", StdinData: []byte(conf),
-		}
-		err = New(Cluster{}.with(fuzzed(claim, ifName)...)).Do(t.Context(), h.process(), delegate.CommandAdd, args)
+		h.cluster = Cluster{}.with(fuzzed(claim, ifName)...)
+		err = h.call(t.Context(), "ADD", conf, podOf("a"))
 		for _, c := range h.Exec.Calls() {
 			var in map[string]any
 			if err := json.Unmarshal(c.Stdin, &in); err != nil || in["foreign"] == h.Dir {
@@ -394,11 +396,11 @@ func FuzzADD(f *testing.F) {
 			}
 		}
 		if err == nil {
-			h.mustRun(t, "DEL", bridge, podOf("a"))
+			h.mustRun("DEL", bridge)
 		} else if code := status.Code(err); code >= 100 && len(h.Exec.Calls()) == 0 {
 			t.Errorf("code %d: %v", code, err)
 		}
-		h.clean(t)
+		h.clean()
 	})
 }
 
@@ -450,6 +452,7 @@ func FuzzReview(f *testing.F) {
 		f.Add("blue", "blue", definition, false)
 	}
 	f.Fuzz(func(t *testing.T, networks, primary, config string, strict bool) {
+		t.Parallel()
 		h := newHost(t, "1.1.0")
 		h.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 			if r.Name != "blue" {
@@ -465,11 +468,8 @@ func FuzzReview(f *testing.F) {
 		text, err := json.Marshal(annotations)
 		nodetest.OK(t, err)
 		nodetest.OK(t, json.Unmarshal(text, &annotations))
-		conf := h.conf(keys(policy, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(text)+`}`))
-		add := New(h.cluster).Do(t.Context(), h.process(), delegate.CommandAdd, skel.CmdArgs{
-			ContainerID: "c1", IfName: "eth0", Netns: h.Dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p", StdinData: []byte(conf),
-		})
-		reviews := h.review(t, policy, annotations, config)
+		add := h.run("ADD", keys(policy, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(text)+`}`), podOf("a"))
+		reviews := h.review(policy, annotations, config)
 		refused := slices.ContainsFunc(reviews, func(err error) bool { return err != nil })
 		foreseen := slices.ContainsFunc(reviews, func(err error) bool { return status.Code(err) == status.Code(add) })
 		ran := len(h.Exec.Calls()) > 0
@@ -481,9 +481,9 @@ func FuzzReview(f *testing.F) {
 
 // review returns what the reviews say of a pod of the namespace a and of the definition blue,
 // if the pod selects it.
-func (h *host) review(t *testing.T, policy string, annotations map[string]string, config string) []error {
-	t.Helper()
-	r := h.reviewer(t, policy)
+func (h *host) review(policy string, annotations map[string]string, config string) []error {
+	h.Helper()
+	r := h.reviewer(policy)
 	all := []error{r.Pod("a", annotations)}
 	for _, annotation := range annotations {
 		selections, err := netconf.ParseSelection(annotation)

@@ -14,178 +14,255 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-const auxiliary = `"auxiliaryCNIChainName":"vendor"`
+// networkFiles returns a directory with networks in files of all kinds.
+func networkFiles(t *testing.T) string {
+	t.Helper()
+	h := newHost(t, "1.1.0")
+	for name, text := range map[string]string{
+		"net.d/odd.conf": `{"name":"odd","type":"bridge","args":5}`, "net.d/args.conf": `{"name":"args","type":"tuning","capabilities":{"mac":true}}`,
+		"elsewhere/x.conf": `{"name":"elsewhere","type":"bridge"}`, "elsewhere/nameless": `{"type":"bridge"}`,
+		"nodes/00-multinet.conflist": `{"name":"own","plugins":[{"type":"multinet"}]}`, "nodes/10-bad.conf": `{`,
+		"nodes/20-list.conf": `{"name":"pods","plugins":[{"type":"full"}]}`, "nodes/30-one.conflist": `{"name":"pods","type":"full"}`,
+		"nodes/40-third.conf": `{"name":"third","type":"bridge"}`, "nodes/50-fourth.conf": `{"name":"fourth","type":"macvlan"}`,
+		"net.d/10-list.conf": `{"name":"pods","plugins":[{"type":"full"}]}`, "net.d/20-pods.conflist": `{"name":"pods","plugins":[{"type":"bridge"}]}`,
+		"net.d/storage/10.conf": `{"type":"bridge"}`, // a plugin of the list storage, if it is loaded by name
+		"net.d/vendor/10.conf":  `{"type":"macvlan"}`, "net.d/vendor/20.conf": `{"type":"tuning"}`, "net.d/vendor/readme.txt": `{`,
+		"net.d/empty/readme.txt": `{`, "net.d/torn/10.conf": `{"type":`, "net.d/fails/10.conf": `{"type":"full"}`, "elsewhere/vendor/10.conf": `{"type":"full"}`, "elsewhere/own/10.conf": `{"type":"tuning"}`,
+		"net.d/a/blue.conf": `{"type":"macvlan"}`, "net.d/a/fast.conf": `{"type":"bridge"}`, "net.d/b/red.conflist": `{"name":"of-b","plugins":[{"type":"tuning"}]}`, "net.d/b/other.conf": "",
+		"mirror/a/blue.conf": `{"type":"bridge"}`,
+		"net.d/a/torn.conf":  `{`, "net.d/a/none.conf": `{"plugins":[]}`, "net.d/a/path.conf": `{"type":"../../bin/sh"}`, "net.d/a/self.conf": `{"type":"multinet"}`,
+		"net.d/a/multus.conf": `{"type":"multus"}`, "net.d/a/dir.conf": `{"name":"vendor","loadOnlyInlinedPlugins":false}`, "net.d/a/absent.conf": "",
+	} {
+		h.Write(name, text)
+	}
+	for _, namespace := range []string{"b", "default", "shared", "kube-system", "net"} {
+		h.Write("net.d/"+namespace+"/blue.conf", `{"name":"`+namespace+`","type":"macvlan"}`)
+	}
+	return h.Dir
+}
+
+// Which networks a container is attached to, with which interfaces: the first one, those of the
+// configuration, those that the pod selects, and the auxiliary chain.
+func TestWhatIsAttached(t *testing.T) {
+	t.Parallel()
+	const (
+		first    = "ADD bridge eth0 multi"
+		two      = `"delegates":[{"type":"bridge"},{"type":"tuning"}]`
+		isolated = `"namespaceIsolation":true`
+		aux      = `"auxiliaryCNIChainName":`
+	)
+	a, files := podOf("a"), networkFiles(t)
+	for _, tt := range []struct {
+		name, keys string
+		pod        func(*skel.CmdArgs) // outside of Kubernetes if it is nil
+		want       string
+	}{
+		{"cluster network by name, with the plugins of its directory", `"clusterNetwork":"storage"`, nil, "ADD macvlan eth0 storage, ADD tuning eth0 storage, ADD bridge eth0 storage"},
+		{"cluster network by name, from the file that the runtime can use", `"clusterNetwork":"pods"`, nil, "ADD bridge eth0 pods"},
+		{"cluster network by path", `"clusterNetwork":"$DIR/elsewhere/x.conf"`, nil, "ADD bridge eth0 elsewhere"},
+		{"nameless by path", `"clusterNetwork":"$DIR/elsewhere/nameless"`, nil, first},
+		{"cluster network in place of all delegates, whatever they are", `"clusterNetwork":"fast","delegates":[{"type":"multinet"},{"type":5},null]`, nil, "ADD macvlan eth0 fast"},
+		{"the first network of a directory that the runtime can use", `"clusterNetwork":"$DIR/nodes"`, nil, "ADD bridge eth0 third"},
+		{"default networks", keys(bridge, `"defaultNetworks":["fast","$DIR/elsewhere/x.conf"]`), nil, first + ", ADD macvlan net1 fast, ADD bridge net2 elsewhere"},
+		{"default networks before other delegates", keys(two, `"defaultNetworks":["fast"]`), nil, first + ", ADD macvlan net1 fast"},
+		{"selected last", keys(`"clusterNetwork":"other","defaultNetworks":["fast"]`, annotated("args")), nil, "ADD bridge eth0 other, ADD macvlan net1 fast, ADD tuning net2 args"},
+		{"namespace is nobody's business outside", keys(bridge, annotated("a/fast")), nil, first + ", ADD macvlan net1 fast"},
+
+		{"nothing selected", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":null}}`), a, first},
+		{"an empty selection", keys(bridge, annotated(" ")), a, first},
+		{"an empty list", keys(bridge, annotated("null")), a, first},
+		{"an empty primary", keys(bridge, `"podDefaultNetwork":false`, defaultNetwork(" null")), a, first},
+		{"any case of keys", keys(bridge, annotated(`[{"Name":"blue","InterFace":"data"}]`)), a, first + ", ADD macvlan data blue"},
+
+		{"names by position", keys(bridge, annotated("blue,blue")), a, first + ", ADD macvlan net1 blue, ADD macvlan net2 blue"},
+		{"names asked for, of another position", keys(bridge, annotated("blue,blue@net1,blue@data")), a, first + ", ADD macvlan net2 blue, ADD macvlan net1 blue, ADD macvlan data blue"},
+		{"old key", keys(bridge, annotated(`[{"name":"blue","interfaceRequest":"old0"}]`)), a, first + ", ADD macvlan old0 blue"},
+
+		{"a definition of another namespace", keys(bridge, annotated("b/red")), a, first + ", ADD tuning net1 of-b"},
+		{"a definition before a file of the same name", keys(bridge, annotated("fast")), a, first + ", ADD bridge net1 fast"},
+		{"a file, of whatever namespace", keys(bridge, annotated("args, a/other")), a, first + ", ADD tuning net1 args, ADD bridge net2 other"},
+		{"a definition that leaves its configuration to a file", keys(bridge, annotated("b/other")), a, first + ", ADD bridge net1 other"},
+		{"definitions in a directory of their own", keys(bridge, annotated("blue"), `"nadDir":"$DIR/mirror"`), a, first + ", ADD bridge net1 blue"},
+
+		{"isolated, own", keys(bridge, isolated, annotated("blue")), a, first + ", ADD macvlan net1 blue"},
+		{"isolated, global by default", keys(bridge, isolated, annotated("default/blue")), a, first + ", ADD macvlan net1 default"},
+		{"isolated, global", keys(bridge, isolated, `"globalNamespaces":"x, shared "`, annotated("shared/blue")), a, first + ", ADD macvlan net1 shared"},
+		{"isolated, primary of multusNamespace, which is global", keys(bridge, isolated, `"globalNamespaces":"kube-system"`, defaultNetwork("blue")), a, "ADD macvlan eth0 kube-system"},
+		{"isolated, primary of networkNamespace", keys(bridge, isolated, `"networkNamespace":"shared","globalNamespaces":"shared"`, defaultNetwork("blue")), a, "ADD macvlan eth0 shared"},
+		{"isolated, the administrator's", keys(isolated, `"clusterNetwork":"blue","defaultNetworks":["fast"]`), a, "ADD macvlan eth0 kube-system, ADD macvlan net1 fast"},
+
+		{"a pod of a system namespace", keys(two, annotated("args@own")), podOf("kube-system"), first + ", ADD tuning own args"},
+		{"a pod of a configured one", keys(`"clusterNetwork":"other","defaultNetworks":["fast"],"systemNamespaces":["x","b"]`, annotated("args@own")), podOf("b"), "ADD bridge eth0 other, ADD tuning own args"},
+		{"a pod of no system namespace", keys(two, `"systemNamespaces":["b"]`, annotated("args@own")), a, first + ", ADD tuning net1 multi, ADD tuning own args"},
+
+		{"any types", keys(bridge, annotated("blue"), `"allowedTypes":null`), a, first + ", ADD macvlan net1 blue"},
+		{"allowed types", keys(bridge, annotated("blue"), `"allowedTypes":["bridge","macvlan"]`), a, first + ", ADD macvlan net1 blue"},
+		{"allowed types of one kind of network", keys(bridge, annotated("blue"), `"allowedTypes":{"nad":["macvlan"]}`), a, first + ", ADD macvlan net1 blue"},
+
+		{"the auxiliary chain beside the cluster network", keys(`"clusterNetwork":"$DIR/elsewhere/x.conf"`, aux+`"own"`), a, "ADD bridge eth0 elsewhere, ADD tuning net1 own"},
+		{"the auxiliary chain, rather in confDir", keys(`"clusterNetwork":"$DIR/elsewhere/x.conf"`, aux+`"vendor"`), a, "ADD bridge eth0 elsewhere, ADD macvlan net1 vendor, ADD tuning net1 vendor"},
+		{"an auxiliary chain without files", keys(bridge, aux+`"empty"`), a, first},
+		{"no auxiliary chain", keys(bridge, aux+`""`), a, first},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHostWith(t, "1.1.0", files)
+			if tt.pod == nil {
+				tt.pod = outside
+			}
+			h.mustRun("ADD", tt.keys, tt.pod)
+			nodetest.Equal(t, "attached", strings.Join(h.attached(), ", "), tt.want)
+			h.removed()
+		})
+	}
+}
+
+// A mistake in the configuration, in a definition or in what a pod asks for is found before a
+// plugin runs, and so is what may not be. The error has the right code and names file, network and
+// key.
+func TestRefusedBeforeAPluginRuns(t *testing.T) {
+	t.Parallel()
+	const aux = `"auxiliaryCNIChainName":`
+	nad := func(name string) string { return keys(bridge, annotated(name)) }
+	isolated := func(more ...string) string {
+		return keys(append([]string{bridge, `"namespaceIsolation":true`}, more...)...)
+	}
+	files := networkFiles(t)
+	not := []string{"not allowed", "namespaceIsolation", `namespace "a"`}
+	for _, tt := range []struct {
+		name, keys string
+		code       uint
+		says       []string
+	}{
+		{"no delegates", ``, 7, []string{`"multi"`, `"delegates"`}},
+		{"null delegate", `"delegates":[{"type":"bridge"},null]`, 7, []string{`"multi"`, `"delegates[1]"`}},
+		{"delegate without type", `"delegates":[{"type":"bridge"},{"name":"x"}]`, 7, []string{`"delegates[1].plugins"`, `"type"`}},
+		{"a type that is a path", `"delegates":[{"type":"../bridge"}]`, 7, []string{`"multi"`, `"../bridge"`}},
+		{"a plugin that is missing", `"delegates":[{"type":"bridge"},{"type":"absent","name":"x"}]`, 7, []string{`"x"`, `"absent"`, "not found"}},
+		{"itself", `"delegates":[{"type":"bridge"},{"type":"multinet","name":"x"}]`, 7, []string{`"x"`, `"multinet"`, "itself"}},
+		{"clusterNetwork of the wrong type", `"clusterNetwork":["x"]`, 6, []string{`"multi"`, `"clusterNetwork"`}},
+		{"clusterNetwork that is unknown", `"clusterNetwork":"absent"`, 7, []string{`"multi"`, `clusterNetwork`, `"absent"`, "net.d"}},
+		{"clusterNetwork in a bad file", `"clusterNetwork":"bad"`, 7, []string{`"bad"`, "net.d", "bad.conf", `"type"`}},
+		{"clusterNetwork in a missing file", `"clusterNetwork":"/absent/x.conf"`, 7, []string{`"multi"`, "clusterNetwork", "/absent/x.conf"}},
+		{"clusterNetwork that is a list in a file of one plugin", `"clusterNetwork":"$DIR/nodes/20-list.conf"`, 7, []string{"20-list.conf"}},
+		{"clusterNetwork that leads out", `"clusterNetwork":"../x"`, 7, []string{`"../x"`, "clusterNetwork"}},
+		{"clusterNetwork that is a directory", `"clusterNetwork":"/"`, 7, []string{`"multi"`, "clusterNetwork", `"/"`}},
+		{"clusterNetwork that is the name of a file", `"clusterNetwork":"storage.conflist"`, 7, []string{`file "storage.conflist" defines network "storage": use this name`}},
+		{"clusterNetwork that is a file of the runtime", `"runtimeConfDir":"$DIR/nodes","clusterNetwork":"40-third.conf"`, 7, []string{"there is the file $DIR/nodes/40-third.conf: use its path"}},
+		{"defaultNetworks that is unknown", keys(bridge, `"defaultNetworks":["fast","absent"]`), 7, []string{`defaultNetworks`, `"absent"`}},
+		{"confDir that is missing", `"clusterNetwork":"x","confDir":"/absent"`, 7, []string{"/absent", `"x"`}},
+		{"delegatePrivileges that are none", keys(bridge, `"delegatePrivileges":"none"`), 7, []string{`key "delegatePrivileges": "none" for "*" is neither "keep" nor "noNew"`}},
+		{"delegatePrivileges of a type that are none", keys(bridge, `"delegatePrivileges":{"*":"noNew","bridge":""}`), 7, []string{`key "delegatePrivileges": "" for "bridge" is neither`}},
+		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
+		{"multusNamespace that is none", keys(bridge, `"multusNamespace":" kube-system"`), 7, []string{`"multi"`, "multusNamespace", `" kube-system" is not a DNS label`}},
+		{"two names of multusNamespace", keys(bridge, `"multusNamespace":"a","networkNamespace":"b"`), 7, []string{`"multi"`, "networkNamespace", "multusNamespace"}},
+		{"globalNamespaces that are none", keys(bridge, `"globalNamespaces":"a,B"`), 7, []string{`invalid configuration: network "multi", key "globalNamespaces": "B" is not a DNS label`}},
+		{"systemNamespaces that are none", keys(bridge, `"systemNamespaces":["kube-system"," x"]`), 7, []string{`"multi"`, `key "systemNamespaces[1]": " x" is not a DNS label`}},
+		{"nadDir that is no path", keys(bridge, `"nadDir":"nads"`), 7, []string{`"multi"`, `key "nadDir": "nads" is not an absolute path`}},
+		{"a key with two values", keys(bridge, `"CNIDir":"/a"`), 6, []string{`"cniDir"`}},
+		{"maxSelections that is too small", keys(bridge, `"maxSelections":0`), 7, []string{`"maxSelections"`}},
+		{"maxSelections that is too large", keys(bridge, `"maxSelections":1025`), 7, []string{`"maxSelections"`}},
+		{"maxSelections that is no number", keys(bridge, `"maxSelections":1.5`), 6, []string{`"maxSelections"`}},
+		{"sharedNetworks that is no list", keys(bridge, `"sharedNetworks":"blue"`), 7, []string{"sharedNetworks"}},
+		{"annotations that the runtime does not pass", keys(bridge, `"annotations":"runtime"`), 7, []string{`"annotations"`, `"io.kubernetes.cri.pod-annotations":true`}},
+		{"annotations of the API, without a daemon", keys(bridge, `"annotations":"api"`), 7, []string{`"annotations"`, "daemon"}},
+		{"annotations of something else", keys(bridge, `"annotations":"kubelet"`), 7, []string{`"annotations"`, "auto, runtime and api"}},
+
+		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
+		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations", "not an object"}},
+		{"annotation of the wrong type", keys(bridge, annotatedWith("k8s.v1.cni.cncf.io/networks", "5")), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks", "not a string"}},
+		{"selected network that is unknown", nad("fast,unknown"), 7, []string{`"unknown"`, "net.d"}},
+		{"selected network that is a path", nad(`[{"name":"/etc/x.conf"}]`), 7, []string{"[0].name"}},
+		{"a key of a selection with two values", nad(`[{"name":"fast","Name":"storage"}]`), 6, []string{"[0].name", "two values"}},
+		{"cni-args that do not fit", nad(`[{"name":"odd","cni-args":{"a":1}}]`), 7, []string{`"odd"`, "plugins[0].args"}},
+		{"what no plugin of the network serves", keys(bridge, annotated(`[{"name":"other"},{"name":"storage","mac":"02:00:00:00:00:01"}]`, `"mac":"02:00:00:00:00:09"`)), 7, []string{`"storage"`, `"mac"`, "capabilities"}},
+		{"what older plugins served", nad(`[{"interface":"pod37a8eec1ce1","mac":"02:00:00:00:00:01","name":"fast"}]`), 7, []string{"capabilities", `"legacyArgs":true`}}, // as KubeVirt writes it
+		{"what no plugin ever served", keys(bridge, `"legacyArgs":true`, annotated(`[{"name":"fast","bandwidth":{"ingressRate":1}}]`)), 7, []string{`"bandwidth"`}},
+		{"template for a name", nad("fast@net%d"), 7, []string{`selected network "fast"`, `net%d`}},
+		{"a name asked for twice", nad("blue@a,args@a"), 7, []string{`"a"`, `"blue"`, `"args"`}},
+		{"the name of the first network", nad("blue@eth0"), 7, []string{`"eth0"`, `"blue"`}},
+		{"a name that is taken in the namespace", nad("blue@used0"), 7, []string{`"used0"`, `"blue"`}},
+
+		{"a definition that is no JSON", nad("torn"), 6, []string{"NAD a/torn", "spec.config"}},
+		{"a definition without plugins", nad("none"), 7, []string{"NAD a/none", "plugins"}},
+		{"a definition of a path", nad("path"), 7, []string{"NAD a/path", "type", "path"}},
+		{"a definition of multinet itself", nad("self"), 7, []string{"NAD a/self", "itself"}},
+		{"a definition of Multus, which would do what the pod may not", nad("multus"), 7, []string{"NAD a/multus", `"multus"`, "meta-plugin"}},
+		{"a definition with the plugins of a directory", nad("dir"), 7, []string{"NAD a/dir"}},
+		{"a definition whose file is missing", nad("absent"), 7, []string{"NAD a/absent", "no such network"}},
+		{"a file of the auxiliary chain", keys(nad("vendor/10"), aux+`"vendor"`), 7, []string{"10", "no such network"}},
+		{"a type that selected networks may not have", keys(nad("blue"), `"allowedTypes":{"nad":["bridge"]}`), 7, []string{"NAD a/blue", "allowedTypes"}},
+		{"a type that standing networks may not have", keys(nad("blue"), `"allowedTypes":{"standing":["macvlan"]}`), 7, []string{"allowedTypes"}},
+		{"a type that no network may have", keys(nad("blue"), `"allowedTypes":["bridge"]`), 7, []string{"allowedTypes"}},
+		{"types of an unknown class, which would restrict nothing", keys(bridge, `"allowedTypes":{"nads":["macvlan"]}`), 6, []string{"allowedTypes"}},
+		{"types with two values", keys(bridge, `"allowedTypes":{"nad":["a"],"NAD":["b"]}`), 6, []string{`"allowedTypes`, "two values"}},
+
+		{"isolated, of another namespace", isolated(annotated("b/blue")), 7, not},
+		{"isolated, which does not exist", isolated(annotated("b/absent")), 7, not},
+		{"isolated, the second one", isolated(annotated("blue,b/blue")), 7, not},
+		{"isolated, a primary of multusNamespace", isolated(defaultNetwork("blue")), 7, not},
+		{"isolated, a primary of another multusNamespace", isolated(`"multusNamespace":"net"`, defaultNetwork("blue")), 7, not},
+		{"isolated, a file, which has no namespace", isolated(annotated("args")), 7, []string{"a/args", "no such network"}},
+		{"isolated, a file by an empty definition", isolated(annotated("absent")), 7, []string{"NAD a/absent", "spec.config", "not allowed", "namespaceIsolation", "files of the node"}},
+
+		{"a primary of another interface", keys(bridge, defaultNetwork("blue@data0")), 7, []string{"default-network", `"data0"`, `"eth0"`}},
+		{"a primary of the wrong type", keys(bridge, annotatedWith("v1.multus-cni.io/default-network", `["blue"]`)), 6, []string{"default-network"}},
+		{"a key of a primary with two values", keys(bridge, defaultNetwork(`[{"name":"fast","Name":"storage"}]`)), 6, []string{"default-network", "[0].name", "two values"}},
+		{"a primary that is absent", keys(bridge, defaultNetwork("absent")), 7, []string{"default-network", "kube-system/absent"}},
+		{"a primary with what nobody serves", keys(bridge, defaultNetwork(`[{"name":"blue","ips":["10.0.0.1"]}]`)), 7, []string{"default-network", `"ips"`, "capabilities"}},
+		{"a primary with a device", keys(bridge, defaultNetwork(`[{"name":"blue","deviceID":"0000:03:02.0"}]`)), 7, []string{"deviceID", "allowDeviceID"}},
+		{"a primary that is not allowed", keys(bridge, `"podDefaultNetwork":false`, defaultNetwork("blue")), 7, []string{"podDefaultNetwork"}},
+		{
+			"a default route each", keys(bridge, strings.Replace(defaultNetwork(`[{"name":"blue","default-route":["10.9.1.1"]}]`), `{"v1`,
+				`{"k8s.v1.cni.cncf.io/networks":"[{\"name\":\"fast\",\"default-route\":[\"10.9.1.2\"]}]","v1`, 1)),
+			7,
+			[]string{"default-network", "default-route"},
+		},
+
+		{"an auxiliary chain that cannot be read", keys(bridge, aux+`"torn"`), 6, []string{"auxiliaryCNIChainName", "10.conf"}},
+		{"an auxiliary chain that leads out", keys(bridge, aux+`"../net.d/vendor"`), 7, []string{"auxiliaryCNIChainName"}},
+		{"an auxiliary chain that fails", keys(bridge, aux+`"fails"`), 107, []string{"fails", "no free device"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHostWith(t, "1.1.0", files)
+			h.taken = []string{"lo", "used0"}
+			for i := range tt.says {
+				tt.says[i] = strings.ReplaceAll(tt.says[i], "$DIR", files)
+			}
+			h.refuses(tt.keys, tt.code, tt.says, podOf("a"))
+		})
+	}
+	h := newHostWith(t, "1.1.0", files)
+	h.refuses(keys(bridge, `"podDefaultNetwork":false`, defaultNetwork("fast")), 7, []string{"podDefaultNetwork"}, outside)
+}
 
 // The auxiliary chain is one more network of every container, after all others. Its
 // first plugin receives an empty result.
 func TestAuxiliaryChain(t *testing.T) {
 	t.Parallel()
-	for _, namespace := range []string{"a", "kube-system"} {
-		h := newHost(t, "1.1.0")
-		h.Write("net.d/vendor/20-second.conf", `{"type":"tuning","x":1.0}`)
-		h.Write("net.d/vendor/10-first.conf", `{"type":"macvlan"}`)
-		h.Write("net.d/vendor/readme.txt", `{`)
-		conf := keys(bridge, auxiliary, annotated("fast"))
-		h.mustRun(t, "ADD", conf, podOf(namespace))
-		in := h.stdin(t, 2)
-		if diff := cmp.Diff(map[string]any{
-			"cniVersion": "1.1.0", "name": "vendor", "type": "macvlan", "prevResult": map[string]any{"cniVersion": "1.1.0"},
-		}, in); diff != "" {
-			t.Errorf("stdin of the first plugin (-want +got):\n%s", diff)
-		}
-		if prev := h.stdin(t, 3)["prevResult"]; !cmp.Equal(prev.(map[string]any)["ips"], []any{map[string]any{"address": "10.9.1.2/24"}}) {
-			t.Errorf("the second plugin was given %v", prev)
-		}
-		wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD macvlan net2", "ADD tuning net2")
-		h.mustRun(t, "CHECK", conf)
-		wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1", "CHECK macvlan net2", "CHECK tuning net2")
-		h.mustRun(t, "STATUS", conf)
-		wantTrace(t, h, "STATUS bridge", "STATUS macvlan", "STATUS tuning")
-		h.mustRun(t, "DEL", bridge)
-		wantTrace(t, h, "DEL tuning net2", "DEL macvlan net2", "DEL macvlan net1", "DEL bridge eth0")
-		h.clean(t)
+	h := newHostWith(t, "1.1.0", networkFiles(t))
+	conf := keys(bridge, `"auxiliaryCNIChainName":"vendor"`, annotated("blue"))
+	h.mustRun("ADD", conf, podOf("kube-system"))
+	calls := h.Since()
+	nodetest.Equal(t, "stdin of the first plugin", nodetest.Stdin(t, calls[2]), map[string]any{
+		"cniVersion": "1.1.0", "name": "vendor", "type": "macvlan", "prevResult": map[string]any{"cniVersion": "1.1.0"},
+	})
+	if prev := nodetest.Stdin(t, calls[3])["prevResult"]; !cmp.Equal(prev.(map[string]any)["ips"], []any{map[string]any{"address": "10.9.1.2/24"}}) {
+		t.Errorf("the second plugin was given %v", prev)
 	}
-}
-
-// Multus looks for the chain beside the file clusterNetwork. confDir comes first.
-func TestAuxiliaryChainBesideTheClusterNetwork(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.Write("autoconf/10-pods.conf", `{"name":"pods","type":"bridge"}`)
-	h.Write("autoconf/vendor/10.conf", `{"type":"tuning"}`)
-	conf := keys(`"clusterNetwork":"`+h.Dir+`/autoconf/10-pods.conf"`, auxiliary)
-	h.mustRun(t, "ADD", conf)
-	h.mustRun(t, "DEL", conf)
-	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1", "DEL tuning net1", "DEL bridge eth0")
-	h.Write("net.d/vendor/10.conf", `{"type":"macvlan"}`)
-	h.mustRun(t, "ADD", conf)
-	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
-}
-
-func TestAuxiliaryChainWithoutFilesIsNone(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.Write("net.d/vendor/readme.txt", "x")
-	for _, name := range []string{auxiliary, `"auxiliaryCNIChainName":"absent"`, `"auxiliaryCNIChainName":""`} {
-		h.mustRun(t, "ADD", keys(bridge, name))
-		h.mustRun(t, "DEL", keys(bridge, name))
-		wantTrace(t, h, "ADD bridge eth0", "DEL bridge eth0")
-	}
-}
-
-// A chain that cannot be read fails the ADD: pods would silently lack a network.
-func TestBadAuxiliaryChain(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, file string
-		code       uint
-		says       []string
-	}{
-		{`"vendor"`, `{"type":`, 6, []string{"auxiliaryCNIChainName", "10.conf"}},
-		{`"vendor"`, `{"name":"x"}`, 7, []string{"auxiliaryCNIChainName", "10.conf", "type"}},
-		{`"vendor"`, `{"type":"../x"}`, 7, []string{"../x"}},
-		{`"vendor"`, `{"type":"full"}`, 107, []string{"vendor", "no free device"}},
-		{`"../net.d/vendor"`, `{"type":"tuning"}`, 7, []string{"auxiliaryCNIChainName"}},
-		{`".."`, `{"type":"tuning"}`, 7, []string{"auxiliaryCNIChainName"}},
-		{`5`, `{"type":"tuning"}`, 6, []string{"auxiliaryCNIChainName"}},
-	} {
-		h := newHost(t, "1.1.0")
-		h.Write("net.d/vendor/10.conf", tt.file)
-		h.refuses(t, keys(bridge, `"auxiliaryCNIChainName":`+tt.name), tt.code, tt.says)
-	}
-}
-
-// The directory of the chain is the administrator's: no pod reaches a file in it.
-func TestAuxiliaryChainIsNoNamespace(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.Write("net.d/vendor/secret.conf", `{"name":"secret","type":"macvlan"}`)
-	h.Write("net.d/a/d.conf", `{"name":"vendor","loadOnlyInlinedPlugins":false,"plugins":[{"type":"tuning"}]}`)
-	for _, namespace := range []string{"a", "vendor"} {
-		for _, selection := range []string{annotated("vendor/secret"), defaultNetwork("vendor/secret")} {
-			nodetest.Fails(t, h.run(t, "ADD", keys(bridge, auxiliary, selection), podOf(namespace)), 7, "secret", "no such network")
-		}
-	}
-	wantTrace(t, h)
-	h.mustRun(t, "ADD", keys(bridge, annotated("d")), podOf("a")) // gets the name, but not the plugins
-	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
-}
-
-// An interface has the name that is asked for, or that of its position unless the network
-// namespace has it.
-func TestNames(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name      string
-		selection string
-		taken     []string
-		want      []string
-	}{
-		{"by position", "fast,fast", nil, []string{"eth0", "net1", "net2"}},
-		{"asked for", "fast@data,fast", nil, []string{"eth0", "data", "net2"}},
-		{"asked for, of another position", "fast,fast@net1", nil, []string{"eth0", "net2", "net1"}},
-		{"old key", `[{"name":"fast","interfaceRequest":"old0"}]`, nil, []string{"eth0", "old0"}},
-		{"in the namespace", "fast,fast", []string{"lo", "net1"}, []string{"eth0", "net2", "net3"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.taken = tt.taken
-			h.mustRun(t, "ADD", keys(bridge, annotated(tt.selection)))
-			var got []string
-			for _, c := range h.Exec.Calls() {
-				got = append(got, c.IfName)
-			}
-			nodetest.Equal(t, "names", got, tt.want)
-		})
-	}
-}
-
-// Networks are found in confDir by name, and anywhere by path.
-func TestNetworks(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, keys string // $DIR is the host's directory
-		want       []string
-	}{
-		{"cluster network by name", `"clusterNetwork":"storage"`, []string{"ADD macvlan eth0 storage", "ADD tuning eth0 storage"}},
-		{"cluster network by path", `"clusterNetwork":"$DIR/elsewhere/x.conf"`, []string{"ADD bridge eth0 elsewhere"}},
-		{"nameless by path", `"clusterNetwork":"$DIR/elsewhere/nameless"`, []string{"ADD bridge eth0 multi"}},
-		{"cluster network before the first delegate", keys(bridge, `"clusterNetwork":"fast"`), []string{"ADD macvlan eth0 fast"}},
-		{"cluster network in place of all delegates", `"clusterNetwork":"fast","delegates":[{"type":"bridge"},{"type":"tuning"}]`, []string{"ADD macvlan eth0 fast"}},
-		{"the first usable network of a directory", `"clusterNetwork":"$DIR/nodes"`, []string{"ADD bridge eth0 third"}},
-		{"default networks", keys(bridge, `"defaultNetworks":["fast","$DIR/elsewhere/x.conf"]`), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast", "ADD bridge net2 elsewhere"}},
-		{"default networks before other delegates", `"delegates":[{"type":"bridge"},{"type":"tuning"}],"defaultNetworks":["fast"]`, []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast"}},
-		{"selected last", keys(`"clusterNetwork":"other","defaultNetworks":["fast"]`, annotated("storage")), []string{"ADD bridge eth0 other", "ADD macvlan net1 fast", "ADD macvlan net2 storage", "ADD tuning net2 storage"}},
-		{"namespace is nobody's business", keys(bridge, annotated("ns1/fast")), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast"}},
-		{"one network twice", keys(bridge, annotated("fast,fast")), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast", "ADD macvlan net2 fast"}},
-		{"a bad file hides nobody", keys(bridge, annotated("other")), []string{"ADD bridge eth0 multi", "ADD bridge net1 other"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.Write("elsewhere/x.conf", `{"name":"elsewhere","type":"bridge"}`)
-			h.Write("elsewhere/nameless", `{"type":"bridge"}`)
-			h.Write("nodes/00-multinet.conflist", `{"name":"own","plugins":[{"type":"multinet"}]}`)
-			h.Write("nodes/10-bad.conf", `{`)
-			h.Write("nodes/20-third.conf", `{"name":"third","type":"bridge"}`)
-			h.Write("nodes/30-fourth.conf", `{"name":"fourth","type":"macvlan"}`)
-			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.Dir))
-			var got []string
-			for i, c := range h.Exec.Calls() {
-				got = append(got, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
-			}
-			nodetest.Equal(t, "calls", got, tt.want)
-		})
-	}
+	h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "ADD macvlan net2", "ADD tuning net2")
+	h.mustRun("STATUS", conf)
+	h.WantTrace("STATUS bridge", "STATUS macvlan", "STATUS tuning")
+	h.removed()
+	h.WantTrace("DEL tuning net2", "DEL macvlan net2", "DEL macvlan net1", "DEL bridge eth0")
 }
 
 // binDir is searched before CNI_PATH, and not twice.
 func TestPath(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	path := func(a *skel.CmdArgs) { a.Path = "/a:/opt/mine:/b" }
-	h.mustRun(t, "ADD", keys(bridge, `"binDir":"/opt/mine"`), path)
+	h.mustRun("ADD", keys(bridge, `"binDir":"/opt/mine"`), func(a *skel.CmdArgs) { a.Path = "/a:/opt/mine:/b" })
 	if env := h.Exec.Calls()[0].Env; !slices.Contains(env, "CNI_PATH=/opt/mine:/a:/b") {
 		t.Errorf("environment %q", env)
 	}
@@ -204,56 +281,22 @@ func annotatedWith(annotation, value string) string {
 }
 
 // attached lists the calls since the last trace with the names of their networks.
-func (h *host) attached(t *testing.T) []string {
-	t.Helper()
-	var all []string
-	for i, c := range h.Exec.Calls()[h.seen:] {
-		all = append(all, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
+func (h *host) attached() (all []string) {
+	h.Helper()
+	for _, c := range h.Since() {
+		all = append(all, fmt.Sprint(c, " ", nodetest.Stdin(h, c)["name"]))
 	}
-	h.trace()
+	h.Trace()
 	return all
 }
 
 // origins are those in the record of the container c1.
-func (h *host) origins(t *testing.T) []string {
-	t.Helper()
-	var all []string
-	for _, a := range recorded(t, h, "c1").Attached {
+func (h *host) origins() (all []string) {
+	h.Helper()
+	for _, a := range h.recorded("c1").Attached {
 		all = append(all, a.IfName+" "+string(a.Origin))
 	}
 	return all
-}
-
-// In Kubernetes a selected network is the definition of the namespace, which is a
-// directory in nadDir, or else the file in confDir. The record says which it was.
-func TestDefinitionsAreFilesInTheirNamespace(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, keys string
-		pod        func(*skel.CmdArgs)
-		want       []string
-	}{
-		{"of the pod's namespace", annotated("blue"), podOf("team-a"), []string{"ADD macvlan net1 blue"}},
-		{"of another namespace", annotated("team-b/blue"), podOf("team-a"), []string{"ADD tuning net1 of-b"}},
-		{"before a file of the same name", annotated("fast"), podOf("team-a"), []string{"ADD bridge net1 fast"}},
-		{"a file, of whatever namespace", annotated("storage, team-a/other"), podOf("team-a"), []string{"ADD macvlan net1 storage", "ADD tuning net1 storage", "ADD bridge net2 other"}},
-		{"one definition twice", annotated("blue,blue@data"), podOf("team-a"), []string{"ADD macvlan net1 blue", "ADD macvlan data blue"}},
-		{"a definition that leaves its configuration to a file", annotated("team-b/other"), podOf("team-a"), []string{"ADD bridge net1 other"}},
-		{"in a directory of its own", keys(annotated("blue"), `"nadDir":"$DIR/mirror"`), podOf("team-a"), []string{"ADD bridge net1 blue"}},
-		{"a file only, outside of Kubernetes", annotated("team-a/fast"), func(*skel.CmdArgs) {}, []string{"ADD macvlan net1 fast"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.Write("net.d/team-a/blue.conf", `{"type":"macvlan"}`)
-			h.Write("net.d/team-a/fast.conf", `{"type":"bridge"}`)
-			h.Write("net.d/team-b/blue.conflist", `{"name":"of-b","plugins":[{"type":"tuning"}]}`)
-			h.Write("net.d/team-b/other.conf", "")
-			h.Write("mirror/team-a/blue.conf", `{"type":"bridge"}`)
-			h.mustRun(t, "ADD", keys(bridge, strings.ReplaceAll(tt.keys, "$DIR", h.Dir)), tt.pod)
-			nodetest.Equal(t, "calls", h.attached(t), append([]string{"ADD bridge eth0 multi"}, tt.want...))
-		})
-	}
 }
 
 // What the record says about an attachment's origin does not depend on the cluster.
@@ -269,44 +312,13 @@ func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 	}
 	selections := `[{"name":"blue","ipam-claim-reference":"vm-1"},{"name":"storage","interface":"sto0"}]`
 	conf := keys(`"clusterNetwork":"pods","defaultNetworks":["fast"]`, strings.Replace(annotated(selections), `"other"`, `"kubernetes.io/config.source":"file","other"`, 1))
-	h.mustRun(t, "ADD", conf, podOf("a"))
-	want := []string{
+	h.mustRun("ADD", conf, podOf("a"))
+	nodetest.Equal(t, "origins", h.origins(), []string{
 		`eth0 {"use":"cluster","definition":"kube-system/pods","podSource":"file"}`,
 		`net1 {"use":"default","podSource":"file"}`,
 		`net2 {"use":"selected","definition":"a/blue","uid":"u7","version":"41","selection":{"name":"blue","ipam-claim-reference":"vm-1"},"podSource":"file"}`,
 		`sto0 {"use":"selected","selection":{"name":"storage","interface":"sto0"},"podSource":"file"}`,
-	}
-	nodetest.Equal(t, "origins", h.origins(t), want)
-	h.mustRun(t, "DEL", conf)
-	h.clean(t)
-}
-
-// A definition is input of a user that is run as root. What is wrong with it, or what it
-// may not do, is an error before any plugin runs.
-func TestBadDefinition(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, config, keys string
-		code               uint
-		says               []string
-	}{
-		{"not JSON", `{`, "", 6, []string{"NAD a/bad", "spec.config"}},
-		{"no plugins", `{"plugins":[]}`, "", 7, []string{"NAD a/bad", "plugins"}},
-		{"a type that is a path", `{"type":"../../bin/sh"}`, "", 7, []string{"NAD a/bad", "type", "path"}},
-		{"multinet itself", `{"type":"multinet"}`, "", 7, []string{"NAD a/bad", "itself"}},
-		{"Multus, which would do what the pod may not", `{"type":"multus"}`, "", 7, []string{"NAD a/bad", `"multus"`, "meta-plugin"}},
-		{"a type that is not allowed", `{"type":"macvlan"}`, `"allowedTypes":{"nad":["ipvlan"]},`, 7, []string{"NAD a/bad", "allowedTypes"}},
-		{"plugins of a directory", `{"name":"storage.d","loadOnlyInlinedPlugins":false}`, "", 7, []string{"NAD a/bad"}},
-		{"a file that is missing", ``, "", 7, []string{"NAD a/bad", "no such network"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.Write("net.d/a/bad.conf", tt.config)
-			h.Write("net.d/storage.d/10.conf", `{"type":"tuning"}`)
-			h.refuses(t, tt.keys+keys(bridge, annotated("bad")), tt.code, tt.says, podOf("a"))
-		})
-	}
+	})
 }
 
 // The name in the configuration of a definition may be another than that of the
@@ -314,54 +326,19 @@ func TestBadDefinition(t *testing.T) {
 // told which definition it was.
 func TestFailureOfAPluginNamesTheDefinition(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ name, selections, want string }{
-		{"of the pod's namespace", "good,bad", `NAD a/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`},
-		{"of another namespace", "good,b/bad", `NAD b/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`},
-		{"a file", "flat", `ADD c1 eth0: network "flat" (net1): plugin "full": no free device`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.0.0")
-			h.Write("net.d/a/good.conf", `{"type":"macvlan","name":"shared"}`)
-			h.Write("net.d/a/bad.conf", `{"type":"full","name":"shared"}`)
-			h.Write("net.d/b/bad.conf", `{"type":"full","name":"shared"}`)
-			h.Write("net.d/flat.conf", `{"type":"full","name":"flat"}`)
-			err := h.run(t, "ADD", keys(bridge, annotated(tt.selections)), podOf("a"))
-			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
-				t.Errorf("error is %v, want %s", err, tt.want)
-			}
-			h.clean(t)
-		})
-	}
-}
-
-// The allowed types are those of the networks in the configuration, of those that pods
-// select, or of both. An unknown class would restrict nothing.
-func TestAllowedTypes(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		allowed string
-		code    uint
-	}{
-		{`[]`, 0},
-		{`null`, 0},
-		{`["bridge","macvlan"]`, 0},
-		{`{"nad":["macvlan"]}`, 0},
-		{`{"standing":["bridge"]}`, 0},
-		{`["bridge"]`, 7},
-		{`["macvlan"]`, 7},
-		{`{"standing":["macvlan"]}`, 7},
-		{`{"nad":["bridge"]}`, 7},
-		{`{"nads":["macvlan"]}`, 6},
-		{`"macvlan"`, 6},
-		{`{"nad":"macvlan"}`, 6},
+	for selections, want := range map[string]string{
+		"good,bad":   `NAD a/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`,
+		"good,b/bad": `NAD b/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`,
+		"flat":       `ADD c1 eth0: network "flat" (net1): plugin "full": no free device`,
 	} {
 		h := newHost(t, "1.0.0")
-		conf := keys(bridge, annotated("fast"), `"allowedTypes":`+tt.allowed)
-		err := h.run(t, "ADD", conf)
-		nodetest.Fails(t, err, tt.code, "allowedTypes")
-		if err != nil {
-			wantTrace(t, h)
+		h.Write("net.d/a/good.conf", `{"type":"macvlan","name":"shared"}`)
+		h.Write("net.d/a/bad.conf", `{"type":"full","name":"shared"}`)
+		h.Write("net.d/b/bad.conf", `{"type":"full","name":"shared"}`)
+		h.Write("net.d/flat.conf", `{"type":"full","name":"flat"}`)
+		if err := h.run("ADD", keys(bridge, annotated(selections)), podOf("a")); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error is %v, want %s", err, want)
 		}
+		h.clean()
 	}
 }

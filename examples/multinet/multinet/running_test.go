@@ -3,17 +3,12 @@ package multinet
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -27,23 +22,31 @@ import (
 
 const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
 
+// inside lets a call be for a network namespace.
+func inside(path string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.Netns = path } }
+
+// with lets a call of secondary have attributes.
+func with(attributes wire.Attributes) func(*skel.CmdArgs) {
+	text, _ := json.Marshal(attributes) // what was JSON still is
+	return func(a *skel.CmdArgs) { a.Path = string(text) }
+}
+
 // secondary runs a command of Secondary with the configuration of one network, for the
 // interface hot0 of the container c1.
-func (h *host) secondary(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) error {
-	t.Helper()
-	args := &skel.CmdArgs{ContainerID: "c1", IfName: "hot0", StdinData: []byte(network)}
+func (h *host) secondary(command, network string, edits ...func(*skel.CmdArgs)) error {
+	args := &skel.CmdArgs{ContainerID: "c1", IfName: "hot0", StdinData: []byte(network), Path: "{}"}
 	for _, edit := range edits {
 		edit(args)
 	}
-	p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state()), &with)
-	return p.Do(t.Context(), h.process(), delegate.Command(command), *args)
+	var attributes wire.Attributes
+	nodetest.OK(h, json.Unmarshal([]byte(args.Path), &attributes))
+	p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state()), &attributes)
+	return p.Do(h.Context(), h.process(), delegate.Command(command), *args)
 }
 
-func (h *host) mustSecondary(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) {
-	t.Helper()
-	if err := h.secondary(t, command, network, with, edits...); err != nil {
-		t.Fatalf("%s: %v", command, err)
-	}
+func (h *host) mustSecondary(command, network string, edits ...func(*skel.CmdArgs)) {
+	h.Helper()
+	nodetest.OK(h, h.secondary(command, network, edits...))
 }
 
 // A DEL of a container that nobody knows runs the plugins with the configuration that came
@@ -52,16 +55,14 @@ func TestDetachFromAnUnknownContainerRunsThePlugins(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	unknown := func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "c9", "/run/netns/c9" }
-	h.mustSecondary(t, "DEL", green, wire.Attributes{}, unknown)
-	wantTrace(t, h, "DEL macvlan hot0")
-	nodetest.Fails(t, h.secondary(t, "DEL", `{"name":"lost","type":"missing"}`, wire.Attributes{}, unknown), 7, "missing")
-	nodetest.Fails(t, h.secondary(t, "DEL", "broken", wire.Attributes{}, unknown), 6)
-	nodetest.Fails(t, h.secondary(t, "DEL", green, wire.Attributes{}, unknown, func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 8)
-	h.mustSecondary(t, "DEL", "", wire.Attributes{}, unknown) // there is nothing to run
-	wantTrace(t, h)
-	if files, err := os.ReadDir(h.state()); len(files) > 0 || err != nil {
-		t.Errorf("left %v, %v", files, err)
-	}
+	h.mustSecondary("DEL", green, unknown)
+	h.WantTrace("DEL macvlan hot0 of c9")
+	nodetest.Fails(t, h.secondary("DEL", `{"name":"lost","type":"missing"}`, unknown), 7, "missing")
+	nodetest.Fails(t, h.secondary("DEL", "broken", unknown), 6)
+	nodetest.Fails(t, h.secondary("DEL", green, unknown, inside("/proc/self/ns/net")), 8)
+	h.mustSecondary("DEL", "", unknown) // there is nothing to run
+	h.WantTrace()
+	nodetest.Equal(t, "left", h.Files("state"), nil)
 }
 
 // CHECK and DEL of a container include a network that was attached later.
@@ -71,31 +72,31 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.mustRun(t, "ADD", bridge)
+			h.mustRun("ADD", bridge)
 			h.printed.Reset()
-			h.mustSecondary(t, "ADD", green, wire.Attributes{})
+			h.mustSecondary("ADD", green)
 			if got := h.printed.String(); !strings.Contains(got, "10.9.1.2/24") {
 				t.Errorf("printed %s", got)
 			}
-			h.trace()
-			h.mustRun(t, "CHECK", bridge)
-			wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan hot0")
-			h.mustSecondary(t, "CHECK", green, wire.Attributes{})
-			wantTrace(t, h, "CHECK macvlan hot0")
+			h.Trace()
+			h.mustRun("CHECK", bridge)
+			h.WantTrace("CHECK bridge eth0", "CHECK macvlan hot0")
+			h.mustSecondary("CHECK", green)
+			h.WantTrace("CHECK macvlan hot0")
 			switch end {
 			case "DEL":
-				h.mustRun(t, "DEL", bridge)
-				wantTrace(t, h, "DEL macvlan hot0", "DEL bridge eth0")
+				h.mustRun("DEL", bridge)
+				h.WantTrace("DEL macvlan hot0", "DEL bridge eth0")
 			case "detach":
-				h.mustSecondary(t, "DEL", "broken", wire.Attributes{})
-				wantTrace(t, h, "DEL macvlan hot0")
-				h.mustSecondary(t, "DEL", green, wire.Attributes{}) // what is gone is gone
-				nodetest.Fails(t, h.secondary(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
-				h.mustRun(t, "CHECK", bridge)
-				wantTrace(t, h, "CHECK bridge eth0")
-				h.mustRun(t, "DEL", bridge)
+				h.mustSecondary("DEL", "broken")
+				h.WantTrace("DEL macvlan hot0")
+				h.mustSecondary("DEL", green) // what is gone is gone
+				nodetest.Fails(t, h.secondary("CHECK", green), 7, `"c1"`, `"hot0"`)
+				h.mustRun("CHECK", bridge)
+				h.WantTrace("CHECK bridge eth0")
+				h.mustRun("DEL", bridge)
 			}
-			h.clean(t)
+			h.clean()
 		})
 	}
 }
@@ -104,28 +105,23 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 func TestAttributesReachThePlugins(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	netns := h.Path("netns")
-	h.mustRun(t, "ADD", bridge)
-	h.trace()
-	with := wire.Attributes{
-		IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01",
-		CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)},
-	}
-	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args, a.Netns = "K=v", netns })
+	h.mustRun("ADD", bridge)
+	h.Trace()
+	asked := with(wire.Attributes{IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01", CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)}})
+	h.mustSecondary("ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, asked, func(a *skel.CmdArgs) { a.Args, a.Netns = "K=v", h.Path("netns") })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
-	nodetest.Equal(t, "ADD", arguments(t, h), want)
-	call := h.Exec.Calls()[h.seen]
-	if in := h.stdin(t, 0); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
+	nodetest.Equal(t, "ADD", h.arguments(), want)
+	call := h.Since()[0]
+	if in := nodetest.Stdin(t, h.Since()[0]); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
 		t.Errorf("not completed: %v", in)
 	}
-	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != netns {
+	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != h.Path("netns") {
 		t.Errorf("call %+v", call)
 	}
-	h.trace()
-	h.mustSecondary(t, "DEL", "", wire.Attributes{})
-	nodetest.Equal(t, "DEL", arguments(t, h), want)
-	h.mustRun(t, "DEL", bridge)
-	h.clean(t)
+	h.Trace()
+	h.mustSecondary("DEL", "")
+	nodetest.Equal(t, "DEL", h.arguments(), want)
+	h.removed()
 }
 
 // Of several records the oldest is used. Damaged records do not prevent that.
@@ -133,64 +129,62 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	for _, ifname := range []string{"eth1", "eth0"} {
-		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.IfName = ifname })
+		h.mustRun("ADD", bridge, at(ifname))
 	}
-	h.mustSecondary(t, "ADD", green, wire.Attributes{})
+	h.mustSecondary("ADD", green)
 	h.Write("state/c1@multi@eth0.json", "garbage")
-	h.trace()
-	h.mustSecondary(t, "CHECK", green, wire.Attributes{})
-	h.mustSecondary(t, "DEL", green, wire.Attributes{})
-	wantTrace(t, h, "CHECK macvlan hot0", "DEL macvlan hot0")
-	h.mustSecondary(t, "ADD", green, wire.Attributes{})
-	h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.IfName = "eth1" })
-	h.trace()
+	h.Trace()
+	h.mustSecondary("CHECK", green)
+	h.mustSecondary("DEL", green)
+	h.WantTrace("CHECK macvlan hot0", "DEL macvlan hot0")
+	h.mustSecondary("ADD", green)
+	h.mustRun("DEL", bridge, at("eth1"))
+	h.Trace()
 	// Whether the damaged one had it is not known.
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
-		nodetest.Fails(t, h.secondary(t, command, green, wire.Attributes{}), 5, "c1")
+		nodetest.Fails(t, h.secondary(command, green), 5, "c1")
 	}
-	wantTrace(t, h)
+	h.WantTrace()
 }
 
 // A mistake is found before a plugin runs.
 func TestAttachIsRefused(t *testing.T) {
 	t.Parallel()
+	mac := with(wire.Attributes{MAC: "02:00:00:00:00:01"})
 	for _, tt := range []struct {
 		name, command, network string
-		with                   wire.Attributes
 		edit                   func(*skel.CmdArgs)
 		code                   uint
 		says                   string
 	}{
-		{name: "unknown container", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
-		{name: "unknown container", command: "CHECK", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
-		{name: "its first interface", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: "eth0"},
-		{name: "its first interface", command: "DEL", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: "eth0"},
-		{name: "a name in the namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "used0" }, code: 7, says: `"used0"`},
-		{name: "a template", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "net%d" }, code: 4, says: "net%d"},
-		{name: "the host's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, code: 8, says: "/proc/self/ns/net"},
-		{name: "another container's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/dev/null" }, code: 8, says: "/dev/null"},
-		{name: "no namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/absent" }, code: 8, says: "/absent"},
-		{name: "a plugin and a list", command: "ADD", network: `{"name":"green","Type":"macvlan","plugins":[{"type":"macvlan"}]}`, code: 7, says: `both "type" and "plugins"`},
-		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
-		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
-		{name: "mac that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, with: wire.Attributes{MAC: "02:00:00:00:00:01"}, code: 7, says: `network "green", key "mac"`},
-		{name: "GC", command: "GC", network: green, code: 4, says: "GC"},
-		{name: "STATUS of nothing", command: "STATUS", network: "{}", code: 7, says: "type"},
+		{"unknown container", "ADD", green, as("c2"), 7, `"c2"`},
+		{"unknown container", "CHECK", green, as("c2"), 7, `"c2"`},
+		{"its first interface", "ADD", green, at("eth0"), 7, "eth0"},
+		{"its first interface", "DEL", green, at("eth0"), 7, "eth0"},
+		{"a name in the namespace", "ADD", green, at("used0"), 7, `"used0"`},
+		{"a template", "ADD", green, at("net%d"), 4, "net%d"},
+		{"the host's namespace", "ADD", green, inside("/proc/self/ns/net"), 8, "/proc/self/ns/net"},
+		{"another container's namespace", "ADD", green, inside("/dev/null"), 8, "/dev/null"},
+		{"no namespace", "ADD", green, inside("/absent"), 8, "/absent"},
+		{"a plugin and a list", "ADD", `{"name":"green","Type":"macvlan","plugins":[{"type":"macvlan"}]}`, nil, 7, `both "type" and "plugins"`},
+		{"itself", "ADD", `{"name":"green","type":"multinet"}`, nil, 7, "itself"},
+		{"bad mac", "ADD", green, with(wire.Attributes{MAC: "x"}), 7, "mac"},
+		{"mac that nobody serves", "ADD", `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, mac, 7, `network "green", key "mac"`},
+		{"GC", "GC", green, nil, 4, "GC"},
+		{"STATUS of nothing", "STATUS", "{}", nil, 7, "type"},
 	} {
 		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.mustRun(t, "ADD", bridge)
-			h.trace()
+			h.mustRun("ADD", bridge)
+			h.Trace()
 			h.taken = []string{"lo", "used0"}
-			edit := tt.edit
-			if edit == nil {
-				edit = func(*skel.CmdArgs) {}
+			if tt.edit == nil {
+				tt.edit = at("hot0")
 			}
-			nodetest.Fails(t, h.secondary(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
-			wantTrace(t, h)
-			h.mustRun(t, "DEL", bridge)
-			h.clean(t)
+			nodetest.Fails(t, h.secondary(tt.command, tt.network, tt.edit), tt.code, tt.says)
+			h.WantTrace()
+			h.removed()
 		})
 	}
 }
@@ -199,27 +193,26 @@ func TestAttachIsRefused(t *testing.T) {
 func TestFailedAttachIsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.mustRun(t, "ADD", bridge)
-	h.trace()
-	nodetest.Fails(t, h.secondary(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
-	wantTrace(t, h, "ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
+	h.mustRun("ADD", bridge)
+	h.Trace()
+	nodetest.Fails(t, h.secondary("ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`), 107, `"x"`, "no free device")
+	h.WantTrace("ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
 	h.stdout = brokenPipe{}
-	nodetest.Fails(t, h.secondary(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
+	nodetest.Fails(t, h.secondary("ADD", green), 5, "broken pipe")
 	h.stdout = &h.printed
-	h.trace()
-	h.mustRun(t, "CHECK", bridge)
-	wantTrace(t, h, "CHECK bridge eth0")
-	h.mustRun(t, "DEL", bridge)
-	h.clean(t)
+	h.Trace()
+	h.mustRun("CHECK", bridge)
+	h.WantTrace("CHECK bridge eth0")
+	h.removed()
 }
 
 func TestStatusOfOneMoreNetwork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
-	wantTrace(t, h, "STATUS macvlan")
+	h.mustSecondary("STATUS", green)
+	h.WantTrace("STATUS macvlan")
 	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
-	nodetest.Fails(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
+	nodetest.Fails(t, h.secondary("STATUS", `{"cniVersion":"1.1.0","type":"down"}`), 50, "no uplink")
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no
@@ -228,9 +221,9 @@ func TestAttachAndDetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	h.taken = []string{"net1"}
-	h.mustRun(t, "ADD", bridge)
-	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
-	h.trace()
+	h.mustRun("ADD", bridge)
+	h.mustSecondary("ADD", green, with(wire.Attributes{MAC: "02:00:00:00:00:01"}))
+	h.Trace()
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
 	a := delegate.Attachment{
 		Network: nodetest.Parse(green), ContainerID: "c1", Args: "K8S_POD_NAME=p",
@@ -244,7 +237,7 @@ func TestAttachAndDetach(t *testing.T) {
 	given := a
 	given.IfName, given.Origin = "hot2", nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
 	nodetest.OK(t, Attach(t.Context(), h.process(), conf, given))
-	nodetest.Equal(t, "origins", h.origins(t), []string{
+	nodetest.Equal(t, "origins", h.origins(), []string{
 		`eth0 {"use":"cluster"}`,
 		`hot0 {"use":"attached","selection":{"name":"green","mac":"02:00:00:00:00:01"}}`,
 		`net2 {"use":"attached"}`,
@@ -257,16 +250,10 @@ func TestAttachAndDetach(t *testing.T) {
 	for range 2 { // what is gone is gone
 		nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
 	}
-	wantTrace(t, h, "ADD macvlan net2", "ADD macvlan hot2", "DEL macvlan net2")
-	for name, err := range map[string]error{
-		"attach": Attach(t.Context(), h.process(), []byte("{"), a), "detach": Detach(t.Context(), h.process(), []byte("{"), "c1", "net2"),
-	} {
-		if err == nil {
-			t.Errorf("%s: a configuration that is none is good enough", name)
-		}
-	}
-	h.mustRun(t, "DEL", bridge)
-	h.clean(t)
+	h.WantTrace("ADD macvlan net2", "ADD macvlan hot2", "DEL macvlan net2")
+	nodetest.Fails(t, Attach(t.Context(), h.process(), []byte("{"), a), 6)
+	nodetest.Fails(t, Detach(t.Context(), h.process(), []byte("{"), "c1", "net2"), 6)
+	h.removed()
 }
 
 // team is a namespace with definitions of all kinds.
@@ -288,40 +275,36 @@ type runningPod struct {
 // start attaches the pod with what it selects in the beginning.
 func start(t *testing.T, networks string, groups ...string) *runningPod {
 	t.Helper()
-	var asked []string
-	return startIn(t, clusterOf(&asked, team), networks, groups...)
+	return startIn(t, func(h *host) { h.clusterOf(team) }, networks, groups...)
 }
 
 // startIn is start in another cluster.
-func startIn(t *testing.T, c Cluster, networks string, groups ...string) *runningPod {
+func startIn(t *testing.T, cluster func(*host), networks string, groups ...string) *runningPod {
 	t.Helper()
 	p := &runningPod{host: newHost(t, "1.0.0"), networks: networks, keys: keys(append(groups, bridge)...)}
-	p.cluster = c
+	cluster(p.host)
 	p.cluster.Annotations = func(_ context.Context, pod nad.Pod) (map[string]string, error) {
 		if pod.Name != "web" || pod.UID != "u1" {
 			t.Errorf("asked for %s %s", pod, pod.UID)
 		}
 		return map[string]string{nad.NetworksAnnotation: p.networks, nad.SourceAnnotation: "api"}, p.err
 	}
-	p.mustRun(t, "ADD", p.keys, podOf("a"))
-	p.attached(t)
+	p.mustRun("ADD", p.keys, podOf("a"))
+	p.Trace()
 	return p
 }
 
-func (p *runningPod) reconcile(t *testing.T) ([]lifecycle.Reconciled, error) {
-	t.Helper()
+func (p *runningPod) reconcile() ([]lifecycle.Reconciled, error) {
 	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
-	return Reconcile(t.Context(), p.process(), skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
+	return Reconcile(p.Context(), p.process(), skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
 }
 
-func (p *runningPod) mustReconcile(t *testing.T, want ...string) {
-	t.Helper()
-	if _, err := p.reconcile(t); err != nil {
-		t.Error(err)
+func (p *runningPod) mustReconcile(want ...string) {
+	p.Helper()
+	if _, err := p.reconcile(); err != nil {
+		p.Error(err)
 	}
-	if diff := cmp.Diff(want, p.attached(t)); diff != "" {
-		t.Errorf("calls for %q (-want +got):\n%s", p.networks, diff)
-	}
+	nodetest.Equal(p, "calls for "+p.networks, p.attached(), want)
 }
 
 func TestEditsOfTheAnnotationAreFollowed(t *testing.T) {
@@ -349,18 +332,16 @@ func TestEditsOfTheAnnotationAreFollowed(t *testing.T) {
 			before: `[{"name":"rich","interface":"x","ips":["10.0.0.5/24","10.0.0.6/24"]}]`, after: `[{"name":"rich","interface":"x","ips":["10.0.0.6/24","10.0.0.5/24"]}]`,
 			replace: true, want: []string{"DEL macvlan x rich", "ADD macvlan x rich"},
 		},
-		"other options, in another order":   {before: `[{"name":"rich","interface":"x","bandwidth":{"ingressRate":1,"ingressBurst":2}}]`, after: `[{"bandwidth": {"ingressBurst":2,"ingressRate":1},"default-route":[],"interface":"x","name":"rich"}]`, replace: true},
 		"a name taken by a default network": {keys: `"defaultNetworks":["other"]`, after: "blue", want: []string{"ADD macvlan net2 blue"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, tt.before, strings.Fields(tt.keys)...)
 			p.networks, p.replace = tt.after, tt.replace
-			p.mustReconcile(t, tt.want...)
-			p.mustReconcile(t)
-			p.mustRun(t, "CHECK", p.keys)
-			p.mustRun(t, "DEL", p.keys)
-			p.clean(t)
+			p.mustReconcile(tt.want...)
+			p.mustReconcile()
+			p.mustRun("CHECK", p.keys)
+			p.removed()
 		})
 	}
 }
@@ -381,14 +362,13 @@ func TestNetworkSelectedLaterReceivesWhatAnADDPasses(t *testing.T) {
 						all = append(all, c.String()+" "+c.Args+" "+c.ContainerID+" "+strings.TrimPrefix(c.NetNS, p.Dir)+" "+string(c.Stdin))
 					}
 				}
-				return append(all, p.origins(t)...)
+				return append(all, p.origins()...)
 			}
 			first := start(t, asked, keys)
 			later := start(t, "", keys)
 			later.networks = asked
-			if _, err := later.reconcile(t); err != nil {
-				t.Error(err)
-			}
+			_, err := later.reconcile()
+			nodetest.OK(t, err)
 			nodetest.Equal(t, "at the start and later", received(later), received(first))
 		})
 	}
@@ -399,27 +379,26 @@ func TestNetworkSelectedLaterReceivesWhatAnADDPasses(t *testing.T) {
 func TestOnlySelectedNetworksAreDetached(t *testing.T) {
 	t.Parallel()
 	p := start(t, "blue", `"defaultNetworks":["fast"]`)
-	p.mustSecondary(t, "ADD", green, wire.Attributes{})
-	p.attached(t)
+	p.mustSecondary("ADD", green)
+	p.Trace()
 	p.networks = ""
-	p.mustReconcile(t, "DEL macvlan net2 blue")
+	p.mustReconcile("DEL macvlan net2 blue")
 	p.networks = "red"
-	p.mustReconcile(t, "ADD tuning net2 red")
+	p.mustReconcile("ADD tuning net2 red")
 }
 
 // A definition is needed to attach, and not to detach.
 func TestNetworkIsDetachedWithoutItsDefinition(t *testing.T) {
 	t.Parallel()
 	p := start(t, "blue,red")
-	var asked []string
-	p.cluster.Definition = down(&asked).Definition
+	annotations := p.cluster.Annotations
+	p.down()
+	p.cluster.Annotations, p.asked = annotations, nil
 	p.networks = "red"
-	p.mustReconcile(t, "DEL macvlan net1 blue")
-	if asked != nil {
-		t.Errorf("asked for %q", asked)
-	}
+	p.mustReconcile("DEL macvlan net1 blue")
+	nodetest.Equal(t, "asked", p.asked, nil)
 	p.networks = "blue,red"
-	_, err := p.reconcile(t)
+	_, err := p.reconcile()
 	nodetest.Fails(t, err, 11, "the API is away", `"blue"`)
 }
 
@@ -456,9 +435,9 @@ func TestSelectionThatIsRefusedStopsNoOther(t *testing.T) {
 			if strings.Contains(tt.selection, `"x"`) {
 				p.networks = `[` + tt.selection + `,{"name":"red"}]`
 			}
-			done, err := p.reconcile(t)
+			done, err := p.reconcile()
 			nodetest.Fails(t, err, tt.code, tt.words...)
-			got := p.attached(t)
+			got := p.attached()
 			if len(done) != 2 || done[0].Err == nil || done[1].Err != nil || len(got) == 0 || got[len(got)-1] != "ADD tuning net1 red" {
 				t.Errorf("done %+v, with %q", done, got)
 			}
@@ -473,49 +452,42 @@ func TestSelectionThatIsRefusedStopsNoOther(t *testing.T) {
 func TestReconcileChangesNothingInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		spoil func(*testing.T, *runningPod)
+		spoil func(*runningPod)
 		code  uint
 		words []string
 	}{
-		"an annotation that cannot be parsed": {func(_ *testing.T, p *runningPod) { p.networks = "[{" }, 6, []string{nad.NetworksAnnotation}},
-		"the API is away":                     {func(_ *testing.T, p *runningPod) { p.err = types.NewError(11, "the API is away", "") }, 11, []string{"a/web", "away"}},
-		"no record": {func(t *testing.T, p *runningPod) {
-			t.Helper()
-			p.mustRun(t, "DEL", p.keys)
-			p.attached(t)
+		"an annotation that cannot be parsed": {func(p *runningPod) { p.networks = "[{" }, 6, []string{nad.NetworksAnnotation}},
+		"the API is away":                     {func(p *runningPod) { p.err = errAway }, 11, []string{"a/web", "away"}},
+		"no record": {func(p *runningPod) {
+			p.mustRun("DEL", p.keys)
+			p.Trace()
 		}, 7, nil},
-		"a configuration that is wrong": {func(_ *testing.T, p *runningPod) { p.keys += `,"globalNamespaces":"?"` }, 7, []string{"globalNamespaces"}},
-		"a record without origins": {func(t *testing.T, p *runningPod) {
-			t.Helper()
-			p.rerecord(t, "eth0", func(as []delegate.Attachment) { as[1].Origin = nil })
+		"a configuration that is wrong": {func(p *runningPod) { p.keys += `,"globalNamespaces":"?"` }, 7, []string{"globalNamespaces"}},
+		"a record without origins": {func(p *runningPod) {
+			p.rerecord(func(as []delegate.Attachment) { as[1].Origin = nil })
 		}, 7, []string{"does not say", "net1"}},
-		"a record of a later version": {func(t *testing.T, p *runningPod) {
-			t.Helper()
-			p.rerecord(t, "eth0", func(as []delegate.Attachment) { as[1].Origin = json.RawMessage(`{"use":"selected","selection":[]}`) })
+		"a record of a later version": {func(p *runningPod) {
+			p.rerecord(func(as []delegate.Attachment) { as[1].Origin = json.RawMessage(`{"use":"selected","selection":[]}`) })
 		}, 7, []string{"does not say", "net1"}},
-		"no pod": {func(t *testing.T, p *runningPod) {
-			t.Helper()
-			p.rerecord(t, "eth0", func(as []delegate.Attachment) { as[0].Args = "" })
+		"no pod": {func(p *runningPod) {
+			p.rerecord(func(as []delegate.Attachment) { as[0].Args = "" })
 		}, 7, []string{"no pod"}},
-		"a pod whose UID the runtime has not told": {func(t *testing.T, p *runningPod) {
-			t.Helper()
-			p.rerecord(t, "eth0", func(as []delegate.Attachment) {
-				as[0].Args = strings.ReplaceAll(as[0].Args, "K8S_POD_UID=u1;", "")
-			})
+		"a pod whose UID the runtime has not told": {func(p *runningPod) {
+			p.rerecord(func(as []delegate.Attachment) { as[0].Args = strings.ReplaceAll(as[0].Args, "K8S_POD_UID=u1;", "") })
 		}, 7, []string{"UID"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, "blue")
 			p.networks = "red"
-			tt.spoil(t, p)
-			done, err := p.reconcile(t)
+			tt.spoil(p)
+			done, err := p.reconcile()
 			nodetest.Fails(t, err, tt.code, tt.words...)
-			if got := p.attached(t); len(done)+len(got) > 0 {
+			if got := p.attached(); len(done)+len(got) > 0 {
 				t.Errorf("done %+v, with %q", done, got)
 			}
-			if strings.Contains(name, "a record") && !errors.Is(err, ErrNoOrigin) {
-				t.Errorf("err = %v", err)
+			if strings.Contains(name, "a record") {
+				nodetest.Is(t, err, ErrNoOrigin)
 			}
 		})
 	}
@@ -530,14 +502,14 @@ func TestNothingIsDetachedByAnAnnotationThatIsNotConfirmed(t *testing.T) {
 		return map[string]string{nad.NetworksAnnotation: confirmed}, why
 	}
 	p.networks = "blue"
-	p.mustReconcile(t)
-	why = types.NewError(11, "the API is away", "")
+	p.mustReconcile()
+	why = errAway
 	p.networks = "blue,b/blue"
-	_, err := p.reconcile(t)
+	_, err := p.reconcile()
 	nodetest.Fails(t, err, 11, "a/web", "the API is away")
-	nodetest.Equal(t, "calls", p.attached(t), []string{"ADD tuning net3 blue"})
+	nodetest.Equal(t, "calls", p.attached(), []string{"ADD tuning net3 blue"})
 	p.networks, confirmed, why = "b/blue", "b/blue", nil
-	p.mustReconcile(t, "DEL tuning net2 red", "DEL macvlan net1 blue")
+	p.mustReconcile("DEL tuning net2 red", "DEL macvlan net1 blue")
 }
 
 // A plugin that hangs keeps the others from their turn for a minute only.
@@ -548,51 +520,45 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 		p.Exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", p.Exec.Plugins["macvlan"])
 		p.Exec.Plugins["tuning"] = delegatetest.HangOn("DEL", p.Exec.Plugins["tuning"])
 		p.networks = "blue@y,b/blue@z"
-		done, err := p.reconcile(t)
+		done, err := p.reconcile()
 		nodetest.Fails(t, err, 11, "macvlan", "tuning")
 		if len(done) != 3 || done[0].Err == nil || done[1].Err == nil || done[2].Err != nil {
 			t.Errorf("done %+v", done)
 		}
-		nodetest.Equal(t, "calls", p.attached(t), []string{"DEL tuning x red", "ADD macvlan y blue", "DEL macvlan y blue", "ADD tuning z blue"})
+		nodetest.Equal(t, "calls", p.attached(), []string{"DEL tuning x red", "ADD macvlan y blue", "DEL macvlan y blue", "ADD tuning z blue"})
 	})
 }
 
 // rerecord makes the record of c1 with other attachments.
-func (p *runningPod) rerecord(t *testing.T, ifname string, change func([]delegate.Attachment)) {
-	t.Helper()
+func (p *runningPod) rerecord(change func([]delegate.Attachment)) {
+	p.Helper()
 	m := &lifecycle.Manager{Dir: p.state(), Invoker: &delegate.Invoker{Exec: p.Exec}, InterfaceNames: p.process().InterfaceNames}
-	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: ifname}
-	rs, err := m.Container(t.Context(), "c1")
-	if err != nil || len(rs) != 1 {
-		t.Fatalf("%d records, %v", len(rs), err)
-	}
+	r := p.recorded("c1")
 	var plan []delegate.Attachment
-	for _, a := range rs[0].Attached {
+	for _, a := range r.Attached {
 		plan = append(plan, a.Attachment)
 	}
 	change(plan)
-	err = m.Del(t.Context(), k, lifecycle.Removal{})
-	if err == nil {
-		_, err = m.Add(t.Context(), k, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
-	}
-	nodetest.OK(t, err)
-	p.attached(t)
+	nodetest.OK(p, m.Del(p.Context(), r.Key, lifecycle.Removal{}))
+	_, err := m.Add(p.Context(), r.Key, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
+	nodetest.OK(p, err)
+	p.Trace()
 }
 
 // A container that the runtime has replaced gets nothing more.
 func TestOldContainerOfAPodGetsNoMoreNetworks(t *testing.T) {
 	t.Parallel()
 	p := start(t, "blue")
-	p.mustRun(t, "ADD", p.keys, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" })
-	p.mustRun(t, "ADD", p.keys, podOf("b"), func(a *skel.CmdArgs) { a.ContainerID = "c3" })
-	p.attached(t)
+	p.mustRun("ADD", p.keys, podOf("a"), as("c2"))
+	p.mustRun("ADD", p.keys, podOf("b"), as("c3"))
+	p.Trace()
 	p.networks = "blue,red"
-	_, err := p.reconcile(t)
+	_, err := p.reconcile()
 	nodetest.Fails(t, err, 11, "newer container", "c2")
-	nodetest.Equal(t, "calls", p.attached(t), nil)
-	p.mustRun(t, "DEL", p.keys, func(a *skel.CmdArgs) { a.ContainerID = "c2" })
-	p.attached(t)
-	p.mustReconcile(t, "ADD tuning net2 red")
+	nodetest.Equal(t, "calls", p.attached(), nil)
+	p.mustRun("DEL", p.keys, as("c2"))
+	p.Trace()
+	p.mustReconcile("ADD tuning net2 red")
 }
 
 // Whatever a pod selects is recognized in the record: it would be attached again and
@@ -618,26 +584,4 @@ func FuzzSelectionsAreRecognized(f *testing.F) {
 			}
 		}
 	})
-}
-
-// A caller may have the ID of a container in the pod, and not the sandbox's. Then the network
-// namespace says which record is meant, by whatever path.
-func TestContainerOfAPodIsFoundByItsNamespace(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	netns, other := filepath.Join(t.TempDir(), "ns"), filepath.Join(t.TempDir(), "ns")
-	nodetest.NetNS(t, netns)
-	nodetest.NetNS(t, other)
-	sandbox := func(a *skel.CmdArgs) { a.Netns = netns }
-	h.mustRun(t, "ADD", bridge, sandbox)
-	path, err := os.Readlink(netns)
-	nodetest.OK(t, err)
-	app := func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "app", path }
-	h.trace()
-	h.mustSecondary(t, "ADD", green, wire.Attributes{}, app)
-	nodetest.Fails(t, h.secondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "app", other }), 7, `"app"`)
-	h.mustSecondary(t, "DEL", green, wire.Attributes{}, app)
-	nodetest.Equal(t, "calls", h.trace(), []string{"ADD macvlan hot0", "DEL macvlan hot0"})
-	h.mustRun(t, "DEL", bridge, sandbox)
-	h.clean(t)
 }

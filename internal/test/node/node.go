@@ -156,11 +156,14 @@ func (n *Node) Gate(prefix string) (begun <-chan struct{}, open func()) {
 	return in, func() { close(out) }
 }
 
+// Since returns the calls since the last Trace.
+func (n *Node) Since() []delegatetest.Call { return n.Exec.Calls()[n.seen:] }
+
 // Trace returns the calls since the last Trace, as "ADD bridge eth0"; with the container
 // if it is not c1.
 func (n *Node) Trace() []string {
 	var all []string
-	for _, c := range n.Exec.Calls()[n.seen:] {
+	for _, c := range n.Since() {
 		line := c.String()
 		if c.ContainerID != "" && c.ContainerID != "c1" {
 			line += " of " + c.ContainerID
