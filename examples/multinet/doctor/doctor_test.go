@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,12 +47,12 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{Node: nodetest.New(t, "bridge")}
-	n.put("etc/containerd/config.toml", containerd)
-	n.put("etc/cni/net.d/00-multinet.conflist", published)
-	n.put("etc/cni/net.d/10-blue.conflist", blue)
-	n.put("var/lib/cni/results/.keep", "")
+	n.Write("etc/containerd/config.toml", containerd)
+	n.Write("etc/cni/net.d/00-multinet.conflist", published)
+	n.Write("etc/cni/net.d/10-blue.conflist", blue)
+	n.Write("var/lib/cni/results/.keep", "")
 	for _, name := range []string{"multinet", "bridge", "host-local", "loopback"} {
-		n.put("opt/cni/bin/"+name, "#!/bin/sh\n")
+		n.Write("opt/cni/bin/"+name, "#!/bin/sh\n")
 		nodetest.OK(t, os.Chmod(n.Path("opt/cni/bin", name), 0o755))
 	}
 	template, err := netconf.Plugin{}.Edit(netconf.Set("type", "multinet"), publish.Annotations())
@@ -62,22 +63,15 @@ func newNode(t *testing.T) *node {
 		Version: "v1.0.0",
 	}
 	n.doctor.Publisher.Root = n.Dir
-	n.attach("c1")
+	n.attachTo("c1", blue, "10.9.0.2")
 	return n
-}
-
-// put writes a file and its directories.
-func (n *node) put(name, text string) {
-	n.Helper()
-	nodetest.OK(n, os.MkdirAll(filepath.Dir(n.Path(name)), 0o700))
-	n.Write(name, text)
 }
 
 // change changes the cluster network, and publishes it again.
 func (n *node) change(blue2 string) {
 	n.Helper()
-	n.put("etc/cni/net.d/10-blue.conflist", blue2)
-	n.put("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, blue, blue2, 1))
+	n.Write("etc/cni/net.d/10-blue.conflist", blue2)
+	n.Write("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, blue, blue2, 1))
 }
 
 func (n *node) remove(names ...string) {
@@ -87,19 +81,10 @@ func (n *node) remove(names ...string) {
 	}
 }
 
-// attach attaches a container to blue, as an ADD does.
-func (n *node) attach(id string) {
-	n.Helper()
-	n.attachTo(id, blue, "10.9.0.2")
-}
-
 // attachTo attaches a container to a network, which gives it an address.
 func (n *node) attachTo(id, network, address string) {
 	n.Helper()
 	ip := net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(128, 128)}
-	if v4 := ip.IP.To4(); v4 != nil {
-		ip = net.IPNet{IP: v4, Mask: net.CIDRMask(24, 32)}
-	}
 	n.Exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0", IPs: []*types100.IPConfig{{Address: ip}}})
 	life := &lifecycle.Manager{Dir: n.doctor.StateDir, Root: n.Dir, Invoker: &delegate.Invoker{Exec: n.Exec}, InterfaceNames: func(string) ([]string, error) { return nil, nil }}
 	a := delegate.Attachment{Network: nodetest.Parse(network), ContainerID: id, IfName: "eth0", NetNS: "/run/netns/" + id}
@@ -111,7 +96,7 @@ func (n *node) attachTo(id, network, address string) {
 // cached writes what libcni records of a container.
 func (n *node) cached(id, network, conf string) {
 	n.Helper()
-	n.put("var/lib/cni/results/"+network+"-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q}`,
+	n.Write("var/lib/cni/results/"+network+"-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q}`,
 		id, base64.StdEncoding.EncodeToString([]byte(conf)), network, "/run/netns/"+id))
 }
 
@@ -154,353 +139,194 @@ func TestHealthyNodeHasOnlyGoodFindings(t *testing.T) {
 	nodetest.Equal(t, "checks", slices.Compact(checks), []string{"runtimes", "first", "plugins", "annotations", "cilium", "chain", "disk", "files", "records", "unknown", "leases", "cache", "version"})
 }
 
+// A flaw is something that is wrong with a node.
+type flaw func(n *node)
+
+// put is a file with another text.
+func put(name, text string) flaw { return func(n *node) { n.Helper(); n.Write(name, text) } }
+
+// gone are files that are not there.
+func gone(names ...string) flaw { return func(n *node) { n.Helper(); n.remove(names...) } }
+
+// moved is a file with another name.
+func moved(from, to string) flaw {
+	return func(n *node) {
+		n.Helper()
+		nodetest.OK(n, errors.Join(os.MkdirAll(filepath.Dir(n.Path(to)), 0o700), os.Rename(n.Path(from), n.Path(to))))
+	}
+}
+
+// link is a symbolic link in place of a file.
+func link(target, name string) flaw {
+	return func(n *node) { n.Helper(); n.remove(name); nodetest.OK(n, os.Symlink(target, n.Path(name))) }
+}
+
+// mode is a file with another mode.
+func mode(name string, to os.FileMode) flaw {
+	return func(n *node) { n.Helper(); nodetest.OK(n, os.Chmod(n.Path(name), to)) }
+}
+
+// network is another cluster network, in front of which ours is published.
+func network(text string) flaw { return func(n *node) { n.Helper(); n.change(text) } }
+
+// all are several flaws.
+func all(flaws ...flaw) flaw {
+	return func(n *node) {
+		n.Helper()
+		for _, f := range flaws {
+			f(n)
+		}
+	}
+}
+
+// daemon is one of a version, of whose network the shim is installed.
+func daemon(version string, ready int) flaw {
+	return func(n *node) { n.Helper(); n.shim(); n.serve(version, ready) }
+}
+
 func TestEachFlawIsItsFinding(t *testing.T) {
 	t.Parallel()
 	number, machine := alien()
 	const (
-		netD = "etc/cni/net.d/"
-		bin  = "opt/cni/bin/"
-		ours = netD + "00-multinet.conflist"
+		config = "etc/containerd/config.toml"
+		crio   = "etc/crio/crio.conf"
+		netD   = "etc/cni/net.d/"
+		first  = netD + "10-blue.conflist"
+		ours   = netD + "00-multinet.conflist"
+		more   = "etc/cni/multinet/net.d/"
+		bin    = "opt/cni/bin/"
+		state  = "var/lib/cni/multinet"
+		leases = "var/lib/cni/networks/blue/"
+		queue  = "var/lib/cni/multinet.queue/"
+
+		ofBridge  = `plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": `
+		ofRuntime = "runtimes problem /etc/containerd/config.toml: containerd "
+		ofRecords = "records problem /var/lib/cni/multinet: "
+		ofCache   = "cache problem /var/lib/cni/results: "
+		ofDaemon  = "daemon problem /run/multus/multus.sock: "
+		ofFirst   = "first problem /etc/cni/net.d: "
+		macvlan   = `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`
 	)
+	elsewhere := strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d")
+	istio := func(more string) string {
+		return strings.TrimSuffix(blue, "]}") + `,{"type":"istio-cni"}` + more + `]}`
+	}
 	for name, tt := range map[string]struct {
-		flaw func(n *node)
+		flaw flaw
 		want []string // the beginnings of findings
 	}{
-		"no configuration of a runtime": {
-			func(n *node) { n.remove("etc/containerd") },
-			[]string{"runtimes unknown /etc: no configuration"},
-		},
-		"a runtime that reads other directories": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
-			},
-			[]string{"runtimes fatal /etc/containerd/config.toml: containerd reads networks in /var/net.d, plugins in /opt/cni/bin, not in /etc/cni/net.d"},
-		},
+		"no configuration of a runtime":          {gone("etc/containerd"), []string{"runtimes unknown /etc: no configuration"}},
+		"a runtime that reads other directories": {put(config, elsewhere), []string{"runtimes fatal /etc/containerd/config.toml: containerd reads networks in /var/net.d, plugins in /opt/cni/bin, not in /etc/cni/net.d"}},
 		"a runtime that reads other directories than the chosen one": {
 			func(n *node) {
 				n.doctor.Publisher.Dir, n.doctor.Publisher.Output = "/etc/net.d", "/etc/net.d/00-multinet"
-				nodetest.OK(n, os.Rename(n.Path("etc/cni/net.d"), n.Path("etc/net.d")))
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
+				all(moved("etc/cni/net.d", "etc/net.d"), put(config, elsewhere))(n)
 			},
-			[]string{"runtimes problem /etc/containerd/config.toml: containerd reads networks in /var/net.d"},
+			[]string{ofRuntime + "reads networks in /var/net.d"},
 		},
 		"another runtime that reads other directories": {
-			func(n *node) {
-				n.put("var/lib/rancher/k3s/agent/etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/var/net.d"))
-			},
+			put("var/lib/rancher/k3s/agent/etc/containerd/config.toml", elsewhere),
 			[]string{"runtimes unknown /var/lib/rancher/k3s/agent/etc/containerd/config.toml: k3s reads networks in /var/net.d"},
 		},
 		"plugins in another directory": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/bin"))
-			},
+			put(config, strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/bin")),
 			[]string{
-				"runtimes problem /etc/containerd/config.toml: containerd reads networks in /etc/cni/net.d, plugins in /opt/bin, not in /opt/cni/bin",
+				ofRuntime + "reads networks in /etc/cni/net.d, plugins in /opt/bin, not in /opt/cni/bin",
 				`plugins fatal /etc/cni/net.d/00-multinet.conflist: plugin "multinet": not found in /opt/bin`,
 			},
 		},
-		"the directory by another name": {
-			func(n *node) {
-				nodetest.OK(n, os.Symlink("/etc/cni", n.Path("etc/link")))
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/etc/cni/net.d", "/etc/link/net.d"))
-			},
-			nil,
-		},
-		"a runtime that runs no pods": {
-			func(n *node) { n.put("etc/containerd/config.toml", "disabled_plugins = [\"cri\"]\n") },
-			[]string{"runtimes problem /etc/containerd/config.toml: containerd runs no pods: disabled_plugins has its CRI plugin"},
-		},
+		"the directory by another name": {all(link("/etc/cni", "etc/link"), put(config, strings.ReplaceAll(containerd, "/etc/cni/net.d", "/etc/link/net.d"))), nil},
+		"a runtime that runs no pods":   {put(config, "disabled_plugins = [\"cri\"]\n"), []string{ofRuntime + "runs no pods: disabled_plugins has its CRI plugin"}},
 		"a runtime that runs no pods, by an import, of version 3": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", "version = 3\nimports = ['conf.d/*.toml']\n")
-				n.put("etc/containerd/conf.d/a.toml", "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.runtime']\n")
-			},
+			all(put(config, "version = 3\nimports = ['conf.d/*.toml']\n"), put("etc/containerd/conf.d/a.toml", "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.runtime']\n")),
 			[]string{"runtimes problem /etc/containerd/conf.d/a.toml: containerd runs no pods"},
 		},
-		"containerd of docker beside cri-dockerd": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", "disabled_plugins = [\"cri\"]\n")
-				n.put("run/cri-dockerd.sock", "")
-			},
-			[]string{"runtimes unknown /etc: no configuration"},
-		},
-		"a runtime that takes two networks": {
-			func(n *node) { n.put("etc/containerd/config.toml", containerd+"max_conf_num = 2\n") },
-			[]string{"runtimes problem /etc/containerd/config.toml: containerd attaches pods to more networks than the first (max_conf_num, cni_max_conf_num: 2)"},
-		},
-		"a runtime that takes all networks, of version 3": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nmax_conf_num = 0\n")
-			},
-			[]string{"runtimes problem /etc/containerd/config.toml: containerd attaches pods to more networks"},
-		},
+		"containerd of docker beside cri-dockerd": {all(put(config, "disabled_plugins = [\"cri\"]\n"), put("run/cri-dockerd.sock", "")), []string{"runtimes unknown /etc: no configuration"}},
+		"a runtime that takes two networks":       {put(config, containerd+"max_conf_num = 2\n"), []string{ofRuntime + "attaches pods to more networks than the first (max_conf_num, cni_max_conf_num: 2)"}},
 		"a default runtime class with a directory of its own": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = 'crun'\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\ncni_conf_dir = '/etc/cni/crun'\n")
-			},
+			put(config, containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = 'crun'\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\ncni_conf_dir = '/etc/cni/crun'\n"),
 			[]string{"runtimes fatal /etc/containerd/config.toml: containerd reads networks in /etc/cni/crun"},
 		},
 		"another runtime class with a directory of its own": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\ncni_conf_dir = '/etc/cni/kata'\ncni_max_conf_num = 3\n")
-			},
+			put(config, containerd+"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\ncni_conf_dir = '/etc/cni/kata'\ncni_max_conf_num = 3\n"),
 			nil,
 		},
-		"no loopback, containerd 1.x": {
-			func(n *node) { n.remove(bin + "loopback") },
-			[]string{"runtimes problem /etc/containerd/config.toml: containerd runs the plugin loopback for each pod, which is not in /opt/cni/bin"},
+		"no loopback, containerd 1.x":            {gone(bin + "loopback"), []string{ofRuntime + "runs the plugin loopback for each pod, which is not in /opt/cni/bin"}},
+		"a directory among files of CRI-O":       {put("etc/crio/crio.conf.d/old/x.conf", "[crio.network]\nnetwork_dir = \"/no\"\n"), nil},
+		"a runtime that takes a network by name": {put(crio, "[crio.network]\ncni_default_network = \"blue\"\n"), []string{`runtimes problem /etc/crio/crio.conf: CRI-O takes the network "blue", and not the first`}},
+		"a runtime that takes ours by name":      {put(crio, "[crio.network]\ncni_default_network = \"multinet\"\n"), nil},
+		"a configuration that cannot be read": {
+			func(n *node) { n.remove(config); nodetest.OK(n, unix.Mkfifo(n.Path(config), 0o600)) },
+			[]string{`runtimes problem /etc/containerd/config.toml: invalid configuration: file "etc/containerd/config.toml": not a regular file`, "runtimes unknown /etc"},
 		},
+
 		"no subnet file of flannel": {
-			func(n *node) {
-				n.remove("run")
-				nodetest.OK(n, os.MkdirAll(n.Path("run"), 0o700))
-				n.change(flannel)
-				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"flannel")))
-			},
-			[]string{
-				`files problem /etc/cni/net.d/10-blue.conflist: plugin "flannel": /run/flannel/subnet.env is not there`,
-			},
+			all(gone("run"), put("run/.keep", ""), network(flannel), link("bridge", bin+"flannel")),
+			[]string{`files problem /etc/cni/net.d/10-blue.conflist: plugin "flannel": /run/flannel/subnet.env is not there`},
 		},
 		"kubeconfigs that are missing": {
-			func(n *node) {
-				n.change(strings.Replace(blue, `"bridge",`, `"bridge","kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"},`, 1))
-				n.put("etc/cni/multinet/net.d/w.conf", `{"cniVersion":"1.0.0","name":"w","type":"bridge","ipam":{"type":"host-local","kubernetes":{"kubeconfig":"/etc/cni/net.d/w.d/w.kubeconfig"}}}`)
-			},
+			all(network(strings.Replace(blue, `"bridge",`, `"bridge","kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"},`, 1)),
+				put(more+"w.conf", `{"cniVersion":"1.0.0","name":"w","type":"bridge","ipam":{"type":"host-local","kubernetes":{"kubeconfig":"/etc/cni/net.d/w.d/w.kubeconfig"}}}`)),
 			[]string{
 				`files problem /etc/cni/net.d/10-blue.conflist: plugin "bridge": /etc/cni/net.d/calico-kubeconfig, which the key kubeconfig names, is not there`,
 				`files problem /etc/cni/multinet/net.d/w.conf: plugin "bridge": /etc/cni/net.d/w.d/w.kubeconfig, which the key kubeconfig names, is not there`,
 			},
 		},
 		"a range that leaked leases have filled": {
-			func(n *node) {
-				n.change(small)
-				n.put("var/lib/cni/networks/blue/10.9.0.2", "c1\r\neth0")
-				n.put("var/lib/cni/networks/blue/10.9.0.3", "gone\r\neth0")
-				n.put("var/lib/cni/networks/blue/last_reserved_ip.0", "10.9.0.3")
-			},
+			all(network(small), put(leases+"10.9.0.2", "c1\r\neth0"), put(leases+"10.9.0.3", "gone\r\neth0"), put(leases+"last_reserved_ip.0", "10.9.0.3")),
 			[]string{"leases problem /etc/cni/net.d/10-blue.conflist: at most one address of \"blue\" from 10.9.0.1 to 10.9.0.3 is free; in /var/lib/cni/networks/blue are leases of containers without a record, 1: 10.9.0.3"},
 		},
 		"a range that is full of containers": {
-			func(n *node) {
-				n.change(small)
-				n.attachTo("c2", blue, "10.9.0.3")
-				n.put("var/lib/cni/networks/blue/10.9.0.2", "c1\r\neth0")
-				n.put("var/lib/cni/networks/blue/10.9.0.3", "c2\r\neth0")
-			},
+			all(network(small), func(n *node) { n.attachTo("c2", blue, "10.9.0.3") }, put(leases+"10.9.0.2", "c1\r\neth0"), put(leases+"10.9.0.3", "c2\r\neth0")),
 			nil,
 		},
-		"a range with a free address": {
-			func(n *node) {
-				n.change(small)
-				n.put("var/lib/cni/networks/blue/10.9.0.3", "gone\r\neth0")
-			},
-			nil,
-		},
-		"a configuration that cannot be read": {
-			func(n *node) {
-				n.remove("etc/containerd/config.toml")
-				nodetest.OK(n, unix.Mkfifo(n.Path("etc/containerd/config.toml"), 0o600))
-			},
-			[]string{`runtimes problem /etc/containerd/config.toml: invalid configuration: file "etc/containerd/config.toml": not a regular file`, "runtimes unknown /etc"},
-		},
-		"no directory of networks": {
-			func(n *node) { n.remove("etc/cni") },
-			[]string{"first problem /etc/cni/net.d: "},
-		},
-		"no network": {
-			func(n *node) { n.remove(ours, netD+"10-blue.conflist") },
-			[]string{"first problem /etc/cni/net.d: there is no network"},
-		},
-		"not published": {
-			func(n *node) { n.remove(ours) },
-			[]string{"first problem /etc/cni/net.d: 10-blue.conflist is first: 00-multinet.conflist is not there"},
-		},
-		"another network first": {
-			func(n *node) { n.put(netD+"00-a.conf", blue) },
-			[]string{"first problem /etc/cni/net.d: 00-a.conf is first, as it sorts before 00-multinet.conflist"},
-		},
-		"a broken file of ours": {
-			func(n *node) { n.put(ours, "{") },
-			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist is first, and cannot be used: "},
-		},
-		"no cluster network": {
-			func(n *node) { n.put(netD+"10-blue.conflist", "{") },
-			[]string{"first problem /etc/cni/net.d: find \"/etc/cni/net.d\": no primary network"},
-		},
-		"a plugin that is missing": {
-			func(n *node) { n.remove(bin + "bridge") },
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin`},
-		},
-		"an IPAM plugin that is not executable": {
-			func(n *node) { nodetest.OK(n, os.Chmod(n.Path(bin+"host-local"), 0o644)) },
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "host-local": not found in /opt/cni/bin; /opt/cni/bin/host-local is not a file that can be executed`},
-		},
-		"a plugin that is a directory": {
-			func(n *node) {
-				n.remove(bin + "bridge")
-				nodetest.OK(n, os.Mkdir(n.Path(bin+"bridge"), 0o700))
-			},
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin; /opt/cni/bin/bridge is not a file that can be executed`},
-		},
-		"a plugin that is a link to nothing": {
-			func(n *node) {
-				n.remove(bin + "bridge")
-				nodetest.OK(n, os.Symlink("/nowhere", n.Path(bin+"bridge")))
-			},
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": not found in /opt/cni/bin; /opt/cni/bin/bridge is a link to nothing`},
-		},
-		"a plugin that is empty": {
-			func(n *node) { n.put(bin+"bridge", "") },
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is neither a program nor a script`},
-		},
-		"a plugin that is cut off": {
-			func(n *node) { n.put(bin+"bridge", elf(number)[:19]) },
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is cut off`},
-		},
-		"a script without its interpreter": {
-			func(n *node) {
-				n.put("usr/bin/env", "")
-				n.put(bin+"bridge", "#! /usr/bin/python4 -u\n")
-				n.put(bin+"host-local", "#!/usr/bin/env python3\n")
-			},
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is a script for /usr/bin/python4, which is not there`},
-		},
-		"a plugin of another architecture": {
-			func(n *node) { n.put(bin+"bridge", elf(number)) },
-			[]string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "bridge": /opt/cni/bin/bridge is for ` + machine},
-		},
-		"a plugin in a directory of the runtime": {
-			func(n *node) {
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, `bin_dir = "/opt/cni/bin"`, `bin_dirs = ["/opt/cni/bin", "/opt/more"]`))
-				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
-				nodetest.OK(n, os.Rename(n.Path(bin+"bridge"), n.Path("opt/more/bridge")))
-			},
-			nil,
-		},
-		"a plugin in the default of binDir": {
-			func(n *node) {
-				n.doctor.BinDir = "/opt/more"
-				n.put("etc/containerd/config.toml", strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/more"))
-				nodetest.OK(n, os.Mkdir(n.Path("opt/more"), 0o700))
-				nodetest.OK(n, os.Rename(n.Path(bin+"multinet"), n.Path("opt/more/multinet")))
-				nodetest.OK(n, os.Rename(n.Path(bin+"loopback"), n.Path("opt/more/loopback")))
-			},
-			nil,
-		},
-		"no program of ours": {
-			func(n *node) { n.remove(bin + "multinet") },
-			[]string{`plugins fatal /etc/cni/net.d/00-multinet.conflist: plugin "multinet": not found`},
-		},
-		"networks of multinet": {
-			func(n *node) {
-				n.put("etc/cni/multinet/net.d/storage.conf", `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`)
-				n.put("etc/cni/multinet/net.d/z.conf", "{")
-			},
-			[]string{`plugins problem /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`, "plugins problem /etc/cni/multinet/net.d/z.conf: "},
-		},
-		"a plugin that may be a resident one": {
-			func(n *node) {
-				n.doctor.Residents = true
-				n.put("etc/cni/multinet/net.d/storage.conf", `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`)
-			},
-			[]string{`plugins unknown /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`},
-		},
-		"no annotations": {
-			func(n *node) { n.put(ours, strings.ReplaceAll(published, "true", "false")) },
-			[]string{"annotations problem /etc/cni/net.d/00-multinet.conflist: no capability io.kubernetes.cri.pod-annotations"},
-		},
-		"Cilium has renamed ours": {
-			func(n *node) { nodetest.OK(n, os.Rename(n.Path(ours), n.Path(ours+".cilium_bak"))) },
-			[]string{"first problem", "cilium fatal /etc/cni/net.d: Cilium has renamed 00-multinet.conflist"},
-		},
-		"Cilium has renamed another": {
-			func(n *node) { n.put(netD+"87-podman.conflist.cilium_bak", "") },
-			[]string{"cilium problem /etc/cni/net.d: Cilium has renamed networks, and may rename 00-multinet.conflist, 1: 87-podman.conflist.cilium_bak"},
-		},
-		"Cilium renames its own": {
-			func(n *node) { n.put(netD+"05-cilium.conf.cilium_bak", "") },
-			nil,
-		},
-		"Cilium is the cluster network": {
-			func(n *node) {
-				nodetest.OK(n, os.Rename(n.Path(netD+"10-blue.conflist"), n.Path(netD+"05-cilium.conflist")))
-			},
-			[]string{"cilium unknown /etc/cni/net.d: Cilium is the cluster network, and may rename 00-multinet.conflist"},
-		},
-		"Multus": {
-			func(n *node) { n.put(netD+"20-multus.conf", `{"cniVersion":"1.0.0","name":"multus","type":"multus"}`) },
-			[]string{"chain problem /etc/cni/net.d/20-multus.conf: multus is a meta-plugin too"},
-		},
-		"ours in ours": {
-			func(n *node) {
-				n.put(ours, strings.Replace(published, `"type":"bridge"`, `"type":"some","delegate":{"type":"multinet"}`, 1))
-			},
-			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has an older copy of 10-blue.conflist", "chain problem /etc/cni/net.d/00-multinet.conflist: multinet is a meta-plugin too"},
-		},
-		"Istio in our file": {
-			func(n *node) { n.put(ours, strings.TrimSuffix(published, "]}")+`,{"type":"istio-cni"}]}`) },
-			[]string{"chain problem /etc/cni/net.d/00-multinet.conflist: istio-cni is chained to this network"},
-		},
-		"Istio in a file that no pod gets": {
-			func(n *node) {
-				n.put(netD+"20-x.conflist", strings.TrimSuffix(blue, "]}")+`,{"type":"istio-cni"}]}`)
-			},
-			[]string{"chain problem /etc/cni/net.d/20-x.conflist: istio-cni is chained to this network"},
-		},
-		"Istio in the cluster network": {
-			func(n *node) {
-				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"istio-cni")))
-				n.change(strings.TrimSuffix(blue, "]}") + `,{"type":"istio-cni"}]}`)
-			},
-			nil,
-		},
-		"Istio twice": {
-			func(n *node) {
-				nodetest.OK(n, os.Symlink("bridge", n.Path(bin+"istio-cni")))
-				n.change(strings.TrimSuffix(blue, "]}") + `,{"type":"istio-cni"},{"type":"istio-cni"}]}`)
-			},
-			[]string{"chain problem /etc/cni/net.d/10-blue.conflist: istio-cni is in the chain twice"},
-		},
-		"a key that stands twice": {
-			func(n *node) {
-				n.change(strings.Replace(blue, `{"type"`, `{"type":"bridge","type"`, 1))
-				n.put("/etc/cni/multinet/net.d/x.conf", `{"name":"x","type":"bridge","mtu":1,"mtu":1}`)
-			},
-			[]string{
-				`plugins problem /etc/cni/multinet/net.d/x.conf: key "mtu" is given twice, with one value`,
-				`chain problem /etc/cni/net.d/10-blue.conflist: key "plugins[0].type" is given twice, with one value`,
-			},
-		},
-		"a list in a file of one plugin": {
-			func(n *node) { n.put("/etc/cni/multinet/net.d/x.conf", strings.ReplaceAll(blue, "blue", "x")) },
-			[]string{`plugins problem /etc/cni/multinet/net.d/x.conf: invalid configuration: file "x.conf", network "x", key "type": missing, and programs read this file as one plugin: end the name of a list with .conflist`},
-		},
-		"a cluster network that has changed": {
-			func(n *node) {
-				n.put(netD+"10-blue.conflist", strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1))
-			},
-			[]string{"first problem /etc/cni/net.d: 00-multinet.conflist has an older copy of 10-blue.conflist"},
-		},
+		"a range with a free address": {all(network(small), put(leases+"10.9.0.3", "gone\r\neth0")), nil},
+
+		"no directory of networks":           {gone("etc/cni"), []string{ofFirst}},
+		"no network":                         {gone(ours, first), []string{ofFirst + "there is no network"}},
+		"not published":                      {gone(ours), []string{ofFirst + "10-blue.conflist is first: 00-multinet.conflist is not there"}},
+		"another network first":              {put(netD+"00-a.conf", blue), []string{ofFirst + "00-a.conf is first, as it sorts before 00-multinet.conflist"}},
+		"a broken file of ours":              {put(ours, "{"), []string{ofFirst + "00-multinet.conflist is first, and cannot be used: "}},
+		"no cluster network":                 {put(first, "{"), []string{ofFirst + "find \"/etc/cni/net.d\": no primary network"}},
+		"a cluster network that has changed": {put(first, strings.Replace(blue, `"bridge"`, `"bridge","mtu":1400`, 1)), []string{ofFirst + "00-multinet.conflist has an older copy of 10-blue.conflist"}},
 		"a chosen cluster network": {
 			func(n *node) {
 				red := strings.Replace(blue, "blue", "red", 1)
-				n.put(netD+"20-red.conflist", red)
-				n.put(netD+"10-blue.conflist", strings.Replace(blue, "bridge", "absent", 1))
-				n.put(ours, strings.Replace(published, blue, red, 1))
+				all(put(netD+"20-red.conflist", red), put(first, strings.Replace(blue, "bridge", "absent", 1)), put(ours, strings.Replace(published, blue, red, 1)))(n)
 			},
 			[]string{"first unknown /etc/cni/net.d: 00-multinet.conflist is first, in front of 20-red.conflist and not of 10-blue.conflist"},
 		},
-		"a directory among files of CRI-O": {
-			func(n *node) { n.put("etc/crio/crio.conf.d/old/x.conf", "[crio.network]\nnetwork_dir = \"/no\"\n") },
+
+		"a plugin that is missing":               {gone(bin + "bridge"), []string{ofBridge + "not found in /opt/cni/bin"}},
+		"an IPAM plugin that is not executable":  {mode(bin+"host-local", 0o644), []string{`plugins fatal /etc/cni/net.d/10-blue.conflist: plugin "host-local": not found in /opt/cni/bin; /opt/cni/bin/host-local is not a file that can be executed`}},
+		"a plugin that is a link to nothing":     {link("/nowhere", bin+"bridge"), []string{ofBridge + "not found in /opt/cni/bin; /opt/cni/bin/bridge is a link to nothing"}},
+		"a plugin that is empty":                 {put(bin+"bridge", ""), []string{ofBridge + "/opt/cni/bin/bridge is neither a program nor a script"}},
+		"a plugin that is cut off":               {put(bin+"bridge", elf(number)[:19]), []string{ofBridge + "/opt/cni/bin/bridge is cut off"}},
+		"a plugin of another architecture":       {put(bin+"bridge", elf(number)), []string{ofBridge + "/opt/cni/bin/bridge is for " + machine}},
+		"a script without its interpreter":       {all(put("usr/bin/env", ""), put(bin+"bridge", "#! /usr/bin/python4 -u\n"), put(bin+"host-local", "#!/usr/bin/env python3\n")), []string{ofBridge + "/opt/cni/bin/bridge is a script for /usr/bin/python4, which is not there"}},
+		"a plugin in a directory of the runtime": {all(put(config, strings.ReplaceAll(containerd, `bin_dir = "/opt/cni/bin"`, `bin_dirs = ["/opt/cni/bin", "/opt/more"]`)), moved(bin+"bridge", "opt/more/bridge")), nil},
+		"a plugin in the default of binDir": {
+			all(func(n *node) { n.doctor.BinDir = "/opt/more" }, put(config, strings.ReplaceAll(containerd, "/opt/cni/bin", "/opt/more")), moved(bin+"multinet", "opt/more/multinet"), moved(bin+"loopback", "opt/more/loopback")),
 			nil,
 		},
-		"a runtime that takes a network by name": {
-			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"blue\"\n") },
-			[]string{`runtimes problem /etc/crio/crio.conf: CRI-O takes the network "blue", and not the first`},
-		},
-		"a runtime that takes ours by name": {
-			func(n *node) { n.put("etc/crio/crio.conf", "[crio.network]\ncni_default_network = \"multinet\"\n") },
-			nil,
+		"no program of ours":                  {gone(bin + "multinet"), []string{`plugins fatal /etc/cni/net.d/00-multinet.conflist: plugin "multinet": not found`}},
+		"networks of multinet":                {all(put(more+"storage.conf", macvlan), put(more+"z.conf", "{")), []string{`plugins problem /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`, "plugins problem /etc/cni/multinet/net.d/z.conf: "}},
+		"a plugin that may be a resident one": {all(func(n *node) { n.doctor.Residents = true }, put(more+"storage.conf", macvlan)), []string{`plugins unknown /etc/cni/multinet/net.d/storage.conf: plugin "macvlan": not found`}},
+		"a list in a file of one plugin":      {put(more+"x.conf", strings.ReplaceAll(blue, "blue", "x")), []string{`plugins problem /etc/cni/multinet/net.d/x.conf: invalid configuration: file "x.conf", network "x", key "type": missing, and programs read this file as one plugin: end the name of a list with .conflist`}},
+		"no annotations":                      {put(ours, strings.ReplaceAll(published, "true", "false")), []string{"annotations problem /etc/cni/net.d/00-multinet.conflist: no capability io.kubernetes.cri.pod-annotations"}},
+		"Cilium has renamed ours":             {moved(ours, ours+".cilium_bak"), []string{"first problem", "cilium fatal /etc/cni/net.d: Cilium has renamed 00-multinet.conflist"}},
+		"Cilium has renamed another":          {put(netD+"87-podman.conflist.cilium_bak", ""), []string{"cilium problem /etc/cni/net.d: Cilium has renamed networks, and may rename 00-multinet.conflist, 1: 87-podman.conflist.cilium_bak"}},
+		"Cilium renames its own":              {put(netD+"05-cilium.conf.cilium_bak", ""), nil},
+		"Cilium is the cluster network":       {moved(first, netD+"05-cilium.conflist"), []string{"cilium unknown /etc/cni/net.d: Cilium is the cluster network, and may rename 00-multinet.conflist"}},
+		"Multus":                              {put(netD+"20-multus.conf", `{"cniVersion":"1.0.0","name":"multus","type":"multus"}`), []string{"chain problem /etc/cni/net.d/20-multus.conf: multus is a meta-plugin too"}},
+		"ours in ours":                        {put(ours, strings.Replace(published, `"type":"bridge"`, `"type":"some","delegate":{"type":"multinet"}`, 1)), []string{ofFirst + "00-multinet.conflist has an older copy of 10-blue.conflist", "chain problem /etc/cni/net.d/00-multinet.conflist: multinet is a meta-plugin too"}},
+		"Istio in our file":                   {put(ours, strings.TrimSuffix(published, "]}")+`,{"type":"istio-cni"}]}`), []string{"chain problem /etc/cni/net.d/00-multinet.conflist: istio-cni is chained to this network"}},
+		"Istio in a file that no pod gets":    {put(netD+"20-x.conflist", istio("")), []string{"chain problem /etc/cni/net.d/20-x.conflist: istio-cni is chained to this network"}},
+		"Istio in the cluster network":        {all(link("bridge", bin+"istio-cni"), network(istio(""))), nil},
+		"Istio twice":                         {all(link("bridge", bin+"istio-cni"), network(istio(`,{"type":"istio-cni"}`))), []string{"chain problem /etc/cni/net.d/10-blue.conflist: istio-cni is in the chain twice"}},
+		"a key that stands twice": {
+			all(network(strings.Replace(blue, `{"type"`, `{"type":"bridge","type"`, 1)), put(more+"x.conf", `{"name":"x","type":"bridge","mtu":1,"mtu":1}`)),
+			[]string{`plugins problem /etc/cni/multinet/net.d/x.conf: key "mtu" is given twice, with one value`, `chain problem /etc/cni/net.d/10-blue.conflist: key "plugins[0].type" is given twice, with one value`},
 		},
 		"a root directory that is none": {
 			func(n *node) {
@@ -509,109 +335,38 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 			},
 			[]string{"root fatal $DIR/fifo: not a directory"},
 		},
-		"a root directory that is absent": {
-			func(n *node) { n.doctor.Publisher.Root = n.Path("absent") },
-			[]string{"root fatal $DIR/absent: no such file or directory"},
-		},
-		"a directory of records that others can use": {
-			func(n *node) { nodetest.OK(n, os.Chmod(n.doctor.StateDir, 0o755)) },
-			[]string{"disk problem /var/lib/cni/multinet: has the mode 0755"},
-		},
-		"a file instead of the directory of records": {
-			func(n *node) {
-				n.remove("var/lib/cni/multinet")
-				n.put("var/lib/cni/multinet", "")
-			},
-			[]string{"records problem /var/lib/cni/multinet: list", "cache unknown"},
-		},
-		"no records yet": {
-			func(n *node) { n.remove("var/lib/cni/multinet", "var/lib/cni/results") },
-			nil,
-		},
-		"a container that is dead": {
-			func(n *node) { n.Restarted("var/lib/cni/multinet") },
-			[]string{"records problem /var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"},
-		},
-		"a damaged record": {
-			func(n *node) { n.put("var/lib/cni/multinet/c1@multinet@eth0.json", "{") },
-			[]string{"records problem /var/lib/cni/multinet: records that cannot be read, 1: c1"},
-		},
+		"a root directory that is absent": {func(n *node) { n.doctor.Publisher.Root = n.Path("absent") }, []string{"root fatal $DIR/absent: no such file or directory"}},
+
+		"a directory of records that others can use": {mode(state, 0o755), []string{"disk problem /var/lib/cni/multinet: has the mode 0755"}},
+		"a file instead of the directory of records": {all(gone(state), put(state, "")), []string{ofRecords + "list", "cache unknown"}},
+		"no records yet":                     {gone(state, "var/lib/cni/results"), nil},
+		"a container that is dead":           {func(n *node) { n.Restarted(state) }, []string{ofRecords + "records of containers that are dead, or half attached, 1: c1"}},
+		"a record of the future":             {func(n *node) { n.state("c1", scratch.Added, time.Hour) }, []string{ofRecords + "records of the future: the clock has been set back, 1: c1"}},
+		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{ofRecords + "records with something left of an ADD that failed, 1: c1"}},
+		"a DEL that runs":                    {func(n *node) { n.state("c1", scratch.Deleting, -inTime/2) }, nil},
+		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{ofRecords + "records of containers that are dead, or half attached, 1: c1"}},
+		"a container without a record":       {func(n *node) { n.cached("c2", "multinet", published) }, []string{ofCache + "containers of multinet without a record, 1: c2"}},
+		"a container of the cluster network": {func(n *node) { n.cached("c2", "blue", blue) }, []string{ofCache + "containers of the cluster network without a record, 1: c2"}},
+		"an entry that cannot be read":       {put("var/lib/cni/results/multinet-c2-eth0", "{"), []string{ofCache + "entries that cannot be read, 1: /var/lib/cni/results/multinet-c2-eth0"}},
 		"many damaged records": {
 			func(n *node) {
 				for i := range 5 {
-					n.put(fmt.Sprintf("var/lib/cni/multinet/d%d@multinet@eth0.json", i), "{")
+					n.Write(fmt.Sprintf("%s/d%d@multinet@eth0.json", state, i), "{")
 				}
 			},
-			[]string{"records problem /var/lib/cni/multinet: records that cannot be read, 5: d0, d1, d2"},
+			[]string{ofRecords + "records that cannot be read, 5: d0, d1, d2"},
 		},
-		"a record of the future": {
-			func(n *node) { n.state("c1", scratch.Added, time.Hour) },
-			[]string{"records problem /var/lib/cni/multinet: records of the future: the clock has been set back, 1: c1"},
-		},
-		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{"records problem /var/lib/cni/multinet: records with something left of an ADD that failed, 1: c1"}},
-		"a DEL that runs":                    {func(n *node) { n.state("c1", scratch.Deleting, -inTime/2) }, nil},
-		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{"records problem /var/lib/cni/multinet: records of containers that are dead, or half attached, 1: c1"}},
-		"a container without a record": {
-			func(n *node) {
-				n.cached("c2", "multinet", published)
-			},
-			[]string{"cache problem /var/lib/cni/results: containers of multinet without a record, 1: c2"},
-		},
-		"a container of the cluster network": {
-			func(n *node) {
-				n.cached("c2", "blue", blue)
-			},
-			[]string{"cache problem /var/lib/cni/results: containers of the cluster network without a record, 1: c2"},
-		},
-		"an entry that cannot be read": {
-			func(n *node) { n.put("var/lib/cni/results/multinet-c2-eth0", "{") },
-			[]string{"cache problem /var/lib/cni/results: entries that cannot be read, 1: /var/lib/cni/results/multinet-c2-eth0"},
-		},
+
 		"no daemon": {
-			func(n *node) {
-				n.shim()
-				n.put("var/lib/cni/multinet.queue/x.json", "")
-				n.put("var/lib/cni/multinet.queue/y.corrupt", "")
-			},
-			[]string{
-				"daemon problem /run/multus/multus.sock: no daemon answers", "daemon problem /var/lib/cni/multinet.queue: queued DELs that cannot be read, 1: y.corrupt",
-				"daemon problem /var/lib/cni/multinet.queue: queued DELs, 1: x.json",
-			},
+			all((*node).shim, put(queue+"x.json", ""), put(queue+"y.corrupt", "")),
+			[]string{ofDaemon + "no daemon answers", "daemon problem /var/lib/cni/multinet.queue: queued DELs that cannot be read, 1: y.corrupt", "daemon problem /var/lib/cni/multinet.queue: queued DELs, 1: x.json"},
 		},
-		"another daemon": {
-			func(n *node) { n.shim(); n.serve("", http.StatusOK) },
-			[]string{"daemon problem /run/multus/multus.sock: another program answers there"},
-		},
-		"a daemon that is not ready": {
-			func(n *node) { n.shim(); n.serve("v1.0.0", http.StatusServiceUnavailable) },
-			[]string{"daemon problem /run/multus/multus.sock: not ready: because"},
-		},
-		"a daemon of another version": {
-			func(n *node) { n.shim(); n.serve("v2.0.0", http.StatusOK) },
-			[]string{"daemon problem /run/multus/multus.sock: multinetd is of version v2.0.0, this program of v1.0.0"},
-		},
-		"a daemon that is ready": {
-			func(n *node) {
-				n.shim()
-				n.serve("v1.0.0", http.StatusOK)
-				n.put("var/lib/cni/multinet.queue/x.json", "")
-			},
-			nil,
-		},
-		"our program of another version": {
-			func(n *node) {
-				n.put(bin+"multinet", "#!\nmod\tgithub.com/metacni/metacni\tv2.0.0\t\n")
-			},
-			[]string{"version problem /opt/cni/bin/multinet: is of version v2.0.0, this program of v1.0.0"},
-		},
-		"the shim of this version": {
-			func(n *node) {
-				n.shim()
-				n.serve("v1.0.0", http.StatusOK)
-				n.put(bin+"multinet-shim", "#!\nmod\n\nmod\tgithub.com/metacni/metacni/examples/multinet-shim\tv1.0.0\t\n")
-			},
-			nil,
-		},
+		"another daemon":                 {daemon("", http.StatusOK), []string{ofDaemon + "another program answers there"}},
+		"a daemon that is not ready":     {daemon("v1.0.0", http.StatusServiceUnavailable), []string{ofDaemon + "not ready: because"}},
+		"a daemon of another version":    {daemon("v2.0.0", http.StatusOK), []string{ofDaemon + "multinetd is of version v2.0.0, this program of v1.0.0"}},
+		"a daemon that is ready":         {all(daemon("v1.0.0", http.StatusOK), put(queue+"x.json", "")), nil},
+		"our program of another version": {put(bin+"multinet", "#!\nmod\tgithub.com/metacni/metacni\tv2.0.0\t\n"), []string{"version problem /opt/cni/bin/multinet: is of version v2.0.0, this program of v1.0.0"}},
+		"the shim of this version":       {all(daemon("v1.0.0", http.StatusOK), put(bin+"multinet-shim", "#!\nmod\n\nmod\tgithub.com/metacni/metacni/examples/multinet-shim\tv1.0.0\t\n")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -721,7 +476,7 @@ func TestWhatToDoAboutUnknownContainers(t *testing.T) {
 func TestSharedNetworksAreNamed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.put("etc/containers/networks/blue.json", "{}")
+	n.Write("etc/containers/networks/blue.json", "{}")
 	var shared []string
 	for _, f := range n.doctor.Check(t.Context()) {
 		if f.Check == "shared" {
@@ -765,13 +520,13 @@ func (n *node) state(id string, s scratch.State, in time.Duration) {
 	line, err := json.Marshal(keys)
 	nodetest.OK(n, err)
 	sum := sha256.Sum256(line)
-	n.put(name, fmt.Sprintf("%x %s\n", sum[:8], line))
+	n.Write(name, fmt.Sprintf("%x %s\n", sum[:8], line))
 }
 
 // shim publishes the network of the daemon.
 func (n *node) shim() {
 	n.Helper()
-	n.put("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, `"multinet","capabilities"`, `"multinet-shim","capabilities"`, 1))
+	n.Write("etc/cni/net.d/00-multinet.conflist", strings.Replace(published, `"multinet","capabilities"`, `"multinet-shim","capabilities"`, 1))
 	nodetest.OK(n, os.Rename(n.Path("opt/cni/bin/multinet"), n.Path("opt/cni/bin/multinet-shim")))
 }
 
