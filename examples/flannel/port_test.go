@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,12 +10,12 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -58,17 +57,11 @@ func addWithFile(ctx context.Context, c *plugin.Call) error {
 func TestMigrationPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("MIGRATION.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	source, err := os.ReadFile("port_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	blocks := strings.Split(string(page), "```go\n")[1:]
-	if len(blocks) != 1 {
-		t.Errorf("%d blocks of Go", len(blocks))
-	}
+	nodetest.Equal(t, "blocks of Go", len(blocks), 1)
 	for _, block := range blocks {
 		code, _, _ := strings.Cut(block, "```")
 		if !strings.Contains(string(source), "\n"+code) {
@@ -83,53 +76,26 @@ func TestPortedPluginKeepsItsStateFile(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"1.0.0", ""} {
 		h := newHost(t, version, subnetEnv)
-		h.plugin = ported()
-		file := filepath.Join(h.state(), "c1")
-		var during []byte // what a crash of the delegate would leave
-		bridge := h.Exec.Plugins["bridge"]
-		h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			if c.Command == "ADD" {
-				during, _ = os.ReadFile(file)
-			}
-			return bridge(ctx, c)
-		}
-		h.mustRun(t, "ADD", "")
-		written, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h.Plugin = ported()
+		var during string // what a crash of the delegate would leave
+		h.On("ADD bridge", func(context.Context, delegatetest.Call) error { during = h.Read("state/c1"); return nil })
+		h.mustRun("ADD", "")
+		written := h.Read("state/c1")
 		var want, got map[string]any
-		if err := errors.Join(json.Unmarshal([]byte(h.stdin()), &want), json.Unmarshal(written, &got)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(json.Unmarshal([]byte(h.stdin()), &want), json.Unmarshal([]byte(written), &got)))
 		if version == "" {
 			delete(want, "cniVersion") // which flannel's own plugin adds nowhere
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("stdin of the delegate and the file (-stdin +file):\n%s", diff)
-		}
-		if !bytes.Equal(during, written) {
-			t.Errorf("the delegate runs beside %q, and not %q", during, written)
-		}
-		h.mustRun(t, "DEL", "")
-		if exists(file) {
-			t.Error("DEL leaves the file")
-		}
+		nodetest.Equal(t, "file", got, want)
+		nodetest.Equal(t, "file during the ADD", during, written)
+		h.mustRun("DEL", "")
+		nodetest.Equal(t, "the file is there", exists(h.Path("state/c1")), false)
 		h.clean()
-	}
 
-	h := newHost(t, "1.0.0", subnetEnv)
-	h.plugin = ported()
-	file := filepath.Join(h.state(), "c1")
-
-	// As flannel's own plugin does it.
-	h.mustRun(t, "ADD", "")
-	written, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: filepath.Join(h.Dir, "netns"), IfName: "eth0", Path: "/opt/a"}
-	if _, err := h.Exec.ExecPlugin(t.Context(), "/opt/a/bridge", written, args.AsEnv()); err != nil || len(h.Exec.Live()) > 0 {
-		t.Errorf("left: %q, %v", h.Exec.Live(), err)
+		h.mustRun("ADD", "") // and a DEL as flannel's own plugin does it
+		args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: h.Path("netns"), IfName: "eth0", Path: "/opt/a"}
+		_, err := h.Exec.ExecPlugin(t.Context(), "/opt/a/bridge", []byte(h.Read("state/c1")), args.AsEnv())
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "left", h.Exec.Live(), nil)
 	}
 }

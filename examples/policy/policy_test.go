@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +9,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"sigs.k8s.io/knftables"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -67,7 +65,7 @@ func (ts *tables) rules() (list []string) {
 
 // A host is a node that policy runs on.
 type host struct {
-	*nodetest.Node
+	programtest.Memory
 	tables *tables
 	ifname string
 }
@@ -78,7 +76,8 @@ const denies = `"deny":["10.2.0.0/16","192.0.2.7/32","fd00:2::/64"]`
 // and fd00:1::N.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{nodetest.New(t, "tuning"), newTables(), "eth0"}
+	ts := newTables()
+	h := &host{programtest.NewMemory(t, policy(ts.open), "tuning"), ts, "eth0"}
 	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		n := strings.TrimPrefix(c.ContainerID, "c")
 		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.%s/24"},{"address":"fd00:1::%s/64"}]}`, n, n), nil
@@ -89,17 +88,14 @@ func newHost(t *testing.T) *host {
 // run runs a command for the interface h.ifname of a container, with a configuration that has more
 // keys, as JSON without the braces.
 func (h *host) run(command, id, keys string) error {
-	return h.runs(policy(h.tables.open), command, id, keys)
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), keys)
+	return h.Do(command, conf, programtest.As(id), programtest.At(h.ifname))
 }
 
-// runs is run with a variant of the plugin.
-func (h *host) runs(p plugin.Plugin, command, id, keys string) error {
-	return p.Do(h.Context(), plugin.Process{
-		Exec: h.Exec, Stdout: &bytes.Buffer{}, InterfaceNames: func(string) ([]string, error) { return nil, nil },
-	}, delegate.Command(command), skel.CmdArgs{
-		ContainerID: id, Netns: h.Path("netns"), IfName: h.ifname, Path: "/opt/cni/bin",
-		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), keys),
-	})
+// wantRules wants these chains and rules on the node.
+func (h *host) wantRules(want ...string) {
+	h.Helper()
+	nodetest.Equal(h, "rules", h.tables.rules(), slices.Sorted(slices.Values(want)))
 }
 
 // tableFor is the name of the table for an interface of a container.
@@ -133,12 +129,12 @@ func TestContainersHaveTheirOwnRules(t *testing.T) {
 	h := newHost(t)
 	nodetest.OK(t, h.run("ADD", "c1", bridge))
 	nodetest.OK(t, h.run("ADD", "c2", bridge))
-	nodetest.Equal(t, "rules", h.tables.rules(), slices.Sorted(slices.Values(append(chained("1"), chained("2")...))))
+	h.wantRules(append(chained("1"), chained("2")...)...)
 	nodetest.OK(t, h.run("CHECK", "c1", bridge))
 	nodetest.OK(t, h.run("DEL", "c1", bridge))
-	nodetest.Equal(t, "rules of c2", h.tables.rules(), chained("2"))
+	h.wantRules(chained("2")...)
 	nodetest.OK(t, h.run("DEL", "c2", `"delegate":5,"deny":5`)) // from the record
-	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.wantRules()
 	h.WantNothing("state")
 }
 
@@ -158,7 +154,7 @@ func TestAllOrNothing(t *testing.T) {
 	h.Trace()
 	h.tables.fail = nil
 	nodetest.OK(t, h.run("DEL", "c1", bridge)) // undoing it has failed as well
-	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.wantRules()
 	h.WantNothing("state")
 }
 
@@ -171,11 +167,11 @@ func TestStepAlone(t *testing.T) {
 	nodetest.OK(t, h.run("DEL", "c1", step))
 	for range 2 {
 		nodetest.OK(t, h.run("ADD", "c1", step+result))
-		nodetest.Equal(t, "rules", h.tables.rules(), chained("1"))
+		h.wantRules(chained("1")...)
 	}
 	for range 2 {
 		nodetest.OK(t, h.run("DEL", "c1", step))
-		nodetest.Equal(t, "rules", h.tables.rules(), nil)
+		h.wantRules()
 	}
 	h.WantTrace() // no delegate
 }
@@ -186,9 +182,8 @@ func TestAddressesMustBeKnown(t *testing.T) {
 	h := newHost(t)
 	nodetest.Fails(t, h.run("ADD", "c1", step), 999, "addresses")
 	nodetest.Fails(t, h.run("ADD", "c1", step+`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"appletalk/8"}]}`), 6, "prevResult", "addresses")
-	nodetest.Fails(t, h.run("ADD", "c1", step+`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`), 999, "addresses")
 	nodetest.Fails(t, h.run("CHECK", "c1", step), 999, "addresses")
-	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.wantRules()
 }
 
 // CHECK fails if a rule is missing, or the whole chain.
@@ -221,7 +216,7 @@ func TestNamesOfInterfacesAreNoNft(t *testing.T) {
 		for _, other := range names[i:] {
 			want = append(want, chainedIn(tableFor("c1", other), "1")...)
 		}
-		nodetest.Equal(t, "rules before the DEL of "+name, h.tables.rules(), slices.Sorted(slices.Values(want)))
+		h.wantRules(want...)
 		for table := range h.tables.all {
 			if strings.Trim(strings.TrimPrefix(table, "policy-"), "abcdefghijklmnopqrstuvwxyz234567") != "" {
 				t.Errorf("a table is called %q", table)
@@ -231,7 +226,7 @@ func TestNamesOfInterfacesAreNoNft(t *testing.T) {
 		nodetest.OK(t, h.run("CHECK", "c1", bridge))
 		nodetest.OK(t, h.run("DEL", "c1", bridge))
 	}
-	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.wantRules()
 	h.WantNothing("state")
 }
 
@@ -246,15 +241,18 @@ func TestRulesOfAnEarlierRelease(t *testing.T) {
 		nets := []netconf.Network{conf.Delegate}
 		return nets, errors.Join(err, c.Append(nets, "deny", map[string]any{"deny": conf.Deny}))
 	}
-	nodetest.OK(t, h.runs(former, "ADD", "c1", bridge))
-	nodetest.Equal(t, "rules", h.tables.rules(), chainedIn("policy/c1/eth0", "1"))
+	now := h.Plugin
+	h.Plugin = former
+	nodetest.OK(t, h.run("ADD", "c1", bridge))
+	h.Plugin = now
+	h.wantRules(chainedIn("policy/c1/eth0", "1")...)
 	nodetest.OK(t, h.run("CHECK", "c1", bridge))
 	h.ifname = "eth0#"
 	nodetest.OK(t, h.run("DEL", "c1", step))
-	nodetest.Equal(t, "rules", h.tables.rules(), chainedIn("policy/c1/eth0", "1"))
+	h.wantRules(chainedIn("policy/c1/eth0", "1")...)
 	h.ifname = "eth0"
 	nodetest.OK(t, h.run("DEL", "c1", bridge))
-	nodetest.Equal(t, "rules", h.tables.rules(), nil)
+	h.wantRules()
 	h.WantNothing("state")
 }
 
@@ -279,11 +277,8 @@ func TestBadConfiguration(t *testing.T) {
 func TestWithoutNft(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	p := policy(func(knftables.Family, string, ...knftables.Option) (knftables.Interface, error) {
+	h.Plugin = policy(func(knftables.Family, string, ...knftables.Option) (knftables.Interface, error) {
 		return nil, errors.New("no nft")
 	})
-	out := delegatetest.RunPlugin(t.Context(), delegatetest.Program(p.Execute), h.Exec, delegatetest.Call{
-		Command: "STATUS", Path: "/opt/cni/bin", Stdin: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"pods","type":"policy","cniDir":%q,%s}`, h.Path("state"), bridge),
-	})
-	nodetest.Fails(t, out.Err(), 50, "no nft")
+	nodetest.Fails(t, h.run("STATUS", "", bridge), 50, "no nft")
 }

@@ -171,6 +171,8 @@ func TestInstall(t *testing.T) {
 		{name: "a cluster network that is not there", networks: []string{"10-x.conflist", blue}, flags: []string{"--cluster-network", "11-x.conflist"}, errs: `file "11-x.conflist": no such file or directory`},
 		{name: "no name", networks: []string{"10-x.conflist", blue}, flags: []string{"--name", ""}, errs: "name"},
 		{name: "a path for a type", flags: []string{"--type", "../x"}, errs: "type"},
+		{name: "no file", flags: []string{"--config", "$DIR/absent"}, errs: "absent"},
+		{name: "a path for the output", flags: []string{"--output", "../x"}, errs: "output"},
 		{name: "a path for the cluster network", flags: []string{"--cluster-network", "/x"}, errs: "--cluster-network /x: not the name of a file in --conf-dir"},
 		{name: "the published file for a cluster network", flags: []string{"--cluster-network", "00-multinet.conflist"}, errs: "--cluster-network 00-multinet.conflist: this is the file to publish"},
 		{name: "a relative directory of the host", flags: []string{"--host-conf-dir", "x"}, errs: "--host-conf-dir x: not an absolute path"},

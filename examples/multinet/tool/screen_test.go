@@ -102,6 +102,8 @@ func TestCompletion(t *testing.T) {
 		{"list -o", "table wide json", "--dir"},
 		{"list -o =", "table wide json", "--dir"},
 		{"show --dir = " + h.state(), "c1 gone half --dir --timing", "--yes"},
+		{"show --dir " + h.state(), "c1 gone half --dir", "--yes"},
+		{"nothing", "", "list"},
 		{"gc --dry-run", "--bin-dir --dry-run", "c1"},
 		{"forget --dir " + h.state() + " --yes", "c1 gone half --yes", ""},
 		{"forget --dir " + h.state() + " c1", "--yes", "gone"},
