@@ -18,7 +18,7 @@ import (
 // A host is a node that fallback runs on: its state directory, and plugins to choose
 // from.
 type host struct {
-	programtest.Memory
+	*programtest.Memory
 	version string // of the configuration
 }
 
@@ -186,7 +186,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	h.Stdout = brokenPipe{}
+	h.Process.Stdout = brokenPipe{}
 	nodetest.Fails(t, h.run("ADD", choicesOf("full", "bridge", "tuning")), 5, "choices[0]", "no free address", "choices[1]", "cannot print")
 	h.WantTrace("ADD full eth0", "DEL full eth0", "ADD bridge eth0", "DEL bridge eth0")
 	h.WantNothing("state")

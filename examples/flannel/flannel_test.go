@@ -25,7 +25,7 @@ const (
 
 // A host is a node that flannel runs on: its directories, and plugins to delegate to.
 type host struct {
-	programtest.Memory
+	*programtest.Memory
 	version string // of the configuration
 }
 

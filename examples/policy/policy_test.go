@@ -65,7 +65,7 @@ func (ts *tables) rules() (list []string) {
 
 // A host is a node that policy runs on.
 type host struct {
-	programtest.Memory
+	*programtest.Memory
 	tables *tables
 	ifname string
 }

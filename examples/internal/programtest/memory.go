@@ -2,8 +2,7 @@ package programtest
 
 import (
 	"bytes"
-	"cmp"
-	"io"
+	"context"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -18,29 +17,29 @@ type Memory struct {
 	*nodetest.Node
 	plugin.Plugin
 
-	Root    string    // of the node, where it is not this process's
-	Taken   []string  // interface names in every network namespace
-	Stdout  io.Writer // Printed if it is nil
+	Process plugin.Process // what the plugin has of one
+	Taken   []string       // interface names in every network namespace
 	Printed bytes.Buffer
 }
 
 // NewMemory returns a node for a plugin, with plugins of these types to delegate to.
-func NewMemory(tb testing.TB, p plugin.Plugin, delegates ...string) Memory {
+func NewMemory(tb testing.TB, p plugin.Plugin, delegates ...string) *Memory {
 	tb.Helper()
-	return Memory{Node: nodetest.New(tb, delegates...), Plugin: p}
-}
-
-// Process is what the plugin has of its process.
-func (m *Memory) Process() plugin.Process {
-	return plugin.Process{
-		Exec: m.Exec, Stdout: cmp.Or[io.Writer](m.Stdout, &m.Printed), Root: plugin.Root(m.Root),
-		InterfaceNames: func(string) ([]string, error) { return m.Taken, nil },
+	m := &Memory{Node: nodetest.New(tb, delegates...), Plugin: p}
+	m.Process = plugin.Process{
+		Exec: m.Exec, Stdout: &m.Printed, InterfaceNames: func(string) ([]string, error) { return m.Taken, nil },
 	}
+	return m
 }
 
 // Do runs a command with a configuration, for the attachment eth0 of the container c1 unless
 // edits say otherwise.
 func (m *Memory) Do(command, conf string, edits ...func(*skel.CmdArgs)) error {
+	return m.DoUntil(m.Context(), command, conf, edits...)
+}
+
+// DoUntil is Do with a context.
+func (m *Memory) DoUntil(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
 	args := skel.CmdArgs{
 		ContainerID: "c1", Netns: m.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
 		Path: "/opt/other/bin", StdinData: []byte(conf),
@@ -48,7 +47,7 @@ func (m *Memory) Do(command, conf string, edits ...func(*skel.CmdArgs)) error {
 	for _, edit := range edits {
 		edit(&args)
 	}
-	return m.Plugin.Do(m.Context(), m.Process(), delegate.Command(command), args)
+	return m.Plugin.Do(ctx, m.Process, delegate.Command(command), args)
 }
 
 // As lets a call be for another container.

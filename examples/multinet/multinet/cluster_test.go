@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -140,11 +141,11 @@ func TestClusterIsAway(t *testing.T) {
 	h.Trace()
 	h.down()
 
-	nodetest.Fails(t, h.run("ADD", keys(standing, passedNothing), podOf("a"), as("c2")), 11, "pods", "away")
-	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("blue")), podOf("a"), as("c2")), 11, "blue", "away")
-	nodetest.Fails(t, h.run("ADD", bridge, podOf("a"), as("c2")), 11, "pod a/web", "away")
+	nodetest.Fails(t, h.run("ADD", keys(standing, passedNothing), podOf("a"), programtest.As("c2")), 11, "pods", "away")
+	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("blue")), podOf("a"), programtest.As("c2")), 11, "blue", "away")
+	nodetest.Fails(t, h.run("ADD", bridge, podOf("a"), programtest.As("c2")), 11, "pod a/web", "away")
 	h.WantTrace()
-	h.mustRun("ADD", keys(bridge, passedNothing), podOf("a"), as("c2"))
+	h.mustRun("ADD", keys(bridge, passedNothing), podOf("a"), programtest.As("c2"))
 	h.Trace()
 
 	h.mustRun("STATUS", standing)
@@ -195,8 +196,8 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 		if len(added) != 2 || added[0].IfName != "eth0" || added[1].IfName != "net1" || added[1].Result == nil {
 			t.Errorf("called for %+v", added)
 		}
-		if len(h.Exec.Live()) != 2 || h.printed.Len() > 0 {
-			t.Errorf("called with %q attached and %q printed", h.Exec.Live(), h.printed.String())
+		if len(h.Exec.Live()) != 2 || h.Printed.Len() > 0 {
+			t.Errorf("called with %q attached and %q printed", h.Exec.Live(), h.Printed.String())
 		}
 		if r := h.recorded(k.ContainerID); r.State != scratch.Added || r.Key != k {
 			t.Errorf("record %+v", r)
@@ -207,7 +208,7 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 	nodetest.Fails(t, h.run("ADD", conf, podOf("a")), 11, "away")
 	h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
 	h.clean()
-	nodetest.Equal(t, "printed", h.printed.String(), "")
+	nodetest.Equal(t, "printed", h.Printed.String(), "")
 }
 
 // A network is what an ADD would attach, and is ready if its plugins say so.
@@ -236,7 +237,7 @@ func TestStatusOfANetworkThatIsOffered(t *testing.T) {
 			h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no cable", delegatetest.Result(nil))
 			var types []string
 			h.clusterOf(configs)
-			n, err := Status(t.Context(), h.process(), skel.CmdArgs{StdinData: []byte(h.conf(tt.keys))}, h.cluster, tt.network)
+			n, err := Status(t.Context(), h.Process, skel.CmdArgs{StdinData: []byte(h.conf(tt.keys))}, h.cluster, tt.network)
 			nodetest.Fails(t, err, tt.code, tt.says)
 			for _, p := range n.Plugins() {
 				types = append(types, p.Type())
@@ -285,7 +286,7 @@ func TestReadinessIndicatorFile(t *testing.T) {
 					defer cancel()
 				}
 				start := time.Now()
-				err := h.call(ctx, "ADD", h.conf(conf))
+				err := h.DoUntil(ctx, "ADD", h.conf(conf))
 				if took := time.Since(start); took != tt.took {
 					t.Errorf("took %v, want %v", took, tt.took)
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -50,7 +51,7 @@ func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
 			h.Write("net.d/blue.conflist", blue)
 			h.Write(file, entry)
 			conf := keys(`"cniCacheDir":"$DIR/cni"`, tt.conf)
-			h.mustRun("DEL", conf, as("c2"))
+			h.mustRun("DEL", conf, programtest.As("c2"))
 			h.WantTrace()
 			h.mustRun("DEL", conf)
 			var want []string
@@ -93,41 +94,42 @@ func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 func TestPathsAreThoseOfTheNode(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.root = filepath.Join(h.Dir, "node")
+	root := h.Path("node")
+	h.Process.Root = plugin.Root(root)
 	h.Write("node/data/etc/storage.conf", `{"name":"storage","type":"macvlan"}`)
 	h.Write("node/data/other/fast.conf", `{"name":"fast","type":"bridge"}`)
 	h.Write("node/run/primary.conf", `{"name":"primary","type":"bridge"}`)
 	h.Write("elsewhere/out.conf", `{"name":"out","type":"full"}`)
 	nodetest.OK(t, errors.Join(
-		os.MkdirAll(h.root+"/etc/cni", 0o700), os.MkdirAll(h.root+"/var/lib", 0o700),
-		os.Symlink("/data/etc", h.root+"/etc/cni/net.d"),
-		os.Symlink("/data/other/fast.conf", h.root+"/data/etc/fast.conf"),
-		os.Symlink(h.Dir+"/elsewhere/out.conf", h.root+"/data/etc/out.conf"),
-		os.Symlink("../../../../../../../../../../../state", h.root+"/var/lib/cni"), // dangles
-		os.Symlink("loop", h.root+"/loop"), os.Mkdir(h.root+"/opt", 0o700),
+		os.MkdirAll(root+"/etc/cni", 0o700), os.MkdirAll(root+"/var/lib", 0o700),
+		os.Symlink("/data/etc", root+"/etc/cni/net.d"),
+		os.Symlink("/data/other/fast.conf", root+"/data/etc/fast.conf"),
+		os.Symlink(h.Dir+"/elsewhere/out.conf", root+"/data/etc/out.conf"),
+		os.Symlink("../../../../../../../../../../../state", root+"/var/lib/cni"), // dangles
+		os.Symlink("loop", root+"/loop"), os.Mkdir(root+"/opt", 0o700),
 		os.MkdirAll(h.Dir+"/mnt/etc/cni", 0o700), os.MkdirAll(h.Dir+"/mnt/var", 0o700), // links stand for mounts
-		os.Symlink(h.root+"/opt", h.Dir+"/mnt/opt"), os.Symlink(h.root+"/run", h.Dir+"/mnt/run"), os.Symlink(h.root+"/var/lib", h.Dir+"/mnt/var/lib"),
-		os.Symlink(h.root+"/data/etc", h.Dir+"/mnt/etc/cni/net.d"),
+		os.Symlink(root+"/opt", h.Dir+"/mnt/opt"), os.Symlink(root+"/run", h.Dir+"/mnt/run"), os.Symlink(root+"/var/lib", h.Dir+"/mnt/var/lib"),
+		os.Symlink(root+"/data/etc", h.Dir+"/mnt/etc/cni/net.d"),
 	))
 	for name, conf := range map[string]string{
 		"as the node has them":             `"binDir":"/opt/x","cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
-		"as this process has them":         `"binDir":"` + h.root + `/opt/x","cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
+		"as this process has them":         `"binDir":"` + root + `/opt/x","cniDir":"` + root + `/var/lib/cni/multinet","confDir":"` + root + `/etc/cni/net.d","clusterNetwork":"` + root + `/run","readinessindicatorfile":"` + root + `/etc/cni/net.d/fast.conf"`,
 		"as this process has mounted them": `"binDir":"` + h.Dir + `/mnt/opt/x","cniDir":"` + h.Dir + `/mnt/var/lib/cni/multinet","confDir":"` + h.Dir + `/mnt/etc/cni/net.d","clusterNetwork":"` + h.Dir + `/mnt/run/primary.conf","readinessindicatorfile":"` + h.Dir + `/mnt/etc/cni/net.d/fast.conf"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
-			nodetest.OK(t, h.call(t.Context(), "ADD", conf))
+			nodetest.OK(t, h.call("ADD", conf))
 			if path := h.Since()[0].Path; path != "/opt/x:/opt/other/bin" {
 				t.Errorf("plugins are looked for in %s", path)
 			}
 			h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2")
-			if records, err := filepath.Glob(h.root + "/state/multinet/c1@*.json"); len(records) != 1 {
+			if records, err := filepath.Glob(root + "/state/multinet/c1@*.json"); len(records) != 1 {
 				t.Errorf("records %q, %v", records, err)
 			}
-			if dir, err := StateDir(plugin.Root(h.root), []byte(conf)); err != nil || dir != h.root+"/state/multinet" {
+			if dir, err := StateDir(h.Process.Root, []byte(conf)); err != nil || dir != root+"/state/multinet" {
 				t.Errorf("%q, %v", dir, err)
 			}
-			nodetest.OK(t, h.call(t.Context(), "DEL", conf))
+			nodetest.OK(t, h.call("DEL", conf))
 			h.WantTrace("DEL bridge net2", "DEL macvlan net1", "DEL bridge eth0")
 		})
 	}
@@ -141,10 +143,10 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		{`"clusterNetwork":"` + h.Dir + `/elsewhere/out.conf"` + cniDir, 7, "out.conf"},
 		{bridge + `,"readinessTimeout":"0s","readinessindicatorfile":"/etc/cni/net.d/out.conf"` + cniDir, 11, "readinessindicatorfile is missing"},
 		{bridge + `,"cniDir":"/proc/multinet"`, 7, "as the node has it"},
-		{bridge + `,"cniDir":"` + h.root + `/var/lib/x/../cni"`, 7, "runtime keeps its own state"},
+		{bridge + `,"cniDir":"` + root + `/var/lib/x/../cni"`, 7, "runtime keeps its own state"},
 		{bridge + `,"cniDir":"/loop/x"`, 7, "too many symbolic links"},
 	} {
-		nodetest.Fails(t, h.call(t.Context(), "ADD", `{"cniVersion":"1.1.0","name":"multi","type":"multinet",`+tt.keys+`}`), tt.code, tt.says)
+		nodetest.Fails(t, h.call("ADD", `{"cniVersion":"1.1.0","name":"multi","type":"multinet",`+tt.keys+`}`), tt.code, tt.says)
 	}
 	h.WantTrace()
 	nodetest.Equal(t, "made outside", h.Files("state"), nil)
@@ -169,7 +171,7 @@ func TestGC(t *testing.T) {
 	} {
 		h := newHost(t, "1.1.0")
 		h.mustRun("ADD", keys(bridge, annotated("storage")))
-		h.mustRun("ADD", bridge, as("c2"))
+		h.mustRun("ADD", bridge, programtest.As("c2"))
 		h.Trace()
 		if err := h.run("GC", keys(conf, gcFor("c2 eth0"))); err != nil {
 			nodetest.Fails(t, err, 7, `"absent"`)
@@ -182,7 +184,7 @@ func TestGC(t *testing.T) {
 				t.Errorf("%s with %s", c, c.Stdin)
 			}
 		}
-		h.removed(as("c2"))
+		h.removed(programtest.As("c2"))
 	}
 }
 
@@ -258,7 +260,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 			}
 			h.cluster.Definition, tried = tt.now, nil
 			s := &lifecycle.Sweeper{}
-			nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
+			nodetest.OK(t, PrepareSweep(t.Context(), s, h.Process, h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
 			swept, err := s.Sweep(t.Context())
 			nodetest.OK(t, err)
 			nodetest.Equal(t, "swept", swept, tt.swept)

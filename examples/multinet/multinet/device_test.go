@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -175,11 +176,11 @@ func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.withDevices("a", "b")
 	h.mustRun("ADD", keys(bridge, annotated("vf")), podOf("a"))
-	h.mustRun("ADD", keys(bridge, annotated("vf")), podOf("a"), at("eth1"))
+	h.mustRun("ADD", keys(bridge, annotated("vf")), podOf("a"), programtest.At("eth1"))
 	if got := h.given(); got != "net1=a net2=b" && got != "net1=a net1=b" {
 		t.Errorf("devices %s", got)
 	}
-	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("vf")), podOf("a"), at("eth2")), 7, "not all of them free")
+	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("vf")), podOf("a"), programtest.At("eth2")), 7, "not all of them free")
 }
 
 // Device information files: what the device plugin says is there for plugins and for the
@@ -449,7 +450,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
-			h.taken = []string{"lo", "used0"}
+			h.Taken = []string{"lo", "used0"}
 			h.claiming(tt.claims...)
 			h.refuses(keys(bridge, cmp.Or(tt.keys, passedNothing)), tt.code, tt.says, podOf("a"))
 		})

@@ -1,12 +1,10 @@
 package multinet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +18,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -29,13 +27,9 @@ import (
 
 // A host is where multinet runs: its directories, plugins to delegate to, and the cluster.
 type host struct {
-	*nodetest.Node
-	root    string   // of the node, where it is not this process's
-	files   string   // $DIR in configurations
-	version string   // of the configuration
-	taken   []string // interface names in every network namespace
-	stdout  io.Writer
-	printed bytes.Buffer
+	*programtest.Memory
+	files   string // $DIR in configurations
+	version string // of the configuration
 	cluster Cluster
 	asked   []string // of the cluster
 }
@@ -54,12 +48,11 @@ func newHost(t testing.TB, version string) *host {
 // newHostWith is newHost of the files of another.
 func newHostWith(t testing.TB, version, files string) *host {
 	t.Helper()
-	h := &host{Node: nodetest.New(t, "multinet", "tuning", "stuck", "full"), version: version, files: files}
+	h := &host{Memory: programtest.NewMemory(t, New(Cluster{}), "multinet", "tuning", "stuck", "full"), version: version, files: files}
 	h.Exec.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
 	h.Exec.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
 	h.Exec.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
 	h.FailOn("DEL stuck", 108)
-	h.stdout = &h.printed
 	return h
 }
 
@@ -82,35 +75,15 @@ func (h *host) conf(keys string) string {
 
 func (h *host) state() string { return h.Path("state") }
 
-// call runs a command with a whole configuration, for the attachment eth0 of
-// the container c1 unless edits say otherwise.
-func (h *host) call(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
-	return h.callOf(ctx, h.process(), command, conf, edits...)
-}
-
-// callOf is call in another process.
-func (h *host) callOf(ctx context.Context, p plugin.Process, command, conf string, edits ...func(*skel.CmdArgs)) error {
-	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: h.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
-		Path: "/opt/other/bin", StdinData: []byte(conf),
-	}
-	for _, edit := range edits {
-		edit(args)
-	}
-	return New(h.cluster).Do(ctx, p, delegate.Command(command), *args)
-}
-
-// process is what multinet has of its process.
-func (h *host) process() plugin.Process {
-	return plugin.Process{
-		Exec: h.Exec, Stdout: h.stdout, Root: plugin.Root(h.root),
-		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
-	}
+// call runs a command with a whole configuration.
+func (h *host) call(command, conf string, edits ...func(*skel.CmdArgs)) error {
+	h.Plugin = New(h.cluster)
+	return h.Do(command, conf, edits...)
 }
 
 // run is call with a configuration that has more keys.
 func (h *host) run(command, keys string, edits ...func(*skel.CmdArgs)) error {
-	return h.call(h.Context(), command, h.conf(keys), edits...)
+	return h.call(command, h.conf(keys), edits...)
 }
 
 // mustRun is run of a command that is to succeed.
@@ -128,14 +101,6 @@ func (h *host) removed(edits ...func(*skel.CmdArgs)) {
 
 // clean wants everything undone, and no record.
 func (h *host) clean() { h.Helper(); h.WantNothing("state") }
-
-// as lets a call be for another container.
-func as(container string) func(*skel.CmdArgs) {
-	return func(a *skel.CmdArgs) { a.ContainerID = container }
-}
-
-// at lets a call be for another interface.
-func at(ifname string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.IfName = ifname } }
 
 // outside lets a call be outside of Kubernetes.
 func outside(a *skel.CmdArgs) { a.Args = "" }
@@ -165,7 +130,7 @@ func (h *host) refuses(keys string, code uint, says []string, edits ...func(*ske
 		h.WantTrace()
 	}
 	h.clean()
-	nodetest.Equal(h, "printed", h.printed.String(), "")
+	nodetest.Equal(h, "printed", h.Printed.String(), "")
 }
 
 // ADD, CHECK and DEL of a container with four networks: their order, the names of the
@@ -177,7 +142,7 @@ func TestLife(t *testing.T) {
 		annotated("fast, default/storage"))
 	h.mustRun("ADD", conf)
 	h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "ADD tuning net1", "ADD macvlan net2", "ADD macvlan net3", "ADD tuning net3")
-	if got := h.printed.String(); !strings.Contains(got, "10.9.0.2/24") || strings.Contains(got, "10.9.1.2") || strings.Count(got, "cniVersion") != 1 {
+	if got := h.Printed.String(); !strings.Contains(got, "10.9.0.2/24") || strings.Contains(got, "10.9.1.2") || strings.Count(got, "cniVersion") != 1 {
 		t.Errorf("result %s, want that of bridge alone", got)
 	}
 	nodetest.Fails(t, h.run("ADD", conf), 7, "already added")
@@ -277,8 +242,8 @@ func TestConfigurationWithoutAVersionHasThatOfItsFirstNetwork(t *testing.T) {
 		h.Write("net.d/vendor/10.conf", `{"type":"tuning"}`)
 		h.clusterOf(map[string]string{"kube-system/defined": `{"cniVersion":"1.0.0","type":"bridge"}`})
 		conf = strings.Replace(h.conf(conf), `"cniVersion":"",`, "", 1)
-		nodetest.OK(t, h.call(t.Context(), "ADD", conf))
-		if got := h.printed.String(); !strings.Contains(got, fmt.Sprintf(`"cniVersion":%q`, want[0])) {
+		nodetest.OK(t, h.call("ADD", conf))
+		if got := h.Printed.String(); !strings.Contains(got, fmt.Sprintf(`"cniVersion":%q`, want[0])) {
 			t.Errorf("%s printed %s, want version %s", conf, got, want[0])
 		}
 		nodetest.Equal(t, conf, nodetest.Stdin(t, h.Last("ADD"))["cniVersion"].(string), want[1])
@@ -294,10 +259,9 @@ func TestKeyThatStandsTwiceWithOneValueIsAWarning(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	h.Write("net.d/ns/vendor.conf", `{"name":"vendor","type":"macvlan","name":"vendor"}`)
 	var stderr strings.Builder
-	process := h.process()
-	process.Stderr = &stderr
+	h.Process.Stderr = &stderr
 	conf := h.conf(keys(`"maxSelections":3,"maxSelections":3`, bridge, annotated(`[{"name":"vendor","name":"vendor"}]`)))
-	nodetest.OK(t, h.callOf(t.Context(), process, "ADD", conf, podOf("ns")))
+	nodetest.OK(t, h.call("ADD", conf, podOf("ns")))
 	h.WantTrace("ADD bridge eth0", "ADD macvlan net1")
 	nodetest.Equal(t, "stderr", stderr.String(), `multinet: the configuration: key "maxSelections" is given twice, with one value: remove one
 multinet: annotation k8s.v1.cni.cncf.io/networks: key "[0].name" is given twice, with one value: remove one
@@ -333,12 +297,11 @@ func TestSlowADDIsLoggedOnce(t *testing.T) {
 				h := newHost(t, "1.1.0")
 				h.On("ADD bridge", func(context.Context, delegatetest.Call) error { time.Sleep(2 * time.Second); return nil })
 				var stderr strings.Builder
-				p := h.process()
-				p.Stderr = &stderr
+				h.Process.Stderr = &stderr
 				if tt.told {
-					p.Timed = func(lifecycle.Timing) {}
+					h.Process.Timed = func(lifecycle.Timing) {}
 				}
-				err := h.callOf(t.Context(), p, "ADD", h.conf(tt.keys), podOf("ns"))
+				err := h.run("ADD", tt.keys, podOf("ns"))
 				if strings.Contains(tt.keys, "full") {
 					nodetest.Code(t, err, 107)
 				}
@@ -388,7 +351,7 @@ func FuzzADD(f *testing.F) {
 		nodetest.OK(t, err)
 		conf := h.conf(keys(bridge, `"namespaceIsolation":true`, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(annotations)+`}`))
 		h.cluster = Cluster{}.with(fuzzed(claim, ifName)...)
-		err = h.call(t.Context(), "ADD", conf, podOf("a"))
+		err = h.call("ADD", conf, podOf("a"))
 		for _, c := range h.Exec.Calls() {
 			var in map[string]any
 			if err := json.Unmarshal(c.Stdin, &in); err != nil || in["foreign"] == h.Dir {

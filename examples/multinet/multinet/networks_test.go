@@ -226,7 +226,7 @@ func TestRefusedBeforeAPluginRuns(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHostWith(t, "1.1.0", files)
-			h.taken = []string{"lo", "used0"}
+			h.Taken = []string{"lo", "used0"}
 			for i := range tt.says {
 				tt.says[i] = strings.ReplaceAll(tt.says[i], "$DIR", files)
 			}

@@ -114,12 +114,12 @@ func TestLegacyArgs(t *testing.T) {
 			return strings.Replace(h.conf(keys(append(more, bridge, tt.keys)...)), `"multinet"`, `"`+tt.typ+`"`, 1)
 		}
 		withArgs := func(a *skel.CmdArgs) { a.Args = "IP=1.2.3.4;K=v" }
-		selected := h.call(t.Context(), "ADD", conf(annotated(asked)), withArgs)
+		selected := h.call("ADD", conf(annotated(asked)), withArgs)
 		if !tt.on {
 			h.WantTrace()
-			nodetest.OK(t, h.call(t.Context(), "ADD", conf(), withArgs))
+			nodetest.OK(t, h.call("ADD", conf(), withArgs))
 		}
-		requested := Secondary([]byte(conf()), with).Do(t.Context(), h.process(), delegate.CommandAdd, skel.CmdArgs{
+		requested := Secondary([]byte(conf()), with).Do(t.Context(), h.Process, delegate.CommandAdd, skel.CmdArgs{
 			ContainerID: "c1", IfName: "hot0", Args: "IP=1.2.3.4;K=v", StdinData: []byte(`{"name":"later","type":"macvlan"}`),
 		})
 		if !tt.on {
@@ -159,7 +159,7 @@ func TestFailureToMoveDefaultRouteUndoesADD(t *testing.T) {
 	nodetest.Fails(t, err, 999, `"multi"`, "eth0", "multinet/default-route", "10.9.1.1")
 	h.WantTrace("ADD bridge eth0", "DEL bridge eth0")
 	h.clean()
-	nodetest.Equal(t, "printed", h.printed.String(), "")
+	nodetest.Equal(t, "printed", h.Printed.String(), "")
 	// An empty list of gateways asks for nothing.
 	h.mustRun("ADD", keys(bridge, annotated(`[{"name":"fast","default-route":[]}]`)))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -41,7 +42,7 @@ func (h *host) secondary(command, network string, edits ...func(*skel.CmdArgs)) 
 	var attributes wire.Attributes
 	nodetest.OK(h, json.Unmarshal([]byte(args.Path), &attributes))
 	p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state()), &attributes)
-	return p.Do(h.Context(), h.process(), delegate.Command(command), *args)
+	return p.Do(h.Context(), h.Process, delegate.Command(command), *args)
 }
 
 func (h *host) mustSecondary(command, network string, edits ...func(*skel.CmdArgs)) {
@@ -73,9 +74,9 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			h.mustRun("ADD", bridge)
-			h.printed.Reset()
+			h.Printed.Reset()
 			h.mustSecondary("ADD", green)
-			if got := h.printed.String(); !strings.Contains(got, "10.9.1.2/24") {
+			if got := h.Printed.String(); !strings.Contains(got, "10.9.1.2/24") {
 				t.Errorf("printed %s", got)
 			}
 			h.Trace()
@@ -129,7 +130,7 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	for _, ifname := range []string{"eth1", "eth0"} {
-		h.mustRun("ADD", bridge, at(ifname))
+		h.mustRun("ADD", bridge, programtest.At(ifname))
 	}
 	h.mustSecondary("ADD", green)
 	h.Write("state/c1@multi@eth0.json", "garbage")
@@ -138,7 +139,7 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 	h.mustSecondary("DEL", green)
 	h.WantTrace("CHECK macvlan hot0", "DEL macvlan hot0")
 	h.mustSecondary("ADD", green)
-	h.mustRun("DEL", bridge, at("eth1"))
+	h.mustRun("DEL", bridge, programtest.At("eth1"))
 	h.Trace()
 	// Whether the damaged one had it is not known.
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
@@ -157,12 +158,12 @@ func TestAttachIsRefused(t *testing.T) {
 		code                   uint
 		says                   string
 	}{
-		{"unknown container", "ADD", green, as("c2"), 7, `"c2"`},
-		{"unknown container", "CHECK", green, as("c2"), 7, `"c2"`},
-		{"its first interface", "ADD", green, at("eth0"), 7, "eth0"},
-		{"its first interface", "DEL", green, at("eth0"), 7, "eth0"},
-		{"a name in the namespace", "ADD", green, at("used0"), 7, `"used0"`},
-		{"a template", "ADD", green, at("net%d"), 4, "net%d"},
+		{"unknown container", "ADD", green, programtest.As("c2"), 7, `"c2"`},
+		{"unknown container", "CHECK", green, programtest.As("c2"), 7, `"c2"`},
+		{"its first interface", "ADD", green, programtest.At("eth0"), 7, "eth0"},
+		{"its first interface", "DEL", green, programtest.At("eth0"), 7, "eth0"},
+		{"a name in the namespace", "ADD", green, programtest.At("used0"), 7, `"used0"`},
+		{"a template", "ADD", green, programtest.At("net%d"), 4, "net%d"},
 		{"the host's namespace", "ADD", green, inside("/proc/self/ns/net"), 8, "/proc/self/ns/net"},
 		{"another container's namespace", "ADD", green, inside("/dev/null"), 8, "/dev/null"},
 		{"no namespace", "ADD", green, inside("/absent"), 8, "/absent"},
@@ -178,9 +179,9 @@ func TestAttachIsRefused(t *testing.T) {
 			h := newHost(t, "1.1.0")
 			h.mustRun("ADD", bridge)
 			h.Trace()
-			h.taken = []string{"lo", "used0"}
+			h.Taken = []string{"lo", "used0"}
 			if tt.edit == nil {
-				tt.edit = at("hot0")
+				tt.edit = programtest.At("hot0")
 			}
 			nodetest.Fails(t, h.secondary(tt.command, tt.network, tt.edit), tt.code, tt.says)
 			h.WantTrace()
@@ -197,9 +198,9 @@ func TestFailedAttachIsUndone(t *testing.T) {
 	h.Trace()
 	nodetest.Fails(t, h.secondary("ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`), 107, `"x"`, "no free device")
 	h.WantTrace("ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
-	h.stdout = brokenPipe{}
+	h.Process.Stdout = brokenPipe{}
 	nodetest.Fails(t, h.secondary("ADD", green), 5, "broken pipe")
-	h.stdout = &h.printed
+	h.Process.Stdout = &h.Printed
 	h.Trace()
 	h.mustRun("CHECK", bridge)
 	h.WantTrace("CHECK bridge eth0")
@@ -220,7 +221,7 @@ func TestStatusOfOneMoreNetwork(t *testing.T) {
 func TestAttachAndDetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.taken = []string{"net1"}
+	h.Taken = []string{"net1"}
 	h.mustRun("ADD", bridge)
 	h.mustSecondary("ADD", green, with(wire.Attributes{MAC: "02:00:00:00:00:01"}))
 	h.Trace()
@@ -229,14 +230,14 @@ func TestAttachAndDetach(t *testing.T) {
 		Network: nodetest.Parse(green), ContainerID: "c1", Args: "K8S_POD_NAME=p",
 		CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}
-	nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
+	nodetest.OK(t, Attach(t.Context(), h.Process, conf, a))
 	last := h.Last("ADD")
 	if !strings.Contains(string(last.Stdin), `"ips":["10.9.1.7/24"]`) || last.Args != "IgnoreUnknown=1;K8S_POD_NAME=p" {
 		t.Errorf("the plugin was given %s, %s", last.Args, last.Stdin)
 	}
 	given := a
 	given.IfName, given.Origin = "hot2", nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
-	nodetest.OK(t, Attach(t.Context(), h.process(), conf, given))
+	nodetest.OK(t, Attach(t.Context(), h.Process, conf, given))
 	nodetest.Equal(t, "origins", h.origins(), []string{
 		`eth0 {"use":"cluster"}`,
 		`hot0 {"use":"attached","selection":{"name":"green","mac":"02:00:00:00:00:01"}}`,
@@ -244,15 +245,15 @@ func TestAttachAndDetach(t *testing.T) {
 		`hot2 {"use":"attached","definition":"a/green"}`,
 	})
 	a.IfName = "eth0"
-	nodetest.Fails(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
+	nodetest.Fails(t, Attach(t.Context(), h.Process, conf, a), 7, `"eth0"`)
 	a.ContainerID = "c2"
-	nodetest.Fails(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
+	nodetest.Fails(t, Attach(t.Context(), h.Process, conf, a), 7, `"c2"`)
 	for range 2 { // what is gone is gone
-		nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
+		nodetest.OK(t, Detach(t.Context(), h.Process, conf, "c1", "net2"))
 	}
 	h.WantTrace("ADD macvlan net2", "ADD macvlan hot2", "DEL macvlan net2")
-	nodetest.Fails(t, Attach(t.Context(), h.process(), []byte("{"), a), 6)
-	nodetest.Fails(t, Detach(t.Context(), h.process(), []byte("{"), "c1", "net2"), 6)
+	nodetest.Fails(t, Attach(t.Context(), h.Process, []byte("{"), a), 6)
+	nodetest.Fails(t, Detach(t.Context(), h.Process, []byte("{"), "c1", "net2"), 6)
 	h.removed()
 }
 
@@ -296,7 +297,7 @@ func startIn(t *testing.T, cluster func(*host), networks string, groups ...strin
 
 func (p *runningPod) reconcile() ([]lifecycle.Reconciled, error) {
 	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
-	return Reconcile(p.Context(), p.process(), skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
+	return Reconcile(p.Context(), p.Process, skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
 }
 
 func (p *runningPod) mustReconcile(want ...string) {
@@ -532,7 +533,7 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 // rerecord makes the record of c1 with other attachments.
 func (p *runningPod) rerecord(change func([]delegate.Attachment)) {
 	p.Helper()
-	m := &lifecycle.Manager{Dir: p.state(), Invoker: &delegate.Invoker{Exec: p.Exec}, InterfaceNames: p.process().InterfaceNames}
+	m := &lifecycle.Manager{Dir: p.state(), Invoker: &delegate.Invoker{Exec: p.Exec}, InterfaceNames: p.Process.InterfaceNames}
 	r := p.recorded("c1")
 	var plan []delegate.Attachment
 	for _, a := range r.Attached {
@@ -549,14 +550,14 @@ func (p *runningPod) rerecord(change func([]delegate.Attachment)) {
 func TestOldContainerOfAPodGetsNoMoreNetworks(t *testing.T) {
 	t.Parallel()
 	p := start(t, "blue")
-	p.mustRun("ADD", p.keys, podOf("a"), as("c2"))
-	p.mustRun("ADD", p.keys, podOf("b"), as("c3"))
+	p.mustRun("ADD", p.keys, podOf("a"), programtest.As("c2"))
+	p.mustRun("ADD", p.keys, podOf("b"), programtest.As("c3"))
 	p.Trace()
 	p.networks = "blue,red"
 	_, err := p.reconcile()
 	nodetest.Fails(t, err, 11, "newer container", "c2")
 	nodetest.Equal(t, "calls", p.attached(), nil)
-	p.mustRun("DEL", p.keys, as("c2"))
+	p.mustRun("DEL", p.keys, programtest.As("c2"))
 	p.Trace()
 	p.mustReconcile("ADD tuning net2 red")
 }
