@@ -41,7 +41,7 @@ func (m *Memory) Do(command, conf string, edits ...func(*skel.CmdArgs)) error {
 // DoUntil is Do with a context.
 func (m *Memory) DoUntil(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
 	args := skel.CmdArgs{
-		ContainerID: "c1", Netns: m.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
+		ContainerID: "c1", Netns: m.Path("netns"), IfName: "eth0", Args: "IgnoreUnknown=1",
 		Path: "/opt/other/bin", StdinData: []byte(conf),
 	}
 	for _, edit := range edits {

@@ -29,6 +29,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
@@ -39,13 +40,13 @@ import (
 // A node is where the operator's commands find what multinet has recorded. The
 // plugin itself is tested in its package.
 type node struct {
-	*nodetest.Node
+	*programtest.Memory
 	said, printed strings.Builder // on stderr, on stdout
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	h := &node{Node: nodetest.New(t)}
+	h := &node{Memory: programtest.NewMemory(t, multinet.New(multinet.Cluster{}))}
 	h.Exec.Plugins["tuning"] = delegatetest.Result(nil)
 	for plugin, address := range map[string]net.IP{"bridge": {10, 9, 0, 2}, "macvlan": {10, 9, 1, 2}} {
 		ip := &types100.IPConfig{Address: net.IPNet{IP: address, Mask: net.CIDRMask(24, 32)}}
@@ -64,20 +65,10 @@ const (
 	secret = "hunter2hunter2"
 )
 
-// run runs a command of multinet's with the delegates given, for the attachment eth0 of a
-// container.
+// run runs a command of multinet's with the delegates given, for a container.
 func (h *node) run(command, delegates, container string, edits ...func(*skel.CmdArgs)) error {
-	args := &skel.CmdArgs{
-		ContainerID: container, Netns: h.Path("netns"), IfName: "eth0",
-		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"delegates":[%s]}`, h.state(), delegates),
-	}
-	for _, edit := range edits {
-		edit(args)
-	}
-	return multinet.New(multinet.Cluster{}).Do(h.Context(), plugin.Process{
-		Exec: h.Exec, Stdout: io.Discard,
-		InterfaceNames: func(string) ([]string, error) { return nil, nil },
-	}, delegate.Command(command), *args)
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"delegates":[%s]}`, h.state(), delegates)
+	return h.Do(command, conf, append(edits, programtest.As(container))...)
 }
 
 // tool runs the operator's command on h's state directory.
