@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -89,13 +88,8 @@ func TestInstallRefusesWhatDoctorCallsFatal(t *testing.T) {
 func TestInstallLooksForPluginsOnTheNode(t *testing.T) {
 	t.Parallel()
 	n := installable(t, "10-x.conflist", blue)
-	for file, text := range map[string]string{
-		"etc/crio/crio.conf":    "[crio.network]\nnetwork_dir = \"/net.d\"\nplugin_dirs = [\"/bin\", \"/usr/libexec/cni\"]\n",
-		"usr/libexec/cni/.keep": "",
-	} {
-		nodetest.OK(t, os.MkdirAll(filepath.Dir(n.Path(file)), 0o700))
-		n.Write(file, text)
-	}
+	n.Write("etc/crio/crio.conf", "[crio.network]\nnetwork_dir = \"/net.d\"\nplugin_dirs = [\"/bin\", \"/usr/libexec/cni\"]\n")
+	n.Write("usr/libexec/cni/.keep", "")
 	nodetest.OK(t, os.Rename(n.Path("bin/bridge"), n.Path("usr/libexec/cni/bridge")))
 	nodetest.OK(t, n.do("install", "--root", n.Dir, "--cni-dir", n.Path("state")))
 }
@@ -104,8 +98,6 @@ func TestInstallLooksForPluginsOnTheNode(t *testing.T) {
 func TestInstallWarnsOfProblems(t *testing.T) {
 	t.Parallel()
 	n := installable(t, "10-x.conflist", blue)
-	n.mkdir("root")
-	nodetest.OK(t, os.MkdirAll(n.Path("root/etc/containerd"), 0o700))
 	n.Write("root/etc/containerd/config.toml", "version = 2\n")
 	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("root/state"), "--root", n.Path("root")))
 	if said := n.said.String(); !strings.Contains(said, "containerd reads networks in /etc/cni/net.d") || !strings.Contains(said, "--conf-dir /etc/cni/net.d") {

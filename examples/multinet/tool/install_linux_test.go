@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -157,7 +156,6 @@ func TestInstall(t *testing.T) {
 			want:   published("n", `{"args":{"x":9007199254740993},"capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniCacheDir":"$DIR/cni","cniDir":"/state","delegates":[`+green+`],"type":"t"}`),
 		},
 		{name: "nothing", errs: "no primary network"},
-		{name: "broken", networks: []string{"10-x.conf", "{"}, errs: `"10-x.conf"`},
 		{name: "not ready", networks: []string{"10-x.conflist", blue}, flags: []string{"--readiness-file", "$DIR/absent"}, errs: "readiness file"},
 		{name: "shadowed", networks: []string{"00-a.conf", loopback, "10-x.conflist", blue}, want: ofBlue, errs: "00-a.conf"},
 		{name: "a broken file", config: "{", errs: "config.json"},
@@ -177,7 +175,6 @@ func TestInstall(t *testing.T) {
 		{name: "the published file for a cluster network", flags: []string{"--cluster-network", "00-multinet.conflist"}, errs: "--cluster-network 00-multinet.conflist: this is the file to publish"},
 		{name: "a relative directory of the host", flags: []string{"--host-conf-dir", "x"}, errs: "--host-conf-dir x: not an absolute path"},
 		{name: "bad mode", flags: []string{"--mode", "rw"}, errs: "mode"},
-		{name: "no directory of networks", flags: []string{"--conf-dir", "$DIR/absent"}, errs: "absent"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -258,10 +255,8 @@ func TestChangesAsJSON(t *testing.T) {
 		t.Helper()
 		n.printed.Reset()
 		nodetest.OK(t, n.do(append(words, "-o", "json")...))
-		var list []json.RawMessage
-		nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &list))
 		var all []string
-		for _, change := range list {
+		for _, change := range entries(n.printed.String()) {
 			all = append(all, strings.ReplaceAll(canonical(change), n.Dir, "$DIR"))
 		}
 		return strings.Join(all, " ")
@@ -517,16 +512,16 @@ func TestAdopt(t *testing.T) {
 	// JSON, with what cannot be taken over; that is exit status 1.
 	n.printed.Reset()
 	n.Write("cni/results/blue-c3-eth0", "")
-	err := n.do("adopt", "--dir", n.Path("state"), "-o", "json", "--name", "other")
-	nodetest.Says(t, err, "1 could not be taken over")
-	var got []map[string]any
-	nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &got))
-	want := []map[string]any{
-		{"network": "other", "container": "c1", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded"},
-		{"network": "other", "container": "c2", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded"},
-		{"network": "", "container": "", "interface": "", "networks": []any{}, "outcome": "skipped", "error": n.Path("cni/results/blue-c3-eth0") + ": empty"},
+	nodetest.Says(t, n.do("adopt", "--dir", n.Path("state"), "-o", "json", "--name", "other"), "1 could not be taken over")
+	var got []string
+	for _, entry := range entries(n.printed.String()) {
+		got = append(got, strings.ReplaceAll(canonical(entry), n.Dir, "$DIR"))
 	}
-	nodetest.Equal(t, "JSON", got, want)
+	nodetest.Equal(t, "JSON", got, []string{
+		`{"container":"c1","interface":"eth0","network":"other","networks":["blue"],"outcome":"recorded"}`,
+		`{"container":"c2","interface":"eth0","network":"other","networks":["blue"],"outcome":"recorded"}`,
+		`{"container":"","error":"$DIR/cni/results/blue-c3-eth0: empty","interface":"","network":"","networks":[],"outcome":"skipped"}`,
+	})
 }
 
 // The published network gives adopt its state directory and name.
