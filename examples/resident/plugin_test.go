@@ -2,14 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
-	"github.com/metacni/metacni/status"
 )
 
 func run(t *testing.T, command, stdin string) delegatetest.Outcome {
@@ -57,30 +53,22 @@ func TestPlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := run(t, tt.command, tt.stdin)
-			if got := status.Code(o.Err()); got != tt.code {
-				t.Fatalf("code %d, want %d: %v", got, tt.code, o.Err())
-			}
-			if tt.code != 0 {
-				return
-			}
-			if tt.want == "" {
-				if len(o.Stdout) > 0 {
-					t.Errorf("stdout: %s", o.Stdout)
-				}
-				return
-			}
-			if d := cmp.Diff(compact(t, tt.want), compact(t, string(o.Stdout))); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
+			nodetest.Code(t, o.Err(), tt.code)
+			if tt.code == 0 {
+				nodetest.Equal(t, "stdout", compact(t, string(o.Stdout)), tt.want)
 			}
 		})
 	}
 }
 
-// compact is a JSON document with its keys in order.
+// compact is a JSON document with its keys in order, or nothing.
 func compact(t *testing.T, text string) string {
 	t.Helper()
+	if text == "" {
+		return ""
+	}
 	var v any
-	nodetest.OK(t, json.NewDecoder(strings.NewReader(text)).Decode(&v))
+	nodetest.OK(t, json.Unmarshal([]byte(text), &v))
 	out, err := json.Marshal(v)
 	nodetest.OK(t, err)
 	return string(out)

@@ -13,12 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
 	nodetest "github.com/metacni/metacni/internal/test/node"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
@@ -94,8 +91,7 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 
 func attachment(tb testing.TB, addresses string) delegate.Attachment {
 	tb.Helper()
-	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"resident","addresses":` + addresses + `}]}`))
-	nodetest.OK(tb, err)
+	n := nodetest.Parse(`{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"resident","addresses":` + addresses + `}]}`)
 	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/no-such-directory/c1", IfName: "eth0"}
 }
 
@@ -108,10 +104,7 @@ func TestSameEitherWay(t *testing.T) {
 			iv := way(t)
 			done, err := iv.Add(t.Context(), attachment(t, `["10.1.0.2/24"]`))
 			nodetest.OK(t, err)
-			const want = `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`
-			if d := cmp.Diff(want, strings.TrimSpace(string(done.Result))); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "result", strings.TrimSpace(string(done.Result)), `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
 			nodetest.OK(t, iv.Check(t.Context(), done))
 			nodetest.OK(t, iv.Status(t.Context(), done.Network))
 			nodetest.OK(t, iv.GC(t.Context(), done.Network, nil))
@@ -130,20 +123,12 @@ func TestSameEitherWay(t *testing.T) {
 func TestWaitsForAHost(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	stderr := &signalling{said: make(chan struct{}, 100)}
+	var stderr nodetest.Log
 	end := make(chan error)
-	go func() { end <- stay(ctx, []string{pluginType, "-socket", t.TempDir() + "/none"}, nil, stderr) }()
-	<-stderr.said
+	go func() { end <- stay(ctx, []string{pluginType, "-socket", t.TempDir() + "/none"}, nil, &stderr) }()
+	nodetest.Until(t, "it says that it waits", func() bool { return stderr.String() != "" })
 	cancel()
-	nodetest.OK(t, <-end)
-}
-
-// signalling tells that something was written.
-type signalling struct{ said chan struct{} }
-
-func (s *signalling) Write(p []byte) (int, error) {
-	s.said <- struct{}{}
-	return len(p), nil
+	nodetest.OK(t, nodetest.Come(t, end, "the end"))
 }
 
 func TestStayRefusesNonsense(t *testing.T) {

@@ -399,15 +399,12 @@ func TestUnknownContainers(t *testing.T) {
 		problem   string
 	}{
 		"no range":                  {ipam: `{"type":"host-local"}`, addresses: []string{"10.9.0.2"}},
-		"a large subnet":            {ipam: `{"type":"host-local","subnet":"10.9.0.0/24"}`, addresses: []string{"10.9.0.2", "10.9.0.3"}},
 		"a small subnet":            {ipam: `{"type":"host-local","subnet":"10.9.0.0/28"}`, addresses: []string{"10.9.0.2", "10.9.0.3"}, problem: `2 of 14 addresses of "blue", from 10.9.0.1 to 10.9.0.14`},
 		"a tenth of a range":        {ipam: `{"type":"host-local","ranges":[[{"subnet":"10.9.0.0/16","rangeStart":"10.9.1.1","rangeEnd":"10.9.1.10"}]]}`, addresses: []string{"10.9.1.5"}, problem: "1 of 10 addresses"},
 		"less than a tenth":         {ipam: `{"type":"host-local","ranges":[[{"subnet":"10.9.0.0/16","rangeStart":"10.9.1.1","rangeEnd":"10.9.1.11"}]]}`, addresses: []string{"10.9.1.5"}},
 		"addresses outside":         {ipam: `{"type":"host-local","subnet":"10.8.0.0/28"}`, addresses: []string{"10.9.0.2", "10.9.0.3"}},
 		"one address twice":         {ipam: `{"type":"host-local","subnet":"10.9.0.0/28"}`, addresses: []string{"10.9.0.2", "10.9.0.2"}},
-		"one address of a range":    {ipam: `{"type":"host-local","rangeStart":"10.9.0.2","rangeEnd":"10.9.0.3","subnet":"10.9.0.0/28"}`, addresses: []string{"10.9.0.2"}, problem: "1 of 2"},
 		"IPv6":                      {ipam: `{"type":"host-local","ranges":[[{"subnet":"fd00::/64"}],[{"subnet":"fd01::/125"}]]}`, addresses: []string{"fd00::2", "fd01::2"}, problem: `1 of 7 addresses of "blue", from fd01::1 to fd01::7`},
-		"another IPAM plugin":       {ipam: `{"type":"whereabouts","range":"10.9.0.0/28","subnet":"10.9.0.0/28"}`, addresses: []string{"10.9.0.2", "10.9.0.3"}},
 		"a configuration of no use": {ipam: `{"type":"host-local","subnet":"x","ranges":[[{"subnet":"10.9.0.0/28","rangeStart":"fd00::1"}]]}`, addresses: []string{"10.9.0.2"}},
 		"dead":                      {ipam: `{"type":"host-local","subnet":"10.9.0.0/28"}`, addresses: []string{"10.9.0.2", "10.9.0.3"}, dead: true},
 	} {
@@ -448,27 +445,23 @@ func TestUnknownContainers(t *testing.T) {
 func TestWhatToDoAboutUnknownContainers(t *testing.T) {
 	t.Parallel()
 	const gc = "multinet gc --unknown --dry-run"
-	for why, rights := range map[string]bool{
-		"no network namespace was seen when it was recorded":                                                                        false,
-		"it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE outside of user namespaces to see all processes":                                 true,
-		"its network namespace is not at its path, and may be elsewhere: this process sees only the processes of its PID namespace": true,
+	for why, order := range map[string][]string{
+		"no network namespace was seen when it was recorded":                                        {"let the runtime", gc},
+		"it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE outside of user namespaces to see all processes": {"let the runtime", "run it as root in the initial PID namespace", gc},
 	} {
-		order := []string{"let the runtime", "run it as root in the initial PID namespace", gc}
-		if !rights {
-			order = slices.Delete(order, 1, 2)
-		}
 		todo, at := Undecided(why, gc), -1
 		for _, words := range order {
-			if i := strings.Index(todo, words); i <= at {
+			i := strings.Index(todo, words)
+			if i <= at {
 				t.Errorf("%q: %q", why, todo)
-			} else {
-				at = i
 			}
+			at = i
 		}
 		nodetest.Equal(t, why, strings.Count(todo, "root"), len(order)-2)
-		n := Node{judged: []judged{{lifecycle.Record{State: scratch.Added}, lifecycle.Judgement{Why: why}}, {lifecycle.Record{State: scratch.Added}, lifecycle.Judgement{Why: why}}}}
+		j := judged{lifecycle.Record{State: scratch.Added}, lifecycle.Judgement{Why: why}}
+		n := Node{judged: []judged{j, j}}
 		n.lookAtUnknown()
-		nodetest.Equal(t, why, len(n.findings) == 2 && strings.Contains(n.findings[1].Found, "cannot prove"), rights)
+		nodetest.Equal(t, why, len(n.findings) == 2 && strings.Contains(n.findings[1].Found, "cannot prove"), len(order) == 3)
 	}
 }
 

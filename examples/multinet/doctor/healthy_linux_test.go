@@ -32,59 +32,28 @@ func TestHealthyNodesStayWithoutAFinding(t *testing.T) {
 		n.doctor.BinDir = "/" + bin
 		n.doctor.Publisher.Dir, n.doctor.Publisher.Output = "/"+dir, "/"+dir+"/00-multinet"
 	}
-	for name, edit := range map[string]func(n *node){
-		"containerd 1.7": func(n *node) {
-			n.Write(config, containerd+"max_conf_num = 1\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"runc\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\ncni_conf_dir = \"\"\ncni_max_conf_num = 0\n")
-		},
-		"containerd 1.7 that imports": func(n *node) {
-			n.Write(config, "version = 2\nimports = ['/etc/containerd/conf.d/*.toml']\n")
-			n.Write("etc/containerd/conf.d/nvidia.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n")
-		},
-		"containerd 2": func(n *node) {
-			n.Write(config, three+"bin_dir = ''\nbin_dirs = ['/opt/cni/bin']\nconf_dir = '/etc/cni/net.d'\nmax_conf_num = 1\nuse_internal_loopback = false\n")
-		},
-		"containerd 2 that brings lo up itself": func(n *node) {
-			n.Write(config, three+"use_internal_loopback = true\n")
-			n.remove("opt/cni/bin/loopback")
-		},
-		"containerd 2 that imports a file of version 2": func(n *node) {
-			n.Write(config, "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
-			n.Write("etc/containerd/conf.d/old.toml", "version = 2\n")
-			n.remove("opt/cni/bin/loopback")
-		},
-		"CRI-O": func(n *node) {
-			n.remove("etc/containerd", "opt/cni/bin/loopback")
-			n.Write("etc/crio/crio.conf.d/10-crio.conf", "[crio.network]\nnetwork_dir = \"/etc/cni/net.d/\"\nplugin_dirs = [\"/opt/cni/bin/\", \"/usr/libexec/cni/\"]\n")
-		},
-		"OpenShift": func(n *node) {
-			n.remove("etc/containerd")
-			network(n, "etc/kubernetes/cni/net.d", "var/lib/cni/bin", cilium)
-			n.Write("etc/crio/crio.conf.d/00-default", "[crio.network]\nnetwork_dir = \"/etc/kubernetes/cni/net.d/\"\nplugin_dirs = [\"/var/lib/cni/bin\", \"/usr/libexec/cni\"]\n")
-		},
-		"k3s with flannel": func(n *node) {
-			n.remove("etc/containerd")
-			network(n, k3s+"cni/net.d", "var/lib/rancher/k3s/data/cni", flannel)
-			n.Write(k3s+"containerd/config.toml", three+"bin_dirs = [\"/var/lib/rancher/k3s/data/cni\"]\nconf_dir = \"/"+k3s+"cni/net.d\"\n")
-			n.Write("run/flannel/subnet.env", "FLANNEL_NETWORK=10.42.0.0/16\n")
-		},
-		"RKE2 with calico": func(n *node) {
-			n.remove("etc/containerd")
-			network(n, "etc/cni/net.d", "opt/cni/bin", calico)
-			n.Write("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_selinux = false\n")
-			n.Write("etc/cni/net.d/calico-kubeconfig", "apiVersion: v1\n")
-		},
-		"kind": func(n *node) {
-			network(n, "etc/cni/net.d", "opt/cni/bin", kind)
-			n.Write("run/cni-ipam-state/kindnet/10.244.0.2", "c1\r\neth0")
-		},
-		"cilium": func(n *node) { network(n, "etc/cni/net.d", "opt/cni/bin", cilium) },
-		"k3s beside docker": func(n *node) {
-			n.Write(config, "disabled_plugins = [\"cri\"]\n")
-			n.Write(k3s+"containerd/config.toml", three+"bin_dirs = [\"/opt/cni/bin\"]\nconf_dir = \"/etc/cni/net.d\"\n")
-		},
-		"podman beside": func(n *node) {
-			n.Write("etc/cni/net.d/87-podman-bridge.conflist", `{"cniVersion":"0.4.0","name":"podman","plugins":[{"type":"bridge","bridge":"cni-podman0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]]}}]}`)
-		},
+	of := func(dir, bin, text string) flaw { return func(n *node) { network(n, dir, bin, text) } }
+	for name, edit := range map[string]flaw{
+		"containerd 1.7": put(config, containerd+"max_conf_num = 1\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"runc\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\ncni_conf_dir = \"\"\ncni_max_conf_num = 0\n"),
+		"containerd 1.7 that imports": all(put(config, "version = 2\nimports = ['/etc/containerd/conf.d/*.toml']\n"),
+			put("etc/containerd/conf.d/nvidia.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n")),
+		"containerd 2":                          put(config, three+"bin_dir = ''\nbin_dirs = ['/opt/cni/bin']\nconf_dir = '/etc/cni/net.d'\nmax_conf_num = 1\nuse_internal_loopback = false\n"),
+		"containerd 2 that brings lo up itself": all(put(config, three+"use_internal_loopback = true\n"), gone("opt/cni/bin/loopback")),
+		"containerd 2 that imports a file of version 2": all(put(config, "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n"),
+			put("etc/containerd/conf.d/old.toml", "version = 2\n"), gone("opt/cni/bin/loopback")),
+		"CRI-O": all(gone("etc/containerd", "opt/cni/bin/loopback"),
+			put("etc/crio/crio.conf.d/10-crio.conf", "[crio.network]\nnetwork_dir = \"/etc/cni/net.d/\"\nplugin_dirs = [\"/opt/cni/bin/\", \"/usr/libexec/cni/\"]\n")),
+		"OpenShift": all(gone("etc/containerd"), of("etc/kubernetes/cni/net.d", "var/lib/cni/bin", cilium),
+			put("etc/crio/crio.conf.d/00-default", "[crio.network]\nnetwork_dir = \"/etc/kubernetes/cni/net.d/\"\nplugin_dirs = [\"/var/lib/cni/bin\", \"/usr/libexec/cni\"]\n")),
+		"k3s with flannel": all(gone("etc/containerd"), of(k3s+"cni/net.d", "var/lib/rancher/k3s/data/cni", flannel),
+			put(k3s+"containerd/config.toml", three+"bin_dirs = [\"/var/lib/rancher/k3s/data/cni\"]\nconf_dir = \"/"+k3s+"cni/net.d\"\n"), put("run/flannel/subnet.env", "FLANNEL_NETWORK=10.42.0.0/16\n")),
+		"RKE2 with calico": all(gone("etc/containerd"), of("etc/cni/net.d", "opt/cni/bin", calico), put("etc/cni/net.d/calico-kubeconfig", "apiVersion: v1\n"),
+			put("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_selinux = false\n")),
+		"kind":   all(of("etc/cni/net.d", "opt/cni/bin", kind), put("run/cni-ipam-state/kindnet/10.244.0.2", "c1\r\neth0")),
+		"cilium": of("etc/cni/net.d", "opt/cni/bin", cilium),
+		"k3s beside docker": all(put(config, "disabled_plugins = [\"cri\"]\n"),
+			put(k3s+"containerd/config.toml", three+"bin_dirs = [\"/opt/cni/bin\"]\nconf_dir = \"/etc/cni/net.d\"\n")),
+		"podman beside": put("etc/cni/net.d/87-podman-bridge.conflist", `{"cniVersion":"0.4.0","name":"podman","plugins":[{"type":"bridge","bridge":"cni-podman0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]]}}]}`),
 		"a process without rights": func(n *node) {
 			nodetest.OK(n, filepath.WalkDir(n.Dir, func(path string, e os.DirEntry, err error) error {
 				if err != nil || !e.IsDir() || strings.HasPrefix(path, n.doctor.StateDir) {
