@@ -54,6 +54,23 @@ func installable(t *testing.T, networks ...string) *node {
 	return n
 }
 
+// says wants the last command to have said all of words on stderr.
+func (n *node) says(words ...string) {
+	n.Helper()
+	for _, text := range words {
+		if !strings.Contains(n.said.String(), text) {
+			n.Errorf("%q is not said: %s", text, n.said.String())
+		}
+	}
+}
+
+// wantInstalled wants the network to be published or not, and the program to be there or not.
+func (n *node) wantInstalled(network, program bool) {
+	n.Helper()
+	nodetest.Equal(n, "the network is published", n.read("net.d/00-multinet.conflist") != "", network)
+	nodetest.Equal(n, "the program is there", n.read("bin/multinet") != "", program)
+}
+
 func (n *node) mkdir(name string) {
 	n.Helper()
 	nodetest.OK(n, os.Mkdir(n.Path(name), 0o700))
@@ -202,14 +219,6 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// wantError wants an error with these words, or none.
-func wantError(t *testing.T, err error, words string) {
-	t.Helper()
-	if (err != nil) != (words != "") || err != nil && !strings.Contains(err.Error(), words) {
-		t.Errorf("err = %v, want %q", err, words)
-	}
-}
-
 // uninstall removes the published network, and the program with --binary.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
@@ -218,32 +227,19 @@ func TestUninstall(t *testing.T) {
 	n.Write("bin/.multinet.tmp-1", "left by a crash")
 	nodetest.OK(t, n.do("uninstall"))
 	nodetest.Equal(t, "left", n.files(), []string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"})
-	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
-		t.Errorf("said %q", n.said.String())
-	}
+	n.said.Reset()
+	nodetest.OK(t, n.do("uninstall"))
+	nodetest.Equal(t, "said", n.said.String(), "")
 	// A file of that name that is another's stays, and that is told.
 	n.Write("net.d/00-multinet.conflist", green)
 	for range 2 {
 		nodetest.OK(t, n.do("uninstall", "--binary"))
-		if !strings.Contains(n.said.String(), "net.d/00-multinet.conflist") {
-			t.Errorf("said %q", n.said.String())
-		}
+		n.says("net.d/00-multinet.conflist")
 	}
 	nodetest.Equal(t, "left", n.files(), []string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"})
-	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {
-		t.Errorf("from where nothing is: %v", err)
-	}
-	for _, words := range [][]string{
-		{"uninstall", "--watch"},
-		{"uninstall", "--type", ".."},
-		{"uninstall", "x"},
-		{"uninstall", "--detach", "--leave"},
-		{"uninstall", "--detach", "--bin-dir", ""},
-		{"uninstall", "--cache-dir", "x"},
-	} {
-		if err := n.do(words...); err == nil {
-			t.Errorf("%q: no error", words)
-		}
+	nodetest.OK(t, n.do("uninstall", "--conf-dir", "$DIR/none")) // where nothing is
+	for words, why := range map[string]string{"--watch": "not defined", "--type ..": "type", "--detach --leave": "--leave", "--detach --bin-dir=": "--bin-dir"} {
+		nodetest.Says(t, n.do(append([]string{"uninstall"}, strings.Fields(words)...)...), why)
 	}
 }
 
@@ -358,13 +354,9 @@ func TestInstallProgram(t *testing.T) {
 	install := func() fs.FileInfo {
 		t.Helper()
 		nodetest.OK(t, n.do("install"))
-		if got := n.read("bin/multinet"); got != n.read("self") {
-			t.Errorf("the copy is %q", got)
-		}
+		nodetest.Equal(t, "copy", n.read("bin/multinet"), n.read("self"))
 		info := n.stat("bin/multinet")
-		if info.Mode() != 0o755 {
-			t.Errorf("mode %v", info.Mode())
-		}
+		nodetest.Equal(t, "mode", info.Mode(), 0o755)
 		return info
 	}
 	first := install()
@@ -463,14 +455,8 @@ func TestInstallTakesOver(t *testing.T) {
 	}
 	n.WantTrace()
 	const ofBlue = " network=multinet ifname=eth0 networks=[blue]\n"
-	for _, words := range []string{
-		`msg="attachment taken over" container=c1` + ofBlue, `msg="attachment taken over" container=c2` + ofBlue,
-		`msg="attachment not taken over" error="` + n.Path("cni/results/blue-c4-eth0"),
-	} {
-		if !strings.Contains(n.said.String(), words) {
-			t.Errorf("%q is not said: %s", words, n.said.String())
-		}
-	}
+	n.says(`msg="attachment taken over" container=c1`+ofBlue, `msg="attachment taken over" container=c2`+ofBlue,
+		`msg="attachment not taken over" error="`+n.Path("cni/results/blue-c4-eth0"))
 	if strings.Contains(n.said.String(), "c3") || strings.Count(n.said.String(), "container=c1") != 1 {
 		t.Errorf("said: %s", n.said.String())
 	}
@@ -568,7 +554,6 @@ func TestInstallWaitsAMomentForAnother(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					n := installable(t, "10-x.conflist", blue)
 					nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
-					nodetest.OK(t, os.MkdirAll(n.Path("net.d/.multinet"), 0o700))
 					n.Write("net.d/.multinet/lock", "another, process 7 on host h, which publishes x\n")
 					lock, err := os.Open(n.Path("net.d/.multinet/lock"))
 					nodetest.OK(t, err)
@@ -579,11 +564,7 @@ func TestInstallWaitsAMomentForAnother(t *testing.T) {
 					if ends {
 						time.AfterFunc(time.Second, func() { flock.Release(lock) })
 					}
-					args := []string{command}
-					if command == "install" {
-						args = append(args, "--cni-dir", n.Path("state"))
-					}
-					err = n.do(args...)
+					err = n.do(map[string][]string{"install": {"install", "--cni-dir", n.Path("state")}, "uninstall": {"uninstall"}}[command]...)
 					if ends {
 						nodetest.OK(t, err)
 					} else {
@@ -601,15 +582,11 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	before := n.records()
-	err := n.do("uninstall", "--binary")
-	nodetest.Says(t, err, "3 containers are still attached", "--detach")
-	if n.read("net.d/00-multinet.conflist") == "" || n.read("bin/multinet") == "" {
-		t.Error("something is removed")
-	}
+	nodetest.Says(t, n.do("uninstall", "--binary"), "3 containers are still attached", "--detach")
+	n.wantInstalled(true, true)
 	nodetest.Equal(t, "records", n.records(), before)
-	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
-		t.Errorf("left: %v", err)
-	}
+	nodetest.OK(t, n.do("uninstall", "--leave"))
+	n.wantInstalled(false, true)
 	nodetest.Equal(t, "records after --leave", n.records(), before)
 	n.Write("state/c9@multinet@eth0.json", "x")
 	nodetest.Says(t, n.do("uninstall"), "corrupt")
@@ -622,20 +599,11 @@ func TestUninstallDetaches(t *testing.T) {
 	n := attached(t)
 	n.mkdir("cni2")
 	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"), "--cache-dir", n.Path("cni2")))
-	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") != "" || n.records() != nil {
-		t.Errorf("left: %q", n.records())
-	}
-	trace := n.Exec.Trace()
-	nodetest.Equal(t, "calls", trace[len(trace)-2:], []string{"DEL macvlan net1", "DEL macvlan net1"})
-	if live := n.Exec.Live(); len(live) != 2 || strings.Contains(strings.Join(live, " "), "net1") {
-		t.Errorf("live: %q", live)
-	}
-	for _, id := range []string{"c0", "c1", "c2"} {
-		for _, dir := range []string{"cni", "cni2"} {
-			if n.read(dir+"/results/blue-"+id+"-eth0") == "" {
-				t.Errorf("the runtime has nothing of %s in %s", id, dir)
-			}
-		}
+	n.wantInstalled(false, false)
+	nodetest.Equal(t, "records", n.records(), nil)
+	nodetest.Equal(t, "alive", n.Exec.Live(), []string{"bridge c1 eth0", "bridge c2 eth0"})
+	for _, dir := range []string{"cni", "cni2"} {
+		nodetest.Equal(t, "what the runtime has in "+dir, n.Files(dir+"/results"), []string{"blue-c0-eth0", "blue-c1-eth0", "blue-c2-eth0"})
 	}
 	// And back again.
 	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
@@ -653,12 +621,9 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 		return nil
 	})
 	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")))
-	if n.records() != nil || n.read("cni/results/blue-a1-eth0") == "" {
-		t.Errorf("left: %q", n.records())
-	}
-	if !strings.Contains(n.said.String(), "4 attachments") {
-		t.Errorf("said: %s", n.said.String())
-	}
+	nodetest.Equal(t, "records", n.records(), nil)
+	nodetest.Equal(t, "the runtime has it", n.read("cni/results/blue-a1-eth0") != "", true)
+	n.says("4 attachments")
 }
 
 // An ADD that has begun has recorded nothing yet. It ends when the network is not published any more.
@@ -684,9 +649,7 @@ func TestUninstallWaitsForWhatHasBegun(t *testing.T) {
 	_, _ = add.Process.Wait()
 	nodetest.OK(t, nodetest.Come(t, ended, "uninstall ends"))
 	nodetest.Equal(t, "records", n.records(), nil)
-	if !strings.Contains(n.said.String(), "1 attachments came while uninstall worked") {
-		t.Errorf("said: %s", n.said.String())
-	}
+	n.says("1 attachments came while uninstall worked")
 }
 
 // uninstall does not remove the network of the daemon.
@@ -695,12 +658,10 @@ func TestUninstallLeavesNetworksOfOtherTypes(t *testing.T) {
 	n := attached(t)
 	theirs := published("other", `{"type":"multinet-shim","delegates":[`+blue+`]}`)
 	n.Write("net.d/00-multinet.conflist", theirs)
-	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != theirs {
-		t.Errorf("it is removed: %v", err)
-	}
-	if err := n.do("uninstall", "--leave", "--type", "multinet-shim"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
-		t.Errorf("it is left: %v", err)
-	}
+	nodetest.OK(t, n.do("uninstall", "--leave"))
+	n.wantInstalled(true, true)
+	nodetest.OK(t, n.do("uninstall", "--leave", "--type", "multinet-shim"))
+	n.wantInstalled(false, true)
 }
 
 // A wrong or forgotten flag, with which the published network would stay or containers
@@ -740,8 +701,7 @@ func TestUninstallThatIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n.FailOn("DEL macvlan", 107)
 	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.doUntil(ctx, "uninstall", "--detach", "--cache-dir", n.Path("cni"))
-	nodetest.Says(t, err, "2 containers are still attached", "macvlan")
+	nodetest.Says(t, n.doUntil(ctx, "uninstall", "--detach", "--cache-dir", n.Path("cni")), "2 containers are still attached", "macvlan")
 	nodetest.Equal(t, "said", strings.TrimSpace(n.said.String()), "multinet: 1 attachments were given back to the runtime, or removed")
 	nodetest.Equal(t, "records", len(n.records()), 2)
 }
@@ -755,8 +715,7 @@ func TestUninstallTellsContainersThatAreDead(t *testing.T) {
 	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
 	n.Restarted("state")
 	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.Path("cni")}} {
-		err := n.do(words...)
-		nodetest.Says(t, err, "1 container is gone but not completely detached")
+		nodetest.Says(t, n.do(words...), "1 container is gone but not completely detached")
 	}
 }
 
@@ -766,14 +725,13 @@ func TestUninstallThatCannotDetach(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	works := n.Exec.Plugins["macvlan"]
-	n.Exec.Plugins["macvlan"] = delegatetest.FailOn("DEL", 107, "busy", works)
-	err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni"))
-	nodetest.Says(t, err, "2 containers are still attached", "busy", "--name multinet")
-	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") == "" || len(n.records()) != 2 {
-		t.Errorf("records %q", n.records())
-	}
+	n.FailOn("DEL macvlan", 107)
+	uninstall := []string{"uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")}
+	nodetest.Says(t, n.do(uninstall...), "2 containers are still attached", "macvlan", "--name multinet")
+	n.wantInstalled(false, true)
+	nodetest.Equal(t, "records", len(n.records()), 2)
 	n.Exec.Plugins["macvlan"] = works
-	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")); err != nil || n.records() != nil || n.read("bin/multinet") != "" {
-		t.Errorf("again: %v, records %q", err, n.records())
-	}
+	nodetest.OK(t, n.do(uninstall...))
+	n.wantInstalled(false, false)
+	nodetest.Equal(t, "records", n.records(), nil)
 }
