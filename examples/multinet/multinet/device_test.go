@@ -328,9 +328,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	p.Write("devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	p.networks = "vf"
 	p.mustReconcile("ADD macvlan net1 vf")
-	if files := p.Files("devinfo/cni"); len(files) != 1 {
-		t.Errorf("files %q", files)
-	}
+	nodetest.Equal(t, "files", len(p.Files("devinfo/cni")), 1)
 	p.networks = ""
 	p.mustReconcile("DEL macvlan net1 vf")
 	nodetest.Equal(t, "left", p.Files("devinfo/cni"), nil)

@@ -348,16 +348,12 @@ func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
 	for namespace, code := range map[string]uint{"net": 0, "a": 7, "kube-system": 7} {
 		for typ, other := range map[string]uint{"bridge": code, "macvlan": 0, "tuning": 7, "multinet": 7} {
 			err := r.Definition(nad.Definition{Ref: nad.Ref{Namespace: namespace, Name: "x"}, Config: `{"type":"` + typ + `"}`})
-			if status.Code(err) != other {
-				t.Errorf("%s of %s: code %d, want %d: %v", typ, namespace, status.Code(err), other, err)
-			}
+			nodetest.Code(t, err, other)
 		}
 	}
 	r = h.reviewer(keys(bridge, `"namespaceIsolation":true,"multusNamespace":"net"`))
 	for namespace, code := range map[string]uint{"net": 0, "a": 7, "default": 7} {
 		err := r.Definition(nad.Definition{Ref: nad.Ref{Namespace: namespace, Name: "x"}})
-		if status.Code(err) != code {
-			t.Errorf("empty, of %s: code %d, want %d: %v", namespace, status.Code(err), code, err)
-		}
+		nodetest.Code(t, err, code)
 	}
 }

@@ -69,6 +69,7 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 		routes        []netlink.Route // of net1 where they do not say
 		want          []string        // those to nowhere in particular that are there then
 	}{
+		{"the same", "10.9.1.1", []netlink.Route{{Gw: net.ParseIP("10.9.1.1"), Protocol: unix.RTPROT_STATIC}}, []string{"10.9.1.1"}},
 		{
 			"of many metrics", "10.9.1.1",
 			[]netlink.Route{{Gw: net.ParseIP("10.9.1.9")}, {Gw: net.ParseIP("10.9.1.8"), Priority: 7}, {Gw: net.ParseIP("10.9.1.8"), Priority: 8, Protocol: unix.RTPROT_DHCP}, {Type: unix.RTN_UNREACHABLE, Priority: 9}},
@@ -106,14 +107,9 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 					hop.LinkIndex = index
 				}
 				if r.Gw == nil {
-					r.Dst = &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+					r.Dst = everywhere(strings.Contains(tt.gateway, ":"))
 				}
-				if r.MultiPath != nil && r.MultiPath[0].Gw.To4() == nil {
-					r.Dst = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
-				}
-				if err := netlink.RouteAppend(&r); err != nil {
-					t.Fatalf("%v: %v", r, err)
-				}
+				nodetest.OK(t, netlink.RouteAppend(&r))
 			}
 			nodetest.OK(t, replaceDefaultRoutes("net1", netip.MustParseAddr(tt.gateway)))
 			routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
@@ -126,9 +122,9 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 			}
 			slices.Sort(got)
 			nodetest.Equal(t, "got", got, tt.want)
-			if others, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: 100}, netlink.RT_FILTER_TABLE); err != nil || slices.ContainsFunc(tt.routes, func(r netlink.Route) bool { return r.Table == 100 }) != (len(others) > 0) {
-				t.Errorf("in another table: %v, %v", others, err)
-			}
+			others, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: 100}, netlink.RT_FILTER_TABLE)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "there is one in another table", len(others) > 0, slices.ContainsFunc(tt.routes, func(r netlink.Route) bool { return r.Table == 100 }))
 		})
 	}
 	newNamespace(t)
