@@ -227,10 +227,11 @@ func TestRefusedBeforeAPluginRuns(t *testing.T) {
 			t.Parallel()
 			h := newHostWith(t, "1.1.0", files)
 			h.Taken = []string{"lo", "used0"}
-			for i := range tt.says {
-				tt.says[i] = strings.ReplaceAll(tt.says[i], "$DIR", files)
+			var says []string
+			for _, words := range tt.says {
+				says = append(says, strings.ReplaceAll(words, "$DIR", files))
 			}
-			h.refuses(tt.keys, tt.code, tt.says, podOf("a"))
+			h.refuses(tt.keys, tt.code, says, podOf("a"))
 		})
 	}
 	h := newHostWith(t, "1.1.0", files)
