@@ -53,41 +53,35 @@ func sameJSON(t *testing.T, want, got string) {
 	t.Helper()
 	var w, g any
 	nodetest.OK(t, json.Unmarshal([]byte(want), &w))
-	if err := json.Unmarshal([]byte(got), &g); err != nil {
-		t.Errorf("%q: %v", got, err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(got), &g))
 	nodetest.Equal(t, "got", g, w)
 }
 
 func TestMethodsOfEachPath(t *testing.T) {
 	t.Parallel()
-	full := func() *Server {
-		return &Server{
-			Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return (&fake{}).plugin() },
-			Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
-		}
-	}
 	for path, allow := range map[string]string{
 		wire.PathCNI: "POST", wire.PathAttach: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", pathInfo: "GET, HEAD",
 	} {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "ODD"} {
-				a := post(t, full(), method, path, "")
-				if strings.Contains(allow, method) {
-					if a.status == http.StatusMethodNotAllowed {
-						t.Errorf("%s: %d %s", method, a.status, a.body)
-					}
-					continue
-				}
-				nodetest.Equal(t, fmt.Sprintf("%s: Allow", method), a.header.Get("Allow"), allow)
-				if method == "HEAD" {
-					a.body = `{"code":999}`
-				}
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "ODD"} {
+			a := post(t, &Server{
+				Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return (&fake{}).plugin() },
+				Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
+			}, method, path, "")
+			nodetest.Equal(t, method+" "+path, a.status != http.StatusMethodNotAllowed, strings.Contains(allow, method))
+			if a.status == http.StatusMethodNotAllowed {
+				nodetest.Equal(t, method+" "+path, a.header.Get("Allow"), allow)
+			}
+			if a.status == http.StatusMethodNotAllowed && method != "HEAD" {
 				a.want(t, http.StatusMethodNotAllowed, 999, "")
 			}
-		})
+		}
 	}
+	// Any other path is unknown, unless Other has it, such as metrics.
+	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics"} {
+		post(t, bare(), "POST", path, "{}").want(t, 404, 999, path)
+	}
+	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
+	nodetest.Equal(t, "body", post(t, &Server{Plugin: (&fake{}).plugin(), Other: other}, "GET", "/metrics", "").body, "/metrics")
 }
 
 func TestRequestBodies(t *testing.T) {
@@ -95,28 +89,18 @@ func TestRequestBodies(t *testing.T) {
 	big := func(n int) string {
 		return `{"env":{"CNI_COMMAND":"GC"},"pad":"` + strings.Repeat("x", n-len(`{"env":{"CNI_COMMAND":"GC"},"pad":""}`)) + `"}`
 	}
-	for name, tt := range map[string]struct {
-		body   string
-		status int
-		code   uint
-		text   string
-	}{
-		"empty":          {"", 400, 6, "unexpected end of JSON input"},
-		"truncated":      {`{"env":{"CNI_COMMAND":"ADD"`, 400, 6, "unexpected end of JSON input"},
-		"two":            {`{}{}`, 400, 6, "after top-level value"},
-		"no object":      {`[]`, 400, 6, "an array, want an object"},
-		"no base64":      {`{"config":"{}"}`, 400, 6, "illegal base64"},
-		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "the request: cannot decode configuration: key \"env.CNI_COMMAND\": a number, want a string"},
-		"null":           {`null`, 400, 6, "null, want an object"},
-		"too large":      {big(wire.MaxBody + 1), 413, 6, "more than 4194304 bytes"},
+	for body, want := range map[string]string{
+		`{"env":{"CNI_COMMAND":"ADD"`:  "unexpected end of JSON input",
+		`{"config":"{}"}`:              "illegal base64",
+		`{"env":{"CNI_COMMAND":5}}`:    "the request: cannot decode configuration: key \"env.CNI_COMMAND\": a number, want a string",
+		`null`:                         "null, want an object",
+		`{"env":{"CNI_COMMAND":"UP"}}`: `unknown CNI_COMMAND "UP"`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			post(t, bare(), "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
-		})
+		a := post(t, bare(), "POST", wire.PathCNI, body)
+		a.want(t, 400, map[bool]uint{true: 4, false: 6}[strings.Contains(body, "UP")], want)
 	}
-	a := post(t, bare(), "POST", wire.PathCNI, big(wire.MaxBody))
-	a.wantOK(t)
+	post(t, bare(), "POST", wire.PathCNI, big(wire.MaxBody+1)).want(t, 413, 6, "more than 4194304 bytes")
+	post(t, bare(), "POST", wire.PathCNI, big(wire.MaxBody)).wantOK(t)
 }
 
 // What Multus's shim sends is understood, and it understands the
@@ -138,50 +122,40 @@ func TestMessagesOfMultus(t *testing.T) {
 	bare := full
 	bare.Args, bare.Path = "", ""
 	for name, tt := range map[string]struct {
-		path   string
-		args   skel.CmdArgs
-		trace  []string
-		answer string // a file, or none
+		path  string
+		args  skel.CmdArgs
+		trace []string
 	}{
-		"multus-add.json":    {wire.PathCNI, full, []string{"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, "answer-add.json"},
-		"newer-add.json":     {wire.PathCNI, bare, nil, "answer-add.json"},
-		"multus-del.json":    {wire.PathCNI, skel.CmdArgs{ContainerID: "8f0c", IfName: "eth0", Path: "/opt/cni/bin", Args: ifs + ";", StdinData: []byte(conf)}, nil, ""},
-		"multus-status.json": {wire.PathCNI, skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(conf)}, nil, ""},
+		"multus-add.json":    {wire.PathCNI, full, []string{"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}},
+		"newer-add.json":     {wire.PathCNI, bare, nil},
+		"multus-del.json":    {wire.PathCNI, skel.CmdArgs{ContainerID: "8f0c", IfName: "eth0", Path: "/opt/cni/bin", Args: ifs + ";", StdinData: []byte(conf)}, nil},
+		"multus-status.json": {wire.PathCNI, skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(conf)}, nil},
 		"multus-delegate-add.json": {wire.PathAttach, skel.CmdArgs{
 			ContainerID: "8f0c", Netns: "/var/run/netns/cni-1b1c", IfName: "net1",
 			Args:      "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=8f0c;K8S_POD_UID=5a3c",
 			StdinData: []byte(`{"cniVersion":"0.3.1","name":"storage","type":"macvlan","master":"eth1"}`),
-		}, nil, "answer-add.json"},
+		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var got *skel.CmdArgs
+			var got skel.CmdArgs
 			var trace []string
 			take := func(_ context.Context, c *plugin.Call) error {
-				got, trace = &c.CmdArgs, c.Env
+				got, trace = c.CmdArgs, c.Env
 				return result.PrintTo(c.Stdout)
 			}
 			p := plugin.Plugin{Add: take, Del: take, Status: take}
 			var attrs *wire.Attributes
 			a := post(t, &Server{Plugin: p, Attach: func(w *wire.Attributes) plugin.Plugin { attrs = w; return p }}, "POST", tt.path, fixture(t, name))
 			a.wantOK(t)
-			if got == nil {
-				t.Fatal("nothing was called")
-			}
-			nodetest.Equal(t, "arguments", *got, tt.args)
+			nodetest.Equal(t, "arguments", got, tt.args)
 			nodetest.Equal(t, "trace", trace, tt.trace)
-			ct, want := "application/json", ""
-			if tt.answer == "" {
-				ct = ""
-			} else {
-				want = fixture(t, tt.answer)
-			}
-			nodetest.Equal(t, "Content-Type", a.header.Get("Content-Type"), ct)
-			if want == "" {
-				nodetest.Equal(t, "body", a.body, "")
+			if !strings.Contains(name, "add") {
+				nodetest.Equal(t, "answer", a.body+a.header.Get("Content-Type"), "")
 				return
 			}
-			sameJSON(t, want, a.body)
+			nodetest.Equal(t, "Content-Type", a.header.Get("Content-Type"), "application/json")
+			sameJSON(t, fixture(t, "answer-add.json"), a.body)
 			// As Multus's shim reads it.
 			var res struct{ Result *types100.Result }
 			if err := json.Unmarshal([]byte(a.body), &res); err != nil || res.Result == nil {
@@ -206,69 +180,41 @@ func cidr(s string) net.IPNet {
 // Every error is the specification's object, with the code of its cause.
 func TestErrorsKeepTheirCode(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		err    error
-		status int
-		want   string
-	}{
-		"its own":      {types.NewError(11, "no free address", "10.1.0.0/24"), 500, strings.TrimSpace(fixture(t, "answer-error.json"))},
-		"wrapped":      {errors.Join(errors.New("net1"), types.NewError(107, "no device", "")), 500, `{"code":107,"msg":"net1; no device"}`},
-		"without code": {errors.New("odd"), 500, `{"code":999,"msg":"odd"}`},
-		"no cleanup":   {types.NewError(3, "unknown", ""), 500, `{"code":3,"msg":"unknown"}`},
+	for want, err := range map[string]error{
+		strings.TrimSpace(fixture(t, "answer-error.json")): types.NewError(11, "no free address", "10.1.0.0/24"),
+		`{"code":107,"msg":"net1; no device"}`:             errors.Join(errors.New("net1"), types.NewError(107, "no device", "")),
+		`{"code":999,"msg":"odd"}`:                         errors.New("odd"),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := &fake{
-				add: func(context.Context, *skel.CmdArgs) error { return tt.err },
-				del: func(context.Context, *skel.CmdArgs) error { return tt.err },
-			}
-			for _, verb := range []string{"ADD", "DEL"} {
-				a := post(t, &Server{Plugin: f.plugin()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
-				nodetest.Equal(t, fmt.Sprintf("%s: status", verb), a.status, tt.status)
-				nodetest.Equal(t, fmt.Sprintf("%s: Content-Type", verb), a.header.Get("Content-Type"), "application/json")
-				sameJSON(t, tt.want, a.body)
-			}
-			nodetest.Equal(t, "calls", f.Taken(), []string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"})
-		})
-	}
-}
-
-// Nothing of the configuration is in an answer that refuses it.
-func TestRefusalsQuoteNoConfiguration(t *testing.T) {
-	t.Parallel()
-	for _, conf := range []string{`{"password":"hunter2"`, `["hunter2"]`, `"hunter2"`, `{"name":["hunter2"]}`, `{"name":"hunter2 "}`, `{"name":5,"hunter2":1}`} {
-		for _, override := range []json.RawMessage{nil, json.RawMessage(`{"a":1}`)} {
-			m := request("ADD", "c1")
-			m.Config = []byte(conf)
-			a := post(t, &Server{Plugin: (&fake{}).plugin(), Override: override}, "POST", wire.PathCNI, string(encoded(m)))
-			if a.status != http.StatusBadRequest || strings.Contains(a.body, "hunter2") {
-				t.Errorf("%s: %d %s", conf, a.status, a.body)
-			}
+		fails := func(context.Context, *skel.CmdArgs) error { return err }
+		f := &fake{add: fails, del: fails}
+		for _, verb := range []string{"ADD", "DEL"} {
+			a := post(t, &Server{Plugin: f.plugin()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
+			a.want(t, 500, a.said().Code, "")
+			sameJSON(t, want, a.body)
 		}
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 	}
 }
 
 func TestAttachCommandsAreServed(t *testing.T) {
 	t.Parallel()
-	f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
-	attach := func(w *wire.Attributes) plugin.Plugin {
-		if w == nil {
-			t.Error("attributes are nil")
-		}
-		return f.plugin()
+	var got string
+	f := &fake{
+		del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") },
+		check: func(_ context.Context, a *skel.CmdArgs) error {
+			got = string(a.StdinData)
+			return nil
+		},
 	}
 	// The override is of the runtime's configuration, not of a network's.
-	var got string
-	f.check = func(_ context.Context, a *skel.CmdArgs) error {
-		got = string(a.StdinData)
-		return nil
-	}
 	s := func() *Server {
-		return &Server{Plugin: (&fake{}).plugin(), Attach: attach, Override: json.RawMessage(`{"name":"x"}`)}
+		return &Server{Plugin: f.plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() }, Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"x"}`)}
 	}
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
 	post(t, s(), "POST", wire.PathAttach, string(encoded(request("CHECK", "c1")))).wantOK(t)
 	nodetest.Equal(t, "configuration", got, podsConf)
+	post(t, s(), "POST", wire.PathCNI, string(encoded(request("CHECK", "c1")))).wantOK(t)
+	nodetest.Equal(t, "configuration", got, `{"NAME":"x","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`)
 	post(t, s(), "GET", wire.PathAttach, "").want(t, 404, 999, "does not list")
 	post(t, bare(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "does not attach")
 	post(t, bare(), "PUT", wire.PathAttach, "{}").want(t, 404, 999, "")
@@ -303,39 +249,63 @@ func TestAttachmentsAreListed(t *testing.T) {
 	post(t, s(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "")
 }
 
+// What Ready and Probe say decides about readiness. Whatever hangs or panics is not ready. STATUS says
+// what Ready does, without a word to the handler. No command asks Probe, and an ADD is served.
 func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"GET", "HEAD", "POST"} {
-		post(t, bare(), method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
+	ready := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	probe := func(ok bool, err error) func(context.Context) (bool, error) {
+		return func(context.Context) (bool, error) { return ok, err }
 	}
-	unready := func() *Server {
-		return &Server{Plugin: (&fake{}).plugin(), Ready: func(context.Context) error { return errors.New("no primary network") }}
+	const good = `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}`
+	const bad = `{"code":11,"msg":"not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`
+	for name, tt := range map[string]struct {
+		ready  func(context.Context) error
+		probe  func(context.Context) (bool, error)
+		status int
+		page   string // in its verbose answer
+		code   uint   // of STATUS
+		says   string // in its error
+	}{
+		"both":            {nil, nil, 200, good + "]}", 0, ""},
+		"not ready":       {ready(errors.New("no primary network")), nil, 503, bad, 50, "STATUS: not ready: plugin: no primary network"},
+		"half ready":      {ready(types.NewError(51, "half of it", "")), nil, 503, "half of it", 51, "half of it"},
+		"hangs":           {func(ctx context.Context) error { return untilEnd(ctx, nil) }, nil, 503, "deadline", 50, "timed out"},
+		"panics":          {func(context.Context) error { panic("hunter2") }, nil, 503, "panicked", 50, "panicked"},
+		"content":         {nil, probe(true, nil), 200, good + `,{"name":"probe","ok":true}]}`, 0, ""},
+		"content for now": {nil, probe(true, errors.New("no cache")), 200, `{"name":"probe","ok":true,"error":"no cache"}`, 0, ""},
+		"not content":     {nil, probe(false, errors.New("no cache")), 503, `{"name":"probe","ok":false,"error":"no cache"}`, 0, ""},
+		"probe panics":    {nil, func(context.Context) (bool, error) { panic("hunter2") }, 503, `{"name":"probe","ok":false`, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				r := serve(t, &Server{Plugin: f.plugin(), Ready: tt.ready, Probe: tt.probe})
+				synctest.Wait()
+				plain, verbose := r.get(wire.PathReady), r.get(wire.PathReady+"?verbose")
+				nodetest.Equal(t, "status", []int{plain.status, verbose.status}, []int{tt.status, tt.status})
+				if tt.status != 200 {
+					plain.want(t, 503, 11, "not ready: ")
+				}
+				if !strings.Contains(verbose.body, tt.page) || strings.Contains(verbose.body, "hunter2") {
+					t.Errorf("%s", verbose.body)
+				}
+				r.do(request("ADD", "c1")).wantOK(t)
+				m := request("STATUS", "")
+				m.DeadlineMs = 1000
+				if a := r.do(m); tt.code == 0 {
+					a.wantOK(t)
+					nodetest.OK(t, r.CheckReady(t.Context()))
+					f.want(t, "ADD c1", "STATUS")
+				} else {
+					a.want(t, 500, tt.code, tt.says)
+					f.want(t, "ADD c1")
+				}
+			})
+		})
 	}
-	post(t, unready(), "POST", wire.PathReady, "null").want(t, 503, 11, "not ready: plugin: no primary network")
-	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
-	a.want(t, 503, 11, "no primary network")
-	sameJSON(t, `{"code":11,"msg":"not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
-	a = post(t, bare(), "GET", wire.PathReady+"?verbose", "")
-	a.wantOK(t)
-	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)
-
-	// What hangs or panics is not ready, and the server goes on.
-	post(t, &Server{Plugin: (&fake{}).plugin(), Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
-	post(t, &Server{Plugin: (&fake{}).plugin(), Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
-}
-
-func TestUnknownPathIs404(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics", "/delegate/x"} {
-		post(t, bare(), "POST", path, "{}").want(t, 404, 999, path)
-	}
-}
-
-// Metrics have their place, on the same socket.
-func TestOtherPathsAreServedOnTheSameSocket(t *testing.T) {
-	t.Parallel()
-	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
-	nodetest.Equal(t, "body", post(t, &Server{Plugin: (&fake{}).plugin(), Other: other}, "GET", "/metrics", "").body, "/metrics")
+	post(t, bare(), "POST", wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
 }
 
 func TestInfo(t *testing.T) {
@@ -356,35 +326,28 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
-		f := &fake{add: addAfter(g)}
+		f := &fake{add: g.wait}
 		var why error
-		r := newRig(t, local(&Server{Plugin: f.plugin(), Ready: func(context.Context) error { return why }}))
-		ready := func(want string) {
+		r := newRig(t, &Server{Plugin: f.plugin(), Ready: func(context.Context) error { return why }})
+		not := func(want string) {
 			t.Helper()
-			err := r.CheckReady(t.Context())
-			if want == "" && err == nil {
-				return
-			}
-			if err == nil || !strings.Contains(err.Error(), want) || status.Code(err) != 11 {
-				t.Errorf("%v, want %q and code 11", err, want)
-			}
+			nodetest.Fails(t, r.CheckReady(t.Context()), 11, want)
 		}
-		ready("does not serve yet")
+		not("does not serve yet")
 		r.run(r.l)
 		synctest.Wait()
-		ready("")
+		nodetest.OK(t, r.CheckReady(t.Context()))
 		why = errors.New("no primary network")
-		ready("not ready: plugin: no primary network")
+		not("not ready: plugin: no primary network")
 		nodetest.Is(t, r.CheckReady(t.Context()), why)
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		r.stop()
 		synctest.Wait()
-		ready("is stopping")
+		not("is stopping")
 		close(g)
 		add().wantOK(t)
 		<-r.done
-		ready("is stopping")
+		not("is stopping")
 	})
 }
 
@@ -417,47 +380,12 @@ func TestProbesServeNoCommand(t *testing.T) {
 	f.want(t)
 }
 
-// A Probe that is not content makes only the readiness probe fail: STATUS, ADD and
-// CheckReady do not ask it.
-func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		probe  func(context.Context) (bool, error)
-		status int
-		check  string
-	}{
-		{"content", func(context.Context) (bool, error) { return true, nil }, 200, `{"name":"probe","ok":true}`},
-		{"content for now", func(context.Context) (bool, error) { return true, errors.New("no cache") }, 200, `{"name":"probe","ok":true,"error":"no cache"}`},
-		{"not content", func(context.Context) (bool, error) { return false, errors.New("no cache") }, 503, `{"name":"probe","ok":false,"error":"no cache"}`},
-		{"a panic", func(context.Context) (bool, error) { panic("hunter2") }, 503, `{"name":"probe","ok":false`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Probe: tt.probe})
-				synctest.Wait()
-				a := r.get(wire.PathReady + "?verbose")
-				if a.status != tt.status || !strings.Contains(a.body, tt.check) {
-					t.Errorf("%d %s", a.status, a.body)
-				}
-				if a := r.get(wire.PathReady); a.status != tt.status {
-					t.Errorf("%d %s", a.status, a.body)
-				}
-				r.do(request("STATUS", "")).wantOK(t)
-				r.do(request("ADD", "c1")).wantOK(t)
-				nodetest.OK(t, r.CheckReady(t.Context()))
-			})
-		})
-	}
-}
-
 // understand is what the server makes of m.
 func understand(m wire.Request) (*operation, error) { return understood(bare(), &m, nil) }
 
 func refused(t *testing.T, err error, code uint, text string) {
 	t.Helper()
-	if err == nil || httpStatus(err) != http.StatusBadRequest || status.Code(err) != code || !strings.Contains(err.Error(), text) {
+	if err == nil || httpStatus(err) != http.StatusBadRequest || status.Code(err) != code || !strings.Contains(err.Error(), text) || len(err.Error()) > 300 {
 		t.Errorf("err %v (status %d, code %d), want 400, code %d, %q", err, httpStatus(err), status.Code(err), code, text)
 	}
 }
@@ -467,71 +395,57 @@ func TestEnvironmentIsCheckedAsSkelDoes(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 		full := request(verb, "c1")
-		ofContainer := verb != "GC" && verb != "STATUS"
-		t.Run(verb, func(t *testing.T) {
-			t.Parallel()
-			o, err := understand(full)
+		taken := func(kv ...string) skel.CmdArgs {
+			t.Helper()
+			o, err := understand(with(full, kv...))
 			nodetest.OK(t, err)
-			want := skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(podsConf)}
-			if ofContainer {
-				want.ContainerID, want.Netns, want.IfName = "c1", "/run/netns/c1", "eth0"
+			return o.args
+		}
+		ofContainer := verb != "GC" && verb != "STATUS"
+		want := skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(podsConf)}
+		if ofContainer {
+			want.ContainerID, want.Netns, want.IfName = "c1", "/run/netns/c1", "eth0"
+			nodetest.Equal(t, "without CNI_IFNAME", taken("CNI_IFNAME", "").IfName, "eth0")
+			nodetest.Equal(t, "CNI_NETNS_OVERRIDE", taken("CNI_NETNS_OVERRIDE", "1").NetnsOverride, "1")
+		}
+		nodetest.Equal(t, verb, taken(), want)
+		taken("CNI_PATH", "", "CNI_ARGS", "") // nobody needs these
+		for _, tt := range []struct {
+			name, value, text string
+			odd               bool // whatever the command
+		}{
+			{"CNI_CONTAINERID", "", "missing CNI_CONTAINERID", false},
+			{"CNI_CONTAINERID", "../../etc", "invalid characters in containerID", false},
+			{"CNI_CONTAINERID", strings.Repeat("/", 5000), "invalid characters in containerID", false},
+			{"CNI_IFNAME", "a/b", "interface name contains", false},
+			{"CNI_IFNAME", strings.Repeat("e", 16), "interface name is too long", false},
+			{"CNI_IFNAME", "eth0\x00", "CNI_IFNAME has a zero byte", true},
+			{"CNI_NETNS", "/run/netns/c1\x00x", "CNI_NETNS has a zero byte", true},
+			{"CNI_PATH", "\x00", "CNI_PATH has a zero byte", true},
+			{"CNI_ARGS", "a=\x00", "CNI_ARGS has a zero byte", true},
+			{"CNI_NETNS_OVERRIDE", "\x00", "CNI_NETNS_OVERRIDE has a zero byte", true},
+		} {
+			if !tt.odd && !ofContainer {
+				taken(tt.name, tt.value)
+				continue
 			}
-			nodetest.Equal(t, "got", o.args, want)
-
-			// Nobody needs these.
-			if _, err := understand(with(full, "CNI_PATH", "", "CNI_ARGS", "")); err != nil {
-				t.Error(err)
+			o, err := understand(with(full, tt.name, tt.value))
+			refused(t, err, 4, verb+": "+tt.text)
+			if tt.name == "CNI_CONTAINERID" && o.args.ContainerID != "" {
+				t.Errorf("kept %q", o.args.ContainerID)
 			}
-			// What only operations of a container need.
-			for _, tt := range []struct {
-				name, value, text string
-				odd               bool // whatever the command
-			}{
-				{"CNI_CONTAINERID", "", "missing CNI_CONTAINERID", false},
-				{"CNI_CONTAINERID", "../../etc", "invalid characters in containerID", false},
-				{"CNI_CONTAINERID", "-c", "invalid characters in containerID", false},
-				{"CNI_CONTAINERID", strings.Repeat("/", 5000), "invalid characters in containerID", false},
-				{"CNI_IFNAME", "a/b", "interface name contains", false},
-				{"CNI_IFNAME", "..", "interface name is . or ..", false},
-				{"CNI_IFNAME", strings.Repeat("e", 16), "interface name is too long", false},
-				{"CNI_IFNAME", "a b", "interface name contains", false},
-				{"CNI_IFNAME", "eth0\x00", "CNI_IFNAME has a zero byte", true},
-				{"CNI_NETNS", "/run/netns/c1\x00x", "CNI_NETNS has a zero byte", true},
-				{"CNI_PATH", "\x00", "CNI_PATH has a zero byte", true},
-				{"CNI_ARGS", "a=\x00", "CNI_ARGS has a zero byte", true},
-				{"CNI_NETNS_OVERRIDE", "\x00", "CNI_NETNS_OVERRIDE has a zero byte", true},
-			} {
-				o, err := understand(with(full, tt.name, tt.value))
-				if !tt.odd && !ofContainer {
-					if err != nil {
-						t.Errorf("%s=%q: %v", tt.name, tt.value, err)
-					}
-					continue
-				}
-				refused(t, err, 4, verb+": "+tt.text)
-				if len(err.Error()) > 300 {
-					t.Errorf("an error of %d bytes", len(err.Error()))
-				}
-				if tt.name == "CNI_CONTAINERID" && o.args.ContainerID != "" {
-					t.Errorf("kept %q", o.args.ContainerID)
-				}
-			}
-			o, err = understand(with(full, "CNI_NETNS", ""))
-			if verb == "ADD" || verb == "CHECK" {
-				refused(t, err, 4, "missing CNI_NETNS")
-			} else if err != nil {
-				t.Error(err)
-			}
-			if ofContainer && verb == "DEL" && o.args.Netns != "" {
-				t.Errorf("netns %q", o.args.Netns)
-			}
-			if o, err := understand(with(full, "CNI_IFNAME", "")); ofContainer && (err != nil || o.args.IfName != "eth0") {
-				t.Errorf("without CNI_IFNAME: %+v, %v", o, err)
-			}
-			if o, err := understand(with(full, "CNI_NETNS_OVERRIDE", "1")); ofContainer && (err != nil || o.args.NetnsOverride != "1") {
-				t.Errorf("with CNI_NETNS_OVERRIDE: %+v, %v", o, err)
-			}
-		})
+		}
+		if verb == "ADD" || verb == "CHECK" {
+			_, err := understand(with(full, "CNI_NETNS", ""))
+			refused(t, err, 4, "missing CNI_NETNS")
+		} else {
+			nodetest.Equal(t, "netns", taken("CNI_NETNS", "").Netns, "")
+		}
+	}
+	// VERSION is the shim's to answer.
+	for verb, want := range map[string]string{"VERSION": "unknown CNI_COMMAND ", "add": "unknown CNI_COMMAND ", "": "missing CNI_COMMAND"} {
+		_, err := understand(request(verb, "c1"))
+		refused(t, err, 4, want)
 	}
 }
 
@@ -539,69 +453,52 @@ func TestEnvironmentIsCheckedAsSkelDoes(t *testing.T) {
 // reaches the plugin as it came.
 func TestArgsReachThePluginUnchanged(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"", ";", "a=b;", ";;a=b", "a=b=c", "a=", "=b", "IgnoreUnknown=1;K8S_POD_NAME=x", "a=b;;c=d;"} {
+	for args, valid := range map[string]bool{
+		"": true, ";;a=b": true, "a=b=c": true, "=b": true, "a=b;;c=d;": true, "a": false, "a=b; ": false, strings.Repeat("x", 1<<20): false,
+	} {
 		o, err := understand(with(request("ADD", "c1"), "CNI_ARGS", args))
-		if err != nil || o.args.Args != args {
-			t.Errorf("%q: %+v, %v", args, o, err)
+		if valid {
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "CNI_ARGS", o.args.Args, args)
+		} else {
+			refused(t, err, 4, "invalid CNI_ARG")
 		}
 	}
-	for _, args := range []string{"a", "a=b;c", "a=b; ", "c;a=b"} {
-		_, err := understand(with(request("ADD", "c1"), "CNI_ARGS", args))
-		refused(t, err, 4, "invalid CNI_ARG")
-	}
-	_, err := understand(with(request("ADD", "c1"), "CNI_ARGS", strings.Repeat("x", 1<<20)))
-	refused(t, err, 4, "invalid CNI_ARG")
-	if len(err.Error()) > 200 {
-		t.Errorf("an error of %d bytes", len(err.Error()))
-	}
 }
 
-// A command that is none of the specification's, and VERSION, which is the
-// shim's to answer, is code 4.
-func TestUnknownCommandIsCode4(t *testing.T) {
-	t.Parallel()
-	for _, verb := range []string{"VERSION", "add", "ADD ", "UPDATE", "A\x00"} {
-		_, err := understand(request(verb, "c1"))
-		refused(t, err, 4, "unknown CNI_COMMAND ")
-	}
-	_, err := understand(request("", "c1"))
-	refused(t, err, 4, "missing CNI_COMMAND")
-	a := post(t, bare(), "POST", wire.PathCNI, string(encoded(request("UPDATE", "c1"))))
-	a.want(t, 400, 4, `unknown CNI_COMMAND "UPDATE"`)
-}
-
+// A configuration that is refused is not quoted, with and without an Override.
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
 	for conf, want := range map[string]struct {
 		network string
 		code    uint
 	}{
-		"":                       {"", 0}, // for the plugin to say
-		"{}":                     {"", 0},
-		` {"name": "a"}`:         {"a", 0},
-		`{"NAME": "a"}`:          {"a", 0},
-		`{"name": null}`:         {"", 0},
-		`{"name": "a/b"}`:        {"", 7},
-		`{"name": "../x"}`:       {"", 7},
-		`{"name": ["a"]}`:        {"", 7},
-		`{`:                      {"", 6},
-		`null`:                   {"", 6},
-		`[{"name":"a"}]`:         {"", 6},
-		`"a"`:                    {"", 6},
-		` `:                      {"", 6},
-		"{\"name\":\"a\"}\x00":   {"", 6},
-		"\xef\xbb\xbf{}":         {"", 6},
-		`{"name":"a"}{"name":1}`: {"", 6},
+		"":                         {"", 0}, // for the plugin to say
+		` {"NAME": "a"}`:           {"a", 0},
+		`{"name": null}`:           {"", 0},
+		`{"name": "../hunter2"}`:   {"", 7},
+		`{"name": ["hunter2"]}`:    {"", 7},
+		`{"password":"hunter2"`:    {"", 6},
+		`null`:                     {"", 6},
+		`["hunter2"]`:              {"", 6},
+		` `:                        {"", 6},
+		"{\"name\":\"a\"}\x00":     {"", 6},
+		"\xef\xbb\xbf{}":           {"", 6},
+		`{"name":"a"}{"hunter":2}`: {"", 6},
 	} {
 		m := request("ADD", "c1")
 		m.Config = []byte(conf)
 		o, err := understand(m)
 		if want.code != 0 {
 			refused(t, err, want.code, "the configuration")
-		} else if err != nil || string(o.args.StdinData) != conf {
-			t.Errorf("%s: %q, %v", conf, o.args.StdinData, err)
+			_, over := understood(&Server{Override: json.RawMessage(`{"a":1}`)}, &m, nil)
+			refused(t, over, want.code, "the configuration")
+			nodetest.Equal(t, conf+" is quoted", strings.Contains(err.Error()+over.Error(), "hunter"), false)
+		} else {
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "configuration", string(o.args.StdinData), conf)
 		}
-		nodetest.Equal(t, fmt.Sprintf("%s: network", conf), o.Network, want.network)
+		nodetest.Equal(t, conf, o.Network, want.network)
 	}
 }
 

@@ -360,7 +360,6 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 		var live []func() answer
 		for i := range 8 { // all that may run and wait
 			live = append(live, r.begin(request("DEL", fmt.Sprint("c", i))))
-			synctest.Wait()
 		}
 		nodetest.Equal(t, "load", r.Loads()["del"], Load{InFlight: 6, Queued: 4})
 		r.do(request("DEL", "one-more")).want(t, 503, 11, "too many requests are waiting")

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -69,7 +70,8 @@ func untilEnd(ctx context.Context, _ *skel.CmdArgs) error {
 // A gate holds operations until it is opened.
 type gate chan struct{}
 
-func (g gate) wait(ctx context.Context) error {
+// wait is a plugin's method that runs until the gate is open.
+func (g gate) wait(ctx context.Context, _ *skel.CmdArgs) error {
 	select {
 	case <-g:
 		return nil
@@ -119,42 +121,31 @@ func (l *inMemory) dial(ctx context.Context) (net.Conn, error) {
 
 func me(net.Conn) (int, bool) { return os.Geteuid(), true }
 
-// local returns s with this user as the peer of each connection.
-func local(s *Server) *Server { return as(s, me) }
-
-func as(s *Server, peer func(net.Conn) (int, bool)) *Server {
-	s.service().peer = peer
-	return s
-}
-
 // A rig is a server that serves, and a client of it.
 type rig struct {
 	t *testing.T
 	*Server
 	*http.Client
-	l    *inMemory
-	stop context.CancelFunc
-	done chan struct{} // closed when Serve has returned
-	err  error         // of Serve
+	l     *inMemory
+	stop  context.CancelFunc
+	done  chan struct{} // closed when Serve has returned
+	err   error         // of Serve
+	fails error         // what Serve is to return
 }
 
 // serve starts s on pipes. It has ended, without an error, when the test ends.
 func serve(t *testing.T, s *Server) *rig {
 	t.Helper()
-	return serveAs(t, s, me)
-}
-
-// serveAs is serve for clients that peer identifies.
-func serveAs(t *testing.T, s *Server, peer func(net.Conn) (int, bool)) *rig {
-	t.Helper()
-	r := newRig(t, as(s, peer))
+	r := newRig(t, s)
 	r.run(r.l)
 	return r
 }
 
-// newRig returns a rig whose server has not been started.
+// newRig returns a rig whose server has not been started. This user is the peer of each
+// connection.
 func newRig(t *testing.T, s *Server) *rig {
 	t.Helper()
+	s.service().peer = me
 	r := &rig{t: t, Server: s, l: newInMemory(), done: make(chan struct{})}
 	r.Client = clientOf(r.l.dial)
 	return r
@@ -171,9 +162,7 @@ func (r *rig) run(l net.Listener) {
 	r.t.Cleanup(func() {
 		stop()
 		<-r.done
-		if r.err != nil {
-			r.t.Errorf("Serve: %v", r.err)
-		}
+		nodetest.Is(r.t, r.err, r.fails)
 	})
 }
 
@@ -191,11 +180,7 @@ func limited(s *Server, waiting int) *Server {
 // wantNoLoad checks that no operation runs or waits.
 func (r *rig) wantNoLoad() {
 	r.t.Helper()
-	for lane, load := range r.Loads() {
-		if load != (Load{}) {
-			r.t.Errorf("%s: left: %+v", lane, load)
-		}
-	}
+	nodetest.Equal(r.t, "left", r.Loads(), map[string]Load{"add": {}, "del": {}, "gc": {}, "status": {}})
 }
 
 func clientOf(dial func(context.Context) (net.Conn, error)) *http.Client {
@@ -211,19 +196,6 @@ type answer struct {
 	header http.Header
 	body   string
 	err    error
-}
-
-// code is that of the error object.
-func (a answer) code() uint {
-	var e types.Error
-	_ = json.Unmarshal([]byte(a.body), &e)
-	return e.Code
-}
-
-func (a answer) msg() string {
-	var e types.Error
-	_ = json.Unmarshal([]byte(a.body), &e)
-	return e.Msg
 }
 
 func exchange(ctx context.Context, c *http.Client, method, path string, body []byte) answer {
@@ -254,9 +226,7 @@ func send(t *testing.T, c net.Conn, m wire.Request) {
 func (r *rig) connect() net.Conn {
 	r.t.Helper()
 	c, err := r.l.dial(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	nodetest.OK(r.t, err)
 	r.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -278,9 +248,7 @@ func bare() *Server { return &Server{Plugin: (&fake{}).plugin()} }
 func (r *rig) do(m wire.Request) answer {
 	r.t.Helper()
 	a := r.ask(r.t.Context(), m)
-	if a.err != nil {
-		r.t.Error(a.err)
-	}
+	nodetest.OK(r.t, a.err)
 	return a
 }
 
@@ -293,10 +261,9 @@ func (r *rig) begin(m wire.Request) func() answer {
 	return r.beginUntil(r.t.Context(), m)
 }
 
+// beginUntil is begin for a client that goes when ctx ends.
 func (r *rig) beginUntil(ctx context.Context, m wire.Request) func() answer {
-	c := make(chan answer, 1)
-	go func() { c <- r.ask(ctx, m) }()
-	return sync.OnceValue(func() answer { return <-c })
+	return begun(func() answer { return r.ask(ctx, m) })
 }
 
 func encoded(m wire.Request) []byte {
@@ -335,7 +302,7 @@ func with(m wire.Request, kv ...string) wire.Request {
 // want checks an answer that is an error.
 func (a answer) want(t *testing.T, status int, code uint, text string) {
 	t.Helper()
-	if a.status != status || a.code() != code || !strings.Contains(a.msg(), text) {
+	if said := a.said(); a.status != status || said.Code != code || !strings.Contains(said.Msg, text) {
 		t.Errorf("answer %d %s (%v), want %d, code %d and %q", a.status, a.body, a.err, status, code, text)
 	}
 	nodetest.Equal(t, fmt.Sprintf("%d: Content-Type", a.status), a.header.Get("Content-Type"), "application/json")
@@ -357,4 +324,41 @@ func logTo(l *nodetest.Log) *slog.Logger { return slog.New(slog.NewTextHandler(l
 func understood(s *Server, m *wire.Request, header http.Header) (*operation, error) {
 	op := &operation{Event: Event{Path: wire.PathCNI, Start: time.Now()}, answer: func(reply) error { return nil }}
 	return op, s.service().decode(op, m, header)
+}
+
+// said is the error object.
+func (a answer) said() (e types.Error) {
+	_ = json.Unmarshal([]byte(a.body), &e)
+	return e
+}
+
+// begun returns once ask has begun and waits, with a function that returns its answer.
+func begun(ask func() answer) func() answer {
+	c := make(chan answer, 1)
+	go func() { c <- ask() }()
+	synctest.Wait()
+	return sync.OnceValue(func() answer { return <-c })
+}
+
+// takes returns a plugin's method that takes d, and fails if its time is over then.
+func takes(d time.Duration) func(context.Context, *skel.CmdArgs) error {
+	return func(ctx context.Context, _ *skel.CmdArgs) error {
+		time.Sleep(d)
+		return context.Cause(ctx)
+	}
+}
+
+// idle checks that nothing is held any more.
+func (r *rig) idle() {
+	r.t.Helper()
+	synctest.Wait()
+	r.wantNoLoad()
+}
+
+// ended checks that Serve has returned, and when.
+func (r *rig) ended(after time.Duration, since time.Time) {
+	r.t.Helper()
+	<-r.done
+	nodetest.Equal(r.t, "Serve took", time.Since(since), after)
+	r.wantNoLoad()
 }

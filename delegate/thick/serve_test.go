@@ -3,7 +3,6 @@ package thick
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -92,7 +91,7 @@ func TestBadInput(t *testing.T) {
 func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) error {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
 			select {
 			case <-time.After(6 * readTimeout):
 				return nil
@@ -111,9 +110,8 @@ func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 		time.Sleep(3 * readTimeout)
 		f.want(t, "ADD c1")
 		_ = c.Close()
-		synctest.Wait()
-		f.want(t, "end ADD c1")
 		r.idle()
+		f.want(t, "end ADD c1")
 	})
 }
 
@@ -121,23 +119,21 @@ func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	own := uint32(os.Geteuid()) //nolint:gosec // no ID is negative
-	type peerFunc = func(net.Conn) (int, bool)
-	as := func(uid int, ok bool) peerFunc {
-		return func(net.Conn) (int, bool) { return uid, ok }
+	as := func(uid int) func(net.Conn) (int, bool) {
+		return func(net.Conn) (int, bool) { return uid, uid >= 0 }
 	}
 	for name, tt := range map[string]struct {
 		allow []uint32
-		peer  peerFunc
+		peer  func(net.Conn) (int, bool)
 		ok    bool
 	}{
-		"root":                   {nil, as(0, true), true},
+		"root":                   {nil, as(0), true},
 		"this user":              {nil, me, true},
-		"another":                {nil, as(65534, true), false},
-		"unknown":                {nil, as(-1, false), false},
-		"unknown, though listed": {[]uint32{1<<32 - 1}, as(-1, false), false},
-		"listed":                 {[]uint32{7, 65534}, as(65534, true), true},
+		"another":                {nil, as(65534), false},
+		"unknown, though listed": {[]uint32{1<<32 - 1}, as(-1), false},
+		"listed":                 {[]uint32{7, 65534}, as(65534), true},
 		"not listed":             {[]uint32{own + 1}, me, false},
-		"nobody":                 {[]uint32{}, as(0, true), false},
+		"nobody":                 {[]uint32{}, as(0), false},
 		"a pipe":                 {nil, peer.UID, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,85 +141,31 @@ func TestStrangers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var seen nodetest.Notes[Event]
 				f := &fake{}
-				other := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-					if !tt.ok {
-						t.Error("a stranger got through")
-					}
-				})
-				r := serveAs(t, &Server{Plugin: f.plugin(), AllowUIDs: tt.allow, Observer: seen.Note, Other: other}, tt.peer)
+				other := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { f.Note("a page") })
+				r := newRig(t, &Server{Plugin: f.plugin(), AllowUIDs: tt.allow, Observer: seen.Note, Other: other})
+				r.service().peer = tt.peer
+				r.run(r.l)
 				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, pathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
-					if tt.ok == (a.status == http.StatusForbidden) {
-						t.Errorf("%s: %d %s, %v", path, a.status, a.body, a.err)
-					}
 					if !tt.ok {
 						a.want(t, 403, 999, "may not connect")
+					} else if a.status == http.StatusForbidden {
+						t.Errorf("%s: %s", path, a.body)
 					}
 				}
-				nodetest.Equal(t, "calls", tt.ok, len(f.Taken()) == 1)
-				all := seen.Taken()
 				if tt.ok {
+					f.want(t, "ADD c1", "a page")
 					return
 				}
+				f.want(t)
+				all := seen.Taken()
 				if len(all) != 6 || all[0].Status != 403 || all[0].Path != wire.PathCNI || all[5].Path != "" || all[0].Command != "" || all[0].Err == nil {
 					t.Errorf("events %+v", all)
 				}
 			})
 		})
 	}
-}
-
-// addAfter is an ADD that waits for g.
-func addAfter(g gate) func(context.Context, *skel.CmdArgs) error {
-	return func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
-}
-
-// A flood of ADDs is bounded, in what runs and in what waits, and keeps
-// neither DELs nor probes from being served at once.
-func TestFloodOfAddsIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const inFlight, queued, flood = 4, 20, 100
-		g := make(gate)
-		var running, most atomic.Int32
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
-			if n := running.Add(1); n > most.Load() {
-				most.Store(n)
-			}
-			defer running.Add(-1)
-			return g.wait(ctx)
-		}}
-		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: inFlight}, queued))
-		var waits []func() answer
-		for i := range flood {
-			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
-			synctest.Wait() // so that they come in order
-		}
-		if s := r.Loads(); s["add"] != (Load{inFlight, queued}) || s["del"] != (Load{}) {
-			t.Errorf("%+v", s)
-		}
-		for i, wait := range waits[inFlight+queued:] {
-			wait().want(t, 503, 11, fmt.Sprintf("ADD c%d eth0: too many requests are waiting", inFlight+queued+i))
-		}
-		sameJSON(t, strings.Replace(fixture(t, "answer-full.json"), "8f0c", "c99", 1), waits[flood-1]().body)
-		start := time.Now()
-		for i := range flood {
-			r.do(request("DEL", fmt.Sprint("d", i))).wantOK(t)
-		}
-		r.do(request("GC", "")).wantOK(t)
-		r.do(request("STATUS", "")).wantOK(t)
-		for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo} {
-			r.get(path).wantOK(t)
-		}
-		nodetest.Equal(t, "waited", time.Since(start), 0)
-		close(g)
-		for _, wait := range waits[:inFlight+queued] {
-			wait().wantOK(t)
-		}
-		nodetest.Equal(t, "ran at once", most.Load(), inFlight)
-		r.idle()
-	})
 }
 
 // As many as hang at once, and as many as wait for them, are bounded.
@@ -248,67 +190,21 @@ func TestPluginsThatHangAreBounded(t *testing.T) {
 // asks for.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo, wire.PathAttach, "/metrics"} {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
-				})
-				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Other: page})
-				c := r.connect()
-				if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: daemon\r\n\r\n"); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(writeTimeout + time.Second)
-				if n, err := io.Copy(io.Discard, c); n != 0 || err != nil {
-					t.Errorf("%d bytes later, %v", n, err)
-				}
+	for _, path := range []string{wire.PathHealth, wire.PathAttach, "/metrics"} {
+		synctest.Test(t, func(t *testing.T) {
+			page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 			})
+			r := serve(t, &Server{Plugin: (&fake{}).plugin(), Other: page})
+			c := r.connect()
+			_, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: daemon\r\n\r\n")
+			nodetest.OK(t, err)
+			time.Sleep(writeTimeout + time.Second)
+			n, err := io.Copy(io.Discard, c)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "bytes later", n, 0)
 		})
 	}
-}
-
-// DELs have limits of their own, and so have GCs and STATUSes.
-func TestEachKindHasLimitsOfItsOwn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := make(gate)
-		block := func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
-		f := &fake{del: block, gc: block, status: block}
-		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 2}, 1))
-		var removals []func() answer
-		for _, id := range []string{"c1", "c2", "c3"} {
-			removals = append(removals, r.begin(request("DEL", id)), r.begin(request("GC", "")))
-			synctest.Wait()
-		}
-		nodetest.Equal(t, "load", r.Loads(), map[string]Load{"add": {}, "del": {2, 1}, "gc": {2, 1}, "status": {}})
-		r.do(request("DEL", "c4")).want(t, 503, 11, "too many")
-		r.do(request("GC", "")).want(t, 503, 11, "too many")
-		r.do(request("ADD", "c4")).wantOK(t)
-		var asked []func() answer
-		for range statusInFlight {
-			asked = append(asked, r.begin(request("STATUS", "")))
-			synctest.Wait()
-		}
-		start := time.Now()
-		hurried := request("STATUS", "")
-		hurried.DeadlineMs = 1000
-		waits := r.begin(hurried)
-		synctest.Wait()
-		r.do(request("STATUS", "")).want(t, 503, 50, "too many")
-		waits().want(t, 503, 50, "operation timed out") // waiting is of it
-		nodetest.Equal(t, "waited", time.Since(start), time.Second)
-		for _, wait := range asked {
-			wait().want(t, 500, 50, "operation timed out")
-		}
-		nodetest.Equal(t, "waited", time.Since(start), 2*time.Second)
-		close(g)
-		for _, wait := range removals {
-			wait().wantOK(t)
-		}
-		r.idle()
-	})
 }
 
 // What had timed out in the queue has done nothing.
@@ -317,10 +213,9 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		var seen nodetest.Notes[Event]
-		f := &fake{add: addAfter(g)}
+		f := &fake{add: g.wait}
 		r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: 1, Observer: seen.Note}, 3))
 		first := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		start := time.Now()
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("ADD", "c1"))
 		byLane().want(t, 503, 11, "timed out in the queue")
@@ -332,7 +227,6 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		// One that goes while it waits is not run.
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := r.beginUntil(ctx, request("ADD", "c2"))
-		synctest.Wait()
 		cancel()
 		gone()
 		synctest.Wait()
@@ -368,19 +262,6 @@ func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	f.want(t)
 }
 
-// ended checks that Serve has returned, without an error.
-func (r *rig) ended(after time.Duration, since time.Time) {
-	r.t.Helper()
-	<-r.done
-	if d := time.Since(since); d != after {
-		r.t.Errorf("Serve ended after %v, want %v", d, after)
-	}
-	if r.err != nil {
-		r.t.Error(r.err)
-	}
-	r.wantNoLoad()
-}
-
 // When the time to drain is over, a DEL comes too late as well: nothing would end
 // one that hangs, and the daemon would wait for it.
 func TestNothingIsAcceptedOnceTheRestIsCancelled(t *testing.T) {
@@ -393,7 +274,6 @@ func TestNothingIsAcceptedOnceTheRestIsCancelled(t *testing.T) {
 		}}
 		r := serve(t, &Server{Plugin: f.plugin()})
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		start := time.Now()
 		r.stop()
 		time.Sleep(26 * time.Second)
@@ -411,12 +291,10 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
-		f := &fake{add: addAfter(g)}
+		f := &fake{add: g.wait}
 		r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() }})
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("CHECK", "c1"))
-		synctest.Wait()
 		start := time.Now()
 		r.stop()
 		synctest.Wait()
@@ -425,10 +303,9 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 			r.attach(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
 		}
 		r.do(request("STATUS", "")).want(t, 503, 50, "the daemon is stopping")
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "not ready: daemon: the daemon is stopping")
+		r.get(wire.PathReady).want(t, 503, 11, "not ready: daemon: the daemon is stopping")
 		for _, verb := range []string{"DEL", "GC"} {
-			a := r.do(request(verb, "c4"))
-			a.wantOK(t)
+			r.do(request(verb, "c4")).wantOK(t)
 			r.attach(request(verb, "c4")).wantOK(t)
 		}
 		r.get(wire.PathHealth).wantOK(t)
@@ -440,9 +317,8 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 		close(g)
 		byLane().wantOK(t)
 		r.ended(0, start)
-		if _, err := r.l.dial(t.Context()); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("dial: %v", err)
-		}
+		_, err := r.l.dial(t.Context())
+		nodetest.Is(t, err, net.ErrClosed)
 	})
 }
 
@@ -453,16 +329,12 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[time.Duration]int{25 * time.Second: 12, 3500 * time.Millisecond: 6} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
-				time.Sleep(time.Second)
-				return ctx.Err()
-			}}
+			f := &fake{add: takes(time.Second)}
 			r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 2, DrainTimeout: limit})
 			var adds []func() answer
 			for i := range 12 {
 				adds = append(adds, r.begin(request("ADD", fmt.Sprint("c", i))))
 			}
-			synctest.Wait()
 			r.stop()
 			served := 0
 			for _, add := range adds {
@@ -475,9 +347,7 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 					a.want(t, 500, 11, "the daemon is stopping")
 				}
 			}
-			if served != want {
-				t.Errorf("%d served in %v, want %d", served, limit, want)
-			}
+			nodetest.Equal(t, "served in "+limit.String(), served, want)
 			<-r.done
 			if n := len(f.Taken()) / 2; n > want+2 {
 				t.Errorf("%d were begun", n)
@@ -491,17 +361,13 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 func TestDrainingWaitsForTheUndo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) error {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			time.Sleep(34 * time.Second)
 			return nil
-		}, del: func(context.Context, *skel.CmdArgs) error {
-			time.Sleep(9 * time.Second)
-			return nil
-		}}
+		}, del: takes(9 * time.Second)}
 		r := serve(t, &Server{Plugin: f.plugin()})
 		ctx, cancel := context.WithCancel(t.Context())
 		add := r.beginUntil(ctx, request("ADD", "c1"))
-		synctest.Wait()
 		start := time.Now()
 		r.stop()
 		cancel()
@@ -550,9 +416,9 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
-		f := &fake{add: addAfter(g)}
-		r := newRig(t, local(&Server{Plugin: f.plugin()}))
-		var wg sync.WaitGroup
+		f := &fake{add: g.wait}
+		r := newRig(t, &Server{Plugin: f.plugin()})
+		var last func() answer
 		r.run(handingOver{r.l, func() error {
 			r.wantNoLoad()
 			// It still serves.
@@ -560,14 +426,13 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 			r.do(request("ADD", "c2")).want(t, 503, 11, "stopping")
 			// The last that connects is served after it, and then there are no more.
 			c := r.connect()
-			wg.Go(func() {
-				time.Sleep(2 * time.Second)
-				exchange(t.Context(), clientOf(func(context.Context) (net.Conn, error) { return c, nil }), "POST", wire.PathCNI, encoded(request("DEL", "c3"))).wantOK(t)
+			later := clientOf(func(context.Context) (net.Conn, error) { time.Sleep(2 * time.Second); return c, nil })
+			last = begun(func() answer {
+				return exchange(t.Context(), later, "POST", wire.PathCNI, encoded(request("DEL", "c3")))
 			})
 			return r.l.Close()
 		}})
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		start := time.Now()
 		r.stop()
 		synctest.Wait()
@@ -575,7 +440,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 		close(g)
 		add().wantOK(t)
 		r.ended(2*time.Second, start)
-		wg.Wait()
+		last().wantOK(t)
 		f.want(t, "end ADD c1", "DEL c2", "DEL c3")
 	})
 }
@@ -585,29 +450,23 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 func TestHandOverDoesNotWaitForWhatIsStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := make(gate)
+		g := make(chan struct{})
 		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
 			<-g
 			return nil
 		}}
-		r := newRig(t, local(&Server{Plugin: f.plugin()}))
+		r := newRig(t, &Server{Plugin: f.plugin()})
+		r.fails = errStuck
 		handedOver := false
-		served := make(chan error, 1)
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			served <- r.Serve(ctx, handingOver{r.l, func() error {
-				handedOver = true
-				r.do(request("DEL", "c2")).want(t, 503, 11, "stopping") // the next daemon gets it again
-				return r.l.Close()
-			}})
-		}()
+		r.run(handingOver{r.l, func() error {
+			handedOver = true
+			r.do(request("DEL", "c2")).want(t, 503, 11, "stopping") // the next daemon gets it again
+			return r.l.Close()
+		}})
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
-		stop()
-		nodetest.Is(t, <-served, errStuck)
-		if !handedOver {
-			t.Error("not handed over")
-		}
+		r.stop()
+		<-r.done
+		nodetest.Equal(t, "handed over", handedOver, true)
 		close(g)
 		add()
 	})
@@ -617,7 +476,7 @@ func TestHandOverDoesNotWaitForWhatIsStuck(t *testing.T) {
 func TestListenerThatDoesNotEndIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, local(bare()))
+		r := newRig(t, bare())
 		r.run(handingOver{r.l, func() error { return nil }})
 		synctest.Wait()
 		start := time.Now()
@@ -630,37 +489,22 @@ func TestListenerThatDoesNotEndIsClosed(t *testing.T) {
 func TestListenerFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
-			time.Sleep(time.Second)
-			return nil
-		}}
-		s := local(&Server{Plugin: f.plugin()})
-		l := newInMemory()
-		served := make(chan error, 1)
-		go func() { served <- s.Serve(t.Context(), l) }()
-		added := make(chan answer, 1)
-		go func() {
-			added <- exchange(t.Context(), clientOf(l.dial), "POST", wire.PathCNI, encoded(request("ADD", "c1")))
-		}()
-		synctest.Wait()
-		_ = l.Close()
-		(<-added).wantOK(t)
-		nodetest.Is(t, <-served, net.ErrClosed)
+		f := &fake{add: takes(time.Second)}
+		r := serve(t, &Server{Plugin: f.plugin()})
+		r.fails = net.ErrClosed
+		add := r.begin(request("ADD", "c1"))
+		_ = r.l.Close()
+		add().wantOK(t)
 	})
 }
 
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()
-	refused := map[*Server]string{}
-	for _, odd := range []string{`null`, `[]`, `{"a":1,}`, `{}{}`} {
-		refused[&Server{Plugin: (&fake{}).plugin(), Override: json.RawMessage(odd)}] = "Override is not a JSON object"
-	}
-	for s, why := range refused {
+	for _, odd := range []string{`null`, `[]`, `{}{}`} {
 		l := newInMemory()
-		nodetest.Says(t, s.Serve(t.Context(), l), why)
-		if _, err := l.Accept(); err == nil {
-			t.Error("the listener is open")
-		}
+		nodetest.Says(t, (&Server{Plugin: (&fake{}).plugin(), Override: json.RawMessage(odd)}).Serve(t.Context(), l), "Override is not a JSON object")
+		_, err := l.Accept()
+		nodetest.Is(t, err, net.ErrClosed)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := serve(t, bare())
@@ -678,20 +522,17 @@ func TestStrangersAreFew(t *testing.T) {
 		f := &fake{add: untilEnd}
 		pages := make(gate)
 		defer close(pages)
-		r := newRig(t, local(&Server{Plugin: f.plugin(), Other: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = pages.wait(r.Context()) })}))
+		r := newRig(t, &Server{Plugin: f.plugin(), Other: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = pages.wait(r.Context(), nil) })})
 		r.service().strangers.places = make(chan struct{}, 4)
 		r.service().others = make(chan struct{}, 2)
 		r.run(r.l)
 		for range 10 {
-			go func() { _ = r.get("/metrics") }()
+			begun(func() answer { return r.get("/metrics") })
 		}
-		synctest.Wait()
 		add := r.begin(request("ADD", "c1"))
-		synctest.Wait()
 		r.get(wire.PathHealth).wantOK(t)
 		for range 10 {
-			go func() { _, _ = r.l.dial(t.Context()) }()
-			synctest.Wait()
+			begun(func() (a answer) { _, a.err = r.l.dial(t.Context()); return a })
 		}
 		start := time.Now()
 		c := r.connect()
@@ -699,9 +540,60 @@ func TestStrangersAreFew(t *testing.T) {
 		_, err := io.Copy(io.Discard, c) // until the server closes it
 		nodetest.OK(t, err)
 		nodetest.Equal(t, "waited", time.Since(start), 5*readHeaderTimeout)
-		if a := add(); a.status == http.StatusOK {
-			t.Error("the ADD has succeeded, although its DEL came")
-		}
+		add().want(t, 500, 11, "cancelled by DEL")
 		f.want(t, "ADD c1", "end ADD c1", "DEL c1")
 	})
+}
+
+// Of each kind of operation, what runs and what waits is bounded. A flood of one keeps neither
+// the others nor the pages from being served at once.
+func TestFloodOfAKindIsBounded(t *testing.T) {
+	t.Parallel()
+	for kind, verb := range map[string]string{"add": "ADD", "del": "DEL", "gc": "GC", "status": "STATUS"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const inFlight, queued, flood = statusInFlight, 20, 30
+				g := make(gate)
+				var running, most atomic.Int32
+				f := &fake{}
+				*map[string]*func(context.Context, *skel.CmdArgs) error{"ADD": &f.add, "DEL": &f.del, "GC": &f.gc, "STATUS": &f.status}[verb] = func(ctx context.Context, a *skel.CmdArgs) error {
+					most.Store(max(most.Load(), running.Add(1)))
+					defer running.Add(-1)
+					return g.wait(ctx, a)
+				}
+				r := serve(t, limited(&Server{Plugin: f.plugin(), MaxInFlight: inFlight}, queued))
+				var waits []func() answer
+				for i := range flood {
+					waits = append(waits, r.begin(request(verb, fmt.Sprint("c", i))))
+				}
+				loads := map[string]Load{"add": {}, "del": {}, "gc": {}, "status": {}}
+				loads[kind] = Load{inFlight, queued}
+				nodetest.Equal(t, "loads", r.Loads(), loads)
+				code := map[string]uint{"STATUS": 50}[verb] + 11*map[string]uint{"ADD": 1, "DEL": 1, "GC": 1}[verb]
+				for _, wait := range waits[inFlight+queued:] {
+					wait().want(t, 503, code, ": too many requests are waiting")
+				}
+				if verb == "ADD" {
+					sameJSON(t, strings.Replace(fixture(t, "answer-full.json"), "8f0c", "c29", 1), waits[flood-1]().body)
+				}
+				start := time.Now()
+				for _, other := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+					if other != verb && (other != "CHECK" || verb != "ADD") {
+						r.do(request(other, "d")).wantOK(t)
+					}
+				}
+				for _, path := range []string{wire.PathHealth, wire.PathReady, pathInfo} {
+					r.get(path).wantOK(t)
+				}
+				nodetest.Equal(t, "waited", time.Since(start), 0)
+				close(g)
+				for _, wait := range waits[:inFlight+queued] {
+					wait().wantOK(t)
+				}
+				nodetest.Equal(t, "ran at once", most.Load(), inFlight)
+				r.idle()
+			})
+		})
+	}
 }
