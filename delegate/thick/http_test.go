@@ -282,7 +282,6 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{}
 				r := serve(t, &Server{Plugin: f.plugin(), Ready: tt.ready, Probe: tt.probe})
-				synctest.Wait()
 				plain, verbose := r.get(wire.PathReady), r.get(wire.PathReady+"?verbose")
 				nodetest.Equal(t, "status", []int{plain.status, verbose.status}, []int{tt.status, tt.status})
 				if tt.status != 200 {

@@ -2,17 +2,18 @@ package thick
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +23,12 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/peer"
@@ -43,9 +48,8 @@ func locked(t *testing.T, socket string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l, err := Listen(ctx, nil, socket); l != nil || err == nil || !strings.Contains(err.Error(), "another daemon has it") {
-		t.Errorf("%v, %v", l, err)
-	}
+	l, err := Listen(ctx, nil, socket)
+	wantNone(t, l, err, "another daemon has it")
 }
 
 // mode returns the kind and the permissions of what is at path.
@@ -60,66 +64,52 @@ func mode(t *testing.T, path string) fs.FileMode {
 // it is not touched when it is there.
 func TestDirectoryOfTheSocketIsMadeAndNotEmptied(t *testing.T) {
 	t.Parallel()
-	base := nodetest.ShortDir(t)
-	socket := base + "/a/b/s"
+	n := &nodetest.Node{TB: t, Dir: nodetest.ShortDir(t)}
+	socket := n.Path("a/b/s")
 	nodetest.OK(t, listenOn(t, socket).Close())
-	for _, dir := range []string{base + "/a", base + "/a/b"} {
-		nodetest.Equal(t, dir, mode(t, dir), fs.ModeDir|0o700)
+	for _, dir := range []string{"", "a", "a/b"} {
+		nodetest.Equal(t, dir, mode(t, n.Path(dir)), fs.ModeDir|0o700)
 	}
-	other := base + "/a/b/other"
-	nodetest.OK(t, os.WriteFile(other, []byte("x"), 0o644))
-	nodetest.OK(t, os.Mkdir(base+"/a/b/dir", 0o755))
+	n.Write("a/b/dir/file", "x")
+	nodetest.OK(t, os.Chmod(n.Path("a/b/dir"), 0o755))
 	nodetest.OK(t, listenOn(t, socket).Close())
-	if data, err := os.ReadFile(other); string(data) != "x" || err != nil || mode(t, base+"/a/b/dir") != fs.ModeDir|0o755 {
-		t.Errorf("%q, %v", data, err)
-	}
-	nodetest.Equal(t, "the directory above", mode(t, base).Perm(), 0o700)
+	nodetest.Equal(t, "file", n.Read("a/b/dir/file"), "x")
+	nodetest.Equal(t, "directory", mode(t, n.Path("a/b/dir")), fs.ModeDir|0o755)
 }
 
 // A directory that others can enter, or that is not what it seems, is an error
 // that says so, and stays as it is.
 func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name, want string
-		make       func(t *testing.T, dir string) error
-	}{
-		{"group may write", "mode is 0720", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o720) }},
-		{"all may enter", "mode is 0701", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o701) }},
-		{"sticky and open", "mode is 01777", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) }},
-		{"another user's", "belongs to user 12345", func(t *testing.T, dir string) error {
-			t.Helper()
-			if os.Geteuid() != 0 {
-				t.Skip("needs root")
-			}
-			return os.Chown(dir, 12345, -1)
-		}},
-		{"symbolic link", "is a symbolic link", func(_ *testing.T, dir string) error {
-			return errors.Join(os.Rename(dir, dir+"real"), os.Symlink(dir+"real", dir))
-		}},
-		{"dangling link", "is a symbolic link", func(_ *testing.T, dir string) error {
-			return errors.Join(os.Remove(dir), os.Symlink(dir+"none", dir))
-		}},
-		{"file", "is not a directory", func(_ *testing.T, dir string) error {
-			return errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600))
-		}},
+	for want, change := range map[string]func(dir string) error{
+		"mode is 0720":                 func(dir string) error { return os.Chmod(dir, 0o720) },
+		"mode is 0701":                 func(dir string) error { return os.Chmod(dir, 0o701) },
+		"mode is 01777":                func(dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) },
+		"real is a symbolic link":      func(dir string) error { return errors.Join(os.Rename(dir, dir+"_"), os.Symlink(dir+"_", dir)) },
+		"dangling is a symbolic link":  func(dir string) error { return errors.Join(os.Remove(dir), os.Symlink(dir+"none", dir)) },
+		"directory is not a directory": func(dir string) error { return errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600)) },
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(nodetest.ShortDir(t), "dir")
+			name, want, _ := strings.Cut(want, " ")
+			dir := filepath.Join(nodetest.ShortDir(t), name)
 			nodetest.OK(t, os.Mkdir(dir, 0o700))
-			nodetest.OK(t, tt.make(t, dir))
+			nodetest.OK(t, change(dir))
 			before := mode(t, dir)
 			l, err := Listen(t.Context(), nil, dir+"/s")
-			if l != nil || err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
-				t.Errorf("%v, %v; want %s", l, err, tt.want)
-			}
+			wantNone(t, l, err, want, dir)
 			nodetest.Equal(t, "changed to", mode(t, dir), before)
-			if list, _ := os.ReadDir(dir); len(list) != 0 {
-				t.Errorf("made %v", list)
-			}
+			list, _ := os.ReadDir(dir)
+			nodetest.Equal(t, "made", len(list), 0)
 		})
 	}
+	others := "/" // root's
+	if os.Geteuid() == 0 {
+		others = nodetest.ShortDir(t)
+		nodetest.OK(t, os.Chown(others, 12345, -1))
+	}
+	l, err := Listen(t.Context(), nil, filepath.Join(others, "s"))
+	wantNone(t, l, err, "belongs to user ")
 }
 
 // Nobody else can connect, and the socket that a daemon leaves behind is replaced by the next.
@@ -129,15 +119,12 @@ func TestSocketIsPrivate(t *testing.T) {
 	for range 2 {
 		l := listenOn(t, socket)
 		nodetest.Equal(t, "mode", mode(t, socket), fs.ModeSocket|0o600)
-		if a := l.Addr(); a.Network() != "unix" || a.String() != socket {
-			t.Errorf("address %v", a)
-		}
+		nodetest.Equal(t, "address", l.Addr().Network()+l.Addr().String(), "unix"+socket)
 		go func() { _ = serveEcho(l) }()
 		nodetest.OK(t, echo(socket))
 		nodetest.OK(t, l.Close())
-		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("accept after close: %v", err)
-		}
+		_, err := l.Accept()
+		nodetest.Is(t, err, net.ErrClosed)
 		nodetest.Is(t, echo(socket), unix.ECONNREFUSED)
 	}
 }
@@ -149,23 +136,20 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 	for name, want := range map[string]string{
 		"": " exists and is not a socket", "~": "~ exists and is not a socket", ".lock": ".lock", ".next": ".next",
 	} {
-		for what, make := range map[string]func(path string) error{
+		for what, put := range map[string]func(path string) error{
 			"file":      func(p string) error { return os.WriteFile(p, []byte("x"), 0o600) },
 			"directory": func(p string) error { return os.Mkdir(p, 0o700) },
 			"link":      func(p string) error { return os.Symlink("/dev/null", p) },
-			"pipe":      func(p string) error { return unix.Mkfifo(p, 0o600) },
 		} {
-			if strings.HasPrefix(name, ".") && (what == "file" || what == "pipe") {
+			if strings.HasPrefix(name, ".") && what == "file" {
 				continue
 			}
 			socket := nodetest.ShortDir(t) + "/s"
-			nodetest.OK(t, make(socket+name))
+			nodetest.OK(t, put(socket+name))
 			before := mode(t, socket+name)
 			l, err := Listen(t.Context(), nil, socket)
-			if l != nil || err == nil || !strings.Contains(err.Error(), socket+want) {
-				t.Errorf("%s: %v, %v", what, l, err)
-			}
-			nodetest.Equal(t, fmt.Sprintf("%s: now", what), mode(t, socket+name), before)
+			wantNone(t, l, err, socket+want)
+			nodetest.Equal(t, what, mode(t, socket+name), before)
 			nodetest.OK(t, os.Remove(socket+name))
 			nodetest.OK(t, listenOn(t, socket).Close()) // the locks have been let go
 		}
@@ -178,15 +162,10 @@ func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 	fits := dir + "/" + strings.Repeat("x", 106-len(dir)-1)
 	nodetest.OK(t, listenOn(t, fits).Close())
 	for path, want := range map[string]string{
-		fits + "x":                           "has 107 bytes, but at most 106 are",
-		dir + "/" + strings.Repeat("x", 300): "bytes, but at most 106 are",
-		"":                                   "not an absolute path",
-		"s":                                  "not an absolute path",
-		"@abstract":                          "not an absolute path",
+		fits + "x": "has 107 bytes, but at most 106 are", "": "not an absolute path", "s": "not an absolute path", "@abstract": "not an absolute path",
 	} {
-		if l, err := Listen(t.Context(), nil, path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, %v", path, l, err)
-		}
+		l, err := Listen(t.Context(), nil, path)
+		wantNone(t, l, err, want)
 	}
 }
 
@@ -235,10 +214,10 @@ func inheritable(t *testing.T, but []int) []int {
 	return fds
 }
 
-// file returns a copy of the descriptor of l, as a service manager has it.
-func file(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
+// file returns a copy of the descriptor of c.
+func file(t *testing.T, c any) *os.File {
 	t.Helper()
-	f, err := l.File()
+	f, err := c.(interface{ File() (*os.File, error) }).File()
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
@@ -249,25 +228,12 @@ func file(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 func TestActivated(t *testing.T) {
 	t.Parallel()
 	socket := nodetest.ShortDir(t) + "/s"
-	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	nodetest.OK(t, err)
-	defer manager.Close()
-	f := file(t, manager)
+	f := listening(t, "unix", socket)
 	for range 2 {
-		early, err := net.Dial("unix", socket) // before there is a daemon
-		nodetest.OK(t, err)
+		connect(t, socket) // before there is a daemon
 		a := activate(t, "X=1 LISTEN_PID=PID! LISTEN_FDS=1 LISTEN_FDNAMES=cni", f)
-		for _, want := range []string{
-			"serves " + socket + " []",
-			fmt.Sprint("peer ", os.Geteuid(), " true"),
-			"closed",
-		} {
-			a.says(t, want)
-		}
-		nodetest.OK(t, early.Close())
-		if _, err := os.Lstat(socket); err != nil {
-			t.Error(err)
-		}
+		a.says(t, "serves "+socket+" []", fmt.Sprint("peer ", os.Geteuid(), " true"), "closed")
+		nodetest.Equal(t, "what stays", mode(t, socket).Type(), fs.ModeSocket)
 	}
 }
 
@@ -276,34 +242,24 @@ func TestActivated(t *testing.T) {
 func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	socket := nodetest.ShortDir(t) + "/s"
-	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	nodetest.OK(t, err)
-	defer manager.Close()
-	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
+	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", listening(t, "unix", socket))
 	a.says(t, "serves "+socket+" []")
 	locked(t, socket)
 	byHand := listenLater(t.Context(), socket)
-	c, err := net.Dial("unix", socket) // ends the daemon
-	nodetest.OK(t, err)
-	defer c.Close()
-	if l, err := byHand(); l != nil || err == nil || !strings.Contains(err.Error(), "another process listens on it") {
-		t.Errorf("%v, %v", l, err)
-	}
-	c, err = net.Dial("unix", socket)
-	nodetest.OK(t, err)
-	nodetest.OK(t, c.Close())
+	connect(t, socket) // ends the daemon
+	l, err := byHand()
+	wantNone(t, l, err, "another process listens on it")
+	connect(t, socket)
 
 	// The other way round: a daemon that has made the socket, and whose socket has been
 	// replaced, still has the lock.
 	other := nodetest.ShortDir(t) + "/s"
-	l := listenOn(t, other)
+	own := listenOn(t, other)
 	nodetest.OK(t, os.Remove(other))
-	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
-	nodetest.OK(t, err)
-	defer second.Close()
+	second := listening(t, "unix", other)
 	locked(t, other)
-	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
-	nodetest.OK(t, l.Close())
+	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", second)
+	nodetest.OK(t, own.Close())
 	next.says(t, "serves "+other+" []")
 	nodetest.Equal(t, "removed", mode(t, other).Type(), fs.ModeSocket)
 }
@@ -312,52 +268,32 @@ func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
 func TestActivatedNot(t *testing.T) {
 	t.Parallel()
 	dir := nodetest.ShortDir(t)
-	listening, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/l", Net: "unix"})
-	nodetest.OK(t, err)
-	defer listening.Close()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: dir + "/l", Net: "unix"})
-	nodetest.OK(t, err)
-	defer conn.Close()
-	datagram, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/d", Net: "unixgram"})
-	nodetest.OK(t, err)
-	defer datagram.Close()
-	packet, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: dir + "/p", Net: "unixpacket"})
-	nodetest.OK(t, err)
-	defer packet.Close()
-	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	nodetest.OK(t, err)
-	defer tcp.Close()
+	good := listening(t, "unix", dir+"/l")
 	null, err := os.Open(os.DevNull)
 	nodetest.OK(t, err)
 	defer null.Close()
-	good := file(t, listening)
 	const mine = "LISTEN_PID=PID! LISTEN_FDS=1"
 	for _, tt := range []struct {
-		name, env string
-		file      *os.File
-		want      string
+		env  string
+		file *os.File
+		want string
 	}{
-		{"nothing said", "HOME=/", good, "<nil>"},
-		{"no pid", "LISTEN_FDS=1", good, "<nil>"},
-		{"another's", "LISTEN_PID=1 LISTEN_FDS=1", good, "<nil>"},
-		{"another's, and odd", "LISTEN_PID=1 LISTEN_FDS=x", good, "<nil>"},
-		{"no count", "LISTEN_PID=PID!", good, "<nil>"},
-		{"none", "LISTEN_PID=PID! LISTEN_FDS=0", good, "<nil>"},
-		{"two", "LISTEN_PID=PID! LISTEN_FDS=2", good, "LISTEN_FDS passes 2 sockets, want 1"},
-		{"odd pid", "LISTEN_PID=x LISTEN_FDS=1", good, `LISTEN_PID is not a number: "x"`},
-		{"odd count", "LISTEN_PID=PID! LISTEN_FDS=-1", good, `LISTEN_FDS is not a number: "-1"`},
-		{"empty count", "LISTEN_PID=PID! LISTEN_FDS=", good, `LISTEN_FDS is not a number: ""`},
-		{"file", mine, null, "file descriptor 3: getsockopt: socket operation on non-socket"},
-		{"tcp", mine, file(t, tcp), "file descriptor 3: not a unix stream socket"},
-		{"datagram", mine, file(t, datagram), "file descriptor 3: not listening"},
-		{"packet", mine, file(t, packet), "file descriptor 3: not a unix stream socket"},
-		{"connection", mine, file(t, conn), "file descriptor 3: not listening"},
+		{"LISTEN_FDS=1", good, ""},
+		{"LISTEN_PID=1 LISTEN_FDS=x", good, ""},
+		{"LISTEN_PID=PID!", good, ""},
+		{"LISTEN_PID=PID! LISTEN_FDS=2", good, "LISTEN_FDS passes 2 sockets, want 1"},
+		{"LISTEN_PID=x LISTEN_FDS=1", good, `LISTEN_PID is not a number: "x"`},
+		{"LISTEN_PID=PID! LISTEN_FDS=-1", good, `LISTEN_FDS is not a number: "-1"`},
+		{mine, null, "file descriptor 3: getsockopt: socket operation on non-socket"},
+		{mine, listening(t, "tcp", "127.0.0.1:0"), "file descriptor 3: not a unix stream socket"},
+		{mine, listening(t, "unixpacket", dir+"/p"), "file descriptor 3: not a unix stream socket"},
+		{mine, file(t, connect(t, dir+"/l")), "file descriptor 3: not listening"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(tt.env+" "+tt.want, func(t *testing.T) {
 			t.Parallel()
-			want := "none " + tt.want
-			if tt.want != "<nil>" {
-				want = "none socket activation: " + tt.want
+			want := "none socket activation: " + tt.want
+			if tt.want == "" {
+				want = "none <nil>"
 			}
 			activate(t, tt.env, tt.file).says(t, want)
 		})
@@ -377,14 +313,14 @@ func unixClient(socket string) *http.Client {
 	})
 }
 
-// serveUnix starts s on a unix socket of its own.
-func serveUnix(t *testing.T, s *Server) (*rig, string) {
+// serveUnix starts s on a unix socket, on which it looks for the socket often.
+func serveUnix(t *testing.T, s *Server, socket string) *rig {
 	t.Helper()
-	socket := nodetest.ShortDir(t) + "/s"
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
 	l := listenOn(t, socket)
+	l.every = 50 * time.Millisecond
 	r.run(l)
-	return r, socket
+	return r
 }
 
 // What stops to write and still reads has gone, too. It is told no success.
@@ -396,13 +332,12 @@ func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}}
-	_, socket := serveUnix(t, &Server{Plugin: f.plugin()})
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
-	nodetest.OK(t, err)
-	defer c.Close()
+	socket := nodetest.ShortDir(t) + "/s"
+	serveUnix(t, &Server{Plugin: f.plugin()}, socket)
+	c := connect(t, socket)
 	send(t, c, request("ADD", "c1"))
 	<-began
-	nodetest.OK(t, c.CloseWrite())
+	nodetest.OK(t, c.(*net.UnixConn).CloseWrite())
 	data, err := io.ReadAll(c)
 	nodetest.OK(t, err)
 	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client disconnected") {
@@ -414,10 +349,9 @@ func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 // The kernel says who connects.
 func TestStrangersOnASocket(t *testing.T) {
 	t.Parallel()
-	r, _ := serveUnix(t, &Server{Plugin: (&fake{}).plugin(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
-	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
-	r, _ = serveUnix(t, bare())
-	r.do(request("ADD", "c1")).wantOK(t)
+	s := &Server{Plugin: (&fake{}).plugin(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}} //nolint:gosec // no ID is negative
+	serveUnix(t, s, nodetest.ShortDir(t)+"/s").do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
+	serveUnix(t, bare(), nodetest.ShortDir(t)+"/s").do(request("ADD", "c1")).wantOK(t)
 }
 
 // roleVar tells this test's executable, run once more, to play a part.
@@ -455,12 +389,14 @@ func start(t *testing.T, role, arg string, change func(*exec.Cmd)) *actor {
 	return a
 }
 
-// says waits for the actor's next line, which must be want.
-func (a *actor) says(t *testing.T, want string) {
+// says waits for the actor's next lines, which must be want.
+func (a *actor) says(t *testing.T, want ...string) {
 	t.Helper()
-	text, err := a.out.ReadString('\n')
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "what the other process says", text, want+"\n")
+	for _, line := range want {
+		text, err := a.out.ReadString('\n')
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "what the other process says", text, line+"\n")
+	}
 }
 
 // TestRole is not a test: it plays the parts.
@@ -469,13 +405,9 @@ func TestRole(t *testing.T) {
 	if !found {
 		t.Skip("plays a part in other tests")
 	}
-	play, found := map[string]func(t *testing.T, arg string){
-		"activated": playActivated, "listen": playListen, "daemon": playDaemon, "shim": playShim,
-	}[role]
-	if !found {
-		t.Fatal(role)
-	}
-	play(t, arg)
+	map[string]func(t *testing.T, arg string){
+		"activated": playActivated, "listen": playListens, "daemon": playDaemon, "shim": playShim,
+	}[role](t, arg)
 }
 
 // serveEcho answers each connection with what it says, until there are no more.
@@ -505,15 +437,14 @@ func echo(socket string) error {
 	return ask(c)
 }
 
+// ask makes one request.
 func ask(c net.Conn) error {
-	if _, err := c.Write([]byte("?")); err != nil {
-		return err
+	b := []byte("?")
+	_, err := c.Write(b)
+	if err == nil {
+		_, err = io.ReadFull(c, b)
 	}
-	b := make([]byte, 1)
-	if _, err := io.ReadFull(c, b); err != nil || b[0] != '?' {
-		return fmt.Errorf("no answer: %q, %w", b, err)
-	}
-	return nil
+	return err
 }
 
 // listenLater starts a Listen, which has to wait.
@@ -535,29 +466,10 @@ func TestNothingIsInherited(t *testing.T) {
 	socket := nodetest.ShortDir(t) + "/s"
 	a := start(t, "listen", socket, nil)
 	a.says(t, "listens []")
-	c, err := net.Dial("unix", socket)
-	nodetest.OK(t, err)
-	defer c.Close()
-	nodetest.OK(t, ask(c))
-	_, err = fmt.Fprintln(a.in)
+	nodetest.OK(t, ask(connect(t, socket)))
+	_, err := fmt.Fprintln(a.in)
 	nodetest.OK(t, err)
 	a.says(t, "has []")
-}
-
-// playListen serves a socket, and says for each line of its input what a child would inherit.
-func playListen(t *testing.T, socket string) {
-	t.Helper()
-	from := inheritable(t, nil) // who runs the tests
-	l, err := listen(t.Context(), socket)
-	nodetest.OK(t, err)
-	fmt.Println("listens", inheritable(t, from))
-	go func() { _ = serveEcho(l) }()
-	for {
-		if _, err := fmt.Scanln(); err != nil {
-			return
-		}
-		fmt.Println("has", inheritable(t, from))
-	}
 }
 
 // A daemon that is killed is in nobody's way: neither the one that has the
@@ -585,10 +497,7 @@ func TestKilledDaemonBlocksNobody(t *testing.T) {
 // announced waits until somebody waits for the socket.
 func announced(t *testing.T, socket string) {
 	t.Helper()
-	l := &listener{socket: socket}
-	for !l.awaited() {
-		runtime.Gosched()
-	}
+	nodetest.Until(t, "somebody waits for the socket", (&listener{socket: socket}).awaited)
 }
 
 // All that connected before the next one took over is served by the old one,
@@ -605,10 +514,7 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 		}
 		var early []net.Conn
 		for range 100 {
-			c, err := net.Dial("unix", socket)
-			nodetest.OK(t, err)
-			defer c.Close()
-			early = append(early, c)
+			early = append(early, connect(t, socket))
 		}
 		nodetest.OK(t, l.handOver(t.Context()))
 		if awaited {
@@ -617,8 +523,8 @@ func TestHandOverServesTheBacklog(t *testing.T) {
 			defer l2.Close()
 			go func() { _ = serveEcho(l2) }()
 			nodetest.OK(t, echo(socket))
-		} else if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("after the end: %v", err)
+		} else {
+			nodetest.Is(t, echo(socket), unix.ECONNREFUSED)
 		}
 		served := make(chan error, 1)
 		go func() { served <- serveEcho(l) }()
@@ -654,16 +560,11 @@ func TestHandOverEndsAccept(t *testing.T) {
 				defer flock.Release(next)
 			}
 			if tt.replaced {
-				successor, err := net.Listen("unix", socket+"2")
-				nodetest.OK(t, err)
-				defer successor.Close()
-				nodetest.OK(t, os.Rename(socket+"2", socket))
+				elsewhere(t, socket)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := l.handOver(ctx); errors.Is(err, context.Canceled) != (tt.waits && !tt.replaced) {
-				t.Error(err)
-			}
+			nodetest.Equal(t, "in vain", errors.Is(l.handOver(ctx), context.Canceled), tt.waits && !tt.replaced)
 			nodetest.Is(t, <-served, unix.EINVAL)
 		})
 	}
@@ -700,23 +601,17 @@ func TestRemovedSocketIsMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			socket := nodetest.ShortDir(t) + "/d/s"
-			s := bare()
-			r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
-			l := listenOn(t, socket)
-			l.every = 50 * time.Millisecond
-			r.run(l)
+			r := serveUnix(t, bare(), socket)
 			r.get(wire.PathReady).wantOK(t)
-			early, err := net.Dial("unix", socket)
-			nodetest.OK(t, err)
-			defer early.Close()
+			early := connect(t, socket)
 			nodetest.OK(t, tt.do(socket))
 			if tt.why == "" {
 				nodetest.Until(t, "it listens again", func() bool { return r.get(wire.PathReady).status == http.StatusOK })
 				r.do(request("ADD", "c1")).wantOK(t)
-				nodetest.OK(t, s.CheckReady(t.Context()))
+				nodetest.OK(t, r.CheckReady(t.Context()))
 			} else {
 				nodetest.Until(t, "it says why not", func() bool {
-					err := s.CheckReady(t.Context())
+					err := r.CheckReady(t.Context())
 					return err != nil && strings.Contains(err.Error(), tt.why) && strings.Contains(err.Error(), "somebody has removed the socket")
 				})
 			}
@@ -752,12 +647,175 @@ func TestListenEndsWithItsContext(t *testing.T) {
 	second := listenLater(ctx, socket) // in the line behind it
 	cancel(cause)
 	for _, next := range []func() (net.Listener, error){first, second} {
-		if l, err := next(); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, cause) || !strings.Contains(err.Error(), "another daemon has it") {
-			t.Errorf("%v, %v", l, err)
-		}
+		l, err := next()
+		wantNone(t, l, err, "another daemon has it")
+		nodetest.Is(t, err, context.Canceled)
+		nodetest.Is(t, err, cause)
 	}
 	go func() { _ = serveEcho(l) }()
 	nodetest.OK(t, echo(socket))
 	nodetest.OK(t, l.Close())
 	nodetest.OK(t, listenOn(t, socket).Close())
+}
+
+// wantNone wants Listen to have failed with these words.
+func wantNone(t *testing.T, l net.Listener, err error, words ...string) {
+	t.Helper()
+	if l != nil {
+		t.Errorf("it listens at %v", l.Addr())
+	}
+	nodetest.Says(t, err, words...)
+}
+
+// listening returns a copy of the descriptor of a listener, as a service manager has it.
+func listening(t *testing.T, network, address string) *os.File {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return file(t, l)
+}
+
+// connect makes a connection, which ends with the test.
+func connect(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// playListens serves a socket, and says for each line of its input what a child would inherit.
+func playListens(t *testing.T, socket string) {
+	t.Helper()
+	from := inheritable(t, nil) // who runs the tests
+	l, err := listen(t.Context(), socket)
+	nodetest.OK(t, err)
+	fmt.Println("listens", inheritable(t, from))
+	go func() { _ = serveEcho(l) }()
+	for _, err := fmt.Scanln(); err == nil; _, err = fmt.Scanln() {
+		fmt.Println("has", inheritable(t, from))
+	}
+}
+
+// playDaemon is the whole program of a daemon.
+func playDaemon(_ *testing.T, socket string) {
+	Main(plugin.Plugin{
+		Add: func(_ context.Context, c *plugin.Call) error {
+			_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
+			return err
+		},
+		Del:   func(context.Context, *plugin.Call) error { return nil },
+		Steps: map[string]plugin.Step{"rule": {Check: func(context.Context, *plugin.Call) error { return errors.New("the rule is gone") }}},
+	}, socket)
+	os.Exit(0)
+}
+
+// playShim is the whole program of a shim.
+func playShim(_ *testing.T, socket string) {
+	shim.Main(socket)
+	os.Exit(0)
+}
+
+// runShim runs the shim, without CNI_COMMAND if command is empty.
+// keys are more keys of the configuration.
+func runShim(t *testing.T, command, socket, keys string) (stdout, stderr string, status int) {
+	t.Helper()
+	var errs bytes.Buffer
+	s := start(t, "shim", socket, func(c *exec.Cmd) {
+		c.Stderr = &errs
+		if command != "" {
+			c.Env = append(c.Env, "CNI_COMMAND="+command, "CNI_CONTAINERID=c1", "CNI_NETNS=/run/netns/c1", "CNI_IFNAME=eth0", "CNI_PATH=/opt/cni/bin")
+		}
+	})
+	_, _ = io.WriteString(s.in, `{"cniVersion":"1.1.0","name":"pods","type":"x"`+keys+"}") // it may not be read
+	_ = s.in.Close()
+	out, err := io.ReadAll(s.out)
+	nodetest.OK(t, err)
+	_ = s.Wait() // its status is what counts
+	return string(out), errs.String(), s.ProcessState.ExitCode()
+}
+
+// startDaemon returns a daemon that listens, and its log.
+func startDaemon(t *testing.T, socket string) (*actor, *nodetest.Log) {
+	t.Helper()
+	log := new(nodetest.Log)
+	d := start(t, "daemon", socket, func(c *exec.Cmd) { c.Stderr = log })
+	nodetest.Until(t, "listening", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	}, log)
+	return d, log
+}
+
+// Two programs of one line each are a daemon and its shim.
+func TestMainOfDaemonAndShim(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(nodetest.ShortDir(t), "run", "d.sock")
+	shim := func(want int, command, keys, says string) {
+		t.Helper()
+		out, stderr, status := runShim(t, command, socket, keys)
+		if status != want || !strings.Contains(out, says) {
+			t.Errorf("%s: status %d, %s, %s", command, status, out, stderr)
+		}
+	}
+	d, log := startDaemon(t, socket)
+	shim(0, "ADD", "", `"name": "eth0"`)
+	shim(1, "CHECK", "", "the plugin has no CHECK")
+	shim(1, "CHECK", `,"step":"rule"`, "the rule is gone")
+	nodetest.OK(t, d.Process.Signal(syscall.SIGTERM))
+	nodetest.OK(t, d.Wait())
+	nodetest.Equal(t, "logged", []int{log.Count("msg=request command=ADD"), log.Count("level=WARN msg=request command=CHECK")}, []int{1, 2})
+	shim(1, "DEL", "", `"code":11`) // without the daemon
+	startDaemon(t, socket)
+	shim(0, "DEL", "", "")
+}
+
+// Without the absolute path of a socket neither program does anything. Somebody who runs the
+// shim by hand learns what it is.
+func TestMainSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, socket := range []string{"", "run/d.sock"} {
+		log := new(nodetest.Log)
+		d := start(t, "daemon", socket, func(c *exec.Cmd) { c.Stderr = log })
+		if err := d.Wait(); d.ProcessState.ExitCode() != 1 || log.Count("not an absolute path") != 1 {
+			t.Errorf("daemon at %q: %v, %s", socket, err, log)
+		}
+		if out, _, status := runShim(t, "DEL", socket, ""); status != 1 || !strings.Contains(out, `"code":7`) || !strings.Contains(out, "not absolute") {
+			t.Errorf("shim of %q: status %d, %s", socket, status, out)
+		}
+	}
+	if out, stderr, status := runShim(t, "", "/run/d.sock", ""); status != 0 || out != "" || !strings.HasPrefix(stderr, "CNI shim of the daemon at /run/d.sock "+plugin.Version()) {
+		t.Errorf("by hand: status %d, %s, %s", status, out, stderr)
+	}
+}
+
+// Requests that are refused or have no attachment have a line too. The line of a slow ADD says
+// where its time went.
+func TestRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	timing := lifecycle.Timing{Whole: 2 * time.Second, Lock: time.Second, Record: 2 * time.Millisecond, Plugins: []lifecycle.PluginTime{
+		{Command: "ADD", Plugin: "bridge", Network: "pods", IfName: "eth0", Took: 998 * time.Millisecond},
+	}}
+	for want, e := range map[string]Event{
+		"level=WARN msg=request duration=0s queued=0s status=403 pod=p code=999 error=no uid=1000\n": {UID: 1000, Status: 403, Err: errors.New("no")},
+		"level=WARN msg=request command=STATUS duration=0s queued=0s status=503 pod=p code=50 error=draining uid=0\n": {
+			Command: "STATUS", Status: 503, Err: types.NewError(50, "draining", ""),
+		},
+		"": {Command: "STATUS", Status: 200},
+		"level=INFO msg=request command=ADD duration=2s queued=0s status=200 pod=p\n": {Command: "ADD", Status: 200, Duration: 2 * time.Second, Timing: timing},
+		"level=WARN msg=request command=ADD duration=3s queued=0s status=500 pod=p" +
+			` timing.lock=1s timing.record=2ms timing.plugins="ADD bridge pods eth0 998ms" code=999 error=no uid=0` + "\n": {
+			Command: "ADD", Status: 500, Duration: 3 * time.Second, Err: errors.New("no"), Slow: true, Timing: timing,
+		},
+	} {
+		var log nodetest.Log
+		e.Log(t.Context(), logTo(&log), slog.String("pod", "p"), slog.String("empty", ""))
+		if got := log.String(); !strings.HasSuffix(got, want) || (got == "") != (want == "") {
+			t.Errorf("log: %s, want %s", got, want)
+		}
+	}
 }

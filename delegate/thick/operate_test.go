@@ -92,12 +92,14 @@ func TestPanicInTheStageOfTheQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &fake{}
-			r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Process: func() plugin.Process { return plugin.Process{Stages: stages} }})
-			for range 3 { // the turn and the container are free again
-				r.do(request("ADD", "c1")).want(t, 500, 999, "panicked")
-			}
-			f.want(t)
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Process: func() plugin.Process { return plugin.Process{Stages: stages} }})
+				for range 3 { // the turn and the container are free again
+					r.do(request("ADD", "c1")).want(t, 500, 999, "panicked")
+				}
+				f.want(t)
+			})
 		})
 	}
 }

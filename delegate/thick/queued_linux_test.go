@@ -2,13 +2,13 @@ package thick
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +18,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
@@ -52,26 +51,14 @@ func enqueue(t *testing.T, dir string, m wire.Request) {
 // left returns how many are in the queue.
 func left(t *testing.T, dir string) int {
 	t.Helper()
-	names, err := filepath.Glob(dir + "/*.json")
-	nodetest.OK(t, err)
-	return len(names)
-}
-
-// stuckWhile is a DEL that fails as long as fails is true.
-func stuckWhile(fails *bool) func(context.Context, *skel.CmdArgs) error {
-	return func(context.Context, *skel.CmdArgs) error {
-		if *fails {
-			return types.NewError(101, "stuck", "")
-		}
-		return nil
-	}
+	return len(files(t, dir))
 }
 
 // A DEL of the runtime does not wait for one of the queue that hangs, whatever
 // attachment of the container that is for: it takes its place.
 func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 	t.Parallel()
-	for _, ifName := range []string{"eth0", "eth1"} {
+	for ifName, after := range map[string][]string{"eth0": nil, "eth1": {"DEL c1", "end DEL c1"}} {
 		synctest.Test(t, func(t *testing.T) {
 			first := true
 			f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
@@ -83,43 +70,36 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 			}}
 			dir := queued(t, "c1")
 			r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-			synctest.Wait()
 			start := time.Now()
 			r.do(with(request("DEL", "c1"), "CNI_IFNAME", ifName)).wantOK(t)
 			nodetest.Equal(t, "it waited", time.Since(start), 0)
 			f.want(t, "DEL c1", "end DEL c1", "DEL c1", "end DEL c1")
 			time.Sleep(firstPause)
 			synctest.Wait()
-			if ifName == "eth0" {
-				f.want(t)
-			} else {
-				f.want(t, "DEL c1", "end DEL c1")
-			}
+			f.want(t, after...)
 			nodetest.Equal(t, "left", left(t, dir), 0)
 		})
 	}
 }
 
 // A DEL that fails stays, and is tried again with growing pauses; the daemon
-// is ready all the same, but for an ADD that it would remove.
+// is ready all the same, but for an ADD that it would remove. It takes the place of nothing newer.
 func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var book nodetest.Log
 		var tries []time.Duration
 		start := time.Now()
-		var works atomic.Bool
-		f := &fake{del: func(_ context.Context, a *skel.CmdArgs) error {
-			tries = append(tries, time.Since(start))
-			if works.Load() {
+		works := false
+		f := &fake{add: takes(10 * time.Second), del: func(ctx context.Context, a *skel.CmdArgs) error {
+			tries = append(tries, time.Since(start)/time.Second)
+			if works {
 				return nil
 			}
-			return types.NewError(101, "stuck", "")
+			return stuck(ctx, a)
 		}}
 		dir := queued(t, "c1")
 		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Logger: logTo(&book)})
-		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		verbose := func() string {
 			a := r.get(wire.PathReady + "?verbose")
 			a.wantOK(t)
@@ -128,35 +108,23 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 		if got := verbose(); !strings.Contains(got, `{"name":"queue","ok":true,"error":"`) || !strings.Contains(got, "stuck") {
 			t.Errorf("with one that is stuck: %s", got)
 		}
-		r.do(request("ADD", "c2")).wantOK(t)
-		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
 		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		var want []time.Duration
-		for _, s := range []int{0, 1, 3, 7, 15, 31, 63} {
-			want = append(want, time.Duration(s)*time.Second)
-		}
-		if !slices.Equal(tries, want) {
-			t.Errorf("tried at %v, want %v", tries, want)
-		}
-		if left(t, dir) != 1 || !strings.Contains(book.String(), "stuck") {
-			t.Errorf("%d left, log %s", left(t, dir), book.String())
-		}
+		nodetest.Equal(t, "tried at", tries, []time.Duration{0, 1, 3, 7, 15, 31, 63})
+		nodetest.Equal(t, "left", left(t, dir), 1)
+		nodetest.Equal(t, "logged", book.Count("stuck"), 1)
+		r.do(request("ADD", "c2")).wantOK(t)
+		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t) // while the DEL is to be tried
 		// An ADD that it would remove waits for it, and has it tried soon.
-		works.Store(true)
+		works = true
 		r.do(request("ADD", "c1")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
 		time.Sleep(firstPause)
 		synctest.Wait()
 		nodetest.Equal(t, "left", left(t, dir), 0)
-		if got := verbose(); strings.Contains(got, "error") {
-			t.Errorf("with none: %s", got)
-		}
+		nodetest.Equal(t, "errors", strings.Contains(verbose(), "error"), false)
 		r.do(request("ADD", "c1")).wantOK(t)
 		n := len(tries)
 		time.Sleep(time.Hour)
-		if len(tries) != n {
-			t.Error("it was done again")
-		}
+		nodetest.Equal(t, "tries", len(tries), n)
 	})
 }
 
@@ -166,14 +134,12 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		fails := true
-		f := &fake{del: stuckWhile(&fails)}
+		f := &fake{del: stuck}
 		dir := queued(t, "c1")
 		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-		synctest.Wait()
 		r.do(request("DEL", "c1")).want(t, 500, 101, "stuck")
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
-		fails = false
+		f.del = nil
 		r.do(request("DEL", "c1")).wantOK(t)
 		nodetest.Equal(t, "left", left(t, dir), 0)
 		r.do(request("ADD", "c1")).wantOK(t)
@@ -187,7 +153,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		enqueue(t, dir, request("DEL", "c1"))
 		time.Sleep(longestPause)
 		synctest.Wait()
-		f.want(t, "DEL c1", "end DEL c1")
+		f.want(t, "DEL c1")
 	})
 }
 
@@ -196,45 +162,17 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
+		f := &fake{del: stuck}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-		synctest.Wait() // tried, and not again before a second is over
-		file, err := filepath.Glob(dir + "/*.json")
-		nodetest.OK(t, err)
-		nodetest.OK(t, os.Remove(file[0]))
-		nodetest.OK(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir}) // tried, and not again before a second is over
+		file := files(t, dir)[0]
+		nodetest.OK(t, errors.Join(os.Remove(file), os.Mkdir(file, 0o700))) // which cannot be unlinked
 		f.del = nil
 		r.do(request("DEL", "c1")).want(t, 500, 5, "detached, but the queued DEL cannot be removed")
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
-		nodetest.OK(t, os.Remove(file[0]))
+		nodetest.OK(t, os.Remove(file))
 		r.do(request("DEL", "c1")).wantOK(t)
 		r.do(request("ADD", "c1")).wantOK(t)
-	})
-}
-
-// A DEL that somebody has taken out of the queue while it waited for its turn is
-// not done: another daemon may have done it, and added the attachment again.
-func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{add: func(context.Context, *skel.CmdArgs) error {
-			time.Sleep(time.Minute / 3)
-			return nil
-		}}
-		dir := queued(t)
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-		synctest.Wait()
-		enqueue(t, dir, request("DEL", "c1"))
-		time.Sleep(longestPause - time.Second)
-		add := r.begin(with(request("ADD", "c1"), "CNI_IFNAME", "eth1"))
-		time.Sleep(2 * time.Second) // it waits for the container
-		file, err := filepath.Glob(dir + "/*.json")
-		nodetest.OK(t, err)
-		nodetest.OK(t, os.Remove(file[0]))
-		add().wantOK(t)
-		synctest.Wait()
-		f.want(t, "ADD c1", "end ADD c1")
 	})
 }
 
@@ -256,38 +194,15 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 		if len(all) != 2 || all[0].Status != 400 || all[1].Status != 400 || !all[0].Replayed {
 			t.Errorf("%+v", all)
 		}
-		if aside, err := filepath.Glob(dir + "/*.corrupt"); left(t, dir) != 0 || len(aside) != 2 || err != nil {
-			t.Errorf("%d left, set aside %q", left(t, dir), aside)
-		}
+		aside, err := filepath.Glob(dir + "/*.corrupt")
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "left and set aside", []int{left(t, dir), len(aside)}, []int{0, 2})
 		a := r.get(wire.PathReady + "?verbose")
 		a.wantOK(t)
-		for _, text := range []string{a.body, book.String()} {
-			if !strings.Contains(text, "damaged") || !strings.Contains(text, ".corrupt") {
-				t.Errorf("it does not say so: %s", text)
-			}
-		}
-		if !strings.Contains(book.String(), "notapair") || !strings.Contains(book.String(), "ADD cannot be queued") {
-			t.Errorf("it does not say why: %s", book.String())
-		}
+		told := errors.New(a.body)
+		nodetest.Says(t, told, "damaged", ".corrupt")
+		nodetest.Says(t, errors.New(book.String()), "damaged", ".corrupt", "notapair", "ADD cannot be queued")
 		r.do(request("ADD", "c1")).wantOK(t)
-	})
-}
-
-// An old DEL takes the place of nothing that is newer.
-func TestQueuedDelCancelsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fails := true
-		f := &fake{del: stuckWhile(&fails), add: func(ctx context.Context, _ *skel.CmdArgs) error {
-			time.Sleep(10 * time.Second)
-			return ctx.Err()
-		}}
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: queued(t, "c1")})
-		synctest.Wait()
-		fails = false
-		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
-		synctest.Wait()
-		f.want(t, "DEL c1", "end DEL c1", "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 	})
 }
 
@@ -303,7 +218,6 @@ func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
 				return ctx, func(err error) { waits.Note(fmt.Sprint(s, " ", e.Command, ": ", err)) }
 			}}
 		}})
-		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		synctest.Wait()
@@ -342,12 +256,11 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 				t.Errorf("without the override: %s", a.StdinData)
 			}
 			if strings.HasPrefix(a.ContainerID, "hung") {
-				if d, ok := ctx.Deadline(); !ok || time.Until(d) != 110*time.Second {
-					t.Errorf("deadline %v", d)
-				}
+				end, _ := ctx.Deadline()
+				nodetest.Equal(t, "deadline", time.Until(end), 110*time.Second)
 				most.Store(max(most.Load(), running.Add(1)))
 				defer running.Add(-1)
-				return hung(ctx, a)
+				return untilEnd(ctx, a)
 			}
 			time.Sleep(20 * time.Second)
 			return nil
@@ -356,13 +269,11 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			Plugin: f.plugin(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, Override: []byte(`{"binDir":"/host"}`),
 			Observer: seen.Note,
 		}, 4))
-		synctest.Wait()
 		var live []func() answer
 		for i := range 8 { // all that may run and wait
 			live = append(live, r.begin(request("DEL", fmt.Sprint("c", i))))
 		}
 		nodetest.Equal(t, "load", r.Loads()["del"], Load{InFlight: 6, Queued: 4})
-		r.do(request("DEL", "one-more")).want(t, 503, 11, "too many requests are waiting")
 		start := time.Now()
 		for _, del := range live {
 			del().wantOK(t)
@@ -387,25 +298,18 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen nodetest.Notes[Event]
+		f := &fake{del: hung}
 		dir := queued(t, ids("hung", 40)...)
-		r := serve(t, &Server{Plugin: (&fake{del: hung}).plugin(), Queue: dir, MaxInFlight: 2, Observer: seen.Note})
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, MaxInFlight: 2})
 		time.Sleep(41*110*time.Second + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
-		seen.Taken()
 		r.do(request("ADD", "new-and-wanted")).want(t, 503, 11, "is still queued")
 		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		var done []string
-		for _, e := range seen.Taken() {
-			if e.Replayed && e.Err == nil {
-				done = append(done, e.ContainerID)
-			}
-		}
-		slices.Sort(done)
-		if !slices.Equal(done, []string{"new", "new-and-wanted"}) {
-			t.Errorf("done %q", done)
+		nodetest.Equal(t, "left", left(t, dir), 40)
+		calls := f.Taken()
+		for _, id := range []string{"new", "new-and-wanted"} {
+			nodetest.Equal(t, id+" was done", slices.Contains(calls, "end DEL "+id), true)
 		}
 		r.do(request("ADD", "new-and-wanted")).wantOK(t)
 	})
@@ -416,25 +320,20 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 // longer in it.
 func TestStoppedWithAQueue(t *testing.T) {
 	t.Parallel()
-	second := func(Event) { time.Sleep(time.Second) }
 	for name, tt := range map[string]struct {
 		ids      []string
 		del      func(context.Context, *skel.CmdArgs) error
 		observer func(Event)
 		left     int
 	}{
-		"while DELs run": {[]string{"c1", "c2", "c3"}, func(ctx context.Context, _ *skel.CmdArgs) error {
-			time.Sleep(time.Second)
-			return context.Cause(ctx) // it is not cancelled
-		}, nil, 1},
-		"between a DEL and its end": {[]string{"c1"}, nil, second, 0},
+		"while DELs run":            {ids("c", 3), takes(time.Second), nil, 1}, // they are not cancelled
+		"between a DEL and its end": {ids("c", 1), nil, func(Event) { time.Sleep(time.Second) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				dir := queued(t, tt.ids...)
 				r := serve(t, &Server{Plugin: (&fake{del: tt.del}).plugin(), Queue: dir, MaxInFlight: 4, Observer: tt.observer})
-				synctest.Wait()
 				start := time.Now()
 				r.stop()
 				r.ended(time.Second, start)
@@ -453,9 +352,8 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		nodetest.OK(t, os.Chmod(dir, 0o777))
 		f := &fake{}
 		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-		synctest.Wait()
 		const why = "other users may write to it"
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
+		r.get(wire.PathReady).want(t, 503, 11, why)
 		r.do(request("ADD", "c2")).want(t, 503, 11, why)
 		r.do(request("STATUS", "")).want(t, 500, 50, why)
 		r.do(request("DEL", "c2")).wantOK(t)
@@ -464,7 +362,7 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		r.do(request("ADD", "c2")).wantOK(t)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
+		r.get(wire.PathReady).wantOK(t)
 		f.want(t, "ADD c2", "DEL c1")
 	})
 }
@@ -477,19 +375,15 @@ func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 		var book nodetest.Log
 		dir := queued(t)
 		first := serve(t, &Server{Plugin: (&fake{}).plugin(), Queue: dir})
-		synctest.Wait()
 		f := &fake{}
 		second := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Logger: logTo(&book)})
-		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		second.do(request("ADD", "c2")).want(t, 503, 11, "another daemon reads this directory")
-		exchange(t.Context(), second.Client, "GET", wire.PathReady, nil).want(t, 503, 11, "another daemon reads this directory")
+		second.get(wire.PathReady).want(t, 503, 11, "another daemon reads this directory")
 		second.do(request("DEL", "c3")).wantOK(t)
 		time.Sleep(10 * firstPause)
 		f.want(t, "DEL c3")
-		if n := strings.Count(book.String(), "another daemon"); n != 1 {
-			t.Errorf("logged %d times: %s", n, book.String())
-		}
+		nodetest.Equal(t, "logged", book.Count("another daemon"), 1)
 		first.do(request("ADD", "c2")).wantOK(t)
 		first.stop()
 		<-first.done
@@ -512,7 +406,6 @@ func TestNotReadyWhileTheQueueCannotBeUsed(t *testing.T) {
 				nodetest.OK(t, os.RemoveAll(path))
 				nodetest.OK(t, os.Mkdir(path, 0o700))
 				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Queue: dir})
-				synctest.Wait()
 				r.get(wire.PathReady).want(t, 503, 11, dir)
 				r.do(request("STATUS", "")).want(t, 500, 50, dir)
 				r.do(request("ADD", "c1")).wantOK(t)
@@ -538,22 +431,22 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				exec := &delegatetest.Exec{Plugins: nodetest.Plugins("blue")}
-				p := plugin.Plugin{StateDir: t.TempDir(), Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
+				n := nodetest.New(t, "blue")
+				p := plugin.Plugin{StateDir: n.Path("state"), Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
 					return []netconf.Network{nodetest.Network("blue", "blue")}, nil
 				}}
 				args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(podsConf)}
-				do := func(command delegate.Command) {
-					nodetest.OK(t, p.Do(t.Context(), plugin.Process{Exec: exec, Stdout: io.Discard}, command, args))
+				do := func(commands ...delegate.Command) {
+					for _, command := range commands {
+						nodetest.OK(t, p.Do(t.Context(), plugin.Process{Exec: n.Exec, Stdout: io.Discard}, command, args))
+					}
 				}
-				do(delegate.CommandAdd)
+				do("ADD")
 				records, err := (&lifecycle.Manager{Dir: p.StateDir}).Container(t.Context(), "c1")
-				if err != nil || len(records) != 1 {
-					t.Fatal(records, err)
-				}
+				nodetest.OK(t, err)
 				del := request("DEL", "c1")
 				if del.Recorded = records[0].Created; !tt.recorded {
-					do(delegate.CommandDel)
+					do("DEL")
 					del.Recorded, del.Unrecorded = time.Time{}, time.Now()
 				}
 				dir := queued(t)
@@ -561,8 +454,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				// Another program shares the records, and does not know the queue.
 				again := func() {
 					time.Sleep(time.Millisecond)
-					do(delegate.CommandDel)
-					do(delegate.CommandAdd)
+					do("DEL", "ADD")
 				}
 				served := p
 				if tt.during {
@@ -573,12 +465,10 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				} else {
 					again()
 				}
-				serve(t, &Server{Plugin: served, Process: func() plugin.Process { return plugin.Process{Exec: exec} }, Queue: dir})
+				serve(t, &Server{Plugin: served, Process: func() plugin.Process { return plugin.Process{Exec: n.Exec} }, Queue: dir})
 				time.Sleep(time.Hour)
-				nodetest.Equal(t, "alive", len(exec.Live()), 1)
-				if left(t, dir) != 0 {
-					t.Error("it is still queued")
-				}
+				nodetest.Equal(t, "alive", n.Exec.Live(), []string{"blue c1 eth0"})
+				nodetest.Equal(t, "left", left(t, dir), 0)
 			})
 		})
 	}
@@ -590,32 +480,25 @@ func TestPluginsThatHangHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context, a *skel.CmdArgs) error {
-			if a.ContainerID == "" || strings.HasPrefix(a.ContainerID, "h") {
+			if a.ContainerID == "" {
 				return untilEnd(ctx, a)
 			}
-			return nil
+			return hung(ctx, a)
 		}
 		f := &fake{add: hangs, check: hangs, del: hangs, gc: hangs}
 		r := serve(t, &Server{
-			Plugin: f.plugin(), MaxInFlight: 4, Queue: queued(t, append(ids("hq", 20), "q")...),
+			Plugin: f.plugin(), MaxInFlight: 4, Queue: queued(t, append(ids("hung-queued", 20), "q")...),
 			Attach: func(*wire.Attributes) plugin.Plugin { return f.plugin() },
 		})
-		var hung []func() answer
-		for i := range 100 {
-			hung = append(hung, r.begin(request("DEL", fmt.Sprint("hd", i))))
+		var waits []func() answer
+		for verb, n := range map[string]int{"DEL": 100, "GC": 10, "ADD": 2, "CHECK": 1} {
+			for i := range n {
+				waits = append(waits, r.begin(request(verb, fmt.Sprint("hung", verb, i))))
+			}
 		}
-		for i := range 3 {
-			hung = append(hung, r.begin(request([]string{"ADD", "CHECK"}[i%2], fmt.Sprint("h", i))))
+		for _, id := range ids("hung-attached", 3) {
+			waits = append(waits, begun(func() answer { return r.attach(request("ADD", id)) }))
 		}
-		for range 10 {
-			hung = append(hung, r.begin(request("GC", "")))
-		}
-		for i := range 3 {
-			m := request("ADD", fmt.Sprint("ha", i))
-			hung = append(hung, sync.OnceValue(func() answer { return r.attach(m) }))
-			go hung[len(hung)-1]()
-		}
-		synctest.Wait()
 		start := time.Now()
 		r.do(request("ADD", "c1")).wantOK(t)
 		r.attach(with(request("ADD", "c1"), "CNI_IFNAME", "net1")).wantOK(t)
@@ -628,8 +511,46 @@ func TestPluginsThatHangHoldUpNobodyElse(t *testing.T) {
 		r.do(request("ADD", "q")).wantOK(t) // its queued DEL was done
 		synctest.Wait()
 		nodetest.Equal(t, "load", r.Loads(), map[string]Load{"add": {6, 0}, "del": {120, 0}, "gc": {10, 0}, "status": {}})
-		for _, wait := range hung {
+		for _, wait := range waits {
 			wait().want(t, 500, 11, "operation timed out")
 		}
 	})
+}
+
+// files returns the files of the DELs in the queue.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := filepath.Glob(dir + "/*.json")
+	nodetest.OK(t, err)
+	return names
+}
+
+// stuck is a DEL that fails.
+func stuck(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }
+
+// An old DEL takes the place of nothing that is newer. If somebody has taken it out of the queue
+// while it waited for its turn, it is not done: another daemon may have done it, and added the
+// attachment again.
+func TestQueuedDelWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{add: takes(time.Minute / 3)}
+			dir := queued(t)
+			r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
+			enqueue(t, dir, request("DEL", "c1"))
+			time.Sleep(longestPause - time.Second)
+			add := r.begin(with(request("ADD", "c1"), "CNI_IFNAME", "eth1"))
+			time.Sleep(2 * time.Second) // it waits for the container
+			want := []string{"ADD c1", "end ADD c1"}
+			if taken {
+				nodetest.OK(t, os.Remove(files(t, dir)[0]))
+			} else {
+				want = append(want, "DEL c1")
+			}
+			add().wantOK(t)
+			synctest.Wait()
+			f.want(t, want...)
+		})
+	}
 }

@@ -138,6 +138,7 @@ func serve(t *testing.T, s *Server) *rig {
 	t.Helper()
 	r := newRig(t, s)
 	r.run(r.l)
+	synctest.Wait()
 	return r
 }
 

@@ -508,7 +508,6 @@ func TestServeRefuses(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := serve(t, bare())
-		synctest.Wait()
 		nodetest.Says(t, r.Serve(t.Context(), newInMemory()), "once")
 		r.do(request("ADD", "c1")).wantOK(t)
 	})
