@@ -12,13 +12,16 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
@@ -39,69 +42,55 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 		"CNI_NETNS_OVERRIDE=1", "TRACESTATE=k=v", "BAGGAGE=a=b",
 		"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "TRACEPARENT=again",
 	}
-	stdin := []byte(testConfig)
-	tests := []struct {
-		name, path, command string
-		env                 []string
-		args                skel.CmdArgs
-		with                *wire.Attributes
+	for name, tt := range map[string]struct {
+		env  []string
+		args skel.CmdArgs
+		with *wire.Attributes
 	}{
-		{
-			name: "add", path: wire.PathCNI, command: "ADD", env: trace,
-			args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=p;K8S_POD_NAMESPACE=n", Path: "/opt/cni/bin"},
-		},
-		{name: "del", path: wire.PathCNI, command: "DEL", args: skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Path: "/opt/cni/bin"}},
-		{name: "gc", path: wire.PathCNI, command: "GC", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
-		{name: "status", path: wire.PathCNI, command: "STATUS", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
-		{
-			name: "delegate-add", path: wire.PathAttach, command: "ADD",
-			args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", Path: "/opt/cni/bin"},
-			with: &wire.Attributes{
-				IPs: []string{"10.0.0.9/24"}, MAC: "02:00:00:00:00:09",
-				CNIArgs: map[string]json.RawMessage{"vlan": json.RawMessage("3")},
-			},
-		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		"add":    {env: trace, args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=p;K8S_POD_NAMESPACE=n", Path: "/opt/cni/bin"}},
+		"del":    {args: skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Path: "/opt/cni/bin"}},
+		"gc":     {args: skel.CmdArgs{Path: "/opt/cni/bin"}},
+		"status": {args: skel.CmdArgs{Path: "/opt/cni/bin"}},
+		"delegate-add": {args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", Path: "/opt/cni/bin"}, with: &wire.Attributes{
+			IPs: []string{"10.0.0.9/24"}, MAC: "02:00:00:00:00:09", CNIArgs: map[string]json.RawMessage{"vlan": json.RawMessage("3")},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			type sent struct {
-				head *http.Request
-				body wire.Request
-			}
-			got := make(chan sent, 1)
+			var head *http.Request
+			var body wire.Request
 			d := newDaemon(t, func(_ int, conn *net.UnixConn) {
-				h, r, err := request(conn)
-				if err != nil {
+				var err error
+				if head, body, err = request(conn); err != nil {
 					t.Error(err)
 				}
-				got <- sent{h, r}
 				_, _ = conn.Write([]byte(okAdd))
 			})
 			c := &Client{Socket: d.socket, Env: append(tt.env, environ...)}
-			tt.args.StdinData = stdin
-			_, err := c.Do(t.Context(), tt.command, &tt.args, tt.with)
+			tt.args.StdinData = []byte(testConfig)
+			command := strings.ToUpper(strings.TrimPrefix(name, "delegate-"))
+			_, err := c.Do(t.Context(), command, &tt.args, tt.with)
 			nodetest.OK(t, err)
-			s := <-got
-			if s.head.Method != "POST" || s.head.URL.Path != tt.path || s.head.Proto != "HTTP/1.0" || s.head.Host != "dummy" || !s.head.Close {
-				t.Errorf("%+v", s.head)
+			path, most := wire.PathCNI, (115 * time.Second).Milliseconds()
+			if tt.with != nil {
+				path = wire.PathAttach
 			}
-			nodetest.Equal(t, "got", s.head.Header, http.Header{
-				"Content-Type": {"application/json"}, "Content-Length": s.head.Header["Content-Length"],
-			})
-			most := (115 * time.Second).Milliseconds()
-			if tt.command == "STATUS" {
+			if command == "STATUS" {
 				most = 2000
 			}
-			if s.body.DeadlineMs < 1 || s.body.DeadlineMs > most {
-				t.Errorf("deadline of %d ms", s.body.DeadlineMs)
+			nodetest.Equal(t, "request", []any{head.Method, head.URL.Path, head.Proto, head.Host, head.Close}, []any{"POST", path, "HTTP/1.0", "dummy", true})
+			nodetest.Equal(t, "header", head.Header, http.Header{
+				"Content-Type": {"application/json"}, "Content-Length": head.Header["Content-Length"],
+			})
+			if body.DeadlineMs < 1 || body.DeadlineMs > most {
+				t.Errorf("deadline of %d ms", body.DeadlineMs)
 			}
-			s.body.DeadlineMs = 0
-			body, err := json.Marshal(s.body)
+			body.DeadlineMs = 0
+			got, err := json.Marshal(body)
 			nodetest.OK(t, err)
-			want, err := os.ReadFile(filepath.Join("testdata", "requests", tt.name+".json"))
+			want, err := os.ReadFile(filepath.Join("testdata", "requests", name+".json"))
 			nodetest.OK(t, err)
-			nodetest.Equal(t, "got", decoded(t, body), decoded(t, want))
+			nodetest.Equal(t, "body", decoded(t, got), decoded(t, want))
 		})
 	}
 }
@@ -116,19 +105,16 @@ func decoded(t *testing.T, data []byte) (v any) {
 // sent to a daemon that the configuration names, such as Multus's.
 func TestSocketMustBeAbsolute(t *testing.T) {
 	t.Parallel()
-	for _, socket := range []string{"", "s", "./s", "@s"} {
-		c := &Client{Socket: socket, Stdout: new(strings.Builder), Queue: newQueue(t), QueueWait: -1}
-		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+	for _, socket := range []string{"", "./s", "@s"} {
+		c := newClient(t, socket)
+		for _, command := range commands {
 			a := args()
 			a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"net","daemonSocketDir":"/run/multus"}`)
 			err := c.Execute(t.Context(), command, a)
-			if wantError(t, err, 7); err == nil || !strings.Contains(err.Error(), "not absolute") {
-				t.Errorf("%q: %v", socket, err)
-			}
+			wantError(t, err, 7)
+			nodetest.Says(t, err, "not absolute")
 		}
-		if all := queued(t, c.Queue); len(all) > 0 {
-			t.Errorf("queued %v", all)
-		}
+		c.wantQueued(t, 0)
 	}
 }
 
@@ -137,48 +123,41 @@ func TestSocketMustBeAbsolute(t *testing.T) {
 func TestRefusedBeforeSending(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t, replies(okEmpty))
-	c := &Client{Socket: d.socket, Queue: newQueue(t)}
-	for _, command := range []string{"", "VERSION", "add", "FETCH"} {
+	c := newClient(t, d.socket)
+	for _, command := range []string{"", "VERSION", "add"} {
 		_, err := c.Do(t.Context(), command, args(), nil)
 		wantError(t, err, 4)
-		_, err = c.Do(t.Context(), command, args(), &wire.Attributes{})
-		wantError(t, err, 4)
 	}
-	for _, command := range []string{"GC", "STATUS"} {
+	for _, command := range []string{"VERSION", "GC", "STATUS"} {
 		_, err := c.Do(t.Context(), command, args(), &wire.Attributes{})
 		wantError(t, err, 4)
 	}
 	wantError(t, (&Client{Socket: d.socket}).Execute(t.Context(), "ADD", args()), 999) // no Stdout
-	noJSON := args()
-	noJSON.StdinData = []byte(`secret`)
-	wantError(t, (&Client{Socket: d.socket, Stdout: new(strings.Builder)}).Execute(t.Context(), "ADD", noJSON), 6)
+	a := args()
+	a.StdinData = []byte(`secret`)
+	wantError(t, c.Execute(t.Context(), "ADD", a), 6)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, command := range commands {
 		_, err := c.Do(ended, command, args(), nil)
-		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
+		wantError(t, err, later(command))
 	}
-	if n := d.count(); n != 0 {
-		t.Errorf("%d connections", n)
-	}
-	large := args()
-	large.StdinData = []byte(`{"name":"` + strings.Repeat("x", wire.MaxBody) + `"}`)
-	_, err := c.Do(t.Context(), "ADD", large, nil)
+	nodetest.Equal(t, "connections", d.count(), 0)
+	a.StdinData = []byte(`{"name":"` + strings.Repeat("x", wire.MaxBody) + `"}`)
+	_, err := c.Do(t.Context(), "ADD", a, nil)
 	wantError(t, err, 6)
 }
 
 // What daemons of Multus and of this module answer, as bytes on the wire.
 func TestAnswersOfDaemons(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
+	for _, tt := range []struct {
 		file, command string
 		code          uint // 0 is success
 		says          string
 	}{
 		{"multus-add", "ADD", 0, ""},
 		{"multus-empty", "DEL", 0, ""},
-		{"multus-empty", "CHECK", 0, ""},
-		{"multus-empty", "GC", 0, ""},
 		{"multus-empty", "STATUS", 0, ""},
 		{"multus-empty", "ADD", 6, "no valid result in the daemon's answer"},
 		{"multus-no-result", "ADD", 6, "no valid result in the daemon's answer"},
@@ -189,31 +168,20 @@ func TestAnswersOfDaemons(t *testing.T) {
 		{"multus-method", "CHECK", 999, `the daemon answered 405: "Method not allowed"`},
 		{"multus-unknown-command", "STATUS", 999, `the daemon answered 400: "unknown cmd type: STATUS"`},
 		{"thick-draining", "ADD", 11, "the daemon is draining"},
-		{"thick-draining", "DEL", 11, "the daemon is draining"},
 		{"thick-draining", "STATUS", 50, "the daemon is draining"}, // whatever the code
 		{"thick-draining-status", "STATUS", 50, "the daemon is draining"},
 		{"thick-draining-status", "GC", 11, "the daemon is draining"},
 		{"thick-too-large", "ADD", 6, "request body over 4194304 bytes"},
 		{"thick-peer", "STATUS", 999, "user 1000 may not connect"},
 		{"thick-limited", "STATUS", 51, "red: uplink lost"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.file+" "+tt.command, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t, replies(recorded(t, tt.file)))
-			c := &Client{Socket: d.socket, Wait: -1}
-			result, err := c.Do(t.Context(), tt.command, args(), nil)
-			if (result != nil) != (tt.code == 0 && tt.command == "ADD") {
-				t.Errorf("result %v", result)
-			}
-			if tt.code == 0 {
-				if err != nil {
-					t.Error(err)
-				}
-				return
-			}
+			result, err := (&Client{Socket: d.socket, Wait: -1}).Do(t.Context(), tt.command, args(), nil)
+			nodetest.Equal(t, "a result", result != nil, tt.code == 0 && tt.command == "ADD")
 			wantError(t, err, tt.code)
-			if !strings.HasSuffix(err.Error(), tt.says) {
+			if err != nil && !strings.HasSuffix(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
 		})
@@ -234,10 +202,8 @@ func TestErrorsKeepCodeAndDetails(t *testing.T) {
 	t.Parallel()
 	for _, said := range []types.Error{
 		{Code: 1, Msg: "version"},
-		{Code: 7, Msg: "config"},
 		{Code: 11, Msg: "later", Details: "pool \"blue\" is full"},
 		{Code: 50, Msg: "not ready", Details: "x"},
-		{Code: 51, Msg: "limited"},
 		{Code: 107, Msg: "own", Details: "[1 2] {}"},
 		{Code: 999, Msg: "internal", Details: "y"},
 	} {
@@ -245,50 +211,50 @@ func TestErrorsKeepCodeAndDetails(t *testing.T) {
 		nodetest.OK(t, err)
 		d := newDaemon(t, replies(answer("400 X", string(text)), answer("500 X", string(text))))
 		for _, command := range commands {
-			err := (&Client{Socket: d.socket, Stdout: new(bytes.Buffer)}).run(t, command)
-			var got *types.Error
-			if !errors.As(err, &got) || *got != said {
-				t.Errorf("%s: %#v, want %#v", command, err, said)
-			}
+			err := newClient(t, d.socket).Execute(t.Context(), command, args())
+			nodetest.Equal(t, command, err, error(&said))
 		}
 	}
 	// A code is never 0: that would be success.
 	d := newDaemon(t, replies(answer("500 X", `{"code":0,"msg":"odd"}`)))
-	wantError(t, (&Client{Socket: d.socket}).run(t, "DEL"), 999)
+	wantError(t, newClient(t, d.socket).Execute(t.Context(), "DEL", args()), 999)
 }
 
-// run does the command as a main does.
-func (c *Client) run(t *testing.T, command string) error {
-	t.Helper()
-	return c.Execute(t.Context(), command, args())
-}
-
-// The result is printed as the configuration's version has it.
+// The result is printed as the configuration's version has it, whatever the version of the daemon's.
+// What is no result is an error.
 func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 	t.Parallel()
-	const result = `{"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1450,"sandbox":"/n"}],
-		"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"}]}}`
+	const result = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1450,"sandbox":"/n"}],
+		"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"}]}`
 	const eth0 = `"interfaces":[{"name":"eth0","sandbox":"/n"}]`
 	const ip = `"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"`
 	const mtu = `"interfaces":[{"name":"eth0","mtu":1450,"sandbox":"/n"}]`
-	for version, want := range map[string]string{
-		"":      `{"cniVersion":"1.1.0",` + mtu + `,"ips":[{` + ip + `}]}`, // the plugin has chosen it
-		"0.1.0": `{"cniVersion":"0.1.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1"},"dns":{}}`,
-		"0.2.0": `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1"},"dns":{}}`,
-		"0.3.0": `{"cniVersion":"0.3.0",` + eth0 + `,"ips":[{"version":"4",` + ip + `}],"dns":{}}`,
-		"0.3.1": `{"cniVersion":"0.3.1",` + eth0 + `,"ips":[{"version":"4",` + ip + `}],"dns":{}}`,
-		"0.4.0": `{"cniVersion":"0.4.0",` + eth0 + `,"ips":[{"version":"4",` + ip + `}],"dns":{}}`,
-		"1.0.0": `{"cniVersion":"1.0.0",` + mtu + `,"ips":[{` + ip + `}]}`,
-		"1.1.0": `{"cniVersion":"1.1.0",` + mtu + `,"ips":[{` + ip + `}]}`,
+	for _, tt := range []struct{ version, result, want string }{
+		{"", result, `{"cniVersion":"1.1.0",` + mtu + `,"ips":[{` + ip + `}]}`}, // the plugin has chosen it
+		{"0.2.0", result, `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1"},"dns":{}}`},
+		{"0.4.0", result, `{"cniVersion":"0.4.0",` + eth0 + `,"ips":[{"version":"4",` + ip + `}],"dns":{}}`},
+		{"1.0.0", result, `{"cniVersion":"1.0.0",` + mtu + `,"ips":[{` + ip + `}]}`},
+		{"1.0.0", `{"cniVersion":"0.4.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"0.2.0", `{"ip4":{"ip":"10.0.0.2/24"}}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"dns":{}}`}, // of 0.1.0
+		{"1.0.0", `{"cniVersion":"2.0.0"}`, ""},
+		{"1.0.0", `{"cniVersion":3}`, ""},
+		{"1.0.0", `{"cniVersion":"1.1.0","ips":[{"address":"x"}]}`, ""},
+		{"1.0.0", `"x"`, ""},
+		{"1.0.0", `null`, ""},
 	} {
-		t.Run(version, func(t *testing.T) {
+		t.Run(tt.version+tt.result, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemon(t, replies(answer("200 OK", result)))
+			d := newDaemon(t, replies(answer("200 OK", `{"Result":`+tt.result+`}`)))
 			var out bytes.Buffer
 			a := args()
-			a.StdinData = []byte(`{"name":"net","cniVersion":"` + version + `"}`)
-			nodetest.OK(t, (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a))
-			nodetest.Equal(t, "result", decoded(t, out.Bytes()), decoded(t, []byte(want)))
+			a.StdinData = []byte(`{"name":"net","cniVersion":"` + tt.version + `"}`)
+			err := (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a)
+			if tt.want == "" {
+				wantError(t, err, 6)
+				return
+			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "result", decoded(t, out.Bytes()), decoded(t, []byte(tt.want)))
 		})
 	}
 }
@@ -296,93 +262,55 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 // A failing writer fails, after a call of itself.
 type failing func()
 
-func (f failing) Write([]byte) (int, error) {
-	f()
-	return 0, io.ErrClosedPipe
-}
-
 // An ADD whose result the runtime cannot be told is undone, if need be by
-// way of the queue, and is an error of its own code.
+// way of the queue, also when its context has ended, and is an error of its own code.
 func TestResultThatCannotBePrintedIsUndone(t *testing.T) {
 	t.Parallel()
-	broken := failing(func() {})
-	tests := []struct {
-		name, version, result string
-		stdout                io.Writer
-		del                   string // the answer
-		code                  uint
+	const result = `{"cniVersion":"1.1.0"}`
+	for name, tt := range map[string]struct {
+		version, result string
+		broken          bool   // stdout
+		del             string // the answer
+		code            uint
+		says            string
 	}{
-		{"no addresses in 0.2.0", "0.2.0", `{"cniVersion":"1.1.0"}`, new(bytes.Buffer), okEmpty, 1},
-		{"no such version", "9.9.9", `{"cniVersion":"1.1.0"}`, new(bytes.Buffer), okEmpty, 1},
-		{"a null that converters trip over", "0.4.0", `{"cniVersion":"1.1.0","interfaces":[null],"ips":[null]}`, new(bytes.Buffer), okEmpty, 1},
-		{"stdout", "1.1.0", `{"cniVersion":"1.1.0"}`, broken, okEmpty, 5},
-		{"stdout, and DEL", "1.1.0", `{"cniVersion":"1.1.0"}`, broken, answer("500 X", `{"code":107,"msg":"stuck"}`), 5},
-		{"stdout, and the daemon is lost", "1.1.0", `{"cniVersion":"1.1.0"}`, broken, "", 5},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		"no addresses in 0.2.0":              {"0.2.0", result, false, okEmpty, 1, ""},
+		"no such version":                    {"9.9.9", result, false, okEmpty, 1, ""},
+		"a null that converters trip over":   {"0.4.0", `{"cniVersion":"1.1.0","interfaces":[null],"ips":[null]}`, false, okEmpty, 1, ""},
+		"stdout and the end of the context":  {"1.1.0", result, true, okEmpty, 5, ""},
+		"stdout, and DEL":                    {"1.1.0", result, true, answer("500 X", `{"code":107,"msg":"stuck"}`), 5, "then DEL: stuck"},
+		"stdout, and the daemon is lost":     {"1.1.0", result, true, "", 5, ""},
+		"stdout, and there is no daemon now": {"1.1.0", result, true, "none", 5, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t, replies(answer("200 OK", `{"Result":`+tt.result+`}`), tt.del, okEmpty))
 			a := args()
 			a.StdinData = []byte(`{"name":"net","cniVersion":"` + tt.version + `"}`)
-			c := &Client{Socket: d.socket, Stdout: tt.stdout}
-			wantError(t, c.Execute(t.Context(), "ADD", a), tt.code)
-			if d.count() < 2 {
-				t.Error("no DEL was sent")
+			c := newClient(t, d.socket)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var out bytes.Buffer
+			if c.Stdout = &out; tt.broken {
+				c.Stdout = failing(func() {
+					switch tt.del {
+					case "none":
+						_ = d.l.Close()
+					case okEmpty:
+						cancel()
+					}
+				})
 			}
-			if out, ok := tt.stdout.(*bytes.Buffer); ok && out.Len() > 0 {
-				t.Errorf("printed %s", out)
+			err := c.Execute(ctx, "ADD", a)
+			wantError(t, err, tt.code)
+			nodetest.Says(t, err, tt.says)
+			nodetest.Equal(t, "printed", out.String(), "")
+			if tt.del == "none" {
+				nodetest.Equal(t, "queued", queued(t, c.Queue)[0].Env["CNI_COMMAND"], "DEL")
+			} else if d.count() < 2 || tt.del == okEmpty && strings.Contains(err.Error(), "DEL") {
+				t.Errorf("%d commands, %v", d.count(), err)
 			}
 		})
-	}
-	t.Run("there is no daemon any more", func(t *testing.T) {
-		t.Parallel()
-		queue := newQueue(t)
-		d := newDaemon(t, replies(okAdd))
-		c := &Client{Socket: d.socket, Stdout: failing(func() { _ = d.l.Close() }), Queue: queue, QueueWait: -1}
-		wantError(t, c.Execute(t.Context(), "ADD", args()), 5)
-		if all := queued(t, queue); len(all) != 1 || all[0].Env["CNI_COMMAND"] != "DEL" {
-			t.Errorf("queued %v", all)
-		}
-	})
-}
-
-// Neither does the end of the context keep an ADD from being undone.
-func TestUndoOutlivesTheContext(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	d := newDaemon(t, replies(okAdd, okEmpty))
-	c := &Client{Socket: d.socket, Stdout: failing(cancel)}
-	err := c.Execute(ctx, "ADD", args())
-	wantError(t, err, 5)
-	if d.count() != 2 || strings.Contains(err.Error(), "DEL") {
-		t.Errorf("%d commands, %v", d.count(), err)
-	}
-}
-
-// Each version's result of a daemon is understood, and what is none is an
-// error.
-func TestResultOfTheDaemon(t *testing.T) {
-	t.Parallel()
-	for result, code := range map[string]uint{
-		`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`: 0,
-		`{"cniVersion":"0.4.0"}`:                            0,
-		`{"cniVersion":"1.0.0"}`:                            0,
-		`{"ip4":{"ip":"10.0.0.2/24"}}`:                      0, // 0.1.0
-		`{"cniVersion":"2.0.0"}`:                            6,
-		`{"cniVersion":3}`:                                  6,
-		`{"cniVersion":"1.1.0","ips":[{"address":"x"}]}`:    6,
-		`[]`:   6,
-		`"x"`:  6,
-		`null`: 6,
-	} {
-		d := newDaemon(t, replies(answer("200 OK", `{"result":`+result+`}`)))
-		r, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args(), nil)
-		if code != 0 {
-			wantError(t, err, code)
-		} else if err != nil || r == nil {
-			t.Errorf("%s: %v", result, err)
-		}
 	}
 }
 
@@ -391,33 +319,29 @@ func TestResultOfTheDaemon(t *testing.T) {
 func TestErrorsQuoteNoConfiguration(t *testing.T) {
 	t.Parallel()
 	conf := []byte("\n" + `{"cniVersion":"1.1.0","name":"net","token":"secret-1","type":"x"}` + "\n")
-	object := func(text string) string {
-		data, _ := json.Marshal(types.Error{Code: 107, Msg: "own: " + text, Details: text})
-		return string(data)
-	}
 	numbers := fmt.Sprintf("%d", conf)
 	encoded, _ := json.Marshal(conf)
-	bodies := []string{
-		string(conf), "bad " + string(conf), "bad " + numbers, "&{StdinData:" + numbers + "} ERRORED: it is " + numbers, "x " + string(encoded),
-		fmt.Sprintf("stdin %q", conf), strings.Repeat("a", 1000), "x\x00\xff\nline",
-		object(string(conf)), object(numbers), object(fmt.Sprintf("%+v", struct{ StdinData []byte }{conf})), object(string(encoded)),
-		object(strings.TrimSpace(fmt.Sprintf("%q", conf))),
-		"bad token secret-1", object("bad token secret-1"),
-	}
-	for i, body := range bodies {
-		for _, head := range []string{"400 Bad Request", "503 Service Unavailable"} {
-			d := newDaemon(t, replies(answer(head, body)))
-			a := args()
-			a.StdinData = conf
-			_, err := (&Client{Socket: d.socket, Wait: -1}).Do(t.Context(), "CHECK", a, nil)
-			text := fmt.Sprintf("%v %+v", err, status.Error(err))
-			for _, secret := range []string{"secret-1", "115 101 99 114 101 116", string(encoded[1:20])} {
-				if err == nil || strings.Contains(text, secret) {
-					t.Errorf("%d: %s", i, text)
+	a := args()
+	a.StdinData = conf
+	for i, said := range []string{
+		string(conf), numbers, fmt.Sprintf("&{StdinData:%s} ERRORED: it is %s", numbers, numbers), string(encoded),
+		strings.TrimSpace(fmt.Sprintf("%q", conf)), strings.Repeat("a", 1000), "x\x00\xff\nline", "token secret-1",
+	} {
+		object, err := json.Marshal(types.Error{Code: 107, Msg: "own: " + said, Details: said})
+		nodetest.OK(t, err)
+		for _, body := range []string{said, "bad " + said, string(object)} {
+			for _, head := range []string{"400 Bad Request", "503 Service Unavailable"} {
+				d := newDaemon(t, replies(answer(head, body)))
+				_, err := (&Client{Socket: d.socket, Wait: -1}).Do(t.Context(), "CHECK", a, nil)
+				text := fmt.Sprintf("%v %+v", err, status.Error(err))
+				for _, secret := range []string{"secret-1", "115 101 99 114 101 116", string(encoded[1:20])} {
+					if err == nil || strings.Contains(text, secret) {
+						t.Errorf("%d: %s", i, text)
+					}
 				}
-			}
-			if !strings.HasPrefix(body, "{\"code") && len(text) > 3*maxText {
-				t.Errorf("%d: %d bytes", i, len(text))
+				if body != string(object) && len(text) > 3*maxText {
+					t.Errorf("%d: %d bytes", i, len(text))
+				}
 			}
 		}
 	}
@@ -467,28 +391,16 @@ func TestResponse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := readResponse(strings.NewReader(tt.text))
-			if tt.err != nil || err != nil {
-				if !errors.Is(err, tt.err) {
-					t.Errorf("%v, want %v", err, tt.err)
-				}
-				return
-			}
-			if r.status != tt.status || string(r.body) != tt.body {
-				t.Errorf("%d %q, want %d %q", r.status, r.body, tt.status, tt.body)
+			nodetest.Is(t, err, tt.err)
+			if err == nil {
+				nodetest.Equal(t, "response", fmt.Sprintf("%d %s", r.status, r.body), fmt.Sprintf("%d %s", tt.status, tt.body))
 			}
 		})
 	}
-}
-
-func TestRetryAfter(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]time.Duration{
-		"0": 0, "7": 7 * time.Second, "-1": -1, "99999999999": -1, "Fri, 31 Dec 1999 23:59:59 GMT": -1, "": -1,
-	} {
+	for value, want := range map[string]time.Duration{"0": 0, "7": 7 * time.Second, "-1": -1, "99999999999": -1, "": -1} {
 		r, err := readResponse(strings.NewReader("HTTP/1.1 503 X\r\nretry-after: " + value + "\r\n\r\n"))
-		if err != nil || r.retryAfter != want {
-			t.Errorf("%q: %v, %v", value, r, err)
-		}
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "Retry-After: "+value, r.retryAfter, want)
 	}
 }
 
@@ -523,4 +435,168 @@ func FuzzResponse(f *testing.F) {
 			t.Errorf("%d %q, net/http has %d %q", r.status, r.body, std.StatusCode, body)
 		}
 	})
+}
+
+// later is the code of a command that may succeed later.
+func later(command string) uint {
+	if command == "STATUS" {
+		return 50
+	}
+	return 11
+}
+
+// Write fails.
+func (f failing) Write([]byte) (int, error) {
+	f()
+	return 0, io.ErrClosedPipe
+}
+
+const (
+	testConfig = `{"cniVersion":"1.1.0","name":"net","type":"multinet"}`
+	testResult = `{"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}]}}`
+)
+
+func listen(t testing.TB, socket string) *net.UnixListener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// A daemon is a socket where each connection is served by serve.
+type daemon struct {
+	socket string
+	l      *net.UnixListener
+	n      atomic.Int64 // connections so far
+}
+
+func (d *daemon) count() int { return int(d.n.Load()) }
+
+// newDaemon has serve serve the n-th connection, from 0.
+func newDaemon(t testing.TB, serve func(n int, conn *net.UnixConn)) *daemon {
+	t.Helper()
+	d := &daemon{socket: filepath.Join(nodetest.ShortDir(t), "s")}
+	d.l = listen(t, d.socket)
+	go func() {
+		for {
+			conn, err := d.l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			n := int(d.n.Add(1)) - 1
+			go func() {
+				defer conn.Close()
+				serve(n, conn)
+			}()
+		}
+	}()
+	return d
+}
+
+// request reads a whole request.
+func request(conn net.Conn) (*http.Request, wire.Request, error) {
+	var r wire.Request
+	h, err := http.ReadRequest(bufio.NewReader(conn))
+	if err != nil {
+		return nil, r, err
+	}
+	body, err := io.ReadAll(h.Body)
+	if err == nil && len(body) > 0 {
+		err = json.Unmarshal(body, &r)
+	}
+	return h, r, err
+}
+
+// replies answers each request with the next of texts, and the last for ever.
+// An empty one is none: the connection is closed.
+func replies(texts ...string) func(int, *net.UnixConn) {
+	return func(n int, conn *net.UnixConn) {
+		if _, _, err := request(conn); err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, texts[min(n, len(texts)-1)])
+	}
+}
+
+func args() *skel.CmdArgs {
+	return &skel.CmdArgs{
+		ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
+		StdinData: []byte(testConfig),
+	}
+}
+
+// answer is a whole response with a length.
+func answer(status, body string) string {
+	return "HTTP/1.1 " + status + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+}
+
+var (
+	okEmpty  = answer("200 OK", "")
+	okAdd    = answer("200 OK", testResult)
+	busy     = strings.Replace(answer("503 Service Unavailable", `{"code":11,"msg":"busy"}`), "\r\n", "\r\nRetry-After: 0\r\n", 1)
+	commands = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
+)
+
+// wantError wants an error with the code, which shows nothing of the configuration; 0 wants none.
+func wantError(t *testing.T, err error, code uint) {
+	t.Helper()
+	nodetest.Code(t, err, code)
+	if err == nil {
+		return
+	}
+	said := fmt.Sprintf("%v %+v", err, status.Error(err))
+	if strings.Contains(said, "multinet") || strings.Contains(said, "secret") || strings.Contains(said, "failed to") {
+		t.Errorf("error says %q", said)
+	}
+}
+
+// newQueue returns the directory of a queue that a daemon has marked.
+func newQueue(t testing.TB) (dir string) {
+	t.Helper()
+	return newQueueOf(t, "{}")
+}
+
+// newQueueOf returns the directory of a queue of a daemon with the Override.
+func newQueueOf(t testing.TB, override string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(nodetest.ShortDir(t), "q")
+	daemon := &queue.Reader{Queue: queue.In(dir), Override: json.RawMessage(override)}
+	defer daemon.Close()
+	if _, odd, err := daemon.List(t.Context()); odd != nil || err != nil {
+		t.Fatal(odd, err)
+	}
+	return dir
+}
+
+// queued lists what is in a queue.
+func queued(t *testing.T, dir string) []wire.Request {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	nodetest.OK(t, err)
+	all := make([]wire.Request, len(names))
+	for i, name := range names {
+		data, err := os.ReadFile(name)
+		nodetest.OK(t, err)
+		nodetest.OK(t, json.Unmarshal(data, &all[i]))
+	}
+	return all
+}
+
+// away returns the path of a socket where no daemon is.
+func away(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(nodetest.ShortDir(t), "s")
+}
+
+// newClient returns a client with a queue, which has no patience for a daemon that is away.
+func newClient(t testing.TB, socket string) *Client {
+	t.Helper()
+	return &Client{Socket: socket, Stdout: io.Discard, Queue: newQueue(t), QueueWait: -1}
+}
+
+// wantQueued wants that many DELs in the queue of c.
+func (c *Client) wantQueued(t *testing.T, n int) {
+	t.Helper()
+	nodetest.Equal(t, "queued", len(queued(t, c.Queue)), n)
 }
