@@ -3,12 +3,15 @@ package resident_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -16,8 +19,10 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/resident"
 	nodetest "github.com/metacni/metacni/internal/test/node"
-	"github.com/metacni/metacni/status"
+	"github.com/metacni/metacni/scratch"
 )
 
 // Registered types go to their resident, all others to the Exec below. The path
@@ -41,12 +46,9 @@ func TestExecCallsResidentsForTheirTypesOnly(t *testing.T) {
 	x := n.Exec(near)
 	path, err := x.FindInPath("far", nil)
 	nodetest.OK(t, err)
-	if _, err := os.Lstat(path); err == nil || !strings.ContainsRune(path, 0) {
-		t.Errorf("%q may be a file's", path)
-	}
-	if _, err := x.FindInPath("nowhere", nil); err == nil {
-		t.Error("the Exec below was not asked")
-	}
+	nodetest.Equal(t, "may be a file's", strings.ContainsRune(path, 0), true)
+	_, err = x.FindInPath("nowhere", nil)
+	nodetest.Says(t, err, "not found among the fakes") // the Exec below was asked
 }
 
 // libcni can use the Exec, also for VERSION.
@@ -59,14 +61,11 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	nodetest.OK(t, err)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), n.Exec(&delegatetest.Exec{}))
 	rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: [][2]string{{"CNI_NETNS_OVERRIDE", "1"}}}
-	versions, err := cni.ValidateNetworkList(t.Context(), list)
+	_, err = cni.ValidateNetworkList(t.Context(), list)
 	nodetest.OK(t, err)
-	nodetest.Equal(t, "capabilities", versions, nil)
 	info, err := cni.GetVersionInfo(t.Context(), "first")
 	nodetest.OK(t, err)
-	if got := fmt.Sprint(info.SupportedVersions()); !strings.Contains(got, "1.1.0") {
-		t.Errorf("versions %s", got)
-	}
+	nodetest.Equal(t, "1.1.0", slices.Contains(info.SupportedVersions(), "1.1.0"), true)
 	_, err = cni.AddNetworkList(t.Context(), list, rt)
 	nodetest.OK(t, err)
 	nodetest.OK(t, cni.CheckNetworkList(t.Context(), list, rt))
@@ -74,11 +73,7 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	nodetest.OK(t, cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}))
 	nodetest.OK(t, cni.DelNetworkList(t.Context(), list, rt))
 	nodetest.Equal(t, "alive", far.Live(), nil)
-	for _, c := range far.Calls() {
-		if c.Command == "ADD" && c.Plugin == "second" && !strings.Contains(string(c.Stdin), "prevResult") {
-			t.Errorf("no prevResult in %s", c.Stdin)
-		}
-	}
+	nodetest.Equal(t, "prevResult", strings.Contains(string(far.Calls()[1].Stdin), "prevResult"), true)
 }
 
 func TestExecReturnsStdoutByteForByte(t *testing.T) {
@@ -95,26 +90,22 @@ func TestExecReturnsStdoutByteForByte(t *testing.T) {
 // The error is that of the plugin, and contains nothing of its stdin.
 func TestExecReturnsTheErrorOfThePlugin(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		err, want error
-	}{
-		"with a code":    {types.NewError(107, "no device", "all 8 in use"), types.NewError(107, "no device", "all 8 in use")},
-		"wrapped":        {fmt.Errorf("opening: %w", types.NewError(5, "stuck", "")), types.NewError(5, "opening: stuck", "")},
-		"without a code": {errors.New("some words"), types.NewError(999, "some words", "")},
-		"panic":          {nil, types.NewError(999, "the plugin panicked", "")},
+	n := newNode(t).start()
+	errs := map[string]error{
+		"code": types.NewError(107, "no device", "all 8 in use"), "wrapped": fmt.Errorf("opening: %w", types.NewError(5, "stuck", "")),
+		"plain": errors.New("some words"),
+	}
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if errs[c.ContainerID] == nil {
+			panic("secret")
+		}
+		return []byte("half a result"), errs[c.ContainerID]
+	}))
+	for id, want := range map[string]*types.Error{
+		"code": types.NewError(107, "no device", "all 8 in use"), "wrapped": types.NewError(5, "opening: stuck", ""),
+		"plain": types.NewError(999, "some words", ""), "panic": types.NewError(999, "the plugin panicked", ""),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t).start()
-			n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) {
-				if tt.err == nil {
-					panic("secret")
-				}
-				return []byte("half a result"), tt.err
-			}))
-			_, err := n.exec(t.Context(), "p", "ADD", "c1")
-			nodetest.Equal(t, "got", err, tt.want)
-		})
+		nodetest.Equal(t, id, n.call("p", "ADD", id), error(want))
 	}
 }
 
@@ -124,20 +115,15 @@ func TestExecRefusesWhatSkelRefuses(t *testing.T) {
 	n := newNode(t).start()
 	x := fakes("p")
 	n.serve(newPlugin("10", "p", x))
-	for name, tt := range map[string]struct{ command, id, env string }{
-		"unknown command": {"JUMP", "c1", ""},
-		"no command":      {"", "c1", ""},
-		"no container":    {"ADD", "", ""},
-		"bad container":   {"ADD", "../c1", ""},
-		"bad interface":   {"ADD", "c1", "CNI_IFNAME=a/b"},
-		"no path":         {"ADD", "c1", "CNI_PATH="},
+	for _, tt := range []struct{ command, id, env string }{
+		{"JUMP", "c1", ""}, {"", "c1", ""}, {"ADD", "", ""}, {"ADD", "../c1", ""}, {"ADD", "c1", "CNI_IFNAME=a/b"}, {"ADD", "c1", "CNI_PATH="},
 	} {
 		_, err := n.exec(t.Context(), "p", tt.command, tt.id, tt.env)
-		nodetest.Equal(t, fmt.Sprintf("%s: %v", name, err), status.Code(err), 4)
+		nodetest.Code(t, err, 4)
 	}
-	nodetest.Equal(t, "called", x.Trace(), nil)
 	_, err := n.exec(t.Context(), "p", "ADD", "c1", "CNI_NETNS_OVERRIDE=", "CNI_NETNS=/proc/self/ns/net")
 	nodetest.Code(t, err, types.ErrInvalidNetNS)
+	nodetest.Equal(t, "called", x.Trace(), nil)
 }
 
 // When the context of a call ends, so does that of the handler. The call fails
@@ -151,9 +137,8 @@ func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 			close(in)
 			<-ctx.Done()
 			out <- ctx.Err()
-			return nil, ctx.Err()
 		}
-		return []byte(`{"cniVersion":"1.1.0"}`), nil
+		return []byte(`{"cniVersion":"1.1.0"}`), ctx.Err()
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -162,13 +147,10 @@ func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 	}()
 	_, err := n.exec(ctx, "p", "ADD", "hang")
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, context.Canceled) || errors.Is(err, delegate.ErrNotRun) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, context.Canceled)
+	nodetest.Equal(t, "was not run", errors.Is(err, delegate.ErrNotRun), false)
 	nodetest.Is(t, nodetest.Come(t, out, "the end of the handler's context"), context.Canceled)
-	if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
-		t.Errorf("the next call: %v", err)
-	}
+	nodetest.OK(t, n.call("p", "ADD", "c2"))
 	nodetest.Equal(t, "got", n.seen(), []string{"10-p ready"})
 }
 
@@ -187,39 +169,19 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	}}}
 	n.serve(newPlugin("10", "p", x))
 	ctx, cancel := context.WithCancel(t.Context())
-	added := make(chan error, 1)
-	go func() {
+	added := later(func() error {
 		_, err := n.exec(ctx, "p", "ADD", "c1")
-		added <- err
-	}()
+		return err
+	})
 	nodetest.Come(t, in, "the ADD")
 	cancel()
 	nodetest.Code(t, nodetest.Come(t, added, "its end"), 11)
-	deleted := make(chan error, 1)
-	go func() {
-		_, err := n.exec(t.Context(), "p", "DEL", "c1")
-		deleted <- err
-	}()
-	_, err := n.exec(t.Context(), "p", "DEL", "c2")
-	nodetest.OK(t, err)
+	deleted := later(func() error { return n.call("p", "DEL", "c1") })
+	nodetest.OK(t, n.call("p", "DEL", "c2"))
 	nodetest.Equal(t, "beside the ADD", x.Trace(), []string{"ADD p eth0", "DEL p eth0"})
 	close(out)
 	nodetest.OK(t, nodetest.Come(t, deleted, "the DEL"))
 	nodetest.Equal(t, "alive", x.Live(), nil)
-}
-
-func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	x := fakes("p")
-	n.serve(newPlugin("10", "p", x))
-	_, err := n.exec(t.Context(), "p", "ADD", "c1", "TRACEPARENT=00-1", "SECRET=hunter2", "PATH=/bin")
-	nodetest.OK(t, err)
-	want := []string{
-		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/c1", "CNI_NETNS_OVERRIDE=1",
-		"CNI_PATH=/opt/cni/bin", "TRACEPARENT=00-1",
-	}
-	nodetest.Equal(t, "got", x.Calls()[0].Env, want)
 }
 
 // hangs returns a plugin that hangs in the ADD of container "hang" until the
@@ -246,9 +208,8 @@ func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
 		_, err := n.exec(ctx, "p", "ADD", "hang")
 		cancel()
 		nodetest.Code(t, err, 11)
-		if strings.Contains(err.Error(), "no answer in time") || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("err = %v", err)
-		}
+		nodetest.Is(t, err, context.DeadlineExceeded)
+		nodetest.Equal(t, "the host's", strings.Contains(err.Error(), "no answer in time"), false)
 	}
 	nodetest.Equal(t, "got", n.states(), []string{"10-p ready"})
 }
@@ -258,16 +219,10 @@ func TestResultThatIsTooLongFailsItsCall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.ContainerID == "long" {
-			return bytes.Repeat([]byte("x"), 4<<20+1), nil
-		}
-		return bytes.Repeat([]byte("x"), 4<<20), nil
+		return bytes.Repeat([]byte("x"), 4<<20+len(c.ContainerID)-2), nil
 	}))
-	_, err := n.exec(t.Context(), "p", "ADD", "long")
-	nodetest.Code(t, err, 999)
-	nodetest.Says(t, err, "a result of 4194305 bytes is longer than 4194304")
-	_, err = n.exec(t.Context(), "p", "ADD", "c1")
-	nodetest.OK(t, err)
+	nodetest.Fails(t, n.call("p", "ADD", "c10"), 999, "a result of 4194305 bytes is longer than 4194304")
+	nodetest.OK(t, n.call("p", "ADD", "c1"))
 	nodetest.Equal(t, "seen", n.seen(), []string{"10-p ready"})
 }
 
@@ -278,17 +233,292 @@ func TestErrorsContainNoConfiguration(t *testing.T) {
 	n.CallTimeout = time.Millisecond
 	n.start()
 	n.serve(with("10", "p", hangs(t)))
-	x := n.Exec(&delegatetest.Exec{})
-	path, err := x.FindInPath("p", nil)
-	nodetest.OK(t, err)
-	conf, err := json.Marshal(map[string]string{"cniVersion": "1.1.0", "name": "blue", "type": "p", "password": "hunter2!"})
-	nodetest.OK(t, err)
 	for range 4 {
-		_, err = x.ExecPlugin(t.Context(), path, conf, []string{
-			"CNI_COMMAND=ADD", "CNI_CONTAINERID=hang", "CNI_NETNS=x", "CNI_IFNAME=eth0", "CNI_PATH=x", "TOKEN=hunter2!",
-		})
-		if err == nil || bytes.Contains([]byte(err.Error()), []byte("hunter2")) {
+		if err := n.call("p", "ADD", "hang"); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("err = %v", err)
 		}
 	}
+}
+
+// Stdout comes back byte for byte. Of the environment only the variables of CNI and of a trace are passed.
+func TestExecPassesStdoutAndVariables(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	const printed = " {\"cniVersion\" : \"1.1.0\", \"x\": 1e3, \"y\": \"<&>\\u00e9\xff\", \"dup\": 1, \"dup\": 2}\n\n"
+	var env []string
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		env = c.Env
+		return []byte(printed), nil
+	}))
+	out, err := n.exec(t.Context(), "p", "ADD", "c1", "TRACEPARENT=00-1", "BAGGAGE=b")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "stdout", string(out), printed)
+	nodetest.Equal(t, "environment", env, []string{
+		"BAGGAGE=b", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/c1", "CNI_NETNS_OVERRIDE=1",
+		"CNI_PATH=/opt/cni/bin", "TRACEPARENT=00-1",
+	})
+}
+
+// A daemon is a host together with a lifecycle.Manager.
+type daemon struct {
+	*lifecycle.Manager
+	host *resident.Host
+}
+
+func newDaemon(n *node, below *delegatetest.Exec, dir string) *daemon {
+	d := &daemon{Manager: &lifecycle.Manager{Invoker: n.invoker(below), Dir: dir}, host: n.Host}
+	n.Attachments = d.attachments
+	return d
+}
+
+func key(id string) scratch.Key {
+	return scratch.Key{Network: "multi", ContainerID: id, IfName: "eth0"}
+}
+
+func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
+	_, err := d.Add(ctx, key(as[0].ContainerID), lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
+	return err
+}
+
+func (d *daemon) del(ctx context.Context, id string) error {
+	return d.Del(ctx, key(id), lifecycle.Removal{})
+}
+
+// attachments lists the recorded attachments.
+func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err error) {
+	for r, err := range d.Records(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r.Attached...)
+	}
+	return all, nil
+}
+
+// records lists the recorded containers, as "c1 added".
+func (d *daemon) records(t *testing.T) (all []string) {
+	t.Helper()
+	for r, err := range d.Records(t.Context()) {
+		nodetest.OK(t, err)
+		all = append(all, r.Key.ContainerID+" "+string(r.State))
+	}
+	return all
+}
+
+// The ADD fails with code 11, and the parts of other plugins are undone at
+// once. The part of the dead resident stays recorded until the resident is back
+// and has handled its DEL.
+func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	below := fakes("below")
+	d := newDaemon(n, below, t.TempDir())
+	n.start()
+	x := fakes("a", "b", "c")
+	n.serve(newPlugin("10", "a", x))
+	n.serve(newPlugin("30", "c", x))
+	dies := make(chan *served, 1)
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		select {
+		case it := <-dies:
+			it.stop()
+			<-ctx.Done() // its answer will not arrive
+		default:
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+	dies <- n.serve(newPlugin("20", "b", x))
+	err := d.add(t.Context(), attach("c1", "below", "a", "b", "c"))
+	nodetest.Code(t, err, 11)
+	nodetest.Is(t, err, resident.ErrLost)
+	nodetest.Equal(t, "alive", append(x.Live(), below.Live()...), []string{"b c1 eth0"})
+	nodetest.OK(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 leftover"})
+	back := newPlugin("20", "b", x)
+	known := told(back)
+	n.serve(back, 2)
+	if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
+		t.Errorf("told %+v", k)
+	}
+	nodetest.OK(t, d.del(t.Context(), "c1"))
+	nodetest.Equal(t, "left", slices.Concat(x.Live(), below.Live(), d.records(t)), nil)
+}
+
+// An ADD first undoes what is left of the one before.
+func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := newDaemon(n, nil, t.TempDir())
+	n.start()
+	x := fakes("a", "b")
+	n.serve(newPlugin("10", "a", x))
+	b := n.serve(newPlugin("20", "b", x))
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a", "b")))
+	b.stop()
+	n.await("20-b gone", 1)
+	nodetest.Code(t, d.del(t.Context(), "c1"), 11)
+	// The part of the other plugin is removed, and the rest is recorded.
+	nodetest.Equal(t, "alive", x.Live(), []string{"b c1 eth0"})
+	nodetest.Code(t, d.add(t.Context(), attach("c1", "a", "b")), 11)
+	// An ADD of another container has done nothing, and leaves no record.
+	nodetest.Code(t, d.add(t.Context(), attach("c2", "a", "b")), 11)
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 deleting"})
+	n.serve(newPlugin("20", "b", x), 2)
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a", "b")))
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 added"})
+}
+
+func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := newDaemon(n, nil, t.TempDir())
+	n.start()
+	types := []string{"p0", "p1", "p2", "p3"}
+	x := fakes(types...)
+	residents := make([]*served, len(types))
+	for i, name := range types {
+		residents[i] = n.serve(newPlugin(fmt.Sprint("0", i), name, x))
+	}
+	var wg sync.WaitGroup
+	added := make(chan struct{}) // closed by the first ADD that gets to the end
+	once := sync.OnceFunc(func() { close(added) })
+	for i := range 8 {
+		wg.Go(func() {
+			id := fmt.Sprint("c", i)
+			for range 4 {
+				// It may fail while a resident is away.
+				if err := d.add(t.Context(), attach(id, types...)); err == nil {
+					once()
+					_ = d.del(t.Context(), id)
+				}
+			}
+		})
+	}
+	nodetest.Come(t, added, "the end of an ADD")
+	for i := range 3 {
+		residents[i].stop()
+		n.await(fmt.Sprintf("0%d-p%d gone", i, i), 1)
+		n.serve(newPlugin(fmt.Sprint("0", i), types[i], x), 2)
+	}
+	wg.Wait()
+	for i := range 8 {
+		nodetest.OK(t, d.del(t.Context(), fmt.Sprint("c", i)))
+	}
+	nodetest.Equal(t, "left", append(x.Live(), d.records(t)...), nil)
+}
+
+// pipe connects d to the host by a pipe, until stop.
+func (n *node) pipe(d *resident.Plugin) (stop func()) {
+	n.t.Helper()
+	ours, its := net.Pipe()
+	n.Attend(n.t.Context(), ours, os.Geteuid())
+	ctx, stop := context.WithCancel(n.t.Context())
+	go func() {
+		defer stop()
+		_ = d.Serve(ctx, its)
+	}()
+	return stop
+}
+
+// within runs a test in a bubble. Resident 10-p hangs, see hangs; 20-other does
+// not.
+func within(t *testing.T, do func(n *node)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, &resident.Host{}).start()
+		n.pipe(with("10", "p", hangs(t)))
+		n.pipe(simple("20", "other"))
+		synctest.Wait()
+		do(n)
+	})
+}
+
+func TestCallTimeoutFailsWithCode11(t *testing.T) {
+	within(t, func(n *node) {
+		start := time.Now()
+		err := n.call("p", "ADD", "hang")
+		nodetest.Fails(n.t, err, 11, "no answer in time")
+		nodetest.Is(n.t, err, context.DeadlineExceeded)
+		nodetest.Equal(n.t, "was not run", errors.Is(err, delegate.ErrNotRun), false)
+		nodetest.Equal(n.t, "after", time.Since(start), 30*time.Second)
+		nodetest.Equal(n.t, "closed after one", n.states(), []string{"10-p ready", "20-other ready"})
+	})
+}
+
+// An answer in between starts the count again. Other residents are not
+// affected, and the resident may come back.
+func TestResidentIsDisconnectedAfterThreeTimeoutsInARow(t *testing.T) {
+	within(t, func(n *node) {
+		for range 3 {
+			nodetest.Code(n.t, n.call("p", "ADD", "hang"), 11)
+			nodetest.Code(n.t, n.call("p", "ADD", "hang"), 11)
+			nodetest.OK(n.t, n.call("p", "ADD", "c1"))
+		}
+		for range 3 {
+			nodetest.Code(n.t, n.call("p", "ADD", "hang"), 11)
+		}
+		nodetest.Says(n.t, n.await("10-p gone", 1).Err, "no answer in time")
+		n.notRun(n.call("p", "ADD", "c1"), "not connected")
+		nodetest.OK(n.t, n.call("other", "ADD", "c1"))
+		n.pipe(simple("10", "p"))
+		n.await("10-p ready", 2)
+		nodetest.OK(n.t, n.call("p", "ADD", "c1"))
+	})
+}
+
+// They succeed when it is back. ADD and STATUS fail at once; so do all when it
+// has been gone for long.
+func TestDelCheckAndGCWaitForAResidentThatHasGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, &resident.Host{Reserve: []string{"p"}}).start()
+		unanswered := func(command string, after time.Duration) {
+			t.Helper()
+			start := time.Now()
+			n.notRun(n.call("p", command, "c1"), "not connected")
+			nodetest.Equal(t, command+" took", time.Since(start), after)
+		}
+		unanswered("ADD", 0)
+		unanswered("STATUS", 0)
+		unanswered("DEL", 15*time.Second)
+		unanswered("DEL", 0)
+
+		x := fakes("p")
+		stop := n.pipe(newPlugin("10", "p", x))
+		n.await("10-p ready", 1)
+		stop()
+		n.await("10-p gone", 1)
+		unanswered("ADD", 0)
+		var done []<-chan error
+		for _, command := range []string{"DEL", "CHECK", "GC"} {
+			done = append(done, later(func() error { return n.call("p", command, "c1") }))
+		}
+		synctest.Wait()
+		n.pipe(newPlugin("10", "p", x))
+		for _, c := range done {
+			nodetest.OK(t, <-c)
+		}
+		got := x.Trace()
+		slices.Sort(got)
+		nodetest.Equal(t, "got", got, []string{"CHECK p eth0", "DEL p eth0", "GC p eth0"})
+	})
+}
+
+// Calls that a registering resident has not received do not count against it.
+func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, told := simple("10", "p"), make(chan struct{})
+		d.Synchronize = func(context.Context, []resident.Known) error { <-told; return nil }
+		n := newNodeOf(t, &resident.Host{ReturnTimeout: time.Second}).start()
+		n.pipe(d)
+		synctest.Wait()
+		for range 3 { // three timeouts would disconnect it
+			n.notRun(n.call("p", "ADD", "c1"), "not connected")
+		}
+		close(told)
+		n.await("10-p ready", 1)
+		nodetest.OK(t, n.call("p", "ADD", "c1"))
+	})
 }

@@ -3,15 +3,14 @@ package resident
 import (
 	"context"
 	"net"
-	"os"
 	"time"
 )
 
-// Attend registers a process over conn, as if it had connected to the listener:
+// Attend registers a process of a user over conn, as if it had connected to the listener:
 // in a bubble of synctest there are pipes and no sockets.
-func (h *Host) Attend(ctx context.Context, conn net.Conn) {
+func (h *Host) Attend(ctx context.Context, conn net.Conn, uid int) {
 	h.tasks.Go(func() {
-		_ = h.attend(ctx, &entry{Status: Status{UID: os.Geteuid()}}, conn, func() {})
+		_ = h.attend(ctx, &entry{Status: Status{UID: uid}}, conn, func() {})
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,8 +17,8 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
-// patience is how long a test waits for what must come: it fails after that.
-const patience = 30 * time.Second
+// patience is longer than anything that a test which passes waits for.
+const patience = 2 * time.Minute
 
 // A node is a host under test, with the changes that its observer saw.
 type node struct {
@@ -32,19 +33,12 @@ type node struct {
 // newNode returns a host that listens and is not started.
 func newNode(tb testing.TB) *node {
 	tb.Helper()
-	n := &node{socket: filepath.Join(nodetest.ShortDir(tb), "s"), t: tb}
-	l, err := net.Listen("unix", n.socket)
+	socket := filepath.Join(nodetest.ShortDir(tb), "s")
+	l, err := net.Listen("unix", socket)
 	nodetest.OK(tb, err)
 	// In most tests a resident that has gone does not come back.
-	n.Host = &resident.Host{Listener: l, Observer: n.note, RegisterTimeout: patience, ReturnTimeout: time.Millisecond}
-	return n
-}
-
-// newBareNode returns a node with a host that does not listen at a socket of the node.
-func newBareNode(tb testing.TB, h *resident.Host) *node {
-	tb.Helper()
-	n := &node{t: tb, Host: h}
-	h.Observer = n.note
+	n := newNodeOf(tb, &resident.Host{Listener: l, RegisterTimeout: patience, ReturnTimeout: time.Millisecond})
+	n.socket = socket
 	return n
 }
 
@@ -56,21 +50,8 @@ func (n *node) start() *node {
 	return n
 }
 
-func (n *node) note(s resident.Status) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.events = append(n.events, s)
-}
-
 // seen lists the changes so far, as "10-a ready".
-func (n *node) seen() (all []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.events {
-		all = append(all, text(s))
-	}
-	return all
-}
+func (n *node) seen() []string { return texts(n.all()) }
 
 func text(s resident.Status) string {
 	which := s.String()
@@ -84,10 +65,8 @@ func text(s resident.Status) string {
 func (n *node) await(event string, nth int) (found resident.Status) {
 	n.t.Helper()
 	nodetest.Until(n.t, fmt.Sprintf("%s (%d)", event, nth), func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
 		left := nth
-		for _, found = range n.events {
+		for _, found = range n.all() {
 			if text(found) == event {
 				left--
 			}
@@ -102,9 +81,7 @@ func (n *node) await(event string, nth int) (found resident.Status) {
 
 // refusals lists why candidates were refused.
 func (n *node) refusals() (all []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.events {
+	for _, s := range n.all() {
 		if s.State == resident.Refused {
 			all = append(all, s.Err.Error())
 		}
@@ -113,12 +90,7 @@ func (n *node) refusals() (all []string) {
 }
 
 // states lists Plugins, as "10-a ready".
-func (n *node) states() (all []string) {
-	for _, s := range n.Plugins() {
-		all = append(all, text(s))
-	}
-	return all
-}
+func (n *node) states() []string { return texts(n.Plugins()) }
 
 // A served resident runs Serve.
 type served struct {
@@ -173,11 +145,7 @@ func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resid
 
 // fakes returns an Exec with plugins of these types that succeed.
 func fakes(types ...string) *delegatetest.Exec {
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
-	for _, typ := range types {
-		x.Plugins[typ] = delegatetest.Result(nil)
-	}
-	return x
+	return &delegatetest.Exec{Plugins: nodetest.Plugins(types...)}
 }
 
 // simple returns a resident of one type that succeeds.
@@ -205,15 +173,70 @@ func attach(id string, plugins ...string) delegate.Attachment {
 	return delegate.Attachment{Network: nodetest.Network("blue", plugins...), ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
 }
 
+// newNodeOf returns a node with a host that does not listen at a socket of the node.
+func newNodeOf(tb testing.TB, h *resident.Host) *node {
+	tb.Helper()
+	n := &node{t: tb, Host: h}
+	h.Observer = func(s resident.Status) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.events = append(n.events, s)
+	}
+	return n
+}
+
+// all returns the changes so far.
+func (n *node) all() []resident.Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.events)
+}
+
+func texts(all []resident.Status) (lines []string) {
+	for _, s := range all {
+		lines = append(lines, text(s))
+	}
+	return lines
+}
+
 // exec calls a type directly, like an Invoker.
 func (n *node) exec(ctx context.Context, typ, command, id string, env ...string) ([]byte, error) {
 	n.t.Helper()
 	x := n.Exec(&delegatetest.Exec{})
 	path, err := x.FindInPath(typ, nil)
 	nodetest.OK(n.t, err)
-	env = append([]string{
+	return x.ExecPlugin(ctx, path, config(typ), append(environ(command, id), env...))
+}
+
+func config(typ string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"blue","type":%q,"password":"hunter2!"}`, typ)
+}
+
+func environ(command, id string) []string {
+	return []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/" + id, "CNI_PATH=/opt/cni/bin",
-		"CNI_NETNS_OVERRIDE=1",
-	}, env...)
-	return x.ExecPlugin(ctx, path, fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"blue","type":%q}`, typ), env)
+		"CNI_NETNS_OVERRIDE=1", "SECRET=hunter2!", "PATH=/bin",
+	}
+}
+
+// call is exec of a call whose result does not matter.
+func (n *node) call(typ, command, id string) error {
+	n.t.Helper()
+	_, err := n.exec(n.t.Context(), typ, command, id)
+	return err
+}
+
+// notRun wants an error of a call that has executed nothing, with these words.
+func (n *node) notRun(err error, words ...string) {
+	n.t.Helper()
+	nodetest.Code(n.t, err, 11)
+	nodetest.Is(n.t, err, delegate.ErrNotRun)
+	nodetest.Says(n.t, err, words...)
+}
+
+// later returns a channel for what do returns.
+func later(do func() error) <-chan error {
+	c := make(chan error, 1)
+	go func() { c <- do() }()
+	return c
 }

@@ -1,8 +1,6 @@
 package resident_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,47 +21,6 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
-
-// A log collects the output of launched residents.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-// children returns the PIDs of the children that residents have started.
-func (l *log) children() (pids []int) {
-	for line := range strings.Lines(l.String()) {
-		var pid int
-		if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// launcher returns a node with a directory of residents with these names.
-func launcher(t *testing.T, names ...string) (*node, *log) {
-	t.Helper()
-	n, l := newNode(t), &log{}
-	n.Dir, n.Stderr = t.TempDir(), l
-	n.SetRelaunch(-1)
-	for _, name := range names {
-		executable(t, n.Dir, name)
-	}
-	return n, l
-}
 
 // alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
@@ -80,47 +36,39 @@ func alive(pid int) bool {
 func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-good", "20-also")
-	write := func(name string, mode fs.FileMode) {
+	want := map[string]string{"33-dir": "not a regular file", "34-dangling": "no such file", "35-pipe": "not a regular file"}
+	write := func(name string, mode fs.FileMode, why string) string {
 		path := filepath.Join(n.Dir, name)
 		nodetest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o700))
 		nodetest.OK(t, os.Chmod(path, mode))
+		want[name] = why
+		return path
 	}
-	for name, mode := range map[string]fs.FileMode{
-		"README": 0o644, "1-bridge": 0o755, "10-": 0o755, "10-good~": 0o755, "30-plain": 0o644, "31-world": 0o757, "32-group": 0o775,
-	} {
-		write(name, mode)
+	for _, name := range []string{"README", "1-bridge", "10-", "10-good~"} {
+		write(name, 0o755, "its name")
 	}
+	write("30-plain", 0o644, "not executable")
+	write("31-world", 0o757, "other users may write")
+	write("32-group", 0o775, "other users may write")
 	nodetest.OK(t, os.Mkdir(filepath.Join(n.Dir, "33-dir"), 0o755))
 	nodetest.OK(t, os.Symlink("nowhere", filepath.Join(n.Dir, "34-dangling")))
 	nodetest.OK(t, syscall.Mkfifo(filepath.Join(n.Dir, "35-pipe"), 0o755))
-	want := map[string]string{
-		"README": "its name", "1-bridge": "its name", "10-": "its name", "10-good~": "its name",
-		"30-plain": "not executable", "31-world": "other users may write", "32-group": "other users may write", "33-dir": "not a regular file",
-		"34-dangling": "no such file", "35-pipe": "not a regular file",
-	}
 	if os.Geteuid() == 0 {
-		write("36-nobodys", 0o755)
-		nodetest.OK(t, os.Chown(filepath.Join(n.Dir, "36-nobodys"), 65534, 65534))
-		want["36-nobodys"] = "it belongs to user 65534"
+		nodetest.OK(t, os.Chown(write("36-nobodys", 0o755, "it belongs to user 65534"), 65534, 65534))
 	}
 	n.start()
-	got := map[string]resident.Status{}
+	var ready []string
 	for _, s := range n.Plugins() {
-		got[filepath.Base(s.Path)] = s
-	}
-	for name, why := range want {
-		s := got[name]
-		if s.State != resident.Skipped || !strings.Contains(s.Err.Error(), why) {
-			t.Errorf("%s: %s, %v, want %q", name, s.State, s.Err, why)
+		name := filepath.Base(s.Path)
+		if s.State == resident.Skipped {
+			nodetest.Says(t, s.Err, want[name])
+			delete(want, name)
+			continue
 		}
-		delete(got, name)
+		ready = append(ready, text(s))
 	}
-	for name, s := range got {
-		if s.State != resident.Ready {
-			t.Errorf("%s: %s, %v", name, s.State, s.Err)
-		}
-	}
-	nodetest.Equal(t, "residents", len(got), 2)
+	nodetest.Equal(t, "residents", ready, []string{"10-good ready", "20-also ready"})
+	nodetest.Equal(t, "not skipped", want, map[string]string{})
 }
 
 // A missing directory launches nothing. One that other users may write to is an
@@ -148,18 +96,13 @@ func TestLaunchedResidentInheritsNothingElse(t *testing.T) {
 	nodetest.OK(t, err)
 	var p process
 	nodetest.OK(t, json.Unmarshal(out, &p))
-	want := process{
+	nodetest.Equal(t, "got", p, process{
 		Env:   []string{"CNI_RELAY_INDEX=10", "CNI_RELAY_NAME=it", "CNI_RELAY_SOCKET=3"},
 		Files: []string{"/dev/null", "pipe", "pipe", "socket"}, PID: p.PID, Group: p.PID, Dir: "/",
-	}
-	nodetest.Equal(t, "got", p, want)
+	})
 	s := n.Plugins()[0]
-	if s.PID != p.PID || s.Path != filepath.Join(n.Dir, "10-it") {
-		t.Errorf("%+v", s)
-	}
-	if !strings.Contains(l.String(), "it was launched") {
-		t.Errorf("stderr: %q", l)
-	}
+	nodetest.Equal(t, "process", fmt.Sprint(s.PID, s.Path), fmt.Sprint(p.PID, filepath.Join(n.Dir, "10-it")))
+	nodetest.Equal(t, "stderr", l.Count("it was launched"), 1)
 }
 
 // The others serve, and no process of a failed one is left.
@@ -168,20 +111,14 @@ func TestResidentsThatFailToStartAreListed(t *testing.T) {
 	n, _ := launcher(t, "10-dies", "30-liar", "40-good")
 	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, "50-noformat"), []byte("x"), 0o755))
 	n.start()
-	want := []string{"10-dies refused", "30-liar refused", "40-good ready", "50-noformat refused"}
-	nodetest.Equal(t, "got", n.states(), want)
-	for _, s := range n.Plugins() {
-		if s.State == resident.Refused && s.Err == nil {
-			t.Errorf("%s without a reason", s)
+	nodetest.Equal(t, "got", n.states(), []string{"10-dies refused", "30-liar refused", "40-good ready", "50-noformat refused"})
+	for _, s := range n.all() {
+		if s.State != resident.Refused {
+			continue
 		}
-		if s.Name == "liar" && !strings.Contains(s.Err.Error(), `it was launched as 30-liar and registers as "30-honest"`) {
-			t.Errorf("liar: %v", s.Err)
-		}
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.events {
-		if s.State == resident.Refused && s.PID != 0 && alive(s.PID) {
+		why := map[string]string{"liar": `it was launched as 30-liar and registers as "30-honest"`}[s.Name]
+		nodetest.Says(t, s.Err, why)
+		if s.PID != 0 && alive(s.PID) {
 			t.Errorf("%s is alive", s)
 		}
 	}
@@ -193,9 +130,8 @@ func TestLaunchedResidentThatDoesNotRegisterIsKilled(t *testing.T) {
 	n.RegisterTimeout = 10 * time.Millisecond
 	n.start()
 	s := n.await("20-silent refused", 1)
-	if !strings.Contains(s.Err.Error(), "asking who it is: no answer in time") || alive(s.PID) {
-		t.Errorf("err = %v", s.Err)
-	}
+	nodetest.Says(t, s.Err, "asking who it is: no answer in time")
+	nodetest.Equal(t, "alive", alive(s.PID), false)
 }
 
 // Each gets SIGTERM, and SIGKILL if it does not end, as do its children, also those that have
@@ -218,20 +154,10 @@ func TestStopEndsLaunchedResidents(t *testing.T) {
 	nodetest.Equal(t, "ended", ended, []string{
 		"10-first gone", "15-external gone", "20-stubborn gone", "30-parent gone", "40-leaver gone", "50-deaf-leaver gone",
 	})
-	children := l.children()
-	nodetest.Equal(t, "children", len(children), 3)
-	for _, pid := range append(pids, children...) {
-		died(t, pid)
-	}
-}
-
-// died waits until a process has died. It need not be a child of this one.
-func died(t *testing.T, pid int) {
-	t.Helper()
-	for late := time.Now().Add(patience); alive(pid); {
-		if time.Now().After(late) {
-			t.Fatalf("%d is alive", pid)
-		}
+	pids = append(pids, children(l)...)
+	nodetest.Equal(t, "processes", len(pids), 8)
+	for _, pid := range pids { // it need not be a child of this one
+		nodetest.Until(t, "it has died", func() bool { return !alive(pid) })
 	}
 }
 
@@ -244,9 +170,7 @@ func TestStopKillsAtOnceWhenItsContextEnds(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	nodetest.OK(t, n.Stop(over))
-	if alive(pid) {
-		t.Error("it is alive")
-	}
+	nodetest.Equal(t, "alive", alive(pid), false)
 }
 
 func TestStartLeavesNothingRunningWhenItsContextEnds(t *testing.T) {
@@ -267,16 +191,14 @@ func TestResidentThatDiesIsLaunchedAgain(t *testing.T) {
 	n.SetRelaunch(time.Millisecond)
 	n.start()
 	pid := n.Plugins()[0].PID
-	_, err := n.exec(t.Context(), "it", "ADD", "die")
+	err := n.call("it", "ADD", "die")
 	nodetest.Code(t, err, 11)
 	nodetest.Is(t, err, resident.ErrLost)
 	n.await("10-it gone", 1)
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%d: %v", pid, err)
-	}
+	_, err = os.Stat(fmt.Sprintf("/proc/%d", pid))
+	nodetest.Is(t, err, fs.ErrNotExist)
 	n.await("10-it ready", 2)
-	_, err = n.exec(t.Context(), "it", "ADD", "c1")
-	nodetest.OK(t, err)
+	nodetest.OK(t, n.call("it", "ADD", "c1"))
 }
 
 // A resident is gone and reaped when its process has died, even if a child
@@ -288,45 +210,19 @@ func TestDeadResidentIsGoneWhileItsChildLives(t *testing.T) {
 			t.Parallel()
 			n, l := launcher(t, "10-it")
 			n.start()
-			_, err := n.exec(t.Context(), "it", "ADD", "leave-"+keeps)
-			nodetest.Is(t, err, resident.ErrLost)
+			nodetest.Is(t, n.call("it", "ADD", "leave-"+keeps), resident.ErrLost)
 			n.await("10-it gone", 1)
-			_ = syscall.Kill(l.children()[0], syscall.SIGKILL)
+			_ = syscall.Kill(children(l)[0], syscall.SIGKILL)
 		})
 	}
 }
 
-// Only processes of root and of the own user may register.
-func TestOtherUsersAreRefused(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be another user")
-	}
-	dial := func(n *node) string {
-		t.Helper()
-		nodetest.OK(t, os.Chmod(filepath.Dir(n.socket), 0o755))
-		nodetest.OK(t, os.Chmod(n.socket, 0o777))
-		// Another user may have no access to its path.
-		c := exec.CommandContext(t.Context(), "/proc/self/exe")
-		c.Env, c.Dir = []string{roleVar + "=dial " + n.socket}, "/"
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := c.Output()
-		nodetest.OK(t, err)
-		return string(out)
-	}
-	n := newNode(t).start()
-	if said := dial(n); !strings.Contains(said, "processes of user 65534 may not register") {
-		t.Error(said)
-	}
-	nodetest.Says(t, n.await(". refused", 1).Err, "a process of user 65534")
-}
-
 func TestInheritedChecksTheEnvironment(t *testing.T) {
 	t.Parallel()
-	if conn, _, _, err := resident.Inherited([]string{"PATH=/bin"}); conn != nil || err != nil {
-		t.Errorf("not launched: %v, %v", conn, err)
-	}
-	for _, fd := range []string{"", "x", "-1", "0", "2", "1000000", "99999999999999999999"} {
+	conn, _, _, err := resident.Inherited([]string{"PATH=/bin"})
+	nodetest.OK(t, err) // not launched
+	nodetest.Equal(t, "a connection", conn != nil, false)
+	for _, fd := range []string{"", "x", "-1", "2", "1000000", "99999999999999999999"} {
 		if conn, _, _, err := resident.Inherited([]string{"CNI_RELAY_SOCKET=" + fd}); conn != nil || err == nil {
 			t.Errorf("%q: %v, %v", fd, conn, err)
 		}
@@ -341,7 +237,10 @@ func TestRelaunchChecksTheFileAgain(t *testing.T) {
 		swap, back func(dir string) error
 		want       string
 	}{
-		"another": {func(dir string) error { return other(dir, 0o777) }, nil, "other users may write to it"},
+		"another": {func(dir string) error {
+			path := filepath.Join(dir, "10-it")
+			return errors.Join(os.WriteFile(path+"~", []byte("#!/bin/sh\necho intruder\n"), 0o600), os.Chmod(path+"~", 0o777), os.Rename(path+"~", path))
+		}, nil, "other users may write to it"},
 		"no file": {
 			func(dir string) error { return os.Rename(filepath.Join(dir, "10-it"), filepath.Join(dir, "kept")) },
 			func(dir string) error { return os.Rename(filepath.Join(dir, "kept"), filepath.Join(dir, "10-it")) }, "no such file",
@@ -357,12 +256,9 @@ func TestRelaunchChecksTheFileAgain(t *testing.T) {
 			n.SetRelaunch(time.Millisecond)
 			n.start()
 			nodetest.OK(t, tt.swap(n.Dir))
-			_, err := n.exec(t.Context(), "it", "ADD", "die")
-			nodetest.Code(t, err, 11)
+			nodetest.Code(t, n.call("it", "ADD", "die"), 11)
 			nodetest.Says(t, n.await("10-it skipped", 1).Err, tt.want)
-			if got := strings.Count(l.String(), "it was launched"); got != 1 || strings.Contains(l.String(), "intruder") {
-				t.Errorf("launched %d times: %s", got, l)
-			}
+			nodetest.Equal(t, "launched", []int{l.Count("it was launched"), l.Count("intruder")}, []int{1, 0})
 			if tt.back != nil {
 				nodetest.OK(t, tt.back(n.Dir))
 				n.await("10-it ready", 2)
@@ -370,14 +266,6 @@ func TestRelaunchChecksTheFileAgain(t *testing.T) {
 			}
 		})
 	}
-}
-
-// other replaces 10-it in dir by a script that prints "intruder".
-func other(dir string, mode os.FileMode) error {
-	path := filepath.Join(dir, "10-it")
-	return errors.Join(
-		os.WriteFile(path+"~", []byte("#!/bin/sh\necho intruder\n"), 0o600), os.Chmod(path+"~", mode), os.Rename(path+"~", path),
-	)
 }
 
 // The interpreter reads the checked file, even if its path is replaced.
@@ -390,24 +278,18 @@ func TestScriptIsLaunchedFromTheCheckedDescriptor(t *testing.T) {
 	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, "10-it"), fmt.Appendf(nil, "#!/bin/sh\n[ \"$0\" = /proc/self/fd/4 ] && exec %q\n", exe), 0o700))
 	n.start()
 	n.await("10-it ready", 1)
-	_, err = n.exec(t.Context(), "it", "ADD", "c1")
-	nodetest.OK(t, err)
+	nodetest.OK(t, n.call("it", "ADD", "c1"))
 }
 
-// roleVar gives the executable of this test a role.
-const roleVar = "METACNI_RESIDENT_ROLE"
-
+// TestMain plays a launched resident in processes that are one.
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_RELAY_SOCKET") != "" {
 		os.Exit(playLaunched())
 	}
-	if socket, ok := strings.CutPrefix(os.Getenv(roleVar), "dial "); ok {
-		os.Exit(playDial(socket))
-	}
 	os.Exit(m.Run())
 }
 
-// playLaunched is a launched resident whose name says how it behaves.
+// playLaunched is a launched resident whose name, and the containers of its calls, say how it behaves.
 func playLaunched() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -419,21 +301,18 @@ func playLaunched() int {
 	fmt.Fprintln(os.Stderr, name, "was launched")
 	d := with(index, name, func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		switch c.ContainerID {
-		case "die":
-			os.Exit(4)
+		case "self":
+			return json.Marshal(self())
 		case "leave-connection": // dies, but its child keeps the connection
-			f, err := conn.(*net.UnixConn).File()
-			if err != nil || startSleep(&exec.Cmd{ExtraFiles: []*os.File{f}}) != nil {
-				os.Exit(7)
+			if f, err := conn.(*net.UnixConn).File(); err == nil {
+				startSleep(&exec.Cmd{ExtraFiles: []*os.File{f}})
 			}
 			os.Exit(4)
 		case "leave-stderr": // dies, but its child, in another session, keeps stderr
-			if startSleep(&exec.Cmd{Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
-				os.Exit(7)
-			}
+			startSleep(&exec.Cmd{Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}})
 			os.Exit(4)
-		case "self":
-			return json.Marshal(self())
+		case "die":
+			os.Exit(4)
 		}
 		return []byte(`{"cniVersion":"1.1.0"}`), nil
 	})
@@ -445,40 +324,29 @@ func playLaunched() int {
 		return 0
 	case "liar":
 		d.Name = "honest"
-	case "stubborn":
+	case "leaver", "deaf-leaver": // has a child in another session
+		startSleep(&exec.Cmd{SysProcAttr: &syscall.SysProcAttr{Setsid: true}})
+	case "parent": // has a child that ignores the end of its parent
+		startSleep(&exec.Cmd{})
+	}
+	if name == "stubborn" || name == "deaf-leaver" {
 		signal.Ignore(syscall.SIGTERM)
 		_ = d.Serve(context.Background(), conn)
 		select {} // only SIGKILL ends it
-	case "leaver", "deaf-leaver": // has a child in another session
-		if startSleep(&exec.Cmd{SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
-			return 6
-		}
-		if name == "deaf-leaver" {
-			signal.Ignore(syscall.SIGTERM)
-			_ = d.Serve(context.Background(), conn)
-			select {}
-		}
-	case "parent":
-		// A child that ignores the end of its parent.
-		if startSleep(&exec.Cmd{}) != nil {
-			return 6
-		}
 	}
 	if err := d.Serve(ctx, conn); err != nil && name != "liar" {
 		<-ctx.Done() // its connection is closed before it is told to end
 	}
-	fmt.Fprintln(os.Stderr, name, "ends")
 	return 0
 }
 
 // startSleep starts child, which sleeps, and prints its PID.
-func startSleep(child *exec.Cmd) error {
+func startSleep(child *exec.Cmd) {
 	child.Path, child.Args = "/bin/sleep", []string{"sleep", "100"}
-	if err := child.Start(); err != nil {
-		return err
+	if child.Start() != nil {
+		os.Exit(7)
 	}
 	fmt.Fprintln(os.Stderr, "child", child.Process.Pid)
-	return nil
 }
 
 // A process is what a launched resident sees of itself.
@@ -504,26 +372,52 @@ func self() process {
 	return p
 }
 
-// playDial registers and prints the answer.
-func playDial(socket string) int {
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		fmt.Println(err)
-		return 1
+// children returns the PIDs of the children that residents have started.
+func children(l *nodetest.Log) (pids []int) {
+	for line := range strings.Lines(l.String()) {
+		var pid int
+		if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
 	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	fmt.Print(line)
-	if err != nil {
-		return 1
-	}
-	return 0
+	return pids
 }
 
-// executable makes name in dir a link to the executable of this test.
-func executable(t testing.TB, dir, name string) {
+// launcher returns a node with a directory of residents with these names, which are links to the
+// executable of this test.
+func launcher(t *testing.T, names ...string) (*node, *nodetest.Log) {
 	t.Helper()
+	n, l := newNode(t), new(nodetest.Log)
+	n.Dir, n.Stderr = t.TempDir(), l
+	n.SetRelaunch(-1)
 	exe, err := os.Executable()
 	nodetest.OK(t, err)
 	nodetest.OK(t, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
-	nodetest.OK(t, os.Symlink(exe, filepath.Join(dir, name)))
+	for _, name := range names {
+		nodetest.OK(t, os.Symlink(exe, filepath.Join(n.Dir, name)))
+	}
+	return n, l
+}
+
+// Only processes of root and of the own user may register, and none whose user the system does not
+// tell, such as one that connects by TCP.
+func TestOtherUsersAreRefused(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	nodetest.OK(t, err)
+	n := newNodeOf(t, &resident.Host{Listener: l}).start()
+	far, err := net.Dial("tcp", l.Addr().String())
+	nodetest.OK(t, err)
+	other, its := net.Pipe()
+	n.Attend(t.Context(), other, os.Geteuid()+1)
+	for why, c := range map[string]net.Conn{
+		"the user of its process is unknown": far, fmt.Sprintf("processes of user %d may not register", os.Geteuid()+1): its,
+	} {
+		err := simple("10", "a").Serve(t.Context(), c)
+		nodetest.Is(t, err, resident.ErrRefused)
+		nodetest.Says(t, err, why)
+	}
+	n.await(". refused", 2)
+	nodetest.Says(t, errors.New(fmt.Sprint(n.refusals())), fmt.Sprintf("a process of user %d", os.Geteuid()+1))
+	nodetest.Equal(t, "entered", n.Plugins(), nil)
 }

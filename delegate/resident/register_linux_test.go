@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/resident"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
@@ -24,13 +24,9 @@ import (
 // A host without residents passes all calls to the Exec below, started or not.
 func TestZeroHostCallsTheExecBelow(t *testing.T) {
 	t.Parallel()
-	near := fakes("near")
 	r := &resident.Host{}
-	iv := &delegate.Invoker{Exec: r.Exec(near), Path: []string{"/opt/cni/bin"}}
-	for _, step := range []func(context.Context) error{
-		func(context.Context) error { return nil }, r.Start,
-		func(ctx context.Context) error { return r.Stop(ctx) },
-	} {
+	iv := &delegate.Invoker{Exec: r.Exec(fakes("near")), Path: []string{"/opt/cni/bin"}}
+	for _, step := range []func(context.Context) error{func(context.Context) error { return nil }, r.Start, r.Stop} {
 		nodetest.OK(t, step(t.Context()))
 		done, err := iv.Add(t.Context(), attach("c1", "near"))
 		nodetest.OK(t, err)
@@ -40,15 +36,6 @@ func TestZeroHostCallsTheExecBelow(t *testing.T) {
 	nodetest.Is(t, r.Stop(t.Context()), resident.ErrStopped)
 }
 
-func TestResidentsAreOrderedByIndexAndName(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
-		n.serve(simple(d.index, d.name))
-	}
-	nodetest.Equal(t, "plugins", n.states(), []string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"})
-}
-
 func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
@@ -56,38 +43,27 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	version := func(v int) map[string]any {
 		return map[string]any{"version": v, "index": "10", "name": "a", "types": []string{"a"}}
 	}
-	for name, tt := range map[string]struct {
-		hello any
-		want  string
-	}{
-		"a list":              {[]string{}, "invalid answer"},
-		"a type that is none": {map[string]any{"version": 3, "types": 7}, "invalid answer"},
-		"null":                {nil, "version 0"},
-		"version 2":           {version(2), "it uses version 2 of the protocol, and the host version 3: build"},
-		"newer version":       {version(4), "version 4 of the protocol"},
-		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
-		"no name":             {hello("10", "", "a"), `name ""`},
-		"name with a path":    {hello("10", "../a", "a"), `name "../a"`},
-		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
-		"no types":            {hello("10", "a"), "10-a serves no types"},
-		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not a valid plugin name`},
-		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
+	for want, hello := range map[string]any{
+		"invalid answer": map[string]any{"version": 3, "types": 7}, "version 0": nil,
+		"it uses version 2 of the protocol, and the host version 3: build": version(2), "version 4 of the protocol": version(4),
+		`index "1"`: hello("1", "a", "a"), `name ""`: hello("10", "", "a"), `name "../a"`: hello("10", "../a", "a"),
+		`name "aaa`: hello("10", strings.Repeat("a", 65), "a"), "10-a serves no types": hello("10", "a"),
+		`type "../../bin/sh" is not a valid plugin name`: hello("10", "a", "a", "../../bin/sh"), `type "a\nb"`: hello("10", "a", "a\nb"),
 	} {
-		p := n.dial().answer("register", tt.hello)
+		p := n.dial().answer("register", hello)
 		refused := p.hear()
-		if refused.Method != "refused" || !strings.Contains(refused.Params.Reason, tt.want) {
-			t.Errorf("%s: %+v, want %q", name, refused, tt.want)
-		}
+		nodetest.Equal(t, "method", refused.Method, "refused")
+		nodetest.Says(t, errors.New(refused.Params.Reason), want)
 		p.answerTo(refused, nil).closed()
 	}
 	nodetest.Equal(t, "got", n.states(), []string{"50-good ready"})
-	if _, err := n.exec(t.Context(), "good", "ADD", "c1"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.call("good", "ADD", "c1"))
 	for _, why := range n.refusals() {
-		if !strings.HasPrefix(why, "register ") {
-			t.Errorf("%q", why)
-		}
+		nodetest.Equal(t, "begins", strings.HasPrefix(why, "register "), true)
+	}
+	// The plugin refuses itself.
+	for _, d := range []*resident.Plugin{simple("1", "a"), newPlugin("10", "a/b", fakes(), "a"), newPlugin("10", "a", fakes(), "a/b")} {
+		nodetest.Is(t, nodetest.Come(t, n.connect(d).err, "the refusal"), resident.ErrRefused)
 	}
 }
 
@@ -104,41 +80,31 @@ func TestSilentClientsDelayNobody(t *testing.T) {
 	}
 	n.serve(simple("10", "a"))
 	n.serve(simple("11", "b"))
-	_, err := n.exec(t.Context(), "b", "ADD", "c1")
-	nodetest.OK(t, err)
+	nodetest.OK(t, n.call("b", "ADD", "c1"))
 	nodetest.OK(t, n.Stop(t.Context()))
 	for _, p := range silent {
 		p.closed()
 	}
 }
 
-func TestSilentClientIsRefusedAfterRegisterTimeout(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.RegisterTimeout = 10 * time.Millisecond
-	n.start()
-	n.dial().closed()
-	nodetest.Says(t, n.await(". refused", 1).Err, "asking who it is: no answer in time")
-}
-
-// The reason names what they would share. The first one is not affected.
+// The reason names what they would share. The first one is not affected. Residents are listed in the order
+// of index and name.
 func TestSecondResidentOfANameOrATypeIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
+	n.serve(simple("20", "b"))
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
 	for reason, second := range map[string]*resident.Plugin{
 		"a resident 10-a is connected already":    newPlugin("10", "a", fakes("other"), "other"),
 		`05-b claims type "y", which 10-a serves`: newPlugin("05", "b", fakes("y"), "y"),
 	} {
 		err := nodetest.Come(t, n.connect(second).err, "the refusal")
-		if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), reason) {
-			t.Errorf("err = %v, want %q", err, reason)
-		}
+		nodetest.Is(t, err, resident.ErrRefused)
+		nodetest.Says(t, err, reason)
 	}
 	n.serve(newPlugin("20", "a", fakes("third"), "third")) // the index is part of the name
-	_, err := n.exec(t.Context(), "x", "ADD", "c1")
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "got", n.states(), []string{"10-a ready", "20-a ready"})
+	nodetest.OK(t, n.call("x", "ADD", "c1"))
+	nodetest.Equal(t, "got", n.states(), []string{"10-a ready", "20-a ready", "20-b ready"})
 }
 
 // A process that breaks the protocol is disconnected, before it is ready and after. Its
@@ -147,35 +113,28 @@ func TestWhoBreaksTheProtocolIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(p *peer){
 		"garbage":       func(p *peer) { p.say(strings.Repeat("garbage\r\n", 100)) },
-		"not JSON":      func(p *peer) { p.say("{\n") },
 		"a batch":       func(p *peer) { p.say("[{},{}]\n") },
 		"an empty line": func(p *peer) { p.say("\n") },
-		"HTTP/2":        func(p *peer) { p.say("PRI * HTTP/2.0\r\n") },
 		"too long":      func(p *peer) { p.say(strings.Repeat("{", 9<<20)) },
 		"closed":        func(p *peer) { _ = p.Close() },
 		"cut short":     func(p *peer) { p.say(`{"jsonrpc":`); _ = p.Close() },
 	} {
-		for _, stage := range []string{"silent", "joining", "ready"} {
+		for stage, want := range map[string]string{"silent": ". refused", "joining": "10-a refused", "ready": "10-a gone"} {
 			t.Run(stage+" "+name, func(t *testing.T) {
 				t.Parallel()
 				n := newNode(t).start()
 				n.serve(simple("50", "good"))
-				p, want := n.dial(), ". refused"
+				p := n.dial()
 				switch stage {
 				case "joining":
 					p.answer("register", hello("10", "a", "a")).hear()
-					want = "10-a refused"
 				case "ready":
-					p.register("10", "a")
+					p.answer("register", hello("10", "a", "a")).answer("synchronize", nil)
 					n.await("10-a ready", 1)
-					want = "10-a gone"
 				}
 				then(p)
-				if s := n.await(want, 1); !errors.Is(s.Err, resident.ErrLost) {
-					t.Errorf("gone for %v", s.Err)
-				}
-				_, err := n.exec(t.Context(), "good", "ADD", "c1")
-				nodetest.OK(t, err)
+				nodetest.Is(t, n.await(want, 1).Err, resident.ErrLost)
+				nodetest.OK(t, n.call("good", "ADD", "c1"))
 				n.serve(simple("10", "a"), map[string]int{"ready": 2}[stage]) // the name and the type are free
 			})
 		}
@@ -192,32 +151,11 @@ func TestWhatIsNotKnownIsIgnored(t *testing.T) {
 	p := n.dial().say(`{"jsonrpc":"2.0","id":99,"result":1}`+"\n"+`{"jsonrpc":"2.0","method":"news"}`+"\n").answer("register", h).answer("synchronize", nil)
 	n.await("10-a ready", 1)
 	for _, answer := range []any{7, "not base64!", []int{300}} {
-		result := make(chan error, 1)
-		go func() {
-			_, err := n.exec(t.Context(), "a", "ADD", "c1")
-			result <- err
-		}()
+		result := later(func() error { return n.call("a", "ADD", "c1") })
 		p.answer("cni", answer)
-		err := nodetest.Come(t, result, "the end of the call")
-		nodetest.Code(t, err, 999)
-		nodetest.Says(t, err, "invalid answer")
+		nodetest.Fails(t, nodetest.Come(t, result, "the end of the call"), 999, "invalid answer")
 	}
 	nodetest.Equal(t, "plugins", n.states(), []string{"10-a ready"})
-}
-
-// A process is refused when the system does not tell its user.
-func TestUnidentifiedPeersAreRefused(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	nodetest.OK(t, err)
-	n := newBareNode(t, &resident.Host{Listener: l}).start()
-	c, err := net.Dial("tcp", l.Addr().String())
-	nodetest.OK(t, err)
-	err = simple("10", "a").Serve(t.Context(), c)
-	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "the user of its process is unknown") {
-		t.Errorf("err = %v", err)
-	}
-	nodetest.Equal(t, "entered", n.Plugins(), nil)
 }
 
 // told returns a channel of the lists that d receives.
@@ -235,14 +173,14 @@ func told(d *resident.Plugin) chan []resident.Known {
 func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	one, two := attach("c1", "a", "b", "a"), attach("c2", "b")
+	result := json.RawMessage(`{"cniVersion":"1.1.0"}`)
+	one := attach("c1", "a", "b", "a")
 	one.Args = "K8S_POD_NAME=x"
-	three := attach("c3", "a")
 	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
 		return []delegate.Attached{
-			{Attachment: one, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
-			{Attachment: two, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
-			{Attachment: three},
+			{Attachment: one, Added: true, Result: result},
+			{Attachment: attach("c2", "b"), Added: true, Result: result},
+			{Attachment: attach("c3", "a")},
 			{Attachment: attach("c4", "a", "b"), Gone: []int{0}},
 		}, nil
 	}
@@ -250,14 +188,13 @@ func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 	d := simple("10", "a")
 	known := told(d)
 	n.serve(d)
-	with := json.RawMessage(`{"cniVersion":"1.1.0","name":"blue","prevResult":{"cniVersion":"1.1.0"},"type":"a"}`)
-	without := json.RawMessage(`{"cniVersion":"1.1.0","name":"blue","type":"a"}`)
-	want := []resident.Known{
-		{Type: "a", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=x", Config: with, Added: true},
-		{Type: "a", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=x", Config: with, Added: true},
-		{Type: "a", ContainerID: "c3", NetNS: "/run/netns/c3", IfName: "eth0", Config: without},
+	ofOne := resident.Known{
+		Type: "a", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=x", Added: true,
+		Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"blue","prevResult":{"cniVersion":"1.1.0"},"type":"a"}`),
 	}
-	nodetest.Equal(t, "got", nodetest.Come(t, known, "what is attached"), want)
+	nodetest.Equal(t, "got", nodetest.Come(t, known, "what is attached"), []resident.Known{ofOne, ofOne, {
+		Type: "a", ContainerID: "c3", NetNS: "/run/netns/c3", IfName: "eth0", Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"blue","type":"a"}`),
+	}})
 }
 
 // When a resident claims a type after FindInPath has returned an executable,
@@ -265,61 +202,45 @@ func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 func TestExecutableFoundBeforeTheClaimDoesNotRun(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
-	below := fakes("a")
+	below, x := fakes("a"), fakes("a")
 	exec := n.Exec(below)
 	path, err := exec.FindInPath("a", []string{"/opt/cni/bin"})
 	nodetest.OK(t, err)
-	x := fakes("a")
 	n.serve(newPlugin("10", "a", x))
-	_, err = exec.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"1.1.0","name":"blue","type":"a"}`), []string{
-		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=x", "CNI_IFNAME=eth0", "CNI_PATH=x", "CNI_NETNS_OVERRIDE=1",
-	})
+	_, err = exec.ExecPlugin(t.Context(), path, config("a"), environ("ADD", "c1"))
 	nodetest.OK(t, err)
-	if d := cmp.Diff([]string{"ADD a eth0"}, x.Trace()); d != "" || len(below.Trace()) > 0 {
-		t.Errorf("the Exec below: %q (-want +got):\n%s", below.Trace(), d)
-	}
+	nodetest.Equal(t, "the resident", x.Trace(), []string{"ADD a eth0"})
+	nodetest.Equal(t, "the Exec below", below.Trace(), nil)
 }
 
 // Its types are free afterwards, and calls that waited for it fail with code
 // 11.
 func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 	t.Parallel()
-	broken := errors.New("a record is broken")
-	for name, tt := range map[string]struct {
+	for want, tt := range map[string]struct {
 		attachments error
-		synchronize func(context.Context) error
-		want        string
+		synchronize func(context.Context, []resident.Known) error
 	}{
-		"it fails":          {nil, func(context.Context) error { return types.NewError(120, "table is full", "") }, "table is full"},
-		"it panics":         {nil, func(context.Context) error { panic("secret") }, "the plugin panicked"},
-		"nobody knows what": {broken, func(context.Context) error { return nil }, "a record is broken"},
+		"table is full":       {nil, func(context.Context, []resident.Known) error { return types.NewError(120, "table is full", "") }},
+		"the plugin panicked": {nil, func(context.Context, []resident.Known) error { panic("secret") }},
+		"a record is broken":  {errors.New("a record is broken"), nil},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			fail := true
-			n.Attachments = func(context.Context) ([]delegate.Attached, error) {
-				if fail {
-					return nil, tt.attachments
-				}
-				return nil, nil
-			}
+			n.Attachments = func(context.Context) ([]delegate.Attached, error) { return nil, tt.attachments }
 			n.start()
 			d := simple("10", "a")
-			d.Synchronize = func(ctx context.Context, _ []resident.Known) error { return tt.synchronize(ctx) }
+			d.Synchronize = tt.synchronize
 			r := n.connect(d)
-			s := n.await("10-a refused", 1)
-			if !strings.Contains(s.Err.Error(), tt.want) {
-				t.Errorf("err = %v", s.Err)
-			}
+			nodetest.Says(t, n.await("10-a refused", 1).Err, want)
 			if err := nodetest.Come(t, r.err, "the end"); !errors.Is(err, resident.ErrRefused) && !errors.Is(err, resident.ErrLost) {
 				t.Errorf("err = %v", err)
 			}
 			nodetest.Equal(t, "left", n.states(), nil)
-			fail = false
+			tt.attachments = nil
 			n.serve(newPlugin("20", "b", fakes("a"), "a"))
-			_, err := n.exec(t.Context(), "a", "ADD", "c1")
-			nodetest.OK(t, err)
+			nodetest.OK(t, n.call("a", "ADD", "c1"))
 		})
 	}
 }
@@ -342,20 +263,11 @@ func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := n.exec(ctx, "a", "ADD", "c1")
-	nodetest.Code(t, err, 11)
-	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := n.exec(t.Context(), "a", "ADD", "c1")
-		waiting <- err
-	}()
+	n.notRun(err)
+	nodetest.Is(t, err, context.Canceled)
+	waiting := later(func() error { return n.call("a", "ADD", "c1") })
 	out <- errors.New("no")
-	err = nodetest.Come(t, waiting, "the call")
-	// It may have begun after the registration had failed.
-	nodetest.Code(t, err, 11)
-	nodetest.Is(t, err, delegate.ErrNotRun)
+	n.notRun(nodetest.Come(t, waiting, "the call")) // it may have begun after the registration had failed
 }
 
 // A peer is a connection to a host on which the test speaks the protocol itself.
@@ -426,13 +338,8 @@ func hello(index, name string, types ...string) map[string]any {
 	return map[string]any{"version": 3, "index": index, "name": name, "types": types}
 }
 
-// register registers a resident of one type.
-func (p *peer) register(index, name string) *peer {
-	p.t.Helper()
-	return p.answer("register", hello(index, name, name)).answer("synchronize", nil)
-}
-
-// 32 processes that do not say who they are hold up others until they have ended.
+// 32 processes that do not say who they are hold up others until they have ended. One that says nothing
+// for the RegisterTimeout is refused.
 func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -444,9 +351,200 @@ func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 		pending[i].hear() // the host has accepted it
 	}
 	next := n.connect(simple("10", "a"))
-	if len(n.seen()) > 0 || len(next.err) > 0 {
-		t.Errorf("%q", n.seen())
-	}
+	nodetest.Equal(t, "seen", n.seen(), nil)
+	nodetest.Equal(t, "served", len(next.err), 0)
 	_ = pending[0].Close()
 	n.await("10-a ready", 1)
+
+	n = newNode(t)
+	n.RegisterTimeout = 10 * time.Millisecond
+	n.start()
+	n.dial().closed()
+	nodetest.Says(t, n.await(". refused", 1).Err, "asking who it is: no answer in time")
+}
+
+func TestServeFailsWhenTheHostBreaksTheProtocol(t *testing.T) {
+	t.Parallel()
+	for say, want := range map[string]error{
+		"": resident.ErrLost, "garbage\n": resident.ErrLost, strings.Repeat("{", 65<<20): resident.ErrLost,
+		`{"jsonrpc":"2.0","id":1,"method":"refused","params":{"reason":"no"}}` + "\n": resident.ErrRefused,
+	} {
+		n := newNode(t) // only its listener is used
+		r := n.connect(simple("10", "a"))
+		c, err := n.Listener.Accept()
+		nodetest.OK(t, err)
+		defer func() { _ = c.Close() }()
+		go func() { _, _ = io.WriteString(c, say) }()
+		if say == "" {
+			_ = c.Close()
+		}
+		nodetest.Is(t, nodetest.Come(t, r.err, "the end"), want)
+	}
+}
+
+// Run reconnects when the connection is lost and when the host refuses.
+func TestRunReconnects(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	first := n.serve(simple("10", "a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	end := later(func() error { return simple("10", "a").Run(ctx, n.socket) })
+	n.await("10-a refused", 1)
+	first.stop()
+	n.await("10-a ready", 2)
+	nodetest.OK(t, n.call("a", "ADD", "c1"))
+	cancel()
+	nodetest.OK(t, nodetest.Come(t, end, "the end"))
+	n.await("10-a gone", 2)
+}
+
+// When the context of Serve ends, running commands may end and their answers
+// arrive. Further ADDs fail with code 11 and have executed nothing; DELs wait
+// for the next resident.
+func TestServeWaitsForRunningCommands(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ReturnTimeout = patience
+	n.start()
+	in, out := make(chan struct{}), make(chan struct{})
+	d := with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "slow" {
+			close(in)
+			<-out
+		}
+		return []byte("done"), nil
+	})
+	d.DrainTimeout = time.Hour
+	r := n.serve(d)
+	slow := later(func() error {
+		answer, err := n.exec(t.Context(), "p", "ADD", "slow")
+		nodetest.Equal(t, "answer", string(answer), "done")
+		return err
+	})
+	nodetest.Come(t, in, "the call")
+	r.stop()
+	var err error
+	for err == nil { // calls are answered until the host knows that it leaves
+		err = n.call("p", "ADD", "c2")
+	}
+	n.notRun(err)
+	deleted := later(func() error { return n.call("p", "DEL", "c2") })
+	close(out)
+	nodetest.OK(t, nodetest.Come(t, slow, "the answer"))
+	nodetest.OK(t, nodetest.Come(t, r.err, "the end"))
+	n.await("10-p gone", 1)
+	x := fakes("p")
+	n.serve(newPlugin("10", "p", x), 2)
+	nodetest.OK(t, nodetest.Come(t, deleted, "the DEL"))
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL p eth0"})
+}
+
+func detach(id string) resident.Request {
+	return resident.Request{Detach: true, ContainerID: id, IfName: "net1"}
+}
+
+// Each request is answered on its own, with the code of its failure. An invalid
+// one never reaches the handler. One that is too long is not sent. A panic fails its
+// request alone. Synchronize cannot request anything: the host would wait for Synchronize.
+func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
+	t.Parallel()
+	var got nodetest.Notes[string]
+	n, p := newNode(t), simple("10", "a")
+	n.Requests = handler(&got)
+	n.start()
+	p.Synchronize = func(context.Context, []resident.Known) error {
+		nodetest.Says(t, p.Request(t.Context(), detach("c1")), "not connected")
+		return nil
+	}
+	n.serve(p)
+	blue := nodetest.Network("blue", "x")
+	long := detach("c1")
+	long.Args = strings.Repeat("x", 8<<20)
+	for _, tt := range []struct {
+		resident.Request
+		code uint
+		text string
+	}{
+		{resident.Request{ContainerID: "c1", IfName: "net1", Network: blue}, 0, ""},
+		{resident.Request{ContainerID: "full", Network: blue}, 107, "attaching: no device"},
+		{resident.Request{ContainerID: "panic", Network: blue}, types.ErrInternal, "the host panicked: no such container"},
+		{long, types.ErrInternal, "is longer than 4194304"},
+		{detach("c1"), 0, ""},
+		{detach("../c1"), 4, `"../c1"`},
+		{resident.Request{Detach: true, ContainerID: "c1"}, 4, "interface"},
+		{resident.Request{ContainerID: "c1", IfName: "a/b", Network: blue}, 4, `"a/b"`},
+		{resident.Request{ContainerID: "c1"}, 7, "no network"},
+	} {
+		nodetest.Fails(t, p.Request(t.Context(), tt.Request), tt.code, tt.text)
+	}
+	nodetest.Equal(t, "handled", got.Taken(), []string{"10-a attach c1 net1 blue", "10-a attach full  blue", "10-a attach panic  blue", "10-a detach c1 net1"})
+}
+
+// A command may request something that calls plugins of its own resident.
+func TestCommandMayRequest(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Requests = func(_ context.Context, _ resident.Info, r resident.Request) error {
+		return n.call("a", "ADD", r.ContainerID)
+	}
+	n.start()
+	var p *resident.Plugin
+	p = with("10", "a", func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID != "c1" {
+			return nil, nil
+		}
+		return nil, p.Request(ctx, resident.Request{ContainerID: "c2", Network: nodetest.Network("blue", "a")})
+	})
+	n.serve(p)
+	nodetest.OK(t, n.call("a", "ADD", "c1"))
+}
+
+// A request fails with a reason when nobody can handle it, and when the context
+// or the connection ends.
+func TestRequestsThatCannotBeHandledFail(t *testing.T) {
+	t.Parallel()
+	p := simple("10", "a")
+	nodetest.Fails(t, p.Request(t.Context(), detach("c1")), 11, "not connected")
+	newNode(t).start().serve(p)
+	nodetest.Fails(t, p.Request(t.Context(), detach("c1")), 4, "the host takes no requests")
+
+	n := newNode(t)
+	in := make(chan struct{})
+	n.Requests = func(ctx context.Context, _ resident.Info, _ resident.Request) error {
+		in <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	n.start()
+	p = simple("10", "a")
+	r := n.serve(p)
+	ctx, cancel := context.WithCancel(t.Context())
+	result := later(func() error { return p.Request(ctx, detach("c1")) })
+	nodetest.Come(t, in, "the request")
+	cancel()
+	nodetest.Is(t, nodetest.Come(t, result, "the end"), context.Canceled)
+	result = later(func() error { return p.Request(t.Context(), detach("c1")) })
+	nodetest.Come(t, in, "the request")
+	r.stop()
+	nodetest.Is(t, nodetest.Come(t, result, "the end"), resident.ErrLost)
+	nodetest.OK(t, n.Stop(t.Context()))
+}
+
+// handler notes the requests it handles, as "10-a attach c1 net1 blue".
+func handler(got *nodetest.Notes[string]) func(context.Context, resident.Info, resident.Request) error {
+	return func(_ context.Context, from resident.Info, r resident.Request) error {
+		op := "attach"
+		if r.Detach {
+			op = "detach"
+		}
+		got.Note(strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", from, op, r.ContainerID, r.IfName, r.Network.Name())))
+		switch r.ContainerID {
+		case "full":
+			return fmt.Errorf("attaching: %w", types.NewError(107, "no device", ""))
+		case "panic":
+			panic("no such container")
+		}
+		return nil
+	}
 }
