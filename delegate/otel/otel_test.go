@@ -95,13 +95,12 @@ func tree(spans tracetest.SpanStubs, parent, indent string) (lines []string) {
 // parent returns the TRACEPARENT of the first span with this name.
 func (n *node) parent(name string) string {
 	n.Helper()
-	for _, s := range n.spans() {
-		if s.Name == name {
-			return variable(s)
-		}
+	spans := n.spans()
+	i := slices.IndexFunc(spans, func(s tracetest.SpanStub) bool { return s.Name == name })
+	if i < 0 {
+		n.Fatalf("no span %q", name)
 	}
-	n.Fatalf("no span %q", name)
-	return ""
+	return variable(spans[i])
 }
 
 func variable(s tracetest.SpanStub) string {
@@ -187,18 +186,15 @@ func TestPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 	var ofStep []string
 	p := n.small(func(ctx context.Context, c *plugin.Call) error {
 		ofStep = c.Env
-		if !api.SpanContextFromContext(ctx).IsValid() {
-			t.Error("the context of the step has no span")
-		}
+		nodetest.Equal(t, "the step has a span", api.SpanContextFromContext(ctx).IsValid(), true)
 		return nil
 	})
 	nodetest.OK(t, n.do(p, "ADD", traceparent, "TRACESTATE=vendor=1", "BAGGAGE=user=me"))
-	nodetest.Equal(t, "bridge", n.traceOf("ADD bridge"), []string{"BAGGAGE=user=me", n.parent("ADD bridge"), "TRACESTATE=vendor=1"})
-	nodetest.Equal(t, "macvlan", n.traceOf("ADD macvlan"), []string{"BAGGAGE=user=me", n.parent("ADD macvlan"), "TRACESTATE=vendor=1"})
-	steps := slices.DeleteFunc(n.spans(), func(s tracetest.SpanStub) bool { return s.Name != "ADD small/rule" })
-	if last := steps[len(steps)-1]; !slices.Contains(ofStep, variable(last)) {
-		t.Errorf("the step got %q, want %s", ofStep, variable(last))
+	for _, add := range []string{"ADD bridge", "ADD macvlan"} {
+		nodetest.Equal(t, add, n.traceOf(add), []string{"BAGGAGE=user=me", n.parent(add), "TRACESTATE=vendor=1"})
 	}
+	steps := slices.DeleteFunc(n.spans(), func(s tracetest.SpanStub) bool { return s.Name != "ADD small/rule" })
+	nodetest.Equal(t, "the last step got its span", slices.Contains(ofStep, variable(steps[len(steps)-1])), true)
 }
 
 func TestFailureHasTheCodeAndNoConfiguration(t *testing.T) {
@@ -266,68 +262,12 @@ func (n *node) serve(s *thick.Server, command string, env ...string) error {
 	return err
 }
 
-// A daemon that is not ready refuses a STATUS before the plugin is asked.
-func TestSTATUSThatIsRefusedIsTraced(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	s := &thick.Server{Ready: func(context.Context) error { return errors.New("no API server") }}
-	nodetest.Code(t, n.serve(s, "STATUS", traceparent), 50)
-	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI STATUS", " queue"})
-	nodetest.Equal(t, "status", n.spans()[0].Status.Code, codes.Error)
-	if code := attribute.Int64("cni.error.code", 50); !slices.Contains(n.spans()[0].Attributes, code) {
-		t.Errorf("no %v in %v", code, n.spans()[0].Attributes)
-	}
-}
-
-func TestRequestThatIsRefusedIsTraced(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	_, ended := otel.Process(n.process(traceparent), n.provider).Stages.Begin(t.Context(), delegate.StageQueue, delegate.Event{Command: "ADD"})
-	ended(types.NewError(11, "timed out in the queue", ""))
-	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI ADD", " queue"})
-}
-
-func TestResidentPluginGetsTheSpanOfItsInvocation(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	socket := filepath.Join(nodetest.ShortDir(t), "s")
-	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	nodetest.OK(t, err)
-	ready, served := make(chan struct{}, 1), make(chan error, 1)
-	host := &resident.Host{Listener: l, Observer: func(s resident.Status) {
-		if s.State == resident.Ready {
-			ready <- struct{}{}
-		}
-	}}
-	ctx, stop := context.WithCancel(t.Context())
-	nodetest.OK(t, host.Start(ctx))
-	var env []string
-	stays := &resident.Plugin{Index: "10", Name: "stays", Types: []string{"macvlan"}, Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
-		env = c.Env
-		_, err := c.Stdout.Write([]byte(`{"cniVersion":"1.1.0"}`))
-		return err
-	}}}
-	go func() { served <- stays.Run(ctx, socket) }()
-	<-ready
-	process := n.process(traceparent, "BAGGAGE=user=me")
-	process.Exec = host.Exec(n.Exec)
-	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Process(process, n.provider), "ADD", args()))
-	if !slices.Contains(env, n.parent("ADD macvlan")) || !slices.Contains(env, "BAGGAGE=user=me") {
-		t.Errorf("the resident plugin got %q, want %s", env, n.parent("ADD macvlan"))
-	}
-	nodetest.OK(t, host.Stop(ctx))
-	stop()
-	nodetest.OK(t, <-served)
-}
-
 func TestObserverAndStagesOfTheProcessAreCalled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var lines []string
 	note := func(ctx context.Context, what string) (context.Context, func(error)) {
-		if !api.SpanContextFromContext(ctx).IsValid() {
-			t.Errorf("%s has no span", what)
-		}
+		nodetest.Equal(t, what+" has a span", api.SpanContextFromContext(ctx).IsValid(), true)
 		return ctx, func(error) { lines = append(lines, what) }
 	}
 	process := n.process()
@@ -366,11 +306,8 @@ func TestTraceOfThePodIsLinked(t *testing.T) {
 func TestHostileTraceOfTheRuntimeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{
-		{"TRACEPARENT=00-1-2-01", "TRACESTATE=a=1"},
-		{"TRACEPARENT"},
-		{"TRACEPARENT=" + strings.Repeat("x", 1<<20)},
-		{traceparent, "TRACEPARENT=" + traceparent},
-		{"TRACESTATE=" + strings.Repeat("a=1,", 10000)},
+		{"TRACEPARENT=00-1-2-01", "TRACESTATE=a=1"}, {"TRACEPARENT"}, {"TRACEPARENT=" + strings.Repeat("x", 1<<20)},
+		{traceparent, "TRACEPARENT=" + traceparent}, {"TRACESTATE=" + strings.Repeat("a=1,", 10000)},
 	} {
 		n := newNode(t)
 		nodetest.OK(t, n.do(n.small(nil), "ADD", env...))
@@ -401,4 +338,48 @@ func TestProviderThatDoesNothingPassesTheTraceOn(t *testing.T) {
 	n := newNode(t)
 	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Process(n.process(traceparent), noop.NewTracerProvider()), "ADD", args()))
 	nodetest.Equal(t, "of the plugin", n.traceOf("ADD bridge"), []string{traceparent})
+}
+
+// A command that is refused before the plugin is asked is traced: in the queue, and a STATUS of a daemon that
+// is not ready.
+func TestRefusalIsTraced(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	_, ended := otel.Process(n.process(traceparent), n.provider).Stages.Begin(t.Context(), delegate.StageQueue, delegate.Event{Command: "ADD"})
+	ended(types.NewError(11, "timed out in the queue", ""))
+	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI ADD", " queue"})
+
+	n = newNode(t)
+	s := &thick.Server{Ready: func(context.Context) error { return errors.New("no API server") }}
+	nodetest.Code(t, n.serve(s, "STATUS", traceparent), 50)
+	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI STATUS", " queue"})
+	nodetest.Equal(t, "status", n.spans()[0].Status.Code, codes.Error)
+	nodetest.Equal(t, "its code", slices.Contains(n.spans()[0].Attributes, attribute.Int64("cni.error.code", 50)), true)
+}
+
+func TestResidentPluginGetsTheSpanOfItsInvocation(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	socket := filepath.Join(nodetest.ShortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	nodetest.OK(t, err)
+	host := &resident.Host{Listener: l, Reserve: []string{"macvlan"}}
+	nodetest.OK(t, host.Start(t.Context()))
+	var env []string
+	stays := &resident.Plugin{Index: "10", Name: "stays", Types: []string{"macvlan"}, Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
+		env = c.Env
+		_, err := c.Stdout.Write([]byte(`{"cniVersion":"1.1.0"}`))
+		return err
+	}}}
+	go func() { _ = stays.Run(t.Context(), socket) }()
+	nodetest.Until(t, "the resident plugin is ready", func() bool {
+		return slices.ContainsFunc(host.Plugins(), func(s resident.Status) bool { return s.State == resident.Ready })
+	})
+	process := n.process(traceparent, "BAGGAGE=user=me")
+	process.Exec = host.Exec(n.Exec)
+	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Process(process, n.provider), "ADD", args()))
+	nodetest.OK(t, host.Stop(t.Context()))
+	for _, want := range []string{n.parent("ADD macvlan"), "BAGGAGE=user=me"} {
+		nodetest.Equal(t, want, slices.Contains(env, want), true)
+	}
 }
