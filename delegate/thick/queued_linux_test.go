@@ -1,6 +1,7 @@
 package thick
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -343,30 +344,6 @@ func TestStoppedWithAQueue(t *testing.T) {
 	}
 }
 
-// A queue that cannot be read keeps the daemon from being ready, and says why,
-// until it can: nobody knows what must not be added. DELs are served.
-func TestQueueThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, "c1")
-		nodetest.OK(t, os.Chmod(dir, 0o777))
-		f := &fake{}
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
-		const why = "other users may write to it"
-		r.get(wire.PathReady).want(t, 503, 11, why)
-		r.do(request("ADD", "c2")).want(t, 503, 11, why)
-		r.do(request("STATUS", "")).want(t, 500, 50, why)
-		r.do(request("DEL", "c2")).wantOK(t)
-		f.want(t, "DEL c2")
-		nodetest.OK(t, os.Chmod(dir, 0o700))
-		r.do(request("ADD", "c2")).wantOK(t)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		r.get(wire.PathReady).wantOK(t)
-		f.want(t, "ADD c2", "DEL c1")
-	})
-}
-
 // Of two servers with one queue the second does no queued DEL and accepts no ADD, and
 // says why, until the first has ended. It serves everything else.
 func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
@@ -391,31 +368,6 @@ func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 		synctest.Wait()
 		second.do(request("ADD", "c2")).wantOK(t)
 	})
-}
-
-// A server that cannot write to its queue, or cannot be its reader, says so to probes and
-// STATUS: shims cannot leave a DEL there, or nobody does it. An ADD is served.
-func TestNotReadyWhileTheQueueCannotBeUsed(t *testing.T) {
-	t.Parallel()
-	for name, obstacle := range map[string]string{"a full disk": durable.TempPrefix + "try", "no mark": ".reader"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				dir := queued(t)
-				path := filepath.Join(dir, obstacle)
-				nodetest.OK(t, os.RemoveAll(path))
-				nodetest.OK(t, os.Mkdir(path, 0o700))
-				r := serve(t, &Server{Plugin: (&fake{}).plugin(), Queue: dir})
-				r.get(wire.PathReady).want(t, 503, 11, dir)
-				r.do(request("STATUS", "")).want(t, 500, 50, dir)
-				r.do(request("ADD", "c1")).wantOK(t)
-				nodetest.OK(t, os.RemoveAll(path))
-				time.Sleep(2 * firstPause)
-				synctest.Wait()
-				nodetest.OK(t, r.CheckReady(t.Context()))
-			})
-		})
-	}
 }
 
 // A queued DEL does not remove an attachment that was recorded after it was queued,
@@ -551,6 +503,43 @@ func TestQueuedDelWaitsForItsTurn(t *testing.T) {
 			add().wantOK(t)
 			synctest.Wait()
 			f.want(t, want...)
+		})
+	}
+}
+
+// While the queue cannot be read, or shims cannot write to it, or this server cannot be its reader, it is not
+// ready, and says why. DELs are served. So is an ADD, unless nobody knows what must not be added.
+func TestQueueThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	for obstacle, why := range map[string]string{"": "other users may write to it", durable.TempPrefix + "try": "", ".reader": ""} {
+		t.Run(obstacle+why, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir := queued(t, "c1")
+				path := filepath.Join(dir, obstacle)
+				if obstacle != "" {
+					nodetest.OK(t, errors.Join(os.RemoveAll(path), os.Mkdir(path, 0o700)))
+				} else {
+					nodetest.OK(t, os.Chmod(dir, 0o777))
+				}
+				f := &fake{}
+				r := serve(t, &Server{Plugin: f.plugin(), Queue: dir})
+				r.get(wire.PathReady).want(t, 503, 11, cmp.Or(why, dir))
+				r.do(request("STATUS", "")).want(t, 500, 50, cmp.Or(why, dir))
+				r.do(request("DEL", "c2")).wantOK(t)
+				if a := r.do(request("ADD", "c2")); why == "" {
+					a.wantOK(t)
+					nodetest.OK(t, os.RemoveAll(path))
+				} else {
+					a.want(t, 503, 11, why)
+					nodetest.Equal(t, "done", f.of("c1"), nil)
+					nodetest.OK(t, os.Chmod(dir, 0o700))
+				}
+				time.Sleep(2 * firstPause)
+				synctest.Wait()
+				nodetest.OK(t, r.CheckReady(t.Context()))
+				nodetest.Equal(t, "done", f.of("c1"), []string{"DEL c1"})
+			})
 		})
 	}
 }
