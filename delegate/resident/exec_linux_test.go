@@ -76,17 +76,6 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	nodetest.Equal(t, "prevResult", strings.Contains(string(far.Calls()[1].Stdin), "prevResult"), true)
 }
 
-func TestExecReturnsStdoutByteForByte(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	const printed = " {\"cniVersion\" : \"1.1.0\", \"x\": 1e3, \"y\": \"<&>\\u00e9\xff\", \"dup\": 1, \"dup\": 2}\n\n"
-	n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) { return []byte(printed), nil }))
-	out, err := n.exec(t.Context(), "p", "ADD", "c1")
-	if err != nil || string(out) != printed {
-		t.Errorf("%q, %v", out, err)
-	}
-}
-
 // The error is that of the plugin, and contains nothing of its stdin.
 func TestExecReturnsTheErrorOfThePlugin(t *testing.T) {
 	t.Parallel()
