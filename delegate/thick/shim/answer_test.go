@@ -488,7 +488,7 @@ func newDaemon(t testing.TB, serve func(n int, conn *net.UnixConn)) *daemon {
 }
 
 // request reads a whole request.
-func request(conn net.Conn) (*http.Request, wire.Request, error) {
+func request(conn io.Reader) (*http.Request, wire.Request, error) {
 	var r wire.Request
 	h, err := http.ReadRequest(bufio.NewReader(conn))
 	if err != nil {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,100 +203,6 @@ func TestNotADaemon(t *testing.T) {
 			c.wantQueued(t, 0)
 		}
 	}
-}
-
-// When the context ends, a server of net/http has its request's context end, and
-// its answer still reaches the shim: what was undone says so.
-func TestEndIsToldToTheDaemon(t *testing.T) {
-	t.Parallel()
-	for _, command := range []string{"ADD", "CHECK", "DEL", "GC"} {
-		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				cancel()
-				<-r.Context().Done()
-				w.WriteHeader(http.StatusInternalServerError)
-				_, _ = io.WriteString(w, `{"code":107,"msg":"undone"}`)
-			}))
-			defer s.Close()
-			c := newClient(t, away(t))
-			c.UndoTimeout = time.Hour
-			_ = s.Listener.Close()
-			s.Listener = listen(t, c.Socket)
-			s.Start()
-			_, err := c.Do(ctx, command, args(), nil)
-			wantError(t, err, 107)
-			c.wantQueued(t, 0)
-		})
-	}
-}
-
-// A daemon that does not answer within the UndoTimeout, or dies, leaves the end
-// of the context as the reason. A DEL is not taken for done or queued.
-func TestEndWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
-	for _, dies := range []bool{false, true} {
-		for _, command := range commands {
-			ctx, cancel := context.WithCancel(t.Context())
-			d := newDaemon(t, func(_ int, conn *net.UnixConn) {
-				_, _, _ = request(conn)
-				cancel()
-				_, _ = io.Copy(io.Discard, conn) // until the other half is closed
-				if !dies {
-					<-t.Context().Done()
-				}
-			})
-			c := newClient(t, d.socket)
-			if c.UndoTimeout = 5 * time.Millisecond; command == "STATUS" {
-				c.UndoTimeout = time.Hour // for which there is no time
-			}
-			_, err := c.Do(ctx, command, args(), nil)
-			wantError(t, err, later(command))
-			nodetest.Is(t, err, context.Canceled)
-			nodetest.Equal(t, command+" was sent", d.count(), 1)
-			c.wantQueued(t, 0)
-		}
-	}
-}
-
-// A result that comes after the daemon was told that nobody waits is none: the
-// daemon may undo it. What is done is done for the others.
-func TestEndBeforeTheResult(t *testing.T) {
-	t.Parallel()
-	for _, command := range []string{"ADD", "CHECK", "DEL", "GC"} {
-		ctx, cancel := context.WithCancel(t.Context())
-		d := newDaemon(t, func(_ int, conn *net.UnixConn) {
-			_, _, _ = request(conn)
-			cancel()
-			_, _ = io.Copy(io.Discard, conn)
-			_, _ = io.WriteString(conn, okAdd)
-		})
-		r, err := (&Client{Socket: d.socket, UndoTimeout: time.Hour}).Do(ctx, command, args(), nil)
-		if command != "ADD" {
-			nodetest.OK(t, err)
-			continue
-		}
-		wantError(t, err, 11)
-		nodetest.Is(t, err, context.Canceled)
-		nodetest.Equal(t, "a result", r != nil, false)
-	}
-}
-
-// The context ends while the daemon reads nothing of a long request.
-func TestEndWhileWriting(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	d := newDaemon(t, func(_ int, conn *net.UnixConn) {
-		_, _ = io.ReadFull(conn, make([]byte, 10))
-		cancel()
-		<-t.Context().Done()
-	})
-	_, err := (&Client{Socket: d.socket, UndoTimeout: time.Hour, Timeout: time.Hour}).Do(ctx, "ADD", longArgs(), nil)
-	wantError(t, err, 11)
-	nodetest.Is(t, err, context.Canceled)
 }
 
 // longArgs are those of a long request.
@@ -566,4 +470,59 @@ func TestAwayIsNotAsked(t *testing.T) {
 	nodetest.OK(t, c.Execute(t.Context(), "DEL", args()))
 	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
 	c.wantQueued(t, 1)
+}
+
+// When the context ends, the daemon is told, and its answer still reaches the shim: what was undone says so.
+// A result that comes then is none: the daemon may undo it. What is done is done for the others. Without an
+// answer within the UndoTimeout the end of the context is the reason. No DEL is taken for queued.
+func TestEndOfTheContext(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args *skel.CmdArgs
+		says string
+		code map[string]uint // if not that of what may succeed later
+	}{
+		"an error":              {args(), answer("500 X", `{"code":107,"msg":"undone"}`), map[string]uint{"ADD": 107, "CHECK": 107, "DEL": 107, "GC": 107}},
+		"a result":              {args(), okAdd, map[string]uint{"CHECK": 0, "DEL": 0, "GC": 0}},
+		"the end":               {args(), "", nil},
+		"silence":               {args(), "silence", nil},
+		"not the whole request": {longArgs(), "silence", nil},
+	} {
+		for _, command := range commands {
+			t.Run(command+" "+name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithCancel(t.Context())
+				d := newDaemon(t, func(_ int, conn *net.UnixConn) {
+					_, _ = io.ReadFull(conn, make([]byte, 10))
+					if len(tt.args.StdinData) > len(testConfig) { // nothing more is read
+						cancel()
+						<-t.Context().Done()
+					}
+					_, _, _ = request(io.MultiReader(strings.NewReader("POST /cni "), conn))
+					cancel()
+					_, _ = io.Copy(io.Discard, conn) // until the other half is closed
+					if tt.says == "silence" {
+						<-t.Context().Done()
+					}
+					_, _ = io.WriteString(conn, tt.says)
+				})
+				c := newClient(t, d.socket)
+				if c.UndoTimeout = time.Hour; tt.says == "silence" && command != "STATUS" { // for which there is no time
+					c.UndoTimeout = 5 * time.Millisecond
+				}
+				code, other := tt.code[command]
+				if !other {
+					code = later(command)
+				}
+				r, err := c.Do(ctx, command, tt.args, nil)
+				wantError(t, err, code)
+				if !other {
+					nodetest.Is(t, err, context.Canceled)
+				}
+				nodetest.Equal(t, "a result", r != nil, false)
+				nodetest.Equal(t, "sent", d.count(), 1)
+				c.wantQueued(t, 0)
+			})
+		}
+	}
 }
