@@ -32,6 +32,33 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
+// children returns the PIDs of the children that residents have started.
+func children(l *nodetest.Log) (pids []int) {
+	for line := range strings.Lines(l.String()) {
+		var pid int
+		if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// launcher returns a node with a directory of residents with these names, which are links to the
+// executable of this test.
+func launcher(t *testing.T, names ...string) (*node, *nodetest.Log) {
+	t.Helper()
+	n, l := newNode(t), new(nodetest.Log)
+	n.Dir, n.Stderr = t.TempDir(), l
+	n.SetRelaunch(-1)
+	exe, err := os.Executable()
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
+	for _, name := range names {
+		nodetest.OK(t, os.Symlink(exe, filepath.Join(n.Dir, name)))
+	}
+	return n, l
+}
+
 // Plugins lists skipped files with a reason. All other files are launched.
 func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 	t.Parallel()
@@ -370,33 +397,6 @@ func self() process {
 		}
 	}
 	return p
-}
-
-// children returns the PIDs of the children that residents have started.
-func children(l *nodetest.Log) (pids []int) {
-	for line := range strings.Lines(l.String()) {
-		var pid int
-		if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// launcher returns a node with a directory of residents with these names, which are links to the
-// executable of this test.
-func launcher(t *testing.T, names ...string) (*node, *nodetest.Log) {
-	t.Helper()
-	n, l := newNode(t), new(nodetest.Log)
-	n.Dir, n.Stderr = t.TempDir(), l
-	n.SetRelaunch(-1)
-	exe, err := os.Executable()
-	nodetest.OK(t, err)
-	nodetest.OK(t, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
-	for _, name := range names {
-		nodetest.OK(t, os.Symlink(exe, filepath.Join(n.Dir, name)))
-	}
-	return n, l
 }
 
 // Only processes of root and of the own user may register, and none whose user the system does not

@@ -444,6 +444,24 @@ func detach(id string) resident.Request {
 	return resident.Request{Detach: true, ContainerID: id, IfName: "net1"}
 }
 
+// handler notes the requests it handles, as "10-a attach c1 net1 blue".
+func handler(got *nodetest.Notes[string]) func(context.Context, resident.Info, resident.Request) error {
+	return func(_ context.Context, from resident.Info, r resident.Request) error {
+		op := "attach"
+		if r.Detach {
+			op = "detach"
+		}
+		got.Note(strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", from, op, r.ContainerID, r.IfName, r.Network.Name())))
+		switch r.ContainerID {
+		case "full":
+			return fmt.Errorf("attaching: %w", types.NewError(107, "no device", ""))
+		case "panic":
+			panic("no such container")
+		}
+		return nil
+	}
+}
+
 // Each request is answered on its own, with the code of its failure. An invalid
 // one never reaches the handler. One that is too long is not sent. A panic fails its
 // request alone. Synchronize cannot request anything: the host would wait for Synchronize.
@@ -529,22 +547,4 @@ func TestRequestsThatCannotBeHandledFail(t *testing.T) {
 	r.stop()
 	nodetest.Is(t, nodetest.Come(t, result, "the end"), resident.ErrLost)
 	nodetest.OK(t, n.Stop(t.Context()))
-}
-
-// handler notes the requests it handles, as "10-a attach c1 net1 blue".
-func handler(got *nodetest.Notes[string]) func(context.Context, resident.Info, resident.Request) error {
-	return func(_ context.Context, from resident.Info, r resident.Request) error {
-		op := "attach"
-		if r.Detach {
-			op = "detach"
-		}
-		got.Note(strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", from, op, r.ContainerID, r.IfName, r.Network.Name())))
-		switch r.ContainerID {
-		case "full":
-			return fmt.Errorf("attaching: %w", types.NewError(107, "no device", ""))
-		case "panic":
-			panic("no such container")
-		}
-		return nil
-	}
 }

@@ -126,6 +126,11 @@ func restarted(t testing.TB, typ string) *node {
 	return n
 }
 
+// del removes an attachment by a type, as an Invoker does.
+func (n *node) del(typ string, below *delegatetest.Exec) error {
+	return n.invoker(below).Del(n.t.Context(), delegate.Attached{Attachment: attach("c1", typ)})
+}
+
 // A type is released when its note is removed, also while the host runs, and
 // when the host starts while no attachment uses it.
 func TestTypesAreReleased(t *testing.T) {
@@ -232,11 +237,6 @@ func TestTypesAreReservedAfterStop(t *testing.T) {
 	s := n.Plugins()[0]
 	nodetest.Equal(t, "state", s.State, resident.Gone)
 	nodetest.OK(t, s.Err)
-}
-
-// del removes an attachment by a type, as an Invoker does.
-func (n *node) del(typ string, below *delegatetest.Exec) error {
-	return n.invoker(below).Del(n.t.Context(), delegate.Attached{Attachment: attach("c1", typ)})
 }
 
 // A resident that comes back needs no room on the disk: its note is not written again. One whose types

@@ -43,6 +43,15 @@ func listenOn(t *testing.T, socket string) *listener {
 	return l.(*listener)
 }
 
+// wantNone wants Listen to have failed with these words.
+func wantNone(t *testing.T, l net.Listener, err error, words ...string) {
+	t.Helper()
+	if l != nil {
+		t.Errorf("it listens at %v", l.Addr())
+	}
+	nodetest.Says(t, err, words...)
+}
+
 // locked checks that a daemon has the lock of the socket.
 func locked(t *testing.T, socket string) {
 	t.Helper()
@@ -176,6 +185,24 @@ func activate(t *testing.T, env string, files ...*os.File) *actor {
 	return start(t, "activated", env, func(c *exec.Cmd) { c.ExtraFiles = files })
 }
 
+// listening returns a copy of the descriptor of a listener, as a service manager has it.
+func listening(t *testing.T, network, address string) *os.File {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return file(t, l)
+}
+
+// connect makes a connection, which ends with the test.
+func connect(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // playActivated serves one connection on the socket it was given.
 func playActivated(t *testing.T, arg string) {
 	t.Helper()
@@ -194,6 +221,19 @@ func playActivated(t *testing.T, arg string) {
 	nodetest.OK(t, c.Close())
 	nodetest.OK(t, l.Close())
 	fmt.Println("closed")
+}
+
+// playListens serves a socket, and says for each line of its input what a child would inherit.
+func playListens(t *testing.T, socket string) {
+	t.Helper()
+	from := inheritable(t, nil) // who runs the tests
+	l, err := listen(t.Context(), socket)
+	nodetest.OK(t, err)
+	fmt.Println("listens", inheritable(t, from))
+	go func() { _ = serveEcho(l) }()
+	for _, err := fmt.Scanln(); err == nil; _, err = fmt.Scanln() {
+		fmt.Println("has", inheritable(t, from))
+	}
 }
 
 // inheritable lists the descriptors that a child would inherit, but for the
@@ -656,46 +696,6 @@ func TestListenEndsWithItsContext(t *testing.T) {
 	nodetest.OK(t, echo(socket))
 	nodetest.OK(t, l.Close())
 	nodetest.OK(t, listenOn(t, socket).Close())
-}
-
-// wantNone wants Listen to have failed with these words.
-func wantNone(t *testing.T, l net.Listener, err error, words ...string) {
-	t.Helper()
-	if l != nil {
-		t.Errorf("it listens at %v", l.Addr())
-	}
-	nodetest.Says(t, err, words...)
-}
-
-// listening returns a copy of the descriptor of a listener, as a service manager has it.
-func listening(t *testing.T, network, address string) *os.File {
-	t.Helper()
-	l, err := net.Listen(network, address)
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return file(t, l)
-}
-
-// connect makes a connection, which ends with the test.
-func connect(t *testing.T, socket string) net.Conn {
-	t.Helper()
-	c, err := net.Dial("unix", socket)
-	nodetest.OK(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// playListens serves a socket, and says for each line of its input what a child would inherit.
-func playListens(t *testing.T, socket string) {
-	t.Helper()
-	from := inheritable(t, nil) // who runs the tests
-	l, err := listen(t.Context(), socket)
-	nodetest.OK(t, err)
-	fmt.Println("listens", inheritable(t, from))
-	go func() { _ = serveEcho(l) }()
-	for _, err := fmt.Scanln(); err == nil; _, err = fmt.Scanln() {
-		fmt.Println("has", inheritable(t, from))
-	}
 }
 
 // playDaemon is the whole program of a daemon.

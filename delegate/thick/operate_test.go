@@ -188,6 +188,11 @@ func (f *fake) want(t *testing.T, lines ...string) {
 	nodetest.Equal(t, "calls", f.Taken(), lines)
 }
 
+// of returns the calls of one container so far.
+func (f *fake) of(id string) []string {
+	return slices.DeleteFunc(f.Taken(), func(s string) bool { return !strings.HasSuffix(s, id) })
+}
+
 // An ADD is never answered with no result, and what cannot be answered is
 // undone, by the commands that made it.
 func TestInvalidResultIsUndone(t *testing.T) {
@@ -602,9 +607,4 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 	wg.Wait()
 	(&rig{t: t, Server: s}).wantNoLoad()
 	nodetest.Equal(t, "left", len(sv.flight.ops.all()), 0)
-}
-
-// of returns the calls of one container so far.
-func (f *fake) of(id string) []string {
-	return slices.DeleteFunc(f.Taken(), func(s string) bool { return !strings.HasSuffix(s, id) })
 }

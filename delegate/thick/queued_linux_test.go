@@ -49,10 +49,37 @@ func enqueue(t *testing.T, dir string, m wire.Request) {
 	}
 }
 
+// files returns the files of the DELs in the queue.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := filepath.Glob(dir + "/*.json")
+	nodetest.OK(t, err)
+	return names
+}
+
 // left returns how many are in the queue.
 func left(t *testing.T, dir string) int {
 	t.Helper()
 	return len(files(t, dir))
+}
+
+// stuck is a DEL that fails.
+func stuck(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }
+
+// hung is the DEL of a plugin that hangs, as long as its context lets it, for the
+// containers whose ID begins with "hung".
+func hung(ctx context.Context, a *skel.CmdArgs) error {
+	if strings.HasPrefix(a.ContainerID, "hung") {
+		return untilEnd(ctx, a)
+	}
+	return nil
+}
+
+func ids(prefix string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprint(prefix, i))
+	}
+	return list
 }
 
 // A DEL of the runtime does not wait for one of the queue that hangs, whatever
@@ -226,22 +253,6 @@ func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
 		r.do(request("ADD", "c1")).wantOK(t)
 		f.want(t, "DEL c1", "ADD c1")
 	})
-}
-
-// hung is the DEL of a plugin that hangs, as long as its context lets it, for the
-// containers whose ID begins with "hung".
-func hung(ctx context.Context, a *skel.CmdArgs) error {
-	if strings.HasPrefix(a.ContainerID, "hung") {
-		return untilEnd(ctx, a)
-	}
-	return nil
-}
-
-func ids(prefix string, n int) (list []string) {
-	for i := range n {
-		list = append(list, fmt.Sprint(prefix, i))
-	}
-	return list
 }
 
 // DELs of the queue take no turn and no place from those of the runtime, get the
@@ -468,17 +479,6 @@ func TestPluginsThatHangHoldUpNobodyElse(t *testing.T) {
 		}
 	})
 }
-
-// files returns the files of the DELs in the queue.
-func files(t *testing.T, dir string) []string {
-	t.Helper()
-	names, err := filepath.Glob(dir + "/*.json")
-	nodetest.OK(t, err)
-	return names
-}
-
-// stuck is a DEL that fails.
-func stuck(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }
 
 // An old DEL takes the place of nothing that is newer. If somebody has taken it out of the queue
 // while it waited for its turn, it is not done: another daemon may have done it, and added the

@@ -262,6 +262,12 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 // A failing writer fails, after a call of itself.
 type failing func()
 
+// Write fails.
+func (f failing) Write([]byte) (int, error) {
+	f()
+	return 0, io.ErrClosedPipe
+}
+
 // An ADD whose result the runtime cannot be told is undone, if need be by
 // way of the queue, also when its context has ended, and is an error of its own code.
 func TestResultThatCannotBePrintedIsUndone(t *testing.T) {
@@ -436,12 +442,6 @@ func later(command string) uint {
 		return 50
 	}
 	return 11
-}
-
-// Write fails.
-func (f failing) Write([]byte) (int, error) {
-	f()
-	return 0, io.ErrClosedPipe
 }
 
 const (

@@ -87,6 +87,16 @@ func (q Queue) pass(ctx context.Context, do func(wire.Request)) (left int, err e
 	return left, errors.Join(errs...)
 }
 
+// requests does the DELs in dir and returns them.
+func requests(t *testing.T, dir string) (got []wire.Request) {
+	t.Helper()
+	left, err := In(dir).pass(t.Context(), func(r wire.Request) { got = append(got, r) })
+	if err != nil && !errors.Is(err, ErrForeign) || left != 0 {
+		t.Errorf("%d left: %v", left, err)
+	}
+	return got
+}
+
 // containers does the DELs in dir and returns whose they were.
 func containers(t *testing.T, dir string) (got []string) {
 	t.Helper()
@@ -102,6 +112,30 @@ func entries(t *testing.T, dir string) []string {
 	t.Helper()
 	names := (&nodetest.Node{TB: t, Dir: dir}).Files("")
 	return slices.DeleteFunc(names, func(name string) bool { return name == markName })
+}
+
+// fails wants an error of the queue that is want, with the code.
+func fails(t *testing.T, err, want error, code uint) {
+	t.Helper()
+	nodetest.Says(t, err, "DEL queue: ")
+	nodetest.Equal(t, "code", fault.Code(err, 0), code)
+	if want != nil {
+		nodetest.Is(t, err, want)
+	}
+}
+
+// fill puts the DELs of n containers into dir and returns the names of their
+// files.
+func fill(t *testing.T, dir string, n int) []string {
+	t.Helper()
+	var names []string
+	for i := range n {
+		r := request(fmt.Sprint("c", i))
+		put(t, dir, r)
+		names = append(names, nameOf(t, r))
+	}
+	slices.Sort(names)
+	return names
 }
 
 func TestPutReplay(t *testing.T) {
@@ -294,6 +328,17 @@ func trace() (durable.Hook, *[]string) {
 	}, &calls
 }
 
+// failAt returns a hook that fails at the n-th call, and the number of calls.
+func failAt(n int, why error) (durable.Hook, *int) {
+	calls := new(int)
+	return func(string, string) error {
+		if *calls++; *calls == n {
+			return why
+		}
+		return nil
+	}, calls
+}
+
 // roleVar tells this test's executable, run once more, to play a part.
 const roleVar = "METACNI_QUEUE_ROLE"
 
@@ -414,37 +459,6 @@ func never(t *testing.T) func(wire.Request) {
 	return func(r wire.Request) { t.Errorf("done: %+v", r) }
 }
 
-// requests does the DELs in dir and returns them.
-func requests(t *testing.T, dir string) (got []wire.Request) {
-	t.Helper()
-	left, err := In(dir).pass(t.Context(), func(r wire.Request) { got = append(got, r) })
-	if err != nil && !errors.Is(err, ErrForeign) || left != 0 {
-		t.Errorf("%d left: %v", left, err)
-	}
-	return got
-}
-
-// fails wants an error of the queue that is want, with the code.
-func fails(t *testing.T, err, want error, code uint) {
-	t.Helper()
-	nodetest.Says(t, err, "DEL queue: ")
-	nodetest.Equal(t, "code", fault.Code(err, 0), code)
-	if want != nil {
-		nodetest.Is(t, err, want)
-	}
-}
-
-// failAt returns a hook that fails at the n-th call, and the number of calls.
-func failAt(n int, why error) (durable.Hook, *int) {
-	calls := new(int)
-	return func(string, string) error {
-		if *calls++; *calls == n {
-			return why
-		}
-		return nil
-	}, calls
-}
-
 // One daemon reads a queue at a time, whether it writes the mark, finds it, or finds
 // that of a daemon with another Override, and also when the mark is taken away.
 func TestOneReaderAtATime(t *testing.T) {
@@ -532,20 +546,6 @@ func TestPutOnlyWhereADaemonReads(t *testing.T) {
 	nodetest.Is(t, err, unix.EROFS)
 	mark(t, dir)
 	nodetest.Equal(t, "done", containers(t, dir), []string{"c1"})
-}
-
-// fill puts the DELs of n containers into dir and returns the names of their
-// files.
-func fill(t *testing.T, dir string, n int) []string {
-	t.Helper()
-	var names []string
-	for i := range n {
-		r := request(fmt.Sprint("c", i))
-		put(t, dir, r)
-		names = append(names, nameOf(t, r))
-	}
-	slices.Sort(names)
-	return names
 }
 
 // The lock is waited for until the context ends, by both sides.
