@@ -129,7 +129,7 @@ func TestStrangers(t *testing.T) {
 	}{
 		"root":                   {nil, as(0), true},
 		"this user":              {nil, me, true},
-		"another":                {nil, as(65534), false},
+		"another":                {nil, as(int(own) + 1), false},
 		"unknown, though listed": {[]uint32{1<<32 - 1}, as(-1), false},
 		"listed":                 {[]uint32{7, 65534}, as(65534), true},
 		"not listed":             {[]uint32{own + 1}, me, false},
