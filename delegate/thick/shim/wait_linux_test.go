@@ -489,6 +489,9 @@ func TestEndOfTheContext(t *testing.T) {
 		"not the whole request": {longArgs(), "silence", nil},
 	} {
 		for _, command := range commands {
+			if command == "STATUS" && tt.code != nil {
+				continue // it has no time for an answer, but may be in time
+			}
 			t.Run(command+" "+name, func(t *testing.T) {
 				t.Parallel()
 				ctx, cancel := context.WithCancel(t.Context())
@@ -507,7 +510,7 @@ func TestEndOfTheContext(t *testing.T) {
 					_, _ = io.WriteString(conn, tt.says)
 				})
 				c := newClient(t, d.socket)
-				if c.UndoTimeout = time.Hour; tt.says == "silence" && command != "STATUS" { // for which there is no time
+				if c.UndoTimeout = 2 * time.Minute; tt.says == "silence" && command != "STATUS" { // for which there is no time
 					c.UndoTimeout = 5 * time.Millisecond
 				}
 				code, other := tt.code[command]
