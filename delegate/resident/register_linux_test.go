@@ -250,7 +250,7 @@ func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.RegisterTimeout, n.ReturnTimeout = time.Hour, patience
+	n.RegisterTimeout, n.ReturnTimeout, n.Reserve = time.Hour, patience, []string{"a"}
 	n.start()
 	in, out := make(chan struct{}), make(chan error)
 	d := simple("10", "a")
