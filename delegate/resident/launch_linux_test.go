@@ -413,7 +413,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	for why, c := range map[string]net.Conn{
 		"the user of its process is unknown": far, fmt.Sprintf("processes of user %d may not register", os.Geteuid()+1): its,
 	} {
-		err := simple("10", "a").Serve(t.Context(), c)
+		err := nodetest.Come(t, later(func() error { return simple("10", "a").Serve(t.Context(), c) }), "the refusal")
 		nodetest.Is(t, err, resident.ErrRefused)
 		nodetest.Says(t, err, why)
 	}
