@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,56 +25,43 @@ import (
 
 var noneValid = []types.GCAttachment{}
 
-// Wherever an ADD fails it is undone, the failing plugin included, the record
-// goes and the cause's code stays.
+// Wherever an ADD fails it is undone, the failing plugin included, the record goes and the cause's
+// code stays: see TestGuaranteesHoldInEveryHistory too.
 func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 	t.Parallel()
-	all := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
-	later := types.NewError(11, "later", "")
+	all := []string{"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	reporting := func(err error) func(*node, *Transaction, func()) {
+		return func(_ *node, t *Transaction, end func()) {
+			t.Report = func(context.Context, []delegate.Attached) error { end(); return err }
+		}
+	}
 	for name, tt := range map[string]struct {
-		prepare func(*node, *Transaction)
+		prepare func(n *node, t *Transaction, end func())
 		code    uint
-		undone  []string
 	}{
-		"first plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD bridge", 101) }, 101, all[2:]},
-		"second plugin": {func(n *node, _ *Transaction) { n.FailOn("ADD tuning", 102) }, 102, all[1:]},
-		"third plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 103) }, 103, all},
-		"noise": {func(n *node, _ *Transaction) {
-			n.Exec.Plugins["macvlan"] = delegatetest.NoiseOn("ADD", "hello\n", n.Exec.Plugins["macvlan"])
-		}, 6, all},
-		"not a result": {func(n *node, _ *Transaction) {
-			n.Exec.Plugins["macvlan"] = func(context.Context, delegatetest.Call) ([]byte, error) {
-				return []byte(`{"cniVersion":"1.1.0","ips":7}`), nil
-			}
-		}, 6, all},
-		"a deep result":   {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(bounds.Depth))) }, 6, all},
-		"a deeper result": {func(n *node, _ *Transaction) { n.printing("macvlan", withResult(deep(9_999))) }, 6, all},
-		"Report": {func(_ *node, t *Transaction) {
-			t.Report = func(context.Context, []delegate.Attached) error { return later }
-		}, 11, all},
-		"Report without a code": {func(_ *node, t *Transaction) {
-			t.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
-		}, 999, all},
+		"the last plugin":                     {func(n *node, _ *Transaction, _ func()) { n.FailOn("ADD macvlan", 103) }, 103},
+		"a deeper result":                     {func(n *node, _ *Transaction, _ func()) { n.printing("macvlan", withResult(deep(bounds.Depth))) }, 6},
+		"Report, after the context has ended": {reporting(errors.New("broken pipe")), 11},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			tr := pair(eth0)
-			tt.prepare(n, &tr)
-			added, err := n.Add(t.Context(), eth0, tr)
-			if added != nil {
-				t.Errorf("Add returned %v", added)
-			}
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			tt.prepare(n, &tr, end)
+			added, err := n.Add(ctx, eth0, tr)
 			nodetest.Code(t, err, tt.code)
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "ADD" || e.Key != eth0 {
-				t.Errorf("err = %#v", err)
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "ADD" || e.Key != eth0 || added != nil {
+				t.Errorf("added %v, err = %#v", added, err)
 			}
-			nodetest.Equal(t, "undone", n.trace()[len(n.trace())-len(tt.undone):], tt.undone)
+			if ctx.Err() != nil {
+				nodetest.Is(t, err, context.Canceled)
+			}
+			n.WantTrace(all...)
 			n.wantNothing()
-			// It is as if nothing had been: DEL and GC have nothing to do.
-			calls := n.trace()
-			n.del(eth0)
-			n.wantTrace(calls...)
+			n.del(eth0) // it is as if nothing had been
+			n.WantTrace()
 		})
 	}
 }
@@ -96,19 +82,6 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	nodetest.Equal(t, "alive", n.Exec.Live(), nil)
-}
-
-// A Report that fails because its context has ended says so.
-func TestReportAfterTheContextHasEnded(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	tr := pair(eth0)
-	tr.Report = func(context.Context, []delegate.Attached) error { cancel(); return errors.New("broken pipe") }
-	_, err := n.Add(ctx, eth0, tr)
-	nodetest.Code(t, err, 11)
-	nodetest.Is(t, err, context.Canceled)
-	n.wantNothing()
 }
 
 // printing makes the ADD of a plugin print a result, and do the rest well.
@@ -158,56 +131,34 @@ func choose(k scratch.Key, said *[]string, plugins ...string) Transaction {
 	}
 }
 
-// Next is told why, and is not asked if no plan can help. Which plans are
-// tried see TestGuaranteesHoldInEveryHistory.
+// Next is told why, and is not asked if no plan can help. Which plans are tried see
+// TestGuaranteesHoldInEveryHistory.
 func TestNoPlanWorks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		spoil func(n *node, t *Transaction)
+		spoil func(n *node)
 		code  uint
 		said  []string
 		calls []string
 	}{
-		"none": {func(n *node, _ *Transaction) {
-			for i, p := range []string{"bridge", "macvlan", "ipvlan"} {
+		"none": {func(n *node) {
+			for i, p := range []string{"bridge", "macvlan"} {
 				n.FailOn("ADD "+p, 101+uint(i))
 			}
-		}, 103, []string{"next 101", "next 102", "next 103"}, []string{
-			"ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0", "ADD ipvlan eth0", "DEL ipvlan eth0",
-		}},
-		"impossible alone": {func(_ *node, t *Transaction) {
-			t.Plan = Plan(attachment(nodetest.Network("x", "bridge"), "c2", "eth0"))
-			t.Next = nil
-		}, 7, nil, nil},
-		"the record vanishes at a plugin": {func(n *node, _ *Transaction) {
+		}, 102, []string{"next 101", "next 102"}, []string{"ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0"}},
+		"the record vanishes at a plugin": {func(n *node) {
 			n.On("ADD bridge", func(context.Context, delegatetest.Call) error { return os.Remove(n.recordFile(eth0)) })
 		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
-		"the record cannot be written": {func(n *node, t *Transaction) {
-			plan := t.Plan
-			t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
-				n.Cleanup(func() { _ = os.Remove(n.recordFile(eth0)) })
-				if err := os.Mkdir(n.recordFile(eth0), 0o700); err != nil {
-					return nil, err
-				}
-				return plan(ctx, taken)
-			}
-		}, 5, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			var said []string
-			tr := choose(eth0, &said, "bridge", "macvlan", "ipvlan")
-			tt.spoil(n, &tr)
-			_, err := n.Add(t.Context(), eth0, tr)
+			tt.spoil(n)
+			_, err := n.Add(t.Context(), eth0, choose(eth0, &said, "bridge", "macvlan"))
 			nodetest.Code(t, err, tt.code)
 			nodetest.Equal(t, "hooks", said, tt.said)
-			n.Exec.Plugins = plugins() // for the trace
-			nodetest.Equal(t, "calls", n.trace(), tt.calls)
-			nodetest.Equal(t, "alive", n.Exec.Live(), nil)
-			if os.Remove(n.recordFile(eth0)) == nil { // the lock's file was kept for it
-				n.del(eth0)
-			}
+			n.WantTrace(tt.calls...)
 			n.wantNothing()
 		})
 	}
@@ -224,12 +175,9 @@ func TestNextRunsUnderTheLock(t *testing.T) {
 	next, asked, deleted := tr.Next, 0, make(chan error, 1)
 	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
 		if asked++; asked == 2 { // the second time it waits longer
-			go func() {
-				deleted <- (&Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir}).Del(t.Context(), eth0, Removal{})
-			}()
+			go func() { deleted <- another(n, 0).Del(t.Context(), eth0, Removal{}) }()
 		}
-		hasty := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-		nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11)
+		nodetest.Code(t, another(n, time.Millisecond).Del(t.Context(), eth0, Removal{}), 11)
 		nodetest.Equal(t, "records", len(n.records()), 1)
 		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 		return next(ctx, failed)
@@ -238,7 +186,7 @@ func TestNextRunsUnderTheLock(t *testing.T) {
 	nodetest.Code(t, err, 101)
 	nodetest.OK(t, <-deleted)
 	nodetest.Equal(t, "hooks", said, []string{"next 101", "next 101"})
-	n.wantTrace("ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0")
+	n.WantTrace("ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0")
 	n.wantNothing()
 }
 
@@ -247,42 +195,30 @@ func (n *node) attach() {
 	n.mustAttach(eth0, hotplug(eth0))
 }
 
-// What was attached later is checked, and deleted with the rest.
+// What was attached later is on disk while it is made, and deleted with the rest.
 func TestAttachAddsToTheRecord(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.add(eth0)
-	var created []any
-	for r := range n.Records(t.Context()) {
-		created = append(created, r.Created)
+	created := func() time.Time {
+		rs, err := n.Container(t.Context(), "c1")
+		nodetest.OK(t, err)
+		return rs[0].Created
 	}
+	n.add(eth0)
+	before := created()
 	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
-		n.wantRecords("c1/eth0 partial") // it is on disk while it is made
+		n.wantRecords("c1/eth0 partial")
 		return nil
 	})
-	var taken []string
-	added, err := n.Attach(t.Context(), eth0, Transaction{
-		Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
-			taken = names
-			return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")}, nil
-		},
-	})
+	added, err := n.Attach(t.Context(), eth0, hotplug(eth0))
 	nodetest.OK(t, err)
-	if len(added) != 1 || added[0].IfName != "hot0" || added[0].Result == nil {
-		t.Errorf("added %v", added)
+	if len(added) != 1 || added[0].IfName != "hot0" || added[0].Result == nil || created() != before {
+		t.Errorf("added %v; created %v, then %v", added, before, created())
 	}
-	nodetest.Equal(t, "taken", taken, []string{"eth0", "net0"})
 	n.wantRecords("c1/eth0 added")
-	for r := range n.Records(t.Context()) {
-		created = append(created, r.Created)
-	}
-	if created[0] != created[1] {
-		t.Errorf("created at %v", created)
-	}
-	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	nodeAt(t, n.Dir).del(eth0)
-	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "ADD ipvlan hot0",
-		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot0")
+	n.Trace()
+	n.del(eth0)
+	n.WantTrace("DEL ipvlan hot0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 }
 
 // The last interface of an attachment may go, when its own never came.
@@ -305,94 +241,61 @@ func in(netns string, a delegate.Attachment) delegate.Attachment {
 
 // Names that exist in the network namespace are refused before anything runs:
 // a plugin that fails because of one might remove that interface in its DEL.
+// Where the names cannot be had nothing runs either.
 func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 	t.Parallel()
-	blue := func(ifname string) delegate.Attachment {
-		return attachment(nodetest.Network("blue", "bridge"), "c1", ifname)
+	blue := func(netns, ifname string) delegate.Attachment {
+		return in(netns, attachment(nodetest.Network("blue", "bridge"), "c1", ifname))
 	}
-	red := func(ifname string) delegate.Attachment {
-		return attachment(nodetest.Network("red", "macvlan"), "c1", ifname)
+	red := func(netns, ifname string) delegate.Attachment {
+		return in(netns, attachment(nodetest.Network("red", "macvlan"), "c1", ifname))
 	}
+	deaf := errors.New("netlink is deaf")
 	there := map[string][]string{"/ns/a": {"lo", "eth0"}, "/ns/b": {"lo", "net0"}, "/ns/c": {"lo"}}
 	for name, tt := range map[string]struct {
 		netns  string // of the transaction
 		plan   []delegate.Attachment
-		taken  []string // what Plan is told
 		asked  []string // the namespaces looked into
 		refuse string
+		err    error
 	}{
-		"free":                          {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth1"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, ""},
-		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/a"}, `network "blue": the interface name is in use`},
-		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b", "/ns/b"}, `network "red" (net0): the interface name is in use`},
-		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c", "/ns/c"}, `network "blue" (lo): the interface name is in use`},
-		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/c"}, `network "blue": the interface name is in use`},
-		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `network "blue": the interface name is in use`},
-		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"/ns/b"}, ""},
-		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, nil, ""},
-		"several, each looked at once":  {"/ns/c", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("eth7")), in("/ns/a", red("eth8"))}, []string{"lo"}, []string{"/ns/c", "/ns/b", "/ns/a"}, ""},
-		"several, the name in another":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, ""},
-		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b", "/ns/c"}, `network "red" (net0): the interface name is in use`},
-		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c", "/ns/a"}, `network "blue": the interface name is in use`},
+		"free":                          {netns: "/ns/a", plan: []delegate.Attachment{blue("/ns/a", "eth1")}, asked: []string{"/ns/a"}},
+		"in use":                        {"/ns/b", []delegate.Attachment{blue("/ns/b", "eth0"), red("/ns/b", "net0")}, []string{"/ns/b", "/ns/b"}, `network "red" (net0): the interface name is in use`, ErrPlan},
+		"t has none":                    {"", []delegate.Attachment{blue("/ns/a", "eth0")}, []string{"/ns/a"}, `network "blue": the interface name is in use`, ErrPlan},
+		"no namespace":                  {plan: []delegate.Attachment{blue("", "eth0")}},
+		"several, each looked at once":  {netns: "/ns/c", plan: []delegate.Attachment{blue("/ns/b", "eth0"), red("/ns/b", "eth7"), red("/ns/a", "eth8")}, asked: []string{"/ns/c", "/ns/b", "/ns/a"}},
+		"several, the last is refused":  {"/ns/c", []delegate.Attachment{blue("/ns/a", "net0"), red("/ns/b", "eth0"), red("/ns/b", "net0")}, []string{"/ns/c", "/ns/a", "/ns/b", "/ns/c"}, `network "red" (net0): the interface name is in use`, ErrPlan},
+		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{blue("/ns/c", "eth0")}, []string{"/ns/a", "/ns/c", "/ns/a"}, `network "blue": the interface name is in use`, ErrPlan},
+		"unknown in t's":                {"/ns/x", []delegate.Attachment{blue("/ns/a", "eth0")}, []string{"/ns/x"}, "deaf", deaf},
+		"unknown in its own":            {"/ns/c", []delegate.Attachment{blue("/ns/x", "eth0")}, []string{"/ns/c", "/ns/x"}, "deaf", deaf},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			var asked, taken []string
+			var asked []string
 			n.InterfaceNames = func(netns string) ([]string, error) {
 				asked = append(asked, netns)
-				names, known := there[netns]
-				if !known {
-					return nil, fmt.Errorf("%q: nobody knows", netns)
+				if names, known := there[netns]; known {
+					return names, nil
 				}
-				return names, nil
+				return nil, deaf
 			}
 			_, err := n.Add(t.Context(), eth0, Transaction{NetNS: tt.netns, Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
-				taken = slices.Clone(names)
+				nodetest.Equal(t, "taken", names, there[tt.netns])
 				for i := range names {
 					names[i] = "spoilt" // it is the planner's to change
 				}
 				return tt.plan, nil
 			}})
-			nodetest.Equal(t, "taken", taken, tt.taken)
 			nodetest.Equal(t, "asked", asked, tt.asked)
-			if tt.refuse == "" {
-				nodetest.OK(t, err)
-				n.del(eth0)
-				n.wantNothing()
-				return
-			}
-			nodetest.Code(t, err, 7)
-			if !errors.Is(err, ErrPlan) || !strings.Contains(err.Error(), tt.refuse) {
-				t.Errorf("err = %v, want it to say %s", err, tt.refuse)
+			nodetest.Is(t, err, tt.err)
+			nodetest.Says(t, err, strings.Fields(tt.refuse)...)
+			if tt.err != nil {
+				n.WantTrace()
 			}
 			n.del(eth0)
-			n.wantTrace()
 			n.wantNothing()
 		})
-	}
-}
-
-// Where the names cannot be had nothing runs: a namespace that cannot be looked
-// into may hold any name.
-func TestUnknownNamesAreAReasonToStop(t *testing.T) {
-	t.Parallel()
-	deaf := errors.New("netlink is deaf")
-	for _, which := range []string{"/ns/a", "/ns/b"} {
-		n := newNode(t)
-		n.InterfaceNames = func(netns string) ([]string, error) {
-			if netns == which {
-				return nil, deaf
-			}
-			return nil, nil
-		}
-		_, err := n.Add(t.Context(), eth0, Transaction{
-			NetNS: "/ns/a", Plan: Plan(in("/ns/b", attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"))),
-		})
-		if !errors.Is(err, deaf) {
-			t.Errorf("%s: %v", which, err)
-		}
-		n.wantTrace()
-		n.wantNothing()
 	}
 }
 
@@ -402,23 +305,20 @@ func TestNamesInRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	k := key("c1", "eth1")
+	n.Trace()
 	blue := func(ifname string) []delegate.Attachment {
 		return []delegate.Attachment{in("/ns/b", attachment(nodetest.Network("blue", "bridge"), "c1", ifname))}
 	}
 	n.InterfaceNames = func(string) ([]string, error) { return nil, nil }
-	n.On("ADD bridge eth1", func(context.Context, delegatetest.Call) error { return errors.New("no") })
-	calls := len(n.trace())
+	n.FailOn("ADD bridge eth1", 101)
 	plans := [][]delegate.Attachment{blue("net0"), blue("eth1"), blue("net0"), blue("eth2")}
-	_, err := n.Add(t.Context(), k, Transaction{Plan: Plan(blue("eth0")...), Next: func(context.Context, error) ([]delegate.Attachment, error) {
+	n.mustAdd(key("c1", "eth1"), Transaction{Plan: Plan(blue("eth0")...), Next: func(context.Context, error) ([]delegate.Attachment, error) {
 		plan := plans[0]
 		plans = plans[1:]
 		return plan, nil
 	}})
-	if err != nil || len(plans) > 0 {
-		t.Errorf("%d plans are left: %v", len(plans), err)
-	}
-	nodetest.Equal(t, "calls", n.trace()[calls:], []string{"ADD bridge eth1", "DEL bridge eth1", "ADD bridge eth2"})
+	nodetest.Equal(t, "plans left", len(plans), 0)
+	n.WantTrace("ADD bridge eth1", "DEL bridge eth1", "ADD bridge eth2")
 }
 
 // An ADD on what is added removes it only if the veth pair is gone, by the result and on the host
@@ -433,15 +333,13 @@ func TestAddOnWhatIsDestroyed(t *testing.T) {
 		elsewhere bool       // on another host
 		again     bool
 	}{
-		"destroyed":               {made, []hostLink{bridge}, false, true},
-		"and its bridge too":      {made, []hostLink{lo}, false, true},
-		"there":                   {made, []hostLink{bridge, peer}, false, false},
-		"there, without a bridge": {made, []hostLink{peer}, false, false},
-		"renamed":                 {made, []hostLink{bridge, {"other", peer.mac, "veth", 3}}, false, false},
-		"of another host":         {made, []hostLink{bridge}, true, false},
-		"not on the host":         {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/s"}]}`, []hostLink{lo}, false, false},
-		"without its sandbox":     {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12"}]}`, []hostLink{lo}, false, false},
-		"none was made":           {`{"cniVersion":"1.1.0"}`, []hostLink{lo}, false, false},
+		"destroyed":            {made, []hostLink{bridge}, false, true},
+		"and its bridge too":   {made, []hostLink{lo}, false, true},
+		"there":                {made, []hostLink{bridge, peer}, false, false},
+		"renamed":              {made, []hostLink{bridge, {"other", peer.mac, "veth", 3}}, false, false},
+		"of another host":      {made, []hostLink{bridge}, true, false},
+		"without its peer":     {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/s"}]}`, []hostLink{lo}, false, false},
+		"without an interface": {`{"cniVersion":"1.1.0"}`, []hostLink{lo}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -450,19 +348,17 @@ func TestAddOnWhatIsDestroyed(t *testing.T) {
 			n.printing("tuning", tt.result)
 			n.addIn(eth0, netns)
 			n.machine = &fileMachine{host: tt.host, otherHost: tt.elsewhere}
-			before := len(n.trace())
+			n.Trace()
 			tr := pair(eth0)
 			tr.Plan = inNetNS(tr.Plan, netns)
 			_, err := n.Add(t.Context(), eth0, tr)
-			if !tt.again {
-				if !errors.Is(err, ErrAdded) || len(n.trace()) > before {
-					t.Errorf("ran %q: %v", n.trace()[before:], err)
-				}
-				return
+			if tt.again {
+				nodetest.OK(t, err)
+				n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
+			} else {
+				nodetest.Is(t, err, ErrAdded)
+				n.WantTrace()
 			}
-			nodetest.OK(t, err)
-			want := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0"}
-			nodetest.Equal(t, "calls", n.trace()[before:], want)
 		})
 	}
 }
@@ -473,36 +369,33 @@ func TestAddSparesOtherAttachments(t *testing.T) {
 	t.Parallel()
 	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
 	for name, tt := range map[string]struct {
-		there []string // interfaces when the second ADD comes
-		gone  bool     // the namespace of the first
-		add   string   // the interface of the second
-		code  uint
-		calls []string
-		left  []string
+		gone bool   // the namespace of the first
+		add  string // the interface of the second
+		code uint
+		left []string
 	}{
-		"its interface is not there":       {there: []string{"lo"}, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
-		"nor is it, but its name is asked": {there: []string{"lo"}, add: "eth0", code: 7, left: []string{"c1/eth0 leftover", "c1/eth0 added"}},
-		"its namespace is gone":            {there: []string{"lo"}, gone: true, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
-		"it is there":                      {there: []string{"lo", "eth0"}, add: "eth1", calls: []string{"ADD bridge eth1"}, left: []string{"c1/eth1 added", "c1/eth0 added"}},
+		"its interface is not there":       {add: "eth1", left: []string{"c1/eth1 added", "c1/eth0 added"}},
+		"nor is it, but its name is asked": {add: "eth0", code: 7, left: []string{"c1/eth0 leftover", "c1/eth0 added"}},
+		"its namespace is gone":            {gone: true, add: "eth1", left: []string{"c1/eth1 added", "c1/eth0 added"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, before, now := newNode(t), newNetNS(t), newNetNS(t)
-			if !tt.gone {
-				now = before
-			}
 			n.printing("tuning", made)
 			n.addIn(other, before)
-			n.InterfaceNames = func(string) ([]string, error) { return tt.there, nil }
-			if tt.gone {
+			if n.named(before); tt.gone {
 				unlink(t, before)
+			} else {
+				now = before
 			}
 			n.Trace()
 			plan := Plan(attachment(nodetest.Network("blue", "bridge"), "c1", tt.add))
 			_, err := n.Add(t.Context(), key("c1", tt.add), Transaction{NetNS: now, Plan: inNetNS(plan, now)})
-			nodetest.Code(t, err, tt.code)
-			n.WantTrace(tt.calls...)
-			nodetest.Equal(t, "records", n.records(), tt.left)
+			if nodetest.Code(t, err, tt.code); tt.code == 0 {
+				n.WantTrace("ADD bridge eth1")
+			}
+			n.WantTrace()
+			n.wantRecords(tt.left...)
 		})
 	}
 }
@@ -518,26 +411,18 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 		<-ctx.Done()
 		return errors.New("killed")
 	})
-	errs := make(chan error)
-	go func() {
-		_, err := n.Add(t.Context(), eth0, pair(eth0))
-		errs <- err
-	}()
+	errs, done := make(chan error), make(chan error)
+	go func() { errs <- n.verb(t.Context(), "ADD") }()
 	<-in
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	_, err := n.Add(short, eth0, pair(eth0)) // waits in vain, and is gone
-	nodetest.Code(t, err, 11)
-	patient := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir}
-	done := make(chan error)
-	go func() { done <- patient.Del(t.Context(), eth0, Removal{}) }() // of "another process": it only waits
+	nodetest.Code(t, n.verb(short, "ADD"), 11)                              // waits in vain, and is gone
+	go func() { done <- another(n, 0).Del(t.Context(), eth0, Removal{}) }() // of "another process": it only waits
 	n.del(eth0)
 	nodetest.Is(t, <-errs, ErrSuperseded)
 	nodetest.OK(t, <-done)
 	n.wantNothing()
-	if len(n.adds) > 0 {
-		t.Errorf("%d ADDs are still known", len(n.adds))
-	}
+	nodetest.Equal(t, "ADDs that are still known", len(n.adds), 0)
 }
 
 // A DEL of another attachment of the container waits, and cancels nothing.
@@ -550,11 +435,11 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	var add sync.WaitGroup
 	add.Go(func() { n.add(eth0) })
 	<-in
-	calls := n.trace()
-	hasty := &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
+	n.Trace()
+	hasty := another(n, time.Millisecond)
 	nodetest.Code(t, hasty.Del(t.Context(), eth1, Removal{}), 11)
 	nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11) // nor does another Manager
-	n.wantTrace(calls...)
+	n.WantTrace()
 	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
 	n.del(key("c2", "eth0")) // other containers have locks of their own
 	out()
@@ -573,39 +458,23 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := nodeAt(t, dir)
 		n.add(eth0)
-		l, err := scratch.Store[record]{Dir: dir}.Lock(t.Context(), "c1")
+		n.Trace()
+		l, err := n.store().Lock(t.Context(), "c1")
 		nodetest.OK(t, err)
-		verbs := map[string]func(context.Context) error{
-			"DEL":    func(ctx context.Context) error { return n.Del(ctx, eth0, Removal{}) },
-			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0, "") },
-			"DETACH": func(ctx context.Context) error { return n.Detach(ctx, eth0, "net0") },
-			"GC":     func(ctx context.Context) error { return n.GC(ctx, Collection{Network: "multi", Valid: noneValid}) },
-			"ADD":    func(ctx context.Context) error { _, err := n.Add(ctx, eth0, pair(eth0)); return err },
-			"ATTACH": func(ctx context.Context) error { _, err := n.Attach(ctx, eth0, hotplug(eth0)); return err },
-		}
-		for verb, do := range verbs {
-			start := time.Now()
-			err := do(t.Context())
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
-				t.Errorf("%s: %v", verb, err)
-			}
-			nodetest.Code(t, err, 11)
-			if took := time.Since(start); took != defaultLockTimeout {
-				t.Errorf("%s: waited for %s", verb, took)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			start = time.Now()
-			err = do(ctx)
-			cancel()
-			nodetest.Code(t, err, 11)
-			if took := time.Since(start); took != time.Second {
-				t.Errorf("%s: waited for %s with a second to go", verb, took)
+		for _, verb := range []string{"DEL", "CHECK", "DETACH", "GC", "ADD", "ATTACH"} {
+			for _, limit := range []time.Duration{time.Hour, time.Second} {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				err := n.verb(ctx, verb)
+				cancel()
+				nodetest.Code(t, err, 11)
+				if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
+					t.Errorf("%s: %v", verb, err)
+				}
+				nodetest.Equal(t, verb+": waited for", time.Since(start), min(limit, defaultLockTimeout))
 			}
 		}
-		nodetest.Equal(t, "calls", n.trace(), []string{
-			"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
-			"GC bridge", "GC tuning", "GC macvlan", // with the attachment: somebody is working on it
-		})
+		n.WantTrace("GC bridge", "GC tuning", "GC macvlan") // with the attachment: somebody is working on it
 		wantValid(t, n.Last("GC macvlan"), "c1 net0")
 		nodetest.OK(t, l.Unlock())
 		n.wantRecords("c1/eth0 added")
@@ -619,19 +488,15 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 func TestPluginThatCouldNotUndoIsUndone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.Exec.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			return nil, fmt.Errorf("%w; %w", types.NewError(117, "why", ""), delegate.ErrNotUndone)
-		}
-		return nil, nil
-	}
-	asked := 0
-	_, err := n.Add(t.Context(), key("c1", "eth0"), Transaction{
-		Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")),
-		Next: func(context.Context, error) ([]delegate.Attachment, error) { asked++; return nil, nil },
+	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
+		return fmt.Errorf("%w; %w", types.NewError(117, "why", ""), delegate.ErrNotUndone)
 	})
-	if errors.Is(err, delegate.ErrNotUndone) || status.Code(err) != 117 || asked != 1 {
-		t.Errorf("code %d: %v; asked %d times for another plan", status.Code(err), err, asked)
+	var said []string
+	_, err := n.Add(t.Context(), eth0, choose(eth0, &said, "bridge"))
+	nodetest.Code(t, err, 117)
+	if errors.Is(err, delegate.ErrNotUndone) {
+		t.Error(err)
 	}
+	nodetest.Equal(t, "hooks", said, []string{"next 117"})
 	n.wantNothing()
 }

@@ -70,27 +70,19 @@ func TestNothingIsRecorded(t *testing.T) {
 		n := newNode(t)
 		if directory {
 			n.add(key("c2", "eth0"))
+			n.Trace()
 		}
-		calls := n.trace()
-		nothing := func(context.Context, Record) error { t.Error("called"); return nil }
-		for name, err := range map[string]error{
-			"Del": n.Del(t.Context(), eth0, Removal{}), "Detach": n.Detach(t.Context(), eth0, "net0"), "Release": n.Release(t.Context(), eth0, nothing),
-		} {
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+		for _, verb := range []string{"DEL", "DETACH"} {
+			nodetest.OK(t, n.verb(t.Context(), verb))
 		}
-		_, attachErr := n.Attach(t.Context(), eth0, hotplug(eth0))
-		for name, err := range map[string]error{"Attach": attachErr, "Check": n.Check(t.Context(), eth0, "")} {
+		nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("called"); return nil }))
+		for _, verb := range []string{"ATTACH", "CHECK"} {
+			err := n.verb(t.Context(), verb)
 			nodetest.Code(t, err, 7)
-			if !errors.Is(err, ErrNotAdded) {
-				t.Errorf("%s: %v", name, err)
-			}
+			nodetest.Is(t, err, ErrNotAdded)
 		}
-		n.wantTrace(calls...)
-		if exists(n.Dir) != directory {
-			t.Errorf("the directory exists: %v", !directory)
-		}
+		n.WantTrace()
+		nodetest.Equal(t, "the directory exists", exists(n.Dir), directory)
 	}
 }
 
@@ -103,46 +95,41 @@ func TestDelWithoutALock(t *testing.T) {
 	disk := func(errno syscall.Errno) error {
 		return &scratch.Error{Op: "lock", Err: &fs.PathError{Op: "open", Path: "c1@lock", Err: errno}}
 	}
-	states := []string{"no record", "planned", "added", "partial", "deleting", "damaged"}
-	leave := map[string]func(*node){
-		"no record": func(n *node) { n.add(key("c2", "eth0")) },
-		"planned":   func(n *node) { n.crash("ADD tuning", eth0) },
-		"added":     func(n *node) { n.add(eth0) },
-		"partial": func(n *node) {
+	const always, ifNested, never = 2, 1, 0
+	for name, tt := range map[string]struct {
+		leave  func(*node)
+		passes int
+	}{
+		"no record": {func(n *node) { n.add(key("c2", "eth0")) }, always},
+		"planned":   {func(n *node) { n.crash("ADD tuning", eth0) }, ifNested},
+		"added":     {func(n *node) { n.add(eth0) }, never},
+		"partial": {func(n *node) {
 			n.add(eth0)
 			n.dieOn("ADD ipvlan")
-			n.dies(func() error { _, err := n.Attach(n.Context(), eth0, hotplug(eth0)); return err })
-		},
-		"deleting": func(n *node) {
-			n.add(eth0)
-			n.halfDelete(eth0)
-		},
-		"damaged": func(n *node) { n.add(eth0); n.damage(eth0) },
-	}
-	for name, tt := range map[string]struct {
-		err    error
-		passes []bool // for each state
-	}{
-		"nested":    {nested, []bool{true, true, false, false, true, false}},
-		"full":      {disk(syscall.ENOSPC), []bool{true, false, false, false, false, false}},
-		"quota":     {disk(syscall.EDQUOT), []bool{true, false, false, false, false, false}},
-		"read-only": {disk(syscall.EROFS), []bool{true, false, false, false, false, false}},
-		"broken":    {disk(syscall.EIO), []bool{false, false, false, false, false, false}},
-		"another":   {errors.New("x"), []bool{false, false, false, false, false, false}},
+			n.dies(func() error { return n.verb(n.Context(), "ATTACH") })
+		}, never},
+		"deleting": {func(n *node) { n.add(eth0); n.halfDelete(eth0) }, ifNested},
+		"damaged":  {func(n *node) { n.add(eth0); n.damage(eth0) }, never},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for i, state := range states {
-				n := nodeAt(t, fastDir(t))
-				leave[state](n)
-				got := n.answer(t.Context(), eth0, Removal{}, tt.err)
-				if got != nil && got != tt.err || (got == nil) != tt.passes[i] {
-					t.Errorf("%s: %v", state, got)
+			n := newNode(t)
+			tt.leave(n)
+			for err, passes := range map[error]bool{
+				nested:                   tt.passes >= ifNested,
+				disk(syscall.ENOSPC):     tt.passes == always,
+				disk(syscall.EDQUOT):     tt.passes == always,
+				disk(syscall.EROFS):      tt.passes == always,
+				disk(syscall.EIO):        false,
+				errors.New("of another"): false,
+			} {
+				if got := n.answer(t.Context(), eth0, Removal{}, err); got != nil && got != err || (got == nil) != passes {
+					t.Errorf("%v: %v", err, got)
 				}
 			}
+			nodetest.OK(t, n.answer(t.Context(), eth0, Removal{}, nil))
 		})
 	}
-	nodetest.OK(t, newNode(t).answer(t.Context(), eth0, Removal{}, nil))
 }
 
 // configured makes the runtime's networks known: only these are configured.
@@ -165,23 +152,17 @@ func TestRecordIsFoundAfterARename(t *testing.T) {
 		code       uint
 		left       []string
 	}{
-		"renamed":                  {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}},
-		"configured":               {add: func(n *node) { n.add(eth0) }, configured: []string{"new", "multi"}, left: []string{"c1/eth0 added"}},
-		"nobody knows":             {add: func(n *node) { n.add(eth0) }, code: 11, left: []string{"c1/eth0 added"}},
-		"another interface":        {add: func(n *node) { n.add(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 added"}},
-		"another container":        {add: func(n *node) { n.add(key("c2", "eth0")) }, configured: []string{"new"}, left: []string{"c2/eth0 added"}},
-		"another plugin":           {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "theirs", left: []string{"c1/eth0 added"}},
-		"a plugin without a type":  {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "-", left: []string{"c1/eth0 added"}},
-		"its own record":           {add: func(n *node) { n.add(eth0); n.addNamed(newEth0) }, configured: []string{"new"}, left: []string{"c1/eth0 added"}},
-		"two old names":            {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new"}},
-		"two names, one is old":    {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new", "other"}, left: []string{"c1/eth0 added"}},
-		"a damaged record":         {add: func(n *node) { n.add(eth0); n.damage(eth0) }, configured: []string{"new"}, code: 5, left: []string{"c1/eth0 damaged"}},
-		"another's damaged record": {add: func(n *node) { n.add(key("c1", "eth1")); n.damage(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 damaged"}},
-		"half deleted": {add: func(n *node) {
-			n.add(eth0)
-			n.halfDelete(eth0)
-			n.Exec.Plugins = plugins()
-		}},
+		"renamed":                 {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}},
+		"configured":              {add: func(n *node) { n.add(eth0) }, configured: []string{"new", "multi"}, left: []string{"c1/eth0 added"}},
+		"nobody knows":            {add: func(n *node) { n.add(eth0) }, code: 11, left: []string{"c1/eth0 added"}},
+		"another interface":       {add: func(n *node) { n.add(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 added"}},
+		"another plugin":          {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "theirs", left: []string{"c1/eth0 added"}},
+		"a plugin without a type": {add: func(n *node) { n.add(eth0) }, configured: []string{"new"}, typ: "-", left: []string{"c1/eth0 added"}},
+		"its own record":          {add: func(n *node) { n.add(eth0); n.addNamed(newEth0) }, configured: []string{"new"}, left: []string{"c1/eth0 added"}},
+		"two old names":           {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new"}},
+		"two names, one is old":   {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new", "other"}, left: []string{"c1/eth0 added"}},
+		"a damaged record":        {add: func(n *node) { n.add(eth0); n.damage(eth0) }, configured: []string{"new"}, code: 5, left: []string{"c1/eth0 damaged"}},
+		"half deleted":            {add: func(n *node) { n.add(eth0); n.halfDelete(eth0); n.Exec.Plugins = plugins() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,11 +176,10 @@ func TestRecordIsFoundAfterARename(t *testing.T) {
 				n.configured(tt.configured...)
 			}
 			err := n.Del(t.Context(), newEth0, Removal{})
-			nodetest.Code(t, err, tt.code)
-			if tt.code == 11 {
+			if nodetest.Code(t, err, tt.code); tt.code == 11 {
 				nodetest.Says(t, err, `network "multi" may be meant`)
 			}
-			nodetest.Equal(t, "records", n.records(), tt.left)
+			n.wantRecords(tt.left...)
 		})
 	}
 }
@@ -212,22 +192,25 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 		c.Network = "new"
 		return func(n *node) error { return n.GC(n.Context(), c) }
 	}
+	none := func(nets ...netconf.Network) func(n *node) error {
+		return gc(Collection{Valid: noneValid, Networks: nets})
+	}
 	for name, tt := range map[string]struct {
 		do      func(n *node) error
 		several bool // networks of our plugin
 		code    uint
 		calls   []string
-		left    []string
+		removed bool
 	}{
-		"GC, of several": {do: gc(Collection{Valid: noneValid, Networks: blue}), several: true, calls: []string{"GC bridge", "GC tuning"}, left: []string{"c1/eth0 added"}},
-		"GC, of what attaches to another network": {do: gc(Collection{Valid: noneValid, Networks: []netconf.Network{nodetest.Network("red", "macvlan")}}), calls: []string{"GC macvlan"}, left: []string{"c1/eth0 added"}},
-		"GC, of what attaches otherwise":          {do: gc(Collection{Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}), calls: []string{"GC bridge"}, left: []string{"c1/eth0 added"}},
-		"GC, of nobody knows what":                {do: gc(Collection{Valid: noneValid}), left: []string{"c1/eth0 added"}},
-		"CHECK":                                   {do: func(n *node) error { return n.Check(n.Context(), newEth0, "") }, calls: []string{"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0"}, left: []string{"c1/eth0 added"}},
-		"DETACH":                                  {do: func(n *node) error { return n.Detach(n.Context(), newEth0, "net0") }, calls: []string{"DEL macvlan net0"}, left: []string{"c1/eth0 added"}},
-		"GC":                                      {do: gc(Collection{Valid: noneValid, Networks: blue}), calls: []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "GC bridge", "GC tuning"}},
-		"GC, valid":                               {do: gc(Collection{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}, left: []string{"c1/eth0 added"}},
-		"ADD":                                     {do: func(n *node) error { _, err := n.Add(n.Context(), newEth0, pair(newEth0)); return err }, code: 7, left: []string{"c1/eth0 added"}},
+		"GC":                              {do: none(blue...), calls: []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "GC bridge", "GC tuning"}, removed: true},
+		"GC, of several":                  {do: none(blue...), several: true, calls: []string{"GC bridge", "GC tuning"}},
+		"GC, of what attaches to another": {do: none(nodetest.Network("red", "macvlan")), calls: []string{"GC macvlan"}},
+		"GC, of what attaches otherwise":  {do: none(nodetest.Network("blue", "bridge")), calls: []string{"GC bridge"}},
+		"GC, of nobody knows what":        {do: none()},
+		"GC, valid":                       {do: gc(Collection{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}},
+		"CHECK":                           {do: func(n *node) error { return n.Check(n.Context(), newEth0, "") }, calls: []string{"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0"}},
+		"DETACH":                          {do: func(n *node) error { return n.Detach(n.Context(), newEth0, "net0") }, calls: []string{"DEL macvlan net0"}},
+		"ADD":                             {do: func(n *node) error { _, err := n.Add(n.Context(), newEth0, pair(newEth0)); return err }, code: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -239,7 +222,7 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 			n.Trace()
 			nodetest.Code(t, tt.do(n), tt.code)
 			n.WantTrace(tt.calls...)
-			nodetest.Equal(t, "records", n.records(), tt.left)
+			nodetest.Equal(t, "removed", len(n.records()) == 0, tt.removed)
 		})
 	}
 }
@@ -259,7 +242,7 @@ func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
 				n.addIn(eth0, netns)
 				adopt.Adopt = nil
 			} else {
-				n.named(netns, "lo", "eth0")
+				n.named(netns, "eth0")
 			}
 			_, err := n.Add(t.Context(), newEth0, Transaction{NetNS: netns, Plan: inNetNS(pair(newEth0).Plan, netns)})
 			nodetest.Code(t, err, 7)
@@ -271,9 +254,8 @@ func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
 			n.WantTrace()
 			unlink(t, netns)
 			nodetest.OK(t, n.Del(t.Context(), newEth0, Removal{NetNS: netns}))
-			if _, err := n.store().Get(newEth0); !notThere(err) {
-				t.Errorf("the mark stays: %v", err)
-			}
+			_, err = n.store().Get(newEth0)
+			nodetest.Equal(t, "the mark is gone", notThere(err), true)
 		})
 	}
 }
@@ -305,38 +287,29 @@ func TestStaleDelChangesNothing(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	records, err := n.Container(t.Context(), eth0.ContainerID)
-	if err != nil || len(records) != 1 {
-		t.Fatal(records, err)
-	}
+	nodetest.OK(t, err)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	unknown := errors.New("the queue cannot be read")
-	before := n.Exec.Trace()
+	n.Trace()
 	for _, tt := range []struct {
 		stale bool
 		err   error
-	}{{true, nil}, {false, unknown}} {
+		left  []string
+	}{{true, nil, []string{"c1/eth0 added"}}, {false, unknown, []string{"c1/eth0 added"}}, {false, nil, nil}} {
 		n.Stale = func(recorded time.Time) (bool, error) {
-			if !recorded.Equal(records[0].Created) {
-				t.Errorf("recorded %v, want %v", recorded, records[0].Created)
-			}
+			nodetest.Equal(t, "recorded", recorded, records[0].Created)
 			if _, err := n.store().Lock(ended, eth0.ContainerID); err == nil {
 				t.Error("the container is not locked")
 			}
 			return tt.stale, tt.err
 		}
 		nodetest.Is(t, n.Del(t.Context(), eth0, Removal{}), tt.err)
+		if n.wantRecords(tt.left...); tt.left != nil {
+			n.WantTrace()
+		}
 	}
-	if got := n.Exec.Trace(); len(got) != len(before) {
-		t.Errorf("calls %q", got[len(before):])
-	}
-	n.wantRecords("c1/eth0 added")
-	n.Stale = func(time.Time) (bool, error) { return false, nil }
-	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
-	n.wantRecords()
-	if err := n.Del(t.Context(), eth0, Removal{}); err != nil {
-		t.Errorf("without a record: %v", err)
-	}
+	n.del(eth0) // without a record
 }
 
 // elsewhere returns a Removal of a's container, which another program has recorded.
@@ -351,14 +324,17 @@ func elsewhere(a Adoption, calls *int) Removal {
 }
 
 // A DEL without a record removes what another program has recorded, also when the
-// directory does not exist yet, and then nothing any more.
+// directory does not exist yet, and then nothing any more. Nothing is asked for a record that
+// is there.
 func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 	t.Parallel()
 	for _, used := range []bool{false, true} {
 		n := newNode(t)
 		if used {
-			n.add(key("c2", "eth0"))
-			n.del(key("c2", "eth0"))
+			n.add(eth0)
+			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) {
+				return Adoption{}, errors.New("asked")
+			}}))
 		}
 		a, calls := n.foreign(eth0, newNetNS(t)), 0
 		n.Trace()
@@ -367,9 +343,7 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 			n.WantTrace(want...)
 		}
 		n.wantNothing()
-		if exists(a.Sources[0]) {
-			t.Error("the other program's file is still there")
-		}
+		nodetest.Equal(t, "the other program's file is there", exists(a.Sources[0]), false)
 	}
 }
 
@@ -383,11 +357,10 @@ func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {
 	n.dies(func() error { return n.Del(t.Context(), eth0, elsewhere(a, &calls)) })
 	n.wantRecords("c1/eth0 deleting")
 	n.Exec.Plugins = plugins()
-	ran := len(n.trace())
+	n.Trace()
 	nodetest.OK(t, n.Del(t.Context(), eth0, elsewhere(a, &calls)))
-	if got := n.trace()[ran:]; !slices.Equal(got, []string{"DEL bridge eth0"}) || calls != 2 {
-		t.Errorf("ran %q, asked %d times", got, calls)
-	}
+	n.WantTrace("DEL bridge eth0")
+	nodetest.Equal(t, "asked", calls, 2)
 	n.wantNothing()
 }
 
@@ -395,7 +368,7 @@ func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {
 // was attached after it.
 func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 	t.Parallel()
-	for name, adopted := range map[string]bool{"without a record": false, "adopted after the DEL": true} {
+	for _, adopted := range []bool{false, true} {
 		for _, later := range []bool{false, true} {
 			n := newNode(t)
 			a, calls := n.foreign(eth0, newNetNS(t)), 0
@@ -408,27 +381,12 @@ func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 			if adopted {
 				n.adopt(a, true)
 			}
-			ran := len(n.trace())
+			n.Trace()
 			n.Stale = func(recorded time.Time) (bool, error) { return recorded.After(queued), nil }
 			nodetest.OK(t, n.Del(t.Context(), eth0, elsewhere(a, &calls)))
-			if got := n.trace()[ran:]; (len(got) == 0) != later {
-				t.Errorf("%s, attached later: %v: ran %q", name, later, got)
-			}
+			nodetest.Equal(t, fmt.Sprintf("adopted %t, attached later %t: nothing ran", adopted, later), len(n.Trace()) == 0, later)
 		}
 	}
-}
-
-// Nothing is asked for a record that is there.
-func TestDelOfARecordAsksNoOtherProgram(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	err := n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) {
-		t.Error("asked")
-		return Adoption{}, errors.New("x")
-	}})
-	nodetest.Code(t, err, 0)
-	n.wantNothing()
 }
 
 // What cannot be read or recorded is no success.
@@ -458,26 +416,17 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	n.add(eth0)
 	n.FailOn("ADD ipvlan hot0", 101)
 	n.FailOn("DEL ipvlan hot0", 102)
-	_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-	nodetest.Code(t, err, 101)
+	nodetest.Code(t, n.verb(t.Context(), "ATTACH"), 101)
+	n.mustAttach(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "hot1"))})
 	n.wantRecords("c1/eth0 partial")
-
+	n.Trace()
 	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	other := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "hot1"))}
-	n.mustAttach(eth0, other)
-	n.wantRecords("c1/eth0 partial")
-	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	n.wantTrace(append(n.trace()[:len(n.trace())-4],
-		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot1")...)
+	n.WantTrace("CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot1")
 
-	_, err = n.Attach(t.Context(), eth0, hotplug(eth0))
+	err := n.verb(t.Context(), "ATTACH")
 	nodetest.Is(t, err, ErrPlan)
 	nodetest.Says(t, err, "hot0", "in use", "DEL network") // and why it is
-	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 102)
-	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot1"))
-	n.wantRecords("c1/eth0 partial")
-
-	n.Exec.Plugins = plugins() // it is mended
+	n.Exec.Plugins = plugins()                             // it is mended
 	n.attach()
 	n.wantRecords("c1/eth0 added")
 	n.del(eth0)
@@ -512,26 +461,20 @@ func (n *node) failedAdd(k scratch.Key, netns string) {
 func TestLeftoverOfAnAddDoesNotHoldUpTheDel(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		there []string
-		holds bool
+		there string
+		code  uint
 	}{
-		"its interface is not there": {nil, false},
-		"its interface is there":     {[]string{"eth0"}, true},
-		"another one is there":       {[]string{"eth1"}, false},
-		"one that was undone":        {[]string{"net0"}, false},
+		"its interface is not there": {"eth1", 0},
+		"its interface is there":     {"eth0", 102},
+		"one that was undone":        {"net0", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, netns := newNode(t), newNetNS(t)
 			n.failedAdd(eth0, netns)
-			n.named(netns, tt.there...)
+			n.named(netns, tt.there)
 			for range 2 {
-				err := n.Del(t.Context(), eth0, Removal{NetNS: netns})
-				if tt.holds {
-					nodetest.Code(t, err, 102)
-				} else if err != nil {
-					t.Error(err)
-				}
+				nodetest.Code(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}), tt.code)
 				n.wantRecords("c1/eth0 leftover")
 			}
 			n.Exec.Plugins = plugins()
@@ -548,7 +491,6 @@ func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
 	n, netns := newNode(t), newNetNS(t)
 	n.DelTries = 2
 	n.failedAdd(eth0, netns)
-	n.named(netns)
 	for _, code := range []uint{11, 0} {
 		ctx, cancel := context.WithCancel(t.Context())
 		n.On("DEL bridge", func(context.Context, delegatetest.Call) error {
@@ -558,17 +500,10 @@ func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
 		nodetest.Code(t, n.Del(ctx, eth0, Removal{NetNS: netns}), code)
 		n.wantRecords("c1/eth0 leftover")
 		rs, err := n.Container(t.Context(), "c1")
-		if err != nil || rs[0].GivenUp != (code == 0) {
-			t.Errorf("after code %d the record says %+v, %v", code, rs, err)
-		}
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "given up", rs[0].GivenUp, code == 0)
 	}
 	n.clear(1)
-}
-
-// stuckBridge makes bridge fail in ADD and in DEL, so that an ADD leaves it.
-func (n *node) stuckBridge() {
-	n.FailOn("ADD bridge", 101)
-	n.FailOn("DEL bridge", 102)
 }
 
 // clear mends the plugins and removes eth0. Nothing must be left, and the plugin bridge
@@ -576,12 +511,10 @@ func (n *node) stuckBridge() {
 func (n *node) clear(adds int) {
 	n.Helper()
 	n.Exec.Plugins = plugins()
-	before := len(n.trace())
+	n.Trace()
 	n.del(eth0)
 	n.wantNothing()
-	if got := n.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != adds {
-		n.Errorf("DELs %q, want one of bridge for each of %d ADDs", got, adds)
-	}
+	nodetest.Equal(n, "DELs of bridge", strings.Count(strings.Join(n.Trace(), ","), "DEL bridge eth0"), adds)
 }
 
 // If the disk is full when a new ADD removes what earlier ones have left, and has room
@@ -589,17 +522,19 @@ func (n *node) clear(adds int) {
 func TestLeftoversAreKeptIfTheyCannotBeNoted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.stuckBridge()
+	n.FailOn("ADD bridge", 101)
+	n.FailOn("DEL bridge", 102)
 	for _, args := range []string{"TRY=1", "TRY=2"} {
-		nodetest.Code(t, n.addArgs(args), 101)
+		blue := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")
+		blue.Args = args
+		_, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(blue)})
+		nodetest.Code(t, err, 101)
 	}
-	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
-	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
-	nodetest.OK(t, errors.Join(os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
-	tr := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
-		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, errors.Join(os.Remove(record+".copy"), os.Remove(full))
-	}}
-	n.mustAdd(eth0, tr)
+	room := n.fullDisk()
+	n.mustAdd(eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+		room()
+		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, nil
+	}})
 	n.clear(2)
 }
 
@@ -609,9 +544,7 @@ func TestReleaseKeepsLeftovers(t *testing.T) {
 	t.Parallel()
 	n, netns := newNode(t), newNetNS(t)
 	n.failedAdd(eth0, netns)
-	bridge := n.Exec.Plugins["bridge"]
-	n.Exec.Plugins = plugins()
-	n.Exec.Plugins["bridge"] = bridge // its DEL fails
+	n.Exec.Plugins["tuning"] = plugins()["tuning"] // DEL of the bridge fails still
 	n.addIn(eth0, netns)
 	n.Trace()
 	err := n.Release(t.Context(), eth0, func(context.Context, Record) error {
@@ -621,18 +554,7 @@ func TestReleaseKeepsLeftovers(t *testing.T) {
 	nodetest.Code(t, err, 11)
 	n.WantTrace()
 	n.wantRecords("c1/eth0 added")
-	n.Exec.Plugins = plugins()
-	n.del(eth0)
-	n.wantNothing()
-}
-
-// addArgs adds what most tests attach, with CNI_ARGS.
-func (n *node) addArgs(args string) error {
-	blue := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")
-	red := attachment(nodetest.Network("red", "macvlan"), "c1", "net0")
-	blue.Args, red.Args = args, args
-	_, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(blue, red)})
-	return err
+	n.clear(2)
 }
 
 // However much a plugin has to say, its failure is counted, and the beginning of it
@@ -645,9 +567,7 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 	n.On("DEL tuning", func(context.Context, delegatetest.Call) error {
 		return types.NewError(101, strings.Repeat("é", 1<<20), "")
 	})
-	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-		t.Error("success")
-	}
+	nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
 	r, err := n.store().Get(eth0)
 	if err != nil || r.Value.Tries != 1 || !strings.Contains(r.Value.Why, "tuning") || len(r.Value.Why) > 1<<12 || strings.Contains(r.Value.Why, "\ufffd") {
 		t.Errorf("%d tries, %d bytes: %v", r.Value.Tries, len(r.Value.Why), err)
@@ -659,68 +579,53 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 // is gone, and is not forgotten.
 func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name     string
+	for name, tt := range map[string]struct {
 		tries    int
-		missing  bool   // instead of failing
+		missing  bool   // the executable, instead of failing
 		there    bool   // the namespace is
 		names    string // of the interfaces in it
 		attempts []bool
 	}{
-		{"never", 0, false, false, "", []bool{false, false, false, false}},
-		{"at once", 1, false, false, "", []bool{true, true}},
-		{"after three", 3, false, false, "", []bool{false, false, true, true}},
-		{"after three without an executable", 3, true, false, "", []bool{false, false, true, true}},
-		{"not while the namespace is there", 1, false, true, "", []bool{false, false}},
-		{"not while the interface is there", 1, false, true, "lo eth0", []bool{false, false}},
-		{"after three, while another interface is there", 3, false, true, "lo net0", []bool{false, false, true, true}},
-		{"after two without an executable, while the namespace is there", 2, true, true, "lo", []bool{false, true}},
+		"never":                                       {attempts: []bool{false, false, false, false}},
+		"after three":                                 {tries: 3, attempts: []bool{false, false, true, true}},
+		"after three without an executable":           {tries: 3, missing: true, attempts: []bool{false, false, true, true}},
+		"not while the namespace is there":            {tries: 1, there: true, attempts: []bool{false, false}},
+		"not while the interface is there":            {tries: 1, there: true, names: "lo eth0", attempts: []bool{false, false}},
+		"after two, while another interface is there": {tries: 2, there: true, names: "lo net0", attempts: []bool{false, true}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
+			n, netns := newNode(t), newNetNS(t)
 			n.DelTries = tt.tries
-			netns := newNetNS(t)
-			plan := pair(eth0)
-			plan.Plan = inNetNS(plan.Plan, netns)
-			n.mustAdd(eth0, plan)
+			n.addIn(eth0, netns)
 			if tt.names != "" {
 				n.InterfaceNames = func(string) ([]string, error) { return strings.Fields(tt.names), nil }
 			}
 			if !tt.there {
 				unlink(t, netns)
 			}
-			tuning := n.Exec.Plugins["tuning"]
-			if tt.missing {
+			if n.FailOn("DEL tuning", 123); tt.missing {
 				delete(n.Exec.Plugins, "tuning")
-			} else {
-				n.FailOn("DEL tuning", 123)
 			}
+			absent := tt.tries > 0 && (!tt.there || tt.names != "" && !strings.Contains(tt.names, "eth0"))
 			for i, ok := range tt.attempts {
 				err := n.Del(t.Context(), eth0, Removal{NetNS: netns})
-				if (err == nil) != ok {
+				if (err == nil) != ok || errors.Is(err, delegate.ErrPluginNotFound) != (tt.missing && !ok) || errors.Is(err, ErrAbsent) != (absent && !ok) {
 					t.Fatalf("DEL %d: %v", i+1, err)
-				}
-				if !ok && tt.missing && !errors.Is(err, delegate.ErrPluginNotFound) {
-					t.Errorf("DEL %d: %v", i+1, err)
-				}
-				if absent := !tt.there || tt.names != "" && !strings.Contains(tt.names, "eth0"); !ok && errors.Is(err, ErrAbsent) != (absent && tt.tries > 0) {
-					t.Errorf("DEL %d: %v", i+1, err)
 				}
 			}
 			n.wantRecords("c1/eth0 deleting")
 			r, err := n.store().Get(eth0)
-			if err != nil || r.Value.Tries != len(tt.attempts) || !strings.Contains(r.Value.Why, "tuning") {
-				t.Errorf("tried %d times, because of %q: %v", r.Value.Tries, r.Value.Why, err)
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "tries", r.Value.Tries, len(tt.attempts))
+			nodetest.Says(t, errors.New(r.Value.Why), "tuning")
+			for _, verb := range []string{"ADD", "GC"} { // neither takes it for removed
+				if n.verb(t.Context(), verb) == nil {
+					t.Errorf("%s says nothing", verb)
+				}
 			}
-			if _, err := n.Add(t.Context(), eth0, pair(eth0)); err == nil {
-				t.Error("an ADD beside what is left")
-			}
-			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err == nil {
-				t.Error("GC said nothing")
-			}
-			n.Exec.Plugins["tuning"] = tuning // it is mended
-			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}))
+			n.Exec.Plugins = plugins() // it is mended
+			nodetest.OK(t, n.verb(t.Context(), "GC"))
 			n.wantNothing()
 		})
 	}
@@ -757,23 +662,22 @@ func TestGCOfAPartOfALeftoverSparesTheInterfaceOfAnother(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	mute := nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","disableGC":true,"plugins":[{"type":"macvlan"}]}`)
-	both := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(mute, "c1", "net0"))}
 	n.FailOn("ADD macvlan", 101)
 	n.FailOn("DEL", 102)
-	_, err := n.Add(t.Context(), eth0, both)
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(mute, "c1", "net0"))})
 	nodetest.Code(t, err, 101)
 	n.Exec.Plugins = plugins()
 	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
 	n.mustAdd(other, Transaction{Plan: Plan(attachment(nodetest.Network("gold", "ipvlan"), "c1", "eth0"))})
-	before := len(n.trace())
-	nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
-	for _, call := range n.trace()[before:] {
+	n.Trace()
+	nodetest.Code(t, n.verb(t.Context(), "GC"), 11)
+	for _, call := range n.Trace() {
 		if strings.HasPrefix(call, "DEL") {
 			t.Errorf("beside the other attachment: %s", call)
 		}
 	}
-	nodetest.OK(t, n.Del(t.Context(), other, Removal{}))
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
+	n.del(other)
+	nodetest.OK(t, n.verb(t.Context(), "GC"))
 	n.wantRecords("c1/eth0 leftover") // of red
 }
 
@@ -858,35 +762,44 @@ func TestWhatHasNotBegunIsNotRemoved(t *testing.T) {
 // the other, which has the name, and removes its own by the MAC address.
 func TestDelSparesTheInterfaceOfAnotherThatHasTheName(t *testing.T) {
 	t.Parallel()
+	const mac1, mac2 = "02:00:00:00:00:01", "02:00:00:00:00:02"
 	result := func(name, mac string) string {
-		return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q,"mac":"02:00:00:00:00:0%s","sandbox":"/ns"}]}`, name, mac)
+		return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q,"mac":%q,"sandbox":"/ns"}]}`, name, mac)
 	}
 	for name, tt := range map[string]struct {
 		names [2]string // of the interfaces 1 and 2
-		del   func(n *node) error
+		verb  string
 		netns bool
 		left  []hostLink
 	}{
-		"as they were":         {[2]string{"eth0", "net0"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, true, nil},
-		"swapped":              {[2]string{"net0", "eth0"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, false, []hostLink{{name: "net0", mac: "02:00:00:00:00:01"}}},
-		"swapped, both go":     {[2]string{"net0", "eth0"}, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }, true, nil},
-		"with a name of a new": {[2]string{"eth0", "foo"}, func(n *node) error { return n.Detach(n.Context(), eth0, "net0") }, true, nil},
+		"as they were":         {[2]string{"eth0", "net0"}, "DETACH", true, nil},
+		"swapped":              {[2]string{"net0", "eth0"}, "DETACH", false, []hostLink{{name: "net0", mac: mac1}}},
+		"swapped, both go":     {[2]string{"net0", "eth0"}, "DEL", true, nil},
+		"with a name of a new": {[2]string{"eth0", "foo"}, "DETACH", true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, netns := newNode(t), newNetNS(t)
-			n.printing("tuning", result("eth0", "1"))
-			n.printing("macvlan", result("net0", "2"))
+			n.printing("tuning", result("eth0", mac1))
+			n.printing("macvlan", result("net0", mac2))
 			n.addIn(eth0, netns)
-			m := &fileMachine{container: []hostLink{{name: tt.names[0], mac: "02:00:00:00:00:01"}, {name: tt.names[1], mac: "02:00:00:00:00:02"}}}
+			m := &fileMachine{container: []hostLink{{name: tt.names[0], mac: mac1}, {name: tt.names[1], mac: mac2}}}
 			n.machine = m
-			nodetest.OK(t, tt.del(n))
-			if got := n.Last("DEL macvlan").NetNS; (got == netns) != tt.netns {
-				t.Errorf("DEL is given %q", got)
-			}
+			nodetest.OK(t, n.verb(t.Context(), tt.verb))
+			nodetest.Equal(t, "DEL is given the namespace", n.Last("DEL macvlan").NetNS == netns, tt.netns)
 			if tt.left != nil && !slices.Equal(m.container, tt.left) {
 				t.Errorf("left %v", m.container)
 			}
 		})
 	}
+}
+
+// fullDisk keeps the record of eth0 from being written, until room is called: a record with another
+// name is written anew, and something has the name for that.
+func (n *node) fullDisk() (room func()) {
+	n.Helper()
+	record := n.recordFile(eth0)
+	full := filepath.Join(n.Dir, ".tmp-"+filepath.Base(record))
+	nodetest.OK(n, errors.Join(os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
+	return func() { nodetest.OK(n, errors.Join(os.Remove(record+".copy"), os.Remove(full))) }
 }

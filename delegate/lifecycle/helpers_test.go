@@ -65,6 +65,11 @@ func nodeAt(tb testing.TB, dir string) *node {
 	return &node{Manager: &Manager{machine: &fileMachine{}, Invoker: iv, Dir: dir}, Node: n, Dir: dir}
 }
 
+// another is another process on n, which waits for a lock for so long.
+func another(n *node, wait time.Duration) *Manager {
+	return &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: wait}
+}
+
 // plugins are all the fake ones that succeed.
 func plugins() map[string]delegatetest.Plugin {
 	return nodetest.Plugins("bridge", "tuning", "macvlan", "ipvlan")

@@ -1004,11 +1004,6 @@ func (w *world) unfiled() (wrong []string) {
 	return wrong
 }
 
-// hasty waits for nobody.
-func hasty(n *node) *Manager {
-	return &Manager{machine: &fileMachine{}, Invoker: n.Invoker, Dir: n.Dir, LockTimeout: 20 * time.Millisecond}
-}
-
 // Operations of two processes on one container do not overlap.
 func TestProcessesTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -1037,7 +1032,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 			r.Dir, r.Alone = n.Dir, filepath.Join(t.TempDir(), "alone")
 			p := start(t, r)
 			p.held()
-			nodetest.Code(t, (&node{Manager: hasty(n)}).verb(t.Context(), tt.then), 11)
+			nodetest.Code(t, (&node{Manager: another(n, 20*time.Millisecond)}).verb(t.Context(), tt.then), 11)
 			n.wantTrace(calls...)
 			// One that has more time waits, and comes after it.
 			n.alone(r.Alone)
@@ -1167,7 +1162,7 @@ func TestOrphanIsKilled(t *testing.T) {
 		"after LockTimeout": func(t *testing.T, n *node, wantAlive func()) {
 			t.Helper()
 			wantAlive()
-			m := hasty(n)
+			m := another(n, 20*time.Millisecond)
 			nodetest.OK(t, m.Del(t.Context(), eth0, Removal{}))
 		},
 		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
@@ -1232,7 +1227,7 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 				n.add(eth0)
 				r := startReal(t, n, "GC of none", daemon)
 				calls := n.trace()
-				nodetest.Code(t, then(t.Context(), hasty(n)), 11)
+				nodetest.Code(t, then(t.Context(), another(n, 20*time.Millisecond)), 11)
 				if !alive(r.pid) {
 					t.Fatal("the plugin of a GC that is alive was killed")
 				}
@@ -1248,7 +1243,7 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 					}
 					return nil
 				})
-				nodetest.OK(t, then(t.Context(), hasty(n)))
+				nodetest.OK(t, then(t.Context(), another(n, 20*time.Millisecond)))
 				r.wantKilled(t)
 				nodetest.Equal(t, "locks", n.locks(), []string{"c1@lock", "c2@lock"}[:map[string]int{"GC": 1, "ADD": 2}[name]])
 			})
@@ -1282,8 +1277,8 @@ func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, newNode(t), "ADD", true)
 	n := r.node
-	nodetest.Code(t, hasty(n).Del(t.Context(), eth0, Removal{}), 11)
-	nodetest.Code(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
+	nodetest.Code(t, another(n, 20*time.Millisecond).Del(t.Context(), eth0, Removal{}), 11)
+	nodetest.Code(t, another(n, 20*time.Millisecond).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
 	if !alive(r.pid) {
 		t.Fatal("the plugin was killed")
 	}

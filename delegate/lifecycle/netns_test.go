@@ -71,7 +71,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 		"reused, not given":              {path, reuse, none, none},
 		"gone, given":                    {path, remove, path, none},
 		"gone, not given":                {path, remove, none, none},
-		"another namespace given":        {path, another, other, path},
+		"another namespace given":        {path, elseNS, other, path},
 		"nothing at the path given":      {path, nil, other, path},
 		"gone, another namespace given":  {path, replace, other, none},
 		"not there at ADD, given at DEL": {other, nil, other, other},
@@ -131,7 +131,7 @@ func replace(t *testing.T, path, other string) {
 	remove(t, path, other)
 }
 
-func another(t *testing.T, _, other string) {
+func elseNS(t *testing.T, _, other string) {
 	t.Helper()
 	write(t, other)
 }
