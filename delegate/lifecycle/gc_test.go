@@ -63,8 +63,7 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	others := scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
-	n.add(others)
+	n.add(scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"})
 	valid := validFor(eth0, key("c2", "eth0"), key("c1", "eth7"), key("c0", "eth0"), key("c0", "eth0"))
 	err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{nodetest.Network("new", "ipvlan"), nodetest.Network("more", "tuning")}})
 	nodetest.Code(t, err, 11)
@@ -80,35 +79,29 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	// Of the other network the record of c2 is stale, and the same is passed on.
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}))
 	n.wantRecords("c1/eth0 added")
-	wantValid(t, n.Last("GC bridge"), "c0 eth0", "c1 eth0", "c2 eth0") // nobody has it to be told
 }
 
 // A network with disableGC, in the configuration or in a record, is left alone: its
 // attachments stay, also those of stale records. What else such a record has goes.
 func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
 	t.Parallel()
-	mute := `{"cniVersion":"1.1.0","name":"red","disableGC":true,"plugins":[{"type":"macvlan"}]}`
+	mute := nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","disableGC":true,"plugins":[{"type":"macvlan"}]}`)
 	for name, tt := range map[string]struct {
-		recorded string
+		recorded netconf.Network
 		nets     []netconf.Network
 	}{
 		"recorded":   {mute, nil},
-		"configured": {`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan"}]}`, []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), nodetest.Parse(mute)}},
+		"configured": {nodetest.Network("red", "macvlan"), []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), mute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			both := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Parse(tt.recorded), "c1", "net0"))}
-			only := Transaction{Plan: Plan(attachment(nodetest.Parse(tt.recorded), "c2", "eth0"))}
-			for k, tr := range map[scratch.Key]Transaction{eth0: both, key("c2", "eth0"): only} {
-				n.mustAdd(k, tr)
-			}
+			n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(tt.recorded, "c1", "net0"))})
+			n.mustAdd(key("c2", "eth0"), Transaction{Plan: Plan(attachment(tt.recorded, "c2", "eth0"))})
 			for range 2 {
 				nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}))
 				n.wantRecords("c1/eth0 added", "c2/eth0 added")
-				if left := n.Exec.Live(); len(left) != 2 || !strings.Contains(left[0], "macvlan") || !strings.Contains(left[1], "macvlan") {
-					t.Errorf("alive: %q", left)
-				}
+				nodetest.Equal(t, "alive", n.Exec.Live(), []string{"macvlan c1 net0", "macvlan c2 eth0"})
 			}
 			n.del(eth0)
 			n.del(key("c2", "eth0"))
@@ -117,69 +110,47 @@ func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
 	}
 }
 
-// A clock that has been wrong keeps no record from being collected.
-func TestGCCollectsRecordsOfTheFuture(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.put(eth0, scratch.Added, time.Now().AddDate(100, 0, 0),
-		`{"delegates":[{"network":{"cniVersion":"1.1.0","name":"blue","type":"bridge"},"ifname":"eth0","result":{"cniVersion":"1.1.0"}}]}`)
-	n.wantRecords("c1/eth0 added")
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
-	n.wantTrace("DEL bridge eth0")
-	n.wantNothing()
-}
-
 // A stale record is removed only as GC has found it, or if a DEL has begun to remove it: one that
 // is made again or added to before GC has its container's lock stays, and its plugins are told of
 // it.
 func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 	t.Parallel()
-	c2 := key("c2", "eth0")
+	c2, c4 := key("c2", "eth0"), key("c4", "eth0")
 	for name, tt := range map[string]struct {
-		change func(n *node) error
-		want   []string
-		told   []string
+		change func(n *node)
+		stays  string // container
 	}{
-		"attached to":   {func(n *node) error { _, err := n.Attach(n.Context(), c2, hotplug(c2)); return err }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"detached from": {func(n *node) error { return n.Detach(n.Context(), c2, "net0") }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"made again": {func(n *node) error {
-			err := n.Del(n.Context(), c2, Removal{})
-			_, err2 := n.Add(n.Context(), c2, pair(c2))
-			return errors.Join(err, err2)
-		}, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"deleted": {func(n *node) error { return n.Del(n.Context(), c2, Removal{}) }, nil, nil},
-		"deleted, and another added": {func(n *node) error {
-			err := n.Del(n.Context(), c2, Removal{})
-			_, err2 := n.Add(n.Context(), key("c4", "eth0"), pair(key("c4", "eth0")))
-			return errors.Join(err, err2)
-		}, []string{"c4/eth0 added"}, []string{"c4 eth0"}},
-		"half deleted": {func(n *node) error {
-			sick := nodeAt(n.TB, n.Dir)
-			sick.halfDelete(c2)
-			return nil
-		}, nil, nil},
+		"attached to":                {func(n *node) { n.mustAttach(c2, hotplug(c2)) }, "c2"},
+		"detached from":              {func(n *node) { nodetest.OK(n, n.Detach(n.Context(), c2, "net0")) }, "c2"},
+		"made again":                 {func(n *node) { n.del(c2); n.add(c2) }, "c2"},
+		"deleted":                    {func(n *node) { n.del(c2) }, ""},
+		"deleted, and another added": {func(n *node) { n.del(c2); n.add(c4) }, "c4"},
+		"half deleted":               {func(n *node) { n.halfDelete(c2) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
+			meanwhile := nodeAt(t, n.Dir)
 			n.add(eth0)
 			n.add(c2)
-			meanwhile := nodeAt(t, n.Dir)
 			n.On("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
 				if c.ContainerID == "c1" {
-					return tt.change(meanwhile)
+					tt.change(meanwhile)
 				}
 				return nil
 			})
+			n.Trace()
 			blue := []netconf.Network{nodetest.Network("blue", "bridge", "tuning")}
 			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}))
-			n.wantRecords(tt.want...)
-			for _, c := range n.Exec.Calls() {
-				if c.ContainerID == "c2" && c.Command == "DEL" && tt.want != nil {
-					t.Errorf("GC ran %s", c)
+			var left, told []string
+			if tt.stays != "" {
+				left, told = []string{tt.stays + "/eth0 added"}, []string{tt.stays + " eth0"}
+				if ran := strings.Join(n.Trace(), ", "); strings.Contains(ran, "of c2") {
+					t.Errorf("GC ran %s", ran)
 				}
 			}
-			wantValid(t, n.Last("GC bridge"), tt.told...)
+			n.wantRecords(left...)
+			wantValid(t, n.Last("GC bridge"), told...)
 		})
 	}
 }
@@ -193,11 +164,12 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 	for name, tt := range map[string]struct {
 		valid []scratch.Key
 		again bool
+		code  uint
 		told  []string
 	}{
-		"valid":       {[]scratch.Key{eth0, c2, c3}, false, []string{"c1 eth0", "c2 eth0", "c3 eth0"}},
-		"stale":       {[]scratch.Key{c2, c3}, false, []string{"c2 eth0", "c3 eth0"}},
-		"added again": {[]scratch.Key{c3}, true, []string{"c1 eth0", "c3 eth0"}},
+		"valid":       {[]scratch.Key{eth0, c2, c3}, false, 0, []string{"c1 eth0", "c2 eth0", "c3 eth0"}},
+		"stale":       {[]scratch.Key{c2, c3}, false, 101, []string{"c2 eth0", "c3 eth0"}},
+		"added again": {[]scratch.Key{c3}, true, 101, []string{"c1 eth0", "c3 eth0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,22 +178,18 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				n.add(k)
 			}
 			sick := true
-			n.On("DEL bridge", func(ctx context.Context, c delegatetest.Call) error {
+			n.On("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
 				switch {
 				case c.ContainerID == "c1" && sick:
 					return types.NewError(101, "no", "")
 				case c.ContainerID == "c2" && tt.again:
 					sick = false
-					_, err := nodeAt(t, n.Dir).Add(ctx, eth0, pair(eth0))
-					return err
+					nodeAt(t, n.Dir).add(eth0)
 				}
 				return nil
 			})
 			nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
-			err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)})
-			if name == "valid" && err != nil || name != "valid" && err == nil {
-				t.Errorf("err = %v", err)
-			}
+			nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)}), tt.code)
 			wantValid(t, n.Last("GC bridge"), tt.told...)
 		})
 	}
@@ -241,7 +209,7 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	all.Go(func() { n.attach() }) // is half done when GC comes
 	<-inAttach
 	all.Go(func() {
-		nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}), 0)
+		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}))
 	})
 	<-inGC
 	outAttach() // what is recorded already need not wait
@@ -252,15 +220,12 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	_, err = hasty.Add(t.Context(), key("c3", "eth0"), pair(key("c3", "eth0")))
 	nodetest.Code(t, err, 11)
 	hasty.LockTimeout = 0
-	if err := hasty.Check(t.Context(), c2, ""); err != nil { // what attaches nothing does not wait
-		t.Error(err)
-	}
-	hasty.wantTrace("CHECK bridge eth0 of c2", "CHECK tuning eth0 of c2", "CHECK macvlan net0 of c2")
-	late := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+	nodetest.OK(t, hasty.Check(t.Context(), c2, "")) // what attaches nothing does not wait
+	hasty.WantTrace("CHECK bridge eth0 of c2", "CHECK tuning eth0 of c2", "CHECK macvlan net0 of c2")
+	n.mustAttach(c2, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
 		outGC()
 		return []delegate.Attachment{attachment(nodetest.Network("gold", "tuning"), "c2", "hot1")}, nil
-	}}
-	n.mustAttach(c2, late)
+	}})
 	all.Wait()
 	trace := n.Exec.Trace()
 	for _, told := range []string{"GC bridge", "GC tuning", "GC macvlan", "GC ipvlan"} {
@@ -280,17 +245,16 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	l, err := n.lockDir(t.Context(), false)
 	nodetest.OK(t, err)
 	n.LockTimeout = time.Millisecond
-	collect := func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }
-	err = collect()
+	err = n.verb(t.Context(), "GC of none")
 	nodetest.Code(t, err, 11)
-	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opGC || len(n.gcs()) > 0 {
-		t.Errorf("told %q, %v", n.gcs(), err)
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opGC {
+		t.Error(err)
 	}
+	nodetest.Equal(t, "told", n.gcs(), nil)
 	n.LockTimeout = 0
 	unlockDir(l)
-	if err := collect(); err != nil || len(n.gcs()) != 3 {
-		t.Errorf("told %q, %v", n.gcs(), err)
-	}
+	nodetest.OK(t, n.verb(t.Context(), "GC of none"))
+	nodetest.Equal(t, "told", len(n.gcs()), 3)
 }
 
 // A plugin whose GC hangs is ended after a second if an ADD waits for it. The ADD gets its turn, and
@@ -320,23 +284,6 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 		nodetest.OK(t, <-added)
 		wantValid(t, n.Last("GC macvlan"), "c1 net0", "c2 net0")
 	})
-}
-
-// A noted change that this program does not understand does not keep a stale
-// record for ever, as one that others are changing.
-func TestGCCollectsARecordWithAnUnknownChange(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	r, err := n.store().Get(eth0)
-	if err == nil {
-		err = n.locked(t.Context(), opGC, eth0, func(_ context.Context, l *scratch.Lock) error {
-			return n.noteChange(t.Context(), l, r, change{At: len(r.Value.Delegates)})
-		})
-	}
-	nodetest.OK(t, err)
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
-	n.wantNothing()
 }
 
 // validFor is a runtime's list.
@@ -385,7 +332,7 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	calls := n.trace()
+	n.Trace()
 	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
 	nodetest.Code(t, err, 7)
 	nodetest.Is(t, err, errNoList)
@@ -393,8 +340,8 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	for _, bad := range []string{"", "../x"} {
 		nodetest.Code(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
 	}
-	n.wantTrace(calls...)
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
+	n.WantTrace()
+	nodetest.OK(t, n.verb(t.Context(), "GC"))
 	n.wantNothing()
 }
 
@@ -408,85 +355,69 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 		t.Helper()
 		var as []delegate.Attachment
 		for i, conf := range confs {
-			as = append(as, attachment(nodetest.Parse(conf), k.ContainerID, k.IfName+string(rune('a'+i))))
+			as = append(as, attachment(nodetest.Parse("{"+conf+"}"), k.ContainerID, k.IfName+string(rune('a'+i))))
 		}
 		n.mustAdd(k, Transaction{Plan: Plan(as...)})
 	}
 	c2 := key("c2", "eth0")
-	add(eth0, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":1}`, `{"cniVersion":"1.1.0","name":"n","type":"macvlan"}`)
-	add(c2, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2}`, `{"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]}`,
-		`{"cniVersion":"0.4.0","name":"old","type":"tuning"}`)
-	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `{"cniVersion":"1.1.0","name":"theirs","type":"tuning"}`, `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`)
+	add(eth0, `"cniVersion":"1.1.0","name":"n","type":"bridge","edition":1`, `"cniVersion":"1.1.0","name":"n","type":"macvlan"`)
+	add(c2, `"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2`, `"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]`, `"cniVersion":"0.4.0","name":"old","type":"tuning"`)
+	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `"cniVersion":"1.1.0","name":"theirs","type":"tuning"`, `"cniVersion":"1.1.0","name":"n","type":"bridge"`)
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}))
 	nodetest.Equal(t, "told", n.gcs(), []string{"n bridge", "n macvlan"})
 	for _, p := range []string{"bridge", "macvlan"} { // too many rather than too few
 		wantValid(t, n.Last("GC "+p), "c1 eth0a", "c1 eth0b", "c2 eth0a", "c3 eth0b")
 	}
 	// Several of the configuration with one name are all told.
-	nets := []netconf.Network{
-		nodetest.Parse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":3}`),
-		nodetest.Parse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":4}`),
-	}
+	nets := []netconf.Network{nodetest.Network("n", "bridge"), nodetest.Network("n", "bridge", "bridge")}
 	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}))
-	nodetest.Equal(t, "told", n.gcs()[2:], []string{"n bridge", "n bridge", "n macvlan"})
+	nodetest.Equal(t, "told", n.gcs()[2:], []string{"n bridge", "n bridge", "n bridge", "n macvlan"})
 }
 
 // A directory without records, or without itself, is in order.
 func TestGCOfNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}))
+	c := Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}
+	nodetest.OK(t, n.GC(t.Context(), c))
 	wantValid(t, n.Last("GC bridge"))
 	n.wantNothing()
 	nodetest.OK(t, errors.Join(os.Remove(n.Dir), os.WriteFile(n.Dir, nil, 0o600)))
-	nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}), 5)
-	n.wantTrace("GC bridge")
+	nodetest.Code(t, n.GC(t.Context(), c), 5)
+	n.WantTrace("GC bridge")
 }
 
 // While a damaged record may be of a valid attachment nobody is told what is
 // valid; stale ones are collected all the same.
 func TestGCNamesTheDamaged(t *testing.T) {
 	t.Parallel()
+	stale, valid := key("c2", "eth0"), key("c3", "eth0")
 	for name, tt := range map[string]struct {
 		damaged scratch.Key
-		valid   bool
-		told    []string
+		valid   []types.GCAttachment
+		told    int
 	}{
-		"valid":         {eth0, true, nil},
-		"stale":         {eth0, false, []string{"GC bridge", "GC tuning", "GC macvlan"}},
-		"of another":    {scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}, false, nil},
-		"of long names": {key("c"+strings.Repeat("x", 300), "eth0"), false, nil},
+		"valid":         {eth0, validFor(valid, eth0), 0},
+		"stale":         {eth0, validFor(valid), 3},
+		"of another":    {scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}, validFor(valid), 0},
+		"of long names": {key("c"+strings.Repeat("x", 300), "eth0"), validFor(valid), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			stale, valid := key("c2", "eth0"), key("c3", "eth0")
 			n.add(tt.damaged)
 			found, err := filepath.Glob(filepath.Join(n.Dir, "*.json"))
-			if err != nil || len(found) != 1 {
-				t.Fatal(found, err)
-			}
+			nodetest.OK(t, errors.Join(err, os.WriteFile(found[0], []byte("x"), 0o600)))
 			n.add(stale)
 			n.add(valid)
-			nodetest.OK(t, os.WriteFile(found[0], []byte("x"), 0o600))
-			list := validFor(valid)
-			if tt.valid {
-				list = validFor(valid, tt.damaged)
-			}
-			for range 3 { // it is named every time
-				before := len(n.trace())
-				err := n.GC(t.Context(), Collection{Network: "multi", Valid: list})
+			for range 2 { // it is named every time
+				told := len(n.gcs())
+				err := n.GC(t.Context(), Collection{Network: "multi", Valid: tt.valid})
 				nodetest.Code(t, err, 5)
-				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "plugins were not told") {
-					t.Errorf("err = %v", err)
+				nodetest.Is(t, err, scratch.ErrCorrupt)
+				if nodetest.Equal(t, "told", len(n.gcs())-told, tt.told); tt.told == 0 {
+					nodetest.Says(t, err, "plugins were not told")
 				}
-				var told []string
-				for _, c := range n.trace()[before:] {
-					if strings.HasPrefix(c, "GC") {
-						told = append(told, c)
-					}
-				}
-				nodetest.Equal(t, "told", told, tt.told)
 			}
 			if got := n.records(); len(got) != 2 || !slices.Contains(got, "c3/eth0 added") {
 				t.Errorf("records: %q", got)
@@ -497,13 +428,13 @@ func TestGCNamesTheDamaged(t *testing.T) {
 					nodetest.OK(t, n.forget(e.Key))
 				}
 			}
-			err = n.GC(t.Context(), Collection{Network: "multi", Valid: list})
+			err = n.GC(t.Context(), Collection{Network: "multi", Valid: tt.valid})
 			want := []string{"c3 eth0"}
-			if tt.valid {
+			if len(tt.valid) > 1 {
 				want = []string{"c1 eth0", "c3 eth0"} // of which nothing is recorded any more
 				nodetest.Says(t, err, `"red"`, "c1 (eth0)")
-			} else if err != nil {
-				t.Error(err)
+			} else {
+				nodetest.OK(t, err)
 			}
 			wantValid(t, n.Last("GC bridge"), want...)
 		})
@@ -514,17 +445,16 @@ func TestGCNamesTheDamaged(t *testing.T) {
 func TestGCEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	for i := range 5 {
-		n.add(key("c"+string(rune('1'+i)), "eth0"))
+	for _, c := range []string{"c1", "c2", "c3"} {
+		n.add(key(c, "eth0"))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.GC(ctx, Collection{Network: "multi", Valid: noneValid})
+	err := n.verb(ctx, "GC")
 	nodetest.Code(t, err, 11)
-	if !errors.Is(err, context.Canceled) || strings.Count(err.Error(), "canceled") != 1 {
-		t.Errorf("err = %v", err)
-	}
-	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added", "c5/eth0 added")
+	nodetest.Is(t, err, context.Canceled)
+	nodetest.Equal(t, "times it is said", strings.Count(err.Error(), "canceled"), 1)
+	n.wantRecords("c2/eth0 added", "c3/eth0 added")
 	nodetest.Equal(t, "told", n.gcs(), nil)
 }
 
@@ -550,16 +480,10 @@ func newSweeper(n *node) *sweeping {
 func (s *sweeping) sweep(want Sweep) {
 	s.n.Helper()
 	got, err := s.Sweep(s.n.Context())
-	if (got.Why != "") != (got.Unknown > 0) {
-		s.n.Errorf("%d are unknown because %q", got.Unknown, got.Why)
-	}
-	if (got.Container != "") != (got.Unknown > 0) {
-		s.n.Errorf("%d are unknown, the first is of %q", got.Unknown, got.Container)
-	}
+	nodetest.OK(s.n, err)
+	nodetest.Equal(s.n, "says why, of a container", []bool{got.Why != "", got.Container != ""}, []bool{got.Unknown > 0, got.Unknown > 0})
 	got.Container, got.Why = "", ""
-	if err != nil || got != want {
-		s.n.Errorf("%+v, want %+v: %v", got, want, err)
-	}
+	nodetest.Equal(s.n, "swept", got, want)
 }
 
 // come lets the time of each next try come.
@@ -586,11 +510,9 @@ func (n *node) addIn(k scratch.Key, netns string) {
 // attached.
 func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	alive := newNetNS(t)
+	n, alive, gone := newNode(t), newNetNS(t), newNetNS(t)
 	n.addIn(key("alive", "eth0"), alive)
 	n.addIn(key("unseen", "eth0"), filepath.Join(t.TempDir(), "ns")) // there never was one
-	gone := newNetNS(t)
 	n.addIn(key("gone", "eth0"), gone)
 	unlink(t, gone)
 	n.add(key("deleting", "eth0"))
@@ -685,34 +607,13 @@ func TestSweepBacksOff(t *testing.T) {
 		s.come()
 	}
 	s.wantTold("c1 in 1m0s")
-	n.Exec.Plugins = plugins()
-	n.FailOn("DEL bridge eth0", 102)
 	n.Exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.Exec.Plugins["bridge"])
 	s.sweep(Sweep{Failed: 1})
 	s.wantTold("c1 in 1m0s", "c1 in 10m0s")
-	n.delWell(eth0) // by somebody else
+	n.Exec.Plugins = plugins()
+	n.del(eth0) // by somebody else
 	s.sweep(Sweep{})
 	n.wantNothing()
-}
-
-// What is half deleted, and dead by an operator's word as well, is one attachment.
-func TestSweepCountsEachAttachmentOnce(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	n.halfDeleteFirst()
-	n.FailOn("DEL bridge eth0", 102)
-	s := newSweeper(n)
-	s.sweep(Sweep{Failed: 1, Unknown: 1})
-	s.Unknown = func(Record) bool { return true }
-	s.sweep(Sweep{Waiting: 1})
-}
-
-// delWell is del with plugins that succeed.
-func (n *node) delWell(k scratch.Key) {
-	n.Helper()
-	n.Exec.Plugins = plugins()
-	n.del(k)
 }
 
 // A sweep does not wait for another operation, nor count it as a failure.
@@ -721,10 +622,7 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	n := newNode(t)
 	in, out := n.Gate("ADD macvlan")
 	done := make(chan error)
-	go func() {
-		_, err := n.Add(t.Context(), eth0, pair(eth0))
-		done <- err
-	}()
+	go func() { done <- n.verb(t.Context(), "ADD") }()
 	<-in
 	s := newSweeper(n)
 	s.sweep(Sweep{Waiting: 1})
@@ -733,37 +631,6 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	s.sweep(Sweep{Unknown: 1})
 	n.wantRecords("c1/eth0 added")
 	s.wantTold()
-}
-
-// A record that cannot be read is said once.
-func TestSweepSaysWhatIsDamaged(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	n.damage(eth0)
-	s := newSweeper(n)
-	s.sweep(Sweep{Unreadable: 1})
-	s.sweep(Sweep{Unreadable: 1})
-	if len(s.told) != 1 {
-		t.Errorf("told %q", s.told)
-	}
-}
-
-// A directory that cannot be read is said once, too: nothing would be swept there.
-func TestSweepSaysThatTheDirectoryCannotBeRead(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	nodetest.OK(t, os.WriteFile(n.Dir, nil, 0o600))
-	s := newSweeper(n)
-	var told []error
-	s.Tell = func(swept Swept) { told = append(told, swept.Err) }
-	s.sweep(Sweep{Unreadable: 1})
-	s.sweep(Sweep{Unreadable: 1})
-	if len(told) != 1 || !errors.Is(told[0], syscall.ENOTDIR) || strings.Contains(told[0].Error(), `""`) {
-		t.Errorf("told %q", told)
-	}
-	unlink(t, n.Dir)
-	s.sweep(Sweep{})
 }
 
 // Several attachments are removed at the same time by one pass, which shares nothing that
@@ -789,81 +656,53 @@ func TestSweepRemovesSeveralAtOnce(t *testing.T) {
 
 // What never was attached because of a mistake in its configuration goes once
 // that is mended, although the mistake is on record. Another network of the same
-// name is no mended one.
+// name is no mended one. Of what goes the plugins that are gone already are not run again.
 func TestSweepWithMendedConfiguration(t *testing.T) {
 	t.Parallel()
 	ipam := func(typ string) netconf.Network {
-		return nodetest.Parse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","ipam":{"type":%q}}]}`, typ))
+		return nodetest.Parse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","ipam":{"type":%q}},{"type":"tuning"}]}`, typ))
 	}
-	now := func(n netconf.Network) func(*sweeping) {
+	now := func(n netconf.Network, err error) func(*sweeping) {
 		return func(s *sweeping) {
-			s.Current = func(delegate.Attachment) (netconf.Network, error) { return n, nil }
+			s.Current = func(delegate.Attachment) (netconf.Network, error) { return n, err }
 		}
 	}
-	for _, tt := range []struct {
-		name string
+	for name, tt := range map[string]struct {
 		mend func(*sweeping)
 		want Sweep
 	}{
-		{"as it is configured now", now(ipam("host-local")), Sweep{Removed: 1}},
-		{"as another container has it", func(s *sweeping) {
-			plan := Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.TB))}
-			s.n.mustAdd(key("c2", "eth0"), plan)
+		"as it is configured now": {now(ipam("host-local"), nil), Sweep{Removed: 1}},
+		"as another container has it": {func(s *sweeping) {
+			s.n.mustAdd(key("c2", "eth0"), Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.TB))})
 		}, Sweep{Removed: 1}},
-		{"not mended", now(ipam("host-lcl")), Sweep{Failed: 1}},
-		{"another network", now(nodetest.Network("red", "ipvlan")), Sweep{Failed: 1}},
-		{"no network", func(s *sweeping) {
-			s.Current = func(delegate.Attachment) (netconf.Network, error) { return netconf.Network{}, netconf.ErrNotFound }
-		}, Sweep{Failed: 1}},
+		"not mended":      {now(ipam("host-lcl"), nil), Sweep{Failed: 1}},
+		"another network": {now(nodetest.Network("red", "ipvlan"), nil), Sweep{Failed: 1}},
+		"no network":      {now(netconf.Network{}, netconf.ErrNotFound), Sweep{Failed: 1}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.On("", func(_ context.Context, c delegatetest.Call) error {
 				if c.Plugin == "macvlan" && !strings.Contains(string(c.Stdin), "host-local") {
-					return errors.New("no such IPAM")
+					return types.NewError(101, "no such IPAM", "")
 				}
 				return nil
 			})
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(
 				attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(ipam("host-locl"), "c1", "net0"),
 			)})
-			if err == nil {
-				t.Fatal("success")
-			}
+			nodetest.Code(t, err, 101)
 			n.wantRecords("c1/eth0 leftover")
 			s := newSweeper(n)
 			s.sweep(Sweep{Failed: 1})
 			tt.mend(s)
 			s.come()
+			n.Trace()
 			s.sweep(tt.want)
+			if tt.want.Removed > 0 {
+				n.WantTrace("DEL macvlan net0", "DEL macvlan net0") // as it was, and as it is now
+			}
 		})
-	}
-}
-
-// Of what goes with a mended configuration the plugins that are gone already are
-// not run again.
-func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	red := func(mode string) netconf.Network {
-		return nodetest.Parse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":%q},{"type":"tuning"}]}`, mode))
-	}
-	n := newNode(t)
-	n.On("", func(_ context.Context, c delegatetest.Call) error {
-		if strings.Contains(string(c.Stdin), "wrong") {
-			return errors.New("no such mode")
-		}
-		return nil
-	})
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(red("wrong"), "c1", "eth0"))}); err == nil {
-		t.Fatal("success")
-	}
-	s := newSweeper(n)
-	s.Current = func(delegate.Attachment) (netconf.Network, error) { return red("right"), nil }
-	s.sweep(Sweep{Removed: 1})
-	n.wantNothing()
-	if slices.Contains(n.trace(), "DEL tuning eth0") {
-		t.Errorf("ran what never was attached: %q", n.trace())
 	}
 }
 
@@ -873,7 +712,7 @@ func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
 func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
 	for _, adopted := range []bool{true, false} {
-		n := newNode(t)
+		n, netns := newNode(t), newNetNS(t)
 		n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
 			if !strings.Contains(string(c.Stdin), "mode") {
 				return errors.New("not now")
@@ -881,44 +720,21 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 			return nil
 		})
 		if adopted {
-			netns := newNetNS(t)
 			a := n.foreign(eth0, netns)
 			for i := range a.Attached {
 				a.Attached[i].Result, a.Attached[i].Added = nil, false
 			}
 			n.adopt(a, true)
-			unlink(t, netns)
 		} else {
-			n.add(eth0)
-			if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-				t.Fatal("success")
-			}
+			n.addIn(eth0, netns)
 		}
+		unlink(t, netns)
 		s := newSweeper(n)
 		s.Current = func(delegate.Attachment) (netconf.Network, error) {
 			return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
 		}
 		s.sweep(Sweep{Failed: 1})
 		n.wantRecords("c1/eth0 deleting")
-	}
-}
-
-// GC of a node on which all is in order. live-B is what it has in memory when it
-// tells a plugin what is valid: all that it knows. Most of the time goes into
-// making the records; TMPDIR=/dev/shm saves that, and -short the most.
-func BenchmarkGC(b *testing.B) {
-	for _, records := range []int{10, 1000, 10_000} {
-		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
-			if records > 1000 && testing.Short() {
-				b.Skip("many records")
-			}
-			n := newNode(b)
-			list := n.fill(records)
-			b.ReportAllocs()
-			for b.Loop() {
-				nodetest.OK(b, n.GC(b.Context(), Collection{Network: "multi", Valid: list}))
-			}
-		})
 	}
 }
 
@@ -951,4 +767,55 @@ func (n *node) fill(records int) (list []types.GCAttachment) {
 		nodetest.OK(n.TB, err)
 	}
 	return list
+}
+
+// A clock that has been wrong keeps no record from being collected, nor does a noted change that
+// this program does not understand.
+func TestGCCollectsStrangeRecords(t *testing.T) {
+	t.Parallel()
+	const value = `{"delegates":[{"network":{"cniVersion":"1.1.0","name":"blue","type":"bridge"},"ifname":"eth0","result":{"cniVersion":"1.1.0"}}]}`
+	n := newNode(t)
+	n.put(eth0, scratch.Added, time.Now().AddDate(100, 0, 0), value)
+	n.put(key("c2", "eth0"), scratch.Added, time.Time{}, value, `{"at":1}`)
+	n.wantRecords("c1/eth0 added", "c2/eth0 added")
+	nodetest.OK(t, n.verb(t.Context(), "GC"))
+	n.WantTrace("DEL bridge eth0", "DEL bridge eth0 of c2")
+	n.wantNothing()
+}
+
+// A record that cannot be read is said once, and so is a directory that cannot be read: nothing
+// would be swept there.
+func TestSweepSaysOnceWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(n *node)
+		err   error
+	}{
+		"a record":      {func(n *node) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
+		"the directory": {func(n *node) { write(n.TB, n.Dir) }, syscall.ENOTDIR},
+	} {
+		n := newNode(t)
+		tt.spoil(n)
+		s := newSweeper(n)
+		var told []error
+		s.Tell = func(swept Swept) { told = append(told, swept.Err) }
+		s.sweep(Sweep{Unreadable: 1})
+		s.sweep(Sweep{Unreadable: 1})
+		if len(told) != 1 || !errors.Is(told[0], tt.err) || strings.Contains(told[0].Error(), `""`) {
+			t.Errorf("%s: told %q", name, told)
+		}
+	}
+}
+
+// What is half deleted, and dead by an operator's word as well, is one attachment.
+func TestSweepCountsEachAttachmentOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.halfDeleteFirst()
+	n.FailOn("DEL bridge eth0", 102)
+	s := newSweeper(n)
+	s.sweep(Sweep{Failed: 1, Unknown: 1})
+	s.Unknown = func(Record) bool { return true }
+	s.sweep(Sweep{Waiting: 1})
 }

@@ -136,7 +136,7 @@ func elseNS(t *testing.T, _, other string) {
 	write(t, other)
 }
 
-func write(t *testing.T, path string) {
+func write(t testing.TB, path string) {
 	t.Helper()
 	nodetest.OK(t, os.WriteFile(path, nil, 0o600))
 }
