@@ -49,19 +49,6 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 		"DEL macvlan net0", "DEL bridge eth0")
 }
 
-// STATUS asks each network, stops at the first that is not ready, and needs no
-// directory.
-func TestStatusIsThePluginsOwn(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	both := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("red", "macvlan")}
-	nodetest.OK(t, n.Status(t.Context(), both))
-	n.FailOn("STATUS bridge", 50)
-	nodetest.Code(t, n.Status(t.Context(), both), 50)
-	n.wantTrace("STATUS bridge", "STATUS macvlan", "STATUS bridge")
-	n.wantNothing()
-}
-
 // Where there is no directory, or no record, there is nothing to be done. No operation
 // but an ADD makes the directory.
 func TestNothingIsRecorded(t *testing.T) {

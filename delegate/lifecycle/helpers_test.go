@@ -210,3 +210,10 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 	}
 	return err
 }
+
+func prepareFiles(_ context.Context, plan []delegate.Attachment) (err error) {
+	for _, a := range plan {
+		err = errors.Join(err, os.WriteFile(a.Files[0], nil, 0o600))
+	}
+	return err
+}

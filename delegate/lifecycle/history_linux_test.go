@@ -709,13 +709,6 @@ func (w *world) reconciliation(o op) Reconciliation {
 	}
 }
 
-func prepareFiles(_ context.Context, plan []delegate.Attachment) (err error) {
-	for _, a := range plan {
-		err = errors.Join(err, os.WriteFile(a.Files[0], nil, 0o600))
-	}
-	return err
-}
-
 // damage damages the record of o's key, or takes the end of its file away.
 func (w *world) damage(o op) error {
 	r, err := w.store().Get(o.key)

@@ -598,7 +598,7 @@ func TestReconcilePreparesWhatItAttaches(t *testing.T) {
 	n := newNode(t)
 	n.own()
 	dir := t.TempDir()
-	r := Reconciliation{Recorded: recorded, Prepare: withFiles(Transaction{}, dir).Prepare}
+	r := Reconciliation{Recorded: recorded, Prepare: prepareFiles}
 	all := wanted("ipvlan", "macvlan@x")
 	for i := range all {
 		plan := all[i].Plan

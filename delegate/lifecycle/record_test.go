@@ -1,14 +1,11 @@
 package lifecycle
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -41,27 +38,19 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 		},
 		attachment(nodetest.Network("red", "macvlan"), "c1", "net0"),
 	}
-	seen := false
+	seen := 0
 	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
-		seen = true
 		for r, err := range nodeAt(t, n.Dir).Records(t.Context()) {
-			if err != nil {
-				return err
-			}
-			if r.State != scratch.Planned || r.Key != eth0 {
-				t.Errorf("%s is %s", r.Key, r.State)
-			}
-			want := []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}
-			nodetest.Equal(t, "recorded", r.Attached, want, cmp.Comparer(netconf.Network.Equal))
-			return nil
+			nodetest.OK(t, err)
+			seen++
+			nodetest.Equal(t, "key", r.Key, eth0)
+			nodetest.Equal(t, "state", r.State, scratch.Planned)
+			nodetest.Equal(t, "recorded", r.Attached, []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}, cmp.Comparer(netconf.Network.Equal))
 		}
-		t.Error("no record")
 		return nil
 	})
 	n.mustAdd(eth0, Transaction{Plan: Plan(as...)})
-	if !seen {
-		t.Error("the plugin was not run")
-	}
+	nodetest.Equal(t, "records seen by the plugin", seen, 1)
 	n.wantRecords("c1/eth0 added")
 }
 
@@ -107,22 +96,14 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 			)
 		},
 		"a directory for the lock": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "c1@lock"), 0o700) },
-		"a link to nowhere for the directory": func(dir string) error {
-			return os.Symlink(filepath.Join(filepath.Dir(dir), "no", "such"), dir)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			nodetest.OK(t, spoil(n.Dir))
 			before := files(t, filepath.Dir(n.Dir))
-			_, err := n.Add(t.Context(), eth0, pair(eth0))
-			if name == "a link to nowhere for the directory" && err == nil {
-				n.del(eth0) // it may as well be made
-				return
-			}
-			nodetest.Code(t, err, 5)
-			n.wantTrace()
+			nodetest.Code(t, n.verb(t.Context(), "ADD"), 5)
+			n.WantTrace()
 			nodetest.Equal(t, "files", files(t, filepath.Dir(n.Dir)), before)
 		})
 	}
@@ -132,238 +113,153 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 // written or run.
 func TestImpossiblePlansRunNothing(t *testing.T) {
 	t.Parallel()
-	blue := nodetest.Network("blue", "bridge")
 	half, err := netconf.ParsePlugin([]byte(`{"name":"blue","mtu":1}`))
 	nodetest.OK(t, err)
 	large, err := nodetest.Parse(`{"name":"blue","type":"bridge"}`).EditPlugins(netconf.Set("x", strings.Repeat("x", bounds.Network)))
 	nodetest.OK(t, err)
 	tooDeep := raw(deep(bounds.Depth + 1))
-	with := func(change func(*delegate.Attachment)) []delegate.Attachment {
-		a := attachment(blue, "c1", "eth0")
-		change(&a)
-		return []delegate.Attachment{a}
-	}
 	for name, tt := range map[string]struct {
-		plan []delegate.Attachment
-		code uint
-		say  string
+		change func(*delegate.Attachment)
+		code   uint
+		say    string
 	}{
-		"empty":             {nil, 7, "the plan has no networks"},
-		"other container":   {with(func(a *delegate.Attachment) { a.ContainerID = "c2" }), 7, `network "blue": planned for another container, c2`},
-		"one name twice":    {append(with(func(*delegate.Attachment) {}), attachment(nodetest.Network("red", "macvlan"), "c1", "eth0")), 7, `network "red": the interface name is in use, choose another`},
-		"no network":        {with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, "missing network name:"},
-		"no network name":   {with(func(a *delegate.Attachment) { a.Network = nodetest.Parse(`{"type":"bridge"}`) }), 7, "missing network name:"},
-		"no type":           {with(func(a *delegate.Attachment) { a.Network = netconf.Single(half) }), 7, "type"},
-		"16 bytes":          {with(func(a *delegate.Attachment) { a.IfName = strings.Repeat("x", 16) }), 4, "too long"},
-		"a path for a name": {with(func(a *delegate.Attachment) { a.IfName = "../x" }), 4, "/"},
-		"no interface name": {with(func(a *delegate.Attachment) { a.IfName = "" }), 4, "empty"},
-		"args not UTF-8":    {with(func(a *delegate.Attachment) { a.Args = "A=\xff" }), 7, `"A=\xff" is not UTF-8`},
-		"name not UTF-8":    {with(func(a *delegate.Attachment) { a.IfName = "e\xff" }), 7, "is not UTF-8"},
-		"capability no JSON": {with(func(a *delegate.Attachment) {
-			a.Network = nodetest.Parse(`{"name":"blue","type":"bridge","capabilities":{"mac":true}}`)
-			a.CapabilityArgs = map[string]raw{"mac": raw("{")}
-		}), 6, "mac"},
-		"plugin not there": {[]delegate.Attachment{attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "nowhere"), "c1", "net0")}, 7, `plugin "nowhere"`},
-
-		"an origin that is no JSON":      {with(func(a *delegate.Attachment) { a.Origin = raw(`{"a":1} 2`) }), 7, "the origin is not JSON"},
-		"an origin that is not UTF-8":    {with(func(a *delegate.Attachment) { a.Origin = raw("\"\xff\"") }), 7, "the origin is not JSON"},
-		"a deep origin":                  {with(func(a *delegate.Attachment) { a.Origin = tooDeep }), 7, "the origin is nested more deeply than 1000 levels"},
-		"a deeper origin":                {with(func(a *delegate.Attachment) { a.Origin = raw(deep(9_999)) }), 7, "the origin is nested"},
-		"an undeclared argument":         {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": tooDeep} }), 7, `capability argument "x" is nested`},
-		"an argument that is no JSON":    {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": raw("{")} }), 7, `capability argument "x" is not JSON`},
-		"a large network":                {with(func(a *delegate.Attachment) { a.Network = large }), 7, "invalid configuration: larger than 1 MiB"},
-		"a large origin":                 {with(func(a *delegate.Attachment) { a.Origin = raw(`"` + strings.Repeat("x", bounds.Record) + `"`) }), 7, "larger than 16 MiB"},
-		"large arguments":                {with(func(a *delegate.Attachment) { a.Args = "A=" + strings.Repeat("x", bounds.Record) }), 7, "larger than 16 MiB"},
-		"no file":                        {with(func(a *delegate.Attachment) { a.Files = []string{""} }), 7, "not an absolute path"},
-		"a file that is a relative path": {with(func(a *delegate.Attachment) { a.Files = []string{"../x"} }), 7, "not an absolute path"},
-		"a file whose name is not UTF-8": {with(func(a *delegate.Attachment) { a.Files = []string{"/\xff"} }), 7, "is not UTF-8"},
+		"other container":             {func(a *delegate.Attachment) { a.ContainerID = "c2" }, 7, `network "blue": planned for another container, c2`},
+		"one name twice":              {func(a *delegate.Attachment) { a.IfName = "net0" }, 7, `network "red" (net0): the interface name is in use, choose another`},
+		"no network":                  {func(a *delegate.Attachment) { a.Network = netconf.Network{} }, 7, "missing network name:"},
+		"no type":                     {func(a *delegate.Attachment) { a.Network = netconf.Single(half) }, 7, "type"},
+		"a path for a name":           {func(a *delegate.Attachment) { a.IfName = "../x" }, 4, "/"},
+		"args not UTF-8":              {func(a *delegate.Attachment) { a.Args = "A=\xff" }, 7, `"A=\xff" is not UTF-8`},
+		"name not UTF-8":              {func(a *delegate.Attachment) { a.IfName = "e\xff" }, 7, "is not UTF-8"},
+		"plugin not there":            {func(a *delegate.Attachment) { a.Network = nodetest.Network("blue", "nowhere") }, 7, `plugin "nowhere"`},
+		"an origin that is no JSON":   {func(a *delegate.Attachment) { a.Origin = raw(`{"a":1} 2`) }, 7, "the origin is not JSON"},
+		"an origin that is not UTF-8": {func(a *delegate.Attachment) { a.Origin = raw("\"\xff\"") }, 7, "the origin is not JSON"},
+		"a deep origin":               {func(a *delegate.Attachment) { a.Origin = tooDeep }, 7, "the origin is nested more deeply than 1000 levels"},
+		"an undeclared argument":      {func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": tooDeep} }, 7, `capability argument "x" is nested`},
+		"an argument that is no JSON": {func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": raw("{")} }, 7, `capability argument "x" is not JSON`},
+		"a large network":             {func(a *delegate.Attachment) { a.Network = large }, 7, "invalid configuration: larger than 1 MiB"},
+		"large arguments":             {func(a *delegate.Attachment) { a.Args = "A=" + strings.Repeat("x", bounds.Record) }, 7, "larger than 16 MiB"},
+		"a relative path":             {func(a *delegate.Attachment) { a.Files = []string{"../x"} }, 7, "not an absolute path"},
+		"a file name not UTF-8":       {func(a *delegate.Attachment) { a.Files = []string{"/\xff"} }, 7, "is not UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(tt.plan...)})
+			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+			tt.change(&a)
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a, attachment(nodetest.Network("red", "macvlan"), "c1", "net0"))})
 			nodetest.Code(t, err, tt.code)
-			if err == nil || !strings.Contains(err.Error(), tt.say) || !strings.HasPrefix(err.Error(), "ADD c1 eth0: ") {
-				t.Errorf("err = %.300v, want it to say %s", err, tt.say)
-			}
-			n.wantTrace()
+			nodetest.Says(t, err, "ADD c1 eth0: ", tt.say)
+			n.WantTrace()
 			n.wantNothing()
 		})
 	}
-	t.Run("none", func(t *testing.T) {
-		t.Parallel()
-		n := newNode(t)
-		_, err := n.Add(t.Context(), eth0, Transaction{})
-		nodetest.Code(t, err, 7)
-		_, err = n.Add(t.Context(), eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+	n := newNode(t)
+	for _, plan := range []func(context.Context, []string) ([]delegate.Attachment, error){
+		nil, Plan(), func(context.Context, []string) ([]delegate.Attachment, error) {
 			return nil, fmt.Errorf("x: %w", ErrPlan)
-		}})
+		},
+	} {
+		_, err = n.Add(t.Context(), eth0, Transaction{Plan: plan})
 		nodetest.Code(t, err, 7)
-		n.wantNothing()
-	})
+	}
+	n.wantNothing()
 }
 
 // Keys that are no keys reach neither a plugin nor the disk, from any verb.
 func TestBadKeysAreRefused(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		k    scratch.Key
-		code uint
-	}{
-		"path for a container":  {scratch.Key{Network: "multi", ContainerID: "../../etc", IfName: "eth0"}, 4},
-		"dots for a container":  {scratch.Key{Network: "multi", ContainerID: "..", IfName: "eth0"}, 4},
-		"no container":          {scratch.Key{Network: "multi", IfName: "eth0"}, 4},
-		"path for a network":    {scratch.Key{Network: "../x", ContainerID: "c1", IfName: "eth0"}, 7},
-		"no network":            {scratch.Key{ContainerID: "c1", IfName: "eth0"}, 7},
-		"path for an interface": {scratch.Key{Network: "multi", ContainerID: "c1", IfName: "../e"}, 4},
-		"no interface":          {scratch.Key{Network: "multi", ContainerID: "c1"}, 4},
-		"16 bytes":              {scratch.Key{Network: "multi", ContainerID: "c1", IfName: strings.Repeat("x", 16)}, 4},
+	for k, code := range map[scratch.Key]uint{
+		key("../../etc", "eth0"): 4,
+		key("..", "eth0"):        4,
+		key("", "eth0"):          4,
+		key("c1", "../e"):        4,
+		key("c1", ""):            4,
+		{Network: "../x", ContainerID: "c1", IfName: "eth0"}: 7,
+		{ContainerID: "c1", IfName: "eth0"}:                  7,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			ctx := t.Context()
-			_, err := n.Add(ctx, tt.k, pair(eth0))
-			nodetest.Code(t, err, tt.code)
-			_, err = n.Attach(ctx, tt.k, pair(eth0))
-			nodetest.Code(t, err, tt.code)
-			nodetest.Code(t, n.Del(ctx, tt.k, Removal{}), tt.code)
-			nodetest.Code(t, n.Check(ctx, tt.k, ""), tt.code)
-			nodetest.Code(t, n.Detach(ctx, tt.k, "net9"), tt.code)
-			n.wantTrace()
+		n, ctx := newNode(t), t.Context()
+		for _, n := range []*node{nodeAt(t, n.Dir+"2"), n} { // also when there is no directory yet
+			_, addErr := n.Add(ctx, k, pair(eth0))
+			_, attachErr := n.Attach(ctx, k, pair(eth0))
+			for _, err := range []error{addErr, attachErr, n.Del(ctx, k, Removal{}), n.Check(ctx, k, ""), n.Detach(ctx, k, "net9")} {
+				nodetest.Code(t, err, code)
+			}
+			n.WantTrace()
 			n.wantNothing()
-			// And when there is no directory yet.
-			nodetest.Code(t, nodeAt(t, n.Dir+"2").Del(ctx, tt.k, Removal{}), tt.code)
-		})
+		}
 	}
 }
 
 // The zero Manager fails clearly, it does not succeed at doing nothing.
 func TestManagerWithoutADirectoryFails(t *testing.T) {
 	t.Parallel()
-	var m Manager
-	ctx := t.Context()
-	_, err := m.Add(ctx, eth0, pair(eth0))
-	nodetest.Code(t, err, 5)
-	nodetest.Code(t, m.Del(ctx, eth0, Removal{}), 5)
-	nodetest.Code(t, m.Check(ctx, eth0, ""), 5)
-	nodetest.Code(t, m.Detach(ctx, eth0, "net0"), 5)
-	nodetest.Code(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
-	_, err = m.Container(t.Context(), "c1")
+	n := newNode(t)
+	n.Manager = &Manager{}
+	for _, verb := range []string{"ADD", "DEL", "CHECK", "DETACH", "GC"} {
+		nodetest.Code(t, n.verb(t.Context(), verb), 5)
+	}
+	_, err := n.Container(t.Context(), "c1")
 	nodetest.Code(t, err, 5)
 	// Without an Invoker there are no plugins.
-	m.Dir = filepath.Join(t.TempDir(), "state")
-	_, err = m.Add(ctx, eth0, pair(eth0))
+	n.Manager.Dir = n.Dir
+	err = n.verb(t.Context(), "ADD")
 	nodetest.Code(t, err, 7)
 	nodetest.Is(t, err, delegate.ErrPluginNotFound)
 }
 
-// origins are of "blue", "red" and "green"; red has none.
-const (
-	blueOrigin  = `{"kind":"cluster","n":12345678901234567890,"text":"secret<&>"}`
-	greenOrigin = `["secret",1.0]`
-)
-
-func planned(origin string, as ...delegate.Attachment) Transaction {
-	as[0].Origin = raw(origin)
-	return Transaction{Plan: Plan(as...)}
-}
-
-func withOrigins(n *node) {
-	n.Helper()
-	blue, red := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net0")
-	n.mustAdd(eth0, planned(blueOrigin, blue, red))
-	green := attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")
-	n.mustAttach(eth0, planned(greenOrigin, green))
-}
-
-// origins are the recorded ones, by interface, as another process reads them.
-func (n *node) origins() map[string]string {
-	n.Helper()
-	found := make(map[string]string)
-	for r, err := range nodeAt(n.TB, n.Dir).Records(n.Context()) {
-		nodetest.OK(n.TB, err)
-		for _, a := range r.Attached {
-			if found[a.IfName] = string(a.Origin); a.Origin == nil {
-				found[a.IfName] = "none"
-			}
-		}
-	}
-	return found
-}
-
-func (n *node) wantOrigins(want map[string]string) {
-	n.Helper()
-	nodetest.Equal(n.TB, "origins", n.origins(), want)
-}
-
-// Whatever rewrites a record keeps the origins of the attachments that stay, byte
-// for byte.
+// An origin is recorded byte for byte before the first plugin runs, returned by Add, adopted, and
+// kept by whatever rewrites the record. No plugin sees anything of it.
 func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 	t.Parallel()
+	const blueOrigin, greenOrigin = `{"kind":"cluster","n":12345678901234567890,"text":"secret<&>"}`, `["secret",1.0]`
+	with := func(origin string, t Transaction) Transaction {
+		plan := t.Plan
+		t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+			as, err := plan(ctx, taken)
+			as[0].Origin = raw(origin)
+			return as, err
+		}
+		return t
+	}
 	n := newNode(t)
+	want := func(want ...string) { // as another process reads them
+		t.Helper()
+		rs, err := nodeAt(t, n.Dir).Container(t.Context(), "c1")
+		nodetest.OK(t, err)
+		var got []string
+		for _, a := range rs[0].Attached {
+			got = append(got, string(a.Origin))
+		}
+		nodetest.Equal(t, "origins", got, want)
+	}
 	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
-		n.wantOrigins(map[string]string{"eth0": blueOrigin, "net0": "none"}) // before the first plugin
+		want(blueOrigin, "")
 		return nil
 	})
-	withOrigins(n)
-	all := map[string]string{"eth0": blueOrigin, "net0": "none", "hot0": greenOrigin}
-	n.wantOrigins(all)
-	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error { return errors.New("no") })
-	if err := n.Detach(t.Context(), eth0, "hot0"); err == nil {
-		t.Error("Detach succeeded")
+	added, err := n.Add(t.Context(), eth0, with(blueOrigin, pair(eth0)))
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "returned", string(added[0].Origin), blueOrigin)
+	n.mustAttach(eth0, with(greenOrigin, hotplug(eth0)))
+	for _, verb := range []string{"CHECK", "GC of none", "DETACH"} {
+		nodetest.OK(t, n.verb(t.Context(), verb))
 	}
-	n.wantOrigins(all)
-	n = nodeAt(t, n.Dir) // where DEL ipvlan succeeds
-	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
-	delete(all, "hot0")
-	n.wantOrigins(all)
-	n.FailOn("DEL bridge", 100)
-	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-		t.Error("Del succeeded")
-	}
-	n.wantOrigins(all)
-}
-
-func TestOriginIsReturnedByAddAndAdopted(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-	added, err := n.Add(t.Context(), eth0, planned(blueOrigin, a))
-	if err != nil || string(added[0].Origin) != blueOrigin {
-		t.Errorf("Add: %s, %v", added[0].Origin, err)
-	}
-	n = newNode(t)
-	a.Origin, a.NetNS = raw(blueOrigin), "/run/netns/c1"
-	if adopted, err := n.Adopt(t.Context(), Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: a}}}); err != nil || !adopted {
-		t.Fatalf("Adopt: %v, %v", adopted, err)
-	}
-	n.wantOrigins(map[string]string{"eth0": blueOrigin})
-}
-
-// Nothing of an origin is in the configuration, the arguments or the environment
-// of a plugin, for any command.
-func TestPluginsNeverSeeTheOrigin(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	withOrigins(n)
-	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	for _, valid := range [][]types.GCAttachment{validFor(eth0), noneValid} { // GC, then DEL
-		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: valid}))
-	}
+	want(blueOrigin, greenOrigin)
+	n.FailOn("DEL ipvlan", 101)
+	nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
 	verbs := map[string]bool{}
 	for _, c := range n.Exec.Calls() {
 		verbs[c.Command] = true
-		seen := fmt.Sprintf("%+v %s", c, c.Stdin)
-		if strings.Contains(seen, "secret") {
+		if seen := fmt.Sprintf("%+v %s", c, c.Stdin); strings.Contains(seen, "secret") {
 			t.Errorf("%s: %s", c, seen)
 		}
 	}
-	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC"} {
-		if !verbs[verb] {
-			t.Errorf("no %s was run", verb)
-		}
-	}
+	nodetest.Equal(t, "commands", verbs, map[string]bool{"ADD": true, "CHECK": true, "GC": true, "DEL": true})
+
+	n = newNode(t)
+	a := in("/run/netns/c1", attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"))
+	a.Origin = raw(blueOrigin)
+	n.adopt(Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: a}}}, true)
+	want(blueOrigin)
 }
 
 // A record that is whole as a file and makes no sense is damaged as well. One of a version
@@ -373,14 +269,8 @@ func TestRecordThatCannotBeReadIsLeftAlone(t *testing.T) {
 	const later = "a later version"
 	for name, value := range map[string]string{
 		later:              "",
-		"null":             `null`,
-		"a number":         `7`,
 		"no delegates":     `{}`,
-		"null delegates":   `{"delegates":null}`,
-		"null delegate":    `{"delegates":[null]}`,
-		"no network":       `{"delegates":[{"ifname":"eth0"}]}`,
 		"no plugins":       `{"delegates":[{"ifname":"eth0","network":{"name":"n","plugins":[]}}]}`,
-		"no type":          `{"delegates":[{"ifname":"eth0","network":{"name":"n","plugins":[{}]}}]}`,
 		"no network name":  `{"delegates":[{"ifname":"eth0","network":{"plugins":[{"type":"bridge"}]}}]}`,
 		"path for a name":  `{"delegates":[{"ifname":"../x","network":{"name":"n","plugins":[{"type":"bridge"}]}}]}`,
 		"no object result": `{"delegates":[{"ifname":"eth0","result":[],"network":{"name":"n","plugins":[{"type":"bridge"}]}}]}`,
@@ -393,13 +283,15 @@ func TestRecordThatCannotBeReadIsLeftAlone(t *testing.T) {
 			if name == later {
 				want = scratch.ErrVersion
 				n.add(eth0)
-				n.laterVersion(eth0)
+				text := `{"version":3,"network":"multi","container":"c1","ifname":"eth0","delegates":"elsewhere"}`
+				sum := sha256.Sum256([]byte(text))
+				nodetest.OK(t, os.WriteFile(n.recordFile(eth0), fmt.Appendf(nil, "%x %s\n", sum[:8], text), 0o600))
 			} else {
 				n.put(eth0, scratch.Added, time.Time{}, value)
 			}
 			file, err := os.ReadFile(n.recordFile(eth0))
 			nodetest.OK(t, err)
-			calls := n.trace()
+			n.Trace()
 			for _, verb := range []string{"ADD", "CHECK", "ATTACH", "DETACH", "DEL"} {
 				err := n.verb(t.Context(), verb)
 				nodetest.Code(t, err, 5)
@@ -408,26 +300,16 @@ func TestRecordThatCannotBeReadIsLeftAlone(t *testing.T) {
 				}
 			}
 			n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
-			n.wantTrace(calls...)
+			n.WantTrace()
 			k := key("c1", "eth1")
 			n.add(k) // others are no worse for it
 			nodetest.OK(t, n.Check(t.Context(), k, ""))
 			n.del(k)
-			if got, err := os.ReadFile(n.recordFile(eth0)); err != nil || !bytes.Equal(got, file) {
-				t.Errorf("the record is %s, %v", got, err)
-			}
+			now, err := os.ReadFile(n.recordFile(eth0))
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "file", string(now), string(file))
 		})
 	}
-}
-
-// laterVersion puts k's record in a version of the format
-// that this program does not know.
-func (n *node) laterVersion(k scratch.Key) {
-	n.Helper()
-	json := fmt.Sprintf(`{"version":3,"network":%q,"container":%q,"ifname":%q,"delegates":"elsewhere"}`, k.Network, k.ContainerID, k.IfName)
-	sum := sha256.Sum256([]byte(json))
-	file := fmt.Sprintf("%s %s\n", hex.EncodeToString(sum[:8]), json)
-	nodetest.OK(n.TB, os.WriteFile(n.recordFile(k), []byte(file), 0o600))
 }
 
 // wholeRecord has something at every place of a record's value, and
@@ -440,86 +322,63 @@ const (
 	wholeChange = `{"at":0,"unfinished":true,"gone":[0],"result":{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.3/24"}]}}`
 )
 
-// ran are the commands of the calls after the first ones.
-func (n *node) ran(after int) []string {
-	var all []string
-	for _, c := range n.Exec.Calls()[after:] {
-		if !slices.Contains(all, c.Command) {
-			all = append(all, c.Command)
-		}
-	}
-	return all
-}
-
 // Whatever stands at any place of a record, each verb succeeds or fails without
 // a panic, and runs only what is its own. A record that is damaged stays, and
 // nothing runs for it. Any other can be deleted if its plugins are there.
 func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 	t.Parallel()
-	type shape struct{ value, change string }
+	type shape struct {
+		value  string
+		change []string
+	}
 	var all []shape
 	for _, v := range nodetest.JSONVariants(t, wholeRecord) {
-		all = append(all, shape{v, ""})
+		all = append(all, shape{v, nil})
 	}
 	for _, c := range nodetest.JSONVariants(t, wholeChange) {
-		all = append(all, shape{wholeRecord, c})
+		all = append(all, shape{wholeRecord, []string{c}})
 	}
+	runs := map[string]string{"CHECK": "CHECK", "GC of none": "GC", "DETACH": "DEL", "ATTACH": "ADD DEL", "DEL": "DEL"}
 	for _, state := range []scratch.State{scratch.Added, scratch.Deleting} {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
 			for _, tt := range all {
 				n := nodeAt(t, fastDir(t))
-				var changes []string
-				if tt.change != "" {
-					changes = append(changes, tt.change)
-				}
-				n.put(eth0, state, time.Time{}, tt.value, changes...)
+				n.put(eth0, state, time.Time{}, tt.value, tt.change...)
 				file, err := os.ReadFile(n.recordFile(eth0))
 				nodetest.OK(t, err)
 				_, err = n.store().Get(eth0)
 				damaged := errors.Is(err, scratch.ErrCorrupt)
-				if err != nil && !damaged || damaged && tt.change != "" {
-					t.Fatalf("%s %s: %v", tt.value, tt.change, err)
+				if err != nil && !damaged || damaged && tt.change != nil {
+					t.Fatalf("%s: %v", tt, err)
 				}
 				_ = n.records()
-				for _, verb := range []struct {
-					name string
-					do   func() error
-					runs []string
-				}{
-					{"CHECK", func() error { return n.Check(t.Context(), eth0, "") }, []string{"CHECK"}},
-					{"GC", func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }, []string{"GC"}},
-					{"DETACH", func() error { return n.Detach(t.Context(), eth0, "text") }, []string{"DEL"}},
-					{"ATTACH", func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err }, []string{"ADD", "DEL"}},
-					{"DEL", func() error { return n.Del(t.Context(), eth0, Removal{}) }, []string{"DEL"}},
-				} {
-					before := len(n.Exec.Calls())
-					err := verb.do()
-					for _, command := range n.ran(before) {
-						if !slices.Contains(verb.runs, command) || damaged {
-							t.Errorf("%s of %s %s ran %s", verb.name, tt.value, tt.change, command)
+				for _, verb := range []string{"CHECK", "GC of none", "DETACH", "ATTACH", "DEL"} {
+					err := n.verb(t.Context(), verb)
+					for _, call := range n.Trace() {
+						if command, _, _ := strings.Cut(call, " "); !strings.Contains(runs[verb], command) || damaged {
+							t.Errorf("%s of %s ran %s", verb, tt, call)
 						}
 					}
 					switch {
-					case damaged && !errors.Is(err, scratch.ErrCorrupt):
-						t.Errorf("%s of %s: %v", verb.name, tt.value, err)
-					case err != nil && strings.Contains(err.Error(), "panic"):
-						t.Errorf("%s of %s %s: %v", verb.name, tt.value, tt.change, err)
-					case !damaged && verb.name == "DEL" && err != nil && !errors.Is(err, delegate.ErrPluginNotFound):
-						t.Errorf("%s of %s %s: %v", verb.name, tt.value, tt.change, err)
+					case damaged && !errors.Is(err, scratch.ErrCorrupt),
+						err != nil && strings.Contains(err.Error(), "panic"),
+						!damaged && verb == "DEL" && err != nil && !errors.Is(err, delegate.ErrPluginNotFound):
+						t.Errorf("%s of %s: %v", verb, tt, err)
 					}
 				}
 				if now, err := os.ReadFile(n.recordFile(eth0)); damaged && (err != nil || string(now) != string(file)) {
-					t.Errorf("%s became %s, %v", tt.value, now, err)
+					t.Errorf("%s became %s, %v", tt, now, err)
 				}
 			}
 		})
 	}
 }
 
-// withFiles gives each attachment that t plans a file in dir, named for its interface,
-// which Prepare makes.
-func withFiles(t Transaction, dir string) Transaction {
+// withFiles is pair of eth0 with a file in dir for each attachment, named for its interface, which
+// Prepare makes.
+func withFiles(dir string) Transaction {
+	t := pair(eth0)
 	plan := t.Plan
 	t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
 		as, err := plan(ctx, taken)
@@ -528,66 +387,41 @@ func withFiles(t Transaction, dir string) Transaction {
 		}
 		return as, err
 	}
-	t.Prepare = func(_ context.Context, plan []delegate.Attachment) error {
-		for _, a := range plan {
-			if err := os.WriteFile(a.Files[0], []byte("{}"), 0o600); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	t.Prepare = prepareFiles
 	return t
 }
 
-// The files of an attachment are gone before its record is. Of the others see
+// The files of an attachment go with it when it is released, if that succeeds. Of the others see
 // TestGuaranteesHoldInEveryHistory.
 func TestFilesGoWithTheirAttachment(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		do   func(n *node, dir string) error
-		left []string
-	}{
-		{"Release", func(n *node, dir string) error {
-			return n.Release(n.Context(), eth0, func(_ context.Context, r Record) error {
-				if diff := cmp.Diff([]string{filepath.Join(dir, "eth0")}, r.Attached[0].Files); diff != "" || len(files(n.TB, dir)) != 1 {
-					n.Errorf("when the other program takes over: %s, left %q", diff, files(n.TB, dir))
-				}
-				return nil
-			})
-		}, nil},
-		{"a Release that fails", func(n *node, _ string) error {
-			return failing(n.Release(n.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
-		}, []string{"eth0"}},
-		{"Del of files that are gone", func(n *node, dir string) error {
-			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.Context(), eth0, Removal{}))
-		}, []string{}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			n, dir := newNode(t), t.TempDir()
-			n.mustAdd(eth0, withFiles(pair(eth0), dir))
-			nodetest.OK(t, tt.do(n, dir))
-			nodetest.Equal(t, "left", files(t, dir), tt.left)
-		})
+	n, dir := newNode(t), t.TempDir()
+	n.mustAdd(eth0, withFiles(dir))
+	full := errors.New("disk full")
+	for _, want := range []error{full, nil} {
+		nodetest.Is(t, n.Release(t.Context(), eth0, func(_ context.Context, r Record) error {
+			nodetest.Equal(t, "kept files", r.Attached[0].Files, []string{filepath.Join(dir, "eth0")})
+			nodetest.Equal(t, "files", files(t, dir), []string{"eth0"})
+			return want
+		}), want)
 	}
-}
-
-// failing turns an error that a test wants into none.
-func failing(err error) error {
-	if err == nil {
-		return errors.New("no error")
-	}
-	return nil
+	nodetest.Equal(t, "left", files(t, dir), nil)
+	n.mustAdd(eth0, withFiles(dir))
+	unlink(t, filepath.Join(dir, "eth0"))
+	n.del(eth0)
+	nodetest.Equal(t, "left", files(t, dir), nil)
 }
 
 func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	tr := pair(eth0)
+	tr, prepared := pair(eth0), 0
 	tr.Prepare = func(_ context.Context, plan []delegate.Attachment) error {
+		if prepared++; prepared > 2 {
+			return nil
+		}
 		n.wantRecords("c1/eth0 planned")
-		n.wantTrace()
+		n.WantTrace()
 		if len(plan) != 2 || plan[0].IfName != "eth0" || plan[1].IfName != "net0" {
 			t.Errorf("prepared %v", plan)
 		}
@@ -595,97 +429,66 @@ func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 	}
 	_, err := n.Add(t.Context(), eth0, tr)
 	nodetest.Code(t, err, types.ErrIOFailure)
-	n.wantTrace()
+	n.WantTrace()
 	n.wantNothing()
-
-	prepare, prepared := tr.Prepare, 0
-	tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-		if prepared++; prepared == 1 {
-			return prepare(ctx, plan)
-		}
-		return nil
-	}
 	tr.Next = func(context.Context, error) ([]delegate.Attachment, error) {
 		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, nil
 	}
-	if _, err := n.Add(t.Context(), eth0, tr); err != nil || prepared != 2 {
-		t.Fatalf("another plan: %v, prepared %d times", err, prepared)
-	}
-	n.wantTrace("ADD ipvlan eth0")
+	n.mustAdd(eth0, tr)
+	n.WantTrace("ADD ipvlan eth0")
+	nodetest.Equal(t, "prepared", prepared, 3)
 }
 
-// A file that cannot be removed must not keep the runtime from removing the container.
+// A file that cannot be removed must not keep the runtime from removing the container. If the
+// record cannot say that only a file is left, DEL fails: a later one would run the plugins again,
+// and what they have freed may belong to another container.
 func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	n, dir := newNode(t), t.TempDir()
-	n.mustAdd(eth0, withFiles(pair(eth0), dir))
-	file := filepath.Join(dir, "net0")
-	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
-	n.del(eth0)
-	n.wantRecords("c1/eth0 deleting")
-	nodetest.OK(t, os.Remove(filepath.Join(file, "x")))
-	n.Trace()
-	n.del(eth0)
-	n.wantRecords()
-	n.WantTrace()
-	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
+	for _, full := range []bool{false, true} {
+		n, dir := newNode(t), t.TempDir()
+		n.mustAdd(eth0, withFiles(dir))
+		file := filepath.Join(dir, "net0")
+		nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
+		if full {
+			room := n.fullDisk()
+			if n.Del(t.Context(), eth0, Removal{}) == nil {
+				t.Error("success on a full disk")
+			}
+			n.wantRecords("c1/eth0 added")
+			room()
+		}
+		n.del(eth0)
+		n.wantRecords("c1/eth0 deleting")
+		unlink(t, filepath.Join(file, "x"))
+		n.Trace()
+		n.del(eth0)
+		n.WantTrace()
+		n.wantNothing()
+		nodetest.Equal(t, "files", files(t, dir), nil)
 	}
-}
-
-// If only a file is left, but the record cannot say so, DEL fails: a later one would run
-// the plugins again, and what they have freed may belong to another container.
-func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
-	t.Parallel()
-	n, dir := newNode(t), t.TempDir()
-	n.mustAdd(eth0, withFiles(pair(eth0), dir))
-	file := filepath.Join(dir, "net0")
-	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
-	// A record with another name is written anew, and something has the name for that.
-	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
-	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
-	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-		t.Error("success")
-	}
-	n.wantRecords("c1/eth0 added")
-	nodetest.OK(t, errors.Join(os.RemoveAll(file), os.Remove(record+".copy"), os.Remove(full)))
-	n.del(eth0)
-	n.wantNothing()
 }
 
 // The record of an ADD that has failed stays while one of its files cannot be removed:
 // only the record knows that the file is there.
 func TestFailedAddKeepsTheRecordOfAFileThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]func(*node, *Transaction){
-		"a plugin": func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 101) },
-		"Prepare": func(_ *node, tr *Transaction) {
-			prepare := tr.Prepare
-			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-				return errors.Join(prepare(ctx, plan), types.NewError(101, "no", ""))
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, dir := newNode(t), t.TempDir()
-			tr := withFiles(pair(eth0), dir)
-			prepare := tr.Prepare
-			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-				return errors.Join(prepare(ctx, plan), os.Remove(plan[1].Files[0]), os.MkdirAll(plan[1].Files[0]+"/x", 0o700))
-			}
-			fails(n, &tr)
-			_, err := n.Add(t.Context(), eth0, tr)
-			nodetest.Code(t, err, 101)
-			nodetest.Says(t, err, "net0", "not empty")
-			nodetest.OK(t, os.Remove(filepath.Join(dir, "net0", "x")))
-			calls := len(n.trace())
-			n.del(eth0)
-			n.wantNothing()
-			if left := files(t, dir); len(left) > 0 || len(n.trace()) > calls {
-				t.Errorf("left %q, ran %q", left, n.trace()[calls:])
-			}
-		})
+	no := types.NewError(101, "no", "")
+	for _, prepareErr := range []error{nil, no} { // a plugin fails, or Prepare
+		n, dir := newNode(t), t.TempDir()
+		n.FailOn("ADD macvlan", 101)
+		tr := withFiles(dir)
+		tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+			return errors.Join(prepareErr, prepareFiles(ctx, plan[:1]), os.MkdirAll(plan[1].Files[0]+"/x", 0o700))
+		}
+		_, err := n.Add(t.Context(), eth0, tr)
+		nodetest.Code(t, err, 101)
+		nodetest.Says(t, err, "net0", "not empty")
+		unlink(t, filepath.Join(dir, "net0", "x"))
+		n.Trace()
+		n.del(eth0)
+		n.WantTrace()
+		n.wantNothing()
+		nodetest.Equal(t, "files", files(t, dir), nil)
 	}
 }
 
@@ -693,20 +496,14 @@ func TestFilesAreThoseOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Root = t.TempDir()
-	dir := filepath.Join(n.Root, "run", "files")
-	nodetest.OK(t, errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/run", filepath.Join(n.Root, "var-run"))))
-	file := filepath.Join(dir, "eth0")
-	tr := pair(eth0)
-	tr.Plan = func(context.Context, []string) ([]delegate.Attachment, error) {
-		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-		a.Files = []string{"/var-run/files/eth0"}
-		return []delegate.Attachment{a}, os.WriteFile(file, nil, 0o600)
-	}
-	n.mustAdd(eth0, tr)
+	file := filepath.Join(n.Root, "run", "eth0")
+	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.Symlink("/run", filepath.Join(n.Root, "var-run"))))
+	write(t, file)
+	a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+	a.Files = []string{"/var-run/eth0"}
+	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
 	n.del(eth0)
-	if exists(file) {
-		t.Error("the file is still there")
-	}
+	nodetest.Equal(t, "the file is there", exists(file), false)
 }
 
 // deep returns JSON with the given number of levels.
@@ -727,11 +524,10 @@ func TestDeepestAttachmentIsDetached(t *testing.T) {
 	a.Origin, a.CapabilityArgs = raw(deepest), map[string]raw{"x": raw(deepest)}
 	n.printing("bridge", withResult(deep(bounds.Depth-1)))
 	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
-	n.wantRecords("c1/eth0 added")
 	other := nodeAt(t, n.Dir)
 	nodetest.OK(t, other.Check(t.Context(), eth0, ""))
 	other.del(eth0)
-	other.wantTrace("CHECK bridge eth0", "DEL bridge eth0")
+	other.WantTrace("CHECK bridge eth0", "DEL bridge eth0")
 	n.wantRecords()
 }
 
@@ -747,7 +543,7 @@ func TestResultsAreTooLargeTogether(t *testing.T) {
 	}
 	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(plan...)})
 	nodetest.Code(t, err, 7)
-	n.wantTrace("ADD bridge net0", "ADD bridge net1", "DEL bridge net1", "DEL bridge net0")
+	n.WantTrace("ADD bridge net0", "ADD bridge net1", "DEL bridge net1", "DEL bridge net0")
 	n.wantNothing()
 }
 
@@ -830,46 +626,33 @@ func stateOf(r record) []any {
 	return all
 }
 
-// results of the plugins for the status, in the forms that there are.
-const (
-	full = `{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1400,"sandbox":"/ns"},{"name":"eth0.7","sandbox":"/ns"}],
-		"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":1},{"address":"10.7.0.2/24","gateway":"10.7.0.1","interface":2}],"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]}`
-	hostOnly = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"}],"dns":{"domain":"a"}}`
-	old      = `{"cniVersion":"0.2.0","ip4":{"ip":"10.2.0.2/24","gateway":"10.2.0.1"}}`
-)
-
-// recorded is the status as another process has it from the record.
-func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
-	n.Helper()
-	rs, err := nodeAt(n.TB, n.Dir).Container(n.Context(), "c1")
-	if err != nil || len(rs) != 1 {
-		n.Fatalf("%d records, %v", len(rs), err)
-	}
-	first := rs[0].Networks(name)
-	nodetest.Equal(n, "asked again", rs[0].Networks(name), first)
-	return first
-}
-
+// wantStatus wants the record of eth0 to have this status, as another process reads it.
 func (n *node) wantStatus(name func(delegate.Attached) string, want ...status.Network) {
 	n.Helper()
-	nodetest.Equal(n.TB, "status", n.recorded(name), want)
+	rs, err := nodeAt(n.TB, n.Dir).Container(n.Context(), "c1")
+	nodetest.OK(n, err)
+	for range 2 { // the second time from memory
+		nodetest.Equal(n.TB, "status", rs[0].Networks(name), want)
+	}
 }
 
 // Every attachment has an entry, whatever its plugin has printed, in the order of
 // attachment. One interface is the default: of the network that the runtime asked for.
 func TestStatusHasEveryAttachment(t *testing.T) {
 	t.Parallel()
+	const full = `{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1400,"sandbox":"/ns"},{"name":"eth0.7","sandbox":"/ns"}],
+		"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":1},{"address":"10.7.0.2/24","gateway":"10.7.0.1","interface":2}],"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]}`
 	n := newNode(t)
 	n.printing("bridge", full)
-	n.printing("macvlan", hostOnly)
-	n.printing("ipvlan", old)
+	n.printing("macvlan", `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"}],"dns":{"domain":"a"}}`)
+	n.printing("ipvlan", `{"cniVersion":"0.2.0","ip4":{"ip":"10.2.0.2/24","gateway":"10.2.0.1"}}`)
 	n.printing("tuning", `{"cniVersion":"1.1.0"}`)
-	plan := Plan(
+	as := []delegate.Attachment{
 		attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"),
 		attachment(nodetest.Network("red", "macvlan"), "c1", "net1"),
 		attachment(nodetest.Parse(`{"cniVersion":"0.2.0","name":"old","type":"ipvlan"}`), "c1", "net2"),
 		attachment(nodetest.Network("green", "tuning"), "c1", "net3"),
-	)
+	}
 	want := []status.Network{
 		{Name: "blue", Interface: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, IPs: []string{"10.0.0.2"}, Gateway: []string{"10.0.0.1"}, Default: true},
 		{Name: "blue", Interface: "eth0.7", IPs: []string{"10.7.0.2"}},
@@ -878,23 +661,27 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 		{Name: "green"},
 	}
 	want[2].DNS.Domain = "a"
-	reported := false
-	_, err := n.Add(t.Context(), eth0, Transaction{Plan: plan, Report: func(_ context.Context, added []delegate.Attached) error {
-		reported = true
+	n.mustAdd(eth0, Transaction{Plan: Plan(as...), Report: func(_ context.Context, added []delegate.Attached) error {
 		n.wantStatus(nil, want...)
-		composed := Record{Key: eth0, State: scratch.Added, Attached: added}
-		nodetest.Equal(t, "of what was added", composed.Networks(nil), want)
+		nodetest.Equal(t, "of what was added", Record{Key: eth0, State: scratch.Added, Attached: added}.Networks(nil), want)
 		return nil
 	}})
-	if err != nil || !reported {
-		t.Fatal(err)
-	}
 	n.wantStatus(nil, want...)
-	named := slices.Clone(want)
-	for i := range named {
-		named[i].Name = "ns/" + named[i].Name
+	for i := range want {
+		want[i].Name = "ns/" + want[i].Name
 	}
-	n.wantStatus(func(a delegate.Attached) string { return "ns/" + a.Network.Name() }, named...)
+	n.wantStatus(func(a delegate.Attached) string { return "ns/" + a.Network.Name() }, want...)
+
+	// Package examples/nri records attachments beside the interface of the runtime: none is the default.
+	n.del(eth0)
+	n.mustAdd(eth0, Transaction{Plan: Plan(as[1:2]...)})
+	want[2].Name, want[2].Default = "red", false
+	n.wantStatus(nil, want[2])
+	nodetest.Equal(t, "of nothing", Record{}.Networks(nil), nil)
+
+	// What was adopted may have no result, and a result may be of no known version.
+	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1], Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
+	nodetest.Equal(t, "without results", r.Networks(nil), []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}})
 }
 
 // The status is of what the container can use: nothing while it is being attached or
@@ -902,77 +689,40 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
-		n.wantStatus(nil)
-		return nil
-	})
+	n.On("ADD macvlan", func(context.Context, delegatetest.Call) error { n.wantStatus(nil); return nil })
 	n.add(eth0)
 	both := []status.Network{{Name: "blue", Default: true}, {Name: "red"}} // whose plugins have made no interface
+	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error { n.wantStatus(nil, both...); return nil })
 	n.wantStatus(nil, both...)
-	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
-		n.wantStatus(nil, both...)
-		return nil
-	})
 	n.attach()
-	n.wantStatus(nil, slices.Concat(both, []status.Network{{Name: "green"}})...)
-	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
-	n.wantStatus(nil, both...)
-	n.FailOn("DEL bridge", 100)
-	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-		t.Error("Del succeeded")
-	}
+	n.wantStatus(nil, append(both, status.Network{Name: "green"})...)
+	n.halfDelete(eth0)
 	n.wantStatus(nil)
 }
 
-// What was adopted may have no result, and a result may be of no known version.
-func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	blue, red := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")
-	r := Record{Key: eth0, State: scratch.Added, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
-	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
-	nodetest.Equal(t, "", r.Networks(nil), want)
-}
-
-// Package examples/nri records attachments beside the interface of the runtime.
-func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.printing("macvlan", strings.ReplaceAll(full, "eth0", "net1"))
-	n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "net1"))})
-	for _, s := range n.recorded(nil) {
-		if s.Default {
-			t.Errorf("%+v", s)
-		}
-	}
-	if got := (Record{}).Networks(nil); got != nil {
-		t.Errorf("of nothing: %+v", got)
-	}
-}
-
-// STATUS tries what an ADD does first: it is an error if nothing can be written in the
-// directory of the records, and no file is left or touched.
+// STATUS asks each network, and stops at the first that is not ready. Before, it tries what an ADD
+// does first: it is an error if nothing can be written in the directory of the records, and no file
+// is left or touched.
 func TestStatusTriesToWrite(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	for range 2 {
-		nodetest.OK(t, n.Status(t.Context(), nil))
-	}
-	nodetest.Equal(t, "left", files(t, n.Dir), nil)
+	both := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("red", "macvlan")}
+	nodetest.OK(t, n.Status(t.Context(), both))
+	n.wantNothing()
+	n.WantTrace("STATUS bridge", "STATUS macvlan")
+	n.FailOn("STATUS bridge", 50)
+	nodetest.Code(t, n.Status(t.Context(), both), 50)
+	n.WantTrace("STATUS bridge")
 	n.add(eth0)
 	before := n.files()
-	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600))
-	nodetest.OK(t, n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}))
+	try := filepath.Join(n.Dir, ".tmp-try")
+	write(t, try) // of one that was killed
+	nodetest.OK(t, n.Status(t.Context(), nil))
 	nodetest.Equal(t, "files", n.files(), before)
-	nodetest.OK(t, os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700))
+	nodetest.OK(t, os.Mkdir(try, 0o700))
 	n.Trace()
-	err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")})
-	nodetest.Code(t, err, types.ErrIOFailure)
-	nodetest.Says(t, err, n.Dir)
+	nodetest.Fails(t, n.Status(t.Context(), both), types.ErrIOFailure, n.Dir)
 	n.WantTrace()
-
-	file := filepath.Join(t.TempDir(), "file")
-	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
-	err = (&Manager{machine: &fileMachine{}, Dir: file}).Status(t.Context(), nil)
-	nodetest.Code(t, err, types.ErrIOFailure)
-	nodetest.Says(t, err, file)
+	n.Manager.Dir = n.recordFile(eth0) // a file
+	nodetest.Fails(t, n.Status(t.Context(), nil), types.ErrIOFailure, n.Manager.Dir)
 }
