@@ -5,16 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -74,130 +73,90 @@ func reconciled(done []Reconciled) []string {
 }
 
 // own attaches the container to its own network and one more that the configuration
-// has chosen.
-func (n *node) own() {
+// has chosen, and then to what is wanted before.
+func (n *node) own(before string) {
 	n.Helper()
-	if _, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(
+	n.mustAdd(eth0, Transaction{Plan: Plan(
 		attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0"), attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"),
-	)}); err != nil {
-		n.Fatal(err)
-	}
+	)})
+	n.reconcile(keep(strings.Fields(before)...))
+	n.Trace()
 }
 
 func (n *node) reconcile(r Reconciliation) []string {
 	n.Helper()
 	done, err := n.Reconcile(n.Context(), eth0, r)
-	nodetest.Code(n, err, 0)
+	nodetest.OK(n, err)
 	return reconciled(done)
 }
 
-// attachments are those in the record of eth0, "network interface".
-func (n *node) attachments() []string {
+// wantAttachments wants those in the record of eth0, "network interface", beside those of own.
+func (n *node) wantAttachments(want ...string) {
 	n.Helper()
 	rs, err := n.Container(n.Context(), "c1")
 	nodetest.OK(n.TB, err)
 	var all []string
-	for _, r := range rs {
-		for i, a := range r.Attached {
-			line := a.Network.Name() + " " + a.IfName
-			if !r.Whole(i) {
-				line += " half"
-			}
-			all = append(all, line)
+	for i, a := range rs[0].Attached {
+		line := a.Network.Name() + " " + a.IfName
+		if !rs[0].Whole(i) {
+			line += " half"
 		}
+		all = append(all, line)
 	}
-	return all
-}
-
-func (n *node) wantAttachments(want ...string) {
-	n.Helper()
-	nodetest.Equal(n.TB, "recorded", n.attachments(), append([]string{"cluster eth0", "default dflt0"}, want...))
+	nodetest.Equal(n.TB, "recorded", all, append([]string{"cluster eth0", "default dflt0"}, want...))
 }
 
 func TestReconcileAttachesAndDetachesWhatDiffers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		before, after string
-		replace       bool
-		done          []string
-		then          []string
+		before, after, done, then string
+		replace                   bool
 	}{
-		"nothing differs": {
-			before: "ipvlan macvlan@hot0", after: "ipvlan macvlan@hot0",
-			then: []string{"ipvlan net1", "macvlan hot0"},
-		},
-		"the order alone changes nothing": {
-			before: "ipvlan macvlan@hot0", after: "macvlan@hot0 ipvlan",
-			then: []string{"ipvlan net1", "macvlan hot0"},
-		},
-		"all at once": {
-			after: "ipvlan macvlan@hot0", done: []string{"ATTACH ipvlan net1", "ATTACH macvlan hot0"},
-			then: []string{"ipvlan net1", "macvlan hot0"},
-		},
-		"nothing is wanted any more": {
-			before: "ipvlan macvlan@hot0", done: []string{"DETACH macvlan hot0", "DETACH ipvlan net1"},
-		},
+		"the order alone changes nothing": {before: "ipvlan macvlan@hot0", after: "macvlan@hot0 ipvlan", then: "ipvlan net1, macvlan hot0"},
+		"nothing is wanted any more":      {before: "ipvlan macvlan@hot0", done: "DETACH macvlan hot0, DETACH ipvlan net1"},
 		"two networks swap their interfaces": {
 			before: "ipvlan@hot0 macvlan@hot1", after: "macvlan@hot0 ipvlan@hot1",
-			done: []string{"DETACH macvlan hot1", "DETACH ipvlan hot0", "ATTACH macvlan hot0", "ATTACH ipvlan hot1"},
-			then: []string{"macvlan hot0", "ipvlan hot1"},
-		},
-		"another network takes the interface": {
-			before: "ipvlan@hot0", after: "macvlan@hot0",
-			done: []string{"DETACH ipvlan hot0", "ATTACH macvlan hot0"}, then: []string{"macvlan hot0"},
+			done: "DETACH macvlan hot1, DETACH ipvlan hot0, ATTACH macvlan hot0, ATTACH ipvlan hot1", then: "macvlan hot0, ipvlan hot1",
 		},
 		"a network without an interface keeps the one that it has": {
-			before: "ipvlan macvlan", after: "macvlan", done: []string{"DETACH ipvlan net1"}, then: []string{"macvlan net2"},
+			before: "ipvlan macvlan", after: "macvlan", done: "DETACH ipvlan net1", then: "macvlan net2",
 		},
 		"the same network more than once": {
-			before: "ipvlan ipvlan", after: "ipvlan ipvlan ipvlan", done: []string{"ATTACH ipvlan net3"},
-			then: []string{"ipvlan net1", "ipvlan net2", "ipvlan net3"},
+			before: "ipvlan ipvlan", after: "ipvlan ipvlan ipvlan", done: "ATTACH ipvlan net3", then: "ipvlan net1, ipvlan net2, ipvlan net3",
 		},
 		"the same network less often": {
-			before: "ipvlan ipvlan ipvlan", after: "ipvlan", done: []string{"DETACH ipvlan net3", "DETACH ipvlan net2"},
-			then: []string{"ipvlan net1"},
+			before: "ipvlan ipvlan ipvlan", after: "ipvlan", done: "DETACH ipvlan net3, DETACH ipvlan net2", then: "ipvlan net1",
 		},
 		"the interface that it has anyway is asked for": {
-			before: "ipvlan", after: "ipvlan@net1", then: []string{"ipvlan net1"},
-		},
-		"and is taken from the one without": {
-			before: "ipvlan", after: "ipvlan ipvlan@net1", done: []string{"ATTACH ipvlan net2"}, then: []string{"ipvlan net1", "ipvlan net2"},
+			before: "ipvlan", after: "ipvlan ipvlan@net1", done: "ATTACH ipvlan net2", then: "ipvlan net1, ipvlan net2",
 		},
 		"an interface is not asked for any more": {
-			before: "ipvlan@hot0", after: "ipvlan", done: []string{"DETACH ipvlan hot0", "ATTACH ipvlan net1"}, then: []string{"ipvlan net1"},
+			before: "ipvlan@hot0", after: "ipvlan", done: "DETACH ipvlan hot0, ATTACH ipvlan net1", then: "ipvlan net1",
 		},
 		"an interface without a name leaves the names that are asked for": {
-			after: "ipvlan macvlan@net1", done: []string{"ATTACH ipvlan net2", "ATTACH macvlan net1"}, then: []string{"ipvlan net2", "macvlan net1"},
+			after: "ipvlan macvlan@net1", done: "ATTACH ipvlan net2, ATTACH macvlan net1", then: "ipvlan net2, macvlan net1",
 		},
-		"equal options come first": {
-			before: "ipvlan?a ipvlan?b", after: "ipvlan?b", done: []string{"DETACH ipvlan net1"}, then: []string{"ipvlan net2"},
-		},
+		"equal options come first": {before: "ipvlan?a ipvlan?b", after: "ipvlan?b", done: "DETACH ipvlan net1", then: "ipvlan net2"},
 		"other options change nothing": {
-			before: "ipvlan@hot0?a macvlan?a", after: "ipvlan@hot0?b macvlan?b", done: []string{"ipvlan hot0", "macvlan net1"},
-			then: []string{"ipvlan hot0", "macvlan net1"},
+			before: "ipvlan@hot0?a macvlan?a", after: "ipvlan@hot0?b macvlan?b", done: "ipvlan hot0, macvlan net1", then: "ipvlan hot0, macvlan net1",
 		},
 		"or replace an interface that is asked for": {
 			before: "ipvlan@hot0?a macvlan?a", after: "ipvlan@hot0?b macvlan?b", replace: true,
-			done: []string{"DETACH ipvlan hot0", "ATTACH ipvlan hot0", "macvlan net1"}, then: []string{"macvlan net1", "ipvlan hot0"},
+			done: "DETACH ipvlan hot0, ATTACH ipvlan hot0, macvlan net1", then: "macvlan net1, ipvlan hot0",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.own()
-			n.reconcile(keep(strings.Fields(tt.before)...))
+			n.own(tt.before)
 			r := keep(strings.Fields(tt.after)...)
 			r.Replace = tt.replace
-			nodetest.Equal(t, "done", n.reconcile(r), tt.done)
-			n.wantAttachments(tt.then...)
+			nodetest.Equal(t, "done", strings.Join(n.reconcile(r), ", "), tt.done)
+			n.wantAttachments(list(tt.then)...)
 			n.wantRecords("c1/eth0 added")
-			calls := n.trace()
-			for _, again := range n.reconcile(r) {
-				if strings.Contains(again, "TACH") {
-					t.Errorf("again: %s", again)
-				}
-			}
-			n.wantTrace(calls...)
+			n.Trace()
+			n.reconcile(r)
+			n.WantTrace() // it is as wanted
 			n.del(eth0)
 			n.wantNothing()
 		})
@@ -209,28 +168,24 @@ func TestReconcileAttachesAndDetachesWhatDiffers(t *testing.T) {
 func TestReconcileLeavesWhatIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	origin := raw(`{"Network":"cluster"}`)
 	mine := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
-	mine.Origin = origin
+	mine.Origin = raw(`{"Network":"cluster"}`)
 	n.mustAdd(eth0, Transaction{Plan: Plan(mine, attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"))})
 	n.attach()
+	n.Trace()
 	n.reconcile(keep("macvlan"))
 	n.wantAttachments("green hot0", "macvlan net1")
 	n.reconcile(keep())
 	n.wantAttachments("green hot0")
-	n.wantTrace("ADD bridge eth0", "ADD tuning dflt0", "ADD ipvlan hot0", "ADD macvlan net1", "DEL macvlan net1")
+	n.WantTrace("ADD macvlan net1", "DEL macvlan net1")
 }
 
 // The record says where: the definition of a network that goes is not needed, nor
 // its plan, and plugins receive the recorded namespace.
 func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	ns := filepath.Join(t.TempDir(), "ns")
-	nodetest.OK(t, os.WriteFile(ns, nil, 0o600))
-	a := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
-	a.NetNS = ns
-	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
+	n, ns := newNode(t), newNetNS(t)
+	n.addIn(eth0, ns)
 	n.reconcile(keep("ipvlan"))
 	n.reconcile(keep())
 	for _, c := range n.Exec.Calls() {
@@ -238,61 +193,42 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 			t.Errorf("%s: %q in %q", c, c.ContainerID, c.NetNS)
 		}
 	}
-	nodetest.OK(t, os.Remove(ns))
+	unlink(t, ns)
+	n.Trace()
 	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
-	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
-		t.Errorf("in a namespace that is gone: %v, %v", reconciled(done), err)
-	}
+	nodetest.Equal(t, "done in a namespace that is gone", reconciled(done), nil)
+	nodetest.Is(t, err, ErrNotAdded)
 	nodetest.Says(t, err, "RECONCILE c1 eth0", "namespace", "at no known path")
-	n.wantTrace("ADD bridge eth0", "ADD ipvlan net1", "DEL ipvlan net1")
+	n.WantTrace()
 }
 
 func TestReconcileNeedsAnAttachment(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	never := Reconciliation{Recorded: recorded, Wanted: func(context.Context, Record) ([]Wanted, error) {
+	r := Reconciliation{Recorded: recorded, Wanted: func(context.Context, Record) ([]Wanted, error) {
 		t.Error("it was asked what is wanted")
 		return nil, nil
 	}}
-	refused := func(when string, code uint, is error) {
-		t.Helper()
-		done, err := n.Reconcile(t.Context(), eth0, never)
-		if len(done) > 0 || is != nil && !errors.Is(err, is) {
-			t.Errorf("%s: %v, %v", when, reconciled(done), err)
+	for _, tt := range []struct {
+		when string
+		make func()
+		code uint
+		is   error
+	}{
+		{"no directory", n.wantNothing, 7, ErrNotAdded},
+		{"no record", func() { n.add(key("c2", "eth0")) }, 7, ErrNotAdded},
+		{"its own interface is half done, which a GC can leave", func() { n.add(eth0); n.halfDeleteFirst() }, 7, ErrNotAdded},
+		{"half deleted", func() { n.halfDelete(eth0) }, 7, ErrNotAdded},
+		{"damaged", func() { n.damage(eth0) }, 5, scratch.ErrCorrupt},
+		{"without a way to tell what is recorded", func() { r.Recorded = nil }, 7, ErrPlan},
+	} {
+		tt.make()
+		done, err := n.Reconcile(t.Context(), eth0, r)
+		if e := (*Error)(nil); len(done) > 0 || !errors.Is(err, tt.is) || !errors.As(err, &e) || e.Op != opReconcile || e.Key != eth0 {
+			t.Errorf("%s: %v, %v", tt.when, reconciled(done), err)
 		}
-		if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opReconcile || e.Key != eth0 {
-			t.Errorf("%s: %v", when, err)
-		}
-		nodetest.Code(t, err, code)
+		nodetest.Code(t, err, tt.code)
 	}
-	refused("no directory", 7, ErrNotAdded)
-	n.wantNothing()
-	n.add(key("c2", "eth0"))
-	refused("no record", 7, ErrNotAdded)
-	n.own()
-	n.FailOn("DEL bridge", 101)
-	if err := n.Del(t.Context(), eth0, Removal{}); err == nil {
-		t.Fatal("Del succeeded")
-	}
-	refused("half deleted", 7, ErrNotAdded)
-	n.damage(eth0)
-	refused("damaged", 5, nil)
-	never.Recorded = nil
-	refused("without a way to tell what is recorded", 7, ErrPlan)
-}
-
-// A container whose own interface is half done, which a GC can leave, is not attached.
-func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.own()
-	n.halfDeleteFirst()
-	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
-	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
-		t.Errorf("%v, %v", reconciled(done), err)
-	}
-	n.del(eth0)
-	n.wantNothing()
 }
 
 // halfDeleteFirst records that the first delegate of eth0 is half deleted.
@@ -383,101 +319,80 @@ func FuzzCompare(f *testing.F) {
 func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.own()
-	n.reconcile(keep("ipvlan@hot0", "macvlan@hot1"))
-	n.FailOn("DEL ipvlan", 101)
 	n.Exec.Plugins["vlan"] = n.Exec.Plugins["bridge"]
+	n.own("ipvlan@hot0 macvlan@hot1")
+	works := maps.Clone(n.Exec.Plugins)
+	n.FailOn("DEL ipvlan", 101)
 	n.FailOn("ADD vlan", 103)
-	done, err := n.Reconcile(t.Context(), eth0, keep("vlan", "tuning@hot2", "vlan", "tuning@hot0"))
+	r := keep("vlan", "tuning@hot2", "vlan", "tuning@hot0")
+	done, err := n.Reconcile(t.Context(), eth0, r)
 	nodetest.Equal(t, "done", reconciled(done), []string{
 		"DETACH macvlan hot1", "DETACH ipvlan hot0 failed",
 		"ATTACH vlan net1 failed", "ATTACH tuning hot2", "ATTACH vlan net1 failed", "ATTACH tuning hot0 failed",
 	})
 	for i, code := range []uint{0, 101, 103, 0, 103, 7} {
-		nodetest.Code(t, done[i].Err, code)
-		if done[i].Err != nil && !errors.Is(err, done[i].Err) {
-			t.Errorf("not in %v: %v", err, done[i].Err)
+		if nodetest.Code(t, done[i].Err, code); code > 0 {
+			nodetest.Is(t, err, done[i].Err)
 		}
-		if attached := done[i].Attached.Result != nil; attached != (i < 2 || i == 3) {
-			t.Errorf("%d has a result: %v", i, attached)
-		}
+		nodetest.Equal(t, fmt.Sprint(i, " has a result"), done[i].Attached.Result != nil, i < 2 || i == 3)
 	}
 	nodetest.Says(t, done[1].Err, "DETACH c1 eth0: ", `network "ipvlan"`, "hot0")
 	nodetest.Says(t, done[5].Err, "ATTACH c1 eth0: ", `network "tuning"`, "hot0", "in use")
 	n.wantAttachments("ipvlan hot0 half", "tuning hot2")
 	n.wantRecords("c1/eth0 partial")
-	n.Exec.Plugins = plugins()
-	n.Exec.Plugins["vlan"] = n.Exec.Plugins["bridge"]
-	nodetest.Equal(t, "then", n.reconcile(keep("vlan", "tuning@hot2", "vlan", "tuning@hot0")), []string{
-		"DETACH ipvlan hot0", "ATTACH vlan net1", "ATTACH vlan net2", "ATTACH tuning hot0",
-	})
+	n.Exec.Plugins = works
+	r.Confirmed = func(context.Context, Record) ([]Wanted, error) { // it was being detached already
+		t.Error("asked for a confirmation")
+		return nil, errors.New("away")
+	}
+	nodetest.Equal(t, "then", n.reconcile(r), []string{"DETACH ipvlan hot0", "ATTACH vlan net1", "ATTACH vlan net2", "ATTACH tuning hot0"})
 	n.wantRecords("c1/eth0 added")
 }
 
 // What is wanted is read again before each change, under the lock. An interface can change hands
-// more than once in a pass.
+// more than once in a pass. When it cannot be said what is wanted, nothing changes any more.
 func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 	t.Parallel()
+	const unknown = "?"
+	no := types.NewError(6, "no annotation that can be read", "")
 	for _, tt := range []struct {
 		before string
 		lists  []string // one for each time, the last for all further ones
-		done   []string
+		done   string
 		seen   []int // attachments when asked
 		then   string
 	}{
-		{"", []string{"ipvlan macvlan", "ipvlan tuning", "tuning"}, []string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"}, []int{2, 3, 4, 3}, "tuning net2"},
+		{"", []string{"ipvlan macvlan", "ipvlan tuning", "tuning"}, "ATTACH ipvlan net1, ATTACH tuning net2, DETACH ipvlan net1", []int{2, 3, 4, 3}, "tuning net2"},
 		{
-			"macvlan@hot0",
-			[]string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"},
-			[]string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"},
-			[]int{3, 2, 3, 2, 3},
-			"tuning hot0",
+			"macvlan@hot0", []string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"},
+			"DETACH macvlan hot0, ATTACH ipvlan hot0, DETACH ipvlan hot0, ATTACH tuning hot0", []int{3, 2, 3, 2, 3}, "tuning hot0",
 		},
+		{"ipvlan", []string{unknown}, "", []int{3}, "ipvlan net1"},
+		{"ipvlan", []string{"macvlan tuning", unknown}, "DETACH ipvlan net1", []int{3, 2}, ""},
 	} {
 		n := newNode(t)
-		n.own()
-		n.reconcile(keep(strings.Fields(tt.before)...))
+		n.own(tt.before)
 		var seen []int
 		r, lists := keep(), tt.lists
 		r.Wanted = func(_ context.Context, r Record) ([]Wanted, error) {
 			seen = append(seen, len(r.Attached))
-			list := lists[0]
-			lists = lists[min(1, len(lists)-1):]
-			return wanted(strings.Fields(list)...), nil
+			now := lists[0]
+			if lists = lists[min(1, len(lists)-1):]; now == unknown {
+				return nil, no
+			}
+			return wanted(strings.Fields(now)...), nil
 		}
-		nodetest.Equal(t, "done", n.reconcile(r), tt.done)
+		done, err := n.Reconcile(t.Context(), eth0, r)
+		if slices.Contains(tt.lists, unknown) {
+			nodetest.Code(t, err, 6)
+			nodetest.Is(t, err, no)
+		} else {
+			nodetest.OK(t, err)
+		}
+		nodetest.Equal(t, "done", strings.Join(reconciled(done), ", "), tt.done)
 		nodetest.Equal(t, "attachments when asked", seen, tt.seen)
-		n.wantAttachments(tt.then)
+		n.wantAttachments(list(tt.then)...)
 	}
-}
-
-// When it cannot be said what is wanted, nothing changes any more.
-func TestReconcileChangesNothingWithoutKnowingWhatIsWanted(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.own()
-	n.reconcile(keep("ipvlan"))
-	calls := n.trace()
-	r, why := keep(), types.NewError(6, "no annotation that can be read", "")
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) { return nil, why }
-	done, err := n.Reconcile(t.Context(), eth0, r)
-	if len(done) > 0 || !errors.Is(err, why) {
-		t.Errorf("%v, %v", reconciled(done), err)
-	}
-	nodetest.Code(t, err, 6)
-	n.wantTrace(calls...)
-	asked := 0
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-		if asked++; asked > 1 {
-			return nil, why
-		}
-		return wanted("macvlan", "tuning"), nil
-	}
-	done, err = n.Reconcile(t.Context(), eth0, r)
-	if d := cmp.Diff([]string{"DETACH ipvlan net1"}, reconciled(done)); d != "" || !errors.Is(err, why) {
-		t.Errorf("%v\n%s", err, d)
-	}
-	n.wantAttachments()
 }
 
 // A DEL of the same attachment does not wait for the rest.
@@ -487,30 +402,25 @@ func TestDelCancelsReconcile(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.own()
-			n.reconcile(keep("macvlan"))
+			n.own("macvlan")
 			removed := make(chan error, 1)
-			first := true
-			n.On(at, func(ctx context.Context, _ delegatetest.Call) error {
-				if !first {
-					return nil
-				}
-				first = false
-				go func() { removed <- n.Del(n.Context(), eth0, Removal{}) }()
-				<-ctx.Done()
-				return errors.New("signal: killed")
+			var first sync.Once
+			n.On(at, func(ctx context.Context, _ delegatetest.Call) (err error) {
+				first.Do(func() {
+					go func() { removed <- n.Del(n.Context(), eth0, Removal{}) }()
+					<-ctx.Done()
+					err = errors.New("signal: killed")
+				})
+				return err
 			})
 			done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan", "tuning"))
-			if !errors.Is(err, ErrSuperseded) || !errors.Is(done[len(done)-1].Err, ErrSuperseded) {
-				t.Errorf("%v, %v", reconciled(done), err)
-			}
+			nodetest.Is(t, err, ErrSuperseded)
+			nodetest.Is(t, done[len(done)-1].Err, ErrSuperseded)
 			nodetest.Code(t, err, 11)
-			if strings.Count(err.Error(), ErrSuperseded.Error()) > 1 {
-				t.Errorf("says it twice: %v", err)
-			}
+			nodetest.Equal(t, "times it is said", strings.Count(err.Error(), ErrSuperseded.Error()), 1)
 			nodetest.OK(t, <-removed)
-			if got := n.trace(); slices.Contains(got, "ADD tuning net2") || slices.Contains(got, "ADD tuning net1") {
-				t.Errorf("went on: %q", got)
+			if ran := n.Trace(); strings.Contains(strings.Join(ran, ", "), "ADD tuning") {
+				t.Errorf("went on: %q", ran)
 			}
 			n.wantNothing()
 		})
@@ -533,26 +443,21 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.own()
-			r := keep()
-			r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-				ws := wanted("ipvlan@hot0")
-				plan := ws[0].Plan
-				ws[0].Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
-					a, err := plan(ctx, taken)
-					spoil(&a)
-					return a, err
-				}
-				return ws, nil
+			n.own("")
+			ws := wanted("ipvlan@hot0")
+			plan := ws[0].Plan
+			ws[0].Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+				a, err := plan(ctx, taken)
+				spoil(&a)
+				return a, err
 			}
+			r := keep()
+			r.Wanted = func(context.Context, Record) ([]Wanted, error) { return ws, nil }
 			done, err := n.Reconcile(t.Context(), eth0, r)
-			if len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) {
+			if e := (*Error)(nil); len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) || !errors.As(err, &e) || e.Op != opAttach {
 				t.Errorf("%v, %v", reconciled(done), err)
 			}
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opAttach {
-				t.Errorf("err = %v", err)
-			}
-			n.wantTrace("ADD bridge eth0", "ADD tuning dflt0")
+			n.WantTrace()
 			n.wantAttachments()
 		})
 	}
@@ -562,67 +467,35 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 // cannot be attached with its new options is not detached either.
 func TestReconcileReportsWhatCannotBePlanned(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		before      string
-		then        []string
-		done, stays []string
-	}{
-		{"ipvlan", []string{"ipvlan", "macvlan", "tuning"}, []string{"ATTACH macvlan failed", "ATTACH tuning net2"}, []string{"ipvlan net1", "tuning net2"}},
-		{"ipvlan@hot0?a", []string{"ipvlan@hot0?b", "macvlan"}, []string{"ATTACH ipvlan failed", "ATTACH macvlan net1"}, []string{"ipvlan hot0", "macvlan net1"}},
+	for _, tt := range []struct{ before, then, done, stays string }{
+		{"ipvlan", "ipvlan macvlan tuning", "ATTACH macvlan failed, ATTACH tuning net2", "ipvlan net1, tuning net2"},
+		{"ipvlan@hot0?a", "ipvlan@hot0?b macvlan", "ATTACH ipvlan failed, ATTACH macvlan net1", "ipvlan hot0, macvlan net1"},
 	} {
 		n := newNode(t)
-		n.own()
-		n.reconcile(keep(tt.before))
+		n.own(tt.before)
 		no := types.NewError(7, "no such definition", "")
-		r := keep()
-		r.Replace = true
-		r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-			ws := wanted(tt.then...)
-			for i := range len(ws) - 1 { // the last one can be
-				ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
-			}
-			return ws, nil
+		ws := wanted(strings.Fields(tt.then)...)
+		for i := range len(ws) - 1 { // the last one can be
+			ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
 		}
+		r := Reconciliation{Recorded: recorded, Replace: true, Wanted: func(context.Context, Record) ([]Wanted, error) { return ws, nil }}
 		done, err := n.Reconcile(t.Context(), eth0, r)
-		if d := cmp.Diff(tt.done, reconciled(done)); d != "" || !errors.Is(err, no) {
-			t.Errorf("%v\n%s", err, d)
-		}
-		n.wantAttachments(tt.stays...)
+		nodetest.Is(t, err, no)
+		nodetest.Equal(t, "done", strings.Join(reconciled(done), ", "), tt.done)
+		n.wantAttachments(list(tt.stays)...)
 	}
 }
 
-// Each attachment that Reconcile makes has its files, and loses them with it. One that
-// cannot be prepared is not made, and no plugin runs.
+// Each attachment that Reconcile makes has its files. One that cannot be prepared is not made, and
+// no plugin runs. Of the rest see TestGuaranteesHoldInEveryHistory.
 func TestReconcilePreparesWhatItAttaches(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.own()
-	dir := t.TempDir()
-	r := Reconciliation{Recorded: recorded, Prepare: prepareFiles}
-	all := wanted("ipvlan", "macvlan@x")
-	for i := range all {
-		plan := all[i].Plan
-		all[i].Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
-			a, err := plan(ctx, taken)
-			a.Files = []string{filepath.Join(dir, a.IfName)}
-			return a, err
-		}
-	}
-	r.Wanted = func(context.Context, Record) ([]Wanted, error) { return all, nil }
-	n.reconcile(r)
-	if got, _ := filepath.Glob(filepath.Join(dir, "*")); len(got) != 2 {
-		t.Errorf("files %q", got)
-	}
-	all = nil
-	n.reconcile(r)
-	if got, _ := filepath.Glob(filepath.Join(dir, "*")); len(got) != 0 {
-		t.Errorf("files %q", got)
-	}
-	all, r.Prepare = wanted("ipvlan"), func(context.Context, []delegate.Attachment) error { return errors.New("no space") }
-	n.Trace()
-	if _, err := n.Reconcile(t.Context(), eth0, r); err == nil || !strings.Contains(err.Error(), "no space") {
-		t.Errorf("err = %v", err)
-	}
+	n.own("")
+	r := keep("ipvlan")
+	r.Prepare = func(context.Context, []delegate.Attachment) error { return errors.New("no space") }
+	_, err := n.Reconcile(t.Context(), eth0, r)
+	nodetest.Fails(t, err, 999, "no space")
 	n.WantTrace()
 	n.wantAttachments()
 }
@@ -636,13 +509,11 @@ func TestReconcileStopsAPluginThatHangs(t *testing.T) {
 			dir := newNode(t).Dir
 			synctest.Test(t, func(t *testing.T) {
 				n := nodeAt(t, dir)
-				n.own()
-				n.reconcile(keep("macvlan@hot0", "ipvlan@hot1"))
-				then := []string{"tuning@hot2", "ipvlan@hot3", "bridge@hot4"}
+				n.own("macvlan@hot0 ipvlan@hot1")
 				n.Exec.Plugins["ipvlan"] = delegatetest.HangOn(command, n.Exec.Plugins["ipvlan"])
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				r := keep(then...)
+				r := keep("tuning@hot2", "ipvlan@hot3", "bridge@hot4")
 				r.Timeout = limit
 				start := time.Now()
 				done, err := n.Reconcile(ctx, eth0, r)
@@ -653,17 +524,66 @@ func TestReconcileStopsAPluginThatHangs(t *testing.T) {
 					want = want[:map[string]int{"ADD": 4, "DEL": 1}[command]]
 				}
 				want[map[string]int{"ADD": 3, "DEL": 0}[command]] += " failed"
-				if d := cmp.Diff(want, reconciled(done)); d != "" {
-					t.Errorf("%s, Timeout %s: done (-want +got):\n%s", command, limit, d)
-				}
-				if got := time.Since(start); got != took {
-					t.Errorf("%s, Timeout %s: it took %s", command, limit, got)
-				}
+				what := fmt.Sprintf("%s, Timeout %s: ", command, limit)
+				nodetest.Equal(t, what+"done", reconciled(done), want)
+				nodetest.Equal(t, what+"it took", time.Since(start), took)
 				n.Exec.Plugins = plugins()
-				n.reconcile(keep(then...))
+				n.reconcile(r)
 				n.del(eth0)
 				n.wantNothing()
 			})
 		}
+	}
+}
+
+// list are the parts of "one, another".
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ", ")
+}
+
+// What is wanted may be an old answer. It attaches, and only a confirmed one detaches.
+func TestReconcileDetachesOnlyWhatIsConfirmedToBeUnwanted(t *testing.T) {
+	t.Parallel()
+	const unknown = "?"
+	for name, tt := range map[string]struct {
+		before, wanted, confirmed string
+		done                      string
+		asked                     int // how often for a confirmation
+		then                      string
+	}{
+		"an attach needs none":              {"ipvlan", "ipvlan macvlan@hot0", unknown, "ATTACH macvlan hot0", 0, "ipvlan net1, macvlan hot0"},
+		"a detach that is confirmed":        {"ipvlan macvlan", "ipvlan", "ipvlan", "DETACH macvlan net2", 1, "ipvlan net1"},
+		"an old answer":                     {"ipvlan macvlan", "ipvlan", "ipvlan macvlan", "", 1, "ipvlan net1, macvlan net2"},
+		"the confirmed answer attaches too": {"ipvlan", "", "ipvlan macvlan", "ATTACH macvlan net2", 2, "ipvlan net1, macvlan net2"},
+		"not known":                         {"ipvlan@hot0 macvlan", "macvlan@hot0 tuning@hot1", unknown, "ATTACH tuning hot1", 1, "ipvlan hot0, macvlan net1, tuning hot1"},
+		"a replacement that is confirmed":   {"ipvlan@hot0?a", "ipvlan@hot0?b", "ipvlan@hot0?b", "DETACH ipvlan hot0, ATTACH ipvlan hot0", 1, "ipvlan hot0"},
+		"a replacement that is not":         {"ipvlan@hot0?a", "ipvlan@hot0?b", "ipvlan@hot0?a", "", 1, "ipvlan hot0"},
+		"a replacement that is not known":   {"ipvlan@hot0?a", "ipvlan@hot0?b", unknown, "", 1, "ipvlan hot0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.own(tt.before)
+			var why error
+			asked := 0
+			r := keep(strings.Fields(tt.wanted)...)
+			r.Replace = true
+			r.Confirmed = func(context.Context, Record) ([]Wanted, error) {
+				if asked++; tt.confirmed == unknown {
+					why = types.NewError(11, "the API is away", "")
+				}
+				return wanted(strings.Fields(tt.confirmed)...), why
+			}
+			done, err := n.Reconcile(t.Context(), eth0, r)
+			if nodetest.Is(t, err, why); why == nil {
+				nodetest.OK(t, err)
+			}
+			nodetest.Equal(t, "done", strings.Join(reconciled(done), ", "), tt.done)
+			nodetest.Equal(t, "asked", asked, tt.asked)
+			n.wantAttachments(list(tt.then)...)
+		})
 	}
 }
