@@ -46,37 +46,40 @@ func exists(path string) bool {
 }
 
 // What another program has attached is as good as what Add has, once it is
-// adopted.
+// adopted, even if nobody has kept its results.
 func TestAdoptedIsAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	netns := newNetNS(t)
-	a := n.foreign(eth0, netns)
-	n.Trace()
-	n.adopt(a, true)
-	n.adopt(a, false)
-	n.wantRecords("c1/eth0 added")
-	n.WantTrace()
+	for _, kept := range []bool{true, false} {
+		n, netns := newNode(t), newNetNS(t)
+		a := n.foreign(eth0, netns)
+		for i := range a.Attached {
+			if !kept {
+				a.Attached[i].Result, a.Attached[i].Added = nil, false
+			}
+		}
+		n.Trace()
+		n.adopt(a, true)
+		n.adopt(a, false)
+		n.wantRecords("c1/eth0 added")
+		n.WantTrace()
 
-	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	if prev := nodetest.Stdin(t, n.Last("CHECK bridge"))["prevResult"]; prev == nil {
-		t.Error("CHECK without the result of ADD")
+		if err := n.Check(t.Context(), eth0, ""); kept {
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "CHECK has the result", nodetest.Stdin(t, n.Last("CHECK bridge"))["prevResult"] != nil, true)
+		}
+		n.attach()
+		nodetest.OK(t, n.verb(t.Context(), "GC of none"))
+		n.wantRecords("c1/eth0 added")
+		nodetest.Is(t, n.verb(t.Context(), "ADD"), ErrAdded)
+		n.del(eth0)
+		got := n.Last("DEL bridge")
+		nodetest.Equal(t, "DEL has the namespace", got.NetNS, netns)
+		nodetest.Equal(t, "DEL has the result", nodetest.Stdin(t, got)["prevResult"] != nil, kept)
+		n.wantNothing()
+		nodetest.Equal(t, "the other program's file is there", exists(a.Sources[0]), false)
+		n.adopt(a, false) // what has been deleted is not adopted again
+		n.wantNothing()
 	}
-	n.attach()
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}))
-	n.wantRecords("c1/eth0 added")
-	_, err := n.Add(t.Context(), eth0, pair(eth0))
-	nodetest.Is(t, err, ErrAdded)
-	n.del(eth0)
-	if got := n.Last("DEL bridge"); nodetest.Stdin(t, got)["prevResult"] == nil || got.NetNS != netns {
-		t.Errorf("DEL in %q of %s", got.NetNS, got.Stdin)
-	}
-	n.wantNothing()
-	if exists(a.Sources[0]) {
-		t.Error("the other program's file is still there")
-	}
-	n.adopt(a, false) // what has been deleted is not adopted again
-	n.wantNothing()
 }
 
 // A container that the other program has attached anew, in another namespace, is no longer
@@ -84,25 +87,25 @@ func TestAdoptedIsAttached(t *testing.T) {
 // containers keep their ID and their network when they are started again.
 func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name   string
+	verb := func(verb string) func(n *node) {
+		return func(n *node) { nodetest.OK(n, n.verb(n.Context(), verb)) }
+	}
+	sweep := func(n *node) { newSweeper(n).sweep(Sweep{Removed: 1}) }
+	for name, tt := range map[string]struct {
 		anew   bool
-		remove func(*node) error
+		remove func(*node)
 		source string // what the other program has written meanwhile
 	}{
-		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, "{"},
-		{"DEL", true, func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }, "{"},
-		{"GC", true, func(n *node) error {
-			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
-		}, "{"},
-		{"not attached anew", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, ""},
-		{"the entry of another meta-plugin's network", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, `{"networkName":"multus","ifName":"eth0",`},
-		{"the entry of the network", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }, `{"networkName":"blue","ifName":"eth0",`},
+		"sweep":                        {true, sweep, "{"},
+		"DEL":                          {true, verb("DEL"), "{"},
+		"GC":                           {true, verb("GC"), "{"},
+		"not attached anew":            {false, sweep, ""},
+		"the entry of another network": {false, sweep, `{"networkName":"multus","ifName":"eth0",`},
+		"the entry of the network":     {true, sweep, `{"networkName":"blue","ifName":"eth0",`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			netns := newNetNS(t)
+			n, netns := newNode(t), newNetNS(t)
 			a := n.foreign(eth0, netns)
 			n.adopt(a, true)
 			more := hotplug(eth0)
@@ -111,22 +114,18 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 			if tt.source != "" {
 				nodetest.OK(t, os.WriteFile(a.Sources[0], []byte(tt.source+`"result":`+ipsOf("10.0.0.9/24")+`}`), 0o600))
 			}
-			if err := n.Check(t.Context(), eth0, ""); err != nil {
-				t.Errorf("while the namespace exists: %v", err)
-			}
+			nodetest.OK(t, n.Check(t.Context(), eth0, "")) // while the namespace exists
 			unlink(t, netns)
-			calls := len(n.trace())
-			nodetest.OK(t, tt.remove(n))
+			n.Trace()
+			tt.remove(n)
 			want := []string{"DEL ipvlan hot0"} // what we have attached ourselves
 			if !tt.anew {
 				want = append(want, "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 			}
-			got := slices.DeleteFunc(n.trace()[calls:], func(call string) bool { return !strings.HasPrefix(call, "DEL") })
+			got := slices.DeleteFunc(n.Trace(), func(call string) bool { return !strings.HasPrefix(call, "DEL") })
 			nodetest.Equal(t, "calls", got, want)
 			n.wantRecords()
-			if exists(a.Sources[0]) != tt.anew {
-				t.Errorf("the other program's file exists: %v", !tt.anew)
-			}
+			nodetest.Equal(t, "the other program's file is there", exists(a.Sources[0]), tt.anew)
 		})
 	}
 }
@@ -134,37 +133,33 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 // Nothing is adopted over what is known, and nothing that could not be deleted.
 func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		do   func(*node, *Adoption)
-		err  error
+	invalid := errors.New("any")
+	for name, tt := range map[string]struct {
+		do  func(*node, *Adoption)
+		err error
 	}{
-		{"recorded", func(n *node, _ *Adoption) { n.add(eth0) }, nil},
-		{"one of its interfaces recorded", func(n *node, _ *Adoption) {
-			k := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
-			n.Helper()
-			n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "net0"))})
+		"recorded": {func(n *node, _ *Adoption) { n.add(eth0) }, nil},
+		"one of its interfaces recorded": {func(n *node, _ *Adoption) {
+			n.mustAdd(scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "net0"))})
 		}, nil},
-		{"source gone", func(n *node, a *Adoption) { unlink(n.TB, a.Sources[0]) }, nil},
-		{"damaged record", func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
-		{"nothing attached", func(_ *node, a *Adoption) { a.Attached = nil }, ErrPlan},
-		{"another container's", func(_ *node, a *Adoption) { a.Attached[1].ContainerID = "c2" }, ErrPlan},
-		{"a result that is too deep", func(_ *node, a *Adoption) { a.Attached[0].Result = raw(withResult(deep(bounds.Depth))) }, os.ErrNotExist},
-		{"name that is none", func(_ *node, a *Adoption) { a.Attached[1].IfName = "a/b" }, os.ErrNotExist},
+		"source gone":               {func(n *node, a *Adoption) { unlink(n.TB, a.Sources[0]) }, nil},
+		"damaged record":            {func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
+		"nothing attached":          {func(_ *node, a *Adoption) { a.Attached = nil }, ErrPlan},
+		"another container's":       {func(_ *node, a *Adoption) { a.Attached[1].ContainerID = "c2" }, ErrPlan},
+		"a result that is too deep": {func(_ *node, a *Adoption) { a.Attached[0].Result = raw(withResult(deep(bounds.Depth))) }, invalid},
+		"name that is none":         {func(_ *node, a *Adoption) { a.Attached[1].IfName = "a/b" }, invalid},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			a := n.foreign(eth0, "")
 			tt.do(n, &a)
 			before := n.records()
 			got, err := n.Adopt(t.Context(), a)
-			if got || (err == nil) != (tt.err == nil) || tt.err != nil && tt.err != os.ErrNotExist && !errors.Is(err, tt.err) {
+			if got || (err == nil) != (tt.err == nil) || tt.err != invalid && !errors.Is(err, tt.err) {
 				t.Errorf("adopted %v, %v", got, err)
 			}
-			if after := n.records(); !slices.Equal(before, after) {
-				t.Errorf("records %q, then %q", before, after)
-			}
+			n.wantRecords(before...)
 		})
 	}
 }
@@ -173,31 +168,13 @@ func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 // that nothing is at its path for this process proves nothing.
 func TestAdoptedOfAContainerThatCannotBeSeenIsAttached(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	netns := newNetNS(t)
+	n, netns := newNode(t), newNetNS(t)
 	a := n.foreign(eth0, netns)
 	unlink(t, netns)
 	n.adopt(a, true)
 	newSweeper(n).sweep(Sweep{Unknown: 1})
 	n.wantRecords("c1/eth0 added")
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}))
-	n.wantNothing()
-	n.adopt(a, false)
-}
-
-// A result that nobody has kept is no reason to leave the attachment alone.
-func TestAdoptedWithoutResults(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := n.foreign(eth0, "")
-	for i := range a.Attached {
-		a.Attached[i].Result, a.Attached[i].Added = nil, false
-	}
-	n.adopt(a, true)
-	n.wantRecords("c1/eth0 added")
-	n.attach()
-	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
+	nodetest.OK(t, n.verb(t.Context(), "GC"))
 	n.wantNothing()
 }
 
@@ -230,25 +207,18 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 func TestReleasedIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	netns := newNetNS(t)
-	a := n.foreign(eth0, netns)
+	a := n.foreign(eth0, newNetNS(t))
 	n.adopt(a, true)
 	var kept []Record
-	keep := func(_ context.Context, r Record) error { kept = append(kept, r); return nil }
 	for range 2 {
-		nodetest.OK(t, n.Release(t.Context(), eth0, keep))
+		nodetest.OK(t, n.Release(t.Context(), eth0, func(_ context.Context, r Record) error { kept = append(kept, r); return nil }))
 	}
 	if len(kept) != 1 || len(kept[0].Attached) != 1 || kept[0].Attached[0].IfName != "eth0" || kept[0].Attached[0].Result == nil {
 		t.Errorf("kept %+v", kept)
 	}
-	if want := []string{"bridge c1 eth0", "tuning c1 eth0"}; !slices.Equal(n.Exec.Live(), want) {
-		t.Errorf("alive %q, want %q", n.Exec.Live(), want)
-	}
-	if files := n.files(); len(files) > 0 || exists(a.Sources[0]) {
-		t.Errorf("left %q", files)
-	}
-	nodetest.OK(t, n.invoker().DelAll(t.Context(), kept[0].Attached))
-	n.wantNothing()
+	nodetest.Equal(t, "alive", n.Exec.Live(), []string{"bridge c1 eth0", "tuning c1 eth0"})
+	nodetest.Equal(t, "files", n.files(), nil)
+	nodetest.Equal(t, "the other program's file is there", exists(a.Sources[0]), false)
 }
 
 // What is not attached is removed whole: nobody else would.
@@ -256,19 +226,14 @@ func TestReleasedOfWhatIsNotAttached(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(n *node, netns string){
 		"container gone": func(n *node, netns string) { unlink(n.TB, netns) },
-		"deleting": func(n *node, _ string) {
-			n.halfDelete(eth0)
-			n.Exec.Plugins = plugins()
-		},
+		"deleting":       func(n *node, _ string) { n.halfDelete(eth0); n.Exec.Plugins = plugins() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			netns := newNetNS(t)
+			n, netns := newNode(t), newNetNS(t)
 			n.adopt(n.foreign(eth0, netns), true)
 			leave(n, netns)
-			err := n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("kept"); return nil })
-			nodetest.Code(t, err, 0)
+			nodetest.OK(t, n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("kept"); return nil }))
 			n.wantNothing()
 		})
 	}
@@ -295,8 +260,7 @@ func (n *node) addWith(k scratch.Key, networkName, result string) {
 	n.Helper()
 	n.printing("bridge", result)
 	n.printing("tuning", result)
-	tr := Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
-	n.mustAdd(k, tr)
+	n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))})
 }
 
 func ipsOf(addresses ...string) string {
@@ -316,84 +280,65 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 	own := func(k scratch.Key, net string, addresses ...string) func(*node) {
 		return func(n *node) { n.addWith(k, net, ipsOf(addresses...)) }
 	}
+	const one = "10.0.0.2/24"
 	for name, tt := range map[string]struct {
-		mine  string // the result, ipsOf(10.0.0.2/24) unless set
+		mine  string // the result
 		owner func(*node)
 		want  string
 	}{
-		"nobody has it":     {"", func(*node) {}, ipsOf("10.0.0.2/24")},
-		"another container": {"", own(c2, "blue", "10.0.0.2/24"), ipsOf()},
+		"another container": {ipsOf(one), own(c2, "blue", one), ipsOf()},
 		"IPv6":              {ipsOf("fd00::2/64"), own(c2, "blue", "fd00:0:0::2/64"), ipsOf()},
-		"one of several":    {ipsOf("10.0.0.2/24", "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf("10.0.0.2/24", "10.0.0.3/24")},
-		"all of several":    {ipsOf("10.0.0.2/24", "fd00::2/64"), own(c2, "blue", "fd00::2/64", "10.0.0.2/24"), ipsOf()},
-		"another mask":      {"", own(c2, "blue", "10.0.0.2/16"), ipsOf()},
-		"another address":   {"", own(c2, "blue", "10.0.0.20/24"), ipsOf("10.0.0.2/24")},
-		"another network":   {"", own(c2, "red", "10.0.0.2/24"), ipsOf("10.0.0.2/24")},
-		"of two owners": {ipsOf("10.0.0.2/24", "10.0.0.3/24"), func(n *node) {
-			own(c2, "blue", "10.0.0.2/24")(n)
+		"one of several":    {ipsOf(one, "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf(one, "10.0.0.3/24")},
+		"another mask":      {ipsOf(one), own(c2, "blue", "10.0.0.2/16"), ipsOf()},
+		"another address":   {ipsOf(one), own(c2, "blue", "10.0.0.20/24"), ipsOf(one)},
+		"another network":   {ipsOf(one), own(c2, "red", one), ipsOf(one)},
+		"another interface": {ipsOf(one), own(key("c1", "eth1"), "blue", one), ipsOf()},
+		"another's record":  {ipsOf(one), own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", one), ipsOf()},
+		"of two owners": {ipsOf(one, "10.0.0.3/24"), func(n *node) {
+			own(c2, "blue", one)(n)
 			own(key("c3", "eth0"), "blue", "10.0.0.3/24")(n)
 		}, ipsOf()},
-		"another interface of the container": {"", own(key("c1", "eth1"), "blue", "10.0.0.2/24"), ipsOf()},
-		"another plugin's record":            {"", own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", "10.0.0.2/24"), ipsOf()},
-		"an owner that is being added": {"", func(n *node) {
-			n.printing("bridge", ipsOf("10.0.0.2/24"))
+		"an owner that is being added": {ipsOf(one), func(n *node) {
 			dead := nodeAt(n.TB, n.Dir)
-			dead.Exec.Plugins["bridge"] = n.Exec.Plugins["bridge"]
+			dead.printing("bridge", ipsOf(one))
 			dead.crash("ADD tuning", c2)
 		}, ipsOf()},
-		"an owner that is being deleted": {"", func(n *node) {
-			own(c2, "blue", "10.0.0.2/24")(n)
+		"an owner that is being deleted": {ipsOf(one), func(n *node) {
+			own(c2, "blue", one)(n)
+			nodeAt(n.TB, n.Dir).halfDelete(c2)
+		}, ipsOf(one)},
+		"a leftover": {ipsOf(one), func(n *node) {
 			sick := nodeAt(n.TB, n.Dir)
-			sick.halfDelete(c2)
-		}, ipsOf("10.0.0.2/24")},
-		"a leftover": {"", func(n *node) {
-			sick := nodeAt(n.TB, n.Dir)
-			sick.printing("bridge", ipsOf("10.0.0.2/24"))
+			sick.printing("bridge", ipsOf(one))
 			sick.FailOn("ADD tuning", 101)
 			sick.FailOn("DEL tuning", 102)
-			_, err := sick.Add(n.Context(), c2, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c2", "eth0"))})
+			_, err := sick.Add(n.Context(), c2, pair(c2))
 			nodetest.Code(n.TB, err, 101)
-		}, ipsOf("10.0.0.2/24")},
-		"a damaged owner": {"", func(n *node) {
-			own(c2, "blue", "10.0.0.2/24")(n)
-			n.damage(c2)
-		}, ipsOf("10.0.0.2/24")},
+		}, ipsOf(one)},
+		"a damaged owner":       {ipsOf(one), func(n *node) { own(c2, "blue", one)(n); n.damage(c2) }, ipsOf(one)},
+		"an owner's old result": {ipsOf(one), func(n *node) { n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`) }, ipsOf()},
 		"an old result": {
-			`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`, own(c2, "blue", "10.0.0.2/24"),
+			`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`, own(c2, "blue", one),
 			`{"cniVersion":"1.1.0","ips":[{"address":"fd00::2/64"}]}`,
 		},
-		"an owner's old result": {"", func(n *node) {
-			n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`)
-		}, ipsOf()},
-		"keys in capitals": {
-			`{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`, own(c2, "blue", "10.0.0.2/24"),
-			`{"cniVersion":"1.1.0","IPS":[]}`,
-		},
+		"keys in capitals": {`{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`, own(c2, "blue", one), `{"cniVersion":"1.1.0","IPS":[]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			if tt.mine == "" {
-				tt.mine = ipsOf("10.0.0.2/24")
-			}
 			n.addWith(eth0, "blue", tt.mine)
-			sick := nodeAt(t, n.Dir)
-			sick.halfDelete(eth0)
+			nodeAt(t, n.Dir).halfDelete(eth0)
 			tt.owner(n)
-			before := len(n.Exec.Calls())
+			n.Trace()
 			n.del(eth0)
-			calls := n.Exec.Calls()[before:]
-			if len(calls) != 1 || calls[0].String() != "DEL bridge eth0" {
-				t.Fatalf("calls %v", calls)
-			}
+			n.WantTrace("DEL bridge eth0")
 			var got, want any
 			var conf struct{ PrevResult json.RawMessage }
-			nodetest.OK(t, json.Unmarshal(calls[0].Stdin, &conf))
+			nodetest.OK(t, json.Unmarshal(n.Last("DEL bridge").Stdin, &conf))
 			nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(tt.want), &want)))
 			nodetest.Equal(t, "prevResult", got, want)
-			if strings.Contains(tt.want, "9007199254740993") && !strings.Contains(string(conf.PrevResult), "9007199254740993") {
-				t.Errorf("prevResult %s", conf.PrevResult)
-			}
+			const exact = "9007199254740993"
+			nodetest.Equal(t, "the number is exact", strings.Contains(string(conf.PrevResult), exact), strings.Contains(tt.want, exact))
 		})
 	}
 }
@@ -485,8 +430,7 @@ func TestAddressesOfManyRecords(t *testing.T) {
 // it past us: while ours was not in front of its network.
 func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	netns := newNetNS(t)
+	n, netns := newNode(t), newNetNS(t)
 	n.printing("tuning", ipsOf("10.0.0.2/24"))
 	n.addIn(eth0, netns)
 	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
@@ -496,9 +440,7 @@ func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
 		t.Error("DEL has the address")
 	}
 	n.del(key("c2", "eth0"))
-	if !strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
-		t.Error("the owner's DEL has no address")
-	}
+	nodetest.Says(t, errors.New(string(n.Last("DEL tuning").Stdin)), "10.0.0.2") // the owner's
 	n.wantNothing()
 }
 
@@ -509,23 +451,19 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
-	hot := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
-	n.mustAttach(eth0, hot)
+	n.mustAttach(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))})
 	tries := 0
 	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error {
 		if tries++; tries == 2 {
-			return errors.New("no")
+			return types.NewError(101, "no", "")
 		}
 		return nil
 	})
-	if err := n.Detach(t.Context(), eth0, "hot0"); err == nil {
-		t.Fatal("it succeeded")
-	}
+	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 101)
 	n.wantRecords("c1/eth0 partial")
 	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
-	if last := n.Last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
-		t.Errorf("DEL %d: %s", tries, last.Stdin)
-	}
+	nodetest.Equal(t, "DELs", tries, 3)
+	nodetest.Says(t, errors.New(string(n.Last("DEL ipvlan").Stdin)), "10.0.0.2/24")
 }
 
 // A process that dies in a DEL or in an undo may have freed an address, and written
@@ -533,42 +471,27 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 // in the prevResult of the next DEL.
 func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 	t.Parallel()
-	hot := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "hot0"))}
-	failing := func() Transaction { // with everything attached
-		tr := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"))}
-		tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
-		return tr
+	on := func(ifname string) Transaction { // fails with everything attached
+		return Transaction{
+			Plan:   Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", ifname)),
+			Report: func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") },
+		}
 	}
 	for name, tt := range map[string]struct {
 		attached bool   // eth0, before it dies
 		ifname   string // of what it removes
 		dies     func(n *node) error
 	}{
-		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.Context(), eth0, Removal{}) }},
-		"in a GC": {true, "eth0", func(n *node) error {
-			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
-		}},
-		"in the undo after a plugin's failure": {false, "eth0", func(n *node) error {
-			n.FailOn("ADD tuning", 101)
-			_, err := n.Add(n.Context(), eth0, failing())
-			return err
-		}},
-		"in the undo after the report": {false, "eth0", func(n *node) error {
-			_, err := n.Add(n.Context(), eth0, failing())
-			return err
-		}},
+		"in a DEL": {true, "eth0", func(n *node) error { return n.verb(n.Context(), "DEL") }},
+		"in a GC":  {true, "eth0", func(n *node) error { return n.verb(n.Context(), "GC") }},
 		"in a Detach": {true, "hot0", func(n *node) error {
-			if _, err := nodeAt(n.TB, n.Dir).withResults().Attach(n.Context(), eth0, hot); err != nil {
-				return err
-			}
+			hot := on("hot0")
+			hot.Report = nil
+			nodeAt(n.TB, n.Dir).withResults().mustAttach(eth0, hot)
 			return n.Detach(n.Context(), eth0, "hot0")
 		}},
-		"in the undo of an Attach": {true, "hot0", func(n *node) error {
-			tr := hot
-			tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
-			_, err := n.Attach(n.Context(), eth0, tr)
-			return err
-		}},
+		"in the undo of an ADD":    {false, "eth0", func(n *node) error { _, err := n.Add(n.Context(), eth0, on("eth0")); return err }},
+		"in the undo of an Attach": {true, "hot0", func(n *node) error { _, err := n.Attach(n.Context(), eth0, on("hot0")); return err }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
