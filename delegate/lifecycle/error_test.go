@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -20,30 +19,23 @@ import (
 // A sentinel has its code wherever it is found first.
 func TestSentinelsHaveTheirCodesHoweverWrapped(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	for _, tt := range []struct {
 		err  error
 		code uint
 	}{
-		"added":              {ErrAdded, 7},
-		"not added":          {ErrNotAdded, 7},
-		"plan, explained":    {fmt.Errorf("x: %w", fmt.Errorf("%w: y", ErrPlan)), 7},
-		"no list":            {errNoList, 7},
-		"superseded":         {fmt.Errorf("x: %w", ErrSuperseded), 11},
-		"corrupt":            {&scratch.Error{Err: scratch.ErrCorrupt}, 5},
-		"wrapped by another": {&scratch.Error{Err: ErrPlan}, 5},
+		{ErrAdded, 7},
+		{ErrNotAdded, 7},
+		{fmt.Errorf("x: %w", fmt.Errorf("%w: y", ErrPlan)), 7},
+		{errNoList, 7},
+		{fmt.Errorf("x: %w", ErrSuperseded), 11},
+		{&scratch.Error{Err: scratch.ErrCorrupt}, 5},
+		{&scratch.Error{Err: ErrPlan}, 5}, // of the first
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := fail("ADD", eth0, tt.err)
-			nodetest.Code(t, err, tt.code)
-			if !errors.Is(err, tt.err) {
-				t.Error("it does not wrap its cause")
-			}
-		})
+		err := fail("ADD", eth0, tt.err)
+		nodetest.Code(t, err, tt.code)
+		nodetest.Is(t, err, tt.err)
 	}
-	if err := fail("ADD", eth0, nil); err != nil {
-		t.Errorf("%v of nothing", err)
-	}
+	nodetest.OK(t, fail("ADD", eth0, nil))
 }
 
 // Without a descriptor to hand down nothing runs, and the runtime tries again:
@@ -57,15 +49,9 @@ func TestNoDescriptorToHandDownIsTryAgainLater(t *testing.T) {
 func TestMistakesOfTheCallerAreRefusedFirst(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*node) error{
-		"Release without keep": func(n *node) error { return n.Release(n.Context(), eth0, nil) },
-		"Detach, LockTimeout -1": func(n *node) error {
-			n.LockTimeout = -1
-			return n.Detach(n.Context(), eth0, "net0")
-		},
-		"GC, LockTimeout -1": func(n *node) error {
-			n.LockTimeout = -1
-			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
-		},
+		"Release without keep":   func(n *node) error { return n.Release(n.Context(), eth0, nil) },
+		"Detach, LockTimeout -1": func(n *node) error { n.LockTimeout = -1; return n.verb(n.Context(), "DETACH") },
+		"GC, LockTimeout -1":     func(n *node) error { n.LockTimeout = -1; return n.verb(n.Context(), "GC") },
 		"Add, UndoTimeout -1": func(n *node) error {
 			n.Invoker.UndoTimeout = -1
 			_, err := n.Add(n.Context(), key("c2", "eth0"), pair(key("c2", "eth0")))
@@ -90,92 +76,50 @@ const longID = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
 // container, the interface, the network and the plugin once, and no package.
 func TestErrorNamesEachThingOnce(t *testing.T) {
 	t.Parallel()
-	long := key(longID, "eth0")
-	add := func(n *node, k scratch.Key) error { _, err := n.Add(n.Context(), k, pair(k)); return err }
-	attach := func(n *node) error { _, err := n.Attach(n.Context(), eth0, hotplug(eth0)); return err }
-	del := func(n *node, k scratch.Key) error { return n.Del(n.Context(), k, Removal{}) }
+	verb := func(verb string) func(n *node) error {
+		return func(n *node) error { return n.verb(n.Context(), verb) }
+	}
 	for name, tt := range map[string]struct {
-		before func(*node)
-		fail   string // the plugin that fails
-		do     func(*node) error
-		want   string
+		added bool   // eth0 is
+		fail  string // the plugin that fails
+		do    func(*node) error
+		want  string
 	}{
-		"the container's own interface": {
-			nil, "ADD bridge", func(n *node) error { return add(n, eth0) },
-			`ADD c1 eth0: network "blue": plugin "bridge": no`,
-		},
-		"another interface": {
-			nil, "ADD macvlan", func(n *node) error { return add(n, eth0) },
-			`ADD c1 eth0: network "red" (net0): plugin "macvlan": no`,
-		},
+		"the container's own interface": {false, "ADD bridge", verb("ADD"), `ADD c1 eth0: network "blue": plugin "bridge": no`},
 		"a container ID as runtimes make them": {
-			nil, "ADD macvlan", func(n *node) error { return add(n, long) },
+			false, "ADD macvlan", func(n *node) error {
+				_, err := n.Add(n.Context(), key(longID, "eth0"), pair(key(longID, "eth0")))
+				return err
+			},
 			`ADD 0123456789ab eth0: network "red" (net0): plugin "macvlan": no`,
 		},
 		"an undo that fails": {
-			func(n *node) { n.FailOn("ADD macvlan", 101) }, "DEL bridge", func(n *node) error { return add(n, eth0) },
+			false, "DEL bridge", func(n *node) error { n.FailOn("ADD macvlan", 101); return n.verb(n.Context(), "ADD") },
 			`ADD c1 eth0: network "red" (net0): plugin "macvlan": no; undoing it failed as well: DEL network "blue": plugin "bridge": no`,
 		},
 		"what an ADD removes first": {
-			func(n *node) {
-				n.add(eth0)
-				sick := nodeAt(n.TB, n.Dir)
-				sick.FailOn("DEL", 101)
-				nodetest.Code(n.TB, sick.Del(n.Context(), eth0, Removal{}), 101)
-			}, "DEL bridge", func(n *node) error { return add(n, eth0) },
+			true, "DEL bridge", func(n *node) error { nodeAt(n.TB, n.Dir).halfDelete(eth0); return n.verb(n.Context(), "ADD") },
 			`ADD c1 eth0: what was attached before cannot be removed: DEL network "blue": plugin "bridge": no`,
 		},
-		"ADD again": {
-			func(n *node) { n.add(eth0) }, "", func(n *node) error { return add(n, eth0) },
-			"ADD c1 eth0: already added, DEL must come first",
-		},
+		"ADD again": {true, "", verb("ADD"), "ADD c1 eth0: already added, DEL must come first"},
 		"several failures": {
-			func(n *node) { n.add(eth0) }, "DEL ", func(n *node) error { return del(n, eth0) },
+			true, "DEL ", verb("DEL"),
 			`DEL c1 eth0: network "red" (net0): plugin "macvlan": no; network "blue": plugin "tuning": no; network "blue": plugin "bridge": no`,
 		},
-		"CHECK": {
-			func(n *node) { n.add(eth0) }, "CHECK macvlan", func(n *node) error { return n.Check(n.Context(), eth0, "") },
-			`CHECK c1 eth0: network "red" (net0): plugin "macvlan": no`,
-		},
-		"CHECK without a record": {
-			nil, "", func(n *node) error { return n.Check(n.Context(), eth0, "") },
-			"CHECK c1 eth0: not added, or not completely",
-		},
-		"one more network": {
-			func(n *node) { n.add(eth0) }, "ADD ipvlan", attach,
-			`ATTACH c1 eth0: network "green" (hot0): plugin "ipvlan": no`,
-		},
-		"one network fewer": {
-			func(n *node) { n.add(eth0); _ = attach(n) }, "DEL ipvlan", func(n *node) error { return n.Detach(n.Context(), eth0, "hot0") },
-			`DETACH c1 eth0: network "green" (hot0): plugin "ipvlan": no`,
-		},
-		"the interface that Detach keeps": {
-			func(n *node) { n.add(eth0) }, "", func(n *node) error { return n.Detach(n.Context(), eth0, "eth0") },
-			"DETACH c1 eth0: only DEL removes the attachment's own interface",
-		},
-		"GC of what is stale": {
-			func(n *node) { n.add(eth0) }, "DEL macvlan", func(n *node) error {
-				return n.GC(n.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}})
-			},
-			`GC c1 eth0: DEL network "red" (net0): plugin "macvlan": no`,
-		},
+		"CHECK without a record":          {false, "", verb("CHECK"), "CHECK c1 eth0: not added, or not completely"},
+		"one more network":                {true, "ADD ipvlan", verb("ATTACH"), `ATTACH c1 eth0: network "green" (hot0): plugin "ipvlan": no`},
+		"the interface that Detach keeps": {true, "", func(n *node) error { return n.Detach(n.Context(), eth0, "eth0") }, "DETACH c1 eth0: only DEL removes the attachment's own interface"},
+		"GC of what is stale":             {true, "DEL macvlan", verb("GC"), `GC c1 eth0: DEL network "red" (net0): plugin "macvlan": no`},
 		"GC that a plugin is told": {
-			nil, "GC ", func(n *node) error {
+			false, "GC ", func(n *node) error {
 				nets := []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), nodetest.Network("multi", "macvlan")}
-				return n.GC(n.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}, Networks: nets})
+				return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid, Networks: nets})
 			},
 			`GC network "multi": network "blue": plugin "bridge": no; network "blue": plugin "tuning": no; GC network "multi": plugin "macvlan": no`,
 		},
-		"STATUS": {
-			nil, "STATUS bridge", func(n *node) error {
-				return n.Status(n.Context(), []netconf.Network{nodetest.Network("blue", "bridge")})
-			},
-			`STATUS network "blue": plugin "bridge": no`,
-		},
 		"a sweep": {
-			func(n *node) {
-				n.crash("ADD tuning", eth0)
-			}, "DEL bridge", func(n *node) (err error) {
+			true, "DEL bridge", func(n *node) (err error) {
+				nodeAt(n.TB, n.Dir).halfDelete(eth0)
 				s := &Sweeper{Manager: n.Manager, Tell: func(s Swept) { err = s.Err }}
 				_, _ = s.Sweep(n.Context())
 				return err
@@ -183,7 +127,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`SWEEP c1 eth0: network "blue": plugin "bridge": no`,
 		},
 		"a network that cannot be used": {
-			nil, "", func(n *node) error {
+			false, "", func(n *node) error {
 				a := attachment(nodetest.Parse(`{"name":"storage","type":"bridge","capabilities":{"mac":true}}`), "c1", "net1")
 				a.CapabilityArgs = map[string]raw{"mac": raw("{")}
 				_, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(a)})
@@ -195,15 +139,13 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			if tt.before != nil {
-				tt.before(n)
+			if tt.added {
+				n.add(eth0)
 			}
 			if tt.fail != "" {
 				n.FailOn(tt.fail, 101)
 			}
-			if got := fmt.Sprint(status.Error(tt.do(n))); got != tt.want {
-				t.Errorf("the runtime reads\n\t%s, want\n\t%s", got, tt.want)
-			}
+			nodetest.Equal(t, "the runtime reads", fmt.Sprint(status.Error(tt.do(n))), tt.want)
 		})
 	}
 }
@@ -214,33 +156,19 @@ func TestErrorOmitsWhatItSaysHoweverItsCauseIsWrapped(t *testing.T) {
 	t.Parallel()
 	k := key(longID, "eth0")
 	locked := &scratch.Error{Op: "lock", Key: scratch.Key{ContainerID: longID}, Err: context.DeadlineExceeded}
-	another := &scratch.Error{Op: "put", Key: key("c2", "eth0"), Err: scratch.ErrCorrupt}
+	other := &scratch.Error{Op: "put", Key: key("c2", "eth0"), Err: scratch.ErrCorrupt}
 	busy := &delegate.Error{Event: delegate.Event{Command: "DEL", Plugin: "bridge", Network: "blue", ContainerID: longID, IfName: "eth0"}, Err: types.NewError(101, "busy\n\nas ever\n", "")}
 	conf := &delegate.Error{Event: delegate.Event{Command: "DEL", Network: "red", IfName: "net0"}, Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: "red", Key: "mtu"}}
 	unnamed := (&netconf.Error{Kind: netconf.ErrInvalid, Key: "mtu"}).Error()
-	for want, cause := range map[string]error{
-		`network "blue": plugin "bridge": busy; as ever`:                               busy,
-		`first: network "blue": plugin "bridge": busy; as ever: then`:                  fmt.Errorf("first: %w: then", busy),
-		`network "red" (net0): ` + unnamed + `; x; y`:                                  errors.Join(conf, errors.New("x\ny")),
-		`x; undoing it failed as well: network "blue": plugin "bridge": busy; as ever`: fault.NotUndone(errors.New("x"), errors.Join(busy)),
-		(&scratch.Error{Op: "lock", Err: context.DeadlineExceeded}).Error():            locked,
-		another.Error():                          another,
-		"deep: y; " + another.Error() + ", then": fmt.Errorf("deep: %w, then", errors.Join(errors.New("y"), another)),
-	} {
-		got := fail(opDel, k, cause).Error()
-		if want := "DEL 0123456789ab eth0: " + want; got != want {
-			t.Errorf("text\n\t%s, want\n\t%s", got, want)
-		}
-		if strings.Contains(got, longID) || strings.Contains(got, "\n") {
-			t.Errorf("long: %q", got)
-		}
-	}
 	for want, err := range map[string]error{
+		`DEL 0123456789ab eth0: first: network "blue": plugin "bridge": busy; as ever: then`:                  fail(opDel, k, fmt.Errorf("first: %w: then", busy)),
+		`DEL 0123456789ab eth0: network "red" (net0): ` + unnamed + `; x; y`:                                  fail(opDel, k, errors.Join(conf, errors.New("x\ny"))),
+		`DEL 0123456789ab eth0: x; undoing it failed as well: network "blue": plugin "bridge": busy; as ever`: fail(opDel, k, fault.NotUndone(errors.New("x"), errors.Join(busy))),
+		"DEL 0123456789ab eth0: " + (&scratch.Error{Op: "lock", Err: context.DeadlineExceeded}).Error():       fail(opDel, k, locked),
+		"DEL 0123456789ab eth0: deep: y; " + other.Error() + ", then":                                         fail(opDel, k, fmt.Errorf("deep: %w, then", errors.Join(errors.New("y"), other))),
 		`GC network "multi": a; b`: fail(opGC, scratch.Key{Network: "multi"}, errors.New("a\nb")),
 		"SWEEP: a":                 fail(opSweep, scratch.Key{}, errors.New("a")),
 	} {
-		if err.Error() != want {
-			t.Errorf("text %q, want %q", err, want)
-		}
+		nodetest.Equal(t, "text", err.Error(), want)
 	}
 }

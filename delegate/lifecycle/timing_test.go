@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/scratch"
 )
 
 // took are how long the plugins of a slow node take.
@@ -23,15 +23,15 @@ func took() map[string]time.Duration {
 
 // slowNode is a node whose plugins take their time, and what its Timed is told. Everything
 // else takes none in a bubble of synctest.
-func slowNode(t *testing.T) (*node, *[]Timing) {
+func slowNode(t *testing.T) (*node, *nodetest.Notes[Timing]) {
 	t.Helper()
 	n := newNode(t)
 	for typ, d := range took() {
 		n.On("ADD "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
 		n.On("DEL "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
 	}
-	told := new([]Timing)
-	n.Timed = func(t Timing) { *told = append(*told, t) }
+	told := new(nodetest.Notes[Timing])
+	n.Timed = told.Note
 	return n, told
 }
 
@@ -57,8 +57,7 @@ func TestTimingIsRecordedAndTold(t *testing.T) {
 			rs, err := n.Container(t.Context(), "c1")
 			nodetest.OK(t, err)
 			nodetest.Equal(t, what, rs[0].Timing(), recorded)
-			nodetest.Equal(t, what+" told", *told, tell)
-			*told = nil
+			nodetest.Equal(t, what+" told", told.Taken(), tell)
 		}
 		l, err := n.store().Lock(t.Context(), "c1")
 		nodetest.OK(t, err)
@@ -71,17 +70,22 @@ func TestTimingIsRecordedAndTold(t *testing.T) {
 		if added.Lock < time.Second {
 			t.Errorf("the lock took %s", added.Lock)
 		}
-
-		_, err = n.Add(t.Context(), eth0, pair(eth0))
-		nodetest.Is(t, err, ErrAdded)
+		nodetest.Is(t, n.verb(t.Context(), "ADD"), ErrAdded)
 		timing("refused ADD", added, Timing{})
-
-		n.mustAttach(eth0, hotplug(eth0))
+		n.attach()
 		attached := Timing{Whole: time.Millisecond, Plugins: []PluginTime{pluginTime("ADD", "ipvlan", "green", "hot0")}}
 		timing("Attach", attached, attached)
-
 		nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
 		timing("Detach", attached)
+
+		// A GC that runs plugins holds up what records something.
+		dir, err := n.lockDir(t.Context(), true)
+		nodetest.OK(t, err)
+		time.AfterFunc(time.Second, func() { unlockDir(dir) })
+		n.attach()
+		if got := told.Taken()[0]; got.Record < time.Second || got.Whole != got.Record+time.Millisecond {
+			t.Errorf("told %v", got)
+		}
 	})
 }
 
@@ -94,11 +98,10 @@ func TestTimingOfAnADDThatFails(t *testing.T) {
 			time.Sleep(time.Second)
 			return types.NewError(101, "no", "")
 		})
-		_, err := n.Add(t.Context(), eth0, pair(eth0))
-		nodetest.Code(t, err, 101)
+		nodetest.Code(t, n.verb(t.Context(), "ADD"), 101)
 		failed := pluginTime("ADD", "macvlan", "red", "net0")
 		failed.Took = time.Second
-		nodetest.Equal(t, "told", *told, []Timing{{Whole: 3070 * time.Millisecond, Plugins: append(pairTimes()[:2:2], failed,
+		nodetest.Equal(t, "told", told.Taken(), []Timing{{Whole: 3070 * time.Millisecond, Plugins: append(pairTimes()[:2:2], failed,
 			pluginTime("DEL", "macvlan", "red", "net0"), pluginTime("DEL", "tuning", "blue", "eth0"), pluginTime("DEL", "bridge", "blue", "eth0"))}})
 		n.wantNothing()
 	})
@@ -115,25 +118,9 @@ func TestTimingOfParallelPlugins(t *testing.T) {
 			attachment(nodetest.Network("slow", "macvlan"), "c1", "net1"),
 			attachment(nodetest.Network("quick", "tuning"), "c1", "net2"),
 		)})
-		nodetest.Equal(t, "told", *told, []Timing{{Whole: 2001 * time.Millisecond, Plugins: []PluginTime{
+		nodetest.Equal(t, "told", told.Taken(), []Timing{{Whole: 2001 * time.Millisecond, Plugins: []PluginTime{
 			pluginTime("ADD", "ipvlan", "first", "eth0"), pluginTime("ADD", "tuning", "quick", "net2"), pluginTime("ADD", "macvlan", "slow", "net1"),
 		}}})
-	})
-}
-
-// The times of writes are those of the stages.
-func TestTimingOfTheRecord(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n, told := slowNode(t)
-		// A GC that runs plugins holds up what records something.
-		dir, err := n.lockDir(t.Context(), true)
-		nodetest.OK(t, err)
-		time.AfterFunc(time.Second, func() { unlockDir(dir) })
-		n.mustAdd(eth0, hotplug(eth0))
-		if got := (*told)[0]; got.Record < time.Second || got.Whole != got.Record+time.Millisecond {
-			t.Errorf("told %v", got)
-		}
 	})
 }
 
@@ -150,27 +137,15 @@ func TestTimingKeepsSoManyPlugins(t *testing.T) {
 	nodetest.Equal(t, "plugins", len(n.clock(ctx).now().Plugins), maxPlugins)
 }
 
-// What was adopted has no times, until Reconcile attaches something.
+// What was adopted has no times, until something is attached to it.
 func TestTimingOfWhatWasAdopted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	_, err := n.Adopt(t.Context(), Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: delegate.Attachment{
-		Network: nodetest.Network("blue", "bridge"), ContainerID: "c1", NetNS: n.Write("netns", ""), IfName: "eth0",
-	}}}})
-	nodetest.OK(t, err)
+	n.adopt(n.foreign(eth0, newNetNS(t)), true)
 	file, err := os.ReadFile(n.recordFile(eth0))
 	nodetest.OK(t, err)
-	if strings.Contains(string(file), "timing") {
-		t.Errorf("recorded %s", file)
-	}
-	asked := Wanted{Network: "green", Plan: func(context.Context, []string) (delegate.Attachment, error) {
-		return attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0"), nil
-	}}
-	_, err = n.Reconcile(t.Context(), eth0, Reconciliation{
-		Wanted:   func(context.Context, Record) ([]Wanted, error) { return []Wanted{asked}, nil },
-		Recorded: func(a delegate.Attached) (Wanted, bool) { return Wanted{Network: a.Network.Name()}, a.IfName == "hot0" },
-	})
-	nodetest.OK(t, err)
+	nodetest.Equal(t, "times are recorded", strings.Contains(string(file), "timing"), false)
+	n.reconcile(keep("ipvlan"))
 	rs, err := n.Container(t.Context(), "c1")
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "plugins", len(rs[0].Timing().Plugins), 1)
@@ -200,21 +175,13 @@ func TestTimingInALog(t *testing.T) {
 // Times that are not as they should be harm nothing else of a record.
 func TestTimingThatIsWrongIsNotKnown(t *testing.T) {
 	t.Parallel()
-	for _, wrong := range []string{`"long"`, `[]`, `null`, `7`, `{"whole":"1s"}`, `{"plugins":{}}`, `{"lock":1e99}`} {
+	for _, wrong := range []string{`"long"`, `null`, `{"whole":"1s"}`, `{"lock":1e99}`} {
 		n := newNode(t)
-		n.add(eth0)
-		l, err := n.store().Lock(t.Context(), "c1")
-		nodetest.OK(t, err)
-		r, err := n.store().Get(eth0)
-		nodetest.OK(t, err)
-		r.Value.Timing = json.RawMessage(wrong)
-		nodetest.OK(t, n.store().Put(l, r))
-		nodetest.OK(t, l.Unlock())
+		n.put(eth0, scratch.Added, time.Time{}, `{"timing":`+wrong+`,`+strings.TrimPrefix(wholeRecord, "{"))
 		rs, err := n.Container(t.Context(), "c1")
 		nodetest.OK(t, err)
 		nodetest.Equal(t, wrong, rs[0].Timing(), Timing{})
-		nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-		nodetest.OK(t, n.Del(t.Context(), eth0, Removal{}))
+		n.del(eth0)
 		n.wantNothing()
 	}
 }
