@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"testing"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -37,65 +39,72 @@ func TestJudgement(t *testing.T) {
 	t.Parallel()
 	const dir = "/no-such-directory" // so that nothing is at a path for certain
 	n := netns{Path: dir + "/c1", Dev: 4, Inode: 7, Number: "id/5", Boot: "b1"}
-	with := func(change func(*netns)) netns {
+	with := func(change func(*netns)) []netns {
 		n := n
 		change(&n)
-		return n
+		return []netns{n}
 	}
 	veth := `{"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:10"},{"name":"veth1","mac":"02:00:00:00:00:11"},{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/x"}]}`
 	bridge, peer := hostLink{name: "cni0", mac: "02:00:00:00:00:10", kind: "bridge"}, hostLink{"veth1", "02:00:00:00:00:11", "veth", 3}
-	at := func(path string, n netns) map[string]netns { return map[string]netns{path: n} }
+	at := func(n netns) machineOf { return machineOf{paths: map[string]netns{dir + "/c1": n}} }
+	asked := func(l Life) machineOf { return machineOf{asked: map[string]Life{"id/5": l}} }
+	seen := func(n netns) machineOf { return machineOf{seen: scanned{found: map[uint64][]netns{7: {n}}}} }
+	host := func(dying []int, links ...hostLink) machineOf {
+		return machineOf{fileMachine: fileMachine{host: links, dying: dying}}
+	}
+	boot := func(id string, m machineOf) machineOf { m.bootID = id; return m }
 	other := netns{Dev: 4, Inode: 8, Number: "id/9"}
-	gone := map[string]Life{"id/5": Dead}
+	same := netns{Dev: 4, Inode: 7, Number: "id/6"} // another of its inode
+	goneAtPath := at(n)
+	goneAtPath.asked = asked(Dead).asked
+	moved, dying := host(nil, bridge, peer), host([]int{3}, bridge, peer)
+	moved.asked, dying.asked = asked(Dead).asked, asked(Dead).asked
 	for name, tt := range map[string]struct {
-		of      []netns
+		of      []netns // n if nil
 		result  string
 		machine machineOf
 		want    Life
 		pending bool
 	}{
-		"at its path":                            {of: []netns{n}, machine: machineOf{paths: at(n.Path, n)}, want: Alive},
-		"at its path, whatever the kernel says":  {of: []netns{n}, machine: machineOf{paths: at(n.Path, n), asked: gone}, want: Alive},
-		"the kernel opens it":                    {of: []netns{n}, machine: machineOf{asked: map[string]Life{"id/5": Alive}}, want: Alive},
-		"the kernel has it no more":              {of: []netns{n}, machine: machineOf{asked: gone}, want: Dead},
-		"of another boot":                        {of: []netns{n}, machine: machineOf{fileMachine: fileMachine{bootID: "b2"}, paths: at(n.Path, n)}, want: Dead},
-		"the boot is masked now":                 {of: []netns{n}, machine: machineOf{fileMachine: fileMachine{bootID: "-"}, asked: gone}, pending: true},
-		"the boot was masked":                    {of: []netns{with(func(n *netns) { n.Boot = "" })}, machine: machineOf{asked: gone}, pending: true},
-		"masked, and at its path":                {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "mask/id/5", "" })}, machine: machineOf{paths: at(n.Path, n)}, want: Alive},
-		"an earlier release, in this boot":       {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b1/id/5", "" })}, machine: machineOf{asked: gone}, want: Dead},
-		"an earlier release, in another boot":    {of: []netns{with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b0/id/5", "" })}, machine: machineOf{asked: gone}, pending: true},
-		"another one is at its path":             {of: []netns{n}, machine: machineOf{paths: at(n.Path, other)}, pending: true},
-		"nothing is at its path":                 {of: []netns{n}, pending: true},
-		"its path cannot be looked at":           {of: []netns{with(func(n *netns) { n.Path = "/dev/null/x" })}},
-		"something else is at its path":          {of: []netns{with(func(n *netns) { n.Path = "/dev/null" })}},
-		"a scan finds it":                        {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {n}}}}, want: Alive},
-		"a scan finds its inode":                 {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Inode: 7}}}}}},
-		"a scan finds another of its inode":      {of: []netns{n}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/6"}}}}}, pending: true},
-		"a scan does not see everything":         {of: []netns{n}, machine: machineOf{seen: scanned{unseen: "no rights"}}},
-		"without a number, a scan finds another": {of: []netns{with(func(n *netns) { n.Number = "" })}, machine: machineOf{seen: scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/6"}}}}}, want: Alive},
+		"at its path, whatever the kernel says":  {machine: goneAtPath, want: Alive},
+		"the kernel opens it":                    {machine: asked(Alive), want: Alive},
+		"the kernel has it no more":              {machine: asked(Dead), want: Dead},
+		"of another boot":                        {machine: boot("b2", at(n)), want: Dead},
+		"the boot is masked now":                 {machine: boot("-", asked(Dead)), pending: true},
+		"the boot was masked":                    {of: with(func(n *netns) { n.Boot = "" }), machine: asked(Dead), pending: true},
+		"masked, and at its path":                {of: with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "mask/id/5", "" }), machine: at(n), want: Alive},
+		"an earlier release, in this boot":       {of: with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b1/id/5", "" }), machine: asked(Dead), want: Dead},
+		"an earlier release, in another boot":    {of: with(func(n *netns) { n.Boot, n.Unique, n.Number = "", "b0/id/5", "" }), machine: asked(Dead), pending: true},
+		"another one is at its path":             {machine: at(other), pending: true},
+		"nothing is at its path":                 {pending: true},
+		"its path cannot be looked at":           {of: with(func(n *netns) { n.Path = "/dev/null/x" })},
+		"something else is at its path":          {of: with(func(n *netns) { n.Path = "/dev/null" })},
+		"a scan finds it":                        {machine: seen(n), want: Alive},
+		"a scan finds its inode":                 {machine: seen(netns{Inode: 7})},
+		"a scan finds another of its inode":      {machine: seen(same), pending: true},
+		"a scan does not see everything":         {machine: machineOf{seen: scanned{unseen: "no rights"}}},
+		"without a number, a scan finds another": {of: with(func(n *netns) { n.Number = "" }), machine: seen(same), want: Alive},
 		"never seen":                             {of: []netns{{Path: n.Path}}},
 		"never seen, of another boot":            {of: []netns{{Path: n.Path, Boot: "b0"}}, want: Dead},
 		"of a file":                              {of: []netns{{Path: n.Path, Dev: 9, Inode: 7}}},
-		"of a file, and a namespace is there":    {of: []netns{{Path: n.Path, Dev: 9, Inode: 7}}, machine: machineOf{paths: at(n.Path, other)}},
-		"a kind of number that is not known":     {of: []netns{with(func(n *netns) { n.Number = "serial/5" })}, machine: machineOf{asked: gone}, pending: true},
-		"one lives":                              {of: []netns{n, other}, machine: machineOf{asked: map[string]Life{"id/5": Alive}}, want: Alive},
-		"one is dead":                            {of: []netns{n, {}}, machine: machineOf{asked: gone}},
-		"both are dead":                          {of: []netns{n, n}, machine: machineOf{asked: gone}, want: Dead},
-		"its peer is on the host":                {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{bridge, peer}}}, want: Alive},
-		"moved to another namespace":             {of: []netns{n}, result: veth, machine: machineOf{asked: gone, fileMachine: fileMachine{host: []hostLink{bridge, peer}}}, want: Alive},
-		"its peer is being removed":              {of: []netns{n}, result: veth, machine: machineOf{asked: gone, fileMachine: fileMachine{host: []hostLink{bridge, peer}, dying: []int{3}}}, want: Dead},
-		"its bridge is on the host":              {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{bridge}}}, pending: true},
-		"its name is another's on the host":      {of: []netns{n}, result: veth, machine: machineOf{fileMachine: fileMachine{host: []hostLink{{"veth1", "02:00:00:00:00:99", "veth", 3}}}}, pending: true},
-		"no attachment":                          {},
+		"of a file, and a namespace is there":    {of: []netns{{Path: n.Path, Dev: 9, Inode: 7}}, machine: at(other)},
+		"a kind of number that is not known":     {of: with(func(n *netns) { n.Number = "serial/5" }), machine: asked(Dead), pending: true},
+		"one lives":                              {of: []netns{n, other}, machine: asked(Alive), want: Alive},
+		"one is dead":                            {of: []netns{n, {}}, machine: asked(Dead)},
+		"both are dead":                          {of: []netns{n, n}, machine: asked(Dead), want: Dead},
+		"its peer is on the host":                {result: veth, machine: host(nil, bridge, peer), want: Alive},
+		"moved to another namespace":             {result: veth, machine: moved, want: Alive},
+		"its peer is being removed":              {result: veth, machine: dying, want: Dead},
+		"its bridge is on the host":              {result: veth, machine: host(nil, bridge), pending: true},
+		"its name is another's on the host":      {result: veth, machine: host(nil, hostLink{"veth1", "02:00:00:00:00:99", "veth", 3}), pending: true},
+		"no attachment":                          {of: []netns{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := tt.machine
-			switch m.bootID {
-			case "":
-				m.bootID = "b1"
-			case "-":
-				m.bootID = ""
+			m.bootID = strings.TrimPrefix(cmp.Or(m.bootID, "b1"), "-")
+			if tt.of == nil {
+				tt.of = []netns{n}
 			}
 			var es []entry
 			for i, n := range tt.of {
@@ -113,19 +122,21 @@ func TestJudgement(t *testing.T) {
 // between nothing is removed, and a scan that sees less, or another namespace, begins again.
 func TestTwoScansAreNeeded(t *testing.T) {
 	t.Parallel()
+	const path = "/no-such-directory/c1"
 	blind, nothing := scanned{unseen: "no rights"}, scanned{}
+	found := scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/5"}}}}
+	unknown, pending, removed := Sweep{Unknown: 1}, Sweep{Unknown: 1, Pending: 1}, Sweep{Removed: 1}
 	for name, tt := range map[string]struct {
 		scans []scanned
 		want  []Sweep
 	}{
-		"two":                   {[]scanned{nothing, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {Removed: 1}}},
-		"one, and one blind":    {[]scanned{nothing, blind, nothing, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {Unknown: 1}, {Unknown: 1, Pending: 1}, {Removed: 1}}},
-		"blind":                 {[]scanned{blind, blind, blind}, []Sweep{{Unknown: 1}, {Unknown: 1}, {Unknown: 1}}},
-		"it appears in between": {[]scanned{nothing, {found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/5"}}}}, nothing}, []Sweep{{Unknown: 1, Pending: 1}, {}, {Unknown: 1, Pending: 1}}},
+		"two":                   {[]scanned{nothing, nothing}, []Sweep{pending, removed}},
+		"one, and one blind":    {[]scanned{nothing, blind, nothing, nothing}, []Sweep{pending, unknown, pending, removed}},
+		"blind":                 {[]scanned{blind, blind, blind}, []Sweep{unknown, unknown, unknown}},
+		"it appears in between": {[]scanned{nothing, found, nothing}, []Sweep{pending, {}, pending}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const path = "/no-such-directory/c1"
 			n := newNode(t)
 			m := &machineOf{paths: map[string]netns{path: {Dev: 4, Inode: 7, Number: "id/5"}}}
 			n.machine = m
@@ -136,7 +147,7 @@ func TestTwoScansAreNeeded(t *testing.T) {
 				m.seen = seen
 				s.sweep(tt.want[i])
 			}
-			if tt.want[len(tt.want)-1].Removed > 0 {
+			if tt.want[len(tt.want)-1] == removed {
 				n.wantNothing()
 			} else {
 				n.wantRecords("c1/eth0 added")
@@ -191,18 +202,13 @@ func TestWhatIsNoNamespaceIsNotHandedDown(t *testing.T) {
 	t.Parallel()
 	n, netns := newNode(t), newNetNS(t)
 	n.machine = &fileMachine{plain: netns}
-	for _, tr := range []Transaction{
-		{NetNS: netns, Plan: inNetNS(pair(eth0).Plan, netns)},
-		{Plan: inNetNS(pair(eth0).Plan, netns)},
-	} {
-		_, err := n.Add(t.Context(), eth0, tr)
+	for _, of := range []string{netns, ""} {
+		_, err := n.Add(t.Context(), eth0, Transaction{NetNS: of, Plan: inNetNS(pair(eth0).Plan, netns)})
 		nodetest.Code(t, err, 8)
 	}
 	n.wantNothing()
-	n.wantTrace()
+	n.WantTrace()
 	n.add(eth0)
 	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}))
-	if got := n.Last("DEL bridge").NetNS; got != "" {
-		t.Errorf("DEL is given %q", got)
-	}
+	nodetest.Equal(t, "DEL is given", n.Last("DEL bridge").NetNS, "")
 }
