@@ -109,7 +109,7 @@ func TestDelGoesOnWithoutNotes(t *testing.T) {
 		return nil
 	})
 	n.halfDelete(eth0)
-	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+	n.WantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 }
 
 // choose plans one network of each plugin in turn, and tells what Next

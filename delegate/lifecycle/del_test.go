@@ -43,7 +43,7 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 	n.Exec.Plugins = plugins()
 	n.del(eth0)
 	n.wantNothing()
-	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
+	n.WantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
 		"DEL macvlan net0", "DEL tuning eth0",
 		"DEL macvlan net0", // what has gone is not asked again
 		"DEL macvlan net0", "DEL bridge eth0")

@@ -72,7 +72,7 @@ func TestRecordsOfEarlierReleasesAreRead(t *testing.T) {
 				}
 
 				n.del(eth0)
-				n.wantTrace(strings.Split(want.del, ", ")...)
+				n.WantTrace(strings.Split(want.del, ", ")...)
 				n.wantNothing()
 			})
 		}

@@ -125,22 +125,6 @@ func (n *node) wantRecords(want ...string) {
 	nodetest.Equal(n, "records", n.records(), want)
 }
 
-// trace returns the calls so far, with the container unless it is c1.
-func (n *node) trace() []string {
-	all := n.Exec.Trace()
-	for i, c := range n.Exec.Calls() {
-		if c.ContainerID != "" && c.ContainerID != "c1" {
-			all[i] += " of " + c.ContainerID
-		}
-	}
-	return all
-}
-
-func (n *node) wantTrace(want ...string) {
-	n.Helper()
-	nodetest.Equal(n, "calls", n.trace(), want)
-}
-
 // wantNothing wants nothing attached, nothing recorded and no file left.
 func (n *node) wantNothing() {
 	n.Helper()
