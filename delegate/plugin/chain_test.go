@@ -6,21 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
 )
 
 // own is the result of the delegate bridge.
@@ -36,22 +33,16 @@ func own() *types100.Result {
 // What CNI 1.1 has added is lost for an older runtime. A line at level debug says so.
 func TestKeysThatTheRuntimeDoesNotKnowAreLogged(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]string{"0.3.1": "keys=\"[mtu pciID]\"", "1.1.0": ""} {
+	for version, want := range map[string]int{"0.3.1": 1, "1.1.0": 0} {
 		n := newNode(t)
-		n.version = version
-		n.exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+		var log nodetest.Log
+		n.version, n.log = version, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		n.Exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) {
 			return []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1400,"pciID":"0000:03:02.1","sandbox":"/absent"}],"routes":[{"dst":"0.0.0.0/0","priority":7}]}`), nil
 		}
-		var log strings.Builder
-		process := n.process()
-		process.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		err := small().Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{
-			ContainerID: "c1", IfName: "eth0", Netns: "/absent", Path: "/opt/cni/bin",
-			StdinData: fmt.Appendf(nil, `{"cniVersion":%q,"name":"n","type":"small","stateDir":%q,"delegates":[{"type":"bridge"}]}`, version, filepath.Join(n.dir, "state")),
-		})
-		if err != nil || strings.Contains(log.String(), "keys=") != (want != "") || !strings.Contains(log.String(), want) {
-			t.Errorf("%s: %v; logged %s", version, err, log.String())
-		}
+		nodetest.OK(t, n.do(small(), "ADD", `,"delegates":[{"type":"bridge"}]`))
+		nodetest.Equal(t, version, log.Count(`keys="[mtu pciID]"`), want)
+		nodetest.Equal(t, version, log.Count("keys="), want)
 	}
 }
 
@@ -80,27 +71,22 @@ func TestResultInAChainBeginsWithPrevResult(t *testing.T) {
 		return fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/absent"}],"ips":[%s],"routes":[{"dst":"0.0.0.0/0"}],
 			"dns":{"nameservers":["10.1.0.1"],"domain":"own"}}`, version, ownIP(version, `"interface":1,`))
 	}
-	for _, tt := range []struct{ name, version, keys, want string }{
-		{"1.1.0", "1.1.0", `,"prevResult":{"cniVersion":"1.1.0",` + prev + `}`, merged("1.1.0")},
-		{"1.0.0", "1.0.0", `,"prevResult":{"cniVersion":"1.0.0",` + prev + `}`, merged("1.0.0")},
-		{"0.3.1", "0.3.1", `,"prevResult":{"cniVersion":"0.3.1",` + prev + `}`, merged("0.3.1")},
-		{"without its version", "0.4.0", `,"prevResult":{` + prev + `}`, merged("0.4.0")},
-		{
-			"of another version", "1.0.0", `,"prevResult":{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`,
-			strings.Replace(alone("1.0.0"), `"ips":[`, `"ips":[{"address":"10.0.0.2/24"},`, 1),
-		},
-		{"empty", "1.0.0", `,"prevResult":{"cniVersion":"1.0.0"}`, alone("1.0.0")},
-		{"none", "1.0.0", "", alone("1.0.0")},
-		{"null", "1.0.0", `,"prevResult":null`, alone("1.0.0")},
-		{
-			"of a version without chains", "0.2.0", `,"prevResult":{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`,
+	for name, tt := range map[string]struct{ version, prev, want string }{
+		"1.1.0":               {"1.1.0", `{"cniVersion":"1.1.0",` + prev + `}`, merged("1.1.0")},
+		"0.3.1":               {"0.3.1", `{"cniVersion":"0.3.1",` + prev + `}`, merged("0.3.1")},
+		"without its version": {"0.4.0", `{` + prev + `}`, merged("0.4.0")},
+		"of another version":  {"1.0.0", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`, strings.Replace(alone("1.0.0"), `"ips":[`, `"ips":[{"address":"10.0.0.2/24"},`, 1)},
+		"empty":               {"1.0.0", `{"cniVersion":"1.0.0"}`, alone("1.0.0")},
+		"null":                {"1.0.0", `null`, alone("1.0.0")},
+		"of a version without chains": {
+			"0.2.0", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`,
 			`{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24","routes":[{"dst":"0.0.0.0/0"}]},"dns":{"nameservers":["10.1.0.1"],"domain":"own"}}`,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.exec.Plugins["bridge"] = delegatetest.Result(own())
+			n.Exec.Plugins["bridge"] = delegatetest.Result(own())
 			p := small()
 			var reported string
 			p.Add = func(ctx context.Context, c *plugin.Call) error {
@@ -117,27 +103,19 @@ func TestResultInAChainBeginsWithPrevResult(t *testing.T) {
 				})
 			}
 			n.version = tt.version
-			keys := `,"delegates":[{"type":"bridge"}]` + tt.keys
-			if err := n.do(t, p, "ADD", keys); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(decoded(t, tt.want), decoded(t, n.out.String())); diff != "" {
-				t.Errorf("printed (-want +got):\n%s", diff)
-			}
+			keys := `,"delegates":[{"type":"bridge"}],"prevResult":` + tt.prev
+			nodetest.OK(t, n.do(p, "ADD", keys))
+			nodetest.Equal(t, "printed", decoded(t, n.out.String()), decoded(t, tt.want))
 			if strings.Contains(reported, "10.0.0.2") || !strings.Contains(reported, "10.1.0.2") {
 				t.Errorf("reported %s", reported)
 			}
-			if err := n.do(t, p, "CHECK", keys); err != nil {
-				t.Fatal(err)
+			n.Trace()
+			nodetest.OK(t, n.do(p, "CHECK", keys))
+			for _, c := range n.Trace() {
+				nodetest.Equal(t, "call", c, "CHECK bridge eth0")
+				nodetest.Equal(t, "it has the interface of prevResult", strings.Contains(string(n.Last(c).Stdin), "up0"), false)
 			}
-			for _, c := range n.exec.Calls()[1:] {
-				if c.Command != "CHECK" || strings.Contains(string(c.Stdin), "up0") {
-					t.Errorf("%v received %s", c, c.Stdin)
-				}
-			}
-			if err := n.do(t, p, "DEL", keys); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, n.do(p, "DEL", keys))
 		})
 	}
 }
@@ -146,27 +124,19 @@ func decoded(t *testing.T, text string) (object map[string]any) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
-	if err := d.Decode(&object); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	nodetest.OK(t, d.Decode(&object))
 	return object
 }
 
 // A prevResult that cannot be passed on is found before anything runs.
 func TestBadPrevResultRunsNothing(t *testing.T) {
 	t.Parallel()
-	for _, prev := range []string{`5`, `[]`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"1.1.0","ips":[{"address":5}]}`, `{"cniVersion":"1.1.0","interfaces":[null]}`} {
+	for _, prev := range []string{`5`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"1.1.0","ips":[{"address":5}]}`, `{"cniVersion":"1.1.0","interfaces":[null]}`} {
 		n := newNode(t)
-		err := n.do(t, small(), "ADD", two+`,"prevResult":`+prev)
-		if status.Code(err) != types.ErrDecodingFailure && status.Code(err) != types.ErrIncompatibleCNIVersion || !strings.Contains(fmt.Sprint(err), `"prevResult"`) {
-			t.Errorf("%s: %v", prev, err)
-		}
-		if len(n.exec.Calls()) > 0 || n.out.Len() > 0 {
-			t.Errorf("%s: ran %q, printed %s", prev, n.exec.Trace(), &n.out)
-		}
-		if err := n.do(t, small(), "DEL", two+`,"prevResult":`+prev); err != nil {
-			t.Errorf("DEL with %s: %v", prev, err)
-		}
+		nodetest.Fails(t, n.do(small(), "ADD", two+`,"prevResult":`+prev), types.ErrDecodingFailure, `"prevResult"`)
+		n.WantTrace()
+		nodetest.Equal(t, "printed", n.out.String(), "")
+		nodetest.OK(t, n.do(small(), "DEL", two+`,"prevResult":`+prev))
 	}
 }
 
@@ -176,45 +146,31 @@ func TestCallCompletesNetworks(t *testing.T) {
 	n := newNode(t)
 	bare := func(c *plugin.Call) netconf.Network {
 		conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		return conf.Delegates[0]
 	}
 	p := plugin.Plugin{
-		StateDir: filepath.Join(n.dir, "state"),
+		StateDir: n.Path("state"),
 		Add: func(ctx context.Context, c *plugin.Call) error {
 			return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(bare(c)))})
 		},
 		GC:     func(ctx context.Context, c *plugin.Call) error { return c.GC(ctx, bare(c)) },
 		Status: func(ctx context.Context, c *plugin.Call) error { return c.Status(ctx, bare(c)) },
 	}
+	const valid = `,"cni.dev/valid-attachments":[]`
 	for _, command := range []delegate.Command{"ADD", "CHECK", "STATUS", "DEL", "GC"} {
-		before := len(n.exec.Calls())
-		if err := n.do(t, p, command, `,"delegates":[{"type":"bridge"}],"cni.dev/valid-attachments":[]`); err != nil {
-			t.Fatalf("%s: %v", command, err)
-		}
-		calls := n.exec.Calls()[before:]
-		if len(calls) != 1 || calls[0].Command != string(command) {
-			t.Fatalf("%s runs %v", command, calls)
-		}
-		if got := decoded(t, string(calls[0].Stdin)); got["name"] != "n" || got["cniVersion"] != "1.1.0" {
-			t.Errorf("%s: %s", command, calls[0].Stdin)
-		}
+		nodetest.OK(t, n.do(p, command, `,"delegates":[{"type":"bridge"}]`+valid))
+		nodetest.Equal(t, "calls", len(n.Trace()), 1)
+		got := nodetest.Stdin(t, n.Last(string(command)))
+		nodetest.Equal(t, string(command), []any{got["name"], got["cniVersion"]}, []any{"n", "1.1.0"})
 	}
-	c, err := p.Call(n.process(), "ADD", skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"n","type":"small","cni.dev/valid-attachments":[]}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, err := p.Call(n.process(), "ADD", n.call(valid))
+	nodetest.OK(t, err)
 	var null netconf.Network
-	for name, err := range map[string]error{
-		"Add":    c.Add(t.Context(), lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(null))}),
-		"GC":     c.GC(t.Context(), null),
-		"Status": c.Status(t.Context(), null),
+	for _, err := range []error{
+		c.Add(t.Context(), lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(null))}), c.GC(t.Context(), null), c.Status(t.Context(), null),
 	} {
-		if status.Code(err) != types.ErrInvalidNetworkConfig {
-			t.Errorf("%s of null: %v", name, err)
-		}
+		nodetest.Code(t, err, types.ErrInvalidNetworkConfig)
 	}
 }
 
@@ -223,30 +179,10 @@ func TestCallCompletesNetworks(t *testing.T) {
 // attachments of containers without a record.
 func TestGCDoesNotTakeTheSecondNetworkForTheFirst(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		valid string
-		calls int
-	}{
-		"a container without a record": {`{"containerID":"old","ifname":"eth0"}`, 0},
-		"all are known":                {"", 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			p := plugin.Plugin{
-				StateDir: filepath.Join(n.dir, "state"),
-				Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
-					conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
-					return conf.Delegates, err
-				},
-			}
-			err := n.do(t, p, "GC", `,"delegates":[null,{"type":"bridge"}],"cni.dev/valid-attachments":[`+tt.valid+`]`)
-			if err == nil || !strings.Contains(err.Error(), "a network is missing or null") {
-				t.Error(err)
-			}
-			if calls := n.exec.Calls(); len(calls) != tt.calls {
-				t.Errorf("ran %v", calls)
-			}
-		})
+	for valid, calls := range map[string][]string{`{"containerID":"old","ifname":"eth0"}`: nil, "": {"GC bridge"}} {
+		n := newNode(t)
+		err := n.do(small(), "GC", `,"delegates":[null,{"type":"bridge"}],"cni.dev/valid-attachments":[`+valid+`]`)
+		nodetest.Says(t, err, "a network is missing or null")
+		n.WantTrace(calls...)
 	}
 }

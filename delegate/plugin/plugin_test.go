@@ -5,23 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/ifname"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 // small is the plugin of the package comment, with a directory to choose.
@@ -50,31 +50,34 @@ func TestSmallPluginConforms(t *testing.T) {
 
 // A node runs plugins without processes.
 type node struct {
-	dir     string
-	version string // of the configuration
-	exec    *delegatetest.Exec
-	out     bytes.Buffer
-	taken   []string
+	*nodetest.Node
+	version, network, args string // of the calls
+	log                    *slog.Logger
+	root                   bool // Dir is the root directory of the node
+	out                    bytes.Buffer
+	taken                  []string
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	n := &node{Node: nodetest.New(t), version: "1.1.0", network: "n", args: "IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1"}
 	ok := delegatetest.Result(nil)
-	return &node{dir: t.TempDir(), version: "1.1.0", exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": ok, "macvlan": ok}}}
+	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": ok, "macvlan": ok}
+	return n
 }
 
 func (n *node) process() plugin.Process {
-	return plugin.Process{Exec: n.exec, Stdout: &n.out, InterfaceNames: func(string) ([]string, error) { return n.taken, nil }}
+	process := plugin.Process{Exec: n.Exec, Stdout: &n.out, Logger: n.log, InterfaceNames: func(string) ([]string, error) { return n.taken, nil }}
+	if n.root {
+		process.Root = plugin.Root(n.Dir)
+	}
+	return process
 }
 
-// do runs a command of p for eth0 of c1, with more keys in its configuration.
-func (n *node) do(t *testing.T, p plugin.Plugin, command delegate.Command, keys string) error {
-	t.Helper()
+// do runs a command of p with more keys in its configuration.
+func (n *node) do(p plugin.Plugin, command delegate.Command, keys string) error {
 	n.out.Reset()
-	return p.Do(t.Context(), n.process(), command, skel.CmdArgs{
-		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: "IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1", Path: "/opt/cni/bin",
-		StdinData: fmt.Appendf(nil, `{"cniVersion":%q,"name":"n","type":"small","stateDir":%q%s}`, n.version, filepath.Join(n.dir, "state"), keys),
-	})
+	return p.Do(n.Context(), n.process(), command, n.call(keys))
 }
 
 const two = `,"delegates":[{"type":"bridge","capabilities":{"ips":true,"dns":true}},{"type":"macvlan","name":"m","capabilities":{"ips":true,"dns":true}}]`
@@ -83,34 +86,25 @@ func TestNetworksAreNamedAndCompleted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.taken = []string{"net1"}
-	if err := n.do(t, small(), "ADD", two+`,"runtimeConfig":{"ips":["10.0.0.9/24"],"dns":{"servers":["10.0.0.1"]}}`); err != nil {
-		t.Fatal(err)
-	}
-	if got := n.out.String(); !strings.Contains(got, `"cniVersion":"1.1.0"`) {
-		t.Errorf("printed %s", got)
-	}
+	nodetest.OK(t, n.do(small(), "ADD", two+`,"runtimeConfig":{"ips":["10.0.0.9/24"],"dns":{"servers":["10.0.0.1"]}}`))
+	n.says(`"cniVersion":"1.1.0"`)
 	var got []string
-	for _, c := range n.exec.Calls() {
+	for _, c := range n.Exec.Calls() {
 		got = append(got, c.IfName+" "+c.Args+" "+string(c.Stdin))
 	}
-	want := []string{
+	nodetest.Equal(t, "calls", got, []string{
 		`eth0 IgnoreUnknown=1;IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1 {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]},"ips":["10.0.0.9/24"]},"type":"bridge"}`,
 		`net2 IgnoreUnknown=1;K8S_POD_NAME=p {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"m","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"type":"macvlan"}`,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	})
 }
 
 func TestSharedArgsLeaveOutAddressesAlone(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"IgnoreUnknown=1;K8S_POD_NAME=web;IP=10.0.0.5;MAC=02:00:00:00:00:01;GATEWAY=10.0.0.1": "IgnoreUnknown=1;K8S_POD_NAME=web",
-		"IP=10.0.0.5": "", "": "", "IPX=1;XIP=2;ip=3": "IPX=1;XIP=2;ip=3", "a=1;;IP": "a=1;", "a=1;;b": "a=1;;b",
+		"IPX=1;XIP=2;ip=3": "IPX=1;XIP=2;ip=3", "a=1;;IP": "a=1;",
 	} {
-		if got := plugin.SharedArgs(args); got != want {
-			t.Errorf("%q: %q, want %q", args, got, want)
-		}
+		nodetest.Equal(t, args, plugin.SharedArgs(args), want)
 	}
 }
 
@@ -126,62 +120,51 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		{"no networks, when collecting", "GC", `,"cni.dev/valid-attachments":[]`, 0, ""},
 		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is missing or null"},
 		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"delegates"`},
-		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
-		{"a key twice, when asked for the status", "STATUS", two + `,"x":1,"x":2`, 6, `"x"`},
-		{"a key twice, when deleting", "DEL", two + `,"x":1,"x":2`, 0, ""},
-		{"a key twice, when checking", "CHECK", two + `,"x":1,"x":2`, 7, "not added"},
 		{"networks of the wrong type, when deleting", "DEL", `,"delegates":5`, 0, ""},
 		{"networks of the wrong type, when asked for the status", "STATUS", `,"delegates":5`, 6, `"delegates"`},
-		{"capability arguments of the wrong type", "ADD", two + `,"runtimeConfig":5`, 6, `"runtimeConfig"`},
 		{"networks of the wrong type, when collecting", "GC", `,"delegates":5,"cni.dev/valid-attachments":[]`, 0, ""},
+		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
+		{"a key twice, when asked for the status", "STATUS", two + `,"x":1,"x":2`, 6, `"x"`},
+		{"a key twice, when checking", "CHECK", two + `,"x":1,"x":2`, 7, "not added"},
+		{"capability arguments of the wrong type", "ADD", two + `,"runtimeConfig":5`, 6, `"runtimeConfig"`},
 		{"a type of the wrong type, when deleting", "DEL", `,"type":5`, 0, ""},
 		{"a type of the wrong type, when attaching", "ADD", two + `,"type":5`, 6, `"type"`},
 		{"no list of what is valid", "GC", two, 7, ""},
-		{"an attachment without a name in the list", "GC", two + `,"cni.dev/valid-attachments":[{"containerID":"c1"}]`, 7, "lacks containerID or ifname"},
+		// A server may pass on a command that it has not checked.
+		{"another case", "add", two, 4, ""},
+		{"VERSION", "VERSION", two, 4, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			err := newNode(t).do(t, small(), delegate.Command(tt.command), tt.keys)
-			if status.Code(err) != tt.code || err != nil && !strings.Contains(err.Error(), tt.words) {
-				t.Errorf("code %d, want %d: %v, want %q", status.Code(err), tt.code, err, tt.words)
-			}
+			n := newNode(t)
+			nodetest.Fails(t, n.do(small(), delegate.Command(tt.command), tt.keys), tt.code, tt.words)
+			n.WantTrace()
 		})
 	}
 }
 
 func TestStateDirIsThePluginsOwn(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ dir, want string }{
-		{"/x/../y/", "/y"},
-		{"/var/lib/cni/mine", "/var/lib/cni/mine"},
-		{"", ""},
-		{"x", ""},
-		{"/var/lib/cni/", ""},
-		{"/var/lib//cni/results", ""},
+	for dir, want := range map[string]string{
+		"/x/../y/": "/y", "/var/lib/cni/mine": "/var/lib/cni/mine", "": "", "x": "", "/var/lib/cni/": "", "/var/lib//cni/results": "",
 	} {
-		if got, err := plugin.CheckStateDir(tt.dir); got != tt.want || (err == nil) != (tt.want != "") {
-			t.Errorf("%q: %q, %v", tt.dir, got, err)
-		}
+		got, err := plugin.CheckStateDir(dir)
+		nodetest.Equal(t, dir, got, want)
+		nodetest.Equal(t, dir+" is refused", err != nil, want == "")
 	}
 	for conf, want := range map[string]string{
 		`{"name":"n"}`:                                   "/var/lib/cni/small",
-		`{"name":"n","stateDir":""}`:                     "/var/lib/cni/small",
 		`{"name":"n","stateDir":"/a/../b"}`:              "/b",
-		`{"name":"n","STATEDIR":"/b"}`:                   "/b",
 		`{"name":"n","STATEDIR":"/a","stateDir":"/b"}`:   "/b",
 		`{"name":"n","stateDir":"b"}`:                    "",
 		`{"name":"n","stateDir":5}`:                      "",
 		`{"name":"n","stateDir":"/var/lib/cni/results"}`: "",
 	} {
 		c, err := small().Call(plugin.Process{}, delegate.CommandDel, skel.CmdArgs{StdinData: []byte(conf)})
-		got := ""
 		if err == nil {
-			got = c.Manager.Dir
-		} else if !errors.Is(err, netconf.ErrInvalid) && !errors.Is(err, netconf.ErrDecode) {
+			nodetest.Equal(t, conf, c.Manager.Dir, want)
+		} else if want != "" || !errors.Is(err, netconf.ErrInvalid) && !errors.Is(err, netconf.ErrDecode) {
 			t.Errorf("%s: %v", conf, err)
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", conf, got, want)
 		}
 	}
 }
@@ -191,37 +174,28 @@ func TestStateDirIsThePluginsOwn(t *testing.T) {
 func TestCommandWithoutFunctionOrRecordsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, p := range []plugin.Plugin{{}, {StateDir: "/x", StateKey: "stateDir"}} {
-		err := newNode(t).do(t, p, "ADD", "")
-		if status.Code(err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), "the plugin has no ADD") {
-			t.Errorf("%v", err)
-		}
+		nodetest.Fails(t, newNode(t).do(p, "ADD", ""), types.ErrInvalidEnvironmentVariables, "the plugin has no ADD")
 	}
 }
 
 func TestHostNetworkIsRefused(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "netns")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct {
 		netns, override string
-		refused         bool
+		code            uint
 	}{
-		{"/proc/self/ns/net", "", true},
-		{"/proc/self/ns/../ns/net", "0", true},
-		{"/proc/self/ns/net", "1", false},
-		{"/proc/self/ns/net", "True", false},
-		{file, "", false},
-		{"/absent", "", false},
-		{"", "", false},
+		{"/proc/self/ns/net", "", types.ErrInvalidNetNS},
+		{"/proc/self/ns/../ns/net", "0", types.ErrInvalidNetNS},
+		{"/proc/self/ns/net", "True", 0},
+		{newNode(t).Write("netns", ""), "", 0},
+		{"/absent", "", 0},
+		{"", "", 0},
 	} {
 		run := false
 		p := plugin.Plugin{Add: func(context.Context, *plugin.Call) error { run = true; return nil }}
 		err := p.Do(t.Context(), plugin.Process{}, delegate.CommandAdd, skel.CmdArgs{IfName: "eth0", Netns: tt.netns, NetnsOverride: tt.override})
-		if (status.Code(err) == types.ErrInvalidNetNS) != tt.refused || run == tt.refused {
-			t.Errorf("%+v: run is %t: %v", tt, run, err)
-		}
+		nodetest.Code(t, err, tt.code)
+		nodetest.Equal(t, tt.netns+" is run", run, tt.code == 0)
 	}
 }
 
@@ -230,34 +204,29 @@ func TestHostNetworkIsRefused(t *testing.T) {
 func TestIgnoreUnknownIsAddedForPods(t *testing.T) {
 	t.Parallel()
 	const pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=4f8c"
-	for _, tt := range []struct{ name, args, want string }{
-		{"none", "", ""},
-		{"a pod", pod, "IgnoreUnknown=1;" + pod},
-		{"beside others", "IP=10.0.0.5;K8S_POD_NAME=p", "IgnoreUnknown=1;IP=10.0.0.5;K8S_POD_NAME=p"},
-		{"as runtimes have it", "IgnoreUnknown=1;" + pod, "IgnoreUnknown=1;" + pod},
-		{"at the end", pod + ";IgnoreUnknown=true", pod + ";IgnoreUnknown=true"},
-		{"not wanted", "IgnoreUnknown=0;" + pod, "IgnoreUnknown=0;" + pod},
-		{"a key that plugins do not take for it", "ignoreunknown=1;K8S_POD_NAME=p", "IgnoreUnknown=1;ignoreunknown=1;K8S_POD_NAME=p"},
-		{"a value that looks like it", "K8S_POD_NAME=IgnoreUnknown", "IgnoreUnknown=1;K8S_POD_NAME=IgnoreUnknown"},
-		{"others alone", "IP=10.0.0.5;X=K8S_POD_NAME", "IP=10.0.0.5;X=K8S_POD_NAME"},
-		{"no pairs", "K8S_;notapair", "K8S_;notapair"},
+	for _, tt := range []struct{ args, want string }{
+		{"", ""},
+		{pod, "IgnoreUnknown=1;" + pod},
+		{"IP=10.0.0.5;K8S_POD_NAME=p", "IgnoreUnknown=1;IP=10.0.0.5;K8S_POD_NAME=p"},
+		{pod + ";IgnoreUnknown=true", pod + ";IgnoreUnknown=true"},
+		{"IgnoreUnknown=0;" + pod, "IgnoreUnknown=0;" + pod},
+		{"ignoreunknown=1;K8S_POD_NAME=p", "IgnoreUnknown=1;ignoreunknown=1;K8S_POD_NAME=p"}, // plugins do not take it for it
+		{"K8S_POD_NAME=IgnoreUnknown", "IgnoreUnknown=1;K8S_POD_NAME=IgnoreUnknown"},
+		{"IP=10.0.0.5;X=K8S_POD_NAME", "IP=10.0.0.5;X=K8S_POD_NAME"},
+		{"K8S_;notapair", "K8S_;notapair"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			for _, command := range []delegate.Command{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-				c, err := plugin.Plugin{}.Call(plugin.Process{}, command, skel.CmdArgs{Args: tt.args})
-				if err != nil || c.Args != tt.want {
-					t.Errorf("%s: %q, %v; want %q", command, c.Args, err, tt.want)
-				}
-			}
-		})
+		for _, command := range []delegate.Command{"ADD", "DEL", "STATUS"} {
+			c, err := plugin.Plugin{}.Call(plugin.Process{}, command, skel.CmdArgs{Args: tt.args})
+			nodetest.OK(t, err)
+			nodetest.Equal(t, tt.args, c.Args, tt.want)
+		}
 	}
 }
 
 // The list of valid attachments is read from either key, and checked.
 func TestValidAttachments(t *testing.T) {
 	t.Parallel()
-	c1 := types.GCAttachment{ContainerID: "c1", IfName: "eth0"}
+	c1 := []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}
 	for _, tt := range []struct {
 		conf string
 		want []types.GCAttachment
@@ -265,25 +234,20 @@ func TestValidAttachments(t *testing.T) {
 	}{
 		{`{}`, nil, 0},
 		{`{"cni.dev/valid-attachments":null}`, nil, 0},
-		{`{"cni.dev/valid-attachments":[]}`, []types.GCAttachment{}, 0},
-		{`{"cni.dev/attachments":[]}`, []types.GCAttachment{}, 0},
 		{`{"cni.dev/valid-attachments":[],"x":1,"x":2}`, []types.GCAttachment{}, 0},
-		{`{"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[]}`, []types.GCAttachment{c1}, 0},
-		{`{"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]}`, []types.GCAttachment{c1}, 0},
+		{`{"cni.dev/attachments":[]}`, []types.GCAttachment{}, 0},
+		{`{"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[]}`, c1, 0},
+		{`{"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]}`, c1, 0},
 		{`{"cni.dev/valid-attachments":[{"containerID":"c1"}]}`, nil, 7},
 		{`{"cni.dev/attachments":[null]}`, nil, 7},
 		{`{"cni.dev/valid-attachments":{}}`, nil, 6},
-		{`{"cni.dev/valid-attachments":[5]}`, nil, 6},
 		{`{`, nil, 6},
 	} {
 		c := &plugin.Call{CmdArgs: skel.CmdArgs{StdinData: []byte(tt.conf)}}
 		got, err := c.Valid()
-		if status.Code(err) != tt.code {
-			t.Errorf("%s: code %d, want %d: %v", tt.conf, status.Code(err), tt.code, err)
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.conf, diff)
-		}
+		nodetest.Code(t, err, tt.code)
+		nodetest.Equal(t, tt.conf, got, tt.want)
+		nodetest.Equal(t, tt.conf+" is no list", got == nil, tt.want == nil)
 	}
 }
 
@@ -291,36 +255,35 @@ func TestValidAttachments(t *testing.T) {
 // a runtime that passes none from a pod that has none.
 func TestPodAnnotations(t *testing.T) {
 	t.Parallel()
+	annotated := func(annotations string) string {
+		return `{"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotations + `}}`
+	}
 	for _, tt := range []struct {
 		conf string
 		want map[string]string
-		code uint
-		says string
+		says string // in an error
 	}{
-		{`{}`, nil, 0, ""},
-		{`{"runtimeConfig":null}`, nil, 0, ""},
-		{`{"runtimeConfig":{"mac":"x"}}`, nil, 0, ""},
-		{annotated(`null`), map[string]string{}, 0, ""},
-		{annotated(`{}`), map[string]string{}, 0, ""},
-		{annotated(`{"other":"x"}`), map[string]string{}, 0, ""},
-		{annotated(`{"a":"1","b":"","other":1e999}`), map[string]string{"a": "1", "b": ""}, 0, ""},
-		{annotated(`{"a":{}}`), nil, 6, "io.kubernetes.cri.pod-annotations.a"},
-		{annotated(`["a"]`), nil, 6, "not an object"},
-		{`{"runtimeConfig":5}`, nil, 6, "runtimeConfig"},
+		{`{}`, nil, ""},
+		{`{"runtimeConfig":null}`, nil, ""},
+		{`{"runtimeConfig":{"mac":"x"}}`, nil, ""},
+		{annotated(`null`), map[string]string{}, ""},
+		{annotated(`{"other":"x"}`), map[string]string{}, ""},
+		{annotated(`{"a":"1","b":"","other":1e999}`), map[string]string{"a": "1", "b": ""}, ""},
+		{annotated(`{"a":{}}`), nil, "io.kubernetes.cri.pod-annotations.a"},
+		{annotated(`["a"]`), nil, "not an object"},
+		{`{"runtimeConfig":5}`, nil, "runtimeConfig"},
 	} {
 		c := &plugin.Call{Name: "net", CmdArgs: skel.CmdArgs{StdinData: []byte(tt.conf)}}
 		got, err := c.PodAnnotations("a", "b")
-		if status.Code(err) != tt.code || err != nil && (!errors.Is(err, netconf.ErrDecode) || !strings.Contains(err.Error(), tt.says)) {
-			t.Errorf("%s: code %d, want %d: %v", tt.conf, status.Code(err), tt.code, err)
+		if tt.says != "" {
+			nodetest.Fails(t, err, 6, tt.says)
+			nodetest.Is(t, err, netconf.ErrDecode)
+		} else {
+			nodetest.OK(t, err)
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.conf, diff)
-		}
+		nodetest.Equal(t, tt.conf, got, tt.want)
+		nodetest.Equal(t, tt.conf+" has none", got == nil, tt.want == nil)
 	}
-}
-
-func annotated(annotations string) string {
-	return `{"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotations + `}}`
 }
 
 // DEL, CHECK and GC leave out keys that do not fit, and go on without them.
@@ -337,29 +300,24 @@ func TestLenientConfig(t *testing.T) {
 		text, want string
 		code       uint
 	}{
-		{`{"name":"a"}`, "a", 0},
 		{`{"deep":{"list":[{"type":"x"},{"type":5}]},"mode":"x","name":"a","size":{"b":1,"c":"x"}}`, "a", 0},
 		{`{"deep":[],"name":"a","mode":{"type":5},"NAME":7,"size":1e99}`, "a", 0},
 		{`{"name":"a","x":{"y":1,"y":2}}`, "a", 0},
 		{"{\"name\":\"a\",\"x\":\"\xff\"}", "a", 0},
-		{`{}`, "", 0},
 		{`{"name":5}`, "", 0},
 		{`null`, "", 6},
 		{`[]`, "", 6},
-		{`"x"`, "", 6},
 		{``, "", 6},
 		{`{"name":"a"}}`, "", 6},
 	} {
 		for _, command := range []delegate.Command{"DEL", "CHECK", "GC"} {
 			got, err := plugin.Config[conf](&plugin.Call{Command: command, CmdArgs: skel.CmdArgs{StdinData: []byte(tt.text)}})
-			if status.Code(err) != tt.code || err == nil && got.Name != tt.want {
-				t.Errorf("%s %s: %+v, code %d: %v", command, tt.text, got, status.Code(err), err)
+			if nodetest.Code(t, err, tt.code); tt.code > 0 {
+				nodetest.Is(t, err, netconf.ErrDecode)
+				continue
 			}
-			if got.Deep.List != nil || got.Size != nil {
+			if got.Name != tt.want || got.Deep.List != nil || got.Size != nil {
 				t.Errorf("%s %s: a part of a key that does not fit: %+v", command, tt.text, got)
-			}
-			if err != nil && !errors.Is(err, netconf.ErrDecode) {
-				t.Errorf("%s %s: %v", command, tt.text, err)
 			}
 		}
 	}
@@ -372,9 +330,9 @@ func TestRecordThatStaysSaysWhatToDo(t *testing.T) {
 		p := small()
 		p.Forget = "small forget"
 		p.Del = func(context.Context, *plugin.Call) error { return fmt.Errorf("c1: %w", cause) }
-		if err := newNode(t).do(t, p, "DEL", ""); !errors.Is(err, cause) || !strings.Contains(err.Error(), `let "small forget" remove `) {
-			t.Errorf("%v", err)
-		}
+		err := newNode(t).do(p, "DEL", "")
+		nodetest.Is(t, err, cause)
+		nodetest.Says(t, err, `let "small forget" remove `)
 	}
 }
 
@@ -384,35 +342,16 @@ func TestWithoutRecords(t *testing.T) {
 	t.Parallel()
 	p := plugin.Plugin{
 		Add: func(ctx context.Context, c *plugin.Call) error {
-			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"m","type":"macvlan"}`))
-			if err != nil {
-				return err
-			}
-			return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(n))})
+			return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(nodetest.Network("m", "macvlan")))})
 		},
 		Status: func(ctx context.Context, c *plugin.Call) error { return c.Status(ctx) },
 	}
 	n := newNode(t)
-	if err := n.do(t, p, "STATUS", ""); err != nil {
-		t.Error(err)
+	nodetest.OK(t, n.do(p, "STATUS", ""))
+	if n.do(p, "ADD", "") == nil {
+		t.Error("success")
 	}
-	if err := n.do(t, p, "ADD", ""); err == nil || len(n.exec.Calls()) > 0 {
-		t.Errorf("%v, after %q", err, n.exec.Trace())
-	}
-}
-
-// A server may pass on a command that it has not checked.
-func TestUnknownCommandsDoNothing(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	for _, command := range []delegate.Command{"", "add", "VERSION", "FOO"} {
-		if err := n.do(t, small(), command, two); status.Code(err) != types.ErrInvalidEnvironmentVariables {
-			t.Errorf("%q: %v", command, err)
-		}
-	}
-	if got := n.exec.Trace(); len(got) > 0 {
-		t.Errorf("ran %q", got)
-	}
+	n.WantTrace()
 }
 
 // What a plugin does with the environment of one Call is not in another, even if
@@ -430,19 +369,14 @@ func TestCallsHaveTheirOwnEnvironment(t *testing.T) {
 	calls := make([]*plugin.Call, 2)
 	for i := range calls {
 		var err error
-		if calls[i], err = p.Call(plugin.Process{Env: env}, "DEL", skel.CmdArgs{ContainerID: fmt.Sprint(i), StdinData: []byte("{}")}); err != nil {
-			t.Fatal(err)
-		}
+		calls[i], err = p.Call(plugin.Process{Env: env}, "DEL", skel.CmdArgs{ContainerID: fmt.Sprint(i), StdinData: []byte("{}")})
+		nodetest.OK(t, err)
 	}
 	for i, c := range calls {
 		got := fmt.Sprint(c.Env, c.Manager.Invoker.Env[2:])
-		if want := fmt.Sprintf("[A=%[1]d PATH=/x B=%[1]d] [C=%[1]d]", i); got != want {
-			t.Errorf("call %d: %s, want %s", i, got, want)
-		}
+		nodetest.Equal(t, "environment", got, fmt.Sprintf("[A=%[1]d PATH=/x B=%[1]d] [C=%[1]d]", i))
 	}
-	if env[0] != "A=given" {
-		t.Errorf("the process's: %q", env)
-	}
+	nodetest.Equal(t, "the process's", env[0], "A=given")
 }
 
 // An error about an interface name says which networks ask for it.
@@ -463,16 +397,146 @@ func TestPlanThatFailsNamesTheNetworks(t *testing.T) {
 			c := &plugin.Call{CmdArgs: skel.CmdArgs{IfName: "eth0"}}
 			var as []delegate.Attachment
 			for i, asked := range tt.asked {
-				n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"` + string(rune('a'+i)) + `","type":"bridge"}`))
-				if err != nil {
-					t.Fatal(err)
-				}
-				as = append(as, delegate.Attachment{Network: n, IfName: asked})
+				as = append(as, delegate.Attachment{Network: nodetest.Network(string(rune('a'+i)), "bridge"), IfName: asked})
 			}
 			plan, err := c.Plan(as...)(t.Context(), tt.taken)
-			if plan != nil || !errors.Is(err, ifname.ErrTaken) || !strings.HasPrefix(err.Error(), tt.want) {
+			nodetest.Is(t, err, ifname.ErrTaken)
+			if plan != nil || !strings.HasPrefix(err.Error(), tt.want) {
 				t.Errorf("%v, %v; want %s...", plan, err, tt.want)
 			}
 		})
+	}
+}
+
+// call is one of eth0 of c1, with more keys in its configuration.
+func (n *node) call(keys string) skel.CmdArgs {
+	dir := n.Path("state")
+	if n.root {
+		dir = "/state"
+	}
+	return skel.CmdArgs{
+		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: n.args, Path: "/opt/cni/bin",
+		StdinData: fmt.Appendf(nil, `{"cniVersion":%q,"name":%q,"type":"small","stateDir":%q%s}`, n.version, n.network, dir, keys),
+	}
+}
+
+// says wants the last command to have printed these words.
+func (n *node) says(words string) {
+	n.Helper()
+	nodetest.Says(n, errors.New(n.out.String()), words)
+}
+
+// run runs a command of p in the network of a name, with more keys in its configuration, on a node
+// with the root directory n.Dir.
+func (n *node) run(p plugin.Plugin, command delegate.Command, name, keys, args string) error {
+	n.root, n.network, n.args = true, name, args
+	return n.do(p, command, `,"delegates":[{"type":"bridge"}]`+keys)
+}
+
+// A DEL takes the record of another network for its own only if the runtime certainly has that
+// network no more. Otherwise it removes nothing, and says success only if the network is there.
+func TestRenamedNetworkIsKnownByTheRuntimesDirectory(t *testing.T) {
+	t.Parallel()
+	const (
+		usual, k3s = "etc/cni/net.d/", "var/lib/rancher/k3s/agent/etc/cni/net.d/"
+		ours       = `{"cniVersion":"1.0.0","name":"new","plugins":[{"type":"small"}]}`
+		other      = `{"cniVersion":"1.0.0","name":"old","plugins":[{"type":"bridge"},{"type":"small"}]}`
+		third      = `{"cniVersion":"1.0.0","name":"x","type":"small"}`
+	)
+	for name, tt := range map[string]struct {
+		files   map[string]string
+		keys    string
+		removed bool
+		code    uint
+	}{
+		"renamed":                               {files: map[string]string{usual + "1.conflist": ours}, removed: true},
+		"renamed, in the directory of the key":  {files: map[string]string{"nets/1.conflist": ours}, keys: `,"runtimeConfDir":"/nets"`, removed: true},
+		"renamed, in k3s":                       {files: map[string]string{k3s + "1.conflist": ours}, removed: true},
+		"its name is another network's":         {files: map[string]string{usual + "1.conflist": ours, usual + "2.conf": `{"cniVersion":"1.0.0","name":"old","type":"bridge"}`}, removed: true},
+		"a file that is no network":             {files: map[string]string{usual + "1.conflist": ours, usual + "2.conflist.bak": other}, removed: true},
+		"both are there":                        {files: map[string]string{usual + "1.conflist": ours, usual + "2.conflist": other}},
+		"the other has the type of our shim":    {files: map[string]string{usual + "1.conflist": ours, usual + "2.conf": `{"cniVersion":"1.0.0","name":"old","type":"small-shim"}`}},
+		"the other is in another of its places": {files: map[string]string{usual + "2.conflist": other, k3s + "1.conflist": ours}},
+		"another file cannot be read":           {files: map[string]string{usual + "1.conflist": ours, usual + "2.conflist": "{"}, code: 11},
+		"a directory without ours":              {files: map[string]string{usual + "2.conflist": third}, code: 11},
+		"a directory of the key without ours":   {files: map[string]string{"nets/2.conflist": third, usual + "1.conflist": ours}, keys: `,"runtimeConfDir":"/nets"`, code: 11},
+		"no directory":                          {code: 11},
+		"a key of another type":                 {files: map[string]string{usual + "1.conflist": ours}, keys: `,"runtimeConfDir":5`, code: 11},
+		"a relative directory":                  {files: map[string]string{usual + "1.conflist": ours}, keys: `,"runtimeConfDir":"etc/cni/net.d"`, code: 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			p := small()
+			p.Aliases = []string{"small-shim"}
+			for file, text := range tt.files {
+				n.Write(file, text)
+			}
+			nodetest.OK(t, n.run(p, "ADD", "old", "", ""))
+			nodetest.Code(t, n.run(p, "DEL", "new", tt.keys, ""), tt.code)
+			nodetest.Equal(t, "removed", slices.Contains(n.Trace(), "DEL bridge eth0"), tt.removed)
+			nodetest.OK(t, n.run(p, "DEL", "old", "", ""))
+			nodetest.Equal(t, "left", n.Exec.Live(), nil)
+		})
+	}
+}
+
+// An ADD that fails before anything is planned is noted too, so that the DEL which the runtime
+// sends does not take another attachment for its own.
+func TestDELAfterARefusedADDTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		keys, args string
+		prepare    func(*plugin.Call) error
+		code       uint
+		removed    []string
+	}{
+		"it is attached already":        {code: 7, removed: []string{"DEL bridge eth0"}},
+		"a broken configuration":        {keys: `,"x":1,"x":2`, code: 6},
+		"a key of another type":         {keys: `,"runtimeConfig":5`, code: 6},
+		"arguments that nobody accepts": {args: "a", code: 4},
+		"Prepare fails": {prepare: func(c *plugin.Call) error {
+			if c.Command == delegate.CommandAdd && c.Name == "new" {
+				return errors.New("no")
+			}
+			return nil
+		}, code: 999},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			p := small()
+			p.Prepare = tt.prepare
+			// The old network is not configured any more, for all that is known.
+			n.Write("etc/cni/net.d/1.conf", `{"cniVersion":"1.0.0","name":"new","type":"small"}`)
+			nodetest.OK(t, n.run(p, "ADD", "old", "", ""))
+			n.Trace()
+			nodetest.Code(t, n.run(p, "ADD", "new", tt.keys, tt.args), tt.code)
+			nodetest.OK(t, n.run(p, "DEL", "new", tt.keys, tt.args))
+			n.WantTrace(tt.removed...)
+			nodetest.OK(t, n.run(p, "DEL", "old", "", ""))
+			nodetest.Equal(t, "left", n.Exec.Live(), nil)
+		})
+	}
+}
+
+// Arguments that are no pairs are refused before anything runs, and named. Commands that come
+// after an ADD accept them.
+func TestArgumentsThatAreNoPairs(t *testing.T) {
+	t.Parallel()
+	for args, bad := range map[string]string{
+		"": "", "a=1;": "", "a=": "", "a=b=c": "", "a": `"a"`, "a=1;b": `"b"`, "=1": `"=1"`, ";": `""`, "a=1;;b=2": `""`,
+	} {
+		n := newNode(t)
+		err := n.run(small(), "ADD", "n", "", args)
+		if bad == "" {
+			nodetest.OK(t, err)
+		} else {
+			nodetest.Fails(t, err, 4, bad+" is not KEY=VALUE")
+			n.WantTrace()
+		}
+		nodetest.OK(t, n.run(small(), "GC", "n", `,"cni.dev/valid-attachments":[]`, args))
+		nodetest.OK(t, n.run(small(), "DEL", "n", "", args))
+		nodetest.Fails(t, n.run(small(), "CHECK", "n", "", args), 7, "not added")
 	}
 }

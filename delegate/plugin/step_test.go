@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
@@ -39,12 +35,7 @@ type fence struct {
 func fenced(t *testing.T) (*node, *fence, plugin.Plugin) {
 	t.Helper()
 	n, f := newNode(t), &fence{rules: make(map[string]string)}
-	for typ, fake := range n.exec.Plugins {
-		n.exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			f.log = append(f.log, c.String())
-			return fake(ctx, c)
-		}
-	}
+	n.On("", func(_ context.Context, c delegatetest.Call) error { f.log = append(f.log, c.String()); return nil })
 	p := small()
 	p.Steps = map[string]plugin.Step{"rule": {
 		Add: f.do(func(c *plugin.Call, at string) error {
@@ -66,10 +57,7 @@ func fenced(t *testing.T) (*node, *fence, plugin.Plugin) {
 			}
 			return nil
 		}),
-		Del: f.do(func(c *plugin.Call, at string) error {
-			delete(f.rules, at)
-			return nil
-		}),
+		Del: f.do(func(_ *plugin.Call, at string) error { delete(f.rules, at); return nil }),
 		GC: f.do(func(c *plugin.Call, _ string) error {
 			valid, err := c.Valid()
 			keep := make(map[string]bool)
@@ -115,21 +103,19 @@ func (f *fence) logged() string {
 func TestStepIsAPartOfTheChain(t *testing.T) {
 	t.Parallel()
 	n, f, p := fenced(t)
-	nodetest.OK(t, n.do(t, p, "ADD", two))
-	nodetest.Equal(t, "ADD", f.logged(), "ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1")
+	nodetest.OK(t, n.do(p, "ADD", two))
+	nodetest.Equal(t, "ADD", f.logged(), adds)
 	nodetest.Equal(t, "rules", f.rules, map[string]string{"n c1 eth0": "10.0.0.0/8", "m c1 net1": "10.0.0.0/8"})
-	if !strings.Contains(n.out.String(), `"domain":"fenced"`) {
-		t.Errorf("printed %s", n.out.String())
-	}
-	nodetest.OK(t, n.do(t, p, "CHECK", two))
-	nodetest.Equal(t, "CHECK", f.logged(), "CHECK bridge eth0, CHECK rule eth0, CHECK macvlan net1, CHECK rule net1")
-	nodetest.OK(t, n.do(t, p, "STATUS", two))
+	n.says(`"domain":"fenced"`)
+	nodetest.OK(t, n.do(p, "CHECK", two))
+	nodetest.Equal(t, "CHECK", f.logged(), strings.ReplaceAll(adds, "ADD", "CHECK"))
+	nodetest.OK(t, n.do(p, "STATUS", two))
 	nodetest.Equal(t, "STATUS", f.logged(), "STATUS bridge, STATUS rule, STATUS macvlan, STATUS rule")
 	f.rules["n c2 eth0"] = "" // of a container that is gone
-	nodetest.OK(t, n.do(t, p, "GC", two+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+	nodetest.OK(t, n.do(p, "GC", two+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
 	nodetest.Equal(t, "rules after GC", len(f.rules), 2)
 	delete(f.rules, "n c1 eth0")
-	nodetest.Fails(t, n.do(t, p, "CHECK", two), 101, `plugin "small/rule"`, "the rule is gone")
+	nodetest.Fails(t, n.do(p, "CHECK", two), 101, `plugin "small/rule"`, "the rule is gone")
 	f.log = nil
 	f.before = func(c *plugin.Call) error {
 		prev, err := c.PrevResult()
@@ -138,10 +124,10 @@ func TestStepIsAPartOfTheChain(t *testing.T) {
 		}
 		return nil
 	}
-	nodetest.OK(t, n.do(t, p, "DEL", `,"delegates":5`)) // from the record alone
-	nodetest.Equal(t, "DEL", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
-	nodetest.Equal(t, "rules", f.rules, map[string]string{})
-	nodetest.Equal(t, "alive", n.exec.Live(), nil)
+	nodetest.OK(t, n.do(p, "DEL", `,"delegates":5`)) // from the record alone
+	nodetest.Equal(t, "DEL", f.logged(), dels)
+	nodetest.Equal(t, "rules", f.rules, nil)
+	nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 }
 
 // A step gets the result of the delegate in a version of CNI too that has no chains.
@@ -150,8 +136,7 @@ func TestStepGetsPrevResultInEveryVersion(t *testing.T) {
 	for _, v := range version.All.SupportedVersions() {
 		n, f, p := fenced(t)
 		n.version = v
-		_, subnet, _ := net.ParseCIDR("10.0.0.0/24")
-		n.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: *subnet}}})
+		n.Exec.Plugins["bridge"] = delegatetest.Result(own())
 		f.before = func(c *plugin.Call) error {
 			prev, err := c.PrevResult()
 			if c.Command == "ADD" && (err != nil || prev == nil || len(prev.IPs) != 1) {
@@ -159,9 +144,9 @@ func TestStepGetsPrevResultInEveryVersion(t *testing.T) {
 			}
 			return nil
 		}
-		one := `,"delegates":[{"type":"bridge"}]`
-		nodetest.OK(t, n.do(t, p, "ADD", one))
-		nodetest.OK(t, n.do(t, p, "DEL", one))
+		for _, command := range []delegate.Command{"ADD", "DEL"} {
+			nodetest.OK(t, n.do(p, command, `,"delegates":[{"type":"bridge"}]`))
+		}
 		nodetest.Equal(t, v, f.logged(), "ADD rule eth0, DEL rule eth0")
 	}
 }
@@ -170,7 +155,8 @@ func TestStepGetsPrevResultInEveryVersion(t *testing.T) {
 // What it does not print it passes on.
 func TestStepBeforeTheDelegates(t *testing.T) {
 	t.Parallel()
-	n, f, p := fenced(t)
+	n := newNode(t)
+	p := small()
 	p.Steps = map[string]plugin.Step{"first": {Add: func(_ context.Context, c *plugin.Call) error {
 		prev, err := c.PrevResult()
 		if prev != nil || err != nil {
@@ -179,29 +165,19 @@ func TestStepBeforeTheDelegates(t *testing.T) {
 		return err
 	}}, "last": {}}
 	p.Networks = func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
-		conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
-		if err != nil {
-			return nil, err
-		}
 		first, err := c.Step("first", nil)
-		if err != nil {
-			return nil, err
-		}
-		net, err := conf.Delegates[0].WithPlugins(append([]netconf.Plugin{first}, conf.Delegates[0].Plugins()...)...)
-		if err != nil {
-			return nil, err
-		}
+		nodetest.OK(t, err)
+		bridge := nodetest.Network("n", "bridge")
+		net, err := bridge.WithPlugins(append([]netconf.Plugin{first}, bridge.Plugins()...)...)
+		nodetest.OK(t, err)
 		nets := []netconf.Network{net}
 		return nets, c.Append(nets, "last", struct{}{})
 	}
-	n.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/absent"}}})
-	nodetest.OK(t, n.do(t, p, "ADD", two))
-	if !strings.Contains(n.out.String(), `"sandbox":"/absent"`) {
-		t.Errorf("printed %s", n.out.String())
-	}
-	nodetest.OK(t, n.do(t, p, "CHECK", two))
-	nodetest.OK(t, n.do(t, p, "DEL", two))
-	nodetest.Equal(t, "log", f.logged(), "")
+	n.Exec.Plugins["bridge"] = delegatetest.Result(own())
+	nodetest.OK(t, n.do(p, "ADD", two))
+	n.says(`"sandbox":"/absent"`)
+	nodetest.OK(t, n.do(p, "CHECK", two))
+	nodetest.OK(t, n.do(p, "DEL", two))
 	if _, err := (&plugin.Call{}).Step("x", 5); err == nil {
 		t.Error("a step with a number for its configuration")
 	}
@@ -210,16 +186,14 @@ func TestStepBeforeTheDelegates(t *testing.T) {
 // A step that fails in any way is undone with everything before it, last first.
 func TestStepThatFailsIsUndone(t *testing.T) {
 	t.Parallel()
-	var none []error
 	for name, tt := range map[string]struct {
 		fail  func() error
 		code  uint
 		words string
 	}{
-		"with a code":                {func() error { return types.NewError(102, "no room for secret-value", "") }, 102, "no room"},
-		"without a code":             {func() error { return errors.New("no room in 10.0.0.0/8") }, 999, "no room in 10.0.0.0/8"},
-		"by a panic":                 {func() error { panic("index out of range") }, 999, `panic in step "rule": index out of range`},
-		"by an error of the runtime": {func() error { return none[len(none)] }, 999, `panic in step "rule": runtime error`},
+		"with a code":    {func() error { return types.NewError(102, "no room for secret-value", "") }, 102, "no room"},
+		"without a code": {func() error { return errors.New("no room in 10.0.0.0/8") }, 999, "no room in 10.0.0.0/8"},
+		"by a panic":     {func() error { panic("index out of range") }, 999, `panic in step "rule": index out of range`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -231,9 +205,9 @@ func TestStepThatFailsIsUndone(t *testing.T) {
 				f.rules["m c1 net1"] = "half"
 				return tt.fail()
 			}
-			nodetest.Fails(t, n.do(t, p, "ADD", two), tt.code, `network "m"`, `plugin "small/rule"`, tt.words)
-			nodetest.Equal(t, "log", f.logged(), "ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1, DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
-			nodetest.Equal(t, "rules", f.rules, map[string]string{})
+			nodetest.Fails(t, n.do(p, "ADD", two), tt.code, `network "m"`, `plugin "small/rule"`, tt.words)
+			nodetest.Equal(t, "log", f.logged(), adds+", "+dels)
+			nodetest.Equal(t, "rules", f.rules, nil)
 		})
 	}
 }
@@ -242,7 +216,7 @@ func TestStepThatFailsIsUndone(t *testing.T) {
 // ADD.
 func TestStepOfAProcessThatDied(t *testing.T) {
 	t.Parallel()
-	for _, next := range []delegate.Command{"DEL", "ADD"} {
+	for next, want := range map[delegate.Command]string{"DEL": dels, "ADD": dels + ", " + adds} {
 		n, f, p := fenced(t)
 		f.before = func(c *plugin.Call) error {
 			f.rules[c.Name+" c1 "+c.IfName] = "half"
@@ -254,19 +228,14 @@ func TestStepOfAProcessThatDied(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			t.Errorf("it did not die, but returned %v", n.do(t, p, "ADD", two))
+			t.Errorf("it did not die, but returned %v", n.do(p, "ADD", two))
 		}()
 		<-ended
-		f.before = nil
-		f.log = nil
-		nodetest.OK(t, n.do(t, p, next, two))
-		want := "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0"
-		if next == "ADD" {
-			want += ", ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1"
-		}
+		f.before, f.log = nil, nil
+		nodetest.OK(t, n.do(p, next, two))
 		nodetest.Equal(t, "log", f.logged(), want)
-		nodetest.OK(t, n.do(t, p, "DEL", two))
-		nodetest.Equal(t, "rules", f.rules, map[string]string{})
+		nodetest.OK(t, n.do(p, "DEL", two))
+		nodetest.Equal(t, "rules", f.rules, nil)
 	}
 }
 
@@ -274,26 +243,23 @@ func TestStepOfAProcessThatDied(t *testing.T) {
 // refused before anything runs; so is a step with the name of another plugin.
 func TestStepsThatAreRefused(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ delegate, words string }{
-		"unknown":           {`{"type":"small","step":"other"}`, `no step "other"`},
-		"unknown, Type":     {`{"type":"stable","step":"other"}`, `no step "other"`},
-		"itself":            {`{"type":"small"}`, "must not delegate to itself"},
-		"itself, Type":      {`{"type":"stable"}`, "must not delegate to itself"},
-		"the step's name":   {`{"type":"rule"}`, `"rule" is a step of this plugin and the type of another`},
-		"itself in a chain": {`{"name":"x","plugins":[{"type":"macvlan"},{"type":"small","step":""}]}`, "must not delegate to itself"},
+	for refused, words := range map[string]string{
+		`{"type":"small","step":"other"}`:  `no step "other"`,
+		`{"type":"stable","step":"other"}`: `no step "other"`,
+		`{"type":"small"}`:                 "must not delegate to itself",
+		`{"type":"stable"}`:                "must not delegate to itself",
+		`{"type":"rule"}`:                  `"rule" is a step of this plugin and the type of another`,
+		`{"name":"x","plugins":[{"type":"macvlan"},{"type":"small","step":""}]}`: "must not delegate to itself",
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(refused, func(t *testing.T) {
 			t.Parallel()
 			n, f, p := fenced(t)
 			p.Type = "stable"
-			for _, command := range []delegate.Command{"ADD", "STATUS"} {
-				err := n.do(t, p, command, `,"delegates":[{"type":"bridge"},`+tt.delegate+`]`)
-				if nodetest.Says(t, err, tt.words); command == "ADD" {
-					nodetest.Code(t, err, 7)
-					nodetest.Equal(t, "ran", f.logged(), "")
-				}
-			}
-			if files, _ := os.ReadDir(filepath.Join(n.dir, "state")); len(files) > 1 { // the lock's
+			keys := `,"delegates":[{"type":"bridge"},` + refused + `]`
+			nodetest.Fails(t, n.do(p, "ADD", keys), 7, words)
+			nodetest.Equal(t, "ran", f.logged(), "")
+			nodetest.Says(t, n.do(p, "STATUS", keys), words)
+			if files := n.Files("state"); len(files) > 1 { // the lock's
 				t.Errorf("there are %v", files)
 			}
 		})
@@ -303,15 +269,14 @@ func TestStepsThatAreRefused(t *testing.T) {
 // A record of another version of the plugin may have a step that this one does not know.
 func TestRecordedStepThatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	n, f, p := fenced(t)
-	nodetest.OK(t, n.do(t, p, "ADD", two))
+	n, f, p := added(t)
 	steps := p.Steps
 	p.Steps = nil
-	nodetest.Fails(t, n.do(t, p, "DEL", two), 7, `plugin "small/rule"`, `the plugin has no step "rule"`)
-	nodetest.Equal(t, "alive", n.exec.Live(), nil)
+	nodetest.Fails(t, n.do(p, "DEL", two), 7, `plugin "small/rule"`, `the plugin has no step "rule"`)
+	nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 	p.Steps = steps
-	nodetest.OK(t, n.do(t, p, "DEL", two))
-	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+	nodetest.OK(t, n.do(p, "DEL", two))
+	nodetest.Equal(t, "rules", f.rules, nil)
 }
 
 // The executable with the configuration of a step executes the step, and nothing else: no
@@ -320,89 +285,69 @@ func TestExecutableExecutesAStepAlone(t *testing.T) {
 	t.Parallel()
 	n, f, p := fenced(t)
 	p.Prepare = func(*plugin.Call) error { return errors.New("prepared") }
-	run := func(command, step, keys string) (string, error) {
-		var out bytes.Buffer
-		err := p.Run(t.Context(), plugin.Process{
-			Exec: n.exec, Stdout: &out,
-			Env: []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/opt/cni/bin"},
-			Stdin: strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","type":"small","step":%q,"allow":"any","stateDir":%q%s}`,
-				step, filepath.Join(n.dir, "state"), keys)),
-		})
-		return strings.TrimSpace(out.String()), err
+	run := func(command, step string) (string, error) {
+		process := n.process()
+		process.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/opt/cni/bin"}
+		process.Stdin = bytes.NewReader(n.call(fmt.Sprintf(`,"step":%q,"allow":"any","prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`, step)).StdinData)
+		n.out.Reset()
+		err := p.Run(t.Context(), process)
+		return strings.TrimSpace(n.out.String()), err
 	}
-	const prev = `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`
-	out, err := run("ADD", "rule", prev)
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "result", out, `{"cniVersion":"1.1.0","dns":{"domain":"fenced"},"ips":[{"address":"10.0.0.2/24"}]}`)
-	nodetest.Equal(t, "rules", f.rules, map[string]string{"blue c1 eth0": "any"})
-	for _, command := range []string{"CHECK", "DEL", "DEL"} {
-		out, err := run(command, "rule", prev)
+	for _, tt := range []struct{ command, want string }{
+		{"ADD", `{"cniVersion":"1.1.0","dns":{"domain":"fenced"},"ips":[{"address":"10.0.0.2/24"}]}`}, {"CHECK", ""}, {"DEL", ""}, {"DEL", ""},
+	} {
+		out, err := run(tt.command, "rule")
 		nodetest.OK(t, err)
-		nodetest.Equal(t, "result", out, "")
-	}
-	nodetest.Equal(t, "log", f.logged(), "ADD rule eth0, CHECK rule eth0, DEL rule eth0, DEL rule eth0")
-	nodetest.Equal(t, "rules", f.rules, map[string]string{})
-	for _, command := range []string{"ADD", "CHECK", "DEL"} { // never a success that did nothing
-		out, err := run(command, "other", prev)
-		nodetest.Fails(t, err, 7, `no step "other"`)
-		if !strings.Contains(out, `"code":7`) {
-			t.Errorf("%s printed %s", command, out)
+		nodetest.Equal(t, "result", out, tt.want)
+		if tt.command == "ADD" {
+			nodetest.Equal(t, "rules", f.rules, map[string]string{"n c1 eth0": "any"})
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(n.dir, "state")); err == nil {
-		t.Error("there is a directory of records")
+	nodetest.Equal(t, "log", f.logged(), "ADD rule eth0, CHECK rule eth0, DEL rule eth0, DEL rule eth0")
+	nodetest.Equal(t, "rules", f.rules, nil)
+	for _, command := range []string{"ADD", "CHECK", "DEL"} { // never a success that did nothing
+		_, err := run(command, "other")
+		nodetest.Fails(t, err, 7, `no step "other"`)
+		n.says(`"code":7`)
 	}
+	nodetest.Equal(t, "records", n.Files("state"), nil)
 }
 
 // Another program that has the record runs the executable of the plugin for its step, without
 // the network namespace.
 func TestAnotherProgramRemovesAStep(t *testing.T) {
 	t.Parallel()
-	n, f, p := fenced(t)
-	nodetest.OK(t, n.do(t, p, "ADD", two))
-	f.log = nil
-	n.exec.Plugins["small"] = delegatetest.Program(p.Execute).Plugin(&delegatetest.Exec{})
-	m := n.process().NewManager(filepath.Join(n.dir, "state"), "tool", []string{"/opt/cni/bin"})
-	nodetest.OK(t, m.Del(t.Context(), scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}, lifecycle.Removal{}))
-	nodetest.Equal(t, "log", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0")
-	nodetest.Equal(t, "rules", f.rules, map[string]string{})
+	n, f, p := added(t)
+	n.Exec.Plugins["small"] = delegatetest.Program(p.Execute).Plugin(&delegatetest.Exec{})
+	m := n.process().NewManager(n.Path("state"), "tool", []string{"/opt/cni/bin"})
+	nodetest.OK(t, m.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.Equal(t, "log", f.logged(), dels)
+	nodetest.Equal(t, "rules", f.rules, nil)
 }
 
 // A program that takes an attachment over does not have the steps of the plugin, whose
 // executable may go: they are undone once it has the rest.
 func TestReleaseUndoesSteps(t *testing.T) {
 	t.Parallel()
-	n, f, p := fenced(t)
-	nodetest.OK(t, n.do(t, p, "ADD", `,"delegates":[{"type":"bridge"}]`))
-	f.log = nil
-	c, err := p.Call(n.process(), "DEL", skel.CmdArgs{StdinData: fmt.Appendf(nil, `{"name":"n","type":"small","stateDir":%q}`, filepath.Join(n.dir, "state"))})
+	n, f, p := added(t)
+	c, err := p.Call(n.process(), "DEL", n.call(""))
 	nodetest.OK(t, err)
-	nodetest.OK(t, c.Manager.Release(t.Context(), scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}, func(_ context.Context, r lifecycle.Record) error {
-		var types []string
-		for _, p := range r.Attached[0].Network.Plugins() {
-			types = append(types, p.Type())
+	nodetest.OK(t, c.Manager.Release(t.Context(), eth0, func(_ context.Context, r lifecycle.Record) error {
+		kept := r.Attached[0].Network.Plugins()
+		if len(kept) != 1 || kept[0].Type() != "bridge" || len(f.rules) != 1 {
+			t.Errorf("kept %v, rules %v", kept, f.rules)
 		}
-		nodetest.Equal(t, "kept", types, []string{"bridge"})
-		nodetest.Equal(t, "rules", len(f.rules), 1)
 		return nil
 	}))
-	nodetest.Equal(t, "log", f.logged(), "DEL rule eth0")
-	nodetest.Equal(t, "alive", len(n.exec.Live()), 1)
+	nodetest.Equal(t, "log", f.logged(), "DEL rule net1, DEL macvlan net1, DEL rule eth0")
+	nodetest.Equal(t, "alive", n.Exec.Live(), []string{"bridge c1 eth0"})
 }
 
 // The plugin with a step conforms.
 func TestPluginWithAStepConforms(t *testing.T) {
 	t.Parallel()
-	p := small()
+	_, _, p := fenced(t)
 	p.Steps = map[string]plugin.Step{"rule": {}}
-	networks := p.Networks
-	p.Networks = func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
-		nets, err := networks(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		return nets, c.Append(nets, "rule", nil)
-	}
 	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
@@ -411,3 +356,20 @@ func TestPluginWithAStepConforms(t *testing.T) {
 		Delegates: []string{"bridge", "macvlan"},
 	})
 }
+
+// added is fenced, with eth0 attached.
+func added(t *testing.T) (*node, *fence, plugin.Plugin) {
+	t.Helper()
+	n, f, p := fenced(t)
+	nodetest.OK(t, n.do(p, "ADD", two))
+	f.log = nil
+	return n, f, p
+}
+
+// The commands of the steps and delegates of two networks.
+const (
+	dels = "DEL rule net1, DEL macvlan net1, DEL rule eth0, DEL bridge eth0"
+	adds = "ADD bridge eth0, ADD rule eth0, ADD macvlan net1, ADD rule net1"
+)
+
+var eth0 = scratch.Key{Network: "n", ContainerID: "c1", IfName: "eth0"}
