@@ -71,7 +71,6 @@ func TestAllocate(t *testing.T) {
 		{name: "resources do not mix, even if IDs are the same", pod: "vf=0 vf=1|nic=0", requests: "nic vf vf", want: "0 0 1"},
 		{name: "a device that is asked for by name is kept from those before it", pod: "vf=a vf=b", requests: "vf vf=a", want: "b a"},
 		{name: "a device that a pod may choose freely is passed on, and kept from others", pod: "vf=a vf=b", requests: "vf =a =elsewhere", want: "b a elsewhere"},
-		{name: "a device that two containers share counts once", pod: "vf=b|vf=b vf=a", requests: "vf vf", want: "b a"},
 		{name: "a device that the kubelet reports for two NUMA nodes counts once", pod: "vf=a@1 vf=b@1 vf=a@0", requests: "vf vf", want: "a b"},
 		{name: "one of which nobody knows the resource is given to nobody", pod: "=a|vf=b", requests: "vf =", want: "b -"},
 		{name: "recorded devices are in use", pod: "vf=a vf=b vf=c vf=d", used: "vf=a =c nic=b", requests: "vf vf", want: "b d"},
@@ -108,9 +107,7 @@ func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 		text                string
 	}{
 		{"the pod has none", "", "", "= vf", 1, 7, `the pod's networks ask for 1 of its devices; the pod's containers have none`},
-		{"the pod has none and names one all the same", "nic=a", "", "vf=a", 0, 7, `device "a" is not allocated to the pod; the pod's containers have none`},
 		{"they run out", "vf=a vf=b", "", "vf vf vf", 2, 7, `the pod's networks ask for 3 of its devices; the pod's containers have 2: "a", "b"`},
-		{"one that two containers share counts once", "vf=a vf=b|vf=a vf=b", "", "vf vf vf", 2, 7, `the pod's networks ask for 3 of its devices; the pod's containers have 2: "a", "b"`},
 		{"the named one is another pod's", "vf=a vf=b", "", "vf=c", 0, 7, `device "c" is not allocated to the pod; the pod's containers have 2: "a", "b"`},
 		{"one is named twice", "vf=a vf=b", "", "vf=a vf=a", 1, 7, `device "a" is in use by another attachment of the pod; the pod's containers have 2: "a", "b"`},
 		{"recorded attachments have all", "vf=a vf=b", "vf=a vf=b", "vf", 0, 7, `the pod's networks ask for 1 more of its devices; the pod's containers have 2, not all of them free: "a", "b"`},

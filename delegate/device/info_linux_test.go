@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
@@ -36,8 +36,7 @@ func load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 }
 
 // attachment is one of a network with a plugin that declares what is given, if anything.
-func attachment(t *testing.T, declares, id string) delegate.Attachment {
-	t.Helper()
+func attachment(declares, id string) delegate.Attachment {
 	conf := `{"cniVersion":"1.0.0","name":"fast","type":"sriov"}`
 	if declares != "" {
 		conf = `{"cniVersion":"1.0.0","name":"fast","plugins":[{"type":"sriov"},{"type":"tuning","capabilities":{"` + declares + `":true}}]}`
@@ -50,288 +49,258 @@ func attachment(t *testing.T, declares, id string) delegate.Attachment {
 	return a
 }
 
-// node is the root directory of a node, on which /var/run is a link as on most.
-func node(t *testing.T) (root string, d device.Dir) {
-	t.Helper()
-	root = t.TempDir()
-	for _, err := range []error{
-		os.MkdirAll(filepath.Join(root, "run"), 0o755), os.MkdirAll(filepath.Join(root, "var"), 0o755),
-		os.Symlink("/run", filepath.Join(root, "var", "run")),
-	} {
-		nodetest.OK(t, err)
-	}
-	return root, device.Dir{Root: root, Owner: "/var/lib/cni/multinet"}
+// A node is a root directory, on which /var/run is a link as on most.
+type node struct {
+	*nodetest.Node
+	device.Dir
 }
 
-// at returns the path of a file of the node.
-func at(root, file string) string {
-	return filepath.Join(root, strings.Replace(file, "/var/run/", "/run/", 1))
-}
-
-func write(t *testing.T, file, text string) {
-	t.Helper()
-	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)))
-}
+// at is a file of the node as a path below its root.
+func at(file string) string { return strings.Replace(file, "/var/run/", "run/", 1) }
 
 func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
 	t.Parallel()
 	d := device.Dir{Owner: "multinet"}
 	for _, tt := range []struct {
 		declares, id string
-		want         bool
-	}{{"", "", false}, {"mac", "", false}, {capability, "", true}, {"", "0000:3b:02.1", true}} {
-		before := attachment(t, tt.declares, tt.id)
+		want         int
+	}{{"", "", 0}, {"mac", "", 0}, {capability, "", 1}, {"", "0000:3b:02.1", 1}} {
+		before := attachment(tt.declares, tt.id)
 		had := len(before.CapabilityArgs)
 		a := d.Assign(before)
-		if got := len(a.Files) == 1 && len(a.CapabilityArgs) == had+1; got != tt.want {
-			t.Errorf("capability %q, device %q: files %q, arguments %s", tt.declares, tt.id, a.Files, a.CapabilityArgs)
-		}
+		nodetest.Equal(t, "files", len(a.Files), tt.want)
+		nodetest.Equal(t, "more arguments", len(a.CapabilityArgs)-had, tt.want)
 		if len(before.CapabilityArgs) != had || before.Files != nil {
 			t.Error("the argument was changed")
 		}
-		if !tt.want {
-			continue
-		}
-		var arg string
-		if err := json.Unmarshal(a.CapabilityArgs[capability], &arg); err != nil || arg != a.Files[0] || filepath.Dir(arg) != "/var/run/k8s.cni.cncf.io/devinfo/cni" {
-			t.Errorf("the argument is %s, the file %s", a.CapabilityArgs[capability], a.Files[0])
-		}
-		if again := d.Assign(before); again.Files[0] != a.Files[0] {
-			t.Error("the name is another one each time")
+		if tt.want > 0 {
+			nodetest.Equal(t, "argument", string(a.CapabilityArgs[capability]), strconv.Quote(a.Files[0]))
+			nodetest.Equal(t, "again", d.Assign(before).Files, a.Files)
 		}
 	}
 }
 
 func TestEveryAttachmentHasAFileOfItsOwn(t *testing.T) {
 	t.Parallel()
-	seen := make(map[string]string)
+	seen := make(map[string]bool)
 	for _, owner := range []string{"a", "b"} {
 		for _, network := range []string{"n", "n-c"} {
 			for _, container := range []string{"c", "c-e", `c" "e`, "../../x"} {
 				for _, ifname := range []string{"e", "c-e"} {
-					n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`)
-					a := device.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
-					name := filepath.Base(a.Files[0])
-					which := strings.Join([]string{owner, network, container, ifname}, "|")
-					if other, ok := seen[name]; ok {
-						t.Errorf("%s and %s have one file", which, other)
+					a := attachment(capability, "")
+					a.Network, a.ContainerID, a.IfName = nodetest.Parse(`{"cniVersion":"1.0.0","name":"`+network+`","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`), container, ifname
+					file := device.Dir{Owner: owner}.Assign(a).Files[0]
+					if seen[file] || filepath.Dir(file) != "/var/run/k8s.cni.cncf.io/devinfo/cni" {
+						t.Errorf("the file of %s, %s, %s and %s is %s", owner, network, container, ifname, file)
 					}
-					seen[name] = which
-					if filepath.Dir(a.Files[0]) != "/var/run/k8s.cni.cncf.io/devinfo"+"/cni" {
-						t.Errorf("%s: %s", which, a.Files[0])
-					}
+					seen[file] = true
 				}
 			}
 		}
 	}
 }
 
-const pci = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.1","new-key":1}}`
-
 func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	t.Parallel()
-	root, d := node(t)
-	dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json")
-	a := d.Assign(attachment(t, "", "0000:3b:02.1"))
-	none, err := load(root, a)
-	if none != nil || err != nil {
-		t.Errorf("before Fill: %v, %v", none, err)
-	}
-	write(t, dp, pci)
-	nodetest.OK(t, d.Fill(a))
-	if data, err := os.ReadFile(at(root, a.Files[0])); string(data) != pci {
-		t.Errorf("copied %s, %v", data, err)
-	}
-	got, err := load(root, a)
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "information", got, &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}})
+	n := newNode(t)
+	a := n.Assign(attachment("", "id"))
+	n.wantInfo(a, nil) // before Fill
+	n.Write(ofDevice, pci)
+	nodetest.OK(t, n.Fill(a))
+	nodetest.Equal(t, "copied", n.Read(at(a.Files[0])), pci)
+	n.wantInfo(a, pciInfo)
 	// What an earlier attachment has left is not taken for that of this one.
-	nodetest.OK(t, errors.Join(os.Remove(dp), d.Fill(a)))
-	if got, err := load(root, a); got != nil || err != nil {
-		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(n.Node.Path(ofDevice)), n.Fill(a)))
+	n.wantInfo(a, nil)
 }
 
 func TestDeviceNamesDoNotLeadOutOfTheDirectory(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"../../../../etc/shadow", "/etc/shadow", "..", ".", "a/../b", "x\x00y", strings.Repeat("x", 300)} {
-		root, d := node(t)
-		write(t, filepath.Join(root, "etc/shadow"), pci)
-		write(t, filepath.Join(root, "etc/shadow-device.json"), pci)
-		write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/other"), pci)
-		a := d.Assign(attachment(t, "", id))
-		_ = d.Fill(a) // some of these cannot be a name, which is an error
-		if got, err := load(root, a); got != nil || err != nil {
-			t.Errorf("%q: read %v, %v", id, got, err)
+		n := newNode(t)
+		for _, file := range []string{"etc/shadow", "etc/shadow-device.json", "run/k8s.cni.cncf.io/devinfo/dp/other"} {
+			n.Write(file, pci)
 		}
+		a := n.Assign(attachment("", id))
+		_ = n.Fill(a) // some of these cannot be a name, which is an error
+		n.wantInfo(a, nil)
 	}
 }
 
 func TestAFileThatTheRuntimeHasGivenIsNotRead(t *testing.T) {
 	t.Parallel()
-	root, d := node(t)
-	write(t, filepath.Join(root, "etc/passwd"), pci)
-	a := attachment(t, capability, "id")
+	n := newNode(t)
+	n.Write("etc/passwd", pci)
+	a := attachment(capability, "id")
 	a.CapabilityArgs[capability] = json.RawMessage(`"/etc/passwd"`)
-	if same := d.Assign(a); same.Files != nil {
-		t.Errorf("what the runtime has given was taken for a file of its own: %q", same.Files)
-	}
-	if got, err := load(root, a); got != nil || err != nil {
-		t.Errorf("%v %v", got, err)
-	}
+	nodetest.Equal(t, "files of its own", n.Assign(a).Files, nil)
+	n.wantInfo(a, nil)
 }
 
+// A device without a kernel driver makes no interface: its network is the one that is left over. A
+// file that cannot be read hides no other.
 func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 	t.Parallel()
-	root, d := node(t)
-	a := d.Assign(attachment(t, capability, ""))
-	bad := a
-	bad.IfName, bad.Files, bad.CapabilityArgs = "net2", nil, nil
-	bad = d.Assign(bad)
-	write(t, at(root, a.Files[0]), pci)
-	write(t, at(root, bad.Files[0]), "{")
-	of := func(names ...string) (ns []status.Network) {
-		for _, name := range names {
-			ns = append(ns, status.Network{Interface: name})
+	n := newNode(t)
+	of := func(ifname, text string) delegate.Attached {
+		a := attachment("", "")
+		if text != "" {
+			a = attachment(capability, "")
 		}
-		return ns
+		a.IfName = ifname
+		if a = n.Assign(a); text != "" {
+			n.Write(at(a.Files[0]), text)
+		}
+		return delegate.Attached{Attachment: a}
 	}
-	got := of("eth0", "net1", "net2")
-	err := device.Describe(root, got, delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: a}, delegate.Attached{Attachment: bad})
-	if err == nil || !strings.Contains(err.Error(), "net2") {
-		t.Errorf("got %v, want what is wrong with net2", err)
-	}
-	want := of("eth0", "net1", "net2")
-	want[1].DeviceInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
-	nodetest.Equal(t, "status", got, want)
-}
-
-// A device without a kernel driver makes no interface.
-func TestNetworksWithoutAnInterfaceAreDescribed(t *testing.T) {
-	t.Parallel()
-	root, d := node(t)
-	a := d.Assign(attachment(t, capability, ""))
-	write(t, at(root, a.Files[0]), pci)
-	eth0, b := delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: attachment(t, "", "")}
-	eth0.IfName, b.IfName = "eth0", "net7"
-	networks := []status.Network{{Interface: "eth0"}, {Name: "without"}, {Name: "another"}}
-	nodetest.OK(t, device.Describe(root, networks, eth0, b, delegate.Attached{Attachment: a}))
-	if networks[0].DeviceInfo != nil || networks[1].DeviceInfo != nil || networks[2].DeviceInfo == nil {
-		t.Errorf("status %+v", networks)
-	}
-	networks[2].DeviceInfo = nil
-	nodetest.OK(t, device.Describe(root, networks, eth0, delegate.Attached{Attachment: a})) // nobody knows which it is
-	if networks[1].DeviceInfo != nil || networks[2].DeviceInfo != nil {
-		t.Errorf("status %+v", networks)
+	eth0, net1, bad, net7 := of("eth0", ""), of("net1", pci), of("net2", "{"), of("net7", "")
+	for name, tt := range map[string]struct {
+		networks []string // interfaces
+		attached []delegate.Attached
+		at       int // of the information, -1 if there is none
+		says     string
+	}{
+		"by the interface":         {[]string{"eth0", "net1", "net2"}, []delegate.Attached{eth0, net1, bad}, 1, "net2"},
+		"without an interface":     {[]string{"eth0", "", ""}, []delegate.Attached{eth0, net7, net1}, 2, ""},
+		"nobody knows which it is": {[]string{"eth0", "", ""}, []delegate.Attached{eth0, net1}, -1, ""},
+	} {
+		var got, want []status.Network
+		for i, ifname := range tt.networks {
+			got = append(got, status.Network{Interface: ifname})
+			if want = append(want, got[i]); i == tt.at {
+				want[i].DeviceInfo = pciInfo
+			}
+		}
+		if err := device.Describe(n.Root, got, tt.attached...); tt.says != "" {
+			nodetest.Says(t, err, tt.says)
+		} else {
+			nodetest.OK(t, err)
+		}
+		nodetest.Equal(t, name, got, want)
 	}
 }
 
 func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	t.Parallel()
-	root, d := node(t)
-	if removed, err := d.Sweep(nil); removed != nil || err != nil {
-		t.Errorf("without a directory: %q, %v", removed, err)
+	n := newNode(t)
+	sweep := func(attached func() ([]delegate.Attachment, error), wantErr error, want ...string) {
+		t.Helper()
+		removed, err := n.Sweep(attached)
+		nodetest.Is(t, err, wantErr)
+		slices.Sort(removed)
+		nodetest.Equal(t, "removed", removed, want)
 	}
-	of := func(container string) delegate.Attachment {
-		a := attachment(t, capability, "")
+	sweep(nil, nil) // without a directory
+	of := func(owner, container string) string {
+		a := attachment(capability, "")
 		a.ContainerID = container
-		return a
+		return device.Dir{Root: n.Root, Owner: owner}.Assign(a).Files[0]
 	}
-	used, lost, young := d.Assign(of("used")), d.Assign(of("lost")), d.Assign(of("young"))
-	foreign := device.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
-	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost.Files[0])[:9] + "17"
+	used, lost, young, foreign := of(n.Owner, "used"), of(n.Owner, "lost"), of(n.Owner, "young"), of("another", "lost")
+	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost)[:9] + "17"
 	multus := "/var/run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
-	dir := strings.Replace(lost.Files[0], ".json", "0.json", 1)
-	all := []string{used.Files[0], lost.Files[0], young.Files[0], foreign.Files[0], temp, multus, dir}
-	for _, file := range all {
-		if file == dir {
-			write(t, at(root, file)+"/x", pci)
-		} else {
-			write(t, at(root, file), pci)
-		}
-		if file != young.Files[0] {
-			old := time.Now().Add(-2 * time.Hour)
-			nodetest.OK(t, os.Chtimes(at(root, file), old, old))
-		}
+	dir := strings.Replace(lost, ".json", "0.json", 1)
+	n.Write(at(dir)+"/x", pci)
+	for _, file := range []string{used, lost, young, foreign, temp, multus} {
+		n.Write(at(file), pci)
 	}
-	// The directory had another name when the record was made.
-	used.Files[0] = strings.Replace(used.Files[0], "/var/run/", "/run/", 1)
+	for _, file := range []string{used, lost, foreign, temp, multus, dir} {
+		old := time.Now().Add(-2 * time.Hour)
+		nodetest.OK(t, os.Chtimes(n.Node.Path(at(file)), old, old))
+	}
 	none := errors.New("a record cannot be read")
-	if removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return nil, none }); removed != nil || !errors.Is(err, none) {
-		t.Errorf("without all records: %q, %v", removed, err)
-	}
-	removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return []delegate.Attachment{used}, nil })
-	used.Files[0] = all[0]
-	slices.Sort(removed)
-	if diff := cmp.Diff([]string{temp, lost.Files[0]}, removed); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
-	for _, file := range all {
-		_, err := os.Lstat(at(root, file))
-		if gone := err != nil; gone != slices.Contains(removed, file) {
-			t.Errorf("%s is gone: %v", file, gone)
-		}
+	sweep(func() ([]delegate.Attachment, error) { return nil, none }, none)
+	sweep(func() ([]delegate.Attachment, error) {
+		// The directory had another name when the record was made.
+		return []delegate.Attachment{{Files: []string{strings.Replace(used, "/var/run/", "/run/", 1)}}}, nil
+	}, nil, temp, lost)
+	for _, file := range []string{used, young, foreign, multus, dir} {
+		_, err := os.Lstat(n.Node.Path(at(file)))
+		nodetest.OK(t, err)
 	}
 	// Nothing that is left is both ours and old.
-	nodetest.OK(t, os.Remove(at(root, used.Files[0])))
-	if removed, err := d.Sweep(nil); removed != nil || err != nil {
-		t.Errorf("with young files: %q, %v", removed, err)
-	}
+	nodetest.OK(t, os.Remove(n.Node.Path(at(used))))
+	sweep(nil, nil)
 }
 
 // Runtimes run plugins with any umask.
 func TestEveryoneCanReadTheFilesWhateverTheUmaskIs(t *testing.T) {
 	t.Parallel()
-	root, d := node(t)
-	write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json"), pci)
-	private := filepath.Join(root, "run/k8s.cni.cncf.io")
-	nodetest.OK(t, os.Chmod(private, 0o711))
-	a := d.Assign(attachment(t, capability, "id"))
+	n := newNode(t)
+	n.Write(ofDevice, pci)
+	private := n.Node.Path("run/k8s.cni.cncf.io")
+	nodetest.OK(t, errors.Join(os.Chmod(private, 0o711), os.Chmod(filepath.Join(private, "devinfo"), 0o755)))
+	a := n.Assign(attachment(capability, "id"))
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			unix.Umask(0o077)
-			err = d.Fill(a)
+			err = n.Fill(a)
 		}
 		done <- err
 	}()
 	nodetest.OK(t, <-done)
-	file := at(root, a.Files[0])
+	file := n.Node.Path(at(a.Files[0]))
 	for path, want := range map[string]os.FileMode{file: 0o444, filepath.Dir(file): 0o755 | os.ModeDir, private: 0o711 | os.ModeDir} {
-		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
-			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
-		}
+		info, err := os.Lstat(path)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, path, info.Mode(), want)
 	}
 }
 
 func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
 	t.Parallel()
-	for name, make := range map[string]func(path string) error{
-		"not JSON":     func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
-		"another type": func(path string) error { return os.WriteFile(path, []byte(`{"pci":[]}`), 0o600) },
-		"large":        func(path string) error { return os.WriteFile(path, []byte(strings.Repeat(" ", 65<<10)), 0o600) },
+	writes := func(text string) func(string) error {
+		return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+	}
+	for name, spoil := range map[string]func(path string) error{
+		"not JSON":     writes("{"),
+		"another type": writes(`{"pci":[]}`),
+		"large":        writes(strings.Repeat(" ", 65<<10)),
 		"a directory":  func(path string) error { return os.Mkdir(path, 0o700) },
 		"a FIFO":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"a link":       func(path string) error { return os.Symlink("../../../../etc/passwd", path) },
 	} {
-		root, d := node(t)
-		write(t, filepath.Join(root, "etc/passwd"), pci)
+		n := newNode(t)
+		n.Write("etc/passwd", pci)
 		// of an attachment
-		a := d.Assign(attachment(t, capability, ""))
-		nodetest.OK(t, errors.Join(d.Fill(a), make(at(root, a.Files[0]))))
-		if got, err := load(root, a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
+		a := n.Assign(attachment(capability, ""))
+		nodetest.OK(t, errors.Join(n.Fill(a), spoil(n.Node.Path(at(a.Files[0])))))
+		if got, err := load(n.Root, a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		// of a device plugin
-		b := d.Assign(attachment(t, "", "id"))
-		dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json")
-		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(dp), 0o755), make(dp)))
-		err := d.Fill(b)
-		got, loadErr := load(root, b)
+		b := n.Assign(attachment("", "id"))
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(n.Node.Path(ofDevice)), 0o755), spoil(n.Node.Path(ofDevice))))
+		err := n.Fill(b)
+		got, loadErr := load(n.Root, b)
 		if got != nil || err == nil && loadErr == nil {
 			t.Errorf("%s of a device plugin: %v, %v, %v", name, got, err, loadErr)
 		}
 	}
 }
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := nodetest.New(t)
+	nodetest.OK(t, errors.Join(os.Mkdir(n.Path("run"), 0o755), os.Mkdir(n.Path("var"), 0o755), os.Symlink("/run", n.Path("var", "run"))))
+	return &node{n, device.Dir{Root: n.Dir, Owner: "/var/lib/cni/multinet"}}
+}
+
+// wantInfo wants the status of a to have this.
+func (n *node) wantInfo(a delegate.Attachment, want *status.DeviceInfo) {
+	n.Helper()
+	got, err := load(n.Root, a)
+	nodetest.OK(n, err)
+	nodetest.Equal(n, "information", got, want)
+}
+
+const (
+	pci      = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.1","new-key":1}}`
+	ofDevice = "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json" // of a device plugin
+)
+
+// pciInfo is what pci says.
+var pciInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
