@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -426,24 +427,6 @@ func TestAddressesOfManyRecords(t *testing.T) {
 	nodetest.Equal(t, "files", n.files(), nil)
 }
 
-// Of what is attached and has lost its namespace, another program may have removed
-// it past us: while ours was not in front of its network.
-func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
-	t.Parallel()
-	n, netns := newNode(t), newNetNS(t)
-	n.printing("tuning", ipsOf("10.0.0.2/24"))
-	n.addIn(eth0, netns)
-	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
-	unlink(t, netns)
-	newSweeper(n).sweep(Sweep{Removed: 1, Unknown: 1})
-	if strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
-		t.Error("DEL has the address")
-	}
-	n.del(key("c2", "eth0"))
-	nodetest.Says(t, errors.New(string(n.Last("DEL tuning").Stdin)), "10.0.0.2") // the owner's
-	n.wantNothing()
-}
-
 // An address of the attachment itself is its own: a Detach that is tried again
 // hands it to the plugins.
 func TestOwnAddressIsInTheNextDetach(t *testing.T) {
@@ -468,59 +451,42 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 
 // A process that dies in a DEL or in an undo may have freed an address, and written
 // down nothing about it: where another attachment has the address by now, it is not
-// in the prevResult of the next DEL.
+// in the prevResult of the next DEL, nor in the one of a sweep.
 func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 	t.Parallel()
-	on := func(ifname string) Transaction { // fails with everything attached
-		return Transaction{
-			Plan:   Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", ifname)),
+	for _, attached := range []bool{true, false} { // it dies in a DEL, or in the undo of an ADD
+		n, netns := newNode(t), newNetNS(t)
+		tr := Transaction{
+			Plan:   inNetNS(Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")), netns),
 			Report: func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") },
 		}
-	}
-	for name, tt := range map[string]struct {
-		attached bool   // eth0, before it dies
-		ifname   string // of what it removes
-		dies     func(n *node) error
-	}{
-		"in a DEL": {true, "eth0", func(n *node) error { return n.verb(n.Context(), "DEL") }},
-		"in a GC":  {true, "eth0", func(n *node) error { return n.verb(n.Context(), "GC") }},
-		"in a Detach": {true, "hot0", func(n *node) error {
-			hot := on("hot0")
-			hot.Report = nil
-			nodeAt(n.TB, n.Dir).withResults().mustAttach(eth0, hot)
-			return n.Detach(n.Context(), eth0, "hot0")
-		}},
-		"in the undo of an ADD":    {false, "eth0", func(n *node) error { _, err := n.Add(n.Context(), eth0, on("eth0")); return err }},
-		"in the undo of an Attach": {true, "hot0", func(n *node) error { _, err := n.Attach(n.Context(), eth0, on("hot0")); return err }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			if tt.attached {
-				n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
+		n.printing("bridge", ipsOf("10.0.0.2/24"))
+		n.printing("tuning", ipsOf("10.0.0.2/24"))
+		dying := nodeAt(t, n.Dir)
+		dying.Exec.Plugins = maps.Clone(n.Exec.Plugins)
+		if attached {
+			tr.Report = nil
+			n.mustAdd(eth0, tr)
+		}
+		dying.FailOn("DEL tuning", 102)
+		dying.dieOn("DEL bridge")
+		dying.dies(func() error {
+			if attached {
+				return dying.verb(dying.Context(), "DEL")
 			}
-			dying := nodeAt(t, n.Dir).withResults()
-			dying.FailOn("DEL tuning", 102)
-			dying.dieOn("DEL bridge")
-			dying.dies(func() error { return tt.dies(dying) })
-			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
-			before := len(n.Exec.Calls())
-			n.del(eth0)
-			for _, c := range n.Exec.Calls()[before:] {
-				if c.IfName == tt.ifname && strings.Contains(string(c.Stdin), "10.0.0.2") {
-					t.Errorf("%s: %s", c, c.Stdin)
-				}
-			}
-			n.wantRecords("c2/eth0 added")
+			_, err := dying.Add(dying.Context(), eth0, tr)
+			return err
 		})
+		n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+		unlink(t, netns)
+		newSweeper(n).sweep(Sweep{Removed: 1, Unknown: 1})
+		for _, c := range n.Exec.Calls() {
+			if c.Command == "DEL" && strings.Contains(string(c.Stdin), "10.0.0.2") {
+				t.Errorf("%s: %s", c, c.Stdin)
+			}
+		}
+		n.wantRecords("c2/eth0 added")
 	}
-}
-
-// withResults makes the plugins of network "blue" print an address.
-func (n *node) withResults() *node {
-	n.printing("bridge", ipsOf("10.0.0.2/24"))
-	n.printing("tuning", ipsOf("10.0.0.2/24"))
-	return n
 }
 
 // made is the result of a plugin that has made eth0.

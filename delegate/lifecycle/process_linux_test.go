@@ -68,16 +68,12 @@ func TestProcessesTakeTurns(t *testing.T) {
 }
 
 // script is a plugin. As the bridge it says that it runs the command AT, and waits, in
-// a child of its own, to be told to go on. With the fifo DAEMON it has started a daemon before.
+// a child of its own, to be told to go on.
 const script = `#!/bin/sh
 cat >/dev/null
 case "$CNI_COMMAND $0" in
 "$AT "*/bridge)
-	if [ -n "$DAEMON" ]; then
-		setsid sh -c 'echo $$ >"$DAEMON"; exec cat "$GO"' </dev/null >/dev/null 2>&1 &
-		read daemon <"$DAEMON"
-	fi
-	echo $$ $daemon >"$RUNNING"
+	echo $$ >"$RUNNING"
 	cat "$GO" >/dev/null
 esac
 echo '{"cniVersion":"1.1.0"}'
@@ -88,22 +84,15 @@ type real struct {
 	*process
 	goOn string // a fifo that the plugin reads
 	pid  int    // the plugin's
-
-	daemon int // 0 if there is none
 }
 
-func startReal(t *testing.T, n *node, verb string, daemon bool) *real {
+func startReal(t *testing.T, n *node, verb string) *real {
 	t.Helper()
 	at, _, _ := strings.Cut(verb, " ")
 	dir := t.TempDir()
 	r := &real{goOn: filepath.Join(dir, "go")}
-	running, serving := filepath.Join(dir, "running"), filepath.Join(dir, "daemon")
-	for _, fifo := range []string{running, r.goOn, serving} {
-		nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
-	}
-	if !daemon {
-		serving = ""
-	}
+	running := filepath.Join(dir, "running")
+	nodetest.OK(t, errors.Join(syscall.Mkfifo(running, 0o600), syscall.Mkfifo(r.goOn, 0o600)))
 	for _, p := range []string{"bridge", "tuning", "macvlan"} {
 		nodetest.OK(t, os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700))
 	}
@@ -113,18 +102,16 @@ func startReal(t *testing.T, n *node, verb string, daemon bool) *real {
 	nodetest.OK(t, says.SetReadDeadline(time.Now().Add(2*time.Minute)))
 	r.process = start(t, role{
 		Dir: n.Dir, Verb: verb, Plugins: dir,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn, "DAEMON=" + serving},
+		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
 	})
 	buf := make([]byte, 32)
 	got, err := says.Read(buf)
-	if n, _ := fmt.Sscan(string(buf[:got]), &r.pid, &r.daemon); err != nil || n < 1 || daemon != (n == 2) {
+	if n, _ := fmt.Sscan(string(buf[:got]), &r.pid); err != nil || n < 1 {
 		t.Fatalf("the plugin does not run: %v, %q: %s", err, buf[:got], &r.stderr)
 	}
 	t.Cleanup(func() {
-		for _, pid := range []int{r.pid, r.daemon} {
-			if pid > 0 && alive(pid) {
-				_ = syscall.Kill(-pid, syscall.SIGKILL)
-			}
+		if alive(r.pid) {
+			_ = syscall.Kill(-r.pid, syscall.SIGKILL)
 		}
 	})
 	return r
@@ -151,17 +138,6 @@ func (r *real) wantAlive(t *testing.T) {
 	}
 }
 
-// wantKilled fails unless the plugin is dead, and its daemon alive.
-func (r *real) wantKilled(t *testing.T) {
-	t.Helper()
-	if alive(r.pid) {
-		t.Error("the orphan lives")
-	}
-	if r.daemon > 0 && !alive(r.daemon) {
-		t.Error("the daemon is dead")
-	}
-}
-
 // alive reports whether pid runs.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -173,40 +149,37 @@ func alive(pid int) bool {
 }
 
 // The plugin of an ADD that was killed goes on and holds the lock. DEL waits
-// for it, then kills it, and never runs beside it. A daemon that the plugin has started holds the
-// lock too: it lives on, and holds up nobody.
+// for it, then kills it, and never runs beside it. Who else holds the lock lives on: see package
+// scratch.
 func TestOrphanIsKilled(t *testing.T) {
 	t.Parallel()
-	for name, del := range map[string]func(*testing.T, *node){
-		"after LockTimeout": func(t *testing.T, n *node) {
-			t.Helper()
-			nodetest.OK(t, another(n, 20*time.Millisecond).Del(t.Context(), eth0, Removal{}))
+	for name, del := range map[string]func(*node){
+		"after LockTimeout": func(n *node) {
+			n.LockTimeout = 20 * time.Millisecond
+			n.del(eth0)
 		},
-		"at the end of the context": func(t *testing.T, n *node) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		"at the end of the context": func(n *node) {
+			ctx, cancel := context.WithTimeout(n.Context(), 20*time.Millisecond)
 			defer cancel()
-			nodetest.Code(t, n.Del(ctx, eth0, Removal{}), 11)
+			nodetest.Code(n, n.Del(ctx, eth0, Removal{}), 11)
 			n.WantTrace()
 			n.del(eth0) // the next has no need to wait
 		},
 	} {
-		for _, daemon := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, daemon %v", name, daemon), func(t *testing.T) {
-				t.Parallel()
-				n := newNode(t)
-				r := startReal(t, n, "ADD", daemon)
-				r.orphan(t, n)
-				n.wantRecords("c1/eth0 planned")
-				del(t, n)
-				r.wantKilled(t)
-				n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
-				n.wantNothing()
-				n.add(eth0)
-				n.del(eth0)
-				n.wantNothing()
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			r := startReal(t, n, "ADD")
+			r.orphan(t, n)
+			n.wantRecords("c1/eth0 planned")
+			del(n)
+			nodetest.Equal(t, "the orphan lives", alive(r.pid), false)
+			n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+			n.wantNothing()
+			n.add(eth0)
+			n.del(eth0)
+			n.wantNothing()
+		})
 	}
 }
 
@@ -224,23 +197,21 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 		}, []string{"c1@lock", "c2@lock"}},
 		"GC": {func(n *node) error { return n.verb(n.Context(), "GC of none") }, []string{"c1@lock"}},
 	} {
-		for _, daemon := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, daemon %v", name, daemon), func(t *testing.T) {
-				t.Parallel()
-				n := newNode(t)
-				n.add(eth0)
-				r := startReal(t, n, "GC of none", daemon)
-				n.Trace()
-				n.LockTimeout = 20 * time.Millisecond
-				nodetest.Code(t, tt.do(n), 11)
-				r.wantAlive(t)
-				n.WantTrace()
-				r.orphan(t, n)
-				nodetest.OK(t, tt.do(n))
-				r.wantKilled(t)
-				nodetest.Equal(t, "locks", n.locks(), tt.locks)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.add(eth0)
+			r := startReal(t, n, "GC of none")
+			n.Trace()
+			n.LockTimeout = 20 * time.Millisecond
+			nodetest.Code(t, tt.do(n), 11)
+			r.wantAlive(t)
+			n.WantTrace()
+			r.orphan(t, n)
+			nodetest.OK(t, tt.do(n))
+			nodetest.Equal(t, "the orphan lives", alive(r.pid), false)
+			nodetest.Equal(t, "locks", n.locks(), tt.locks)
+		})
 	}
 }
 
@@ -269,7 +240,7 @@ func (n *node) locks() (names []string) {
 func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	r := startReal(t, n, "ADD", true)
+	r := startReal(t, n, "ADD")
 	for _, verb := range []string{"DEL", "GC"} {
 		nodetest.Code(t, (&node{Manager: another(n, 20*time.Millisecond)}).verb(t.Context(), verb), 11)
 	}
