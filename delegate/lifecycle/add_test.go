@@ -195,32 +195,6 @@ func (n *node) attach() {
 	n.mustAttach(eth0, hotplug(eth0))
 }
 
-// What was attached later is on disk while it is made, and deleted with the rest.
-func TestAttachAddsToTheRecord(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	created := func() time.Time {
-		rs, err := n.Container(t.Context(), "c1")
-		nodetest.OK(t, err)
-		return rs[0].Created
-	}
-	n.add(eth0)
-	before := created()
-	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
-		n.wantRecords("c1/eth0 partial")
-		return nil
-	})
-	added, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-	nodetest.OK(t, err)
-	if len(added) != 1 || added[0].IfName != "hot0" || added[0].Result == nil || created() != before {
-		t.Errorf("added %v; created %v, then %v", added, before, created())
-	}
-	n.wantRecords("c1/eth0 added")
-	n.Trace()
-	n.del(eth0)
-	n.WantTrace("DEL ipvlan hot0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
-}
-
 // The last interface of an attachment may go, when its own never came.
 func TestDetachRemovesEveryNetworkOfAnInterface(t *testing.T) {
 	t.Parallel()
@@ -349,8 +323,7 @@ func TestAddOnWhatIsDestroyed(t *testing.T) {
 			n.addIn(eth0, netns)
 			n.machine = &fileMachine{host: tt.host, otherHost: tt.elsewhere}
 			n.Trace()
-			tr := pair(eth0)
-			tr.Plan = inNetNS(tr.Plan, netns)
+			tr := pairIn(eth0, netns)
 			_, err := n.Add(t.Context(), eth0, tr)
 			if tt.again {
 				nodetest.OK(t, err)

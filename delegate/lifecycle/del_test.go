@@ -231,7 +231,7 @@ func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
 			} else {
 				n.named(netns, "eth0")
 			}
-			_, err := n.Add(t.Context(), newEth0, Transaction{NetNS: netns, Plan: inNetNS(pair(newEth0).Plan, netns)})
+			_, err := n.Add(t.Context(), newEth0, pairIn(newEth0, netns))
 			nodetest.Code(t, err, 7)
 			n.Trace()
 			for range 2 {
@@ -275,6 +275,7 @@ func TestStaleDelChangesNothing(t *testing.T) {
 	n.add(eth0)
 	records, err := n.Container(t.Context(), eth0.ContainerID)
 	nodetest.OK(t, err)
+	n.attach() // which makes the attachment no younger
 	ended, end := context.WithCancel(t.Context())
 	end()
 	unknown := errors.New("the queue cannot be read")
@@ -435,8 +436,7 @@ func (n *node) failedAdd(k scratch.Key, netns string) {
 	n.Helper()
 	n.FailOn("ADD tuning", 101)
 	n.FailOn("DEL bridge", 102)
-	tr := pair(k)
-	tr.Plan = inNetNS(tr.Plan, netns)
+	tr := pairIn(k, netns)
 	_, err := n.Add(n.Context(), k, tr)
 	nodetest.Code(n.TB, err, 101)
 	n.named(netns)

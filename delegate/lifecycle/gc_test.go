@@ -501,8 +501,7 @@ func (s *sweeping) wantTold(want ...string) {
 // addIn attaches what pair plans, in a namespace.
 func (n *node) addIn(k scratch.Key, netns string) {
 	n.Helper()
-	plan := pair(k)
-	plan.Plan = inNetNS(plan.Plan, netns)
+	plan := pairIn(k, netns)
 	n.mustAdd(k, plan)
 }
 

@@ -481,3 +481,14 @@ func (p *process) died() {
 		p.t.Fatalf("%v: %s", err, &p.stderr)
 	}
 }
+
+// A proc file system without the first process does not show all processes.
+func TestScanOfNoProcessesProvesNothing(t *testing.T) {
+	t.Parallel()
+	for _, proc := range []string{t.TempDir(), "/no-such-directory"} {
+		s := &scanner{proc: proc}
+		if s.look(true); s.unseen == "" {
+			t.Errorf("%s: everything is seen", proc)
+		}
+	}
+}
