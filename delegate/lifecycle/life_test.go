@@ -278,7 +278,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 		"gone, given":                    {path, remove, path, none},
 		"another namespace given":        {path, another, other, path},
 		"nothing at the path given":      {path, nil, other, path},
-		"gone, another namespace given":  {path, func(path, other string) error { return errors.Join(remove(path, ""), another("", other)) }, other, none},
+		"gone, another namespace given":  {path, func(path, other string) error { return errors.Join(another("", other), remove(path, "")) }, other, none},
 		"not there at ADD, given at DEL": {other, nil, other, other},
 		"not there at ADD, not given":    {other, nil, none, none},
 		"out of the root":                {"/out/ns", nil, none, none},

@@ -208,6 +208,7 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 			r.wantAlive(t)
 			n.WantTrace()
 			r.orphan(t, n)
+			n.LockTimeout = 2 * time.Second // half of it is for plugins that are told
 			nodetest.OK(t, tt.do(n))
 			nodetest.Equal(t, "the orphan lives", alive(r.pid), false)
 			nodetest.Equal(t, "locks", n.locks(), tt.locks)
