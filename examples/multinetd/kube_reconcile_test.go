@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,11 +18,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -202,20 +201,6 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	}
 }
 
-// A network that cannot be detached is detached by the next sweep or DEL. The Event says
-// what has failed.
-func TestFailureToDetachIsTold(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "")
-	w.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", w.fake.Plugins["macvlan"])
-	w.start(t)
-	w.add(t, "one", "blue")
-	w.edit("one", "green")
-	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedRemovingInterface", "not now") > 0 })
-	w.until(t, "the other is attached", func() bool { return slices.Contains(w.recorded(t, "c-one"), "net2 ns/green") })
-	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
-}
-
 // Pods that end, pods that nobody has attached, and containers that another program has
 // attached stay as they are. The log says once which networks are not known.
 func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
@@ -247,6 +232,17 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	}
 }
 
+// A network that cannot be detached is left to the next sweep or DEL. The Event says what has failed.
+func TestFailureToDetachIsTold(t *testing.T) {
+	t.Parallel()
+	w := newFollowing(t, "")
+	w.node.FailOn("DEL macvlan", 101)
+	w.start(t).add(t, "one", "blue")
+	w.edit("one", "green")
+	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedRemovingInterface", "no") > 0 })
+	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
+}
+
 // If the pod asks for a network with other options, the attachment stays and an Event says
 // so, or is made again.
 func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
@@ -269,24 +265,6 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 	}
 }
 
-// A network that a running pod selects gets a device that the pod has and that no other
-// network of it uses, or is an Event.
-func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
-	t.Parallel()
-	w, k := withDevices(t, `,"reconcile":true`)
-	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a", "b"))
-	w.add(t, "one", "vf")
-	w.edit("one", "vf,vf,vf")
-	w.wantNetworks(t, "one", "net1 ns/vf", "net2 ns/vf")
-	if text := string(w.fake.Calls()[2].Stdin); !strings.Contains(text, `"deviceID":"b"`) {
-		t.Errorf("the plugin was given %s", text)
-	}
-	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedAddingInterface", vf) > 0 })
-	if got := w.final(t)["multinetd_devices_exhausted_total"]; got < 1 {
-		t.Errorf("counted %v", got)
-	}
-}
-
 // The old container of a pod, which the runtime is about to remove, gets nothing more.
 func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 	t.Parallel()
@@ -300,22 +278,9 @@ func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
 	}
 }
 
-// Another controller over the socket would undo what the daemon does. The log says so.
-func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "").start(t)
-	a := w.add(t, "one", "blue")
-	w.onSocket(t, "ADD", a, "hot0", "hot")
-	w.onSocket(t, "CHECK", a, "hot0", "hot")
-	w.edit("one", "")
-	w.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
-	if n := strings.Count(w.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
-		t.Errorf("logged %d times", n)
-	}
-}
-
-// What a pod selects is attached again when somebody detaches it by request.
-func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
+// What a pod selects is attached again when somebody detaches it by request. What another
+// controller attaches over the socket is not the pod's; that both are at work is logged once.
+func TestRequestsWhileReconcileIsOn(t *testing.T) {
 	t.Parallel()
 	w := newFollowing(t, "").start(t)
 	a := w.add(t, "one", "blue")
@@ -325,6 +290,10 @@ func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	w.onSocket(t, "DEL", a, "net1", "blue")
 	w.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(w.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
 	w.wantNetworks(t, "one", "net2 ns/green", "net1 ns/blue")
+	w.onSocket(t, "ADD", a, "hot0", "hot")
+	w.edit("one", "")
+	w.wantNetworks(t, "one", "hot0 hot")
+	nodetest.Equal(t, "logged", w.logged.Count("multus-dynamic-networks-controller"), 1)
 }
 
 // A DEL does not wait for a network that is being attached because the pod selects it, nor
@@ -394,26 +363,28 @@ type storyPod struct {
 
 const storyKeys = `,"statusPolicy":"async","nadWait":"10ms","podWait":"10ms"`
 
+// selections are what the pods of a story select, and the networks that they have then, with the
+// interface if it is asked for.
+var selections = map[string][]string{
+	"": nil, "blue": {"ns/blue"}, "blue,green": {"ns/blue", "ns/green"}, "green,blue": {"ns/blue", "ns/green"}, "blue,blue": {"ns/blue", "ns/blue"},
+	"green@x,blue@y": {"x ns/green", "y ns/blue"}, "blue@x,green@y": {"x ns/blue", "y ns/green"}, "blue,green@x,other/red": {"ns/blue", "other/red", "x ns/green"},
+}
+
 // Whatever is edited, added, deleted, broken and restarted: in the end each pod has the
 // networks that it selects, in its record, in its status, and made by plugins.
 func TestPodsHaveWhatTheySelectWhateverHappens(t *testing.T) {
 	t.Parallel()
-	seeds := 12
-	if testing.Short() {
-		seeds = 6
-	}
-	for seed := range seeds {
+	for seed := range 12 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			s := &story{world: newFollowing(t, storyKeys), random: rand.New(rand.NewPCG(uint64(seed), 1)), heal: func() {}, sick: new(atomic.Bool)} //nolint:gosec // it must be repeatable
-			macvlan := s.fake.Plugins["macvlan"]
-			s.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				if s.sick.Load() {
-					return delegatetest.FailOn("", 101, "not now", macvlan)(ctx, c)
+			s.node.On("", func(_ context.Context, c delegatetest.Call) error {
+				if c.Plugin == "macvlan" && s.sick.Load() {
+					return errors.New("not now")
 				}
-				return macvlan(ctx, c)
-			}
-			s.world = s.start(t)
+				return nil
+			})
+			s.start(t)
 			for i := range 3 {
 				name := fmt.Sprint("pod", i)
 				s.pods = append(s.pods, &storyPod{name: name, args: s.pod(t, name)})
@@ -435,23 +406,26 @@ func (s *story) tell(format string, args ...any) {
 	s.told = append(s.told, fmt.Sprintf(format, args...))
 }
 
+// selection is one of selections.
+func (s *story) selection() string {
+	all := slices.Sorted(maps.Keys(selections))
+	return all[s.random.IntN(len(all))]
+}
+
 // event lets something happen.
 func (s *story) event(t *testing.T) {
 	t.Helper()
 	p := s.pods[s.random.IntN(len(s.pods))]
-	selections := []string{
-		"", "blue", "green", "blue,green", "green,blue", "blue,blue", "green@x,blue@y", "blue@x,green@y", "other/red@x", "blue,green@x,other/red",
-	}
 	switch n := s.random.IntN(20); {
 	case n < 1:
 		s.tell("%s has an annotation that cannot be parsed", p.name)
 		s.edit(p.name, "[{")
 	case n < 8:
-		p.selected = selections[s.random.IntN(len(selections))]
+		p.selected = s.selection()
 		s.tell("%s selects %q", p.name, p.selected)
 		s.edit(p.name, p.selected)
 	case n < 13 && !p.added:
-		stale := selections[s.random.IntN(len(selections))] // the runtime knows another one
+		stale := s.selection() // the runtime knows another one
 		err := s.command(t, "ADD", p.args, annotated(stale))
 		s.tell("ADD %s, which selected %q: %v", p.name, stale, err)
 		p.added = err == nil
@@ -478,7 +452,8 @@ func (s *story) event(t *testing.T) {
 	}
 }
 
-// end mends everything, and checks what there is.
+// end mends everything, and waits until each pod has what it selects, in the record, in the status,
+// and made by plugins, and nothing else but what is recorded as left of an ADD that has failed.
 func (s *story) end(t *testing.T) {
 	t.Helper()
 	s.heal()
@@ -486,95 +461,48 @@ func (s *story) end(t *testing.T) {
 	for _, p := range s.pods {
 		if p.added {
 			s.edit(p.name, p.selected+" ") // so that nobody has to wait for the next try
-		}
-	}
-	for _, p := range s.pods {
-		if !p.added {
+		} else {
 			want(t, "DEL", s.command(t, "DEL", p.args, annotated("")), 0, "")
-			continue
 		}
-		var recorded, shown []string
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("%s selects %q, has %q, shows %q", p.name, p.selected, recorded, shown)
-			}
-		})
-		s.until(t, p.name+" has what it selects", func() bool {
-			recorded, shown = s.recorded(t, p.args.ContainerID), s.shown(t, p.name)
-			return p.has(t, recorded) && slices.Equal(recorded, shown)
-		})
 	}
-	var attached, left, live []string
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("recorded %q and the leftovers %q, attached %q", attached, left, live)
-		}
-	})
-	s.until(t, "what is recorded is attached, and nothing else but leftovers", func() bool {
-		attached, left = s.attached(t)
-		live = s.live()
-		// A leftover may be gone: the DEL of an attachment of its name took it along.
-		recorded := append(slices.Clone(attached), left...)
-		return all(attached, live) && all(live, recorded)
-	})
-	s.until(t, "no pod differs", func() bool {
-		return s.metric(t, "multinetd_pods_differing") == 0
-	})
-}
-
-// all reports whether each of some is among others.
-func all(some, others []string) bool {
-	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(others, s) })
-}
-
-// attached are the recorded interfaces and the leftovers beside them, as "container ifname".
-func (s *story) attached(t *testing.T) (attached, left []string) {
-	t.Helper()
-	for _, p := range s.pods {
-		if p.added {
-			for _, r := range append(s.recorded(t, p.args.ContainerID), "eth0 primary") {
+	s.until(t, "each pod has what it selects", func() bool {
+		var attached, left []string // as "container ifname"
+		for _, p := range s.pods {
+			recorded := s.recorded(t, p.args.ContainerID)
+			if p.added && (!p.has(recorded) || !slices.Equal(recorded, s.shown(t, p.name))) {
+				return false
+			}
+			for _, r := range recorded {
 				ifname, _, _ := strings.Cut(r, " ")
 				attached = append(attached, p.args.ContainerID+" "+ifname)
 			}
-			left = append(left, s.leftovers(t, p.args.ContainerID)...)
+			if p.added {
+				attached = append(attached, p.args.ContainerID+" eth0")
+				left = append(left, s.leftovers(t, p.args.ContainerID)...)
+			}
 		}
-	}
-	return attached, left
-}
-
-// live are the interfaces that plugins have made, as "container ifname".
-func (s *story) live() (live []string) {
-	for _, l := range s.fake.Live() {
-		_, l, _ = strings.Cut(l, " ")
-		live = append(live, l)
-	}
-	return live
+		for _, live := range s.fake.Live() {
+			_, live, _ = strings.Cut(live, " ")
+			i := slices.Index(attached, live)
+			if i >= 0 {
+				attached = slices.Delete(attached, i, i+1)
+			} else if !slices.Contains(left, live) {
+				return false
+			}
+		}
+		return len(attached) == 0 && s.metric(t, "multinetd_pods_differing") == 0
+	})
 }
 
 // has reports whether what is recorded is what p selects.
-func (p *storyPod) has(t *testing.T, recorded []string) bool {
-	t.Helper()
-	selections, err := netconf.ParseSelection(p.selected)
-	nodetest.OK(t, err)
+func (p *storyPod) has(recorded []string) bool {
 	left := slices.Clone(recorded)
-	for _, explicit := range []bool{true, false} {
-		for _, s := range selections {
-			name := "ns/" + s.Name
-			if s.Namespace != "" {
-				name = s.Namespace + "/" + s.Name
-			}
-			if explicit != (s.Interface != "") {
-				continue
-			}
-			i := slices.IndexFunc(left, func(r string) bool {
-				ifname, network, _ := strings.Cut(r, " ")
-				return network == name && (!explicit || ifname == s.Interface)
-			})
-			if i < 0 {
-				return false
-			}
-			left = slices.Delete(left, i, i+1)
+	for _, network := range slices.Backward(selections[p.selected]) { // those with an interface first
+		i := slices.IndexFunc(left, func(r string) bool { return r == network || strings.HasSuffix(r, " "+network) })
+		if i < 0 {
+			return false
 		}
+		left = slices.Delete(left, i, i+1)
 	}
 	return len(left) == 0
 }
@@ -592,4 +520,98 @@ func (s *story) leftovers(t *testing.T, container string) (all []string) {
 		}
 	}
 	return all
+}
+
+// passed waits until the daemon has passed over all pods, of which one was edited last.
+func (w *world) passed(t *testing.T) {
+	t.Helper()
+	w.edit("last", "green")
+	w.wantNetworks(t, "last", "net1 ns/green")
+	w.edit("last", "")
+	w.wantNetworks(t, "last")
+}
+
+// lists are the requests for one pod.
+func (w *world) lists() (n int) {
+	for _, r := range w.api.Requests() {
+		if r.Verb == "list" && strings.Contains(r.Query, "metadata.name") {
+			n++
+		}
+	}
+	return n
+}
+
+// A connection to the API server can be half open for minutes. What the daemon knew before an ADD
+// detaches nothing that the ADD has attached; neither does it while the API server is away.
+func TestNothingIsDetachedByWhatASilentWatchHasShown(t *testing.T) {
+	t.Parallel()
+	w := newFollowing(t, "").start(t)
+	a := w.pod(t, "one")
+	w.edit("one", "blue")
+	w.until(t, "the pod is known", func() bool { return w.metric(t, `multinetd_view_objects{resource="pods"}`) == 1 })
+	before := w.api.Count("list", "pods")
+	heal := w.api.Break(kubetest.Fault{Verb: "watch", Resource: "pods", BlackHole: true})
+	w.edit("one", "blue,green")
+	away := w.api.Break(kubetest.Fault{Verb: "list", Resource: "pods", Status: 500})
+	want(t, "ADD", w.command(t, "ADD", a, annotated("blue,green")), 0, "")
+	w.until(t, "it is asked", func() bool { return w.api.Count("list", "pods") > before+1 })
+	away()
+	asked := w.lists()
+	w.until(t, "it is answered", func() bool { return w.lists() > asked })
+	nodetest.Equal(t, "networks", w.recorded(t, "c-one"), []string{"net1 ns/blue", "net2 ns/green"})
+	w.edit("one", "green")
+	heal()
+	w.wantNetworks(t, "one", "net2 ns/green")
+	if got := w.final(t)[`multinetd_reconciles_total{action="detach",outcome="ok"}`]; got != 1 {
+		t.Errorf("%v networks were detached", got)
+	}
+}
+
+// A pod that is deleted by force is followed by one of the same name, while its container runs
+// on. A runtime that does not tell the UID makes them look the same.
+func TestPodWithoutAUIDIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newFollowing(t, "")
+	w.start(t)
+	w.add(t, "last", "")
+	one := w.pod(t, "one")
+	w.edit("one", "blue")
+	one.Args, _, _ = strings.Cut(one.Args, ";K8S_POD_UID=")
+	want(t, "ADD", w.command(t, "ADD", one, annotated("blue")), 0, "")
+	kubetest.Delete[corev1.Pod](w.api, "ns", "one")
+	w.pod(t, "one")
+	w.edit("one", "green")
+	w.until(t, "it is logged", func() bool { return strings.Contains(w.logged.String(), "K8S_POD_UID") })
+	w.passed(t)
+	nodetest.Equal(t, "networks", w.recorded(t, "c-one"), []string{"net1 ns/blue"})
+}
+
+// The database of the API server is replaced by a copy from before an edit. The status of the pod
+// is written again, and its networks stay, whichever daemon runs then, until somebody edits the
+// pod. What was restored while no daemon ran counts as what the API server has, if the pod has a
+// status: the last daemon may have ended before it wrote another.
+func TestNothingIsDetachedByAnOlderDatabase(t *testing.T) {
+	t.Parallel()
+	w := newFollowing(t, "").start(t)
+	w.add(t, "last", "")
+	w.add(t, "one", "blue")
+	w.wantNetworks(t, "one", "net1 ns/blue")
+	restore := w.api.Backup()
+	w.edit("one", "blue,green")
+	w.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
+	restore()
+	w.api.SetToken("new") // otherwise the watch would be silent for three minutes
+	_, err := w.api.Kubeconfig(w.dir)
+	nodetest.OK(t, err)
+	both := []string{"net1 ns/blue", "net2 ns/green"}
+	w.until(t, "there is an Event", func() bool { return w.told("one", "NetworksIgnored", "edit the annotation") > 0 })
+	w.wantNetworks(t, "one", both...)
+	w = w.next(t, following).start(t)
+	w.passed(t)
+	w.until(t, "the pod differs", func() bool { return w.metric(t, "multinetd_pods_differing") == 1 })
+	w.wantNetworks(t, "one", both...)
+	w.edit("one", "blue,green")
+	w.until(t, "the pod does not differ", func() bool { return w.metric(t, "multinetd_pods_differing") == 0 })
+	w.edit("one", "blue")
+	w.wantNetworks(t, "one", "net1 ns/blue")
 }

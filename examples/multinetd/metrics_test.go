@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,8 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
@@ -282,27 +277,4 @@ func script(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	nodetest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 	return path
-}
-
-// Those who ask for metrics and do not read, over TCP or on the socket, leave descriptors for
-// commands.
-func TestClientsOfMetricsLeaveDescriptorsForCommands(t *testing.T) {
-	t.Parallel()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
-	nodetest.OK(t, err)
-	nodetest.OK(t, tcp.Close())
-	s := startService(t, fmt.Sprintf(`,"metricsAddress":%q`, tcp.Addr()), "ulimit -n 256")
-	s.args.StdinData = bytes.Replace(s.args.StdinData, []byte(`"hang"`), []byte(`""`), 1)
-	for _, at := range []net.Addr{tcp.Addr(), &net.UnixAddr{Name: s.client.Socket, Net: "unix"}} {
-		for range 300 {
-			c, err := net.Dial(at.Network(), at.String())
-			nodetest.OK(t, err)
-			defer c.Close()
-			_, err = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: daemon\r\n\r\n")
-			if err != nil && !errors.Is(err, unix.EPIPE) {
-				t.Fatal(err)
-			}
-		}
-	}
-	nodetest.OK(t, s.client.Execute(t.Context(), "ADD", s.args))
 }

@@ -123,11 +123,17 @@ func (w *world) next(t testing.TB, keys string) *world {
 func (w *world) start(t testing.TB) *world {
 	t.Helper()
 	w.startUnsynced(t)
+	w.synced(t)
+	return w
+}
+
+// synced waits until the daemon knows the definitions.
+func (w *world) synced(t testing.TB) {
+	t.Helper()
 	w.until(t, "the definitions are known", func() bool {
 		ok, err := w.cluster.Probe(t.Context())
 		return ok && err == nil
 	})
-	return w
 }
 
 // until waits until done is true. What it depends on may be another process.
