@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -24,48 +23,21 @@ import (
 func TestAnnotationSelectsNetworks(t *testing.T) {
 	t.Parallel()
 	n, x, p := started(t)
-	plain := n.sandbox("plain", "")
-	blank := n.sandbox("blank", "  ")
-	hostless := n.sandbox("hostless", "blue")
-	hostless.Linux.Namespaces = hostless.Linux.Namespaces[:1]
-	broken := n.sandbox("broken", "this is [ no selection")
-	broken.Linux.Namespaces = broken.Linux.Namespaces[:1]
+	onHost := n.sandbox("hostless", "blue")
+	onHost.Linux.Namespaces = onHost.Linux.Namespaces[:1]
 	silent := n.sandbox("silent", "")
 	silent.Linux = nil
 	ours := n.sandbox("ours", "blue")
 	ours.Linux.Namespaces[1].Path = "/proc/self/ns/net"
-	n.mustRun(plain, blank, hostless, broken, silent, ours)
+	n.mustRun(n.sandbox("blank", "  "), onHost, silent, ours)
+	n.stop(onHost)
+	n.remove(onHost)
 	p.nothingDone(x)
-	for _, s := range []*api.PodSandbox{plain, hostless, silent} {
-		n.stop(s)
-		n.remove(s)
-	}
 	both := n.sandbox("both", "blue,kube-system/red")
 	n.mustRun(both)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2"})
 	n.stop(both)
 	nodetest.Equal(t, "alive", x.Live(), nil)
-}
-
-// A pod that selects networks is refused if its event does not say where its network
-// namespace is. It is not taken for a pod on the host's network.
-func TestMissingNamespacesAreAnError(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string]func(s *api.PodSandbox){
-		"no Linux at all": func(s *api.PodSandbox) { s.Linux = nil },
-		"no namespaces":   func(s *api.PodSandbox) { s.Linux.Namespaces = nil },
-		"no path, as of a pod with a user namespace": func(s *api.PodSandbox) { s.Linux.Namespaces[1].Path = "" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, x, p := started(t)
-			s := n.sandbox("c1", "blue")
-			change(s)
-			nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", "no path", "code 8")
-			n.stop(s)
-			p.nothingDone(x)
-		})
-	}
 }
 
 // If the reconciler cannot detach a pod, it logs that once, with the pod's name. The
@@ -93,21 +65,14 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	n.write(`{"cniVersion":"1.0.0","name":"absent","type":"absent"}`, "net.d", "absent.conf")
-	n.write("{", "net.d", "broken.conf")
+	n.Write("net.d/absent.conf", `{"cniVersion":"1.0.0","name":"absent","type":"absent"}`)
 	p := n.start(x)
 	for networks, words := range map[string][]string{
-		"green":                       {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
-		"blue,green":                  {`"green"`, "code 7"},
-		"../blue":                     {nad.NetworksAnnotation, "code 7"},
-		"blue@eth0":                   {"eth0", "code 7"},
-		"blue@net1,red@net1":          {"net1", "code 7"},
-		"blue@a/b":                    {"a/b", "code 7"},
-		"[{":                          {nad.NetworksAnnotation, "code 6"},
-		"absent":                      {`"absent"`, "code 7"},
-		`[{"name":"blue","mac":"x"}]`: {"mac", "code 7"},
+		"green":     {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
+		"blue@eth0": {"eth0", "code 7"},
+		"[{":        {nad.NetworksAnnotation, "code 6"},
+		"absent":    {`"absent"`, "code 7"},
 		`[{"name":"blue","mac":"02:00:00:00:00:01"}]`:    {`"blue"`, `"mac"`, "capabilities", "code 7"},
-		`[{"name":"blue","cni-args":{"":1}}`:             {"code 6"},
 		`[{"name":"blue","default-route":["10.0.0.1"]}]`: {`"blue"`, "default-route", "code 7"},
 	} {
 		err := n.run(n.sandbox("c1", networks))
@@ -117,8 +82,15 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 		}
 		nodetest.Says(t, err, words...)
 	}
-	if got := p.log.Count("level=ERROR msg=refused"); got < 12 || p.log.Count("shop/web") < got {
-		t.Errorf("the log has %d pods that are refused:\n%s", got, p.log)
+	nodetest.Equal(t, "lines in the log", p.log.Count("level=ERROR msg=refused"), 6)
+	for _, missing := range []func(s *api.PodSandbox){
+		func(s *api.PodSandbox) { s.Linux = nil },
+		func(s *api.PodSandbox) { s.Linux.Namespaces = nil },
+		func(s *api.PodSandbox) { s.Linux.Namespaces[1].Path = "" }, // as of a pod with a user namespace
+	} { // It is not taken for a pod on the host's network.
+		s := n.sandbox("c1", "blue")
+		missing(s)
+		nodetest.Says(t, n.run(s), `"shop/web" (c1)`, "network namespace", "no path", "code 8")
 	}
 	odd := n.sandbox("c1", "blue")
 	odd.Name = "web;IP=10.0.0.9"
@@ -137,7 +109,7 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	n.write(`{"cniVersion":"1.0.0","name":"mac","type":"a","capabilities":{"mac":true},"args":{"cni":{"old":1}}}`, "net.d", "mac.conf")
+	n.Write("net.d/mac.conf", `{"cniVersion":"1.0.0","name":"mac","type":"a","capabilities":{"mac":true},"args":{"cni":{"old":1}}}`)
 	p := n.start(x, func(p *Plugin) {
 		p.InterfaceNames = func(string) ([]string, error) { return []string{"lo", "eth0", "net2"}, nil }
 	})
@@ -147,9 +119,9 @@ func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net3", "ADD a data0", "ADD a net1"})
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "c2 added"})
 	calls := x.Calls()
-	if c := calls[0]; c.ContainerID != "c1" || c.NetNS != n.file("netns", "c1") ||
+	if c := calls[0]; c.ContainerID != "c1" || c.NetNS != n.Path("netns", "c1") ||
 		c.Args != "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=uid-1" ||
-		c.Path != n.file("bin") {
+		c.Path != n.Path("bin") {
 		t.Errorf("call: %+v", c)
 	}
 	conf := nodetest.Stdin(t, calls[3])
@@ -170,8 +142,6 @@ func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tt := range []struct{ timeout, margin, want time.Duration }{
 			{2 * time.Second, 0, 1700 * time.Millisecond},
-			{10 * time.Second, 0, 8500 * time.Millisecond},
-			{time.Second, 0, 700 * time.Millisecond},
 			{200 * time.Millisecond, 0, -100 * time.Millisecond}, // no time at all
 			{2 * time.Second, time.Second, time.Second},
 			{0, time.Second, silentTimeout - time.Second}, // no deadline
@@ -294,53 +264,7 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 	nodetest.Equal(t, "records", p.records(), []string{"c1 leftover"})
 	broken.Store(false)
 	p.again(func(pass Pass) bool { return pass.Detached == 1 })
-	p.nothingLeft(x)
-}
-
-// Stop detaches in reverse order, in the recorded network namespace if the event has
-// none. Remove does so again. Neither fails.
-func TestStopAndRemoveDetach(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		prepare func(n *node, s *api.PodSandbox)
-		netns   bool
-	}{
-		"with its namespace":                      {func(*node, *api.PodSandbox) {}, true},
-		"without namespaces":                      {func(_ *node, s *api.PodSandbox) { s.Linux = nil }, true},
-		"without annotation":                      {func(_ *node, s *api.PodSandbox) { s.Annotations = nil }, true},
-		"without namespaces, its own gone":        {func(n *node, s *api.PodSandbox) { n.unlink(s) }, false},
-		"with its namespace, networks gone":       {func(n *node, _ *api.PodSandbox) { _ = os.RemoveAll(n.file("net.d")) }, true},
-		"with its namespace, which is another by": {func(n *node, s *api.PodSandbox) { n.replace(s) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, x, p := started(t)
-			s := n.sandbox("c1", "blue,red")
-			path := n.file("netns", "c1")
-			n.mustRun(s)
-			tt.prepare(n, s)
-			n.stop(s)
-			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-			for _, c := range x.Calls()[2:] {
-				if (c.NetNS == path) != tt.netns || c.NetNS != path && c.NetNS != "" {
-					t.Errorf("%s in %q", c, c.NetNS)
-				}
-			}
-			n.stop(s)
-			n.remove(s)
-			n.remove(s)
-			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-			nodetest.Equal(t, "records", p.records(), nil)
-		})
-	}
-}
-
-// replace puts another namespace where that of s was.
-func (n *node) replace(s *api.PodSandbox) {
-	linux := s.Linux
-	n.unlink(s)
-	n.netns(s.GetId())
-	s.Linux = linux
+	p.wants(x, nil)
 }
 
 // What Stop could not detach is detached by Remove, or by a sweep.
@@ -376,7 +300,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	nodetest.OK(t, n.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: other}))
 	n.remove(other)
 	p.again(func(pass Pass) bool { return pass.Detached == 1 })
-	p.nothingLeft(x)
+	p.wants(x, nil)
 }
 
 // A Stop whose DEL takes too long is answered in time, and the DEL goes on.
@@ -391,7 +315,7 @@ func TestStopIsAnsweredInTime(t *testing.T) {
 	open()
 	n.remove(s) // waits for the other
 	p.stop()
-	p.nothingLeft(x)
+	p.wants(x, nil)
 	nodetest.Equal(t, "the connection was lost", p.log.Count("not connected"), 0)
 }
 
@@ -406,6 +330,6 @@ func TestStopWaitsForUndo(t *testing.T) {
 	n.stop(s) // does not wait longer than it may
 	open()
 	p.running.Wait()
-	p.nothingLeft(x)
+	p.wants(x, nil)
 	nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 1) // that the pod is refused
 }

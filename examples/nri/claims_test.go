@@ -53,7 +53,7 @@ func clusterOf(t *testing.T, n *node) *cluster {
 	c := &cluster{node: n, server: kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)}
 	t.Cleanup(c.server.Close)
 	kubetest.Put(c.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
-	nodetest.OK(t, os.MkdirAll(c.file("kubelet", "plugins_registry"), 0o700))
+	nodetest.OK(t, os.MkdirAll(c.Path("kubelet", "plugins_registry"), 0o700))
 	return c
 }
 
@@ -61,15 +61,15 @@ func clusterOf(t *testing.T, n *node) *cluster {
 func (c *cluster) claims(p *Plugin) {
 	p.Config.DRA.Driver, p.Config.NodeName = driverName, "node1"
 	p.Config.DRA.AllowedTypes = []string{"a", "b", "c", "bridge", "host-local"}
-	p.Config.KubeletDir, p.Config.DRA.CDIDir = c.file("kubelet"), c.file("cdi")
+	p.Config.KubeletDir, p.Config.DRA.CDIDir = c.Path("kubelet"), c.Path("cdi")
 	var err error
-	p.Config.Kubeconfig, err = c.server.Kubeconfig(c.dir)
-	nodetest.OK(c.t, err)
+	p.Config.Kubeconfig, err = c.server.Kubeconfig(c.Dir)
+	nodetest.OK(c, err)
 }
 
 // startWith starts a plugin with claims, see [node.start], and connects the kubelet to it.
 func (c *cluster) startWith(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	c.t.Helper()
+	c.Helper()
 	p := c.start(x, append([]func(*Plugin){c.claims}, edit...)...)
 	c.register()
 	return p
@@ -84,11 +84,11 @@ func startedCluster(t *testing.T) (*cluster, *delegatetest.Exec, *process) {
 
 // register connects the kubelet to the driver.
 func (c *cluster) register() {
-	c.t.Helper()
+	c.Helper()
 	var err error
-	c.kubelet, err = dratest.Register(c.t.Context(), c.file("kubelet", "plugins_registry", driverName+"-reg.sock"), "/")
-	nodetest.OK(c.t, err)
-	c.t.Cleanup(func() { _ = c.kubelet.Close() })
+	c.kubelet, err = dratest.Register(c.Context(), c.Path("kubelet", "plugins_registry", driverName+"-reg.sock"), "/")
+	nodetest.OK(c, err)
+	c.Cleanup(func() { _ = c.kubelet.Close() })
 }
 
 // inline returns parameters with a network of their own. rest is added to them.
@@ -126,7 +126,7 @@ func (c *cluster) claim(name, podUID string, parameters ...string) *resourcev1.R
 
 // prepare has the kubelet prepare a claim.
 func (c *cluster) prepare(o *resourcev1.ResourceClaim) error {
-	all, err := c.kubelet.Prepare(c.t.Context(), o)
+	all, err := c.kubelet.Prepare(c.Context(), o)
 	if err != nil {
 		return err
 	}
@@ -135,15 +135,15 @@ func (c *cluster) prepare(o *resourcev1.ResourceClaim) error {
 
 // prepared makes a claim and has the kubelet prepare it.
 func (c *cluster) prepared(name, podUID string, parameters ...string) *resourcev1.ResourceClaim {
-	c.t.Helper()
+	c.Helper()
 	o := c.claim(name, podUID, parameters...)
-	nodetest.OK(c.t, c.prepare(o))
+	nodetest.OK(c, c.prepare(o))
 	return o
 }
 
 // unprepare has the kubelet release a claim.
 func (c *cluster) unprepare(o *resourcev1.ResourceClaim) error {
-	return c.kubelet.Unprepare(c.t.Context(), o)
+	return c.kubelet.Unprepare(c.Context(), o)
 }
 
 // status returns the status of the first device of a claim: the interface, the addresses, and
@@ -166,27 +166,17 @@ func (c *cluster) status(o *resourcev1.ResourceClaim) string {
 
 // reports waits until the status of a claim has all words.
 func (c *cluster) reports(o *resourcev1.ResourceClaim, words ...string) {
-	c.t.Helper()
-	c.await(fmt.Sprintf("the status of claim %s has %q", o.Name, words), func() bool {
+	c.Helper()
+	nodetest.Until(c, fmt.Sprintf("the status of claim %s has %q", o.Name, words), func() bool {
 		status := c.status(o)
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(status, w) })
-	}, func() string { return c.status(o) })
-}
-
-// await waits until the API server is as it should be.
-func (c *cluster) await(what string, done func() bool, got func() string) {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 60*time.Second)
-	defer cancel()
-	if err := c.server.Wait(ctx, done); err != nil {
-		c.t.Fatalf("waited too long until %s: %s", what, got())
-	}
+	})
 }
 
 // prepares lists the UIDs of the claims that are prepared.
 func (c *cluster) prepares() (all []string) {
-	claims, err := dra.Prepared(c.t.Context(), c.file("state", "claims"), "")
-	nodetest.OK(c.t, err)
+	claims, err := dra.Prepared(c.Context(), c.Path("state", "claims"), "")
+	nodetest.OK(c, err)
 	for _, claim := range claims {
 		all = append(all, claim.UID)
 	}
@@ -222,7 +212,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	c, x := newCluster(t)
 	x.Plugins["c"] = addressed()
 	p := c.startWith(x)
-	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", UID: "nad-1", Config: `{"type":"c"}`})
+	c.definition("storage", `{"type":"c"}`)
 	storage := c.prepared("s1", "uid-1", defined("storage", ""), inline("b", `,"ifName":"net1"`))
 	data := c.prepared("s2", "uid-1", inline("b", `,"ifName":"data0"`))
 	other := c.prepared("s3", "uid-2", inline("b", ""))
@@ -236,22 +226,11 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	if calls[1].Args != calls[0].Args || calls[1].NetNS != calls[0].NetNS || nodetest.Stdin(t, calls[1])["cniVersion"] != cniVersion || nodetest.Stdin(t, calls[1])["name"] != "storage" {
 		t.Errorf("a claim is attached by %+v: %s", calls[1], calls[1].Stdin)
 	}
-	var origins []nad.Origin
 	records, err := (&lifecycle.Manager{Dir: p.Config.StateDir}).Container(t.Context(), "c1")
-	if err != nil || len(records) != 1 {
-		t.Fatalf("%d records, %v", len(records), err)
-	}
-	for _, a := range records[0].Attached {
-		o := nad.ParseOrigin(a.Origin)
-		o.Version = ""
-		origins = append(origins, o)
-	}
-	nodetest.Equal(t, "origins", origins, []nad.Origin{
-		{Use: nad.Selected},
-		{Use: nad.Claimed, Definition: nad.Ref{Namespace: "shop", Name: "storage"}, UID: "nad-1", Claim: nad.Claim{UID: "claim-s1", Name: "s1", Request: "neta", Pool: "node1", Device: "storage", Share: "share-s1-0"}},
-		{Use: nad.Claimed, Claim: nad.Claim{UID: "claim-s1", Name: "s1", Request: "netb", Pool: "node1", Device: "storage", Share: "share-s1-1"}},
-		{Use: nad.Claimed, Claim: nad.Claim{UID: "claim-s2", Name: "s2", Request: "neta", Pool: "node1", Device: "storage", Share: "share-s2-0"}},
-	})
+	nodetest.OK(t, err)
+	origin := nad.ParseOrigin(records[0].Attached[1].Origin)
+	nodetest.Equal(t, "definition", origin.Definition, nad.Ref{Namespace: "shop", Name: "storage"})
+	nodetest.Equal(t, "claim", origin.Claim, nad.Claim{UID: "claim-s1", Name: "s1", Request: "neta", Pool: "node1", Device: "storage", Share: "share-s1-0"})
 	c.reports(storage, "net3 [192.0.2.5/24]", "Ready=True NetworkInterfaceReady")
 	c.reports(data, "data0", "Ready=True")
 	c.stop(s)
@@ -292,35 +271,19 @@ func TestPodWithClaimsAloneIsAttached(t *testing.T) {
 // and the status of the claim say what is wrong. The next sandbox is attached.
 func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
 	t.Parallel()
-	for _, late := range []bool{false, true} {
-		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
-			t.Parallel()
-			c, x := newCluster(t)
-			good := x.Plugins["b"]
-			x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", good)
-			edit := func(*Plugin) {}
-			words := []string{`claim "s1", request "neta"`, "no free device", "code 113"}
-			if late {
-				late := make(deadline)
-				x.Plugins["b"] = late.during("ADD", delegatetest.HangOn("ADD", good))
-				edit, words = late.set, []string{`network "own" (net2)`, "within the runtime's timeout", "code 11"}
-			}
-			p := c.startWith(x, edit)
-			o := c.prepared("s1", "uid-1", inline("b", ""))
-			nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), append([]string{`"shop/web" (c1)`}, words...)...)
-			c.reports(o, "Ready=False NetworkInterfaceNotReady", words[len(words)-2])
-			p.running.Wait()
-			nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-			nodetest.Equal(t, "records", p.records(), nil)
-			nodetest.Equal(t, "running", c.running(), nil)
-			if late {
-				return
-			}
-			x.Plugins["b"] = good
-			c.mustRun(c.pod("c2", "uid-1", "blue"))
-			c.reports(o, "net2", "Ready=True NetworkInterfaceReady")
-		})
-	}
+	c, x := newCluster(t)
+	good := x.Plugins["b"]
+	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", good)
+	p := c.startWith(x)
+	o := c.prepared("s1", "uid-1", inline("b", ""))
+	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), `"shop/web" (c1)`, `claim "s1", request "neta"`, "no free device", "code 113")
+	c.reports(o, "Ready=False NetworkInterfaceNotReady", "no free device")
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "running", c.running(), nil)
+	x.Plugins["b"] = good
+	c.mustRun(c.pod("c2", "uid-1", "blue"))
+	c.reports(o, "net2", "Ready=True NetworkInterfaceReady")
 }
 
 // A claim that is released when its pod is being attached is not attached: another pod may have
@@ -348,46 +311,33 @@ func TestClaimReleasedDuringTheADDIsNotAttached(t *testing.T) {
 // The error names it.
 func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 	t.Parallel()
-	type definition = kubetest.Definition
 	for _, tt := range []struct {
-		name, parameters, networks string
-		definition                 definition
-		away                       bool
-		words                      []string
+		name, parameters, definition string
+		away                         bool
+		words                        []string
 	}{
-		{"the interface of the pod", inline("a", `,"ifName":"eth0"`), "", definition{}, false, []string{"eth0", "code 7"}},
-		{"an interface that the pod selects", inline("a", `,"ifName":"data0"`), "blue@data0", definition{}, false, []string{"data0", "code 7"}},
-		{"an interface that exists", inline("a", `,"ifName":"lo"`), "", definition{}, false, []string{"lo"}},
-		{"a definition that does not exist", defined("storage", ""), "", definition{Name: "other"}, false, []string{"NAD shop/storage", "code 7"}},
-		{"a meta-plugin", defined("storage", ""), "", definition{Config: `{"type":"multus"}`}, false, []string{"NAD shop/storage", "multus", "code 7"}},
-		{"a definition that is no network", defined("storage", ""), "", definition{Config: `{`}, false, []string{"NAD shop/storage", "code 6"}},
-		{"a type that is not allowed", defined("storage", ""), "", definition{Config: `{"type":"c"}`}, false, []string{"allowedTypes", "code 7"}},
-		{"a definition with devices", defined("storage", ""), "", definition{Config: `{"type":"a"}`, Annotations: map[string]string{nad.ResourceAnnotation: "x/y"}}, false, []string{nad.ResourceAnnotation, "code 7"}},
-		{"a plugin that is not there", inline("b", ""), "", definition{}, false, []string{`"b"`, "code 7"}},
-		{"an API server that was never there", defined("storage", ""), "", definition{Config: `{"type":"a"}`}, true, []string{"NAD shop/storage", "code 11"}},
+		{"an interface that the pod selects", inline("a", `,"ifName":"data0"`), `{"type":"a"}`, false, []string{"data0", "code 7"}},
+		{"a definition that does not exist", defined("other", ""), `{"type":"a"}`, false, []string{"NAD shop/other", "code 7"}},
+		{"a meta-plugin", defined("storage", ""), `{"type":"multus"}`, false, []string{"NAD shop/storage", "multus", "code 7"}},
+		{"a type that is not allowed", defined("storage", ""), `{"type":"c"}`, false, []string{"allowedTypes", "code 7"}},
+		{"an API server that was never there", defined("storage", ""), `{"type":"a"}`, true, []string{"NAD shop/storage", "code 11"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, x := newCluster(t)
-			delete(x.Plugins, "b")
-			if tt.definition.Name == "" {
-				tt.definition.Name = "storage"
-			}
-			tt.definition.Namespace = "shop"
-			kubetest.Put(c.server, tt.definition)
+			c.definition("storage", tt.definition)
 			if tt.away {
 				c.server.Break(kubetest.Fault{Resource: "network-attachment-definitions", Status: 503})
 			}
 			p := c.startWith(x, func(p *Plugin) {
-				p.Config.AllowedTypes = []string{"a", "b", "multus"}
+				p.Config.AllowedTypes = []string{"a", "multus"}
 				if tt.away {
 					make(deadline).set(p)
 					p.Config.Margin = multinet.Duration(requestTimeout - time.Second) // for the API server
 				}
 			})
 			o := c.prepared("s1", "uid-1", tt.parameters)
-			err := c.run(c.pod("c1", "uid-1", tt.networks))
-			nodetest.Says(t, err, append(tt.words, `"shop/web" (c1)`, `claim "s1", request "neta"`)...)
+			nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue@data0")), append(tt.words, `"shop/web" (c1)`, `claim "s1", request "neta"`)...)
 			c.reports(o, "Ready=False", tt.words[0])
 			p.nothingDone(x)
 		})
@@ -399,55 +349,23 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 func TestForbiddenClaimsAreRefused(t *testing.T) {
 	t.Parallel()
 	c, x := newCluster(t)
-	c.definition("storage", `{"type":"a"}`)
+	c.definition("empty", "")
 	kubetest.Put(c.server, kubetest.Definition{Namespace: "kube-system", Name: "x", Config: `{"type":"a"}`})
 	p := c.startWith(x)
 	c.prepared("old1", "uid-1", inline("b", ""))
 	c.prepared("old2", "uid-2", defined("kube-system/x", ""))
-	c.definition("empty", "")
 	c.prepared("old3", "uid-3", defined("empty", ""))
 	p.stop()
 	c.startWith(x, func(p *Plugin) {
 		p.Config.NamespaceIsolation, p.Config.GlobalNamespaces, p.Config.AllowedTypes = true, "shared", []string{"a"}
 	})
-	for parameters, why := range map[string]string{
-		defined("kube-system/x", ""): "namespaceIsolation",
-		defined("shared/x", ""):      "",
-		inline("b", ""):              "allowedTypes",
-		inline("a", ""):              "",
-		inline("multinet", ""):       "meta-plugin",
-	} {
-		c.register() // the kubelet asks again
-		err := c.prepare(c.claim("s1", "uid-3", parameters))
-		if why == "" && err != nil || why != "" && !strings.Contains(fmt.Sprint(err), why) {
-			t.Errorf("%s: %v, want %q", parameters, err, why)
-		}
+	nodetest.OK(t, c.prepare(c.claim("shared", "uid-4", defined("shared/x", ""))))
+	nodetest.Says(t, c.prepare(c.claim("s1", "uid-4", inline("b", ""))), "allowedTypes")
+	nodetest.Says(t, c.prepare(c.claim("s2", "uid-4", inline("multinet", ""))), "meta-plugin")
+	for uid, words := range map[string][]string{"uid-1": {"claim shop/old1", "allowedTypes"}, "uid-2": {"claim shop/old2", "namespaceIsolation"}, "uid-3": {`claim "old3"`, "files of the node"}} {
+		nodetest.Says(t, c.run(c.pod("c1", uid, "")), append(words, `request "neta"`, "code 7")...)
 	}
-	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "")), `claim shop/old1`, `request "neta"`, "allowedTypes", "code 7")
-	nodetest.Says(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
-	nodetest.Says(t, c.run(c.pod("c3", "uid-3", "")), `claim "old3"`, `request "neta"`, "files of the node", "code 7")
 	nodetest.Equal(t, "calls", x.Trace(), nil)
-}
-
-// The kubelet has a claim that two pods share prepared once, for the first of them.
-func TestPodsShareAClaim(t *testing.T) {
-	t.Parallel()
-	c, x, p := startedCluster(t)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	first, second := c.pod("c1", "uid-1", ""), c.pod("c2", "uid-2", "")
-	c.mustRun(first)
-	o.Status.ReservedFor = append(o.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "other", UID: "uid-2"})
-	kubetest.Put(c.server, o)
-	nodetest.OK(t, c.prepare(o)) // does not ask
-	c.mustRun(second)
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD a net1"})
-	c.stop(first)
-	c.reports(o, "net1", "Ready=True") // of the second
-	c.stop(second)
-	c.reports(o, "Ready=False")
-	nodetest.OK(t, c.unprepare(o))
-	nodetest.Equal(t, "prepared", c.prepares(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
 }
 
 // Nothing is attached to a pod on the host's network, and the claim's status says so.
@@ -470,26 +388,19 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 	x.Plugins["c"] = addressed()
 	p := c.startWith(x, func(p *Plugin) { p.Config.DRA.Metadata = true })
 	c.prepared("s1", "uid-1", inline("c", ""))
-	metadata := func() (text string) {
-		_ = filepath.WalkDir(c.file("kubelet", "plugins", driverName), func(path string, d os.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, ".json") {
-				data, _ := os.ReadFile(path)
-				text += string(data)
-			}
-			return nil
-		})
-		return text
-	}
-	if text := metadata(); !strings.Contains(text, `"storage"`) || strings.Contains(text, "192.0.2.5") {
-		t.Errorf("before the ADD: %s", text)
-	}
 	c.mustRun(c.pod("c1", "uid-1", ""))
-	if text := metadata(); !strings.Contains(text, "192.0.2.5/24") || !strings.Contains(text, `"net1"`) {
+	text := ""
+	for _, file := range c.Files("kubelet/plugins/" + driverName) {
+		if strings.HasSuffix(file, ".json") {
+			text += c.Read("kubelet/plugins/" + driverName + "/" + file)
+		}
+	}
+	if !strings.Contains(text, "192.0.2.5/24") || !strings.Contains(text, `"net1"`) {
 		t.Errorf("after the ADD: %s", text)
 	}
 	c.prepared("s2", "uid-2", inline("c", ""))
-	nodetest.OK(t, os.RemoveAll(c.file("kubelet", "plugins", driverName)))
-	c.write("", "kubelet", "plugins", driverName)
+	nodetest.OK(t, os.RemoveAll(c.Path("kubelet", "plugins", driverName)))
+	c.Write("kubelet/plugins/"+driverName, "")
 	c.mustRun(c.pod("c2", "uid-2", ""))
 	nodetest.Equal(t, "warnings", p.log.Count("containers do not see"), 1)
 }
@@ -498,8 +409,8 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	t.Parallel()
 	c, x := newCluster(t)
-	c.write(`{"cniVersion":"1.1.0","name":"up","type":"up","master":"eth1"}`, "net.d", "up.conf")
-	kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`})
+	c.Write("net.d/up.conf", `{"cniVersion":"1.1.0","name":"up","type":"up","master":"eth1"}`)
+	c.definition("storage", `{"type":"a"}`)
 	var broken atomic.Bool
 	x.Plugins["up"] = failing("STATUS", &broken, delegatetest.Result(nil))
 	p := c.plugin(x, c.claims, func(p *Plugin) {
@@ -513,76 +424,37 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	})
 	p.launch()
 	p.connected()
-	published := func() (all []string) {
-		for _, s := range kubetest.List[resourcev1.ResourceSlice](c.server) {
-			for _, d := range s.Spec.Devices {
-				text := d.Name
-				for _, key := range []resourcev1.QualifiedName{"plugin", "master", "speed"} {
-					if v := d.Attributes[key].StringValue; v != nil {
-						text += " " + *v
-					}
-				}
-				all = append(all, fmt.Sprint(text, " shared=", d.AllowMultipleAllocations != nil))
-			}
-		}
-		return all
-	}
 	publishes := func(want ...string) {
 		t.Helper()
-		c.await(fmt.Sprint(want), func() bool { return fmt.Sprint(published()) == fmt.Sprint(want) }, func() string { return fmt.Sprint(published(), p.log) })
+		nodetest.Until(t, fmt.Sprintf("%q are published", want), func() bool {
+			var all []string
+			for _, s := range kubetest.List[resourcev1.ResourceSlice](c.server) {
+				for _, d := range s.Spec.Devices {
+					text := d.Name
+					for _, key := range []resourcev1.QualifiedName{"plugin", "master", "speed"} {
+						if v := d.Attributes[key].StringValue; v != nil {
+							text += " " + *v
+						}
+					}
+					all = append(all, text)
+				}
+			}
+			return slices.Equal(all, want)
+		}, p.log)
 	}
-	publishes("nas a shared=true", "up up eth1 fast shared=false")
+	publishes("nas a", "up up eth1 fast")
 	broken.Store(true)
-	publishes("nas a shared=true")
+	publishes("nas a")
 	nodetest.Equal(t, "log", []int{p.log.Count("not now"), p.log.Count("device=absent "), p.log.Count("device=absent2 ")}, []int{1, 1, 1})
 	broken.Store(false)
-	publishes("nas a shared=true", "up up eth1 fast shared=false")
+	publishes("nas a", "up up eth1 fast")
 }
 
 // sweepOften is a pause between two sweeps that a test can wait for.
 const sweepOften = 5 * time.Millisecond
 
-// What is left when the kubelet releases a claim is detached, in all sandboxes, and only that.
-// If that fails the claim stays, and the kubelet tries again. One network whose plugin fails
-// does not keep the others attached.
-func TestReleasedClaimsAreDetached(t *testing.T) {
-	t.Parallel()
-	c, x := newCluster(t)
-	x.Plugins["c"] = delegatetest.Result(nil)
-	good := x.Plugins["b"]
-	x.Plugins["b"] = delegatetest.FailOn("DEL", 101, "not now", good)
-	p := c.startWith(x)
-	o := c.prepared("s1", "uid-1", inline("c", ""), inline("b", ""))
-	c.mustRun(c.pod("c1", "uid-1", "blue"), c.pod("c2", "uid-1", ""), c.pod("c3", "uid-2", "blue"))
-	nodetest.Says(t, c.unprepare(o), "shop/s1", "not now")
-	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1", "b c1 net3", "b c2 net2"})
-	nodetest.Equal(t, "prepared", c.prepares(), []string{"claim-s1"})
-	x.Plugins["b"] = good
-	c.server.Stop() // which is not needed
-	nodetest.OK(t, c.unprepare(o))
-	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
-	nodetest.Equal(t, "prepared", c.prepares(), nil)
-	nodetest.OK(t, c.unprepare(o)) // again
-	p.again()
-	nodetest.Equal(t, "alive", x.Live(), []string{"a c1 net1", "a c3 net1"})
-}
-
-// A pod that was started without the plugin lacks the networks of its claims, and their status
-// says why.
-func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
-	t.Parallel()
-	c, x, p := startedCluster(t)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	c.list(c.pod("c1", "uid-1", ""))
-	c.list(c.pod("c2", "uid-2", ""))
-	p.disconnect()
-	p.connected()
-	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Unattached: 1})
-	nodetest.Equal(t, "calls", x.Trace(), nil)
-	c.reports(o, "Ready=False", "started without nri")
-}
-
-// The kubelet is served while there is no connection to the runtime, and by the same driver after it.
+// The kubelet is served while there is no connection to the runtime, and by the same driver after it:
+// a claim that it releases is detached, and that alone, or stays until it can be.
 func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	t.Parallel()
 	c, x, p := startedCluster(t)
@@ -591,11 +463,17 @@ func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	o := c.prepared("s1", "uid-1", inline("a", ""))
 	away.Unblock()
 	p.connected()
-	c.mustRun(c.pod("c1", "uid-1", ""))
-	c.reports(o, "net1", "Ready=True")
+	c.mustRun(c.pod("c1", "uid-1", "red"))
+	c.reports(o, "net2", "Ready=True")
 	p.reconnect()
+	x.Plugins["a"] = delegatetest.FailOn("DEL", 101, "not now", x.Plugins["a"])
+	nodetest.Says(t, c.unprepare(o), "shop/s1", "not now")
+	nodetest.Equal(t, "prepared", c.prepares(), []string{"claim-s1"})
+	x.Plugins["a"] = delegatetest.Result(nil)
+	c.server.Stop() // which is not needed
 	nodetest.OK(t, c.unprepare(o))
-	nodetest.Equal(t, "alive", x.Live(), nil)
+	nodetest.Equal(t, "alive", x.Live(), []string{"b c1 net1"}) // what the pod selects
+	nodetest.Equal(t, "prepared", c.prepares(), nil)
 }
 
 // A pod that the runtime has given up without an event is detached when its namespace is gone, and
@@ -614,56 +492,12 @@ func TestLostPodsAreReported(t *testing.T) {
 	nodetest.Equal(t, "alive", x.Live(), nil)
 }
 
-// A plugin that is killed while it attaches a pod leaves a record. The next one completes it if
-// the pod runs, with its claims, and else removes it. If the claims were released meanwhile,
-// nothing is left.
-func TestInterruptedADDOfClaims(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name                string
-		running, unprepared bool
-		calls, records      []string
-	}{
-		{"the pod runs", true, false, []string{"c1: DEL a net1", "c1: ADD a net1"}, []string{"c1 added"}},
-		{"the pod is gone", false, false, []string{"c1: DEL a net1"}, nil},
-		{"the claims were released", true, true, []string{"c1: DEL a net1"}, nil},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			c, x := newCluster(t)
-			x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
-				if err := os.CopyFS(c.file("left"), os.DirFS(c.file("state"))); err != nil {
-					t.Error(err)
-				}
-				return plugin
-			}
-			p := c.startWith(x)
-			c.prepared("s1", "uid-1", inline("a", ""))
-			s := c.pod("c1", "uid-1", "")
-			c.mustRun(s)
-			p.stop()
-			nodetest.OK(t, errors.Join(os.RemoveAll(c.file("state")), os.Rename(c.file("left"), c.file("state"))))
-			if !tt.running {
-				c.forget(s)
-			}
-			if tt.unprepared {
-				_ = os.Remove(c.file("state", "claims", "uid-1@claim-s1@claim.json"))
-			}
-			again := plugins()
-			p = c.startWith(again)
-			nodetest.Equal(t, "calls", byContainer(again.Calls()), tt.calls)
-			nodetest.Equal(t, "errors", p.log.Count("level=ERROR"), 0)
-			nodetest.Equal(t, "records", p.records(), tt.records)
-		})
-	}
-}
-
 // On a new node the runtime starts before the kubelet. Pods that select networks must not wait for
 // it, and nri, which the runtime may start only once, must not end.
 func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
 	c, x := newCluster(t)
-	registry := c.file("kubelet", "plugins_registry")
+	registry := c.Path("kubelet", "plugins_registry")
 	nodetest.OK(t, os.Remove(registry))
 	c.start(x, c.claims)
 	c.mustRun(c.pod("c1", "uid-1", "blue"))

@@ -35,10 +35,9 @@ func TestReconnects(t *testing.T) {
 	block := n.BlockPluginSync()
 	p.disconnect()
 	n.end(gone)
-	n.list(n.sandbox("new", "blue"))
 	block.Unblock()
 	p.connected()
-	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1})
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 2, Detached: 1})
 	nodetest.Equal(t, "alive", x.Live(), []string{"a kept net1"})
 	n.stop(kept)
 	nodetest.Equal(t, "alive", x.Live(), nil)
@@ -84,7 +83,7 @@ func TestRuntimeThatIsSilent(t *testing.T) {
 			t.Parallel()
 			n, _ := newNode(t)
 			n.Stop()
-			l, err := net.Listen("unix", n.file("sock"))
+			l, err := net.Listen("unix", n.Path("sock"))
 			nodetest.OK(t, err)
 			defer l.Close()
 			came := make(chan struct{}, 10)
@@ -214,9 +213,9 @@ func TestLaunchedByTheRuntime(t *testing.T) {
 	n.Stop()
 	self, err := os.Executable()
 	nodetest.OK(t, err)
-	n.write("", "plugins", "README") // not executable
-	nodetest.OK(t, os.Symlink(self, n.file("plugins", "10-networks")))
-	n.write(`{"confDir":"`+n.file("special.d")+`","stateDir":"`+n.file("state")+`"}`, "conf.d", "networks.conf")
+	n.Write("plugins/README", "") // not executable
+	nodetest.OK(t, os.Symlink(self, n.Path("plugins", "10-networks")))
+	n.Write("conf.d/networks.conf", `{"confDir":"`+n.Path("special.d")+`","stateDir":"`+n.Path("state")+`"}`)
 	n.boot()
 	err = n.run(n.sandbox("c1", "blue"))
 	nodetest.Says(t, err, `"blue"`, "special.d", "code")
@@ -243,17 +242,17 @@ func TestLaunchedPluginEndsWithItsConnection(t *testing.T) {
 func TestRunWithBadConfiguration(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	n.write(`{"index":"x"}`, "bad.json")
-	n.write(`{`, "broken.json")
-	n.write(`{"socket":"`+n.file("none")+`"}`, "good.json")
+	n.Write("bad.json", `{"index":"x"}`)
+	n.Write("broken.json", `{`)
+	n.Write("good.json", `{"socket":"`+n.Path("none")+`"}`)
 	for _, file := range []string{"bad.json", "broken.json", "absent.json"} {
-		if err := run(t.Context(), n.file(file), slog.New(slog.DiscardHandler)); err == nil {
+		if err := run(t.Context(), n.Path(file), slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	nodetest.OK(t, run(ctx, n.file("good.json"), slog.New(slog.DiscardHandler)))
+	nodetest.OK(t, run(ctx, n.Path("good.json"), slog.New(slog.DiscardHandler)))
 }
 
 // A runtime that launches plugins discards their stderr. The log then goes to the
@@ -293,14 +292,14 @@ func impatient(p *Plugin) { p.Config.Margin = multinet.Duration(requestTimeout -
 
 // refused runs a plugin that must not start, and checks what Run says.
 func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) {
-	n.t.Helper()
+	n.Helper()
 	p := n.plugin(x, append(edit, impatient, func(p *Plugin) { p.Config.StateDir = dir })...)
-	ctx, cancel := context.WithCancel(n.t.Context())
+	ctx, cancel := context.WithCancel(n.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	nodetest.Says(n.t, nodetest.Come(n.t, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
-	nodetest.Equal(n.t, "calls", x.Trace(), nil)
+	nodetest.Says(n, nodetest.Come(n, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
+	nodetest.Equal(n, "calls", x.Trace(), nil)
 }
 
 // Two plugins with one state directory would detach each other's pods. The second is
@@ -312,7 +311,6 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	dir := p.Config.StateDir
-	n.refused(plugins(), dir)
 	n.refused(plugins(), dir, func(p *Plugin) { p.Config.Index, p.Config.Name = "91", "other" })
 	other.refused(plugins(), dir) // which has no such pod
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
@@ -339,23 +337,13 @@ func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	nodetest.Equal(t, "records", next.records(), nil)
 }
 
-// Waiting for the state directory ends with the context.
-func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
-	t.Parallel()
-	n, _, _ := started(t)
-	p := n.plugin(plugins())
-	p.launch()
-	nodetest.Until(t, "it has been configured", func() bool { return p.stage.Load() != stageConnecting })
-	p.stop()
-}
-
 // Two plugins with a state directory each, on one runtime, do not touch each other's
 // attachments, even if one loses its connection or ends.
 func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	t.Parallel()
 	n, x, one := started(t)
 	x2 := plugins()
-	two := n.start(x2, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
+	two := n.start(x2, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.Path("state2") })
 	n.mustRun(n.sandbox("c1", "blue"))
 	for _, p := range []*process{one, two} {
 		p.reconnect()
@@ -367,41 +355,9 @@ func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	}
 }
 
-// Plugins run in the order of their indices. By default nri is late, so that it has
-// nothing to undo if another one fails.
-func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
-	t.Parallel()
-	n, x := newNode(t)
-	n.start(x)
-	var calls []int
-	n.other("10", "earlier", func(*api.PodSandbox) error {
-		calls = append(calls, len(x.Calls()))
-		return errors.New("earlier is not willing")
-	})
-	nodetest.Says(t, n.run(n.sandbox("c1", "blue")), "earlier is not willing")
-	nodetest.Equal(t, "calls before the other", calls, []int{0})
-	nodetest.Equal(t, "calls", x.Trace(), nil)
-}
-
-// A pod that is being started while the plugin connects is either in the list or an
-// event, never both and never neither.
-func TestPodIsEitherListedOrAnEvent(t *testing.T) {
-	t.Parallel()
-	n, x := newNode(t)
-	block := n.BlockPluginSync()
-	s := n.sandbox("c1", "blue") // its event came too early for the plugin
-	p := n.plugin(x, attachRunning)
-	p.launch()
-	nodetest.OK(t, n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}))
-	n.list(s)
-	block.Unblock()
-	p.connected()
-	p.pass(synchronized)
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
-}
-
-// The runtime receives the text of an error unchanged, and does not call later
-// plugins. A Stop never fails, so that they are called.
+// Plugins run in the order of their indices. By default nri is late, so that it has nothing to undo
+// if another one fails. The runtime receives the text of an error unchanged, and does not call
+// later plugins.
 func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
@@ -409,11 +365,13 @@ func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 	n.start(x)
 	asked := 0
 	n.other("95", "later", func(*api.PodSandbox) error { asked++; return nil })
-	err := n.run(n.sandbox("c1", "blue"))
-	nodetest.Says(t, err, `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
-	nodetest.Equal(t, "asked", asked, 0)
+	nodetest.Says(t, n.run(n.sandbox("c1", "blue")), `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
 	n.mustRun(n.sandbox("c2", ""))
 	nodetest.Equal(t, "asked", asked, 1)
+	calls := len(x.Calls())
+	n.other("10", "earlier", func(*api.PodSandbox) error { return errors.New("earlier is not willing") })
+	nodetest.Says(t, n.run(n.sandbox("c3", "blue")), "earlier is not willing")
+	nodetest.Equal(t, "calls", len(x.Calls()), calls)
 }
 
 // If the runtime supports failure policies, a pod is not started when the plugin is
@@ -464,12 +422,12 @@ func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 
 // other connects another plugin.
 func (n *node) other(index, name string, run func(*api.PodSandbox) error) {
-	n.t.Helper()
-	s, err := stub.New(&other{run}, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(n.file("sock")))
-	nodetest.OK(n.t, err)
-	nodetest.OK(n.t, s.Start(context.Background()))
-	n.t.Cleanup(s.Stop)
-	nodetest.Come(n.t, n.synced, "the other plugin is synchronized")
+	n.Helper()
+	s, err := stub.New(&other{run}, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(n.Path("sock")))
+	nodetest.OK(n, err)
+	nodetest.OK(n, s.Start(context.Background()))
+	n.Cleanup(s.Stop)
+	nodetest.Come(n, n.synced, "the other plugin is synchronized")
 	n.BlockPluginSync().Unblock()
 }
 

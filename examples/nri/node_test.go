@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -31,6 +29,12 @@ import (
 // requestTimeout is the runtime's, for all tests. It is long, because the
 // machine may be slow; a test that is about it has a plugin with a long margin.
 const requestTimeout = 20 * time.Second
+
+// Of the tests with real plugins.
+const (
+	insideEnv    = "METACNI_NRI_INSIDE" // directory of real plugins, on a private host
+	noHostStatus = 77
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(api.PluginSocketEnvVar) != "" {
@@ -54,10 +58,10 @@ func TestMain(m *testing.M) {
 // directories of a host.
 type node struct {
 	*adaptation.Adaptation
-	t   *testing.T
-	dir string
+	*nodetest.Node
 
-	synced chan struct{} // receives when a plugin has been synchronized
+	netNS  func(tb testing.TB, path string) (end func()) // makes a network namespace; nil means that there is none at the path
+	synced chan struct{}                                 // receives when a plugin has been synchronized
 
 	mu    sync.Mutex // guards what follows
 	pods  []*api.PodSandbox
@@ -65,10 +69,11 @@ type node struct {
 	ends  map[string]func() // end the namespaces of pods
 }
 
-// newNode returns a node without a plugin, and fakes for one.
+// newNode returns a node without a plugin, and fakes for one. Its pods have no network namespaces:
+// whether they live is not known.
 func newNode(t *testing.T) (*node, *delegatetest.Exec) {
 	t.Helper()
-	n := &node{t: t, dir: nodetest.ShortDir(t), synced: make(chan struct{}, 100), ends: make(map[string]func())}
+	n := &node{Node: &nodetest.Node{TB: t, Dir: nodetest.ShortDir(t)}, synced: make(chan struct{}, 100), ends: make(map[string]func())}
 	n.network("blue", "a")
 	n.network("red", "b")
 	n.boot()
@@ -77,17 +82,17 @@ func newNode(t *testing.T) (*node, *delegatetest.Exec) {
 
 // boot starts the runtime.
 func (n *node) boot() {
-	n.t.Helper()
+	n.Helper()
 	var err error
 	n.Adaptation, err = adaptation.New("test", "1.0", n.synchronize,
 		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
-		adaptation.WithPluginPath(n.file("plugins")),
-		adaptation.WithPluginConfigPath(n.file("conf.d")),
-		adaptation.WithSocketPath(n.file("sock")))
-	nodetest.OK(n.t, err)
-	nodetest.OK(n.t, n.Start())
-	n.t.Cleanup(n.Stop)
-	nodetest.Come(n.t, n.synced, "the plugins that the runtime launches are synchronized") // be there any or not
+		adaptation.WithPluginPath(n.Path("plugins")),
+		adaptation.WithPluginConfigPath(n.Path("conf.d")),
+		adaptation.WithSocketPath(n.Path("sock")))
+	nodetest.OK(n, err)
+	nodetest.OK(n, n.Start())
+	n.Cleanup(n.Stop)
+	nodetest.Come(n, n.synced, "the plugins that the runtime launches are synchronized") // be there any or not
 }
 
 func (n *node) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
@@ -101,28 +106,18 @@ func (n *node) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
 	return err
 }
 
-// file returns a path on the node.
-func (n *node) file(elem ...string) string { return filepath.Join(append([]string{n.dir}, elem...)...) }
-
-func (n *node) write(text string, elem ...string) {
-	n.t.Helper()
-	path := n.file(elem...)
-	nodetest.OK(n.t, os.MkdirAll(filepath.Dir(path), 0o700))
-	nodetest.OK(n.t, os.WriteFile(path, []byte(text), 0o600))
-}
-
 // network makes a network that pods can select.
 func (n *node) network(name, plugin string) {
-	n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, plugin), "net.d", name+".conf")
+	n.Write("net.d/"+name+".conf", fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, plugin))
 }
 
 // sandbox returns a new one, with a network namespace.
 func (n *node) sandbox(id, networks string) *api.PodSandbox {
-	n.t.Helper()
+	n.Helper()
 	n.netns(id)
 	s := &api.PodSandbox{
 		Id: id, Name: "web", Namespace: "shop", Uid: "uid-1",
-		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/x"}, {Type: "network", Path: n.file("netns", id)}}},
+		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/x"}, {Type: "network", Path: n.Path("netns", id)}}},
 	}
 	if networks != "" {
 		s.Annotations = map[string]string{nad.NetworksAnnotation: networks}
@@ -132,9 +127,12 @@ func (n *node) sandbox(id, networks string) *api.PodSandbox {
 
 // netns makes a network namespace at the path of a pod's.
 func (n *node) netns(id string) {
-	n.t.Helper()
-	nodetest.OK(n.t, os.MkdirAll(n.file("netns"), 0o700))
-	end := nodetest.NetNS(n.t, n.file("netns", id))
+	n.Helper()
+	end := func() { nodetest.OK(n, nodetest.Restarted(n.Path("state"), id)) } // it is dead
+	if n.netNS != nil {
+		nodetest.OK(n, os.MkdirAll(n.Path("netns"), 0o700))
+		end = n.netNS(n, n.Path("netns", id))
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ends[id] = end
@@ -162,9 +160,9 @@ func (n *node) runOnce(s *api.PodSandbox) error {
 }
 
 func (n *node) mustRun(ss ...*api.PodSandbox) {
-	n.t.Helper()
+	n.Helper()
 	for _, s := range ss {
-		nodetest.OK(n.t, n.run(s))
+		nodetest.OK(n, n.run(s))
 	}
 }
 
@@ -188,18 +186,18 @@ func (n *node) running() (ids []string) {
 // stop stops a pod. Its namespace goes after that, and with it what the event
 // could have said of it.
 func (n *node) stop(s *api.PodSandbox) {
-	n.t.Helper()
+	n.Helper()
 	block := n.BlockPluginSync()
 	defer block.Unblock()
-	nodetest.OK(n.t, n.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: s}))
+	nodetest.OK(n, n.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: s}))
 	n.unlink(s)
 }
 
 func (n *node) remove(s *api.PodSandbox) {
-	n.t.Helper()
+	n.Helper()
 	block := n.BlockPluginSync()
 	defer block.Unblock()
-	nodetest.OK(n.t, n.RemovePodSandbox(context.Background(), &api.RemovePodSandboxRequest{Pod: s}))
+	nodetest.OK(n, n.RemovePodSandbox(context.Background(), &api.RemovePodSandboxRequest{Pod: s}))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
@@ -226,22 +224,8 @@ func (n *node) gate() (wait <-chan struct{}, open func()) {
 	return gate, open
 }
 
-func (n *node) openGates() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, open := range n.gates {
-		open()
-	}
-}
-
 // plugins are fakes that succeed.
-func plugins() *delegatetest.Exec {
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
-	for _, name := range []string{"a", "b"} {
-		x.Plugins[name] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
-	}
-	return x
-}
+func plugins() *delegatetest.Exec { return &delegatetest.Exec{Plugins: nodetest.Plugins("a", "b")} }
 
 // A process is a plugin that runs.
 type process struct {
@@ -259,11 +243,11 @@ type process struct {
 // plugin returns one that does not run yet, on the node's directories. Its sweep
 // never comes unless edit says so.
 func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	n.t.Helper()
+	n.Helper()
 	p := &process{n: n, passes: make(chan Pass, 10000), log: &nodetest.Log{}}
 	p.Plugin = &Plugin{
 		Config: Config{
-			Socket: n.file("sock"), ConfDir: n.file("net.d"), BinDir: n.file("bin"), StateDir: n.file("state"),
+			Socket: n.Path("sock"), ConfDir: n.Path("net.d"), BinDir: n.Path("bin"), StateDir: n.Path("state"),
 			Sweep: multinet.Duration(time.Hour),
 		},
 		Exec: x, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
@@ -287,7 +271,7 @@ func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 // start runs a plugin until the end of the test, and returns when it has been
 // synchronized and has reconciled.
 func (n *node) start(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	n.t.Helper()
+	n.Helper()
 	p := n.plugin(x, edit...)
 	p.launch()
 	p.connected()
@@ -304,11 +288,11 @@ func started(t *testing.T) (*node, *delegatetest.Exec, *process) {
 
 // configured returns a plugin that serves no runtime but knows its configuration.
 func (n *node) configured(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	n.t.Helper()
+	n.Helper()
 	p := n.plugin(x, edit...)
-	p.alive = n.t.Context()
-	_, err := p.Configure(n.t.Context(), "", "test", "1.0")
-	nodetest.OK(n.t, err)
+	p.alive = n.Context()
+	_, err := p.Configure(n.Context(), "", "test", "1.0")
+	nodetest.OK(n, err)
 	return p
 }
 
@@ -317,32 +301,32 @@ func (p *process) launch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
-	var once sync.Once
-	p.stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				p.n.t.Errorf("Run: %v", err)
-			}
-		})
-	}
-	p.n.t.Cleanup(func() { p.n.openGates(); p.stop() })
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		nodetest.Code(p.n, <-done, 0)
+	})
+	p.n.Cleanup(func() {
+		for _, open := range p.n.gates {
+			open()
+		}
+		p.stop()
+	})
 }
 
 // connected waits until the runtime has taken the plugin in.
 func (p *process) connected() {
-	p.n.t.Helper()
-	nodetest.Come(p.n.t, p.n.synced, "the plugin is synchronized")
+	p.n.Helper()
+	nodetest.Come(p.n, p.n.synced, "the plugin is synchronized")
 	p.n.BlockPluginSync().Unblock()
 }
 
 // pass waits for one. What its sweep has left, because the machine was too slow
 // to lock it at once, is done in more of them, which count as one.
 func (p *process) pass(want func(Pass) bool) Pass {
-	p.n.t.Helper()
+	p.n.Helper()
 	var sum Pass
 	for {
-		got := nodetest.Come(p.n.t, p.passes, "the plugin has reconciled")
+		got := nodetest.Come(p.n, p.passes, "the plugin has reconciled")
 		if sum.Waiting > 0 {
 			got.Records = sum.Records
 			got.Attached, got.Detached, got.Failed = got.Attached+sum.Attached, got.Detached+sum.Detached, got.Failed+sum.Failed
@@ -365,31 +349,31 @@ func (p *process) kick() {
 
 // again has the plugin reconcile, until a pass is as wanted.
 func (p *process) again(want ...func(Pass) bool) Pass {
-	p.n.t.Helper()
+	p.n.Helper()
 	p.kick()
 	return p.pass(append(want, func(Pass) bool { return true })[0])
 }
 
 // reconnect ends the connection, and returns the pass after the plugin is back.
 func (p *process) reconnect() Pass {
-	p.n.t.Helper()
+	p.n.Helper()
 	p.disconnect()
 	p.connected()
 	return p.pass(synchronized)
 }
 
-// nothingLeft expects that everything was detached.
-func (p *process) nothingLeft(x *delegatetest.Exec) {
-	p.n.t.Helper()
-	nodetest.Equal(p.n.t, "alive", x.Live(), nil)
-	nodetest.Equal(p.n.t, "records", p.records(), nil)
+// wants expects that these attachments live, and that these records are there.
+func (p *process) wants(x *delegatetest.Exec, live []string, records ...string) {
+	p.n.Helper()
+	nodetest.Equal(p.n, "alive", x.Live(), live)
+	nodetest.Equal(p.n, "records", p.records(), records)
 }
 
 // nothingDone expects that no plugin has run.
 func (p *process) nothingDone(x *delegatetest.Exec) {
-	p.n.t.Helper()
-	nodetest.Equal(p.n.t, "calls", x.Trace(), nil)
-	nodetest.Equal(p.n.t, "records", p.records(), nil)
+	p.n.Helper()
+	nodetest.Equal(p.n, "calls", x.Trace(), nil)
+	nodetest.Equal(p.n, "records", p.records(), nil)
 }
 
 // disconnect ends the connection, as the end of the runtime does.
@@ -401,11 +385,11 @@ func (p *process) disconnect() {
 
 // records lists what is recorded, as "container state".
 func (p *process) records() (all []string) {
-	p.n.t.Helper()
+	p.n.Helper()
 	life := &lifecycle.Manager{Dir: p.Config.StateDir}
-	for r, err := range life.Records(p.n.t.Context()) {
+	for r, err := range life.Records(p.n.Context()) {
 		if err != nil {
-			p.n.t.Error(err)
+			p.n.Error(err)
 		}
 		all = append(all, r.Key.ContainerID+" "+string(r.State))
 	}

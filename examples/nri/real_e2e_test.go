@@ -1,3 +1,5 @@
+//go:build e2e && linux
+
 package main
 
 import (
@@ -12,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -22,19 +23,12 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
-const (
-	requireEnv   = "METACNI_E2E"        // "require": no private host is a failure
-	insideEnv    = "METACNI_NRI_INSIDE" // directory of real plugins, on a private host
-	noHostStatus = 77
-)
+const requireEnv = "METACNI_E2E" // "require": no private host is a failure
 
 // Real namespaces, bridge and host-local, on a private host.
 func TestRealPlugins(t *testing.T) {
 	t.Parallel()
 	if bin := os.Getenv(insideEnv); bin != "" {
-		t.Run("life", func(t *testing.T) { realLife(t, bin) })
-		t.Run("restart", func(t *testing.T) { realRestart(t, bin) })
-		t.Run("reboot", func(t *testing.T) { realReboot(t, bin) })
 		t.Run("claims", func(t *testing.T) { realClaims(t, bin) })
 		t.Run("launched", func(t *testing.T) { realLaunched(t, bin) })
 		return
@@ -50,8 +44,8 @@ func TestRealPlugins(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	parts := ".*"
 	if os.Geteuid() != 0 {
-		t.Log("without restart, reboot and claims: only root of the initial user namespace can prove that a container is dead")
-		parts = "^(life|launched)$"
+		t.Log("without claims: only root of the initial user namespace can prove that a container is dead")
+		parts = "^launched$"
 	}
 	cmd := host.Command(t.Context(), "/proc/self/exe", "-test.run=^TestRealPlugins$/"+parts, "-test.v")
 	cmd.Env = append(os.Environ(), insideEnv+"="+bin)
@@ -87,16 +81,10 @@ func newRealNode(t *testing.T) *node {
 	t.Helper()
 	n, _ := newNode(t)
 	for i, name := range []string{"blue", "red"} {
-		n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge","bridge":"br-%s",
-			"ipam":{"type":"host-local","subnet":"10.7%d.0.0/24"}}`, name, name, i), "net.d", name+".conf")
+		n.Write("net.d/"+name+".conf", fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge","bridge":"br-%s",
+			"ipam":{"type":"host-local","subnet":"10.7%d.0.0/24"}}`, name, name, i))
 	}
 	return n
-}
-
-// startReal starts a plugin that runs processes and looks into namespaces.
-func (n *node) startReal(bin string, edit ...func(*Plugin)) *process {
-	n.t.Helper()
-	return n.start(nil, append(edit, realProcesses(bin))...)
 }
 
 // realProcesses has the plugin run processes and look into namespaces.
@@ -109,10 +97,10 @@ func realProcesses(bin string) func(*Plugin) {
 
 // realSandbox has a network namespace.
 func (n *node) realSandbox(id, networks string) (s *api.PodSandbox, netns string) {
-	n.t.Helper()
+	n.Helper()
 	netns, err := host.NewNS(id)
-	nodetest.OK(n.t, err)
-	n.t.Cleanup(func() { _ = host.RemoveNS(netns) })
+	nodetest.OK(n, err)
+	n.Cleanup(func() { _ = host.RemoveNS(netns) })
 	s = n.sandbox(id, networks)
 	s.Linux.Namespaces[1].Path = netns
 	return s, netns
@@ -120,9 +108,9 @@ func (n *node) realSandbox(id, networks string) (s *api.PodSandbox, netns string
 
 // interfaces lists those of a namespace that are not lo, with their addresses.
 func (n *node) interfaces(netns string) (all []string) {
-	n.t.Helper()
+	n.Helper()
 	ifs, err := host.Interfaces(netns)
-	nodetest.OK(n.t, err)
+	nodetest.OK(n, err)
 	for _, i := range ifs {
 		if i.Name != "lo" {
 			all = append(all, fmt.Sprint(i.Name, i.Addresses))
@@ -133,103 +121,13 @@ func (n *node) interfaces(netns string) (all []string) {
 
 // leases lists the addresses that host-local has given out.
 func (n *node) leases() (all []string) {
-	n.t.Helper()
+	n.Helper()
 	files, err := filepath.Glob("/var/lib/cni/networks/*/10.*")
-	nodetest.OK(n.t, err)
+	nodetest.OK(n, err)
 	for _, f := range files {
 		all = append(all, filepath.Base(f))
 	}
 	return all
-}
-
-func realLife(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	p := n.startReal(bin)
-	s1, ns1 := n.realSandbox("c1", "blue,red@data0")
-	s2, ns2 := n.realSandbox("c2", "blue")
-	began := time.Now()
-	n.mustRun(s1, s2)
-	t.Logf("figures: three networks of two pods in %v", time.Since(began).Round(time.Millisecond))
-	nodetest.Equal(t, "first pod", n.interfaces(ns1), []string{"net1[10.70.0.2/24]", "data0[10.71.0.2/24]"})
-	nodetest.Equal(t, "second pod", n.interfaces(ns2), []string{"net1[10.70.0.3/24]"})
-	nodetest.Says(t, n.run(func() *api.PodSandbox { s, _ := n.realSandbox("c3", "blue@lo"); return s }()), "loopback")
-	s1.Linux = nil // containerd does not say it at Stop
-	began = time.Now()
-	n.stop(s1)
-	t.Logf("figures: two networks removed in %v", time.Since(began).Round(time.Millisecond))
-	nodetest.Equal(t, "first pod", n.interfaces(ns1), nil)
-	nodetest.Equal(t, "leases", n.leases(), []string{"10.70.0.3"})
-	n.stop(s2)
-	n.remove(s1)
-	n.remove(s2)
-	nodetest.Equal(t, "second pod", n.interfaces(ns2), nil)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
-}
-
-// A runtime that is started again, as containerd is: pods that have ended while
-// it was away stay in its list, with the path of a namespace that is gone, and
-// there is no event of them any more.
-func realRestart(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	p := n.startReal(bin)
-	live, liveNS := n.realSandbox("live", "blue,red")
-	dead, deadNS := n.realSandbox("dead", "blue,red")
-	later, laterNS := n.realSandbox("later", "blue")
-	n.mustRun(live, dead, later)
-	want := n.interfaces(liveNS)
-	n.Stop()
-	p.disconnect()
-	nodetest.OK(t, host.RemoveNS(deadNS))
-	n.boot()
-	p.connected()
-	p.pass(synchronized)
-	nodetest.Equal(t, "records", p.records(), []string{"later added", "live added"})
-	nodetest.Equal(t, "leases", len(n.leases()), 3)
-	nodetest.Equal(t, "live pod", n.interfaces(liveNS), want)
-
-	// Nor is there an event of one that ends now.
-	nodetest.OK(t, host.RemoveNS(laterNS))
-	p.again(func(pass Pass) bool { return pass.Detached == 1 })
-	nodetest.Equal(t, "leases", len(n.leases()), 2)
-	nodetest.Equal(t, "live pod", n.interfaces(liveNS), want)
-	n.stop(live)
-	nodetest.Equal(t, "leases", n.leases(), nil)
-	nodetest.Equal(t, "records", p.records(), nil)
-}
-
-// A node that is started again: the files are what is left of before, and the
-// runtime lists pods of which no namespace is there, or another's in its place.
-func realReboot(t *testing.T, bin string) {
-	t.Helper()
-	n := newRealNode(t)
-	p := n.startReal(bin)
-	gone, goneNS := n.realSandbox("gone", "blue,red")
-	reused, reusedNS := n.realSandbox("reused", "blue,red")
-	n.mustRun(gone, reused)
-	p.stop()
-	n.Stop()
-	for _, netns := range []string{goneNS, reusedNS} {
-		nodetest.OK(t, host.RemoveNS(netns))
-	}
-	n.boot()
-	fresh, freshNS := n.realSandbox("reused", "blue") // by its path
-	fresh.Id = "fresh"
-	p = n.plugin(nil, realProcesses(bin))
-	p.launch()
-	p.connected()
-	n.mustRun(fresh) // while it reconciles
-	if pass := p.pass(synchronized); pass.Detached != 2 || pass.Failed != 0 {
-		t.Errorf("pass %+v", pass)
-	}
-	nodetest.Equal(t, "records", p.records(), []string{"fresh added"})
-	if ifs, leases := n.interfaces(freshNS), n.leases(); len(ifs) != 1 || len(leases) != 1 || !strings.Contains(ifs[0], leases[0]) {
-		t.Errorf("interfaces %q of the new pod, leases %q", ifs, leases)
-	}
-	n.stop(fresh)
-	nodetest.Equal(t, "leases", n.leases(), nil)
 }
 
 // A plugin that the runtime launches, with an environment of three variables and
@@ -246,21 +144,21 @@ func realLaunched(t *testing.T, _ string) {
 	} else {
 		defer log.Close()
 	}
-	asks := "#!/bin/sh\n/usr/bin/env >" + n.file("environment") + "\necho '{\"cniVersion\":\"1.0.0\"}'\n"
-	n.write(asks, "bin", "asks")
-	if err := os.Chmod(n.file("bin", "asks"), 0o700); err != nil { //nolint:gosec // a program
+	asks := "#!/bin/sh\n/usr/bin/env >" + n.Path("environment") + "\necho '{\"cniVersion\":\"1.0.0\"}'\n"
+	n.Write("bin/asks", asks)
+	if err := os.Chmod(n.Path("bin", "asks"), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	n.network("asks", "asks")
 	self, err := os.Executable()
 	nodetest.OK(t, err)
-	nodetest.OK(t, os.Mkdir(n.file("plugins"), 0o700))
-	nodetest.OK(t, os.Symlink(self, n.file("plugins", "10-networks")))
-	n.write(`{"confDir":"`+n.file("net.d")+`","binDir":"`+n.file("bin")+`","stateDir":"`+n.file("state")+`"}`, "conf.d", "networks.conf")
+	nodetest.OK(t, os.Mkdir(n.Path("plugins"), 0o700))
+	nodetest.OK(t, os.Symlink(self, n.Path("plugins", "10-networks")))
+	n.Write("conf.d/networks.conf", `{"confDir":"`+n.Path("net.d")+`","binDir":"`+n.Path("bin")+`","stateDir":"`+n.Path("state")+`"}`)
 	n.boot()
 	s, _ := n.realSandbox("c1", "asks")
 	n.mustRun(s)
-	env, err := os.ReadFile(n.file("environment"))
+	env, err := os.ReadFile(n.Path("environment"))
 	if err != nil || !strings.Contains(string(env), "PATH="+plugin.DefaultPath) {
 		t.Errorf("environment of the CNI plugin: %s %v", env, err)
 	}
@@ -285,7 +183,7 @@ func realLaunched(t *testing.T, _ string) {
 func realClaims(t *testing.T, bin string) {
 	t.Helper()
 	c := clusterOf(t, newRealNode(t))
-	c.write(`{"cniVersion":"1.0.0","name":"green","type":"bridge","bridge":"br-green","ipam":{"type":"host-local","subnet":"10.75.0.0/24"}}`, "net.d", "green.conf")
+	c.Write("net.d/green.conf", `{"cniVersion":"1.0.0","name":"green","type":"bridge","bridge":"br-green","ipam":{"type":"host-local","subnet":"10.75.0.0/24"}}`)
 	p := c.start(nil, c.claims, realProcesses(bin))
 	c.register()
 	c.definition("storage", `{"type":"bridge","bridge":"br-storage","ipam":{"type":"host-local","subnet":"10.73.0.0/30"}}`)
