@@ -305,9 +305,7 @@ func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 	}
 	nodetest.OK(t, os.WriteFile(w.dir+"/state.asked/multi", []byte("{"), 0o600))
 	w = w.next(t, following)
-	if n := strings.Count(w.logged.String(), "earlier daemon cannot be read"); n != 1 {
-		t.Errorf("logged %d times: %s", n, w.logged)
-	}
+	nodetest.Equal(t, "logged", w.logged.Count("earlier daemon cannot be read"), 1)
 }
 
 // An ADD keeps the keys of a later release in what is saved, and replaces what is damaged.
@@ -359,9 +357,7 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
 	t.Parallel()
 	var c addConfigs
-	if got := string(c.of("/a", "blue").args().StdinData); got != "null" {
-		t.Errorf("without any: %s", got)
-	}
+	nodetest.Equal(t, "without any", string(c.of("/a", "blue").args().StdinData), "null")
 	for _, text := range []string{"own", "red 1", "blue 1", "red 2"} {
 		network, conf, _ := strings.Cut(text, " ")
 		if network == "own" {
@@ -372,13 +368,9 @@ func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
 		c.note("/a", a)
 	}
 	for network, want := range map[string]string{"blue": `{"type":"x1"}`, "red": `{"type":"x2"}`, "green": `{"type":"x0"}`} {
-		if got := string(c.of("/a", network).args().StdinData); got != want {
-			t.Errorf("%s: %s, want %s", network, got, want)
-		}
+		nodetest.Equal(t, network, string(c.of("/a", network).args().StdinData), want)
 	}
-	if got := c.newest("/a").network; got != "red" {
-		t.Errorf("the newest is of %s", got)
-	}
+	nodetest.Equal(t, "the newest is of", c.newest("/a").network, "red")
 }
 
 func TestPublishingConfig(t *testing.T) {
@@ -495,9 +487,7 @@ func (w *world) request(t *testing.T) string {
 // ended expects the daemon to end by itself with want.
 func (w *world) ended(t *testing.T, want error) {
 	t.Helper()
-	if got := <-w.states; got != "STOPPING=1" {
-		t.Errorf("the service manager is told %s", got)
-	}
+	nodetest.Equal(t, "the service manager is told", <-w.states, "STOPPING=1")
 	err := w.stop()
 	w.stop = func() error { return nil }
 	nodetest.Is(t, err, want)
@@ -520,9 +510,8 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	if w.request(t) != request {
 		t.Error("changed at the end")
 	}
-	if log := w.logged.String(); !strings.Contains(log, `"msg":"network"`) || strings.Contains(log, "hunter2") {
-		t.Errorf("log:\n%s", log)
-	}
+	has(t, "log", w.logged.String(), `"msg":"network"`)
+	nodetest.Equal(t, "secrets in the log", w.logged.Count("hunter2"), 0)
 }
 
 // The daemon is not ready before its network is published, and says why.
@@ -578,9 +567,7 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	w.final(t)
 	logged := w.logged.String()
 	for words, times := range map[string]int{"attachment taken over": 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {
-		if n := strings.Count(logged, words); n != times {
-			t.Errorf("%q is logged %d times:\n%s", words, n, logged)
-		}
+		nodetest.Equal(t, words, strings.Count(logged, words), times)
 	}
 }
 

@@ -42,9 +42,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "STATUS", bridge)
 	w.mustRun(t, "ADD", bridge)
-	if got := w.printed.String(); !strings.Contains(got, "10.9.0.2/24") {
-		t.Errorf("printed %s", got)
-	}
+	has(t, "printed", w.printed.String(), "10.9.0.2/24")
 	w.mustRun(t, "CHECK", bridge)
 	w.wantTrace(t, "STATUS bridge", "ADD bridge eth0", "CHECK bridge eth0")
 
@@ -55,9 +53,7 @@ func TestLifeOfAContainer(t *testing.T) {
 		t.Fatalf("plugged %v: %v", r, err)
 	}
 	calls := w.fake.Calls()
-	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
-		t.Errorf("the plugin was given %s", got)
-	}
+	has(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"ips":["10.9.1.7/24"]`)
 	if _, err := w.client.Do(t.Context(), "CHECK", hot, &wire.Attributes{}); err != nil {
 		t.Error(err)
 	}
@@ -80,9 +76,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	w.mustRun(t, "DEL", bridge)
 	w.clean(t)
 	nodetest.Code(t, w.stop(), 0)
-	if got := <-w.states; got != "STOPPING=1" {
-		t.Errorf("the service manager is told %s", got)
-	}
+	nodetest.Equal(t, "the service manager is told", <-w.states, "STOPPING=1")
 }
 
 // The keys in the file replace those of each request, but not those of a network
@@ -149,15 +143,11 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
-	if code, _ := w.get(t, "/readyz"); code != 200 {
-		t.Errorf("/readyz: %d", code)
-	}
+	w.answers(t, "/readyz", 200)
 	for _, dir := range []string{"queue", "state"} {
 		obstacle := filepath.Join(w.dir, dir, ".tmp-try") // as a full disk is
 		nodetest.OK(t, os.MkdirAll(obstacle, 0o700))
-		if code, body := w.get(t, "/readyz"); code != 503 || !strings.Contains(body, filepath.Join(w.dir, dir)) {
-			t.Errorf("/readyz: %d %s", code, body)
-		}
+		w.answers(t, "/readyz", 503, filepath.Join(w.dir, dir))
 		nodetest.OK(t, os.Remove(obstacle))
 	}
 	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
@@ -178,15 +168,11 @@ func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
 		t.Errorf("the service manager is told %q", why)
 	}
 	nodetest.OK(t, os.Remove(w.dir+"/state"))
-	if got := <-w.states; got != "READY=1" {
-		t.Errorf("told %q", got)
-	}
+	nodetest.Equal(t, "told", <-w.states, "READY=1")
 	if why := <-w.reasons; why != "ready" {
 		t.Errorf("told %q", why)
 	}
-	if n := strings.Count(w.logged.String(), `"msg":"not ready"`); n != 1 {
-		t.Errorf("logged %d times:\n%s", n, w.logged)
-	}
+	nodetest.Equal(t, "logged", w.logged.Count(`"msg":"not ready"`), 1)
 }
 
 // With chrootDir the socket, the queue and the records are where the node has them,
@@ -211,12 +197,8 @@ func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	replayed := w.replayed()
 	w.start(t)
 	<-replayed
-	if code, body := w.get(t, "/readyz"); code != 200 {
-		t.Errorf("/readyz: %d %s", code, body)
-	}
-	if log := w.logged.String(); !strings.Contains(log, `"replayed":true`) {
-		t.Errorf("the DEL was not done:\n%s", log)
-	}
+	w.answers(t, "/readyz", 200)
+	has(t, "log", w.logged.String(), `"replayed":true`)
 	w.mustRun(t, "ADD", bridge)
 	w.mustRun(t, "DEL", bridge)
 	if outside, _ := filepath.Glob(w.dir + "/[qs]*"); len(outside) > 0 {
@@ -265,9 +247,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			if left := got[`multinetd_records_left{state="stale"}`]; (left == 1) != tt.fails {
 				t.Errorf("%v stale", left)
 			}
-			if n := strings.Count(w.logged.String(), tt.logged); n != 1 {
-				t.Errorf("logged %d times: %s", n, w.logged)
-			}
+			nodetest.Equal(t, "logged", w.logged.Count(tt.logged), 1)
 			for _, line := range linesOf(t, w.logged, tt.logged) {
 				why, _ := line["error"].(string)
 				if line["container"] != "c1" || line["ifname"] != "eth0" || strings.Contains(why, "not now") != tt.fails {
@@ -461,9 +441,7 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 		t.Errorf("published in %s", c.publish.Dir)
 	}
 	daemonSet := deployed(t, "deploy/daemon/daemonset.yaml")
-	if n := strings.Count(daemonSet, "[/multinetd, --config, /etc/multinetd/daemon-config.json"); n != 3 {
-		t.Errorf("%d commands read the configuration, want the daemon's and 2 probes", n)
-	}
+	nodetest.Equal(t, "commands that read the configuration", strings.Count(daemonSet, "[/multinetd, --config, /etc/multinetd/daemon-config.json"), 3)
 	if later := fmt.Sprintf("timeoutSeconds: %d\n", probeTimeout/time.Second+2); strings.Count(daemonSet, later) != 2 {
 		t.Errorf("no time is left for the probes to say what is wrong: want %q", later)
 	}

@@ -154,9 +154,7 @@ func TestNetworksOfClaimsComeInTheOrderOfTheirNames(t *testing.T) {
 		`{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}}`))
 	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
 	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2", "ADD macvlan net7")
-	if text := string(w.fake.Calls()[2].Stdin); !strings.Contains(text, `"x":1.0`) {
-		t.Errorf("the plugin was given %s", text)
-	}
+	has(t, "the plugin was given", string(w.fake.Calls()[2].Stdin), `"x":1.0`)
 }
 
 // The daemon starts without a kubelet, says so, and pods without claims do not notice. The
@@ -178,9 +176,7 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	want(t, "ADD of a pod without claims", w.command(t, "ADD", w.pod(t, "plain"), annotated("")), 0, "")
 	nodetest.OK(t, os.MkdirAll(w.dir+"/kubelet/plugins_registry", 0o750))
 	served("")
-	if got := strings.Count(w.logged.String(), "the kubelet does not reach the DRA driver"); got != 1 {
-		t.Errorf("said %d times:\n%s", got, w.logged)
-	}
+	nodetest.Equal(t, "said", w.logged.Count("the kubelet does not reach the DRA driver"), 1)
 }
 
 // With a root directory the kubelet hears the path of the node, and the socket is below the

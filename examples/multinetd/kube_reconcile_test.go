@@ -137,9 +137,7 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 		before := w.api.Count("patch", "pods/status")
 		w.edit("one", tt.selection)
 		w.wantNetworks(t, "one", tt.want...)
-		if n := w.api.Count("patch", "pods/status") - before; n != 1 {
-			t.Errorf("%q: the status is written %d times", tt.selection, n)
-		}
+		nodetest.Equal(t, "writes after "+tt.selection, w.api.Count("patch", "pods/status")-before, 1)
 	}
 	want(t, "CHECK", w.command(t, "CHECK", a, annotated("")), 0, "")
 	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
@@ -227,9 +225,7 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 		t.Errorf("calls %q", got)
 	}
 	nodetest.OK(t, w.stop())
-	if n := strings.Count(w.logged.String(), "does not say which networks"); n != 1 {
-		t.Errorf("logged %d times:\n%s", n, w.logged)
-	}
+	nodetest.Equal(t, "logged", w.logged.Count("does not say which networks"), 1)
 }
 
 // A network that cannot be detached is left to the next sweep or DEL. The Event says what has failed.
@@ -562,9 +558,7 @@ func TestNothingIsDetachedByWhatASilentWatchHasShown(t *testing.T) {
 	w.edit("one", "green")
 	heal()
 	w.wantNetworks(t, "one", "net2 ns/green")
-	if got := w.final(t)[`multinetd_reconciles_total{action="detach",outcome="ok"}`]; got != 1 {
-		t.Errorf("%v networks were detached", got)
-	}
+	nodetest.Equal(t, "networks that were detached", w.final(t)[`multinetd_reconciles_total{action="detach",outcome="ok"}`], 1)
 }
 
 // A pod that is deleted by force is followed by one of the same name, while its container runs

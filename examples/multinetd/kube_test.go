@@ -141,9 +141,7 @@ func TestAnnotationsOfTheAPI(t *testing.T) {
 	kubetest.Delete[corev1.Pod](w.api, "ns", "gone")
 	w.known(t, 1)
 	want(t, "ADD", w.command(t, "ADD", one, bridge), 0, "")
-	if got := w.status("one"); got != blueStatus {
-		t.Errorf("status %s", got)
-	}
+	nodetest.Equal(t, "status", w.status("one"), blueStatus)
 	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
 	want(t, "ADD of a pod that is not there", w.command(t, "ADD", gone, bridge), 11, "pod ns/gone")
 	w.wantTrace(t)
@@ -164,9 +162,7 @@ func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
 	w.known(t, 4)
 	w.until(t, "there is an Event", func() bool { return len(kubetest.List[eventsv1.Event](w.api)) > 0 })
 	nodetest.OK(t, w.stop())
-	if got := strings.Join(w.events(), ", "); got != "Pod one NetworksIgnored" {
-		t.Errorf("Events: %s", got)
-	}
+	nodetest.Equal(t, "Events", strings.Join(w.events(), ", "), "Pod one NetworksIgnored")
 }
 
 // A name in the configuration is that of a definition or, if there is none, of a file.
@@ -245,9 +241,7 @@ func TestDaemonStartsDuringAnOutage(t *testing.T) {
 		want(t, command+" of a pod that selects nothing", w.command(t, command, alone, annotated("")), 0, "")
 	}
 	want(t, "ADD of a pod that selects", w.command(t, "ADD", selecting, annotated("blue")), 11, "NAD ns/blue")
-	if code, text := w.get(t, "/readyz?verbose"); code != 503 || !strings.Contains(text, "network-attachment-definitions") {
-		t.Errorf("/readyz: %d %s", code, text)
-	}
+	w.answers(t, "/readyz?verbose", 503, "network-attachment-definitions")
 	code, _ := w.get(t, "/healthz")
 	nodetest.Equal(t, "/healthz", code, 200)
 	want(t, "DEL", w.command(t, "DEL", alone, annotated("")), 0, "")
@@ -308,9 +302,7 @@ func TestStatusForSelectedPods(t *testing.T) {
 	one, two := w.pod(t, "one"), w.pod(t, "two")
 	want(t, "ADD", w.command(t, "ADD", one, annotated("")), 0, "")
 	want(t, "ADD", w.command(t, "ADD", two, annotated("blue")), 0, "")
-	if got := w.status("two"); got != blueStatus {
-		t.Errorf("status %s", got)
-	}
+	nodetest.Equal(t, "status", w.status("two"), blueStatus)
 	nodetest.Equal(t, "writes", w.api.Count("patch", "pods/status"), 1)
 	// A network that comes later is shown, and so is that it has gone.
 	w.onSocket(t, "ADD", one, "hot0", "green")
@@ -361,9 +353,7 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 	heal()
-	if got := w.status("one"); got != blueStatus {
-		t.Errorf("asking has changed the status: %s", got)
-	}
+	nodetest.Equal(t, "asking has changed the status", w.status("one"), blueStatus)
 	over := httptest.NewRecorder()
 	w.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
 	if over.Code != 404 {
@@ -468,9 +458,7 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 			t.Errorf("call %d is without %q: %s", i, id, text)
 		}
 	}
-	if got := w.status("one"); !strings.Contains(got, `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`) {
-		t.Errorf("status %s", got)
-	}
+	has(t, "status", w.status("one"), `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`)
 	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
 	want(t, "more than there are", w.command(t, "ADD", w.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
 	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod few InvalidNetwork") })
@@ -530,9 +518,7 @@ func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T
 	w.until(t, "all is told", func() bool {
 		return slices.Contains(w.events(), "Pod one DeviceInfoLost") && slices.Contains(w.events(), "Pod one AddedInterface")
 	})
-	if n := strings.Count(w.logged.String(), "device information of net1"); n != 1 {
-		t.Errorf("said %d times", n)
-	}
+	nodetest.Equal(t, "said", w.logged.Count("device information of net1"), 1)
 	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
 	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 		t.Errorf("device information left: %v, %v", left, err)
@@ -569,7 +555,5 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 		t.Error("the pod is to blame")
 	}
 	calls := w.fake.Calls()
-	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"0000:3b:02.7"`) {
-		t.Errorf("the plugin was given %s", text)
-	}
+	has(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"deviceID":"0000:3b:02.7"`)
 }

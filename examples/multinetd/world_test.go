@@ -146,9 +146,7 @@ func (w *world) until(t testing.TB, what string, done func() bool) {
 func (w *world) startUnsynced(t testing.TB) *world {
 	t.Helper()
 	w.begin(t)
-	if got := <-w.states; got != "READY=1" {
-		t.Fatalf("the service manager is told %s", got)
-	}
+	nodetest.Equal(t, "the service manager is told", <-w.states, "READY=1")
 	return w
 }
 
@@ -278,6 +276,24 @@ func (w *world) get(t *testing.T, path string) (int, string) {
 	body, err := io.ReadAll(a.Body)
 	nodetest.OK(t, err)
 	return a.StatusCode, string(body)
+}
+
+// answers wants a code and words in the answer of the daemon to a GET.
+func (w *world) answers(t *testing.T, path string, code int, words ...string) {
+	t.Helper()
+	got, text := w.get(t, path)
+	nodetest.Equal(t, path, got, code)
+	has(t, path, text, words...)
+}
+
+// has wants each of these words in a text.
+func has(t *testing.T, what, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s has no %q: %s", what, w, text)
+		}
+	}
 }
 
 // scrape are the metrics of the daemon.

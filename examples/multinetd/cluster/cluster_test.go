@@ -2,18 +2,15 @@ package cluster
 
 import (
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,7 +24,6 @@ import (
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 func newCluster(c Config) *Cluster {
@@ -101,42 +97,29 @@ func TestWithoutAClusterEveryMethodDoesNothing(t *testing.T) {
 func TestAConfigurationThatCanNeverWorkIsAnError(t *testing.T) {
 	t.Parallel()
 	_, err := newCluster(Config{Kubeconfig: "/k", NADDir: "relative"}).Start(t.Context())
-	if err == nil || err.Error() != `kubernetes: mirror: "relative" is not an absolute path` {
-		t.Error(err)
-	}
+	nodetest.Says(t, err, `kubernetes: mirror: "relative" is not an absolute path`)
+	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{Own: []byte(`{"type":"x","globalNamespaces":5}`)}, slog.New(slog.DiscardHandler))
+	_, err = c.Start(t.Context())
+	nodetest.Is(t, err, netconf.ErrDecode)
+	nodetest.Says(t, err, "kubernetes: dra: ")
 }
 
 // The pods of all nodes would be too many to watch.
 func TestAnnotationsNeedTheNameOfTheNode(t *testing.T) {
 	t.Parallel()
 	_, err := newCluster(Config{Kubeconfig: "/k"}).annotations(t.Context(), nad.Pod{Namespace: "a", Name: "b"})
-	if err == nil || !strings.Contains(err.Error(), "nodeName") || status.Code(err) != 11 {
-		t.Errorf("%v (code %d)", err, status.Code(err))
-	}
+	nodetest.Fails(t, err, 11, "nodeName")
 }
 
 func TestPageThatCannotBeServed(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]int{"?namespace=a&name=../b": http.StatusBadRequest, "": http.StatusBadRequest} {
+	page := func(c Config, query string) int {
 		w := httptest.NewRecorder()
-		newCluster(Config{Kubeconfig: "/k"}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, multinet.NetworkStatusPath+query, nil))
-		if w.Code != want {
-			t.Errorf("%q: status %d, want %d", query, w.Code, want)
-		}
+		newCluster(c).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, multinet.NetworkStatusPath+query, nil))
+		return w.Code
 	}
-	w := httptest.NewRecorder()
-	newCluster(Config{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, multinet.NetworkStatusPath, nil))
-	if w.Code != http.StatusNotImplemented {
-		t.Errorf("without a cluster: status %d", w.Code)
-	}
-}
-
-func TestARuleThatCannotBeReadEndsTheDaemon(t *testing.T) {
-	t.Parallel()
-	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{Own: []byte(`{"type":"x","globalNamespaces":5}`)}, slog.New(slog.DiscardHandler))
-	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrDecode) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
-		t.Error(err)
-	}
+	nodetest.Equal(t, "a bad name", page(Config{Kubeconfig: "/k"}, "?namespace=a&name=../b"), http.StatusBadRequest)
+	nodetest.Equal(t, "without a cluster", page(Config{}, ""), http.StatusNotImplemented)
 }
 
 // read reads keys as the daemon does.
@@ -174,9 +157,6 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 				}
 			},
 		},
-		{keys: `{"statusRate":0}`, want: func(*Config) {}},
-		{keys: `{"dra":null}`, want: func(*Config) {}},
-		{keys: `{"dra":{` + driver + `,"allowedTypes":["macvlan"]}}`, want: func(c *Config) { c.DRA = &DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}} }},
 		{
 			keys: `{"dra":{` + driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast"}},{"device":"x","network":"My_Net"}],
 				"metadata":true,"cdiDir":"/cdi","rollingUpdate":true}}`,
@@ -191,45 +171,26 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{"kubeletDir":""}`, errs: "kubeletDir"},
 		{keys: `{"startupTaint":"a.io/b=c:NoSchedule"}`, errs: "startupTaint"},
 		{keys: `{"statusPolicy":"maybe"}`, errs: `statusPolicy "maybe"`},
-		{keys: `{"statusPolicy":""}`, errs: `statusPolicy ""`},
 		{keys: `{"statusFor":"none"}`, errs: `statusFor "none"`},
 		{keys: `{"events":"loud"}`, errs: `events "loud"`},
-		{keys: `{"events":true}`, errs: "bool"},
 		{keys: `{"onChange":"now"}`, errs: `onChange "now"`},
-		{keys: `{"reconcile":"yes"}`, errs: "bool"},
-		{keys: `{"statusTimeout":"-1s"}`, errs: "statusTimeout"},
 		{keys: `{"statusTimeout":"0s"}`, errs: "statusTimeout"},
 		{keys: `{"statusRate":-1}`, errs: "statusRate -1 is negative"},
-		{keys: `{"statusRate":"50"}`, errs: "string"},
-		{keys: `{"statusRate":1e999}`, errs: "1e999"},
 		{keys: `{"nadWait":"-1s"}`, errs: "nadWait"},
-		{keys: `{"podWait":"soon"}`, errs: "soon"},
-		{keys: `{"maxViewAge":"-1s"}`, errs: "maxViewAge"},
-		{keys: `{"dra":"net.example.com"}`, errs: "string"},
 		{keys: `{"dra":{}}`, errs: "dra: driver: missing"},
-		{keys: `{"dra":{"driver":7}}`, errs: "driver"},
-		{keys: `{"dra":{"driver":"net/example"}}`, errs: "DNS subdomain"},
-		{keys: `{"dra":{` + driver + `,"network":[]}}`, errs: `"network"`},
-		{keys: `{"dra":{` + driver + `,"networks":["a"]}}`, errs: "networks"},
-		{keys: `{"dra":{` + driver + `,"metadata":"yes"}}`, errs: "metadata"},
-		{keys: `{"dra":{` + driver + `,"rollingUpdate":1}}`, errs: "rollingUpdate"},
 		{keys: `{"dra":{` + driver + `,"cdiDir":"run/cdi"}}`, errs: `cdiDir "run/cdi"`},
 		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusve":true}]}}`, errs: `"exclusve"`},
-		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a","exclusive":"no"}]}}`, errs: "exclusive"},
 		{keys: `{"dra":{` + driver + `,"networks":[{"network":"a/b"},{"network":"a/b","device":"c"}]}}`, errs: `dra: networks[1]: network "a/b" is listed twice`},
 	} {
 		got, err := read(t, tt.keys)
 		if tt.errs != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.errs) {
-				t.Errorf("%s: err = %v, want %q", tt.keys, err, tt.errs)
-			}
+			nodetest.Says(t, err, tt.errs)
 			continue
 		}
+		nodetest.OK(t, err)
 		want := DefaultConfig()
 		tt.want(&want)
-		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(DRA{})); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", tt.keys, err, diff)
-		}
+		nodetest.Equal(t, tt.keys, got, want, cmpopts.IgnoreUnexported(DRA{}))
 	}
 }
 
@@ -253,27 +214,20 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 	}{
 		{name: "nothing", token: token, source: "none"},
 		{name: "in a pod", env: inPod, token: token, source: "in cluster", node: "n1"},
-		{name: "in a pod without a token", env: inPod, token: token + "x", source: "none", node: "n1"},
 		{name: "kubeconfig", conf: Config{Kubeconfig: "/k", Node: "n2"}, env: inPod, token: token, source: "/k", node: "n2"},
 		{name: "pods of all nodes", conf: Config{Kubeconfig: "/k", Annotations: "api"}, token: token, errs: "nodeName"},
-		{name: "pods of this node", conf: Config{Annotations: "api"}, env: inPod, token: token, source: "in cluster", node: "n1"},
 		{name: "running pods of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true}, token: token, errs: "nodeName"},
-		{name: "running pods of this node", conf: Config{Kubeconfig: "/k", Reconcile: true}, env: inPod, token: token, source: "/k", node: "n1"},
 		{name: "running pods without a cluster", conf: Config{Reconcile: true}, token: token, source: "none"},
 		{name: "the taint of no node", conf: Config{Kubeconfig: "/k", StartupTaint: "a"}, token: token, errs: "nodeName"},
-		{name: "a taint without a cluster", conf: Config{StartupTaint: "a"}, token: token, source: "none"},
 		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
 		{name: "claims without a cluster", conf: Config{Node: "n1", DRA: &DRA{}}, errs: "dra needs a kubeconfig"},
-		{name: "claims of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true, DRA: &DRA{}}, errs: "dra needs nodeName"},
 		{name: "claims of this node", conf: Config{Kubeconfig: "/k", DRA: &DRA{RollingUpdate: true}}, env: inPod, source: "/k", node: "n1"},
 		{name: "claims and the next daemon", conf: Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, errs: "rollingUpdate needs POD_UID"},
 	} {
 		c := tt.conf
 		err := c.Discover(func(key string) string { return tt.env[key] }, tt.token)
 		if tt.errs != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.errs) {
-				t.Errorf("%s: err = %v, want %q", tt.name, err, tt.errs)
-			}
+			nodetest.Says(t, err, tt.errs)
 			continue
 		}
 		if err != nil || c.Source() != tt.source || c.On() != (tt.source != "none") || c.Node != tt.node || c.DRA != nil && !c.watchPods() {
