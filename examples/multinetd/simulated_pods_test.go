@@ -304,7 +304,7 @@ func (s *simulation) queue() []string {
 }
 
 // observe notes which daemon has attached a container, and checks that a command has ended in time
-// (G6): at its deadline, or soon after.
+// : at its deadline, or soon after.
 func (s *simulation) observe(p *incarnation, e thick.Event) {
 	if p.dead.Load() {
 		return
@@ -411,7 +411,7 @@ func (s *simulation) attach(r *rand.Rand, c *container) bool {
 }
 
 // mayBeLeft reports whether a DEL of a container may succeed although something is left: what never
-// was attached, and has no interface, is left to sweeps (G3).
+// was attached, and has no interface, is left to sweeps.
 func (s *simulation) mayBeLeft(c *container) bool {
 	names, _ := s.interfaces(s.netns(c.id)) // does not fail
 	s.mu.Lock()
@@ -452,7 +452,7 @@ func (s *simulation) collect(until time.Time) {
 	}
 }
 
-// gc sends a GC. What is forgotten by then is gone if the GC succeeds (G10), provided that no other
+// gc sends a GC. What is forgotten by then is gone if the GC succeeds, provided that no other
 // operation works on it meanwhile.
 func (s *simulation) gc() {
 	defer s.turn(cap(s.turns))()

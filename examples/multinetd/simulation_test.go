@@ -49,7 +49,7 @@ var (
 // leave; daemons stop, hand over and die, and resident plugins come and go. Then nothing fails any
 // more, and everything must become right: see converge and differs. All the time the guarantees of
 // commands are checked: an ADD that succeeds has attached, a DEL that succeeds has detached or is
-// queued (G2, G3), each ends in time (G6), a GC collects (G10), and the API server is asked for no
+// queued, each ends in time, a GC collects, and the API server is asked for no
 // more than is documented. A bubble does not end while a goroutine is left.
 //
 // The seed decides when the actors act, and what each of them and each call of a plugin does. Each
