@@ -303,8 +303,8 @@ func (s *simulation) queue() []string {
 	return names
 }
 
-// observe notes which daemon has attached a container, and checks that a command has ended in time
-// : at its deadline, or soon after.
+// observe notes which daemon has attached a container, and checks that a command has ended in
+// time: at its deadline, or soon after.
 func (s *simulation) observe(p *incarnation, e thick.Event) {
 	if p.dead.Load() {
 		return
