@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -20,12 +21,13 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// newEvents returns Events that are sent until the test ends, or calls stop.
-func newEvents(t *testing.T) (e *Events, api *fakeAPI, stop func()) {
+// sends runs test in a bubble with Events that are sent until the test ends, or calls stop.
+func sends(t *testing.T, test func(t *testing.T, e *Events, api *fakeAPI, stop func())) {
 	t.Helper()
-	api, v := newFakeAPI(t)
-	e = v.NewEvents(nad.Pod{})
-	return e, api, running(t, e.Run)
+	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+		e := v.NewEvents(nad.Pod{})
+		test(t, e, api, running(t, e.Run))
+	})
 }
 
 // waiting returns the Events that are not sent yet.
@@ -54,9 +56,7 @@ func networks() []status.Network {
 }
 
 func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 		e.Added(aPod("a"), networks())
 		e.Added(aPod("b"), nil)
 		e.Added(nad.Pod{Container: "of podman"}, networks())
@@ -87,9 +87,7 @@ func TestNilEventsHaveNone(t *testing.T) {
 }
 
 func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 		d := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: "storage"}, Version: "7"}
 		for range 3 {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
@@ -111,9 +109,7 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 
 // A network that is attached, detached and attached again is not left as detached.
 func TestWhatHappensAgainIsSentAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 		var want []string
 		for range 2 {
 			e.Added(aPod("a"), []status.Network{{Name: "ns/blue", Interface: "net1"}})
@@ -126,9 +122,7 @@ func TestWhatHappensAgainIsSentAgain(t *testing.T) {
 }
 
 func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, stop := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, stop func()) {
 		api.fail(kubetest.Fault{Delay: time.Hour, Times: 100})
 		begin := time.Now()
 		for i := range 3 * eventQueue {
@@ -145,9 +139,7 @@ func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
 
 // Namespaces whose admission webhooks hang or fail hold up no other.
 func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 		const bad = 16
 		api.fail(kubetest.Fault{Delay: time.Hour, Times: bad})
 		for i := range bad {
@@ -163,27 +155,9 @@ func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
 	})
 }
 
-func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, stop := newEvents(t)
-		api.fail(kubetest.Fault{Delay: time.Second})
-		for i := range 10 {
-			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
-		}
-		synctest.Wait()
-		begin := time.Now()
-		stop()
-		nodetest.Equal(t, "the end has taken", time.Since(begin), time.Second)
-		wantStats(t, e, 10, 0)
-	})
-}
-
-// An API server that is there again at the end gets the Events that wait for the end of a pause.
-func TestEventsThatWaitForAPauseAreSentAtTheEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, stop := newEvents(t)
+// Events that are on their way at the end, or wait for the end of a pause, are sent.
+func TestEventsThatWaitAreSentAtTheEnd(t *testing.T) {
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, stop func()) {
 		api.fail(kubetest.Fault{Status: 500, Times: 6})
 		for i := range 3 {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
@@ -193,6 +167,18 @@ func TestEventsThatWaitForAPauseAreSentAtTheEnd(t *testing.T) {
 		stop()
 		nodetest.Equal(t, "the end has taken", time.Since(begin), 0)
 		wantStats(t, e, 3, 0)
+
+		next := api.view(t).NewEvents(nad.Pod{})
+		stop = running(t, next.Run)
+		api.fail(kubetest.Fault{Delay: time.Second})
+		for i := range 10 {
+			next.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
+		}
+		synctest.Wait()
+		begin = time.Now()
+		stop()
+		nodetest.Equal(t, "the end has taken", time.Since(begin), time.Second)
+		wantStats(t, next, 10, 0)
 	})
 }
 
@@ -212,13 +198,11 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 		"no answer":         {[]kubetest.Fault{{Delay: time.Hour}}, seconds(0, 11), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e, api, _ := newEvents(t)
+			sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 				api.fail(test.faults...)
 				e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 				settle(time.Hour)
-				wantTimes(t, test.faults, test.want, api.times())
+				wantTimes(t, test.faults, test.want, times(api.take()))
 				wantStats(t, e, map[bool]uint64{true: 1}[test.sent], map[bool]uint64{false: 1}[test.sent])
 			})
 		})
@@ -226,58 +210,60 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 }
 
 func TestAnEventIsTriedForTenMinutes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := newEvents(t)
+	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
 		api.fail(kubetest.Fault{Cut: true, Times: 1000})
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		settle(time.Hour)
-		if n := api.count(); n < 20 || n > 30 {
+		if n := len(api.take()); n < 20 || n > 30 {
 			t.Errorf("%d requests, want about 24", n)
 		}
 		wantStats(t, e, 0, 1)
 		// It was never told, so it is worth telling.
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
-		nodetest.Equal(t, "requests for the next one", api.count(), 1)
+		nodetest.Equal(t, "requests for the next one", len(api.take()), 1)
 	})
 }
 
-func TestTheNamesOfEventsAreDifferentAndValid(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for i, object := range []string{"a", "a", "a.b-c", strings.Repeat("x", 253), strings.Repeat("x", 235) + "-.-.-.-.-.-.-.-.-.", "n1"} {
-		name := eventName(object, time.Now().UnixNano()+int64(i))
-		if errs := utilvalidation.IsDNS1123Subdomain(name); len(errs) > 0 || seen[name] {
-			t.Errorf("%q: %v, seen: %v", name, errs, seen[name])
+// The limits are those of events.k8s.io/v1. Events about the program are those of its pod, or of
+// the node.
+func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
+	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+		long := strings.Repeat("ä", 2000)
+		definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
+		for _, self := range []nad.Pod{{Namespace: "kube-system", Name: "daemon", UID: "7"}, {}} {
+			e := v.NewEvents(self)
+			running(t, e.Run)
+			e.Pod(aPod("a"), "NoNetworkFound", long, long)
+			e.Pod(aPod(strings.Repeat("p", 236)+"."+strings.Repeat("y", 16)), addedInterface, "", "")
+			e.Definition(definition, "InvalidNetwork", "AddNetwork", "text")
+			e.program(statusNotWritten, "PatchStatus", "text")
+			settle(time.Second)
 		}
-		seen[name] = true
-	}
-}
-
-func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
-	t.Parallel()
-	self := nad.Pod{Namespace: "kube-system", Name: "daemon-x", UID: "7"}
-	for name, test := range map[string]struct {
-		self nad.Pod
-		node string
-		want string // kind, namespace/name, instance
-	}{
-		"pod":     {self, "n1", "Pod kube-system/daemon-x daemon-x"},
-		"node":    {nad.Pod{}, "n1", "Node /n1 multinetd-n1"},
-		"neither": {nad.Pod{}, "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, v := newFakeAPI(t)
-			v.config.Node, v.config.UserAgent = test.node, "multinetd"
-			e := v.NewEvents(test.self)
-			e.program(statusNotWritten, "", "text")
-			got := ""
-			for _, ev := range e.waiting() {
-				got = ev.about.Kind + " " + ev.about.Namespace + "/" + ev.about.Name + " " + e.instance
+		v.config.Node = ""
+		nobody := v.NewEvents(nad.Pod{})
+		nobody.program(statusNotWritten, "PatchStatus", "text")
+		nodetest.Equal(t, "Events of no pod and no node", nobody.waiting(), nil)
+		var about []string
+		names := map[string]bool{}
+		for _, e := range kubetest.List[eventsv1.Event](api.Server) {
+			if want := e.Reason == addedInterface; (e.Type == corev1.EventTypeNormal) != want {
+				t.Errorf("%s is %s", e.Reason, e.Type)
 			}
-			nodetest.Equal(t, "got", got, test.want)
-		})
-	}
+			for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {
+				if n := len(value); n == 0 || n > 128 {
+					t.Errorf("%s of %s: %d bytes", name, e.Reason, n)
+				}
+			}
+			if errs := utilvalidation.IsDNS1123Subdomain(e.Name); len(e.Note) > 1024 || len(errs) > 0 || e.EventTime.IsZero() {
+				t.Errorf("%s: note of %d bytes, name %v, at %v", e.Reason, len(e.Note), errs, e.EventTime)
+			}
+			names[e.Name] = true
+			if e.Reason == statusNotWritten {
+				about = append(about, e.Regarding.Kind+" "+e.Regarding.Name+" by "+e.ReportingInstance)
+			}
+		}
+		nodetest.Equal(t, "names", len(names), 8)
+		nodetest.Equal(t, "about the program", about, []string{"Pod daemon by daemon", "Node n1 by metacni-n1"})
+	})
 }

@@ -3,9 +3,10 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -32,13 +33,18 @@ func newServer(t *testing.T) *kubetest.Server {
 	return s
 }
 
-// open opens a View of the server.
+// open opens a View of the server, or of that in c.Kubeconfig.
 func open(t *testing.T, s *kubetest.Server, c Config) *View {
 	t.Helper()
-	file, err := s.Kubeconfig(t.TempDir())
+	if c.Kubeconfig == "" && s != nil {
+		file, err := s.Kubeconfig(t.TempDir())
+		nodetest.OK(t, err)
+		c.Kubeconfig = file
+	}
+	v, err := Open(t.Context(), c)
 	nodetest.OK(t, err)
-	c.Kubeconfig = file
-	return openConfig(t, c)
+	t.Cleanup(v.Close)
+	return v
 }
 
 // synced opens a View of the server, and waits until it has synced.
@@ -46,14 +52,6 @@ func synced(t *testing.T, s *kubetest.Server, c Config) *View {
 	t.Helper()
 	v := open(t, s, c)
 	awaitSync(t, v)
-	return v
-}
-
-func openConfig(t *testing.T, c Config) *View {
-	t.Helper()
-	v, err := Open(t.Context(), c)
-	nodetest.OK(t, err)
-	t.Cleanup(v.Close)
 	return v
 }
 
@@ -81,14 +79,6 @@ func until[T any](t *testing.T, p *part[T], do func() bool) {
 	}
 }
 
-// briefly returns a context for what never comes.
-func briefly(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // has wants a View to have a definition.
 func has(t *testing.T, v *View, want nad.Definition) {
 	t.Helper()
@@ -97,22 +87,12 @@ func has(t *testing.T, v *View, want nad.Definition) {
 	nodetest.Equal(t, "definition", got, want)
 }
 
-// loaded wants a mirror to have a definition.
-func loaded(t *testing.T, dir string, want nad.Definition) {
-	t.Helper()
-	got, err := nad.Load(os.DirFS(dir), want.Ref)
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "definition in the mirror", got, want)
-}
-
 // unknown wants the error of a look-up that cannot be answered now.
 func unknown(t *testing.T, err error) {
 	t.Helper()
 	nodetest.Is(t, err, ErrNotSynced)
 	nodetest.Code(t, err, 11)
 }
-
-func keyOf(r nad.Ref) types.NamespacedName { return types.NamespacedName(r) }
 
 func ref(namespace, name string) nad.Ref { return nad.Ref{Namespace: namespace, Name: name} }
 
@@ -127,7 +107,7 @@ func storage(s *kubetest.Server) nad.Definition {
 func pod(uid string, edit func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "web", UID: types.UID(uid)},
-		Spec:       corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	if edit != nil {
 		edit(p)
@@ -175,57 +155,10 @@ func (a *fakeAPI) take() (all []request) {
 	return all
 }
 
-// times returns when the requests since the last take were made.
-func (a *fakeAPI) times() (all []time.Duration) {
-	for _, r := range a.take() {
-		all = append(all, r.At)
-	}
-	return all
-}
-
-// names returns the pods of the requests since the last take.
-func (a *fakeAPI) names() (all []string) {
-	for _, r := range a.take() {
-		all = append(all, r.Name)
-	}
-	return all
-}
-
-// count returns how many requests there were since the last take.
-func (a *fakeAPI) count() int { return len(a.take()) }
-
 // refusal is how an API server says why it refuses a request, with the fields that are wrong.
 func refusal(code int, reason metav1.StatusReason, fields ...string) kubetest.Fault {
-	s := metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: reason, Code: int32(code), Message: "refused", Details: &metav1.StatusDetails{}, //nolint:gosec // an HTTP status
-	}
-	for _, field := range fields {
-		s.Details.Causes = append(s.Details.Causes, metav1.StatusCause{Field: field})
-	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		panic(err)
-	}
-	return kubetest.Fault{Status: code, Body: string(text)}
-}
-
-// newFakeAPI returns a server, and a view of it without watches.
-func newFakeAPI(tb testing.TB) (*fakeAPI, *View) {
-	tb.Helper()
-	a := &fakeAPI{Server: kubetest.New(scheme.Codecs.UniversalDeserializer().Decode), start: time.Now()}
-	return a, a.view(tb)
-}
-
-// view returns a view of a, without watches.
-func (a *fakeAPI) view(tb testing.TB) *View {
-	tb.Helper()
-	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler), ctx: tb.Context()}
-	nodetest.OK(tb, v.clients())
-	for _, c := range []client{v.core, v.events} {
-		c.group.(*rest.RESTClient).Client = &http.Client{Transport: a} //nolint:forcetypeassert // what clients makes
-	}
-	return v
+	return kubetest.Fault{Status: code, Body: fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,
+		"message":"refused","details":{"causes":[{"field":%q}]}}`, reason, code, strings.Join(fields, ""))}
 }
 
 // records are those of sandboxes, by container ID.
@@ -235,19 +168,11 @@ type records struct {
 	err error
 }
 
-func (r *records) set(id string, s Status) {
+// change changes the records, or makes them unreadable.
+func (r *records) change(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[string]Status{}
-	}
-	r.all[id] = s
-}
-
-func (r *records) unreadable(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err = err
+	do()
 }
 
 func (r *records) recorded(_ context.Context, pod nad.Pod) (Status, error) {
@@ -280,30 +205,14 @@ type bench struct {
 	stop   func()
 }
 
-// bubble tests a writer in a bubble of package synctest.
+// bubble tests a writer in a bubble of package synctest. Its View has the pods that are shown.
 func bubble(t *testing.T, c StatusConfig, test func(b *bench)) {
 	t.Helper()
-	bubbleOf(t, false, c, test)
-}
-
-// bubbleWithPods is bubble with a View that has the pods that are shown.
-func bubbleWithPods(t *testing.T, test func(b *bench)) {
-	t.Helper()
-	bubbleOf(t, true, StatusConfig{}, test)
-}
-
-func bubbleOf(t *testing.T, pods bool, c StatusConfig, test func(b *bench)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		api, v := newFakeAPI(t)
-		b := &bench{TB: t, api: api, events: v.NewEvents(nad.Pod{})}
-		if pods {
-			v.pods, v.definitions = &part[Pod]{store: newStore(keepPod)}, &part[known]{store: newStore(keepDefinition)}
-		}
+	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+		b := &bench{TB: t, api: api, events: v.NewEvents(nad.Pod{}), records: records{all: map[string]Status{}}}
 		c.Desired, c.Events = b.recorded, b.events
 		b.StatusWriter = v.NewStatusWriter(c)
-		b.stop = running(t, b.Run)
+		b.stop = running(b, b.Run)
 		test(b)
 	})
 }
@@ -314,7 +223,7 @@ func (b *bench) set(id string, s Status) {
 	if kubetest.Get[corev1.Pod](b.api.Server, "blue", name) == nil {
 		kubetest.Put(b.api.Server, podObject(aPod(name), "", ""))
 	}
-	b.records.set(id, s)
+	b.records.change(func() { b.all[id] = s })
 }
 
 // added records a sandbox of the pod of that name and says so.
@@ -325,17 +234,10 @@ func (b *bench) added(name string) nad.Pod {
 	return pod
 }
 
-// wantNothing fails the test if there were requests, or a pod is remembered.
-func (b *bench) wantNothing() {
-	b.Helper()
-	b.wantRequests(0, "at all")
-	nodetest.Equal(b, "pods that are remembered", len(b.pods), 0)
-}
-
 // wantRequests fails the test unless there were n requests since the last look at them.
 func (b *bench) wantRequests(n int, when string) {
 	b.Helper()
-	nodetest.Equal(b, "requests "+when, b.api.count(), n)
+	nodetest.Equal(b, "requests "+when, len(b.api.take()), n)
 }
 
 // wantTimes fails the test unless requests were made at these times. A pause that an answer
@@ -372,14 +274,55 @@ func aStatus(text string) Status {
 	return Status{Annotation: `[{"name":"` + text + `"}]`, Created: time.Now()}
 }
 
+// patchOf is the request that writes the status of a pod.
 func patchOf(pod nad.Pod, s Status) string {
-	text, err := json.Marshal(s.Annotation)
-	if err != nil {
-		panic(err)
-	}
+	text, _ := json.Marshal(s.Annotation) //nolint:errchkjson // a string
 	uid := ""
 	if pod.UID != "" {
 		uid = `"uid":"` + pod.UID + `",`
 	}
 	return `{"metadata":{` + uid + `"annotations":{"k8s.v1.cni.cncf.io/network-status":` + string(text) + `}}}`
+}
+
+// faked runs test in a bubble of package synctest with a server, and a View that has synced and
+// whose watches are silent.
+func faked(t *testing.T, test func(t *testing.T, api *fakeAPI, v *View)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		api := &fakeAPI{Server: kubetest.New(scheme.Codecs.UniversalDeserializer().Decode), start: time.Now()}
+		test(t, api, api.view(t))
+	})
+}
+
+// view returns a View of a that has synced. It watches nothing.
+func (a *fakeAPI) view(tb testing.TB) *View {
+	tb.Helper()
+	ctx := tb.Context()
+	v := &View{config: Config{Node: "n1", NADWait: -1, PodWait: -1}, log: slog.New(slog.DiscardHandler), ctx: ctx}
+	nodetest.OK(tb, v.clients())
+	for _, c := range []client{v.core, v.events, v.nads} {
+		c.group.(*rest.RESTClient).Client = &http.Client{Transport: a} //nolint:forcetypeassert // what clients makes
+	}
+	v.definitions = newPart(ctx, v, resource{client: v.nads, name: definitionResource}, keepDefinition)
+	v.pods = newPart(ctx, v, resource{client: v.core, name: "pods"}, keepPod)
+	v.pods.watched.Store(true)
+	nodetest.OK(tb, errors.Join(v.definitions.store.Replace(nil, "1"), v.pods.store.Replace(nil, "1")))
+	return v
+}
+
+// names are the pods of requests.
+func names(all []request) (names []string) {
+	for _, r := range all {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// times are those of requests.
+func times(all []request) (times []time.Duration) {
+	for _, r := range all {
+		times = append(times, r.At)
+	}
+	return times
 }

@@ -2,23 +2,30 @@ package kube
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	kubetest "github.com/metacni/metacni/internal/test/kube"
@@ -181,5 +188,264 @@ func TestNoRequestLogsByItself(t *testing.T) {
 			t.Errorf("the request for %s has logged %q", name, said)
 			said = nil
 		}
+	}
+}
+
+// A look-up takes a quarter of the time that there is, so that others can follow.
+func TestALookUpTakesAPartOfTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		for _, tt := range []struct {
+			ctx         context.Context
+			limit, want time.Duration
+		}{{ctx, time.Hour, time.Second}, {ctx, time.Millisecond, time.Millisecond}, {t.Context(), time.Minute, time.Minute}} {
+			start := time.Now()
+			waiting, cancel := within(tt.ctx, tt.limit)
+			<-waiting.Done()
+			cancel()
+			nodetest.Equal(t, "got", time.Since(start), tt.want)
+		}
+	})
+}
+
+func TestAChangeDuringAnOutageIsSeenAfterIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*kubetest.Server){
+		"the watch is cut":                   func(*kubetest.Server) {},
+		"the version of the view has passed": (*kubetest.Server).Compact,
+		"initial events are refused": func(s *kubetest.Server) {
+			s.Compact()
+			s.Break(kubetest.Fault{NoSendInitialEvents: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			d := storage(s)
+			v := synced(t, s, Config{NADWait: -1})
+			s.Stop()
+			kubetest.Delete[kubetest.Definition](s, "blue", "storage")
+			kubetest.Put(s, kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
+			test(s)
+			s.Start()
+			until(t, v.definitions, func() bool {
+				_, gone := v.definitions.store.get(types.NamespacedName(d.Ref))
+				_, came := v.definitions.store.get(types.NamespacedName(ref("blue", "other")))
+				return !gone && came
+			})
+		})
+	}
+}
+
+// write replaces a file.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	nodetest.OK(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	nodetest.OK(t, os.Rename(path+".new", path))
+}
+
+func TestAConfigThatCanNeverWorkIsRefused(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for name, c := range map[string]Config{
+		"neither a kubeconfig nor a cluster": {},
+		"pods of no node":                    {Kubeconfig: "/none", Pods: true},
+		"a mirror at a relative path":        {Kubeconfig: "/none", Mirror: "mirror"},
+		"a negative age":                     {Kubeconfig: "/none", MaxViewAge: -1},
+		"no controller of Events":            {Kubeconfig: "/none", UserAgent: "x/1.0 (linux/amd64)"},
+	} {
+		if v, err := Open(t.Context(), c); err == nil {
+			v.Close()
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// ours returns the stack of a goroutine of a View, its clients or their connections.
+func ours() []byte {
+	all := make([]byte, 1<<20)
+	all = all[:goruntime.Stack(all, true)]
+	for stack := range bytes.SplitSeq(all, []byte("\n\n")) {
+		for _, part := range []string{"client-go", "delegate/kube.(", "net/http.(*persistConn)", "net/http.(*http2ClientConn)"} {
+			if bytes.Contains(stack, []byte(part)) && !bytes.Contains(stack, []byte("testing.tRunner")) {
+				return stack
+			}
+		}
+	}
+	return nil
+}
+
+// A broken API server: every request fails in this way.
+func outages() map[string]func(*kubetest.Server) (heal func()) {
+	all := map[string]func(*kubetest.Server) func(){
+		"refuses connections": func(s *kubetest.Server) func() { s.Stop(); return s.Start },
+		"answers 401":         func(s *kubetest.Server) func() { s.SetToken("new"); return func() { s.SetToken("") } },
+	}
+	for name, fault := range map[string]kubetest.Fault{
+		"drops packets":        {BlackHole: true},
+		"cuts connections":     {Cut: true},
+		"answers 403":          {Status: http.StatusForbidden},
+		"answers 429":          {Status: http.StatusTooManyRequests},
+		"answers 500":          {Status: http.StatusInternalServerError},
+		"answers late":         {Delay: 500 * time.Millisecond},
+		"answers with rubbish": {Body: "<html>welcome</html>"},
+		"answers with nothing": {Body: " "},
+		"answers with a list of none": {
+			Body: `{"kind":"NetworkAttachmentDefinitionList","apiVersion":"k8s.cni.cncf.io/v1","metadata":{},"items":[]}`,
+		},
+		"answers with a list of others": {
+			Body: `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"p"}}]}`,
+		},
+		"answers with a Status":          {Body: `{"kind":"Status","apiVersion":"v1","status":"Success"}`},
+		"cuts watches before they begin": {Verb: "watch", Cut: true},
+	} {
+		all[name] = func(s *kubetest.Server) func() { return s.Break(fault) }
+	}
+	return all
+}
+
+// A View that has never synced knows nothing, and recovers. One that has synced answers during the next
+// outage, and says of nothing else that it does not exist.
+func TestAViewDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, fail := range outages() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			d := storage(s)
+			file, err := s.Kubeconfig(t.TempDir())
+			nodetest.OK(t, err)
+			heal := fail(s)
+			v := open(t, nil, Config{Kubeconfig: file, Node: "n1", Pods: true, NADWait: -1})
+			answers, lists := name == "answers late", strings.HasPrefix(name, "cuts watches") // that is good enough
+			if !lists {
+				ended, end := context.WithCancel(t.Context())
+				end()
+				_, err = v.Definition(ended, d.Ref)
+				unknown(t, err)
+				_, err = v.Pod(ended, web("u1"))
+				unknown(t, err)
+				for _, r := range v.Resources() {
+					nodetest.Equal(t, r.Name+" synced", r.Synced, false)
+				}
+				if name != "refuses connections" {
+					nodetest.OK(t, s.Wait(t.Context(), func() bool { return len(s.Requests()) > 0 }))
+				}
+			}
+			if !answers && !lists {
+				heal()
+			}
+			awaitSync(t, v)
+			has(t, v, d)
+			defer fail(s)()
+			s.CutWatches("")
+			has(t, v, d)
+			if answers || lists {
+				return // it can be asked for others
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err = v.Definition(ctx, ref("blue", "other"))
+			for errors.Is(err, ErrNotFound) && ctx.Err() == nil { // the end of the watch may not be known yet
+				_, err = v.Definition(ctx, ref("blue", "other"))
+			}
+			unknown(t, err)
+		})
+	}
+}
+
+// Not parallel: it looks at all goroutines.
+func TestEveryGoroutineEndsWithTheView(t *testing.T) {
+	for name, fail := range outages() {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			defer fail(s)()
+			v := open(t, s, Config{Node: "n1", Pods: true, Mirror: t.TempDir()})
+			if name != "refuses connections" {
+				nodetest.OK(t, s.Wait(t.Context(), func() bool { return len(s.Requests()) > 1 }))
+			}
+			v.Close()
+			s.Close()
+			nodetest.Until(t, "all end", func() bool { return ours() == nil })
+		})
+	}
+}
+
+func TestAPodWithoutItsServiceAccountIsTriedAgain(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "1")
+	log := &nodetest.Log{}
+	v := open(t, nil, Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := v.Definition(ended, ref("blue", "storage"))
+	unknown(t, err)
+	nodetest.Until(t, "it is logged", func() bool { return log.Count("no credentials") > 0 })
+}
+
+func TestAKubeconfigIsReadWhenItCanBe(t *testing.T) {
+	t.Parallel()
+	const none = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'"
+	for name, change := range map[string]func(good string) string{
+		"it is missing":         func(string) string { return "" },
+		"it is not YAML":        func(string) string { return "{{{" },
+		"it has no context":     func(string) string { return "apiVersion: v1\nkind: Config\n" },
+		"it is of another kind": func(string) string { return "apiVersion: v1\nkind: Pod\n" },
+		"its token is old":      func(good string) string { return strings.Replace(good, "secret", "expired", 1) },
+		"its server is another": func(string) string { return none + "}}]\n" },
+		"its CA is missing":     func(string) string { return none + ", certificate-authority: none.pem}}]\n" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetToken("secret")
+			d := storage(s)
+			file, err := s.Kubeconfig(t.TempDir())
+			nodetest.OK(t, err)
+			good, err := os.ReadFile(file)
+			nodetest.OK(t, err)
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			if before := change(string(good)); before != "" {
+				write(t, path, before)
+			}
+			tried := make(chan Request, 100)
+			v := open(t, nil, Config{Kubeconfig: path, Observer: func(r Request) { tried <- r }})
+			nodetest.Come(t, tried, "an attempt")
+			write(t, path, string(good))
+			awaitSync(t, v)
+			has(t, v, d)
+		})
+	}
+}
+
+// What the first cluster had goes, whether a watch or a list says so.
+func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
+	t.Parallel()
+	for name, initial := range map[string]bool{"by a watch": true, "by a list": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := newServer(t), newServer(t)
+			old, other := storage(first), ref("blue", "other")
+			for range 10 { // of a higher version than what the first cluster has
+				kubetest.Put(second, kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
+			}
+			if !initial {
+				second.Break(kubetest.Fault{NoSendInitialEvents: true})
+			}
+			file, err := first.Kubeconfig(t.TempDir())
+			nodetest.OK(t, err)
+			v := synced(t, nil, Config{Kubeconfig: file, NADWait: -1})
+			_, err = second.Kubeconfig(filepath.Dir(file))
+			nodetest.OK(t, err)
+			_, err = v.Definition(t.Context(), other) // the next request notices
+			nodetest.OK(t, err)
+			until(t, v.definitions, func() bool {
+				_, there := v.definitions.store.get(types.NamespacedName(other))
+				_, still := v.definitions.store.get(types.NamespacedName(old.Ref))
+				return there && !still
+			})
+			nodetest.OK(t, first.Wait(t.Context(), func() bool { return first.Watches() == 0 }))
+		})
 	}
 }
