@@ -1,18 +1,28 @@
 package dra
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
@@ -20,47 +30,6 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
-
-func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	var k *dratest.Kubelet
-	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
-	before := n.server.Count("", "")
-	for range 2 { // the kubelet asks again after a restart
-		k = n.kubelet(t)
-		devices, failures := prepareClaims(t, k, a, b)
-		if len(failures) > 0 {
-			t.Fatal(failures)
-		}
-		d := devices["a"][0]
-		if !slices.Equal(d.GetRequestNames(), []string{"net"}) || d.GetPoolName() != "node1" || d.GetDeviceName() != "storage" || d.GetShareId() != "share-a" {
-			t.Errorf("the kubelet is told %v", d)
-		}
-	}
-	claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
-	if err != nil || len(claims) != 2 || claims[0].Networks[0].Config != bridge {
-		t.Fatalf("%+v, %v", claims, err)
-	}
-	if got, want := n.server.Count("", "")-before, 4; got != want || n.server.Count("get", "resourceclaims") != want {
-		t.Errorf("%d requests, want those of the kubelet's helper, %d", got, want)
-	}
-	n.restart(t)
-	if again, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"}); cmp.Diff(claims, again) != "" || err != nil {
-		t.Errorf("after a restart: %s, %v", cmp.Diff(claims, again), err)
-	}
-	k = n.kubelet(t)
-	n.attach(t, "pod-web")
-	nodetest.OK(t, k.Unprepare(t.Context(), a))
-	left, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
-	if err != nil || len(left) != 1 || left[0].Name != "b" {
-		t.Errorf("left: %+v, %v", left, err)
-	}
-	nodetest.Equal(t, "detached", n.detached, []string{"a"})
-	if err := k.Unprepare(t.Context(), a); err != nil || len(n.detached) != 1 {
-		t.Errorf("the second time: %v, %v", err, n.detached)
-	}
-}
 
 // Who may have which networks may change between the request of the kubelet and the ADD. An
 // administrator who forbids something wants that to hold for pods that start later.
@@ -87,43 +56,7 @@ func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
 	if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], "namespaceIsolation") {
 		t.Errorf("got %v and %q", devices, failures)
 	}
-	if claims, err := n.all(); len(claims) != 1 || err != nil {
-		t.Errorf("recorded: %v, %v", claims, err)
-	}
-}
-
-func TestTheHelperRefusesClaimsThatAreNotThere(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	old := a.DeepCopy()
-	old.UID = "earlier"
-	for want, c := range map[string]*resourcev1.ResourceClaim{
-		"got replaced":  old,
-		"blue/none":     newClaim("none", nil),
-		"not allocated": kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
-	} {
-		refused(t, k, c, want)
-	}
-	heal := n.server.Break(kubetest.Fault{Resource: "resourceclaims", Status: 500})
-	refused(t, k, a, "")
-	heal()
-	mustPrepare(t, k, a)
-}
-
-func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	k := n.kubelet(t)
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	b := kubetest.Put(n.server, newClaim("b", func(c *resourcev1.ResourceClaim) {
-		c.Status.Allocation.Devices.Results[0] = allocatedTo("net", "storage", "share-a")
-	}))
-	mustPrepare(t, k, a)
-	refused(t, k, b, "in use")
-	nodetest.OK(t, k.Unprepare(t.Context(), a))
-	mustPrepare(t, k, b)
+	n.wantClaims(t, "pod-web", 1)
 }
 
 // The kubelet has lost a pod: it prepares the claim for the next one without releasing it.
@@ -145,30 +78,16 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	}
 }
 
-func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
-	t.Parallel()
-	n, k, a := prepared(t)
-	n.attach(t, "pod-web")
-	n.fail(errors.New("the plugin fails"))
-	nodetest.Says(t, k.Unprepare(t.Context(), a), "claim blue/a: the plugin fails")
-	n.wantClaims(t, "pod-web", 1)
-	n.fail(nil)
-	kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
-	before := n.server.Count("", "")
-	nodetest.OK(t, k.Unprepare(t.Context(), a))
-	n.wantClaims(t, "pod-web", 0)
-	nodetest.Equal(t, "requests to release a claim", n.server.Count("", "")-before, 0)
-}
-
 func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	t.Parallel()
 	n, k, a := prepared(t)
 	damage := func() {
 		t.Helper()
 		nodetest.OK(t, os.WriteFile(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json"), []byte("x"), 0o600))
-		if _, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"}); !errors.Is(err, scratch.ErrCorrupt) || n.sweepAll(t.Context()) == nil {
-			t.Errorf("got %v", err)
-		}
+		_, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
+		nodetest.Is(t, err, scratch.ErrCorrupt)
+		nodetest.Code(t, err, 5)
+		nodetest.Is(t, n.sweepAll(t.Context()), scratch.ErrCorrupt)
 	}
 	b := kubetest.Put(n.server, newClaim("b", nil))
 	damage()
@@ -186,64 +105,6 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	n.wantClaims(t, "pod-web", 1)
 }
 
-func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		edit     func(n *node, c *resourcev1.ResourceClaim)
-		attached bool
-		forgets  bool
-		fails    bool
-		next     int // other pods that have the claim
-	}{
-		"a claim that is used": {edit: func(*node, *resourcev1.ResourceClaim) {}},
-		"a claim that has gone": {edit: func(n *node, c *resourcev1.ResourceClaim) {
-			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
-		}, forgets: true},
-		"a claim that has gone, and is attached": {edit: func(n *node, c *resourcev1.ResourceClaim) {
-			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
-		}, attached: true},
-		"a claim that has been replaced": {edit: func(n *node, c *resourcev1.ResourceClaim) {
-			c.UID = "other"
-			kubetest.Put(n.server, c)
-		}, forgets: true},
-		"a claim of another pod": {edit: func(n *node, c *resourcev1.ResourceClaim) {
-			c.Status.ReservedFor[0].UID = "other"
-			kubetest.Put(n.server, c)
-		}, forgets: true, next: 1},
-		"a claim of another pod of another node": {edit: func(n *node, c *resourcev1.ResourceClaim) {
-			c.Status.ReservedFor[0].UID = "other"
-			c.Status.Allocation.Devices.Results[0].Pool = "node2"
-			kubetest.Put(n.server, c)
-		}, forgets: true},
-		"an API that is away": {edit: func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: 500}) }, fails: true},
-		// An API server without the whole resource, or a proxy, answers 404 as well.
-		"an API without claims": {edit: func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: 404}) }, fails: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cdi := t.TempDir()
-			n := newNode(t, func(c *Config) { c.CDIDir = cdi })
-			c := kubetest.Put(n.server, newClaim("a", nil))
-			mustPrepare(t, n.kubelet(t), c)
-			if row.attached {
-				n.attach(t, "pod-web")
-			}
-			row.edit(n, c)
-			nodetest.Equal(t, "fails", n.sweepAll(t.Context()) != nil, row.fails)
-			want := 1
-			if row.forgets {
-				want = 0
-			}
-			n.wantClaims(t, "pod-web", want)
-			files, err := filepath.Glob(cdi + "/*")
-			nodetest.OK(t, err)
-			metadata, err := filepath.Glob(n.config.plugin() + "/dra-device-metadata/*")
-			nodetest.OK(t, err)
-			nodetest.Equal(t, "files that containers see", len(files)+len(metadata), 2*(want+row.next))
-		})
-	}
-}
-
 func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
@@ -256,58 +117,6 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 		claims, err := n.Claims(t.Context(), nad.Pod{UID: "pod-web"})
 		return len(claims) == 1 && claims[0].Name == "b" && err == nil
 	})
-}
-
-func TestContainersSeeTheirNetworks(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, func(c *Config) { c.CDIDir = t.TempDir() })
-	a := kubetest.Put(n.server, newClaim("a", nil))
-	devices, failures := prepareClaims(t, n.kubelet(t), a)
-	if len(failures) > 0 || len(devices["a"][0].GetCdiDeviceIds()) != 1 {
-		t.Fatalf("%v, %v", devices, failures)
-	}
-	n.attach(t, "pod-web")
-	files, err := filepath.Glob(filepath.Join(n.config.CDIDir, "*"))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	data, err := os.ReadFile(files[0])
-	nodetest.OK(t, err)
-	var spec struct {
-		Devices []struct {
-			ContainerEdits struct{ Mounts []struct{ HostPath string } }
-		}
-	}
-	nodetest.OK(t, json.Unmarshal(data, &spec))
-	data, err = os.ReadFile(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)
-	nodetest.OK(t, err)
-	for _, want := range []string{`"net1"`, `"192.0.2.5/24"`, `"2001:db8::5/64"`, `"02:00:00:00:00:01"`} {
-		nodetest.Equal(t, want+" in the file", strings.Contains(string(data), want), true)
-	}
-	nodetest.OK(t, os.RemoveAll(n.config.plugin()))
-	nodetest.Says(t, n.UpdateMetadata(t.Context(), "pod-web"), "claim blue/a: ")
-}
-
-func TestADriverNeedsAWholeConfig(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nil)
-	for name, edit := range map[string]func(*Config){
-		"a name":       func(c *Config) { c.Name = "" },
-		"a node":       func(c *Config) { c.Node = "" },
-		"a directory":  func(c *Config) { c.Dir = "" },
-		"a View":       func(c *Config) { c.View = nil },
-		"Records":      func(c *Config) { c.Records = nil },
-		"Network":      func(c *Config) { c.Networks = []Offer{{Network: "a"}} },
-		"a valid name": func(c *Config) { c.Name = "a/b" },
-	} {
-		c := n.config
-		c.KubeletDir, c.Logger = kubeletDir(t), nil
-		edit(&c)
-		if d, err := Start(t.Context(), c); err == nil {
-			d.Stop()
-			t.Errorf("started without %s", name)
-		}
-	}
 }
 
 // A daemon has one way to the API server: that of its View, which reads the credentials again
@@ -345,4 +154,460 @@ func TestKubeDoesNotNeedThisModule(t *testing.T) {
 			t.Errorf("delegate/kube requires %s", banned)
 		}
 	}
+}
+
+// The kubelet hears the path that it knows, although the socket is elsewhere for the driver.
+func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
+	t.Parallel()
+	root := kubeletDir(t)
+	inRoot := func(path string) (string, error) { return filepath.Join(root, strings.TrimPrefix(path, "/node")), nil }
+	n := newNode(t, func(c *Config) { c.KubeletDir, c.Resolve = "/node", inRoot })
+	link := nodetest.ShortDir(t)
+	k, err := dratest.Register(t.Context(), filepath.Join(root, "plugins_registry", driverName+"-reg.sock"), link)
+	nodetest.OK(t, errors.Join(err, os.Symlink(root, filepath.Join(link, "node"))))
+	defer func() { _ = k.Close() }()
+	nodetest.Equal(t, "endpoint", k.Endpoint, "/node/plugins/"+driverName+"/dra.sock")
+	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
+	n.restart(t) // in place of a socket that is still there
+	n.Stop()
+	if left, _ := filepath.Glob(root + "/plugins/*/*.sock"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	n.config.CDIDir = "/node/cdi"
+	for _, same := range []bool{false, true} {
+		if same {
+			n.config.KubeletDir = filepath.Join(link, "node")
+			n.config.Resolve = func(path string) (string, error) { return strings.Replace(path, n.config.KubeletDir, root, 1), nil }
+		}
+		d, err := Start(t.Context(), n.config)
+		nodetest.OK(t, err)
+		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/node/plugins/"+driverName+" is not the same directory") {
+			t.Errorf("metadata, the same directory %v: %v", same, err)
+		}
+		d.Stop()
+	}
+}
+
+// A driver starts without a kubelet, says so once, and serves the kubelet that comes later,
+// wherever that is then.
+func TestTheKubeletMayComeLater(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder // only read after Stop
+	late := nodetest.ShortDir(t)
+	n := newNode(t, func(c *Config) {
+		c.KubeletDir = filepath.Join(c.KubeletDir, "none")
+		none := c.KubeletDir
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Resolve = func(path string) (string, error) {
+			if _, err := os.Stat(filepath.Join(late, "plugins_registry")); err == nil {
+				path = strings.Replace(path, none, late, 1)
+			}
+			return path, nil
+		}
+	})
+	nodetest.Is(t, n.Err(), fs.ErrNotExist)
+	nodetest.Says(t, n.Err(), n.config.registry())
+	_, err := os.Stat(n.config.plugin())
+	nodetest.Is(t, err, fs.ErrNotExist) // for no kubelet
+	kubetest.Put(n.server, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	n.Attached("pod-web", nil)
+	none := n.config.KubeletDir
+	n.config.KubeletDir = late
+	nodetest.OK(t, errors.Join(n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Symlink(late, none), os.Mkdir(n.config.registry(), 0o750)))
+	n.serveIfLost(t.Context())
+	nodetest.OK(t, n.Err())
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	n.await(t, "published", func() bool { return len(kubetest.List[resourcev1.ResourceSlice](n.server)) == 1 })
+	n.Stop()
+	nodetest.Equal(t, "said", strings.Count(log.String(), "does not reach"), 1)
+}
+
+// With rolling updates two drivers serve the same claims at the same time.
+func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.RollingUpdate = "pod-1" })
+	next := n.config
+	next.RollingUpdate = "pod-2"
+	d, err := Start(t.Context(), next)
+	nodetest.OK(t, err)
+	defer d.Stop()
+	first, second := n.kubelet(t, "-pod-1"), n.kubelet(t, "-pod-2")
+	c := kubetest.Put(n.server, newClaim("a", nil))
+	mustPrepare(t, first, c)
+	n.Stop()
+	n.Driver = d
+	n.wantClaims(t, "pod-web", 1)
+	nodetest.OK(t, second.Unprepare(t.Context(), c))
+	n.wantClaims(t, "pod-web", 0)
+}
+
+// The kubelet asks again when it has waited too long: requests for the same claim may run at
+// once. What was asked for last is what the store has.
+func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := kubetest.Put(n.server, newClaim("a", nil))
+	for _, prepared := range []bool{true, false, true} {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
+					t.Error(failures)
+				}
+			})
+			all.Go(func() { nodetest.Equal(t, "unprepare", k.Unprepare(t.Context(), a), nil) })
+		}
+		all.Wait()
+		want := 0
+		if prepared {
+			mustPrepare(t, k, a)
+			want = 1
+		} else {
+			nodetest.OK(t, k.Unprepare(t.Context(), a))
+		}
+		n.wantClaims(t, "pod-web", want)
+	}
+}
+
+// A claim whose record cannot be written is refused, and nothing is left of the attempt. Others
+// are prepared, and so is the claim as soon as its record can be written.
+func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
+	mustPrepare(t, k, a)
+	blocker := filepath.Join(n.config.Dir, "pod-web@claim-b@claim.json")
+	nodetest.OK(t, os.MkdirAll(filepath.Join(blocker, "x"), 0o700)) // no file can take this name
+	refused(t, k, b, "claim blue/b: ")
+	mustPrepare(t, k, a)
+	nodetest.OK(t, os.RemoveAll(blocker))
+	mustPrepare(t, k, b)
+	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*.json")); len(names) != 2 || err != nil {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	var k *dratest.Kubelet
+	a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
+	before := n.server.Count("", "")
+	for range 2 { // the kubelet asks again after a restart
+		k = n.kubelet(t)
+		devices, failures := prepareClaims(t, k, a, b)
+		nodetest.Equal(t, "failures", failures, nil)
+		d := devices["a"][0]
+		nodetest.Equal(t, "the kubelet is told", append(d.GetRequestNames(), d.GetPoolName(), d.GetDeviceName(), d.GetShareId()), []string{"net", "node1", "storage", "share-a"})
+	}
+	claims := n.claims(t, "pod-web")
+	if len(claims) != 2 || claims[0].Networks[0].Config != bridge {
+		t.Fatalf("%+v", claims)
+	}
+	nodetest.Equal(t, "requests", n.server.Count("", "")-before, 4)
+	nodetest.Equal(t, "requests of the kubelet's helper", n.server.Count("get", "resourceclaims"), 4)
+	n.restart(t)
+	nodetest.Equal(t, "claims after a restart", n.claims(t, "pod-web"), claims)
+	k = n.kubelet(t)
+	n.attach(t, "pod-web")
+	for range 2 {
+		nodetest.OK(t, k.Unprepare(t.Context(), a))
+		nodetest.Equal(t, "left", n.claims(t, "pod-web"), claims[1:])
+		nodetest.Equal(t, "detached", n.detached, []string{"a"})
+	}
+}
+
+// Also if the record of the claim is lost: what its pod is attached to is not.
+func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
+	t.Parallel()
+	for left, lost := range []bool{true, false} {
+		n, k, a := prepared(t)
+		n.attach(t, "pod-web")
+		if lost {
+			nodetest.OK(t, os.Remove(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json")))
+		}
+		n.fail(errors.New("the plugin fails"))
+		nodetest.Says(t, k.Unprepare(t.Context(), a), "claim blue/a: the plugin fails")
+		n.wantClaims(t, "pod-web", left)
+		n.fail(nil)
+		kubetest.Delete[resourcev1.ResourceClaim](n.server, "blue", "a")
+		before := n.server.Count("get", "")
+		nodetest.OK(t, k.Unprepare(t.Context(), a))
+		n.wantClaims(t, "pod-web", 0)
+		nodetest.Equal(t, "detached", n.detached, []string{"a"})
+		nodetest.Equal(t, "requests to release a claim", n.server.Count("get", "")-before, 0)
+	}
+}
+
+func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
+	t.Parallel()
+	gone := func(n *node, c *resourcev1.ResourceClaim) {
+		kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
+	}
+	put := func(edit func(*resourcev1.ResourceClaim)) func(*node, *resourcev1.ResourceClaim) {
+		return func(n *node, c *resourcev1.ResourceClaim) { edit(c); kubetest.Put(n.server, c) }
+	}
+	answer := func(code int) func(*node, *resourcev1.ResourceClaim) {
+		return func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: code}) }
+	}
+	for name, row := range map[string]struct {
+		edit     func(n *node, c *resourcev1.ResourceClaim)
+		attached bool
+		forgets  bool
+		fails    bool
+		next     int // other pods that have the claim
+	}{
+		"a claim that is used":                   {edit: put(func(*resourcev1.ResourceClaim) {})},
+		"a claim that has gone":                  {edit: gone, forgets: true},
+		"a claim that has gone, and is attached": {edit: gone, attached: true},
+		"a claim that has been replaced":         {edit: put(func(c *resourcev1.ResourceClaim) { c.UID = "other" }), forgets: true},
+		"a claim of another pod":                 {edit: put(func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "other" }), forgets: true, next: 1},
+		"a claim of another pod of another node": {edit: put(func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor[0].UID = "other"
+			c.Status.Allocation.Devices.Results[0].Pool = "node2"
+		}), forgets: true},
+		"an API that is away": {edit: answer(500), fails: true},
+		// An API server without the whole resource, or a proxy, answers 404 as well.
+		"an API without claims": {edit: answer(404), fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, func(c *Config) { c.CDIDir = t.TempDir() })
+			c := kubetest.Put(n.server, newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), c)
+			if row.attached {
+				n.attach(t, "pod-web")
+			}
+			row.edit(n, c)
+			nodetest.Equal(t, "fails", n.sweepAll(t.Context()) != nil, row.fails)
+			want := 1
+			if row.forgets {
+				want = 0
+			}
+			n.wantClaims(t, "pod-web", want)
+			seen := len(matching(t, n.config.CDIDir+"/*")) + len(matching(t, n.config.plugin()+"/dra-device-metadata/*"))
+			nodetest.Equal(t, "files that containers see", seen, 2*(want+row.next))
+		})
+	}
+}
+
+func TestContainersSeeTheirNetworks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.CDIDir = t.TempDir() })
+	devices, _ := prepareClaims(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	nodetest.Equal(t, "CDI devices", len(devices["a"][0].GetCdiDeviceIds()), 1)
+	n.attach(t, "pod-web")
+	data, err := os.ReadFile(matching(t, n.config.CDIDir+"/*")[0])
+	nodetest.OK(t, err)
+	var spec struct {
+		Devices []struct {
+			ContainerEdits struct{ Mounts []struct{ HostPath string } }
+		}
+	}
+	nodetest.OK(t, json.Unmarshal(data, &spec))
+	data, err = os.ReadFile(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)
+	nodetest.OK(t, err)
+	for _, want := range []string{`"net1"`, `"192.0.2.5/24"`, `"2001:db8::5/64"`, `"02:00:00:00:00:01"`} {
+		nodetest.Equal(t, want+" in the file", strings.Contains(string(data), want), true)
+	}
+	nodetest.OK(t, os.RemoveAll(n.config.plugin()))
+	nodetest.Says(t, n.UpdateMetadata(t.Context(), "pod-web"), "claim blue/a: ")
+}
+
+func TestADriverNeedsAWholeConfig(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	for name, edit := range map[string]func(*Config){
+		"a name":                   func(c *Config) { c.Name = "" },
+		"a node":                   func(c *Config) { c.Node = "" },
+		"a directory":              func(c *Config) { c.Dir = "" },
+		"a View":                   func(c *Config) { c.View = nil },
+		"Records":                  func(c *Config) { c.Records = nil },
+		"Network":                  func(c *Config) { c.Networks = []Offer{{Network: "a"}} },
+		"a valid name":             func(c *Config) { c.Name = "a/b" },
+		"a RollingUpdate of words": func(c *Config) { c.RollingUpdate = "a b" },
+		"a RollingUpdate in it":    func(c *Config) { c.RollingUpdate = "../x" },
+	} {
+		c := n.config
+		c.KubeletDir, c.Logger = kubeletDir(t), nil
+		edit(&c)
+		if d, err := Start(t.Context(), c); err == nil {
+			d.Stop()
+			t.Errorf("started without %s", name)
+		}
+	}
+}
+
+// A kubelet that is installed again has new directories, and looks for sockets in them.
+func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"registry", "plugin", "both", "socket"} {
+		n := newNode(t, nil)
+		a, b := kubetest.Put(n.server, newClaim("a", nil)), kubetest.Put(n.server, newClaim("b", nil))
+		mustPrepare(t, n.kubelet(t), a)
+		nodetest.OK(t, n.publish(t.Context(), []resourcev1.Device{{Name: "storage"}}))
+		registry, plugin := n.config.registry(), n.config.plugin()
+		for _, path := range map[string][]string{"registry": {registry}, "plugin": {plugin}, "both": {registry, plugin}, "socket": {plugin + "/dra.sock"}}[lost] {
+			nodetest.OK(t, os.RemoveAll(path))
+		}
+		if lost == "registry" || lost == "both" {
+			n.serveIfLost(t.Context())
+			nodetest.Says(t, n.Err(), "the directory in which the kubelet finds plugins")
+			nodetest.OK(t, os.Mkdir(registry, 0o750))
+		}
+		nodetest.Until(t, "the sockets are there", func() bool {
+			return len(matching(t, registry+"/*-reg.sock"))+len(matching(t, plugin+"/dra.sock")) == 2 && n.Err() == nil
+		})
+		k := n.kubelet(t)
+		mustPrepare(t, k, a, b)
+		nodetest.OK(t, k.Unprepare(t.Context(), a))
+		nodetest.OK(t, n.publish(t.Context(), nil))
+		n.Stop()
+		nodetest.Equal(t, "left", matching(t, registry+"/*"), nil)
+	}
+}
+
+// The next daemon may start before the last one has ended: its sockets stay.
+func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	next, err := Start(t.Context(), n.config)
+	nodetest.OK(t, err)
+	t.Cleanup(next.Stop)
+	n.serveIfLost(t.Context())
+	nodetest.Is(t, n.Err(), errTaken)
+	n.Stop()
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	nodetest.OK(t, next.Err())
+}
+
+// A helper that cannot serve any more is replaced, but not one that tries again by itself: that is a
+// warning. The kubelet says whether it takes the driver, and the log repeats it.
+func TestAHelperThatFailsIsReplaced(t *testing.T) {
+	t.Parallel()
+	log := &nodetest.Log{}
+	n := newNode(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	helper := func() *kubeletplugin.Helper {
+		n.serving.Lock()
+		defer n.serving.Unlock()
+		return n.service.helper
+	}
+	first := helper()
+	plugin{n.Driver}.HandleError(t.Context(), fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable), "failed")
+	nodetest.Equal(t, "warnings", log.Count("level=WARN "), 1)
+	n.serveIfLost(t.Context())
+	nodetest.Equal(t, "replaced", helper() != first, false)
+	plugin{n.Driver}.HandleError(t.Context(), errors.New("accept: too many open files"), "the server failed")
+	n.serveIfLost(t.Context())
+	nodetest.Equal(t, "replaced", helper() != first, true)
+	mustPrepare(t, n.kubelet(t), kubetest.Put(n.server, newClaim("a", nil)))
+	_, err := n.intercept(t.Context(), &registration.RegistrationStatus{Error: "no such version"}, nil, func(context.Context, any) (any, error) { return nil, errors.New("handled") })
+	nodetest.Says(t, err, "handled")
+	n.Stop()
+	for _, want := range []string{
+		"level=INFO msg=\"the kubelet has registered the DRA driver\" driver=" + driverName,
+		"level=ERROR msg=\"the kubelet refuses the DRA driver\" driver=" + driverName + " error=\"no such version\"",
+	} {
+		nodetest.Equal(t, want, log.Count(want), 1)
+	}
+}
+
+// When Stop has returned, the driver calls nobody and writes nothing: the next one may start.
+func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"unprepare", "prepare"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			called, stopping := make(chan struct{}), make(chan struct{})
+			var ended atomic.Bool
+			n := newNode(t, func(c *Config) {
+				c.Records = func(ctx context.Context, _ string) ([]Record, error) {
+					close(called)
+					<-ctx.Done() // Stop has begun
+					<-stopping
+					ended.Store(true)
+					return nil, ctx.Err()
+				}
+			})
+			a := kubetest.Put(n.server, newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), a)
+			k := n.kubelet(t) // that does not know what is prepared
+			var asking, stop sync.WaitGroup
+			asking.Go(func() {
+				if what == "unprepare" {
+					nodetest.Equal(t, "released while it stops", k.Unprepare(t.Context(), a) == nil, false)
+					return
+				}
+				a.Status.ReservedFor[0].UID = "pod-next" // so that the driver looks for attachments
+				refused(t, k, kubetest.Put(n.server, a), "")
+			})
+			<-called
+			var stopped atomic.Bool
+			stop.Go(func() {
+				n.Stop()
+				stopped.Store(true)
+			})
+			asking.Wait() // the connection is closed, and the request still runs
+			nodetest.Equal(t, "stopped while a request runs", stopped.Load(), false)
+			close(stopping)
+			stop.Wait()
+			nodetest.Equal(t, "the request has ended before the driver", ended.Load(), true)
+			n.wantClaims(t, "pod-web", 1)
+			n.wantClaims(t, "pod-next", 0)
+			_, err := n.intercept(t.Context(), nil, nil, nil)
+			nodetest.Says(t, err, "the DRA driver has ended")
+		})
+	}
+}
+
+// A daemon runs for months: nothing is kept in memory about claims that are released.
+func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	for _, name := range []string{"released", "swept", "lost"} {
+		c := kubetest.Put(n.server, newClaim(name, nil))
+		mustPrepare(t, k, c)
+		n.attach(t, "pod-web")
+		n.await(t, "written", n.ready(name, "True"))
+		switch name {
+		case "lost": // by the kubelet, which prepares it for another pod
+			n.detach(string(c.UID))
+			c.Status.ReservedFor[0].UID = "pod-next"
+			mustPrepare(t, k, kubetest.Put(n.server, c))
+			fallthrough
+		case "released":
+			nodetest.OK(t, k.Unprepare(t.Context(), c))
+		case "swept":
+			kubetest.Delete[resourcev1.ResourceClaim](n.server, c.Namespace, c.Name)
+			n.detach(string(c.UID))
+			nodetest.OK(t, n.sweepAll(t.Context()))
+		}
+		n.writer.mu.Lock()
+		nodetest.Equal(t, name, n.writer.failures, nil)
+		n.writer.mu.Unlock()
+	}
+}
+
+// A driver tries again for as long as it cannot serve: every attempt must end what it began.
+func TestAnAttemptThatFailsLeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
+	config := newNode(t, nil).config
+	config.KubeletDir = filepath.Join(config.KubeletDir, strings.Repeat("long", 30)) // for a socket
+	nodetest.OK(t, os.MkdirAll(config.registry(), 0o750))
+	label := "a driver that fails in " + config.KubeletDir
+	pprof.Do(t.Context(), pprof.Labels("test", label), func(ctx context.Context) {
+		d, err := Start(ctx, config)
+		if err != nil || d.Err() == nil {
+			t.Fatalf("%v, it serves", err)
+		}
+		d.Stop()
+	})
+	nodetest.Until(t, "all goroutines end", func() bool {
+		var all strings.Builder
+		nodetest.OK(t, pprof.Lookup("goroutine").WriteTo(&all, 1))
+		return !strings.Contains(all.String(), label)
+	})
 }

@@ -41,12 +41,14 @@ func opaque(source resourcev1.AllocationConfigSource, parameters string, request
 	}}
 }
 
-func fromClaim(parameters string, requests ...string) resourcev1.DeviceAllocationConfiguration {
-	return opaque(resourcev1.AllocationConfigSourceClaim, parameters, requests...)
+type parameters = resourcev1.DeviceAllocationConfiguration
+
+func fromClaim(text string, requests ...string) parameters {
+	return opaque(resourcev1.AllocationConfigSourceClaim, text, requests...)
 }
 
-func fromClass(parameters string, requests ...string) resourcev1.DeviceAllocationConfiguration {
-	return opaque(resourcev1.AllocationConfigSourceClass, parameters, requests...)
+func fromClass(text string, requests ...string) parameters {
+	return opaque(resourcev1.AllocationConfigSourceClass, text, requests...)
 }
 
 func allocatedTo(request, device, share string) resourcev1.DeviceRequestAllocationResult {
@@ -184,10 +186,8 @@ func (n *node) fail(err error) {
 // attach does what the ADD of a pod does.
 func (n *node) attach(t *testing.T, pod string) {
 	t.Helper()
-	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})
-	if err != nil || len(claims) == 0 {
-		t.Fatalf("%d claims of %s, %v", len(claims), pod, err)
-	}
+	claims := n.claims(t, pod)
+	nodetest.Equal(t, pod+" has claims", len(claims) > 0, true)
 	n.mu.Lock()
 	for _, c := range claims {
 		for _, network := range c.Networks {
@@ -208,9 +208,9 @@ func attachedTo(pod string, n Network) delegate.Attached {
 }
 
 // kubelet registers the driver, as the kubelet does.
-func (n *node) kubelet(t *testing.T) *dratest.Kubelet {
+func (n *node) kubelet(t *testing.T, update ...string) *dratest.Kubelet {
 	t.Helper()
-	k, err := dratest.Register(t.Context(), filepath.Join(n.config.registry(), driverName+"-reg.sock"), "")
+	k, err := dratest.Register(t.Context(), filepath.Join(n.config.registry(), driverName+strings.Join(update, "")+"-reg.sock"), "")
 	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	return k
@@ -263,17 +263,31 @@ func prepared(t *testing.T) (*node, *dratest.Kubelet, *resourcev1.ResourceClaim)
 // wantClaims fails the test unless so many claims are prepared for a pod.
 func (n *node) wantClaims(t *testing.T, pod string, want int) {
 	t.Helper()
-	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})
-	nodetest.OK(t, err)
-	nodetest.Equal(t, "claims of "+pod, len(claims), want)
+	nodetest.Equal(t, "claims of "+pod, len(n.claims(t, pod)), want)
 }
 
 // await waits until the API server is as it should be.
 func (n *node) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := n.server.Wait(ctx, done); err != nil {
 		t.Fatalf("%s: %v; requests: %v", what, err, n.server.Requests())
 	}
+}
+
+// claims are those that are prepared for a pod.
+func (n *node) claims(t *testing.T, pod string) []Claim {
+	t.Helper()
+	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})
+	nodetest.OK(t, err)
+	return claims
+}
+
+// matching are the files that match a pattern.
+func matching(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	nodetest.OK(t, err)
+	return files
 }
