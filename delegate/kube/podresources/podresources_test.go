@@ -1,16 +1,16 @@
-package podresources_test
+package podresources
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,29 +20,24 @@ import (
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
-	"github.com/metacni/metacni/status"
 )
 
 const vf = "vendor.example/vf"
 
-// maxSize is the largest answer of a kubelet that is read.
-const maxSize = 16 << 20
-
 // A View has the attributes that a Client needs.
-var _ = podresources.Client{Attributes: (&kube.View{}).DeviceAttributes}
+var _ = Client{Attributes: (&kube.View{}).DeviceAttributes}
 
 var web = nad.Pod{Namespace: "default", Name: "web", UID: "u1"}
 
 // start starts a kubelet and a client of it.
-func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
+func start(t *testing.T) (*podresourcestest.Kubelet, *Client) {
 	t.Helper()
 	k, err := podresourcestest.Start()
 	nodetest.OK(t, err)
-	c := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Minute}
+	c := &Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Minute}
 	t.Cleanup(func() {
 		nodetest.OK(t, errors.Join(c.Close(), k.Close()))
 	})
@@ -51,7 +46,7 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 
 // serving starts a kubelet that has a device for the pod web, with or without Get, and a client
 // that has asked it.
-func serving(t *testing.T, get bool) (*podresourcestest.Kubelet, *podresources.Client) {
+func serving(t *testing.T, get bool) (*podresourcestest.Kubelet, *Client) {
 	t.Helper()
 	k, c := start(t)
 	if !get {
@@ -79,18 +74,6 @@ func withoutGet(k *podresourcestest.Kubelet, disabled bool) {
 	})
 }
 
-// fail makes the next n requests fail with a code.
-func fail(k *podresourcestest.Kubelet, n int32, code codes.Code, message string) {
-	var left atomic.Int32
-	left.Store(n)
-	k.Before(func(context.Context, string) error {
-		if left.Add(-1) >= 0 {
-			return grpcstatus.Error(code, message)
-		}
-		return nil
-	})
-}
-
 // hold makes all requests from now on wait until release is called, or their clients go away.
 // held is closed when the first of them has come. get is as in serving.
 func hold(k *podresourcestest.Kubelet, get bool) (held <-chan struct{}, release func()) {
@@ -112,7 +95,7 @@ func hold(k *podresourcestest.Kubelet, get bool) (held <-chan struct{}, release 
 }
 
 // want compares the devices of a pod.
-func want(t *testing.T, c *podresources.Client, pod nad.Pod, want ...[]device.Device) {
+func want(t *testing.T, c *Client, pod nad.Pod, want ...[]device.Device) {
 	t.Helper()
 	got, err := c.Devices(t.Context(), pod)
 	nodetest.OK(t, err)
@@ -127,144 +110,6 @@ func on(numa int, ids ...string) (ds []device.Device) {
 }
 
 func methods(k *podresourcestest.Kubelet) string { return strings.Join(k.Requests(), " ") }
-
-func TestDevicesAreThoseThatTheKubeletReports(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	topology := func(nodes ...int64) *api.TopologyInfo {
-		info := &api.TopologyInfo{}
-		for _, n := range nodes {
-			info.Nodes = append(info.Nodes, &api.NUMANode{ID: n})
-		}
-		return info
-	}
-	k.SetPod("default", "web",
-		&api.ContainerResources{Name: "sidecar", Devices: []*api.ContainerDevices{
-			{ResourceName: vf, DeviceIds: []string{"b", "a"}, Topology: topology(1, 0)},
-			{ResourceName: vf, DeviceIds: []string{"c"}},
-		}},
-		&api.ContainerResources{Name: "app"},
-	)
-	k.SetPod("other", "web", podresourcestest.Devices("app", vf, "x"))
-	want(t, c, web,
-		append(on(0, "b", "a"), on(-1, "c")...),
-		nil,
-	)
-	nodetest.Equal(t, "requests", methods(k), "Get:OK")
-}
-
-func TestAContainerOutsideOfKubernetesHasNoDevices(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	want(t, c, nad.Pod{})
-	nodetest.Equal(t, "requests", methods(k), "")
-}
-
-func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
-	t.Parallel()
-	for _, disabled := range []bool{false, true} {
-		k, c := start(t)
-		withoutGet(k, disabled)
-		k.SetPod("other", "web", podresourcestest.Devices("app", vf, "y"))
-		k.SetPod("default", "api", podresourcestest.Devices("app", vf, "x"))
-		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-		for range 2 {
-			want(t, c, web, on(0, "a"))
-		}
-		first := "Get:Unimplemented"
-		if disabled {
-			first = "Get:Unknown"
-		}
-		nodetest.Equal(t, "requests", methods(k), first+" List:OK List:OK")
-	}
-}
-
-func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	_, err := c.Devices(t.Context(), web)
-	nodetest.Fails(t, err, 11, `devices of pod "default/web": the kubelet does not know the pod`)
-	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-	want(t, c, web, on(0, "a"))
-	nodetest.Equal(t, "requests", methods(k), "Get:Unknown List:OK Get:OK")
-}
-
-// The kubelet takes 10 requests at once and 100 a second.
-func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
-	t.Parallel()
-	for _, get := range []bool{true, false} {
-		k, c := start(t)
-		if !get {
-			withoutGet(k, false)
-		}
-		const pods = 200
-		for i := range pods {
-			k.SetPod("default", fmt.Sprint("web", i), podresourcestest.Devices("app", vf, fmt.Sprint("vf", i)))
-		}
-		var all sync.WaitGroup
-		for i := range pods {
-			all.Go(func() {
-				got, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: fmt.Sprint("web", i)})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				nodetest.Equal(t, "got", got, [][]device.Device{on(0, fmt.Sprint("vf", i))})
-			})
-		}
-		all.Wait()
-		nodetest.Equal(t, "connections", k.Connections(), 1)
-		lists := 0
-		for _, r := range k.Requests() {
-			if r == "List:OK" {
-				lists++
-			}
-		}
-		if lists > pods/2 {
-			t.Errorf("%d requests for all pods, want few", lists)
-		}
-	}
-}
-
-func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	for name, disturb := range map[string]func(*podresourcestest.Kubelet) (ended bool, err error){
-		"unavailable": func(k *podresourcestest.Kubelet) (bool, error) {
-			fail(k, 4, codes.Unavailable, "starting")
-			return false, nil
-		},
-		"rate": func(k *podresourcestest.Kubelet) (bool, error) {
-			fail(k, 4, codes.ResourceExhausted, "rejected by rate limit")
-			return false, nil
-		},
-		"crash": func(k *podresourcestest.Kubelet) (bool, error) {
-			k.Crash()
-			return true, nil
-		},
-		"without socket": func(k *podresourcestest.Kubelet) (bool, error) {
-			k.Crash()
-			return true, errors.Join(os.Remove(k.Socket), os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			k, c := serving(t, true)
-			ended, err := disturb(k)
-			nodetest.OK(t, err)
-			var call sync.WaitGroup
-			call.Go(func() {
-				got, err := c.Devices(t.Context(), web)
-				if diff := cmp.Diff([][]device.Device{on(0, "a")}, got); diff != "" || err != nil {
-					t.Error(diff, err)
-				}
-			})
-			if ended {
-				nodetest.OK(t, k.Listen())
-			}
-			call.Wait()
-		})
-	}
-}
 
 // All who wait for an answer get that of the next kubelet.
 func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
@@ -306,32 +151,12 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 	}
 }
 
-func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	k.Crash()
-	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600)) // not read: there is a socket
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	_, err := c.Devices(ctx, web)
-	nodetest.Is(t, err, context.DeadlineExceeded)
-	nodetest.Fails(t, err, 11, "refused")
-	short := &podresources.Client{Socket: k.Socket, Checkpoint: k.Checkpoint, Timeout: time.Millisecond}
-	defer short.Close()
-	for range 2 {
-		_, err := short.Devices(t.Context(), web)
-		nodetest.Is(t, err, context.DeadlineExceeded)
-		nodetest.Code(t, err, 11)
-		_ = os.Remove(k.Socket) // a kubelet that starts makes it again
-	}
-}
-
 func TestAnswersMayHave16MiB(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", 10<<20)))
 	want(t, c, web, on(0, strings.Repeat("a", 10<<20)))
-	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", maxSize)))
+	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", 16<<20)))
 	_, err := c.Devices(t.Context(), web)
 	nodetest.Fails(t, err, 11, "larger than max") // and is not asked for again
 	nodetest.Equal(t, "requests", methods(k), "Get:OK Get:OK List:OK")
@@ -360,6 +185,132 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	nodetest.Code(t, err, 11)
 }
 
+const checkpointText = `{"Data":{"PodDeviceEntries":[
+	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/vf","DeviceIDs":{"1":["d"],"-1":["e"],"0":["c","b"]},"AllocResp":"CgA="},
+	{"PodUID":"u2","ContainerName":"app","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["x"]},"AllocResp":""},
+	{"PodUID":"u1","ContainerName":"first","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["a"]},"AllocResp":""},
+	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/nic","DeviceIDs":{"0":["n"]},"AllocResp":""}
+],"RegisteredDevices":{"vendor.example/vf":["a","b"]}},"Checksum":2711024366}`
+
+func TestDevicesAreThoseThatTheKubeletReports(t *testing.T) {
+	t.Parallel()
+	k, c := start(t)
+	want(t, c, nad.Pod{}) // outside of Kubernetes
+	_, err := c.Devices(t.Context(), web)
+	nodetest.Fails(t, err, 11, `devices of pod "default/web": the kubelet does not know the pod`)
+	both := &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 1}, {}}}
+	k.SetPod("default", "web",
+		&api.ContainerResources{Name: "sidecar", Devices: []*api.ContainerDevices{
+			{ResourceName: vf, DeviceIds: []string{"b", "a"}, Topology: both},
+			{ResourceName: vf, DeviceIds: []string{"c"}},
+		}},
+		&api.ContainerResources{Name: "app"},
+	)
+	k.SetPod("other", "web", podresourcestest.Devices("app", vf, "x"))
+	devices := append(on(0, "b", "a"), on(-1, "c")...)
+	want(t, c, web, devices, nil)
+	nodetest.Equal(t, "requests", methods(k), "Get:Unknown List:OK Get:OK")
+	for first, disabled := range map[string]bool{"Get:Unimplemented": false, "Get:Unknown": true} {
+		withoutGet(k, disabled)
+		all := &Client{Socket: k.Socket}
+		before := methods(k)
+		for range 2 {
+			want(t, all, web, devices, nil)
+		}
+		nodetest.OK(t, all.Close())
+		nodetest.Equal(t, "requests without Get", methods(k), before+" "+first+" List:OK List:OK")
+	}
+}
+
+// The kubelet takes 10 requests at once and 100 a second. The pods of a node that starts also ask at
+// once what is served.
+func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, get := range []bool{true, false} {
+		k, c := start(t)
+		if !get {
+			withoutGet(k, false)
+		}
+		const pods = 200
+		for i := range pods {
+			k.SetPod("default", fmt.Sprint("web", i), podresourcestest.Devices("app", vf, fmt.Sprint("vf", i)))
+		}
+		var all sync.WaitGroup
+		for i := range pods {
+			all.Go(func() {
+				got, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: fmt.Sprint("web", i)})
+				nodetest.Equal(t, "error", err, nil)
+				nodetest.Equal(t, "devices", got, [][]device.Device{on(0, fmt.Sprint("vf", i))})
+				is, err := c.Serves(t.Context(), vf)
+				nodetest.Equal(t, "error", err, nil)
+				nodetest.Equal(t, "served", is, true)
+			})
+		}
+		all.Wait()
+		nodetest.Equal(t, "connections", k.Connections(), 1)
+		if lists := strings.Count(methods(k), "List:OK"); lists > pods/2 {
+			t.Errorf("%d requests for all pods, want few", lists)
+		}
+	}
+}
+
+func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"unavailable", "rate", "crash", "without socket"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			k, c := serving(t, true)
+			var asked atomic.Int32
+			switch code := map[string]codes.Code{"unavailable": codes.Unavailable, "rate": codes.ResourceExhausted}[what]; {
+			case code != codes.OK:
+				k.Before(func(context.Context, string) error {
+					if asked.Add(1) <= 4 {
+						return grpcstatus.Error(code, "not now")
+					}
+					return nil
+				})
+			case what == "without socket":
+				nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpointText), 0o600)) // not read: there is a connection
+				fallthrough
+			default:
+				k.Crash()
+				if what == "without socket" {
+					nodetest.OK(t, os.Remove(k.Socket))
+				}
+				var again sync.WaitGroup
+				again.Go(func() { nodetest.Equal(t, "the next kubelet", k.Listen(), nil) })
+				defer again.Wait()
+			}
+			want(t, c, web, on(0, "a"))
+		})
+	}
+}
+
+func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
+	t.Parallel()
+	k, c := start(t)
+	k.Crash()
+	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpointText), 0o600)) // not read: there is a socket
+	for _, timeout := range []time.Duration{100 * time.Millisecond, time.Millisecond} {
+		c.Timeout = timeout
+		_, err := c.Devices(t.Context(), web)
+		nodetest.Is(t, err, context.DeadlineExceeded)
+		nodetest.Code(t, err, 11)
+		_ = os.Remove(k.Socket) // a kubelet that starts makes it again
+	}
+}
+
+// claimed are devices of claims, such as driver/pool/device, or driver/pool/device/share.
+func claimed(devices ...string) *api.DynamicResource {
+	r := &api.DynamicResource{ClaimNamespace: "default", ClaimName: "nics"}
+	for _, d := range devices {
+		part := append(strings.Split(d, "/"), "")
+		r.ClaimResources = append(r.ClaimResources, &api.ClaimResource{DriverName: part[0], PoolName: part[1], DeviceName: part[2], ShareId: &part[3]})
+	}
+	return r
+}
+
+// The ResourceSlice of a device may come later than the pod: its resource is one that nobody knows.
 func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
@@ -370,44 +321,25 @@ func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
 		"gpu.example/node1/gpu-0": {"resource.kubernetes.io/pciBusID": "0000:03:00.0"},
 		"gpu.example/node1/plain": {},
 	}
+	app := podresourcestest.Devices("app", vf, "plugin")
+	app.DynamicResources = []*api.DynamicResource{claimed("nic.example/node1/new")}
+	k.SetPod("default", "web", app)
+	unknown := append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: -1})
+	want(t, c, web, unknown)
 	c.Attributes = func(_ context.Context, driver, pool, name string) (map[string]string, error) {
 		if driver == "away.example" {
 			return nil, errors.New("the API has not answered")
 		}
 		return attributes[driver+"/"+pool+"/"+name], nil
 	}
-	claims := func(devices ...string) *api.DynamicResource {
-		r := &api.DynamicResource{ClaimNamespace: "default", ClaimName: "nics"}
-		for _, d := range devices {
-			part := strings.Split(d, "/")
-			r.ClaimResources = append(r.ClaimResources, &api.ClaimResource{DriverName: part[0], PoolName: part[1], DeviceName: part[2]})
-		}
-		return r
-	}
-	app := podresourcestest.Devices("app", vf, "plugin")
-	app.DynamicResources = []*api.DynamicResource{claims("nic.example/node1/pci", "nic.example/node1/no-id"), claims("gpu.example/node1/gpu-0", "gpu.example/node1/plain", "nic.example/node1/both")}
+	want(t, c, web, unknown)
+	app.DynamicResources = []*api.DynamicResource{claimed("nic.example/node1/pci", "nic.example/node1/no-id"), claimed("gpu.example/node1/gpu-0", "gpu.example/node1/plain", "nic.example/node1/both")}
 	k.SetPod("default", "web", app)
 	want(t, c, web, append(on(0, "plugin"), on(-1, "0000:02:00.0", "id")...))
-
-	app = podresourcestest.Devices("app", vf, "plugin")
-	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
+	app.DynamicResources = []*api.DynamicResource{claimed("away.example/node1/x")}
 	k.SetPod("default", "web", app)
 	_, err := c.Devices(t.Context(), web)
 	nodetest.Fails(t, err, 11, `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`)
-}
-
-// The ResourceSlice of a device may come later than the pod.
-func TestDevicesOfClaimsWithoutAttributesBelongToAResourceThatNobodyKnows(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	app := podresourcestest.Devices("app", vf, "plugin")
-	app.DynamicResources = []*api.DynamicResource{{ClaimResources: []*api.ClaimResource{{DriverName: "nic.example", PoolName: "node1", DeviceName: "new"}}}}
-	k.SetPod("default", "web", app)
-	expected := append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: -1})
-	want(t, c, web, expected)
-	withView := &podresources.Client{Socket: k.Socket, Attributes: func(context.Context, string, string, string) (map[string]string, error) { return nil, nil }}
-	defer withView.Close()
-	want(t, withView, web, expected)
 }
 
 // A claim may have several shares of a device, and several containers one claim.
@@ -417,67 +349,57 @@ func TestADeviceThatIsSharedIsOneDevice(t *testing.T) {
 	c.Attributes = func(context.Context, string, string, string) (map[string]string, error) {
 		return map[string]string{"k8s.cni.cncf.io/resourceName": vf, "k8s.cni.cncf.io/deviceID": "a"}, nil
 	}
-	share := func(id string) *api.ClaimResource {
-		return &api.ClaimResource{DriverName: "nic.example", PoolName: "node1", DeviceName: "nic-0", ShareId: &id}
-	}
-	claim := []*api.DynamicResource{{ClaimNamespace: "default", ClaimName: "shares", ClaimResources: []*api.ClaimResource{share("1"), share("2")}}}
+	claim := []*api.DynamicResource{claimed("nic.example/node1/nic-0/1", "nic.example/node1/nic-0/2")}
 	k.SetPod("default", "web", &api.ContainerResources{Name: "one", DynamicResources: claim}, &api.ContainerResources{Name: "two", DynamicResources: claim})
 	containers, err := c.Devices(t.Context(), web)
 	nodetest.OK(t, err)
 	vfs := []device.Device{{Resource: vf}, {Resource: vf}}
-	if ids, err := device.Allocate(containers, nil, vfs[:1]...); err != nil || ids[0] != "a" {
-		t.Errorf("one network: %q, %v", ids, err)
-	}
+	ids, err := device.Allocate(containers, nil, vfs[:1]...)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "one network", ids, []string{"a"})
 	if ids, err := device.Allocate(containers, nil, vfs...); err == nil {
 		t.Errorf("two networks: %q, %v", ids, err)
 	}
 }
 
-const checkpoint = `{"Data":{"PodDeviceEntries":[
-	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/vf","DeviceIDs":{"1":["d"],"-1":["e"],"0":["c","b"]},"AllocResp":"CgA="},
-	{"PodUID":"u2","ContainerName":"app","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["x"]},"AllocResp":""},
-	{"PodUID":"u1","ContainerName":"first","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["a"]},"AllocResp":""},
-	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/nic","DeviceIDs":{"0":["n"]},"AllocResp":""}
-],"RegisteredDevices":{"vendor.example/vf":["a","b"]}},"Checksum":2711024366}`
+// withCheckpoint returns a client of a kubelet without a socket.
+func withCheckpoint(t *testing.T, text string) *Client {
+	t.Helper()
+	k, c := start(t)
+	k.Crash()
+	nodetest.OK(t, errors.Join(os.Remove(k.Socket), os.WriteFile(k.Checkpoint, []byte(text), 0o600)))
+	return c
+}
 
 func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 	t.Parallel()
-	k, c := start(t)
-	k.Crash()
-	nodetest.OK(t, os.Remove(k.Socket))
-	nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(checkpoint), 0o600))
+	c := withCheckpoint(t, checkpointText)
 	want(t, c, web,
 		on(0, "a"),
 		append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"}),
 	)
 	want(t, c, nad.Pod{Namespace: "default", Name: "plain", UID: "u3"})
-	nodetest.Equal(t, "connections", k.Connections(), 0)
 }
 
 func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	nodetest.OK(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
-	for name, text := range map[string]string{
-		"empty": "", "cut": checkpoint[:200], "another": `{"data":[]}`, "empty object": `{}`, "number": "7",
-		"of a kubelet before 1.20, without NUMA nodes": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["a"]}]}}`,
-		"large": strings.Repeat(" ", maxSize) + checkpoint,
+	for text, says := range map[string]string{
+		"": "", checkpointText[:200]: "", `{"data":[]}`: "", `{}`: "", "7": "",
+		`{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["a"]}]}}`: "", // before 1.20, without NUMA nodes
+		strings.Repeat(" ", 16<<20) + checkpointText:                        "larger than 16 MiB",
 	} {
-		file := filepath.Join(dir, name)
-		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: file}
-		got, err := c.Devices(t.Context(), web)
-		if status.Code(err) != 11 || strings.Contains(err.Error(), "larger than 16 MiB") != (name == "large") {
-			t.Errorf("%s: got %v, %v", name, got, err)
-		}
+		_, err := withCheckpoint(t, text).Devices(t.Context(), web)
+		nodetest.Fails(t, err, 11, says)
 	}
-	for _, test := range []struct{ checkpoint, uid, says string }{
-		{"fifo", "u1", "not a regular file"}, {"none", "u1", "neither a socket nor a checkpoint"}, {"empty object", "", "K8S_POD_UID"},
-	} {
-		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: filepath.Join(dir, test.checkpoint)}
-		_, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: "web", UID: test.uid})
-		nodetest.Fails(t, err, 11, test.says)
-	}
+	c := withCheckpoint(t, "{}")
+	_, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: "web"})
+	nodetest.Fails(t, err, 11, "K8S_POD_UID")
+	nodetest.OK(t, os.Remove(c.Checkpoint))
+	_, err = c.Devices(t.Context(), web)
+	nodetest.Fails(t, err, 11, "neither a socket nor a checkpoint")
+	nodetest.OK(t, syscall.Mkfifo(c.Checkpoint, 0o600))
+	_, err = c.Devices(t.Context(), web)
+	nodetest.Fails(t, err, 11, "not a regular file")
 }
 
 // A resource is served whether or not it has devices, if the kubelet or its checkpoint says so. If
@@ -486,64 +408,182 @@ func TestWhichResourcesDevicePluginsServe(t *testing.T) {
 	t.Parallel()
 	const marker, unhealthy = "bridge.network.kubevirt.io/br1", "vendor.example/unhealthy"
 	registered := `{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"` + vf + `":["a"],"` + unhealthy + `":null}}}`
-	off := errors.New("Pod Resources API GetAllocatableResources disabled")
 	for name, tt := range map[string]struct {
 		checkpoint string
-		fails      error // of GetAllocatableResources
-		gone       bool  // the socket
-		served     []string
-		unknown    bool
+		off, gone  bool     // GetAllocatableResources; the socket
+		served     []string // nil: not known
 	}{
 		"the kubelet":                        {served: []string{vf}},
 		"both":                               {checkpoint: registered, served: []string{vf, unhealthy}},
-		"the checkpoint, beside a socket":    {checkpoint: registered, fails: off, served: []string{vf, unhealthy}},
+		"the checkpoint, beside a socket":    {checkpoint: registered, off: true, served: []string{vf, unhealthy}},
 		"the checkpoint, without a socket":   {checkpoint: registered, gone: true, served: []string{vf, unhealthy}},
 		"a damaged checkpoint":               {checkpoint: registered[:40], served: []string{vf}},
-		"a checkpoint that does not say":     {checkpoint: `{"Data":{"PodDeviceEntries":null}}`, gone: true, unknown: true},
-		"neither":                            {fails: off, unknown: true},
-		"neither a socket nor a checkpoint":  {gone: true, unknown: true},
-		"a damaged checkpoint and no socket": {checkpoint: "{", gone: true, unknown: true},
+		"a checkpoint that does not say":     {checkpoint: `{"Data":{"PodDeviceEntries":null}}`, gone: true},
+		"neither":                            {off: true},
+		"neither a socket nor a checkpoint":  {gone: true},
+		"a damaged checkpoint and no socket": {checkpoint: "{", gone: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			k, c := start(t)
-			k.SetPlugins(vf)
-			k.Before(func(context.Context, string) error { return tt.fails })
-			if tt.gone {
-				k.Crash()
-				nodetest.OK(t, os.Remove(k.Socket))
+		k, c := start(t)
+		k.SetPlugins(vf)
+		if tt.off {
+			k.Before(func(context.Context, string) error {
+				return errors.New("Pod Resources API GetAllocatableResources disabled")
+			})
+		}
+		if tt.gone {
+			k.Crash()
+			nodetest.OK(t, os.Remove(k.Socket))
+		}
+		if tt.checkpoint != "" {
+			nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(tt.checkpoint), 0o600))
+		}
+		var served []string
+		for _, resource := range []string{vf, unhealthy, marker} {
+			is, err := c.Serves(t.Context(), resource)
+			if is {
+				served = append(served, resource)
 			}
-			if tt.checkpoint != "" {
-				nodetest.OK(t, os.WriteFile(k.Checkpoint, []byte(tt.checkpoint), 0o600))
+			if tt.served == nil {
+				nodetest.Fails(t, err, 11, resource, "not known")
+			} else {
+				nodetest.OK(t, err)
 			}
-			var served []string
-			for _, resource := range []string{vf, unhealthy, marker} {
-				is, err := c.Serves(t.Context(), resource)
-				if is {
-					served = append(served, resource)
-				}
-				if tt.unknown {
-					nodetest.Fails(t, err, 11, resource, "not known")
-				} else {
-					nodetest.OK(t, err)
-				}
-			}
-			nodetest.Equal(t, "served", served, tt.served)
-		})
+		}
+		nodetest.Equal(t, name, served, tt.served)
 	}
 }
 
-// The pods of a node that starts ask at once: more than the kubelet answers.
-func TestAnyNumberOfPodsCanAskWhatIsServed(t *testing.T) {
+// sharing runs test in a bubble of package synctest, in which pauses take no time.
+func sharing(t *testing.T, test func(t *testing.T, l *shared[int])) {
+	t.Helper()
 	t.Parallel()
-	_, c := start(t)
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			if is, err := c.Serves(t.Context(), vf); is || err != nil {
-				t.Error(is, err)
-			}
-		})
-	}
-	all.Wait()
+	synctest.Test(t, func(t *testing.T) { test(t, newShared[int]()) })
+}
+
+// A request that has begun may have an answer that is older than the pod of the one who
+// comes now.
+func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
+	sharing(t, func(t *testing.T, l *shared[int]) {
+		var asked atomic.Int32
+		answer := make(chan struct{})
+		ask := func(context.Context) (int, error) {
+			asked.Add(1)
+			<-answer
+			return 1, nil
+		}
+		var first, rest sync.WaitGroup
+		first.Go(func() { join(t, l, ask) })
+		synctest.Wait()
+		for range 50 {
+			rest.Go(func() { join(t, l, ask) })
+		}
+		synctest.Wait()
+		nodetest.Equal(t, "requests", asked.Load(), 1)
+		answer <- struct{}{}
+		first.Wait()
+		answer <- struct{}{}
+		rest.Wait()
+		nodetest.Equal(t, "requests", asked.Load(), 2)
+	})
+}
+
+func join(t *testing.T, l *shared[int], ask func(context.Context) (int, error)) {
+	t.Helper()
+	reply, err := l.join(t.Context(), ask)
+	nodetest.Equal(t, "error", err, nil)
+	nodetest.Equal(t, "reply", reply, 1)
+}
+
+func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
+	sharing(t, func(t *testing.T, l *shared[int]) {
+		var ended atomic.Int32
+		ask := func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			ended.Add(1)
+			return 0, ctx.Err()
+		}
+		ctx1, cancel1 := context.WithCancel(t.Context())
+		ctx2, cancel2 := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for _, ctx := range []context.Context{ctx1, ctx1, ctx2} {
+			all.Go(func() {
+				_, err := l.join(ctx, ask)
+				nodetest.Is(t, err, errUnanswered)
+			})
+			synctest.Wait() // the first is in a request, the others in the next
+		}
+		cancel1()
+		synctest.Wait()
+		nodetest.Equal(t, "requests that have ended", ended.Load(), 1)
+		cancel2()
+		synctest.Wait()
+		nodetest.Equal(t, "requests that have ended", ended.Load(), 2)
+		all.Wait()
+		// A request that nobody waits for any more is not joined.
+		join(t, l, func(context.Context) (int, error) { return 1, nil })
+	})
+}
+
+func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
+	sharing(t, func(t *testing.T, l *shared[int]) {
+		answer := make(chan struct{})
+		ask := func(ctx context.Context) (int, error) {
+			<-answer
+			return 1, ctx.Err()
+		}
+		var all sync.WaitGroup
+		all.Go(func() { join(t, l, ask) })
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := l.join(ctx, ask)
+		nodetest.Is(t, err, errUnanswered)
+		all.Go(func() { join(t, l, ask) })
+		synctest.Wait()
+		close(answer)
+		all.Wait()
+	})
+}
+
+func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
+	sharing(t, func(t *testing.T, l *shared[int]) {
+		asked := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for range 3 { // one asks, the others wait for their turn
+			all.Go(func() {
+				_, err := l.join(ctx, func(context.Context) (int, error) {
+					asked++
+					return 0, grpcstatus.Error(codes.ResourceExhausted, "rejected by rate limit")
+				})
+				if grpcstatus.Code(err) != codes.ResourceExhausted {
+					t.Errorf("got %v, want why it was repeated", err)
+				}
+			})
+		}
+		all.Wait()
+		// 20 ms, 40 ms, ... up to 1 s, and half of that at least.
+		if asked < 14 || asked > 26 {
+			t.Errorf("asked %d times in 10 s", asked)
+		}
+	})
+}
+
+// FuzzCheckpoint shows that a checkpoint has one meaning, or is refused.
+func FuzzCheckpoint(f *testing.F) {
+	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":{"0":["a"],"-1":["b"]}}]},"Checksum":1}`), "u")
+	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"b"},{"PodUID":"u","ContainerName":"a","DeviceIDs":null}]}}`), "u")
+	f.Add([]byte(`{"Data":null}`), "")
+	f.Fuzz(func(t *testing.T, data []byte, uid string) {
+		c, err := parseCheckpoint(data)
+		again, errAgain := parseCheckpoint(data)
+		if err != nil || errAgain != nil {
+			nodetest.Equal(t, "refused", fmt.Sprint(errAgain), fmt.Sprint(err))
+			return
+		}
+		if diff := cmp.Diff(c.devices(uid), again.devices(uid)); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
