@@ -1,14 +1,29 @@
 package webhook
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -63,40 +78,6 @@ func config(text string) string {
 func pod(networks, more string) string {
 	quoted, _ := json.Marshal(networks) //nolint:errchkjson // a string
 	return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","annotations":{"k8s.v1.cni.cncf.io/networks":` + string(quoted) + `}}` + more + `}`
-}
-
-// ask sends the body to h.
-func ask(t testing.TB, h http.Handler, body string) *http.Response {
-	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/validate?timeout=5s", strings.NewReader(body))
-	r.Header.Set("Content-Type", "application/json")
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w.Result()
-}
-
-// reviewed is the answer to a request with these keys.
-func reviewed(t testing.TB, h http.Handler, keys string) string {
-	t.Helper()
-	resp := ask(t, h, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","namespace":"a","userInfo":{},`+keys+`}}`)
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/json" {
-		t.Fatalf("%d %s, %v", resp.StatusCode, text, err)
-	}
-	var answer admissionv1.AdmissionReview
-	nodetest.OK(t, json.Unmarshal(text, &answer))
-	r := answer.Response
-	if answer.APIVersion != "admission.k8s.io/v1" || answer.Kind != "AdmissionReview" || r.UID != "u1" || r.Allowed != (r.Result == nil) {
-		t.Fatalf("%s", text)
-	}
-	switch {
-	case r.Result != nil:
-		return fmt.Sprintf("%d %s: %s", r.Result.Code, r.Result.Reason, r.Result.Message)
-	case len(r.Warnings) > 0:
-		return "warning: " + strings.Join(r.Warnings, "; ")
-	}
-	return "allowed"
 }
 
 func TestReviews(t *testing.T) {
@@ -175,45 +156,8 @@ func TestObserverIsToldOfEachRequest(t *testing.T) {
 	for _, object := range []string{config(`{"type":"macvlan"}`), definition(""), config(`{}`)} {
 		reviewed(t, h, `"operation":"CREATE","kind":`+definitionKind+`,"object":`+object)
 	}
-	_ = ask(t, h, "{").Body.Close()
+	_ = post(t.Context(), h, "application/json", strings.NewReader("{"))
 	nodetest.Equal(t, "events", got, []string{"allowed", "warned", "denied", "failed"})
-}
-
-// What is no review gets an HTTP error: for an API server the webhook is away then.
-func TestRequestsThatAreNoReviews(t *testing.T) {
-	t.Parallel()
-	const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"}}`
-	for name, tt := range map[string]struct {
-		method, kind, body string
-		code               int
-	}{
-		"a review":                        {http.MethodPost, "application/json", review, 200},
-		"a review with a charset":         {http.MethodPost, "application/json; charset=utf-8", review, 200},
-		"a GET":                           {http.MethodGet, "", "", 405},
-		"a form":                          {http.MethodPost, "application/x-www-form-urlencoded", "a=b", 415},
-		"no type":                         {http.MethodPost, "", review, 415},
-		"nothing":                         {http.MethodPost, "application/json", "", 400},
-		"not JSON":                        {http.MethodPost, "application/json", "{", 400},
-		"null":                            {http.MethodPost, "application/json", "null", 400},
-		"another object":                  {http.MethodPost, "application/json", `{"kind":"Pod"}`, 400},
-		"another version":                 {http.MethodPost, "application/json", strings.Replace(review, "/v1", "/v1beta1", 1), 400},
-		"no request":                      {http.MethodPost, "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400},
-		"as large as it may be":           {http.MethodPost, "application/json", review + strings.Repeat(" ", maxBody-len(review)), 200},
-		"a byte larger than it may be":    {http.MethodPost, "application/json", review + strings.Repeat(" ", maxBody+1-len(review)), 413},
-		"ten million bytes":               {http.MethodPost, "application/json", review + strings.Repeat(" ", 10_000_000), 413},
-		"much deeper than an object goes": {http.MethodPost, "application/json", strings.Repeat("[", 1<<20), 400},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := httptest.NewRequestWithContext(t.Context(), tt.method, "/validate", strings.NewReader(tt.body))
-			r.Header.Set("Content-Type", tt.kind)
-			w := httptest.NewRecorder()
-			handler().ServeHTTP(w, r)
-			if w.Code != tt.code {
-				t.Errorf("got %d %s, want %d", w.Code, w.Body, tt.code)
-			}
-		})
-	}
 }
 
 // Whatever a request says, the answer is a review with its UID, or an HTTP error.
@@ -224,12 +168,10 @@ func FuzzHandler(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		resp := ask(t, handler(), body)
-		defer func() { _ = resp.Body.Close() }()
+		w := post(t.Context(), handler(), "application/json", strings.NewReader(body))
 		var asked, answer admissionv1.AdmissionReview
-		text, err := io.ReadAll(resp.Body)
-		nodetest.OK(t, err)
-		if resp.StatusCode != http.StatusOK {
+		text := w.Body.Bytes()
+		if w.Code != http.StatusOK {
 			return
 		}
 		nodetest.OK(t, errors.Join(json.Unmarshal([]byte(body), &asked), json.Unmarshal(text, &answer)))
@@ -238,3 +180,429 @@ func FuzzHandler(f *testing.F) {
 		}
 	})
 }
+
+// readAll is a handler that reads requests, and answers 503 if that fails. It tells asked of
+// each that it has read, and then waits for answer.
+func readAll(asked, answer chan bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		asked <- true
+		<-answer
+	})
+}
+
+// send sends a request to h, and returns the code and the text of the answer.
+func send(ctx context.Context, h http.Handler, body io.Reader) (int, string) {
+	w := post(ctx, h, "", body)
+	return w.Code, w.Body.String()
+}
+
+// post sends a body to h, and returns the answer.
+func post(ctx context.Context, h http.Handler, kind string, body io.Reader) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate?timeout=5s", body)
+	r.Header.Set("Content-Type", kind)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// reviewed is the answer to a request with these keys.
+func reviewed(t testing.TB, h http.Handler, keys string) string {
+	t.Helper()
+	w := post(t.Context(), h, "application/json", strings.NewReader(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","namespace":"a","userInfo":{},`+keys+`}}`))
+	var answer admissionv1.AdmissionReview
+	nodetest.OK(t, json.Unmarshal(w.Body.Bytes(), &answer))
+	r := answer.Response
+	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" || answer.APIVersion != "admission.k8s.io/v1" || answer.Kind != "AdmissionReview" || r.UID != "u1" || r.Allowed != (r.Result == nil) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	switch {
+	case r.Result != nil:
+		return fmt.Sprintf("%d %s: %s", r.Result.Code, r.Result.Reason, r.Result.Message)
+	case len(r.Warnings) > 0:
+		return "warning: " + strings.Join(r.Warnings, "; ")
+	}
+	return "allowed"
+}
+
+// What is no review gets an HTTP error: for an API server the webhook is away then.
+func TestRequestsThatAreNoReviews(t *testing.T) {
+	t.Parallel()
+	const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"}}`
+	for name, tt := range map[string]struct {
+		kind, body string
+		code       int
+	}{
+		"a review":                        {"application/json", review, 200},
+		"a review with a charset":         {"application/json; charset=utf-8", review, 200},
+		"a form":                          {"application/x-www-form-urlencoded", "a=b", 415},
+		"no type":                         {"", review, 415},
+		"nothing":                         {"application/json", "", 400},
+		"not JSON":                        {"application/json", "{", 400},
+		"null":                            {"application/json", "null", 400},
+		"another object":                  {"application/json", `{"kind":"Pod"}`, 400},
+		"another version":                 {"application/json", strings.Replace(review, "/v1", "/v1beta1", 1), 400},
+		"no request":                      {"application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400},
+		"as large as it may be":           {"application/json", review + strings.Repeat(" ", maxBody-len(review)), 200},
+		"a byte larger than it may be":    {"application/json", review + strings.Repeat(" ", maxBody+1-len(review)), 413},
+		"much deeper than an object goes": {"application/json", strings.Repeat("[", 1<<20), 400},
+	} {
+		nodetest.Equal(t, name, post(t.Context(), handler(), tt.kind, strings.NewReader(tt.body)).Code, tt.code)
+	}
+}
+
+// A server is a running webhook, with the files of its certificate. Clients trust roots. end ends it
+// and returns its error.
+type server struct {
+	*nodetest.Node
+	address string
+	roots   *x509.CertPool
+	log     nodetest.Log
+	end     func() error
+}
+
+// files returns a server that does not run yet.
+func files(t *testing.T) *server {
+	t.Helper()
+	return &server{Node: nodetest.New(t), roots: x509.NewCertPool()}
+}
+
+// serve serves h with a certificate that is valid from begin.
+func serve(t *testing.T, h http.Handler, begin time.Time) *server {
+	t.Helper()
+	s := files(t)
+	s.certify(1, begin)
+	c := s.load()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	nodetest.OK(t, err)
+	s.address = l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, h, c, slog.New(slog.NewTextHandler(&s.log, nil))) }()
+	s.end = func() error {
+		cancel()
+		return <-ended
+	}
+	return s
+}
+
+// certify replaces the certificate by one with another serial number that clients trust as well.
+func (s *server) certify(serial int64, begin time.Time) {
+	cert, key := issue(s, serial, begin)
+	s.Write("tls.crt", cert)
+	s.Write("tls.key", key)
+	s.roots.AppendCertsFromPEM([]byte(cert))
+}
+
+// load loads the certificate, with the log of s.
+func (s *server) load() *Certificate {
+	s.Helper()
+	c, err := LoadCertificate(s.Path("tls.crt"), s.Path("tls.key"), slog.New(slog.NewTextHandler(&s.log, nil)))
+	nodetest.OK(s, err)
+	return c
+}
+
+// issue returns a new certificate for 127.0.0.1 and its key, in PEM. It is valid for an hour.
+func issue(tb testing.TB, serial int64, begin time.Time) (cert, key string) {
+	tb.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	nodetest.OK(tb, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "webhook"}, NotBefore: begin, NotAfter: begin.Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	nodetest.OK(tb, err)
+	secret, err := x509.MarshalECPrivateKey(private)
+	nodetest.OK(tb, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}))
+}
+
+// client returns a client like an API server.
+func (s *server) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}}
+}
+
+// get returns the answer to a GET, whose body is read.
+func (s *server) get(client *http.Client, path string) (resp *http.Response, body string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "https://"+s.address+path, nil)
+	nodetest.OK(s, err)
+	resp, err = client.Do(req)
+	nodetest.OK(s, err)
+	text, err := io.ReadAll(resp.Body)
+	nodetest.OK(s, errors.Join(err, resp.Body.Close()))
+	return resp, string(text)
+}
+
+// An API server asks over HTTP/2. Probes have two pages, and nothing else does. A new certificate is
+// for new connections: those that are open stay open.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	s := serve(t, handler(), time.Now())
+	before, after := s.client(), s.client()
+	for path, code := range map[string]int{"/healthz": 200, "/readyz": 200, "/validate": 405, "/": 404, "/metrics": 404} {
+		if resp, _ := s.get(before, path); resp.StatusCode != code || resp.ProtoMajor != 2 {
+			t.Errorf("%s: %s %d", path, resp.Proto, resp.StatusCode)
+		}
+	}
+	s.certify(2, time.Now())
+	for client, serial := range map[*http.Client]int64{after: 2, before: 1} {
+		resp, _ := s.get(client, "/healthz")
+		nodetest.Equal(t, "serial number", resp.TLS.PeerCertificates[0].SerialNumber.Int64(), serial)
+		client.CloseIdleConnections()
+	}
+	nodetest.OK(t, s.end())
+}
+
+// While API servers would refuse the certificate the webhook runs and is not ready: it is used, because
+// there is no other. The log says so once. Probes do not look at the certificate.
+func TestServerIsReadyWhileItsCertificateIsValid(t *testing.T) {
+	t.Parallel()
+	for want, begin := range map[string]time.Time{"expired at": time.Now().Add(-2 * time.Hour), "not valid before": time.Now().Add(time.Hour)} {
+		s := serve(t, handler(), begin)
+		probe := func() *http.Client { // each with a connection of its own
+			return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // as the kubelet
+		}
+		resp, _ := s.get(probe(), "/healthz")
+		nodetest.Equal(t, "/healthz", resp.StatusCode, http.StatusOK)
+		resp, text := s.get(probe(), "/readyz")
+		nodetest.Equal(t, "/readyz", resp.StatusCode, http.StatusServiceUnavailable)
+		nodetest.Equal(t, "/readyz says "+want, strings.Contains(text, want), true)
+		nodetest.Equal(t, "lines that say "+want, []int{s.log.Count(want), s.log.Count("\n")}, []int{1, 1})
+		s.certify(2, time.Now())
+		resp, _ = s.get(probe(), "/readyz")
+		nodetest.Equal(t, "/readyz with a new certificate", resp.StatusCode, http.StatusOK)
+		nodetest.OK(t, s.end())
+	}
+}
+
+// The log says when a client refuses the certificate, for then the webhook is of no use. It
+// says nothing of those that connect and go. Old versions of TLS are refused.
+func TestHandshakesThatFail(t *testing.T) {
+	t.Parallel()
+	s := serve(t, handler(), time.Now())
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+	nodetest.OK(t, err)
+	nodetest.OK(t, conn.Close())
+	for what, c := range map[string]*tls.Config{
+		"TLS 1.1":                {RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, //nolint:gosec // that is the test
+		"an unknown certificate": {RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12},
+	} {
+		if _, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", s.address); err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+	}
+	resp, _ := s.get(s.client(), "/healthz") // afterwards
+	nodetest.Equal(t, "/healthz", resp.StatusCode, http.StatusOK)
+	nodetest.OK(t, s.end())
+	nodetest.Equal(t, "lines of "+s.log.String(), []int{s.log.Count("\n"), s.log.Count("TLS handshake error"), s.log.Count("bad certificate"), s.log.Count("EOF")}, []int{2, 2, 1, 0})
+}
+
+// A server that is to end answers what has been asked.
+func TestServeEndsAfterTheLastAnswer(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan bool), make(chan bool)
+	s := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- true; <-answer }), time.Now())
+	client := s.client()
+	answered, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		resp, err := client.Post("https://"+s.address+"/validate", "application/json", nil)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		answered <- err
+	}()
+	<-asked
+	go func() { ended <- s.end() }()
+	nodetest.Until(t, "no more connections are accepted", func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+		return err != nil || conn.Close() != nil
+	})
+	select {
+	case err := <-ended:
+		t.Fatalf("ended before the answer: %v", err)
+	default:
+	}
+	close(answer)
+	nodetest.OK(t, errors.Join(<-answered, <-ended))
+}
+
+// A certificate that is replaced is used for the next connection. Whatever is wrong with
+// the files, the last good one stays in use, and one line of the log says so. A new one is also
+// a line.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	s := files(t)
+	cert1, key1 := issue(t, 1, time.Now())
+	cert2, key2 := issue(t, 2, time.Now())
+	remove := func(name string) { nodetest.OK(t, os.Remove(s.Path(name))) }
+	fifo := func(name string) { nodetest.OK(t, syscall.Mkfifo(s.Path(name), 0o600)) } // which waits for nobody
+	refused := func(why string) {
+		t.Helper()
+		_, err := LoadCertificate(s.Path("tls.crt"), s.Path("tls.key"), nil)
+		nodetest.Says(t, err, why)
+	}
+	refused("no such file")
+	fifo("tls.crt")
+	refused("tls.crt: not a regular file")
+	remove("tls.crt")
+	s.Write("tls.crt", cert1)
+	s.Write("tls.key", key2)
+	refused("does not match")
+	s.Write("tls.key", key1)
+	c := s.load()
+	want := func(serial int64, lines int, what string) {
+		t.Helper()
+		for range 2 {
+			got, err := c.get(&tls.ClientHelloInfo{})
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "serial number "+what, got.Leaf.SerialNumber.Int64(), serial)
+		}
+		nodetest.Equal(t, "lines "+what+": "+s.log.String(), s.log.Count("\n"), lines)
+	}
+	want(1, 0, "at the start")
+	s.Write("tls.crt", cert2)
+	want(1, 1, "when one file is replaced")
+	s.Write("tls.key", key2)
+	want(2, 2, "when both are replaced")
+	remove("tls.key")
+	want(2, 3, "when one is missing")
+	fifo("tls.key")
+	want(2, 4, "when one is a FIFO")
+	remove("tls.key")
+	s.Write("tls.key", key2)
+	want(2, 4, "when it is back")
+	s.Write("tls.crt", "-----BEGIN")
+	want(2, 5, "when one is damaged")
+	nodetest.Equal(t, "lines about a new certificate", s.log.Count("level=INFO"), 1)
+	nodetest.Equal(t, "secrets in the log", s.log.Count("PRIVATE"), 0)
+}
+
+// The kubelet replaces the files of a Secret at once: they are in a directory to which a
+// symbolic link leads, and it replaces the link.
+func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
+	t.Parallel()
+	s := files(t)
+	for i, name := range []string{"first", "second"} {
+		cert, key := issue(t, int64(i+1), time.Now())
+		s.Write(name+"/tls.crt", cert)
+		s.Write(name+"/tls.key", key)
+	}
+	link := func(to, name string) {
+		t.Helper()
+		nodetest.OK(t, errors.Join(os.Symlink(to, s.Path("..data_tmp")), os.Rename(s.Path("..data_tmp"), s.Path(name))))
+	}
+	link("first", "..data")
+	link("..data/tls.crt", "tls.crt")
+	link("..data/tls.key", "tls.key")
+	c := s.load()
+	before := c.Expires()
+	link("second", "..data")
+	got, err := c.get(&tls.ClientHelloInfo{})
+	if err != nil || got.Leaf.SerialNumber.Int64() != 2 || !c.Expires().Equal(got.Leaf.NotAfter) || c.Expires().Before(before) {
+		t.Errorf("%v, %v, expires %v", got, err, c.Expires())
+	}
+}
+
+// While as many requests as allowed are served, others wait until their client goes, or there is no
+// time for an answer any more.
+func TestRequestsAtOnceAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked, answer := make(chan bool), make(chan bool)
+		h := newLimited(readAll(asked, answer), 2, 100)
+		codes := make(chan int, 3)
+		ask := func() { code, _ := send(t.Context(), h, strings.NewReader("x")); codes <- code }
+		for range 2 {
+			go ask()
+			<-asked
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for ctx, waits := range map[context.Context]time.Duration{gone: 0, t.Context(): patience} {
+			start := time.Now()
+			code, text := send(ctx, h, strings.NewReader("x"))
+			nodetest.Equal(t, "code of one that waits", code, http.StatusServiceUnavailable)
+			nodetest.Equal(t, "waited for", time.Since(start), waits)
+			nodetest.Equal(t, "it is busy", strings.Contains(text, errBusy.Error()), waits > 0)
+		}
+		go ask()
+		answer <- true
+		<-asked
+		close(answer)
+		for range 3 {
+			nodetest.Equal(t, "code", <-codes, http.StatusOK)
+		}
+		synctest.Wait()
+		nodetest.Equal(t, "room at the end", h.room.Load(), 100)
+		nodetest.Equal(t, "turns at the end", len(h.turn), 0)
+	})
+}
+
+// Clients that are slow to send their request, however many, keep no other one waiting.
+func TestSlowClientsKeepNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan bool, 6), make(chan bool)
+	close(answer)
+	h := newLimited(readAll(asked, answer), 2, 100)
+	var rest []*io.PipeWriter
+	codes := make(chan int, 6)
+	ask := func(body io.Reader) { code, _ := send(t.Context(), h, body); codes <- code }
+	for range 5 {
+		r, w := io.Pipe()
+		rest = append(rest, w)
+		go ask(r)
+		_, err := io.WriteString(w, "be") // returns when it is read
+		nodetest.OK(t, err)
+	}
+	go ask(strings.NewReader("all"))
+	nodetest.Equal(t, "code", nodetest.Come(t, codes, "the answer"), http.StatusOK)
+	for _, w := range rest {
+		_, _ = io.WriteString(w, "gin")
+		_ = w.Close()
+	}
+	for range rest {
+		nodetest.Equal(t, "code", nodetest.Come(t, codes, "the answer"), http.StatusOK)
+	}
+}
+
+// Requests for which there is no room get an error, and the next one is served when the
+// others have gone. A server has room for the largest requests, and not for more than it should hold.
+func TestRequestsForWhichThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan bool), make(chan bool)
+	h := newLimited(readAll(asked, answer), 2, 10)
+	codes := make(chan int, 2)
+	ask := func(size int) int {
+		code, _ := send(t.Context(), h, strings.NewReader(strings.Repeat("x", size)))
+		codes <- code
+		return code
+	}
+	go ask(6)
+	<-asked
+	nodetest.Equal(t, "code of 12 bytes", ask(6), http.StatusServiceUnavailable)
+	<-codes
+	go ask(4)
+	<-asked
+	close(answer)
+	nodetest.Equal(t, "codes", []int{<-codes, <-codes}, []int{http.StatusOK, http.StatusOK})
+	nodetest.Equal(t, "room", h.room.Load(), 10)
+	go func() { <-asked }()
+	for size, code := range map[int]int{maxBody: http.StatusOK, room + 1: http.StatusServiceUnavailable} {
+		got, _ := send(t.Context(), pages(readAll(asked, answer), nil), io.LimitReader(zeros{}, int64(size)))
+		nodetest.Equal(t, fmt.Sprintf("code of %d bytes", size), got, code)
+	}
+	var seen []Event // an API server that finds the webhook busy goes on without it
+	busy := newLimited(Handler{Observer: func(e Event) { seen = append(seen, e) }}, 1, 1)
+	nodetest.Equal(t, "code of one that is busy", post(t.Context(), busy, "application/json", strings.NewReader("{}")).Code, http.StatusServiceUnavailable)
+	nodetest.Equal(t, "events", []string{seen[0].Outcome}, []string{"failed"})
+}
+
+// zeros has bytes without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
