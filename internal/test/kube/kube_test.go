@@ -1,7 +1,6 @@
 package kubetest
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,11 +48,9 @@ func (s *Server) endpoint(token string) endpoint {
 }
 
 // try makes a request for the pod p, and returns the HTTP status and the body.
-func (c *client) try(ctx context.Context) (int, string, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+pods+"/p", nil)
-	if err != nil {
-		return 0, "", err
-	}
+func (c *client) try() (int, string, error) {
+	q, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.url+pods+"/p", nil)
+	nodetest.OK(c, err)
 	resp, err := c.http.Do(q)
 	if err != nil {
 		return 0, "", err
@@ -119,96 +116,6 @@ func TestABackupIsRestoredWithItsVersions(t *testing.T) {
 	w.expect("MODIFIED 3")
 }
 
-func TestABodyMayBeProtobuf(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	c := s.endpoint("").client(t)
-	const protobuf = "application/vnd.kubernetes.protobuf"
-	c.want(201, "", "POST", pods, protobuf, `protobuf {"metadata":{"generateName":"p-"}}`)
-	nodetest.Equal(t, "pods", len(List[Pod](s)), 1)
-}
-
-func TestFaults(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		fault Fault
-		code  int // 0: no answer
-		says  string
-	}{
-		"a status":           {Fault{Status: 403}, 403, "a fault"},
-		"rubbish":            {Fault{Body: "<html>"}, 200, "<html>"},
-		"a connection cut":   {Fault{Cut: true}, 0, ""},
-		"for other requests": {Fault{Cut: true, Resource: "nodes"}, 200, `"name":"p"`},
-		"that has been":      {Fault{Cut: true, Verb: "watch", Times: 1}, 200, `"name":"p"`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := start(t)
-			Put(s, newPod("1"))
-			c := s.endpoint("").client(t)
-			heal := s.Break(tt.fault)
-			code, text, err := c.try(t.Context())
-			if code != tt.code || !strings.Contains(text, tt.says) || (err != nil) != (tt.code == 0) {
-				t.Errorf("%d %s, %v", code, text, err)
-			}
-			heal()
-			heal()
-			if code, _, err := c.try(t.Context()); code != 200 || err != nil {
-				t.Errorf("healed: %d, %v", code, err)
-			}
-		})
-	}
-}
-
-func TestRequestsMeetTheirFaultsInOrder(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	Put(s, newPod("1"))
-	c := s.endpoint("").client(t)
-	s.Break(Fault{Status: 403, Times: 1})
-	s.Break(Fault{Status: 500, Times: 1})
-	for _, want := range []int{403, 500, 200} {
-		code, _, _ := c.try(t.Context())
-		nodetest.Equal(t, "HTTP status", code, want)
-	}
-}
-
-// The requests that a fault holds are served when it is healed, and end with the server.
-func TestHeldRequests(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]Fault{
-		"a black hole":             {BlackHole: true},
-		"a black hole for one use": {BlackHole: true, Verb: "get", Resource: "pods"},
-		"a late error":             {Delay: time.Hour, Status: 500},
-	} {
-		for end, want := range map[string]int{"healed": 200, "closed": 0} {
-			t.Run(name+" "+end, func(t *testing.T) {
-				t.Parallel()
-				s := start(t)
-				Put(s, newPod("1"))
-				heal := s.Break(fault)
-				c, ended := s.endpoint("").client(t), make(chan int, 1)
-				go func() {
-					code, _, _ := c.try(t.Context())
-					ended <- code
-				}()
-				nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }))
-				select {
-				case code := <-ended:
-					t.Errorf("answered with %d", code)
-				default:
-				}
-				if end == "healed" {
-					heal()
-				} else {
-					s.Close()
-				}
-				nodetest.Equal(t, "HTTP status", nodetest.Come(t, ended, "the end of the request"), want)
-			})
-		}
-	}
-}
-
 func TestFaultsOfWatches(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -229,19 +136,86 @@ func TestFaultsOfWatches(t *testing.T) {
 	c.want(422, "sendInitialEvents", "GET", pods+"?watch=true&"+initial, "", "")
 }
 
+func TestABodyMayBeProtobuf(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.endpoint("").client(t).want(201, "", "POST", pods, "application/vnd.kubernetes.protobuf", `protobuf {"metadata":{"generateName":"p-"}}`)
+	nodetest.Equal(t, "pods", len(List[Pod](s)), 1)
+}
+
+// Faults meet requests in their order.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	Put(s, newPod("1"))
+	c := s.endpoint("").client(t)
+	for name, tt := range map[string]struct {
+		fault Fault
+		code  int // 0: no answer
+		says  string
+	}{
+		"a status":           {Fault{Status: 403}, 403, "a fault"},
+		"rubbish":            {Fault{Body: "<html>"}, 200, "<html>"},
+		"a connection cut":   {Fault{Cut: true}, 0, ""},
+		"for other requests": {Fault{Cut: true, Resource: "nodes"}, 200, `"name":"p"`},
+		"for other verbs":    {Fault{Cut: true, Verb: "watch", Times: 1}, 200, `"name":"p"`},
+	} {
+		heal := s.Break(tt.fault)
+		code, text, err := c.try()
+		if code != tt.code || !strings.Contains(text, tt.says) || (err != nil) != (tt.code == 0) {
+			t.Errorf("%s: %d %s, %v", name, code, text, err)
+		}
+		heal()
+		heal()
+	}
+	s.Break(Fault{Status: 403, Times: 1})
+	s.Break(Fault{Status: 500, Times: 1})
+	for _, want := range []int{403, 500, 200} {
+		code, _, _ := c.try()
+		nodetest.Equal(t, "HTTP status", code, want)
+	}
+}
+
+// The requests that a fault holds are served when it is healed, and end with the server.
+func TestHeldRequests(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []Fault{{BlackHole: true}, {Delay: time.Hour, Status: 500}} {
+		for end, want := range map[string]int{"healed": 200, "closed": 0} {
+			s := start(t)
+			Put(s, newPod("1"))
+			fault.Verb, fault.Resource = "get", "pods"
+			heal := s.Break(fault)
+			c, ended := s.endpoint("").client(t), make(chan int, 1)
+			go func() {
+				code, _, _ := c.try()
+				ended <- code
+			}()
+			nodetest.OK(t, s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }))
+			nodetest.Equal(t, "answers", len(ended), 0)
+			if end == "healed" {
+				heal()
+			} else {
+				s.Close()
+			}
+			nodetest.Equal(t, "HTTP status when it is "+end, nodetest.Come(t, ended, "the end of the request"), want)
+		}
+	}
+}
+
 func TestAStoppedServerRefusesConnectionsAndKeepsItsObjects(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	Put(s, newPod("1"))
 	c := s.endpoint("").client(t)
-	s.Stop()
-	s.Stop()
-	if _, _, err := c.try(t.Context()); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Error(err)
+	for range 2 {
+		s.Stop()
 	}
-	s.Start()
-	s.Start()
-	if code, _, err := c.try(t.Context()); code != 200 || err != nil {
-		t.Error(code, err)
+	_, _, err := c.try()
+	nodetest.Is(t, err, syscall.ECONNREFUSED)
+	for range 2 {
+		s.Start()
 	}
+	code, _, err := c.try()
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "HTTP status", code, 200)
 }
