@@ -525,7 +525,7 @@ func (b *bench) show(o *corev1.Pod) { nodetest.OK(b, b.view.pods.store.Add(o)) }
 // other has somebody else change the status of a pod.
 func (b *bench) other(pod nad.Pod) {
 	kubetest.Edit(b.api.Server, pod.Namespace, pod.Name, func(o *corev1.Pod) {
-		o.Annotations = map[string]string{status.NetworkStatusAnnotation: "[]", "at": time.Now().String()}
+		o.Annotations[status.NetworkStatusAnnotation], o.Annotations["at"] = "[]", time.Now().String()
 	})
 }
 
@@ -745,6 +745,12 @@ func (h *history) attached(what string) {
 	settle(100 * time.Millisecond)
 }
 
+// slowly is attached, while the API server answers no patch for a second.
+func (h *history) slowly(what string) {
+	h.api.fail(kubetest.Fault{Verb: "patch", Delay: time.Second})
+	h.attached(what)
+}
+
 // wantStatus wants the API server to have the status, and the annotations to have been told.
 func (h *history) wantStatus(what string, told ...string) {
 	h.Helper()
@@ -820,26 +826,13 @@ func TestOnlyAnObjectThatIsNewerThanTheRecordsIsConfirmed(t *testing.T) {
 			h.attached("net")
 			h.edit("new")
 		}, nil, nil, 1},
-		"the API server is away": {func(h *history) {
-			h.attached("net")
-			h.api.Break(kubetest.Fault{Status: 500})
-		}, ErrNotSynced, nil, 1},
-		"its status is being written": {func(h *history) {
-			h.api.fail(kubetest.Fault{Verb: "patch", Delay: time.Second})
-			h.attached("net")
-			h.edit("new")
-		}, nil, nil, 1},
-		"its next status is being written": {func(h *history) {
-			h.attached("net")
-			h.api.fail(kubetest.Fault{Verb: "patch", Delay: time.Second})
-			h.attached("nets")
-			h.edit("new")
-		}, nil, nil, 1},
+		"the API server is away":           {func(h *history) { h.attached("net"); h.api.Break(kubetest.Fault{Status: 500}) }, ErrNotSynced, nil, 1},
+		"its status is being written":      {func(h *history) { h.slowly("net"); h.edit("new") }, nil, nil, 1},
+		"its next status is being written": {func(h *history) { h.attached("net"); h.slowly("nets"); h.edit("new") }, nil, nil, 1},
 		"its status is overwritten while the next is written": {func(h *history) {
 			h.attached("net")
-			kubetest.Edit(h.api.Server, "blue", "a", func(o *corev1.Pod) { o.Annotations[status.NetworkStatusAnnotation] = "[]" })
-			h.api.fail(kubetest.Fault{Verb: "patch", Delay: time.Second})
-			h.attached("nets")
+			h.other(h.pod)
+			h.slowly("nets")
 		}, ErrNotSynced, nil, 1},
 		"it has gone": {func(h *history) {
 			h.attached("net")
@@ -865,17 +858,12 @@ func TestOnlyAnObjectThatIsNewerThanTheRecordsIsConfirmed(t *testing.T) {
 			h.edit("others")
 			h.edit("old")
 		}, ErrOutdated, []string{"old"}, 1},
-		"somebody else has overwritten its status": {func(h *history) {
-			h.attached("net")
-			kubetest.Edit(h.api.Server, "blue", "a", func(o *corev1.Pod) { o.Annotations[status.NetworkStatusAnnotation] = "[]" })
-		}, ErrOutdated, []string{"old"}, 1},
-		"the writer has forgotten it": {func(*history) {}, ErrNotSynced, nil, 0},
+		"somebody else has overwritten its status": {func(h *history) { h.attached("net"); h.other(h.pod) }, ErrOutdated, []string{"old"}, 1},
+		"the writer has forgotten it":              {func(*history) {}, ErrNotSynced, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			past(t, func(h *history) {
 				test.first(h)
-				h.api.take()
-				h.api.seen = len(h.api.Requests())
 				lists := h.api.Count("list", "pods")
 				got, err := h.Confirm(h.Context(), h.pod)
 				nodetest.Is(h, err, test.err)
