@@ -120,7 +120,6 @@ type fakeAPI struct {
 	*kubetest.Server
 	start time.Time
 	seen  int // requests that were taken
-	heals []func()
 }
 
 // A request is one that was made.
@@ -134,14 +133,7 @@ type request struct {
 func (a *fakeAPI) fail(faults ...kubetest.Fault) {
 	for _, f := range faults {
 		f.Times = max(f.Times, 1)
-		a.heals = append(a.heals, a.Break(f))
-	}
-}
-
-// heal makes all later requests go well.
-func (a *fakeAPI) heal() {
-	for _, heal := range a.heals {
-		heal()
+		a.Break(f)
 	}
 }
 

@@ -502,12 +502,12 @@ func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
 // rate of the writer: no pod waits for the end of its own pause.
 func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
 	bubble(t, StatusConfig{Rate: 10}, func(b *bench) {
-		b.api.fail(kubetest.Fault{Cut: true, Times: 10000})
+		heal := b.api.Break(kubetest.Fault{Cut: true})
 		for i := range 20 {
 			b.added(fmt.Sprintf("pod-%d", i))
 		}
 		settle(5*time.Minute + 100*time.Millisecond)
-		b.api.heal()
+		heal()
 		b.api.take()
 		b.added("first")
 		settle(2100 * time.Millisecond)

@@ -48,11 +48,10 @@ func TestEachRequestHasOneConfig(t *testing.T) {
 				Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: "other.example.com"},
 			},
 		}, {Source: resourcev1.AllocationConfigSourceClaim}}, a, false},
-		"none":                       {"net", nil, "", false},
-		"none for this request":      {"net", []parameters{fromClaim(a, "other")}, "", false},
-		"two of the claim":           {"net", []parameters{fromClaim(a), fromClaim(b, "net")}, "", false},
-		"two of the claim, the same": {"net", []parameters{fromClaim(a), fromClaim(a)}, "", false},
-		"two of the class":           {"net", []parameters{fromClass(a), fromClass(b)}, "", false},
+		"none":                  {"net", nil, "", false},
+		"none for this request": {"net", []parameters{fromClaim(a, "other")}, "", false},
+		"two of the claim":      {"net", []parameters{fromClaim(a), fromClaim(b, "net")}, "", false},
+		"two of the class":      {"net", []parameters{fromClass(a), fromClass(b)}, "", false},
 	} {
 		got, ofClass, err := configOf(row.request, row.configs, driverName)
 		if string(got) != row.want || ofClass != row.ofClass || (err != nil) != (row.want == "") {
@@ -169,7 +168,6 @@ func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
 		"of the claim, allowed":         {fromClaim, inline, []string{"macvlan", "bridge"}, ""},
 		"of the claim, another type":    {fromClaim, inline, []string{"macvlan"}, `"bridge" is not one of allowedTypes`},
 		"of the class":                  {fromClass, inline, nil, ""},
-		"of the class, another type":    {fromClass, inline, []string{"macvlan"}, ""},
 		"a definition":                  {fromClaim, own(`,"definition":"n"`), nil, ""},
 		"of both, the claim decides":    {fromClaim, own(`,"definition":"n"`), []string{"macvlan"}, ""},
 		"of the claim, in both kinds":   {fromClaim, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge"}`), nil, "no networks of their own"},
@@ -689,7 +687,6 @@ func TestWrongParametersAreRefused(t *testing.T) {
 	}{
 		"nothing":                    {``, netconf.ErrDecode, ""},
 		"null":                       {`null`, netconf.ErrDecode, ""},
-		"a list":                     {`[]`, netconf.ErrDecode, ""},
 		"broken JSON":                {own(`,"definition":`), netconf.ErrDecode, ""},
 		"two objects":                {own(`,"definition":"a"`) + `{}`, netconf.ErrDecode, ""},
 		"a key twice":                {own(`,"definition":"a","definition":"b"`), netconf.ErrDecode, "definition"},
@@ -697,10 +694,8 @@ func TestWrongParametersAreRefused(t *testing.T) {
 		"another kind":               {`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"CNI","config":{}}`, netconf.ErrInvalid, "kind"},
 		"another version":            {`{"apiVersion":"dra.metacni.io/v1","kind":"Network","definition":"a"}`, netconf.ErrInvalid, "kind"},
 		"a kind that is no string":   {`{"apiVersion":1,"kind":"CNI"}`, netconf.ErrDecode, "apiVersion"},
-		"another version of CNI":     {`{"apiVersion":"cni.networking.x-k8s.io/v1","kind":"CNI","config":{}}`, netconf.ErrInvalid, "kind"},
 		"an unknown key":             {own(`,"definition":"a","ips":[]`), netconf.ErrInvalid, "ips"},
 		"a key in another case":      {own(`,"Definition":"a"`), netconf.ErrInvalid, "definition"},
-		"an unknown key beside CNI":  {cni(`,"config":{},"ifname":"net1"`), netconf.ErrInvalid, "ifname"},
 		"no network":                 {own(``), netconf.ErrInvalid, "definition"},
 		"two networks":               {own(`,"definition":"a","config":"{}"`), netconf.ErrInvalid, "definition"},
 		"a config that is an object": {own(`,"config":{}`), netconf.ErrDecode, "config"},
@@ -710,7 +705,6 @@ func TestWrongParametersAreRefused(t *testing.T) {
 		"a config that is null":      {cni(`,"config":null`), netconf.ErrDecode, "config"},
 		"a config that is a string":  {cni(`,"config":"{}"`), netconf.ErrDecode, "config"},
 		"a number for an interface":  {cni(`,"ifName":1,"config":{}`), netconf.ErrDecode, "ifName"},
-		"a path for an interface":    {cni(`,"ifName":"a/b","config":{}`), netconf.ErrInvalid, "ifName"},
 		"an interface of 16 bytes":   {cni(`,"ifName":"` + strings.Repeat("a", 16) + `","config":{}`), netconf.ErrInvalid, "ifName"},
 		"10 KiB and a byte":          {padded(maxParameters + 1), netconf.ErrInvalid, ""},
 	} {
