@@ -402,6 +402,10 @@ func TestAServerThatIsBusyIsNotAskedForEverything(t *testing.T) {
 	}
 }
 
+func TestAWatchThatWaitsForTheServerEndsWithItsView(t *testing.T) { // inBubble looks
+	inBubble(t, &api{refused: apierrors.NewTooManyRequests("busy", 20)}, func(*source, *store[known], *nodetest.Log) {})
+}
+
 // mirrored are those below dir.
 func mirrored(t *testing.T, dir string) []string {
 	t.Helper()

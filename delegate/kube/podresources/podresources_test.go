@@ -206,7 +206,7 @@ func TestDevicesAreThoseThatTheKubeletReports(t *testing.T) {
 		}},
 		&api.ContainerResources{Name: "app"},
 	)
-	k.SetPod("other", "web", podresourcestest.Devices("app", vf, "x"))
+	k.SetPod("another", "web", podresourcestest.Devices("app", vf, "x"))
 	devices := append(on(0, "b", "a"), on(-1, "c")...)
 	want(t, c, web, devices, nil)
 	nodetest.Equal(t, "requests", methods(k), "Get:Unknown List:OK Get:OK")
