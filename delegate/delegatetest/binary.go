@@ -124,7 +124,6 @@ func (p Binary) serve(ctx context.Context, b *bench) (host, error) {
 	})
 	return host{
 		path: bin,
-		real: true,
 		run: func(ctx context.Context, c Call) Outcome {
 			return execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c, b.begin)
 		},

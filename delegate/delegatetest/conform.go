@@ -31,7 +31,6 @@ type Target interface {
 // A host is where a Target runs.
 type host struct {
 	path string // CNI_PATH
-	real bool   // the plugin and its delegates are processes
 	run  func(context.Context, Call) Outcome
 	stop func() // or nil
 }
@@ -107,7 +106,7 @@ type Config struct {
 //
 // With a t that has subtests, such as a *testing.T, each check is one, by its
 // name. Any other t, such as Ginkgo's GinkgoT, gets a single Errorf with all
-// failures, and one Logf for each check that is skipped. The checks are:
+// failures. One Logf lists the checks that were not made, and why. The checks are:
 //
 //	version             VERSION prints the supported versions
 //	add                 ADD succeeds and runs every delegate
@@ -165,11 +164,12 @@ type Config struct {
 // asks neither for del-broken nor for code: they are made with [Config.Strict].
 //
 // A plugin is not asked for the checks of other kinds, and one without delegates not
-// for those about delegates. Conform skips a check, and says what is missing, when it
-// cannot make it: no supported version has the command, it needs real containers
-// ([Config.NetNS]), no ADD succeeds, or another check has failed that asks for a part
-// of the same. When the plugin refuses the first ADD, "add" says what may be missing,
-// and counts as failed: nothing else would show that hardly anything was checked.
+// for those about delegates. Conform does not make a check when no supported version has
+// the command, it needs real containers ([Config.NetNS]), [Config.Skip] has it, no ADD
+// succeeds, or another check has failed that asks for a part of the same. It calls Skip
+// only when the machine lacks something. When the plugin refuses the first ADD, "add" says
+// what may be missing, and counts as failed: nothing else would show that hardly anything
+// was checked.
 //
 // Conform calls the plugin as a runtime does: one call after another, except in
 // "concurrent". It writes to temporary directories only.
@@ -184,31 +184,29 @@ func Conform[T TB](t T, plugin Target, conf Config) {
 		t.Errorf("delegatetest: %v", err)
 		return
 	}
-	if tests, ok := any(t).(interface{ Run(string, func(T)) bool }); ok {
-		for _, c := range Checks() {
-			if !s.has(c) {
-				continue
-			}
+	var failed []string
+	tests, ok := any(t).(interface{ Run(string, func(T)) bool })
+	for _, c := range Checks() {
+		switch {
+		case !s.has(c):
+		case ok && s.obstacle(c) == "":
 			tests.Run(c.Name, func(t T) {
 				t.Helper()
-				switch f := s.find(t.Context(), c); {
+				switch f, lacking := s.try(t.Context(), c); {
 				case s.fails(f):
 					t.Errorf("%v", f)
-				case f.NotRun != "":
+				case lacking:
 					t.Skip(f.NotRun)
 				}
 			})
+		default:
+			if f := s.find(t.Context(), c); s.fails(f) {
+				failed = append(failed, f.String())
+			}
 		}
-		return
 	}
-	var failed []string
-	for f := range s.checks(t.Context()) {
-		switch {
-		case s.fails(f):
-			failed = append(failed, f.String())
-		case f.NotRun != "":
-			t.Logf("%v", f)
-		}
+	if len(s.unmade) > 0 {
+		t.Logf("not made:\n%s", strings.Join(s.unmade, "\n"))
 	}
 	if len(failed) > 0 {
 		t.Errorf("%s", strings.Join(failed, "\n"))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,9 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -44,6 +40,7 @@ func check(t *testing.T, p delegatetest.Target, conf delegatetest.Config, failed
 	r := newRecorder(t.Context())
 	delegatetest.Conform(r, p, conf)
 	nodetest.Equal(t, "failed, of "+r.text(), *r.failed, failed, cmpopts.SortSlices(strings.Compare))
+	nodetest.Equal(t, "skipped, which is for what the machine lacks", *r.skipped, nil)
 	return r
 }
 
@@ -172,13 +169,13 @@ func TestDelegatesThatDoNotRunAreFindings(t *testing.T) {
 	check(t, newMeta().program(), conf, "add")
 }
 
-func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
+func TestChecksThatCannotBeMadeAreListed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name            string
-		versions        []string
-		skip            map[string]string
-		failed, skipped []string
+		name           string
+		versions       []string
+		skip           map[string]string
+		failed, unmade []string
 	}{
 		{"old", []string{"0.3.1"}, nil, nil, []string{"stderr", "del-gone", "check-fresh", "check", "check-error", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
 		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "del-gone", "gc-quiet", "gc", "gc-error", "gc-valid", "status-ready", "status", "status-error"}},
@@ -193,7 +190,7 @@ func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 			p := newMeta().plugin()
 			p.Versions = version.PluginSupports(tt.versions...)
 			r := check(t, delegatetest.Program(p.Execute), conf, tt.failed...)
-			nodetest.Equal(t, "skipped", *r.skipped, tt.skipped)
+			nodetest.Equal(t, "not made", *r.unmade, tt.unmade)
 		})
 	}
 }
@@ -221,9 +218,9 @@ func TestAnAddThatFailsIsOneFinding(t *testing.T) {
 	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
 	r := check(t, newMeta().program(), conf, "add")
 	ran := []string{"version", "add", "error", "error-version"}
-	nodetest.Equal(t, "skipped", slices.Concat(ran, *r.skipped), namesFor("meta"), cmpopts.SortSlices(strings.Compare))
+	nodetest.Equal(t, "not made", slices.Concat(ran, *r.unmade), namesFor("meta"), cmpopts.SortSlices(strings.Compare))
 	nodetest.Equal(t, "times that the cause is told", strings.Count(r.text(), "no free device"), 1)
-	nodetest.Equal(t, "checks that say why they are skipped", strings.Count(r.text(), "no ADD succeeds"), len(*r.skipped))
+	nodetest.Equal(t, "checks that say why they are not made", strings.Count(r.text(), "no ADD succeeds"), len(*r.unmade))
 }
 
 func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
@@ -272,10 +269,11 @@ func TestConformWithoutSubtestsFailsOnce(t *testing.T) {
 	t.Parallel()
 	flat := newRecorder(t.Context()).flatT
 	delegatetest.Conform(flat, newMeta("ignores CHECK", "own codes").program(), metaConfig)
-	said := *flat.said
-	if len(*flat.failed) != 1 || len(*flat.skipped) > 0 || len(said) != 3 || said[0] != "stderr: not run: the plugin is not a process" ||
-		!strings.Contains(said[2], "\ncode: ") || !strings.HasPrefix(said[2], "check-error: ") {
-		t.Errorf("%d failures, skipped %q, said %q", len(*flat.failed), *flat.skipped, said)
+	nodetest.Equal(t, "said", *flat.said, []string{
+		"not made:", "stderr: the plugin is not a process", "del-gone: it needs real containers (NetNS)", (*flat.said)[3],
+	})
+	if said := (*flat.said)[3]; len(*flat.failed) != 1 || !strings.HasPrefix(said, "check-error: ") || !strings.Contains(said, "\ncode: ") {
+		t.Errorf("%d failures, said %q", len(*flat.failed), said)
 	}
 
 	flat = newRecorder(t.Context()).flatT
@@ -432,90 +430,20 @@ func TestWrongOutputIsFoundInEachCommand(t *testing.T) {
 	}
 }
 
-// A meta-plugin must not need the namespace of a container to ask its delegates for their DEL.
-func TestDelOfAMetaPluginWithoutTheNamespace(t *testing.T) {
-	t.Parallel()
-	conf := onlyChecks(t, "add", "del", "del-again", "del-bare", "del-gone")
-	conf.NetNS = true
-	if _, _, err := delegatetest.Findings(t.Context(), newMeta().program(), conf); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	check(t, newMeta("needs the namespace").program(), conf, "del-gone")
-	check(t, newMeta().program(), conf)
-}
-
-// handingOn is a chained plugin that changes nothing.
-func handingOn() callbacks {
-	return func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
-		do := func(args *skel.CmdArgs) error {
-			var conf struct{ PrevResult json.RawMessage }
-			if err := json.Unmarshal(args.StdinData, &conf); err != nil || conf.PrevResult == nil {
-				return types.NewError(types.ErrDecodingFailure, "needs to be behind another plugin", "")
-			}
-			_, err := stdout.Write(conf.PrevResult)
-			return err
-		}
-		nothing := func(*skel.CmdArgs) error { return nil }
-		return skel.CNIFuncs{Add: do, Check: nothing, Del: nothing, GC: nothing, Status: nothing}
-	}
-}
-
-const handingOnConf = `{"type":"hand","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"198.51.100.7/24","interface":0}]}}`
-
 // A plugin of any kind must refuse a version of the specification that it does not know.
 func TestUnknownVersionsMustBeRefused(t *testing.T) {
 	t.Parallel()
-	for kind, tt := range map[string]struct {
+	for version, tt := range map[string]struct {
 		plugin callbacks
 		conf   delegatetest.Config
 	}{
-		"meta":    {newMeta(), metaConfig},
-		"ipam":    {newPool(), delegatetest.Config{Kind: "ipam", Stdin: poolStdin}},
-		"chained": {handingOn(), delegatetest.Config{Stdin: func(string) string { return handingOnConf }}},
+		"99.0.0": {newMeta(), metaConfig},
+		"9.9.9":  {newPool(), delegatetest.Config{Kind: "ipam", Stdin: poolStdin}},
+		"0.9.0":  {newLink("needs prevResult"), delegatetest.Config{Stdin: linkStdin(behindAnother)}},
 	} {
-		t.Run(kind, func(t *testing.T) {
+		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			for _, version := range []string{"99.0.0", "9.9.9", "0.9.0"} {
-				check(t, accepting(version, tt.plugin.program()), tt.conf, "version-unknown")
-			}
-			check(t, tt.plugin.program(), tt.conf)
+			check(t, accepting(version, tt.plugin.program()), tt.conf, "version-unknown")
 		})
-	}
-}
-
-// A configuration with a prevResult is one of a plugin for chains, whatever the plugin does.
-func TestPrevResultMakesAChain(t *testing.T) {
-	t.Parallel()
-	for name, p := range map[string]delegatetest.Program{"refuses to be alone": handingOn().program(), "makes an interface": behindItself().program()} {
-		kind, findings, err := delegatetest.Findings(t.Context(), p, delegatetest.Config{Stdin: func(string) string { return handingOnConf }})
-		nodetest.OK(t, err)
-		nodetest.Equal(t, name, kind, delegatetest.Kind{Name: "chained", Why: "its configuration has a prevResult"})
-		for f := range findings {
-			if f.Err != nil {
-				t.Errorf("%s: %v", name, f)
-			}
-		}
-	}
-}
-
-// behindItself is a plugin that could stand alone as well.
-func behindItself() callbacks {
-	return func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
-		nothing := func(*skel.CmdArgs) error { return nil }
-		return skel.CNIFuncs{Check: nothing, Del: nothing, GC: nothing, Status: nothing, Add: func(args *skel.CmdArgs) error {
-			var conf struct {
-				CNIVersion string
-				PrevResult struct {
-					Interfaces []any
-					IPs        []any
-				}
-			}
-			if err := json.Unmarshal(args.StdinData, &conf); err != nil {
-				return err
-			}
-			return json.NewEncoder(stdout).Encode(map[string]any{
-				"cniVersion": conf.CNIVersion, "ips": conf.PrevResult.IPs, "interfaces": append(conf.PrevResult.Interfaces, map[string]any{"name": "tap0", "sandbox": args.Netns}),
-			})
-		}}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,30 +183,6 @@ func TestResultAnswersVersion(t *testing.T) {
 	}
 }
 
-func TestFaultsCanBeCombined(t *testing.T) {
-	t.Parallel()
-	base := delegatetest.Result(nil)
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"both": delegatetest.FailOn("DEL", 6, "no", delegatetest.NoiseOn("ADD", "hello ", base)),
-		"bad":  delegatetest.NoiseOn("ADD", "hello", delegatetest.FailOn("ADD", 7, "no", base)),
-	}}
-	const conf = `{"cniVersion":"1.0.0"}`
-	for _, tt := range []struct {
-		command, typ, out string
-		code              uint
-	}{
-		{"ADD", "both", "hello " + conf, 0},
-		{"DEL", "both", "", 6},
-		{"ADD", "bad", "hello", 7},
-	} {
-		out, err := call(x, tt.command, tt.typ, "c", "e", conf)
-		var said *types.Error
-		if errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code || string(out) != tt.out {
-			t.Errorf("%s %s printed %q, want %q: %v, want code %d", tt.command, tt.typ, out, tt.out, err, tt.code)
-		}
-	}
-}
-
 // A killed process says no more than that, and its DEL counts as not done.
 func TestHangOnWaitsForTheContext(t *testing.T) {
 	t.Parallel()
@@ -221,54 +196,6 @@ func TestHangOnWaitsForTheContext(t *testing.T) {
 	if err == nil || err.Error() != "signal: killed" || !slices.Equal(x.Live(), []string{"p c e"}) {
 		t.Errorf("%v, alive %q", err, x.Live())
 	}
-}
-
-func TestGoroutinesShareAnExec(t *testing.T) {
-	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for _, command := range []string{"ADD", "CHECK", "DEL"} {
-				if _, err := call(x, command, "p", fmt.Sprint("c", i), "e", `{"cniVersion":"1.0.0"}`); err != nil {
-					t.Error(err)
-				}
-				x.Live()
-				x.Trace()
-			}
-		})
-	}
-	wg.Wait()
-	if got := x.Live(); len(got) > 0 || len(x.Calls()) != 24 {
-		t.Errorf("alive %q after %d calls", got, len(x.Calls()))
-	}
-}
-
-// A Script kills the third call of the run, whichever plugin it is for.
-func ExampleExec_script() {
-	ok := delegatetest.Result(nil)
-	exec := &delegatetest.Exec{
-		Plugins: map[string]delegatetest.Plugin{"bridge": ok, "sriov": ok},
-		Script: func(n int, _ delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
-			if n == 3 {
-				return delegatetest.KillOn("", p)
-			}
-			return p
-		},
-	}
-	for _, command := range []string{"ADD", "DEL"} {
-		for _, plugin := range []string{"bridge", "sriov"} {
-			_, err := exec.ExecPlugin(context.Background(), plugin, []byte(`{}`), []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1"})
-			fmt.Println(command, plugin, err)
-		}
-	}
-	fmt.Println(exec.Live())
-	// Output:
-	// ADD bridge <nil>
-	// ADD sriov <nil>
-	// DEL bridge signal: killed
-	// DEL sriov <nil>
-	// [bridge c1 ]
 }
 
 func TestEachFaultDoesWhatItsNameSays(t *testing.T) {

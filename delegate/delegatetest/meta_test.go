@@ -598,15 +598,20 @@ var wrongAlternatives = map[string]string{
 type flatT struct {
 	ctx             context.Context
 	name            string
-	failed, skipped *[]string // names
-	said            *[]string // with the reasons of what is skipped
+	failed, unmade, skipped *[]string // names
+	said                    *[]string // with the reasons of what is not made
 }
 
 func (t flatT) Context() context.Context { return t.ctx }
 func (flatT) Helper()                    {}
 
 func (t flatT) Logf(format string, args ...any) {
-	*t.said = append(*t.said, fmt.Sprintf(format, args...))
+	lines := strings.Split(fmt.Sprintf(format, args...), "\n")
+	*t.said = append(*t.said, lines...)
+	for _, line := range lines[1:] {
+		name, _, _ := strings.Cut(line, ":")
+		*t.unmade = append(*t.unmade, name)
+	}
 }
 
 func (t flatT) Skip(why ...any) {
@@ -626,7 +631,7 @@ func (t flatT) text() string { return strings.Join(*t.said, "\n") }
 type recorder struct{ flatT }
 
 func newRecorder(ctx context.Context) recorder {
-	return recorder{flatT{ctx: ctx, failed: new([]string), skipped: new([]string), said: new([]string)}}
+	return recorder{flatT{ctx: ctx, failed: new([]string), unmade: new([]string), skipped: new([]string), said: new([]string)}}
 }
 
 func (r recorder) Run(name string, f func(recorder)) bool {

@@ -228,18 +228,6 @@ func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	nodetest.Equal(t, "the caller's was changed", c.Env, before)
 }
 
-func TestAPanicIsStatusTwo(t *testing.T) {
-	t.Parallel()
-	p := plugin.Plugin{Status: func(_ context.Context, c *plugin.Call) error {
-		_, _ = io.WriteString(c.Stdout, "{")
-		panic("at the disco")
-	}}
-	o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, delegatetest.Call{Command: "STATUS", Path: "/p", Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)})
-	if o.Status != 2 || string(o.Stdout) != "{" || !bytes.HasPrefix(o.Stderr, []byte("panic: at the disco\n")) || o.Err() == nil {
-		t.Errorf("%+v", o)
-	}
-}
-
 func TestOutcomeTellsResultsFromErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

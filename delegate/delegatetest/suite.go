@@ -27,6 +27,7 @@ type suite struct {
 	missing   string            // what the first ADD lacked; empty when it lacked nothing
 	wide      bool              // whether an IPAM plugin has more addresses than a check takes
 	failed    map[string]string // checks, and the one that has failed: themselves, or what they come after
+	unmade    []string          // the checks that were not made, and why
 	ends      []func()          // what ends what a check has opened
 	dirs      []string          // of the benches of a check
 
@@ -91,23 +92,31 @@ func (s *suite) has(c Check) bool {
 
 // find makes one check.
 func (s *suite) find(ctx context.Context, c Check) Finding {
-	f := Finding{Check: c, NotRun: s.obstacle(c)}
-	if f.NotRun != "" {
-		return f
-	}
-	defer s.clear()
-	err := c.do(ctx, s)
-	why := (*notRunError)(nil)
-	switch {
-	case s.trouble != nil:
-		f.NotRun = s.tell(s.trouble)
-	case errors.As(err, &why):
-		f.NotRun = s.tell(why)
-	case err != nil:
-		f.Err = errors.New(s.tell(err))
-		s.failed[c.Name] = c.Name
-	}
+	f, _ := s.try(ctx, c)
 	return f
+}
+
+// try makes one check, and reports whether the machine lacks something for it.
+func (s *suite) try(ctx context.Context, c Check) (f Finding, lacking bool) {
+	f = Finding{Check: c, NotRun: s.obstacle(c)}
+	if f.NotRun == "" {
+		defer s.clear()
+		err := c.do(ctx, s)
+		why := (*notRunError)(nil)
+		switch {
+		case s.trouble != nil:
+			lacking, f.NotRun = true, s.tell(s.trouble)
+		case errors.As(err, &why):
+			f.NotRun = s.tell(why)
+		case err != nil:
+			f.Err = errors.New(s.tell(err))
+			s.failed[c.Name] = c.Name
+		}
+	}
+	if f.NotRun != "" && !s.fails(f) {
+		s.unmade = append(s.unmade, fmt.Sprintf("%s: %s", c.Name, f.NotRun))
+	}
+	return f, lacking
 }
 
 // tell returns the text of an error for people: without values of the plugin's environment, and
@@ -151,6 +160,9 @@ func (s *suite) obstacle(c Check) string {
 	}
 	if c.real && !s.conf.NetNS {
 		return needsContainers
+	}
+	if _, ok := s.plugin.(Program); ok && c.Name == "stderr" {
+		return "the plugin is not a process"
 	}
 	return ""
 }
