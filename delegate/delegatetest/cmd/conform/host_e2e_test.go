@@ -1,3 +1,5 @@
+//go:build e2e && linux
+
 package main
 
 import (
@@ -11,22 +13,6 @@ import (
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
-
-// spy returns a plugin that notes its user namespace in a file, and where.
-func spy(t *testing.T) (plugin, seen string) {
-	t.Helper()
-	dir := t.TempDir()
-	plugin, seen = filepath.Join(dir, "spy"), filepath.Join(dir, "seen")
-	nodetest.OK(t, os.WriteFile(plugin, fmt.Appendf(nil, "#!/bin/sh\n{ id -u; readlink /proc/self/ns/user; } >%s\n", seen), 0o700))
-	return plugin, seen
-}
-
-func userNS(t *testing.T) string {
-	t.Helper()
-	ns, err := os.Readlink("/proc/self/ns/user")
-	nodetest.OK(t, err)
-	return ns
-}
 
 // A user who is not root gets real containers in a user namespace, and the exit status
 // and the output of the checks there.
@@ -84,23 +70,8 @@ func TestAnInterruptReachesTheUserNamespace(t *testing.T) {
 	}
 }
 
-// Without namespaces the plugin runs here, and whoever asked for them is told why.
-func TestWithoutNamespaces(t *testing.T) {
+// The action builds conform with the go command, and a good plugin passes all checks.
+func TestActionBuildsConform(t *testing.T) {
 	t.Parallel()
-	plugin, seen := spy(t)
-	status, _, stderr := conform(t, "-netns=false", plugin)
-	nodetest.Equal(t, "status", status, failed)
-	nodetest.Equal(t, "stderr", stderr, "")
-	nodetest.Equal(t, "user namespace", strings.Fields(read(t, seen))[1], userNS(t))
-
-	if os.Geteuid() == 0 {
-		return // root can make namespaces
-	}
-	p := process{[]string{plugin}, append(os.Environ(), inHost), nil, new(bytes.Buffer), new(bytes.Buffer)}
-	nodetest.Equal(t, "status in the namespaces of nobody", p.run(t.Context()), failed)
-	if said := fmt.Sprint(p.stderr); !strings.HasPrefix(said, "conform: goes on without real containers: ") || strings.Count(said, "\n") != 1 {
-		t.Errorf("said %q", said)
-	}
-	p.args = []string{"-netns", plugin}
-	nodetest.Equal(t, "status with -netns", p.run(t.Context()), cannot)
+	runAction(t, actionCase{inputs: []string{"PLUGIN=testdata/good", "CONFIGURATION=testdata/fake.json", "KIND=meta"}, want: passed, summary: "### conform good: "}, "CONFORM_FLAGS=-netns=false")
 }
