@@ -32,7 +32,7 @@ const (
 var importable = []string{"delegate/kube", "delegate/otel"}
 
 // TestAPI compares the exported identifiers of each package and their comments
-// with testdata. The text is similar to that of `go doc -all`.
+// with testdata. The text is similar to that of `go doc -all`. Every exported field has a comment.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	golden := map[string]bool{}
@@ -42,6 +42,7 @@ func TestAPI(t *testing.T) {
 		t.Run(dir, func(t *testing.T) {
 			t.Parallel()
 			p, fset := load(t, dir)
+			fieldsAreDocumented(t, p, fset)
 			got := text(t, p, fset)
 			file := filepath.Join("testdata", name)
 			if *update {
@@ -79,25 +80,22 @@ func changes(before, after string) string {
 	return b.String()
 }
 
-// TestFieldsAreDocumented requires a comment on every exported field. The linter revive
+// fieldsAreDocumented requires a comment on every exported field. The linter revive
 // does for all other exported identifiers.
-func TestFieldsAreDocumented(t *testing.T) {
-	t.Parallel()
-	for _, dir := range packages(t) {
-		p, fset := load(t, dir)
-		for _, typ := range p.Types {
-			for _, s := range typ.Decl.Specs {
-				st, ok := s.(*ast.TypeSpec).Type.(*ast.StructType)
-				if !ok {
-					continue
-				}
-				for i, f := range st.Fields.List {
-					// A comment above a group of fields documents all of them,
-					// and the type's comment documents the first group.
-					run := i == 0 || fset.Position(f.Pos()).Line == fset.Position(st.Fields.List[i-1].End()).Line+1
-					if f.Doc == nil && f.Comment == nil && !run && len(f.Names) > 0 && f.Names[0].IsExported() {
-						t.Errorf("%s: %s.%s has no comment", fset.Position(f.Pos()), typ.Name, f.Names[0].Name)
-					}
+func fieldsAreDocumented(t *testing.T, p *doc.Package, fset *token.FileSet) {
+	t.Helper()
+	for _, typ := range p.Types {
+		for _, s := range typ.Decl.Specs {
+			st, ok := s.(*ast.TypeSpec).Type.(*ast.StructType)
+			if !ok {
+				continue
+			}
+			for i, f := range st.Fields.List {
+				// A comment above a group of fields documents all of them,
+				// and the type's comment documents the first group.
+				run := i == 0 || fset.Position(f.Pos()).Line == fset.Position(st.Fields.List[i-1].End()).Line+1
+				if f.Doc == nil && f.Comment == nil && !run && len(f.Names) > 0 && f.Names[0].IsExported() {
+					t.Errorf("%s: %s.%s has no comment", fset.Position(f.Pos()), typ.Name, f.Names[0].Name)
 				}
 			}
 		}

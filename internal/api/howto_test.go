@@ -84,15 +84,36 @@ var imported = []string{
 	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/ifname", module + "/netconf", module + "/netconf/nad", module + "/scratch",
 }
 
-// A reader copies a snippet into a program of their own, so it compiles in one. The test of a snippet
-// is in examples/testdata/howto, under the name of its function.
-func TestSnippetsCompile(t *testing.T) {
+// What a reader copies compiles in a module that requires only the SDK: each snippet of the page, the
+// program of README.md, and the directory of each example. The examples with a go.mod of their own
+// compile with it where they are, so a copy shows only which packages they import.
+func TestCopiesCompile(t *testing.T) {
 	t.Parallel()
-	snippets := submatches(content(t, howto), "(?s)\n```go\n(.*?)\n```\n")
+	dir := newModule(t)
+	copySnippets(t, dir)
+	copyReadme(t, dir)
+	mains := glob(t, "examples/*/main.go")
+	if len(mains) < 8 {
+		t.Fatalf("%d examples", len(mains))
+	}
+	for _, main := range mains {
+		example, to := filepath.Dir(main), filepath.Join(dir, filepath.Base(filepath.Dir(main)))
+		if _, err := os.Stat(filepath.Join(root, example, "go.mod")); err == nil {
+			to = t.TempDir()
+		}
+		copySources(t, filepath.Join(root, example), to)
+	}
+	run(t, dir, "go", "vet", "-mod=mod", "./...")
+}
+
+// copySnippets makes each snippet a package below dir. The test of a snippet is in
+// examples/testdata/howto, under the name of its function.
+func copySnippets(t *testing.T, dir string) {
+	t.Helper()
+	snippets, tested := submatches(content(t, howto), "(?s)\n```go\n(.*?)\n```\n"), 0
 	if len(snippets) < 10 {
 		t.Fatalf("%s has %d snippets", howto, len(snippets))
 	}
-	dir, tested := newModule(t, "example.com/howto"), 0
 	for i, snippet := range snippets {
 		at := filepath.Join(dir, fmt.Sprintf("snippet%02d", i+1))
 		nodetest.OK(t, os.Mkdir(at, 0o700))
@@ -105,11 +126,16 @@ func TestSnippetsCompile(t *testing.T) {
 			}
 		}
 	}
-	if all := glob(t, "examples/testdata/howto/*.go"); tested != len(all) {
-		t.Errorf("%d of the snippets have a test, want %d", tested, len(all))
-	}
-	run(t, dir, "go", "vet", "-mod=mod", "./...")
-	run(t, dir, "go", "test", "-mod=mod", "./...")
+	nodetest.Equal(t, "snippets with a test", tested, len(glob(t, "examples/testdata/howto/*.go")))
+}
+
+// copyReadme makes the program of README.md a package below dir.
+func copyReadme(t *testing.T, dir string) {
+	t.Helper()
+	code := submatches(content(t, "README.md"), "(?s)```go\n(package main\n.*?)```")
+	nodetest.Equal(t, "programs in README.md", len(code), 1)
+	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "readme"), 0o700))
+	nodetest.OK(t, os.WriteFile(filepath.Join(dir, "readme", "main.go"), []byte(code[0]), 0o600))
 }
 
 // program returns the program of the declarations in snippet: with the code around them, and
@@ -194,7 +220,7 @@ var light = regexp.MustCompile(`^(github\.com/containernetworking/cni|golang\.or
 func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 	t.Parallel()
 	deps, sdk := make(map[string][]string), make(map[string][]string) // at any depth
-	for _, p := range list[listed](t, "list", "-deps", "-json=ImportPath,Deps", "./...") {
+	for _, p := range rootPackages(t) {
 		deps[short(p.ImportPath)] = p.Deps
 		for _, dep := range p.Deps {
 			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" { // the messages of thick

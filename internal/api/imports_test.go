@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -144,10 +145,22 @@ type listed struct {
 	Imports, Deps []string
 }
 
+// rootPackages are those of the root module.
+func rootPackages(t *testing.T) []listed {
+	t.Helper()
+	rootOnce.Do(func() { rootListed = list[listed](t, "list", "-json=ImportPath,Imports,Deps", "./...") })
+	return rootListed
+}
+
+var (
+	rootOnce   sync.Once
+	rootListed []listed
+)
+
 func TestImportGraph(t *testing.T) {
 	t.Parallel()
-	var pkgs []listed
-	for _, dir := range append([]string{"."}, importable...) {
+	pkgs := slices.Clone(rootPackages(t))
+	for _, dir := range importable {
 		pkgs = append(pkgs, list[listed](t, "list", "-C", dir, "-deps=false", "-json=ImportPath,Imports,Deps", "./...")...)
 	}
 	if len(pkgs) < 5 {

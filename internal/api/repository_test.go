@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -196,29 +195,8 @@ func submatches(s, expr string) []string {
 	return found
 }
 
-// An example exists to be copied: its directory must compile in a module that requires only
-// the SDK. The examples with a go.mod of their own compile with it where they are, so a copy
-// shows only which packages they import.
-func TestCopiedExamplesBuild(t *testing.T) {
-	t.Parallel()
-	mains, err := filepath.Glob("../../examples/*/main.go")
-	if err != nil || len(mains) < 8 {
-		t.Fatalf("%d examples: %v", len(mains), err)
-	}
-	one := newModule(t, "example.com/copied") // all examples without a go.mod
-	for _, main := range mains {
-		example := filepath.Dir(main)
-		if _, err := os.Stat(filepath.Join(example, "go.mod")); err != nil {
-			copySources(t, example, filepath.Join(one, filepath.Base(example)))
-			continue
-		}
-		copySources(t, example, t.TempDir())
-	}
-	run(t, one, "go", "vet", "-mod=mod", "./...")
-}
-
 // newModule makes an empty module in a directory that uses the SDK of this repository.
-func newModule(t *testing.T, name string) (dir string) {
+func newModule(t *testing.T) (dir string) {
 	t.Helper()
 	sdk, err := filepath.Abs(root)
 	nodetest.OK(t, err)
@@ -229,7 +207,7 @@ func newModule(t *testing.T, name string) (dir string) {
 		t.Fatalf("go mod graph: %v\n%s", err, out)
 	}
 	dir = t.TempDir()
-	run(t, dir, "go", "mod", "init", name)
+	run(t, dir, "go", "mod", "init", "example.com/copies")
 	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
 	return dir
 }
@@ -266,25 +244,6 @@ func run(t *testing.T, dir string, args ...string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-}
-
-// The plugin of README.md is whole: in a module of its own it builds, and it does
-// what the CNI specification asks of a plugin that delegates.
-func TestPluginOfTheReadmeConforms(t *testing.T) {
-	t.Parallel()
-	code := submatches(content(t, "README.md"), "(?s)```go\n(package main\n.*?)```")
-	if len(code) != 1 {
-		t.Fatalf("README.md has %d programs", len(code))
-	}
-	dir := newModule(t, "example.com/mine")
-	nodetest.OK(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600))
-	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", ".")
-	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
-		Stdin: func(dir string) string {
-			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`, dir)
-		},
-		Delegates: []string{"bridge", "macvlan", "tuning"},
-	})
 }
 
 // Links of documents lead to files of the repository.
