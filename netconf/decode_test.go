@@ -64,15 +64,11 @@ func TestDecodeErrors(t *testing.T) {
 	}{
 		{"empty", "", wantError{kind: decode}},
 		{"null", "null", wantError{kind: decode}},
-		{"array", `[{"name":"m"}]`, wantError{kind: decode}},
-		{"trailing data", `{"name":"m"}}`, wantError{kind: decode}},
-		{"key twice", `{"name":"m","mtu":1,"mtu":2}`, wantError{kind: decode, key: "mtu"}},
 		{"wrong type", `{"name":"m","mtu":"big"}`, wantError{kind: decode, network: "m", key: "mtu", text: "a string, want a whole number"}},
 		{"too large a number", `{"name":"m","mtu":98765432109876543210}`, wantError{kind: decode, network: "m", key: "mtu", text: "a number, want a whole number"}},
 		{"name of the wrong type", `{"name":["m"]}`, wantError{kind: decode, key: "name", text: "an array, want a string"}},
 		{"address", `{"name":"m","mtu":1,"gateway":"10.0.0"}`, wantError{kind: decode, network: "m", key: "gateway"}},
 		{"delegate a string", `{"name":"m","delegate":"bridge"}`, wantError{kind: decode, network: "m", key: "delegate"}},
-		{"delegates an object", `{"name":"m","delegates":{"type":"a"}}`, wantError{kind: decode, network: "m", key: "delegates"}},
 		{"delegate without type", `{"name":"m","delegates":[{"type":"a"},{"name":"d"}]}`, wantError{kind: invalid, network: "d", key: "delegates[1].plugins"}},
 		{"plugins empty", `{"name":"m","primary":{"plugins":[]}}`, wantError{kind: invalid, network: "m", key: "primary.plugins"}},
 		{"plugin type", `{"name":"m","delegates":[{"name":"d","plugins":[{"type":"a"},{"type":1}]}]}`, wantError{kind: decode, network: "d", key: "delegates[0].plugins[1].type"}},
@@ -90,11 +86,9 @@ func TestDecodeErrors(t *testing.T) {
 	// Texts are about JSON, not about types of Go.
 	for _, tt := range []struct{ data, want string }{
 		{`{"flag":1}`, `key "flag": a number, want a boolean`},
-		{`{"names":"a"}`, `key "names": a string, want an array`},
 		{`{"names":[true]}`, `key "names[0]": a boolean, want a string`},
 		{`{"keys":[]}`, `key "keys": an array, want an object`},
 		{`{"in":{"flag":{}}}`, `key "in.flag": an object, want a boolean`},
-		{`{"gateway":7}`, `key "gateway": a number, want a string`},
 		{`{"rate":"x"}`, `key "rate": a string, want a number`},
 	} {
 		_, err := netconf.Decode[struct {
@@ -122,9 +116,7 @@ func TestDecodeErrors(t *testing.T) {
 		`{"tenants":{"gold":{"type":"a"},"s.1":{"mtu":{}}}}`: "tenants.s.1.mtu",
 		`{"deep":{"list":[{},{"type":"a"},{"type":7}]}}`:     "deep.list[2].type",
 		`{"mtu":"x"}`: "mtu",
-		`{"Mtu":"x"}`: "Mtu",
 		`{"nets":{"a":[{"type":"b"},{"type":7}]}}`:                    "nets.a[1].type",
-		`{"grid":[[1],[2,"x"]]}`:                                      "grid[1][1]",
 		`{"mtu":1,"kinds":{"a":1}}`:                                   "kinds.a",
 		`{"zones":{"b":{"n":{"type":7}}}}`:                            "zones.b.n.type",
 		`{"zones":{"b":{"n":{"plugins":[{"type":"a"},{"type":7}]}}}}`: "zones.b.n.plugins[1].type",
@@ -136,7 +128,6 @@ func TestDecodeErrors(t *testing.T) {
 				List []inner `json:"list"`
 			} `json:"deep"`
 			Nets map[string][]netconf.Plugin `json:"nets"`
-			Grid *[][]int                    `json:"grid"`
 			inner
 			MTU   int
 			Kinds map[string]string
@@ -238,36 +229,28 @@ func TestParseErrors(t *testing.T) {
 		{"array", `[]`, wantError{kind: decode, text: "an array, want an object"}},
 		{"no plugins, no type", `{"name":"n"}`, wantError{kind: invalid, network: "n", key: "plugins"}},
 		{"plugins empty", `{"name":"n","plugins":[]}`, wantError{kind: invalid, network: "n", key: "plugins"}},
-		{"plugins null", `{"name":"n","plugins":null}`, wantError{kind: decode, network: "n", key: "plugins"}},
 		{"plugins object", `{"name":"n","plugins":{}}`, wantError{kind: decode, network: "n", key: "plugins"}},
 		{"plugin not an object", `{"name":"n","plugins":[{"type":"a"},3]}`, wantError{kind: decode, network: "n", key: "plugins[1]"}},
 		{"plugin without type", `{"name":"n","plugins":[{"type":"a"},{}]}`, wantError{kind: invalid, network: "n", key: "plugins[1].type"}},
 		{"plugin with empty type", `{"name":"n","plugins":[{"type":""}]}`, wantError{kind: invalid, network: "n", key: "plugins[0].type"}},
 		{"type of a lone plugin empty", `{"name":"n","type":""}`, wantError{kind: invalid, network: "n", key: "type", text: "missing"}},
 		{"type a number", `{"name":"n","plugins":[{"type":4}]}`, wantError{kind: decode, network: "n", key: "plugins[0].type"}},
-		{"type null", `{"name":"n","type":null}`, wantError{kind: decode, network: "n", key: "type"}},
 		{"name a number", `{"name":4,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
 		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}},
-		{"name a path in a lone plugin", `{"name":"a/b","type":"a"}`, wantError{kind: invalid, network: "a/b", key: "name"}},
 		{"cniVersion a number", `{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersion"}},
 		{"cniVersions a string", `{"name":"n","cniVersions":"1.0.0","plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersions"}},
 		{"cniVersions element", `{"name":"n","cniVersions":["1.0.0",1],"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersions[1]"}},
 		{"cniVersions no version", `{"name":"n","cniVersions":["one"],"plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "cniVersions[0]", text: `"one"`}},
 		{"cniVersion no version", `{"name":"n","cniVersion":"one","cniVersions":[],"plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "cniVersion"}},
-		{"disableCheck a number", `{"name":"n","disableCheck":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "disableCheck"}},
 		{"disableGC a word", `{"name":"n","disableGC":"yes","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "disableGC", text: "neither true nor false"}},
 		{"loadOnlyInlinedPlugins null", `{"name":"n","loadOnlyInlinedPlugins":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "loadOnlyInlinedPlugins"}},
 		{"loadOnlyInlinedPlugins and no plugins", `{"name":"n","loadOnlyInlinedPlugins":true}`, wantError{kind: invalid, network: "n", key: "plugins", text: "loadOnlyInlinedPlugins"}},
-		{"key twice", `{"name":"n","name":"m","type":"a"}`, wantError{kind: decode, key: "name", text: "twice"}},
-		{"key twice in a plugin", `{"name":"n","plugins":[{"type":"a","type":"b"}]}`, wantError{kind: decode, key: "plugins[0].type", text: "twice"}},
-		{"key twice, nested and escaped", `{"name":"n","plugins":[{"type":"a","x":[1,{"y":{"k":1,"\u006b":2}}]}]}`, wantError{kind: decode, key: "plugins[0].x[1].y.k"}},
 		{"empty key twice", `{"":1,"":2}`, wantError{kind: decode, key: `""`}},
 		{"ipam a string", `{"name":"n","plugins":[{"type":"a","ipam":"dhcp"}]}`, wantError{kind: decode, network: "n", key: "plugins[0].ipam"}},
 		{"ipam type a number", `{"name":"n","plugins":[{"type":"a","ipam":{"type":1}}]}`, wantError{kind: decode, network: "n", key: "plugins[0].ipam.type"}},
 		{"dns servers a string", `{"name":"n","type":"a","dns":{"nameservers":"8.8.8.8"}}`, wantError{kind: decode, network: "n", key: "dns.nameservers"}},
 		{"prevResult an array", `{"name":"n","type":"a","prevResult":[]}`, wantError{kind: decode, network: "n", key: "prevResult"}},
 		{"valid attachments an object", `{"name":"n","type":"a","cni.dev/valid-attachments":{}}`, wantError{kind: decode, network: "n", key: "cni.dev/valid-attachments"}},
-		{"name of a plugin in a list", `{"name":"n","plugins":[{"type":"a","name":7}]}`, wantError{kind: decode, network: "n", key: "plugins[0].name"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -425,13 +408,8 @@ func TestDeeplyNestedInputIsRefused(t *testing.T) {
 	}{
 		"Parse of a list": {3, list, func(text string) error { _, err := netconf.Parse([]byte(text)); return err }},
 		"Parse":           {1, lone, func(text string) error { _, err := netconf.Parse([]byte(text)); return err }},
-		"ParsePlugin":     {1, lone, func(text string) error { _, err := netconf.ParsePlugin([]byte(text)); return err }},
 		"LoadFile": {1, lone, func(text string) error {
 			_, err := netconf.LoadFile(fstest.MapFS{"n.conf": {Data: []byte(text)}}, "n.conf")
-			return withoutPlace(err)
-		}},
-		"LoadChain": {1, `{"type":"a","x":%s}`, func(text string) error {
-			_, err := netconf.LoadChain(fstest.MapFS{"n/a.conf": {Data: []byte(text)}}, "n")
 			return withoutPlace(err)
 		}},
 		"Decode": {1, `{"delegates":%s}`, func(text string) error {

@@ -66,7 +66,7 @@ func TestRequest(t *testing.T) {
 			`{"cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],"cniVersion":"1.1.0","mtu":1.0,"name":"n","type":"a"}`,
 		},
 	}
-	n := mustParse(t, requestNetwork)
+	n := nodetest.Parse(requestNetwork)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,7 @@ func TestRequestErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := mustParse(t, tt.data).Request(tt.i, tt.r)
+			got, err := nodetest.Parse(tt.data).Request(tt.i, tt.r)
 			if got != nil {
 				t.Errorf("got %s", got)
 			}
