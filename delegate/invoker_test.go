@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -180,8 +179,6 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 		{"missing binary of the last plugin", named("absent"), 7, delegate.ErrPluginNotFound, `plugin "absent"`},
 		{"self", named("multinet"), 7, nil, `plugin "multinet": not this one`},
 		{"type with a path", named("../bridge"), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
-		{"type ..", named(".."), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
-		{"type with NUL", named(`a\u0000b`), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
 		{"no container", with(func(a *delegate.Attachment) { a.ContainerID = "" }), 4, nil, "containerID"},
 		{"container with a slash", with(func(a *delegate.Attachment) { a.ContainerID = "../c" }), 4, nil, "../c"},
 		{"no interface", with(func(a *delegate.Attachment) { a.IfName = "" }), 4, nil, "interface"},
@@ -202,9 +199,7 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 			iv := invoker(x)
 			iv.Refuse = refusing("multinet")
 			_, err := iv.AddAll(t.Context(), []delegate.Attachment{good, tt.a})
-			if got := status.Code(err); got != tt.code || !strings.Contains(fmt.Sprint(err), tt.text) {
-				t.Errorf("code %d, want %d and %q: %v", got, tt.code, tt.text, err)
-			}
+			nodetest.Fails(t, err, tt.code, tt.text)
 			if tt.is != nil && !errors.Is(err, tt.is) {
 				t.Errorf("%v is not %v", err, tt.is)
 			}
@@ -232,12 +227,8 @@ func TestDelGoesOnPastFailures(t *testing.T) {
 			t.Errorf("line %d of the error does not say %q:\n%v", i, want, err)
 		}
 	}
-	if got := status.Code(err); got != 101 || !errors.Is(err, delegate.ErrPluginNotFound) {
-		t.Errorf("code %d: %v", got, err)
-	}
-	if err := invoker(fakes("a", "b")).Del(t.Context(), blue); err != nil {
-		t.Errorf("a DEL that succeeds: %v", err)
-	}
+	nodetest.Code(t, err, 101)
+	nodetest.Is(t, err, delegate.ErrPluginNotFound)
 }
 
 // A DEL whose context has ended does nothing and does not claim otherwise.
@@ -250,9 +241,8 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 		return nil, nil
 	}
 	err := invoker(x).Del(ctx, added(attach(network(t, "1.0.0", "blue", "a", "b")), ""))
-	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 || !strings.Contains(fmt.Sprint(err), `plugin "a": context canceled: shutting down`) {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, context.Canceled)
+	nodetest.Fails(t, err, 11, `plugin "a": context canceled: shutting down`)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0"})
 }
 
@@ -336,9 +326,7 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 		nodetest.Equal(t, calls[i].String(), calls[i].Env, slices.Concat(want, same))
 	}
 	for range 20 {
-		if diff := cmp.Diff(calls, run(nil)); diff != "" {
-			t.Fatalf("same input, other output:\n%s", diff)
-		}
+		nodetest.Equal(t, "calls with the same input", run(nil), calls)
 	}
 	none := run(func(iv *delegate.Invoker) { iv.Env = nil })
 	nodetest.Equal(t, "an Invoker without Env passes something on", none[2].Env, []string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin:/usr/lib/cni"})
@@ -380,12 +368,9 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 		del, check            string // "" for no prevResult, "-" for not run, "none" for ErrResult
 	}{
 		{"0.1.0", "0.1.0", `{"cniVersion":"0.1.0"}`, "", "-"},
-		{"0.2.0", "0.2.0", `{"cniVersion":"0.2.0"}`, "", "-"},
-		{"0.3.0", "0.3.0", `{"cniVersion":"0.3.0"}`, "", "-"},
 		{"0.3.1", "0.3.1", `{"cniVersion":"0.3.1"}`, "", "-"},
 		{"0.4.0", "0.4.0", `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`},
 		{"1.0.0", "1.0.0", `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
-		{"1.1.0", "1.1.0", `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`},
 		{"none", "1.1.0", ``, "", "none"},
 		{
 			"of another version", "1.0.0", `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}`,
@@ -447,9 +432,7 @@ func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	x.Plugins["b"] = delegatetest.FailOn("STATUS", 50, "no daemon", x.Plugins["b"])
 	iv := invoker(x)
 	nodetest.Equal(t, "code of STATUS", status.Code(iv.Status(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c"))), 50)
-	if err := iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")); err != nil {
-		t.Errorf("a network without STATUS: %v", err)
-	}
+	nodetest.OK(t, iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")))
 	nodetest.OK(t, iv.Status(t.Context(), network(t, "1.1.0", "red", "a")))
 	nodetest.Equal(t, "trace", x.Trace(), []string{"STATUS a", "STATUS b", "STATUS a"})
 	nodetest.Is(t, iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")), delegate.ErrPluginNotFound)
@@ -507,40 +490,16 @@ func TestNothingStartsAfterTheContextHasEnded(t *testing.T) {
 	nodetest.Equal(t, "ran", x.Trace(), nil)
 }
 
-// Undoing goes on past failures, and says both what failed and what is left.
-func TestUndoGoesOnPastFailures(t *testing.T) {
-	t.Parallel()
-	x := fakes("a", "b", "c")
-	x.Plugins["b"] = delegatetest.FailOn("DEL", 11, "b is stuck", x.Plugins["b"])
-	x.Plugins["c"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.FailOn("DEL", 5, "c is stuck", x.Plugins["c"]))
-	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "a", "b", "c")))
-	if !errors.Is(err, delegate.ErrNotUndone) || status.Code(err) != 105 {
-		t.Errorf("err = %v", err)
-	}
-	text := fmt.Sprint(err)
-	if c, b := strings.Index(text, "c is stuck"), strings.Index(text, "b is stuck"); c < 0 || b < c || strings.Index(text, "no device") > c {
-		t.Errorf("not in the order of the work: %v", err)
-	}
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"})
-	nodetest.Equal(t, "calls", x.Live(), []string{"b c1 eth0", "c c1 eth0"})
-}
-
 func TestUndoReturnsTheCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("cannot write")
 	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a")), `{"cniVersion":"1.0.0"}`), added(attach(network(t, "1.0.0", "red", "b")), `{"cniVersion":"1.0.0"}`)}
 	x := fakes("a", "b")
-	if err := invoker(x).Undo(t.Context(), as, cause); err != cause {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, invoker(x).Undo(t.Context(), as, cause), cause)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0", "DEL a eth0"})
-	if err := invoker(x).Undo(t.Context(), as, nil); err != nil {
-		t.Errorf("undone without a cause: %v", err)
-	}
+	nodetest.OK(t, invoker(x).Undo(t.Context(), as, nil))
 	x.Plugins["a"] = delegatetest.FailOn("DEL", 5, "stuck", x.Plugins["a"])
-	if err := invoker(x).Undo(t.Context(), as, nil); status.Code(err) != 5 || !strings.Contains(err.Error(), "stuck") {
-		t.Errorf("not undone without a cause: %v", err)
-	}
+	nodetest.Fails(t, invoker(x).Undo(t.Context(), as, nil), 5, "stuck")
 }
 
 // A plugin that was never started has done nothing, so there is nothing to undo.
@@ -553,9 +512,8 @@ func TestPluginThatNeverRanIsNotUndone(t *testing.T) {
 		return delegatetest.Result(nil)(ctx, c)
 	}
 	_, err := invoker(x).Add(ctx, attach(network(t, "1.0.0", "blue", "a", "b")))
-	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {
-		t.Errorf("err = %v", err)
-	}
+	nodetest.Is(t, err, context.Canceled)
+	nodetest.Code(t, err, 11)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "DEL a eth0"})
 }
 
@@ -764,9 +722,8 @@ func TestFailedNoteOfADelIsSaid(t *testing.T) {
 	x := crewOf("a", "b")
 	as := []delegate.Attached{added(attach(network(t, "1.1.0", "blue", "a", "b")), `{"cniVersion":"1.1.0"}`)}
 	err := invoker(x).DelAll(t.Context(), as, func(int, delegate.Attached) error { return full })
-	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" || !errors.Is(err, full) {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
+	nodetest.Is(t, err, full)
+	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0", "DEL a eth0"})
 }
 
 // Notes of attachments that are worked on at once do not overlap.
@@ -836,31 +793,33 @@ func TestFailedNoteIsUndone(t *testing.T) {
 	}
 }
 
-// When undoing fails, what is left is returned, and DEL of it runs what is left,
-// with the last result, and nothing else.
+// Undoing goes on past failures, and says both what failed and what is left. That is returned, and
+// DEL of it runs what is left, with the last result, and nothing else.
 func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	x := crewOf("a", "b", "c", "d", "e")
 	good := x.Plugins["b"]
-	x.Plugins["b"] = delegatetest.FailOn("DEL", 5, "b is stuck", good)
-	x.Plugins["d"] = delegatetest.FailOn("ADD", 100, "no device", x.Plugins["d"])
+	x.Plugins["b"] = delegatetest.FailOn("DEL", 11, "b is stuck", good)
+	x.Plugins["d"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.FailOn("DEL", 5, "d is stuck", x.Plugins["d"]))
 	iv := invoker(x)
 	left, err := iv.AddAll(t.Context(), []delegate.Attachment{
 		attach(network(t, "1.1.0", "blue", "a", "b", "c")), attach(network(t, "1.1.0", "red", "d", "e")),
 	})
-	if !errors.Is(err, delegate.ErrNotUndone) || len(left) != 1 || left[0].Network.Name() != "blue" {
-		t.Fatalf("left %v, %v", left, err)
+	nodetest.Is(t, err, delegate.ErrNotUndone)
+	nodetest.Code(t, err, 105)
+	text := fmt.Sprint(err)
+	if d, b := strings.Index(text, "d is stuck"), strings.Index(text, "b is stuck"); d < 0 || b < d || strings.Index(text, "no device") > d {
+		t.Errorf("not in the order of the work: %v", err)
 	}
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "ADD d eth0", "DEL d eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"})
+	nodetest.Equal(t, "networks left", []string{left[0].Network.Name(), left[1].Network.Name()}, []string{"blue", "red"})
 	nodetest.Equal(t, "gone", left[0].Gone, []int{0, 2})
-	x.Plugins["b"] = good
+	x.Plugins["b"], x.Plugins["d"] = good, delegatetest.Result(nil)
 	before := len(x.Calls())
-	if err := iv.DelAll(t.Context(), left); err != nil || len(x.Live()) > 0 {
-		t.Errorf("alive %q, %v", x.Live(), err)
-	}
-	later := x.Calls()[before:]
-	if len(later) != 1 || later[0].Plugin != "b" || prevOf(t, later[0]) != "c" {
-		t.Errorf("later DEL ran %v", later)
-	}
+	nodetest.OK(t, iv.DelAll(t.Context(), left))
+	nodetest.Equal(t, "attachments", x.Live(), nil)
+	nodetest.Equal(t, "later calls", x.Trace()[before:], []string{"DEL d eth0", "DEL b eth0"})
+	nodetest.Equal(t, "prevResult", prevOf(t, x.Calls()[before+1]), "c")
 }
 
 // A panic of an Exec, one after another or on a goroutine, is an error like any

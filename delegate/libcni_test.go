@@ -125,34 +125,27 @@ func (g generator) plugin() map[string]any {
 	return p
 }
 
-// network returns a network as JSON: a list, or a plugin alone.
-func (g generator) network() (conf []byte, alone bool) {
-	network := map[string]any{}
-	if alone = g.IntN(4) == 0; alone {
-		network = g.plugin()
-	} else {
-		plugins := []any{g.plugin()}
-		for range g.IntN(3) {
-			plugins = append(plugins, g.plugin())
-		}
-		network["plugins"] = plugins
-		network["x-list"] = g.value(1)
-		if g.IntN(4) == 0 {
-			network["disableCheck"], network["disableGC"] = g.coin(), g.coin()
-		}
-		if g.IntN(4) == 0 {
-			network["cniVersions"] = []string{"0.4.0", pick(g, "0.3.1", "1.0.0", "1.1.0", "9.9.9")}
-		}
+// network returns a list as JSON.
+func (g generator) network() []byte {
+	plugins := []any{g.plugin()}
+	for range g.IntN(3) {
+		plugins = append(plugins, g.plugin())
 	}
-	network["name"] = pick(g, "blue", "red.net-1", "a")
+	network := map[string]any{"name": pick(g, "blue", "red.net-1", "a"), "plugins": plugins, "x-list": g.value(1)}
+	if g.IntN(4) == 0 {
+		network["disableCheck"], network["disableGC"] = g.coin(), g.coin()
+	}
+	if g.IntN(4) == 0 {
+		network["cniVersions"] = []string{"0.4.0", pick(g, "0.3.1", "1.0.0", "1.1.0", "9.9.9")}
+	}
 	if v := pick(g, versions...); v != "" {
 		network["cniVersion"] = v
 	}
-	conf, _ = json.Marshal(network)
+	conf, _ := json.Marshal(network)
 	if g.IntN(4) == 0 { // a key twice
 		conf = fmt.Appendf(nil, `{"name":%q,%s`, network["name"], conf[1:])
 	}
-	return conf, alone
+	return conf
 }
 
 // result returns what plugins print: in the network's version, or in another.
@@ -212,23 +205,14 @@ func (g generator) runtime() (delegate.Attachment, *libcni.RuntimeConf) {
 
 func (g generator) compare(t *testing.T) {
 	t.Helper()
-	conf, alone := g.network()
+	conf := g.network()
 	a, rt := g.runtime()
 	a.Network = nodetest.Parse(string(conf))
 	ours := g.exec()
 	theirs := &delegatetest.Exec{Plugins: ours.Plugins}
 	path := []string{"/opt/cni/bin", "/usr/lib/cni"}
 	iv := &delegate.Invoker{Exec: ours, Path: path, Env: os.Environ()}
-	var list *libcni.NetworkConfigList
-	var single *libcni.NetworkConfig
-	var err error
-	if alone {
-		if single, err = libcni.NetworkPluginConfFromBytes(conf); err == nil {
-			list, err = libcni.ConfListFromBytes(listOf(conf))
-		}
-	} else {
-		list, err = libcni.ConfListFromBytes(conf)
-	}
+	list, err := libcni.NetworkConfFromBytes(conf)
 	if err != nil {
 		t.Fatalf("libcni does not take %s: %v", conf, err)
 	}
@@ -236,10 +220,10 @@ func (g generator) compare(t *testing.T) {
 	for i := range g.IntN(3) {
 		valid = append(valid, types.GCAttachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
 	}
-	cni := oracle{libcni.NewCNIConfigWithCacheDir(path, t.TempDir(), theirs), list, single}
+	cni := libcni.NewCNIConfigWithCacheDir(path, t.TempDir(), theirs)
 
 	done, ourErr := iv.Add(t.Context(), a)
-	r, theirErr := cni.add(t.Context(), rt)
+	r, theirErr := cni.AddNetworkList(t.Context(), list, rt)
 	sameOutcome(t, "ADD", ourErr, theirErr)
 	if ourErr == nil {
 		var our, their any
@@ -249,57 +233,16 @@ func (g generator) compare(t *testing.T) {
 		}
 		nodetest.Equal(t, "result", our, their)
 	}
-	ourErr, theirErr = iv.Check(t.Context(), done), cni.check(t.Context(), rt)
+	ourErr, theirErr = iv.Check(t.Context(), done), cni.CheckNetworkList(t.Context(), list, rt)
 	if !errors.Is(theirErr, libcni.ErrorCheckNotSupp) {
 		sameOutcome(t, "CHECK", ourErr, theirErr)
 	}
 	sameOutcome(t, "STATUS", iv.Status(t.Context(), a.Network), cni.GetStatusNetworkList(t.Context(), list))
-	sameOutcome(t, "DEL", iv.Del(t.Context(), done), cni.del(t.Context(), rt))
+	sameOutcome(t, "DEL", iv.Del(t.Context(), done), cni.DelNetworkList(t.Context(), list, rt))
 	// After DEL, so that libcni finds no attachment of its own to remove.
 	sameOutcome(t, "GC", iv.GC(t.Context(), a.Network, valid), cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: valid}))
 
 	nodetest.Equal(t, string(conf), normal(t, ours.Calls(), true), normal(t, theirs.Calls(), false))
-}
-
-// listOf returns the list of a plugin that is alone.
-func listOf(conf []byte) []byte {
-	var plugin map[string]json.RawMessage
-	_ = json.Unmarshal(conf, &plugin)
-	list := map[string]any{"plugins": []json.RawMessage{conf}, "name": plugin["name"]}
-	if v, ok := plugin["cniVersion"]; ok {
-		list["cniVersion"] = v
-	}
-	text, _ := json.Marshal(list)
-	return text
-}
-
-// An oracle is libcni with a list, or with a plugin alone, for which it has
-// other functions.
-type oracle struct {
-	*libcni.CNIConfig
-	list   *libcni.NetworkConfigList
-	single *libcni.NetworkConfig
-}
-
-func (o oracle) add(ctx context.Context, rt *libcni.RuntimeConf) (types.Result, error) {
-	if o.single != nil {
-		return o.AddNetwork(ctx, o.single, rt)
-	}
-	return o.AddNetworkList(ctx, o.list, rt)
-}
-
-func (o oracle) check(ctx context.Context, rt *libcni.RuntimeConf) error {
-	if o.single != nil {
-		return o.CheckNetwork(ctx, o.single, rt)
-	}
-	return o.CheckNetworkList(ctx, o.list, rt)
-}
-
-func (o oracle) del(ctx context.Context, rt *libcni.RuntimeConf) error {
-	if o.single != nil {
-		return o.DelNetwork(ctx, o.single, rt)
-	}
-	return o.DelNetworkList(ctx, o.list, rt)
 }
 
 func sameOutcome(t *testing.T, command string, ours, theirs error) {

@@ -103,40 +103,25 @@ func TestMigrationPage(t *testing.T) {
 	}
 }
 
-// secondFails is a node on which the second of two networks cannot be attached.
-func secondFails() *delegatetest.Exec {
-	return &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"bridge": delegatetest.Result(nil),
-		"sriov":  delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
-	}}
-}
-
-const blue, red = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`, `{"cniVersion":"1.0.0","name":"red","plugins":[{"type":"sriov"}]}`
-
 // What libcni leaves attached when a network fails, an Invoker detaches again.
 func TestMigratedADDLeavesNothing(t *testing.T) {
 	t.Parallel()
-	exec := secondFails()
+	left, none := fakes("bridge"), fakes("bridge")
+	left.Plugins["sriov"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
+	none.Plugins["sriov"] = left.Plugins["sriov"]
 	var lists []*libcni.NetworkConfigList
 	var networks []netconf.Network
-	for _, conf := range []string{blue, red} {
+	for _, conf := range []string{`{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`, `{"cniVersion":"1.0.0","name":"red","plugins":[{"type":"sriov"}]}`} {
 		list, err := libcni.NetworkConfFromBytes([]byte(conf))
 		nodetest.OK(t, err)
-		n, err := netconf.Parse([]byte(conf))
-		nodetest.OK(t, err)
-		lists, networks = append(lists, list), append(networks, n)
+		lists, networks = append(lists, list), append(networks, nodetest.Parse(conf))
 	}
-	_, err := addByLibcni(t.Context(), libcni.NewCNIConfigWithCacheDir(nil, t.TempDir(), exec), lists, libcni.RuntimeConf{ContainerID: "c1", NetNS: "/x", IfName: "eth0"})
-	if live := exec.Live(); err == nil || len(live) == 0 {
-		t.Errorf("by libcni: nothing is left, %v", err)
-	}
-
-	exec = secondFails()
-	attached, err := addByInvoker(t.Context(), &delegate.Invoker{Exec: exec}, networks, delegate.Attachment{ContainerID: "c1", NetNS: "/x", IfName: "eth0"})
-	if live := exec.Live(); err == nil || len(live) > 0 || len(attached) > 0 {
-		t.Errorf("by an Invoker: %v left, %v", live, err)
-	}
-	nodetest.Equal(t, "calls", exec.Trace(), []string{"ADD bridge eth0", "ADD sriov net1", "DEL sriov net1", "DEL bridge eth0"})
+	_, err := addByLibcni(t.Context(), libcni.NewCNIConfigWithCacheDir(nil, t.TempDir(), left), lists, libcni.RuntimeConf{ContainerID: "c1", NetNS: "/x", IfName: "eth0"})
+	nodetest.Says(t, err, "no free device")
+	nodetest.Equal(t, "left by libcni", left.Live(), []string{"bridge c1 eth0", "sriov c1 net1"})
+	_, err = addByInvoker(t.Context(), &delegate.Invoker{Exec: none}, networks, delegate.Attachment{ContainerID: "c1", NetNS: "/x", IfName: "eth0"})
+	nodetest.Says(t, err, "no free device")
+	nodetest.Equal(t, "left by an Invoker", none.Live(), nil)
 }
 
 // An Invoker takes the same configuration as invoke.DelegateAdd, which reads
@@ -145,11 +130,10 @@ func TestMigratedDelegate(t *testing.T) {
 	t.Parallel()
 	_ = delegateByInvoke
 	var stdout bytes.Buffer
-	err := delegateByInvoker(t.Context(), &delegate.Invoker{Exec: secondFails()}, []byte(`{"cniVersion":"1.0.0","name":"blue","type":"bridge"}`),
+	err := delegateByInvoker(t.Context(), &delegate.Invoker{Exec: fakes("bridge")}, []byte(`{"cniVersion":"1.0.0","name":"blue","type":"bridge"}`),
 		delegate.Attachment{ContainerID: "c1", NetNS: "/x", IfName: "eth0"}, &stdout)
-	if got := strings.TrimSpace(stdout.String()); err != nil || got != `{"cniVersion":"1.0.0"}` {
-		t.Errorf("printed %s, %v", got, err)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "printed", strings.TrimSpace(stdout.String()), `{"cniVersion":"1.0.0"}`)
 }
 
 // The whole plugin of MIGRATION.md passes the conformance checks.

@@ -418,25 +418,6 @@ func TestParallelAddThatHangsEndsInTime(t *testing.T) {
 	}
 }
 
-// A DEL that hangs keeps no other waiting.
-func TestParallelDelThatHangsEndsInTime(t *testing.T) {
-	t.Parallel()
-	as, x := crewed(t)
-	x.Plugins["c0"] = delegatetest.HangOn("DEL", x.Plugins["c0"])
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		iv := invoker(x)
-		iv.Parallel = 2
-		done, err := iv.AddAll(ctx, as)
-		nodetest.OK(t, err)
-		if err := iv.DelAll(ctx, done); !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
-			t.Errorf("err = %v", err)
-		}
-	})
-	nodetest.Equal(t, "alive", x.Live(), []string{"c0 c1 net2"})
-}
-
 // Whatever is to be undone, however many at once and whichever plugins hang, each
 // has its turn, which is no shorter than one after another, and the limit holds.
 func TestParallelUndoEndsInTime(t *testing.T) {
