@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/records"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func recordPath(s Store[value], k Key) string {
@@ -26,10 +27,10 @@ func recordPath(s Store[value], k Key) string {
 func history(t *testing.T, s Store[value], k Key) (data []byte, said []string) {
 	t.Helper()
 	put(t, s, k, "one")
-	ok(t, note(s, Record[value]{Key: k, State: Added, Value: value{"two"}}))
-	ok(t, note(s, Record[value]{Key: k, State: Deleting, Value: value{"three"}}))
+	nodetest.OK(t, note(s, Record[value]{Key: k, State: Added, Value: value{"two"}}))
+	nodetest.OK(t, note(s, Record[value]{Key: k, State: Deleting, Value: value{"three"}}))
 	data, err := os.ReadFile(recordPath(s, k))
-	ok(t, err)
+	nodetest.OK(t, err)
 	return data, []string{"planned one", "added two", "deleting three"}
 }
 
@@ -50,11 +51,11 @@ func TestEveryTruncation(t *testing.T) {
 		if got := check(data[:n]); got != now {
 			t.Fatalf("%d of %d bytes: %q, want %q", n, len(data), got, now)
 		}
-		ok(t, os.WriteFile(recordPath(s, k1), data[:n], 0o600))
+		nodetest.OK(t, os.WriteFile(recordPath(s, k1), data[:n], 0o600))
 		if got := text(s, k1); got != now {
 			t.Fatalf("file of %d bytes: %q, want %q", n, got, now)
 		}
-		ok(t, forget(s, k1))
+		nodetest.OK(t, forget(s, k1))
 	}
 	if next != len(said) {
 		t.Errorf("%d lines seen", next)
@@ -116,7 +117,7 @@ func TestDamagedUntilForgotten(t *testing.T) {
 			s := newStore(t)
 			put(t, s, k1, "one")
 			put(t, s, k2, "two")
-			ok(t, os.WriteFile(recordPath(s, k1), []byte(content), 0o600))
+			nodetest.OK(t, os.WriteFile(recordPath(s, k1), []byte(content), 0o600))
 			var err error
 			switch find {
 			case "get":
@@ -154,16 +155,16 @@ func TestDamagedUntilForgotten(t *testing.T) {
 			equal(t, "listed", listed, []string{fmt.Sprint(k1, true, false), fmt.Sprint(k2, false, true)})
 			keys, err := damaged(t.Context(), s)
 			equal(t, "damaged", keys, []Key{k1})
-			ok(t, err)
+			nodetest.OK(t, err)
 			kept, err := os.ReadFile(recordPath(s, k1))
 			if string(kept) != content || err != nil {
 				t.Errorf("kept %q, %v", kept, err)
 			}
-			ok(t, s.Forget(l, k1))
-			ok(t, s.Forget(l, k1))
+			nodetest.OK(t, s.Forget(l, k1))
+			nodetest.OK(t, s.Forget(l, k1))
 			holds(t, s, k1, "none")
-			ok(t, s.Delete(l, k2))
-			ok(t, l.Unlock())
+			nodetest.OK(t, s.Delete(l, k2))
+			nodetest.OK(t, l.Unlock())
 			nothing(t, s)
 		}
 	}
@@ -175,14 +176,14 @@ func TestDamagedWithLongNames(t *testing.T) {
 	s := newStore(t)
 	k := Key{strings.Repeat("n", 191), strings.Repeat("c", 5000), "eth0"}
 	put(t, s, k, "one")
-	ok(t, os.Truncate(recordPath(s, k), 50))
+	nodetest.OK(t, os.Truncate(recordPath(s, k), 50))
 	holds(t, s, k, "corrupt")
 	keys, err := damaged(t.Context(), s)
-	ok(t, err)
+	nodetest.OK(t, err)
 	if diff := cmp.Diff([]Key{{records.Part(k.Network), records.Part(k.ContainerID), "eth0"}}, keys); diff != "" {
 		t.Fatal(diff)
 	}
-	ok(t, forget(s, keys[0]))
+	nodetest.OK(t, forget(s, keys[0]))
 	nothing(t, s)
 }
 
@@ -192,7 +193,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()
 	s, out := newStore(t), newStore(t).Dir
 	secret := filepath.Join(out, "secret")
-	ok(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	nodetest.OK(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	put(t, s, k3, "another container's")
 	plant := map[string]func(path string) error{
 		"eth0": func(p string) error { return os.Symlink(secret, p) },
@@ -207,9 +208,9 @@ func TestNoLinkIsFollowed(t *testing.T) {
 		k := Key{"net", "c1", ifName}
 		put(t, s, k, "")
 		if ifName != "eth5" {
-			ok(t, os.Remove(recordPath(s, k)))
+			nodetest.OK(t, os.Remove(recordPath(s, k)))
 		}
-		ok(t, f(recordPath(s, k)))
+		nodetest.OK(t, f(recordPath(s, k)))
 		r := Record[value]{Key: k, State: Added}
 		for verb, err := range map[string]error{"put": update(s, r), "note": note(s, r), "delete": del(s, k)} {
 			if !errors.Is(err, ErrCorrupt) {
@@ -217,17 +218,17 @@ func TestNoLinkIsFollowed(t *testing.T) {
 			}
 		}
 		holds(t, s, k, "corrupt")
-		ok(t, forget(s, k))
+		nodetest.OK(t, forget(s, k))
 		put(t, s, k, "")
-		ok(t, del(s, k))
+		nodetest.OK(t, del(s, k))
 	}
 	// A record's file with a second name is replaced, not written through.
 	put(t, s, k1, "")
 	twin := filepath.Join(out, "twin")
-	ok(t, os.Link(recordPath(s, k1), twin))
+	nodetest.OK(t, os.Link(recordPath(s, k1), twin))
 	before, err := os.ReadFile(twin)
-	ok(t, err)
-	ok(t, note(s, Record[value]{Key: k1, State: Added}))
+	nodetest.OK(t, err)
+	nodetest.OK(t, note(s, Record[value]{Key: k1, State: Added}))
 	if after, err := os.ReadFile(twin); string(after) != string(before) || err != nil || text(s, k1) != "added " {
 		t.Errorf("twin: %q, %v; record: %s", after, err, text(s, k1))
 	}
@@ -251,7 +252,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 		"socket": func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o600, 0) },
 	} {
 		path := filepath.Join(s.Dir, name+"@lock")
-		ok(t, f(path))
+		nodetest.OK(t, f(path))
 		_, lerr := s.Lock(t.Context(), name)
 		if !errors.Is(lerr, durable.ErrNotRegular) || code(lerr) != 5 || !strings.Contains(lerr.Error(), path) {
 			t.Errorf("%s: %v", name, lerr)
@@ -263,21 +264,21 @@ func TestLockThatIsNoFile(t *testing.T) {
 		"flannel": func(p string) error { return os.WriteFile(p, []byte("{}"), 0o600) },
 		"ffifo":   func(p string) error { return unix.Mkfifo(p, 0o600) },
 	} {
-		ok(t, f(filepath.Join(s.Dir, name)))
+		nodetest.OK(t, f(filepath.Join(s.Dir, name)))
 		k := Key{"other", name, "eth0"}
 		put(t, s, k, "x")
 		holds(t, s, k, "planned x")
 		if all, err := s.Container(t.Context(), name); len(all) != 1 || err != nil {
 			t.Errorf("%s: %v, %v", name, all, err)
 		}
-		ok(t, del(s, k))
+		nodetest.OK(t, del(s, k))
 		if _, err := os.Lstat(filepath.Join(s.Dir, name)); err != nil {
 			t.Error(err)
 		}
 	}
 	n := 0
 	for r, err := range s.List(t.Context()) {
-		ok(t, err)
+		nodetest.OK(t, err)
 		if n++; r.Key != k3 {
 			t.Error(r.Key)
 		}
@@ -297,7 +298,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 		put(t, s, k2, "two")
 		content := line(`{"version":` + version + `,"anything":[]}`)
 		path := recordPath(s, k1)
-		ok(t, os.WriteFile(path, []byte(content), 0o600))
+		nodetest.OK(t, os.WriteFile(path, []byte(content), 0o600))
 		listed := 0
 		for r, err := range s.List(t.Context()) {
 			if r.Key == k1 && errors.Is(err, ErrVersion) && !errors.Is(err, ErrCorrupt) {
@@ -319,7 +320,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 				t.Errorf("version %s, %s: %v", version, verb, err)
 			}
 		}
-		ok(t, l.Unlock())
+		nodetest.OK(t, l.Unlock())
 		if data, err := os.ReadFile(recordPath(s, k1)); string(data) != content || err != nil {
 			t.Errorf("it says %q now, %v", data, err)
 		}
@@ -357,9 +358,9 @@ func TestNotedChangesCountInOrder(t *testing.T) {
 	noted := func(state State, text string) {
 		t.Helper()
 		r.State, r.Value.noted = state, json.RawMessage(text)
-		ok(t, note(s, r))
+		nodetest.OK(t, note(s, r))
 	}
-	ok(t, update(s, r))
+	nodetest.OK(t, update(s, r))
 	noted(Added, `"one"`)
 	noted(Partial, `"two"`)
 	noted(Deleting, `"refused"`)
@@ -367,7 +368,7 @@ func TestNotedChangesCountInOrder(t *testing.T) {
 	want := func(state State, all ...string) {
 		t.Helper()
 		got, err := s.Get(k1)
-		ok(t, err)
+		nodetest.OK(t, err)
 		texts := []string{}
 		for _, text := range got.Value.All {
 			texts = append(texts, string(text))
@@ -378,11 +379,11 @@ func TestNotedChangesCountInOrder(t *testing.T) {
 	}
 	want(Partial, `"one"`, `"two"`)
 	data, err := os.ReadFile(path)
-	ok(t, err)
-	ok(t, os.WriteFile(path, bytes.Replace(data, []byte(`"one"`), []byte(`"0ne"`), 1), 0o600))
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.WriteFile(path, bytes.Replace(data, []byte(`"one"`), []byte(`"0ne"`), 1), 0o600))
 	want(Partial, `"two"`)
 	// A file with a second name is replaced by the whole record.
-	ok(t, os.Link(path, path+".copy"))
+	nodetest.OK(t, os.Link(path, path+".copy"))
 	r.Value.All = []json.RawMessage{json.RawMessage(`"all"`)}
 	noted(Added, `"three"`)
 	want(Added, `"all"`)
@@ -401,9 +402,9 @@ func at(t *testing.T, s Store[value], n int, err error) (hooked Store[value], re
 			if call == "write" && calls == n && dead {
 				if durable.IsTemp(name) {
 					f, err := os.OpenFile(filepath.Join(s.Dir, name), os.O_WRONLY, 0)
-					ok(t, err)
+					nodetest.OK(t, err)
 					_, err = f.WriteString("0123456789abcdef {\"ver")
-					ok(t, errors.Join(err, f.Close()))
+					nodetest.OK(t, errors.Join(err, f.Close()))
 				}
 			}
 			return err
@@ -441,7 +442,7 @@ func prepare(t *testing.T, c change) Store[value] {
 		put(t, s, k1, "old")
 	}
 	if c.old == "corrupt" {
-		ok(t, os.Truncate(recordPath(s, k1), 9))
+		nodetest.OK(t, os.Truncate(recordPath(s, k1), 9))
 	}
 	return s
 }
@@ -469,10 +470,10 @@ func TestCrashAnywhere(t *testing.T) {
 				holds(t, s, k3, "planned bystander")
 				checkLock(t, s)
 				if got == "corrupt" {
-					ok(t, forget(s, k1))
+					nodetest.OK(t, forget(s, k1))
 				}
-				ok(t, del(s, k1))
-				ok(t, del(s, k3))
+				nodetest.OK(t, del(s, k1))
+				nodetest.OK(t, del(s, k3))
 				if left := tree(t, s.Dir); len(left) != 0 {
 					t.Errorf("crash at call %d: left %q", n, left)
 				}
@@ -488,7 +489,7 @@ func TestCrashAnywhere(t *testing.T) {
 func checkLock(t *testing.T, s Store[value]) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(s.Dir, "c1@*@*"))
-	ok(t, err)
+	nodetest.OK(t, err)
 	if _, err := os.Stat(filepath.Join(s.Dir, "c1@lock")); len(all) > 0 && err != nil {
 		t.Errorf("%d records without a lock's file: %v", len(all), err)
 	}
@@ -510,7 +511,7 @@ func TestCrashAmongSeveralRecords(t *testing.T) {
 		_ = under(hooked, "c1", func(l *Lock) error { return s.Delete(l, k2) })
 		checkLock(t, s)
 		for _, k := range []Key{k1, k2, k4} {
-			ok(t, del(s, k))
+			nodetest.OK(t, del(s, k))
 		}
 		if left := tree(t, s.Dir); len(left) != 0 {
 			t.Errorf("crash at call %d: left %q", n, left)
@@ -684,12 +685,12 @@ func TestDeleteWithoutAFreeInode(t *testing.T) {
 		return nil
 	})
 	s.hook = &hook
-	is(t, putRecord(s, k2, Planned, value{}), unix.ENOSPC)
+	nodetest.Is(t, putRecord(s, k2, Planned, value{}), unix.ENOSPC)
 	if err := putRecord(s, k3, Planned, value{}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(s.Dir, "c2@lock")+"): create: ") {
 		t.Errorf("a lock that cannot be made: %v", err)
 	}
-	ok(t, note(s, Record[value]{Key: k1, State: Deleting}))
-	ok(t, del(s, k1))
+	nodetest.OK(t, note(s, Record[value]{Key: k1, State: Deleting}))
+	nodetest.OK(t, del(s, k1))
 }
 
 // On a read-only file system the lock of a recorded container can be taken, for
@@ -708,7 +709,7 @@ func TestLockOnAReadOnlyFileSystem(t *testing.T) {
 	if err := del(s, k1); !errors.Is(err, unix.EROFS) || text(s, k1) != "planned one" {
 		t.Error(err)
 	}
-	ok(t, under(s, "c1", func(*Lock) error { return nil }))
+	nodetest.OK(t, under(s, "c1", func(*Lock) error { return nil }))
 }
 
 // After a Put that fails at its end, nobody knows which record is there. The next Note
@@ -724,16 +725,58 @@ func TestNoteAfterAFailedPut(t *testing.T) {
 		return nil
 	})
 	s.hook = &hook
-	ok(t, under(s, "c1", func(l *Lock) error {
-		ok(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{"short"}}))
+	nodetest.OK(t, under(s, "c1", func(l *Lock) error {
+		nodetest.OK(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{"short"}}))
 		broken = true
-		is(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{strings.Repeat("long", 100)}}), unix.EIO)
+		nodetest.Is(t, s.Put(l, Record[value]{Key: k1, State: Planned, Value: value{strings.Repeat("long", 100)}}), unix.EIO)
 		return s.Note(l, Record[value]{Key: k1, State: Added, Value: value{"noted"}})
 	}))
 	holds(t, s, k1, "added noted")
 	data, err := os.ReadFile(recordPath(s, k1))
-	ok(t, err)
+	nodetest.OK(t, err)
 	if got := check(data[:bytes.LastIndexByte(data[:len(data)-1], '\n')]); got != "planned "+strings.Repeat("long", 100) {
 		t.Errorf("before it: %.20s", got)
 	}
+}
+
+// What a later release has stored in a line, in a note too, is there after this one has written
+// the record again, whether whole or as a note.
+func TestUnknownKeysOfALineAreKept(t *testing.T) {
+	t.Parallel()
+	s := Store[notes]{Dir: t.TempDir()}
+	r := Record[notes]{Key: k1, State: Planned}
+	nodetest.OK(t, update(s, r))
+	path := filepath.Join(s.Dir, fileName(k1))
+	last := func() string {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		nodetest.OK(t, err)
+		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+		return lines[len(lines)-1][prefix:]
+	}
+	whole := last()
+	later := strings.Replace(whole, `"state":`, `"later":{"a":[ 1e400]},"other":"<",  "state":`, 1)
+	noted := strings.Replace(whole[:strings.Index(whole, `"value"`)], `"state":"planned"`, `"state":"added","other":"noted"`, 1) + `"change":"one","more":null}`
+	refused := strings.Replace(noted, `"one","more":null`, `"refused","more":1`, 1)
+	nodetest.OK(t, os.WriteFile(path, []byte(line(later)+line(noted)+line(refused)), 0o600))
+
+	r, err := s.Get(k1)
+	nodetest.OK(t, err)
+	r.State, r.Value.noted = Deleting, json.RawMessage(`"two"`)
+	nodetest.OK(t, note(s, r))
+	r, err = s.Get(k1)
+	nodetest.OK(t, err)
+	equal(t, "changes", len(r.Value.All), 2)
+	nodetest.OK(t, update(s, r))
+	if got, want := last(), `,"later":{"a":[ 1e400]},"other":"noted","more":null}`; !strings.HasSuffix(got, want) {
+		t.Errorf("%s, want at the end %s", got, want)
+	}
+	r, err = s.Get(k1)
+	nodetest.OK(t, err)
+	r.Value.noted = nil
+	nodetest.OK(t, note(s, r)) // all of it may have changed
+	if got := last(); !strings.Contains(got, `"other":"noted"`) {
+		t.Error(got)
+	}
+	nodetest.OK(t, del(s, k1))
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/records"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // tryLock takes the lock of c1 if it is free, and releases it again.
@@ -63,7 +64,7 @@ func briefly(t *testing.T, f func(context.Context) error) (err error) {
 func lock(t *testing.T, s Store[value]) *Lock {
 	t.Helper()
 	l, err := s.Lock(t.Context(), "c1")
-	ok(t, err)
+	nodetest.OK(t, err)
 	return l
 }
 
@@ -103,7 +104,7 @@ func TestLockOfAFileThatWasReplaced(t *testing.T) {
 		if call != "fstatat" || name != records.LockName("c1") || holder != nil {
 			return nil
 		}
-		ok(t, os.Remove(path))
+		nodetest.OK(t, os.Remove(path))
 		holder = lock(t, s)
 		cancel() // once the lock is not had
 		return nil
@@ -112,8 +113,8 @@ func TestLockOfAFileThatWasReplaced(t *testing.T) {
 	if l, err := hooked.Lock(ctx, "c1"); !errors.Is(err, context.Canceled) {
 		t.Errorf("two hold the lock: %v, %v", l, err)
 	}
-	ok(t, holder.Unlock())
-	ok(t, tryLock(t, s))
+	nodetest.OK(t, holder.Unlock())
+	nodetest.OK(t, tryLock(t, s))
 }
 
 // One at a time in one process, too; another container's lock is another lock;
@@ -162,7 +163,7 @@ func TestLockEndsWithContext(t *testing.T) {
 	cancel(shutdown)
 	for _, free := range []bool{false, true} {
 		if free {
-			ok(t, l.Unlock())
+			nodetest.OK(t, l.Unlock())
 		}
 		if l, err := s.Lock(ctx, "c1"); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, shutdown) || code(err) != 11 {
 			t.Errorf("free: %v; %v, %v", free, l, err)
@@ -183,10 +184,10 @@ func TestUnlockTwice(t *testing.T) {
 		t.Errorf("every child would inherit the file: %v", err)
 	}
 	// The file is the caller's: the lock does not depend on it.
-	ok(t, f.Close())
+	nodetest.OK(t, f.Close())
 	isHeld(t, s, "closing the file released the lock")
-	ok(t, l.Unlock())
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 	if l.File() != nil {
 		t.Error("a file after unlock")
 	}
@@ -213,12 +214,12 @@ func TestLockOfARemovedFile(t *testing.T) {
 		t.Errorf("removed %d times: %v", removed, err)
 	}
 	// Removed under a holder: the next one's file is not the holder's to remove.
-	ok(t, os.Remove(path))
+	nodetest.OK(t, os.Remove(path))
 	next := lock(t, s)
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 	isHeld(t, s, "the next one's lock is gone")
-	ok(t, os.Remove(path))
-	ok(t, next.Unlock())
+	nodetest.OK(t, os.Remove(path))
+	nodetest.OK(t, next.Unlock())
 	nothing(t, s)
 }
 
@@ -241,7 +242,7 @@ func TestUnlockReleasesInAnyCase(t *testing.T) {
 		if err := l.Unlock(); !errors.Is(err, unix.EROFS) || code(err) != 5 {
 			t.Errorf("EROFS at %s: %v", call, err)
 		}
-		ok(t, tryLock(t, s))
+		nodetest.OK(t, tryLock(t, s))
 		nothing(t, s)
 	}
 }
@@ -258,14 +259,14 @@ func TestLostLockStaysHeld(t *testing.T) {
 	isHeld(t, s, "the lock was released")
 	// Close what the test has lost.
 	fds, err := os.ReadDir("/proc/self/fd")
-	ok(t, err)
+	nodetest.OK(t, err)
 	for _, e := range fds {
 		var st unix.Stat_t
 		if fd, err := strconv.Atoi(e.Name()); err == nil && unix.Fstat(fd, &st) == nil && durable.IDOf(&st) == id {
 			durable.Close(fd)
 		}
 	}
-	ok(t, tryLock(t, s))
+	nodetest.OK(t, tryLock(t, s))
 }
 
 // A hard link planted as the lock's file keeps its content and mode, and the
@@ -274,23 +275,23 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	victim := filepath.Join(newStore(t).Dir, "victim")
-	ok(t, os.WriteFile(victim, []byte("precious"), 0o400))
-	ok(t, os.Link(victim, filepath.Join(s.Dir, "c1@lock")))
+	nodetest.OK(t, os.WriteFile(victim, []byte("precious"), 0o400))
+	nodetest.OK(t, os.Link(victim, filepath.Join(s.Dir, "c1@lock")))
 	l := lock(t, s)
 	isHeld(t, s, "two hold the lock")
 	for _, k := range []Key{k1, k2} {
-		ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
+		nodetest.OK(t, s.Put(l, Record[value]{Key: k, State: Planned}))
 	}
 	if all, err := s.Container(t.Context(), "c1"); len(all) != 2 || err != nil {
 		t.Error(all, err)
 	}
-	ok(t, s.Delete(l, k1))
-	ok(t, l.Unlock())
+	nodetest.OK(t, s.Delete(l, k1))
+	nodetest.OK(t, l.Unlock())
 	ended(t, s, true)
-	ok(t, del(s, k2))
+	nodetest.OK(t, del(s, k2))
 	nothing(t, s)
 	info, err := os.Stat(victim)
-	ok(t, err)
+	nodetest.OK(t, err)
 	if data, err := os.ReadFile(victim); string(data) != "precious" || info.Mode() != 0o400 || err != nil {
 		t.Errorf("the victim is %q with mode %v, %v", data, info.Mode(), err)
 	}
@@ -315,12 +316,12 @@ func TestLockAcrossProcesses(t *testing.T) {
 	}()
 	holder.in.Close()
 	equal(t, "it", holder.says(t), "unlocked")
-	ok(t, <-got)
+	nodetest.OK(t, <-got)
 	// A holder that is killed holds nothing.
 	holder = start(t, "hold", s.Dir, "")
 	equal(t, "it", holder.says(t), "locked")
 	holder.kill(t)
-	ok(t, tryLock(t, s))
+	nodetest.OK(t, tryLock(t, s))
 	nothing(t, s)
 }
 
@@ -363,7 +364,7 @@ func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
 			isHeld(t, s, "while its child lives")
 			ended(t, s, true)
 			p.gone(t)
-			ok(t, lock(t, s).Unlock())
+			nodetest.OK(t, lock(t, s).Unlock())
 			ended(t, s, true)
 			nothing(t, s)
 		})
@@ -391,7 +392,7 @@ func TestDaemonOfAnOrphanIsSpared(t *testing.T) {
 			l := lock(t, s)
 			isHeld(t, s, "the lock of the new file")
 			ended(t, s, false)
-			ok(t, l.Unlock())
+			nodetest.OK(t, l.Unlock())
 			nothing(t, s)
 		})
 	}
@@ -437,8 +438,8 @@ func changeNote(t *testing.T, s Store[value], change func(string) string) {
 	t.Helper()
 	path := filepath.Join(s.Dir, records.LockName("c1"))
 	text, err := os.ReadFile(path)
-	ok(t, err)
-	ok(t, os.WriteFile(path, []byte(change(string(text))), 0o600))
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.WriteFile(path, []byte(change(string(text))), 0o600))
 }
 
 // A number in the note that is another process's by now, or perhaps, is not killed. Nor is a
@@ -516,12 +517,12 @@ func TestFileIsReplacedBesideThoseWhoLock(t *testing.T) {
 		})
 		hooked.hook = &hook
 		l, err := hooked.Lock(t.Context(), "c1")
-		ok(t, err)
+		nodetest.OK(t, err)
 		if calls != 1 {
 			t.Errorf("took the lock at try %d", calls)
 		}
 		isHeld(t, s, "two hold the lock")
-		ok(t, l.Unlock())
+		nodetest.OK(t, l.Unlock())
 	})
 	t.Run("opened", func(t *testing.T) {
 		t.Parallel()
@@ -538,12 +539,12 @@ func TestFileIsReplacedBesideThoseWhoLock(t *testing.T) {
 		})
 		hooked.hook = &hook
 		l, err := hooked.Lock(t.Context(), "c1")
-		ok(t, err)
+		nodetest.OK(t, err)
 		isHeld(t, s, "two hold the lock")
 		if !alive(t, pids["spared"]) {
 			t.Error("the daemon is dead")
 		}
-		ok(t, l.Unlock())
+		nodetest.OK(t, l.Unlock())
 	})
 }
 
@@ -573,7 +574,7 @@ func TestManyEndTheSameOrphan(t *testing.T) {
 					}
 					runtime.Gosched()
 					inside.Store(false)
-					ok(t, l.Unlock())
+					nodetest.OK(t, l.Unlock())
 					return
 				}
 			})
@@ -593,7 +594,7 @@ func TestOwnGroupIsNotKilled(t *testing.T) {
 	if said := killer.says(t); !strings.HasPrefix(said, "child ") {
 		t.Fatal(said)
 	}
-	ok(t, killer.Process.Signal(unix.SIGUSR1))
+	nodetest.OK(t, killer.Process.Signal(unix.SIGUSR1))
 	equal(t, "ended", killer.says(t), "false <nil>")
 	if !alive(t, pids["stay"]) {
 		t.Error("the orphan is dead")
@@ -606,26 +607,11 @@ func TestThoseInsideKillNobody(t *testing.T) {
 	s := newStore(t)
 	p, pids := orphan(t, s, "stay,killer")
 	p.kill(t)
-	ok(t, unix.Kill(pids["killer"], unix.SIGUSR1))
+	nodetest.OK(t, unix.Kill(pids["killer"], unix.SIGUSR1))
 	equal(t, "ended", p.says(t), "false <nil>")
 	if !alive(t, pids["stay"]) {
 		t.Error("the orphan is dead")
 	}
-}
-
-// In a PID namespace of its own the kernel does not tell a dead taker's number:
-// orphans are found there as well.
-func TestOrphansInAPIDNamespace(t *testing.T) {
-	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	s := newStore(t)
-	a := startWith(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true}, "namespace", s.Dir, "")
-	equal(t, "ended", a.says(t), "false true <nil>")
-	a.in.Close()
-	a.gone(t)
-	ok(t, lock(t, s).Unlock())
 }
 
 // A plugin that is run inside the operation that holds the lock is told so at
@@ -637,7 +623,7 @@ func TestNestedLockIsRefused(t *testing.T) {
 	c := start(t, "nested", s.Dir, "", file(t, l))
 	equal(t, "same container", c.says(t), "true true 7")
 	equal(t, "another container", c.says(t), "true <nil>")
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 }
 
 // A process that inherited a lock which its parent has released waits for the next
@@ -648,14 +634,14 @@ func TestInheritedLockThatWasReleased(t *testing.T) {
 	put(t, s, k1, "") // the file stays
 	former := lock(t, s)
 	inherited := file(t, former)
-	ok(t, former.Unlock())
+	nodetest.OK(t, former.Unlock())
 	l := lock(t, s)
 	if l.id != former.id {
 		t.Error("another file")
 	}
 	c := start(t, "nested", s.Dir, "brief", inherited)
 	equal(t, "same file, another holder", c.says(t), "true false 11")
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 }
 
 // The example of a record on disk that the package comment promises.
@@ -664,7 +650,7 @@ func TestFormatOnDisk(t *testing.T) {
 	s := newStore(t)
 	put(t, s, k1, "one")
 	data, err := os.ReadFile(recordPath(s, k1))
-	ok(t, err)
+	nodetest.OK(t, err)
 	sum, rest, found := strings.Cut(string(data), " ")
 	var got map[string]any
 	if err := json.Unmarshal([]byte(rest), &got); err != nil || !found || len(sum) != 16 || line(strings.TrimSuffix(rest, "\n")) != string(data) {
@@ -702,17 +688,14 @@ func startIn(t *testing.T, pgid int, role, dir, arg string) *actor {
 
 func startWith(t *testing.T, attr *syscall.SysProcAttr, role, dir, arg string, files ...*os.File) *actor {
 	t.Helper()
-	a := &actor{Cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")}
-	a.Env = append(os.Environ(), roleVar+"="+role+" "+dir+" "+arg)
-	a.SysProcAttr = attr
-	a.ExtraFiles = files
-	a.Stderr = os.Stderr
+	a := &actor{Cmd: part(t, role, Store[value]{Dir: dir}, arg)}
+	a.SysProcAttr, a.ExtraFiles, a.Stdin, a.Stdout = attr, files, nil, nil
 	in, err := a.StdinPipe()
-	ok(t, err)
+	nodetest.OK(t, err)
 	out, err := a.StdoutPipe()
-	ok(t, err)
+	nodetest.OK(t, err)
 	a.in, a.out = in, bufio.NewReader(out)
-	ok(t, a.Start())
+	nodetest.OK(t, a.Start())
 	t.Cleanup(func() {
 		in.Close()
 		_ = unix.Kill(-a.Process.Pid, unix.SIGKILL)
@@ -734,9 +717,9 @@ func (a *actor) says(t *testing.T) string {
 // kill kills the process alone, not its children, and waits for it.
 func (a *actor) kill(t *testing.T) {
 	t.Helper()
-	ok(t, a.Process.Kill())
+	nodetest.OK(t, a.Process.Kill())
 	_, err := a.Process.Wait()
-	ok(t, err)
+	nodetest.OK(t, err)
 }
 
 // gone waits until nobody has the actor's standard output open any more: it
@@ -748,6 +731,10 @@ func (a *actor) gone(t *testing.T) {
 	}
 }
 
+var roles = map[string]func(t *testing.T, s Store[value], arg string){
+	"hold": hold, "parent": parent, "child": child, "flock": flocked, "killer": killer, "nested": nested,
+}
+
 // TestRole is not a test: it plays the parts.
 func TestRole(t *testing.T) {
 	role := strings.SplitN(os.Getenv(roleVar), " ", 3)
@@ -755,9 +742,7 @@ func TestRole(t *testing.T) {
 		t.Skip("plays a part in other tests")
 	}
 	s := Store[value]{Dir: role[1]}
-	play, found := map[string]func(t *testing.T, s Store[value], arg string){
-		"hold": hold, "parent": parent, "child": child, "flock": flocked, "killer": killer, "namespace": namespace, "nested": nested,
-	}[role[0]]
+	play, found := roles[role[0]]
 	if !found {
 		t.Fatal(role)
 	}
@@ -772,7 +757,7 @@ func hold(t *testing.T, s Store[value], _ string) {
 	l := lock(t, s)
 	fmt.Println("locked")
 	untilEOF()
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 	fmt.Println("unlocked")
 }
 
@@ -804,7 +789,7 @@ func parent(t *testing.T, s Store[value], arg string) {
 			noted = false
 		case "anew":
 			f, err := os.Open(filepath.Join(l.dir, l.name))
-			ok(t, err)
+			nodetest.OK(t, err)
 			c.ExtraFiles, noted = []*os.File{f}, false
 		case "bystander":
 			c.SysProcAttr, noted = nil, false
@@ -812,17 +797,17 @@ func parent(t *testing.T, s Store[value], arg string) {
 			c.SysProcAttr, noted = nil, false
 			c.ExtraFiles = []*os.File{l.File()}
 			_, err := flock.Start(ctx)
-			ok(t, err)
+			nodetest.OK(t, err)
 		default:
 			c.ExtraFiles = []*os.File{l.File()}
 		}
 		if !noted {
-			ok(t, c.Start())
+			nodetest.OK(t, c.Start())
 			continue
 		}
 		run, err := flock.Start(ctx)
-		ok(t, err)
-		ok(t, c.Start())
+		nodetest.OK(t, err)
+		nodetest.OK(t, c.Start())
 		if a == "starting" {
 			continue
 		}
@@ -858,7 +843,7 @@ func child(t *testing.T, s Store[value], arg string) {
 		c := part(t, "child", s, "spared")
 		c.ExtraFiles = []*os.File{os.NewFile(3, "lock")}
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: arg != "leave"}
-		ok(t, c.Start())
+		nodetest.OK(t, c.Start())
 		if arg != "daemon" {
 			os.Exit(0) // without the words that a test ends with
 		}
@@ -869,7 +854,7 @@ func child(t *testing.T, s Store[value], arg string) {
 			}
 		}()
 	case "closes":
-		ok(t, unix.Close(3))
+		nodetest.OK(t, unix.Close(3))
 	}
 	fmt.Println("child", os.Getpid(), arg)
 	untilEOF()
@@ -889,26 +874,13 @@ func killer(t *testing.T, s Store[value], arg string) {
 func flocked(t *testing.T, s Store[value], _ string) {
 	t.Helper()
 	f, err := os.Open(filepath.Join(s.Dir, records.LockName("c1")))
-	ok(t, err)
+	nodetest.OK(t, err)
 	defer f.Close()
 	if held, err := flock.Try(int(f.Fd()), true); !held || err != nil {
 		t.Fatal(held, err)
 	}
 	fmt.Println("locked")
 	untilEOF()
-}
-
-// namespace is process 1 of a PID namespace and ends orphans in it.
-func namespace(t *testing.T, s Store[value], _ string) {
-	t.Helper()
-	ok(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	ok(t, unix.Mount("proc", "/proc", "proc", 0, ""))
-	p, _ := orphan(t, s, "stay")
-	before, err := end(t, s)
-	ok(t, err)
-	p.kill(t)
-	after, err := end(t, s)
-	fmt.Println(before, after, err)
 }
 
 // nested asks for the lock inside an operation that holds it, or waits for it only
@@ -925,5 +897,5 @@ func nested(t *testing.T, s Store[value], arg string) {
 	fmt.Println(l == nil, errors.Is(err, flock.ErrNested), code(err))
 	l, err = s.Lock(t.Context(), "c2")
 	fmt.Println(l != nil, err)
-	ok(t, l.Unlock())
+	nodetest.OK(t, l.Unlock())
 }
