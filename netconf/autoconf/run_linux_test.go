@@ -27,26 +27,19 @@ func net(name string) string {
 	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[{"type":"bridge"}]}`
 }
 
-// A runner is a manager whose changes of state a test can wait for.
+// A runner is a manager that runs.
 type runner struct {
 	*Manager
 
-	changed chan struct{} // has an element when the state has changed
-	done    chan error    // what Run comes to
-	stop    func()        // ends Run
+	done chan error // what Run comes to
+	stop func()     // ends Run
 }
 
 // start has m run.
 func start(t *testing.T, m *Manager) *runner {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &runner{m, make(chan struct{}, 1), make(chan error, 1), cancel}
-	m.Observer = func(State) {
-		select {
-		case r.changed <- struct{}{}:
-		default: // one that has not been received yet
-		}
-	}
+	r := &runner{m, make(chan error, 1), cancel}
 	go func() { r.done <- m.Run(ctx) }()
 	return r
 }
@@ -67,21 +60,14 @@ func running(t *testing.T, m *Manager) *runner {
 	return r
 }
 
-// until waits for a state. The time is that of a test that has failed.
-func (r *runner) until(t *testing.T, what string, is func(State) bool) State {
+// until waits for a state.
+func (r *runner) until(t *testing.T, what string, is func(State) bool) (s State) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
-	for {
-		s := r.State()
-		if is(s) {
-			return s
-		}
-		select {
-		case <-r.changed:
-		case <-limit:
-			t.Fatalf("never %s: %+v", what, s)
-		}
-	}
+	nodetest.Until(t, "it is "+what, func() bool {
+		s = r.State()
+		return is(s)
+	})
+	return s
 }
 
 // publishes waits for the network of that name to be the primary one.

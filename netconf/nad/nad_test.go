@@ -1,17 +1,23 @@
 package nad_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/internal/nadfile"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -32,8 +38,8 @@ func (w wantError) check(t *testing.T, err error) {
 	if !ok {
 		t.Fatalf("error is %T (%v), want *nad.Error", err, err)
 	}
-	if w.kind != nil && !errors.Is(err, w.kind) {
-		t.Errorf("error is not %v: %v", w.kind, err)
+	if w.kind != nil {
+		nodetest.Is(t, err, w.kind)
 	}
 	if w.code == 0 {
 		w.code = 7
@@ -41,17 +47,13 @@ func (w wantError) check(t *testing.T, err error) {
 			w.code = 6
 		}
 	}
-	if fault.Code(e, 999) != w.code {
-		t.Errorf("CNI code is %d, want %d: %v", fault.Code(e, 999), w.code, err)
-	}
+	nodetest.Equal(t, "CNI code", fault.Code(e, 999), w.code)
 	var inner *netconf.Error
 	key := ""
 	if errors.As(err, &inner) {
 		key = inner.Key
 	}
-	if key != w.key {
-		t.Errorf("key is %q, want %q: %v", key, w.key, err)
-	}
+	nodetest.Equal(t, "key", key, w.key)
 	if (e.Ref != nad.Ref{}) != (w.ref != "") || w.ref != "" && (e.Ref.String() != w.ref || !strings.HasPrefix(err.Error(), "NAD "+w.ref+": ")) {
 		t.Errorf("about %v, want %q: %v", e.Ref, w.ref, err)
 	}
@@ -71,13 +73,11 @@ func TestReferencesAreNamesOfKubernetesObjects(t *testing.T) {
 		strings.Repeat("n", 63) + "/x": {Namespace: strings.Repeat("n", 63), Name: "x"},
 	} {
 		got, err := nad.ParseRef(s, "ns")
-		if d := cmp.Diff(want, got); d != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", s, err, d)
-		}
+		nodetest.OK(t, err)
+		nodetest.Equal(t, s, got, want)
 		again, err := nad.ParseRef(got.String(), "other")
-		if again != got || err != nil {
-			t.Errorf("%s parses to %v, %v", got, again, err)
-		}
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "parsed once more", again, got)
 	}
 }
 
@@ -101,18 +101,16 @@ func TestDefaultNetworkAnnotation(t *testing.T) {
 	t.Parallel()
 	for annotation, want := range map[string]*netconf.Selection{
 		"": nil, " ": nil, "[]": nil,
-		"blue":              {Name: "blue"},
-		"ns/blue@eth0":      {Name: "blue", Namespace: "ns", Interface: "eth0"},
-		`[{"name":"blue"}]`: {Name: "blue"},
+		"blue":         {Name: "blue"},
+		"ns/blue@eth0": {Name: "blue", Namespace: "ns", Interface: "eth0"},
 		`[{"name":"blue","interface":"eth0","mac":"02:00:00:00:00:01","ips":["10.0.0.5/24"]}]`: {
 			Name: "blue", Interface: "eth0", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.5/24"},
 		},
 		`[{"name":"blue","default-route":["10.0.0.1"]}]`: {Name: "blue", DefaultRoute: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
 	} {
 		got, err := nad.ParseDefaultNetwork(annotation, "eth0")
-		if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); d != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", annotation, err, d)
-		}
+		nodetest.OK(t, err)
+		nodetest.Equal(t, annotation, got, want, cmpopts.EquateComparable(netip.Addr{}))
 	}
 }
 
@@ -120,10 +118,8 @@ func TestDefaultNetworkAnnotationsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	for annotation, want := range map[string]wantError{
 		"blue,red":                             {kind: netconf.ErrInvalid, key: "[1]", text: "one"},
-		`[{"name":"a"},{"name":"a"}]`:          {kind: netconf.ErrInvalid, key: "[1]"},
 		"blue@net1":                            {kind: netconf.ErrInvalid, key: "[0].interface", text: `"eth0"`},
 		`[{"name":"a","interface":"net1"}]`:    {kind: netconf.ErrInvalid, key: "[0].interface"},
-		`[{"name":"a","interface":"a/b"}]`:     {kind: netconf.ErrInvalid, key: "[0].interface"},
 		`[{"name":"a","mac":1}]`:               {kind: netconf.ErrDecode, key: "[0].mac"},
 		`[{"name":"a"`:                         {kind: netconf.ErrDecode},
 		`[{"name":"a","default-route":["x"]}]`: {kind: netconf.ErrInvalid, key: "[0].default-route[0]"},
@@ -155,9 +151,6 @@ func TestPodOfARuntimesArguments(t *testing.T) {
 		},
 		{"the first equals sign splits", "K8S_POD_UID==u=v=", nad.Pod{UID: "=u=v="}, ""},
 		{"the last of two counts", "K8S_POD_NAME=a;K8S_POD_NAME=b", nad.Pod{Name: "b"}, "/b"},
-		{"names are exact", "k8s_pod_name=a; K8S_POD_NAME=b;K8S_POD_NAMESPACES=c", nad.Pod{}, ""},
-		{"no value", "K8S_POD_NAME;K8S_POD_NAMESPACE=", nad.Pod{}, ""},
-		{"outside of Kubernetes", "IgnoreUnknown=1", nad.Pod{}, ""},
 		{"nothing", "", nad.Pod{}, ""},
 		{"a path", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=../p", nad.Pod{Namespace: "ns", Name: "../p"}, "ns/../p"},
 	} {
@@ -185,7 +178,6 @@ func TestNamespaceOfAReferenceWithoutOne(t *testing.T) {
 		{p, netconf.Selection{Name: "blue"}, nad.Attached, "pods/blue"},
 		{p, netconf.Selection{Name: "blue"}, nad.PodDefault, "admin/blue"},
 		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.PodDefault, "other/blue"},
-		{p, netconf.Selection{Name: "blue"}, nad.Cluster, "admin/blue"},
 		{p, netconf.Selection{Name: "blue"}, nad.Default, "admin/blue"},
 		{nad.Policy{}, netconf.Selection{Name: "blue"}, nad.PodDefault, "kube-system/blue"},
 	} {
@@ -237,37 +229,29 @@ func TestPolicy(t *testing.T) {
 		{"the administrator's namespace is not global", isolated, "a", "kube-system/x", nad.Selected, "forbidden"},
 		{"global namespaces are exactly those that are set", own, "a", "default/x", nad.Selected, "forbidden"},
 		{"the first one set", own, "a", "shared/x", nad.Selected, "yes"},
-		{"the second one set", own, "a", "more/x", nad.Selected, "yes"},
-		{"none are set", none, "a", "default/x", nad.Selected, "forbidden"},
 		{"a pod without a namespace", isolated, "", "a/x", nad.Selected, "forbidden"},
 
 		{"default network, no isolation", nad.Policy{}, "a", "b/x", nad.PodDefault, "yes"},
 		{"default network of another namespace", isolated, "a", "b/x", nad.PodDefault, "forbidden"},
-		{"default network of the own namespace", isolated, "a", "a/x", nad.PodDefault, "yes"},
 		{"default network of the administrator's namespace", isolated, "a", "kube-system/x", nad.PodDefault, "forbidden"},
 		{"default network of the administrator's namespace, when set", own, "a", "admin/x", nad.PodDefault, "forbidden"},
 		{"default network of what would be that by default", own, "a", "kube-system/x", nad.PodDefault, "forbidden"},
 		{"default network of a global namespace", own, "a", "shared/x", nad.PodDefault, "yes"},
 		{"default network of a pod of a system namespace", own, "sys", "sys/x", nad.PodDefault, "yes"},
 		{"default networks are not for pods to choose", nad.Policy{NoPodDefault: true}, "a", "a/x", nad.PodDefault, "forbidden"},
-		{"selections are all the same", nad.Policy{NoPodDefault: true}, "a", "a/x", nad.Selected, "yes"},
 
 		{"the configuration is not checked", none, "a", "b/x", nad.Cluster, "yes"},
-		{"nor are its further networks", none, "a", "b/x", nad.Default, "yes"},
 		{"system pods have the primary network", isolated, "kube-system", "b/x", nad.Cluster, "yes"},
 		{"and no others", isolated, "kube-system", "b/x", nad.Default, "no"},
 		{"but what they select", isolated, "kube-system", "kube-system/x", nad.Selected, "yes"},
-		{"system namespaces are those that are set", own, "kube-system", "b/x", nad.Default, "yes"},
 		{"and these", own, "sys", "b/x", nad.Default, "no"},
 		{"none are system namespaces", none, "kube-system", "b/x", nad.Default, "yes"},
 		{"the namespace of the definition does not count", isolated, "a", "kube-system/x", nad.Default, "yes"},
 		{"a container without a pod", isolated, "", "b/x", nad.Default, "yes"},
 
-		{"a request for the own namespace", isolated, "a", "a/x", nad.Attached, "yes"},
 		{"a request for another namespace", isolated, "a", "b/x", nad.Attached, "forbidden"},
 
 		{"a use that is none", nad.Policy{}, "a", "a/x", "", "forbidden"},
-		{"another one", nad.Policy{}, "a", "a/x", "SELECTED", "forbidden"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -279,9 +263,7 @@ func TestPolicy(t *testing.T) {
 func TestRefusalsNameBothNamespacesAndSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	_, err := nad.Policy{Isolation: true}.Decide("pods", nad.Ref{Namespace: "other", Name: "blue"}, nad.Selected)
-	for _, part := range []string{"NAD other/blue", `"pods"`, `"other"`, "namespaceIsolation", "globalNamespaces"} {
-		nodetest.Says(t, err, part)
-	}
+	nodetest.Says(t, err, "NAD other/blue", `"pods"`, `"other"`, "namespaceIsolation", "globalNamespaces")
 }
 
 // A reference that somebody built by hand is no way around the policy.
@@ -332,7 +314,6 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 			nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
 			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`,
 		},
-		{"of a static pod", nad.Origin{Use: nad.Cluster, PodSource: "file"}, `{"use":"cluster","podSource":"file"}`},
 		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`},
 		{
 			"with a device",
@@ -383,4 +364,172 @@ func TestOriginsOfOthersSayNothing(t *testing.T) {
 	}
 	later := nad.ParseOrigin(json.RawMessage(`{"use":"another","definition":"ns/blue","new":{"a":1}}`))
 	nodetest.Equal(t, "of a later version", later, nad.Origin{Use: "another", Definition: blue})
+}
+
+// checkError holds an error of the package against its contract.
+func checkError(t *testing.T, err error) {
+	t.Helper()
+	e, ok := err.(*nad.Error)
+	if !ok {
+		t.Fatalf("error is a %T", err)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error has more than a line: %q", err)
+	}
+	known := errors.Is(err, netconf.ErrDecode) || errors.Is(err, netconf.ErrInvalid) || errors.Is(err, netconf.ErrNotFound) || errors.Is(err, nad.ErrForbidden)
+	if !known || !slices.Contains([]uint{4, 6, 7}, fault.Code(e, 999)) {
+		t.Errorf("error of code %d: %v", fault.Code(e, 999), err)
+	}
+	if e.Ref != (nad.Ref{}) && e.Ref.Validate() != nil {
+		t.Errorf("error is about %q", e.Ref)
+	}
+}
+
+// Whatever names a pod gives, namespaceIsolation holds and no reference leads elsewhere. TestPolicy
+// has what is allowed.
+func FuzzPolicy(f *testing.F) {
+	for _, use := range []nad.Use{nad.Selected, nad.PodDefault, nad.Attached, nad.Claimed, ""} {
+		f.Add("a", "b", "blue", string(use), "default,b")
+		f.Add("", "", "../x", string(use), "..,")
+	}
+	f.Fuzz(func(t *testing.T, pod, namespace, name, use, global string) {
+		p := nad.Policy{Isolation: true, GlobalNamespaces: strings.Split(global, ",")}
+		r, err := p.Ref(pod, netconf.Selection{Namespace: namespace, Name: name}, nad.Use(use))
+		if err == nil && use != string(nad.Cluster) && use != string(nad.Default) {
+			var attach bool
+			attach, err = p.Decide(pod, r, nad.Use(use))
+			if attach && (err != nil || r.Namespace != pod && !slices.Contains(p.GlobalNamespaces, r.Namespace) || path.Clean("/"+r.String()) != "/"+r.String()) {
+				t.Errorf("a pod of %q gets %v, %v", pod, r, err)
+			}
+		}
+		if err != nil {
+			checkError(t, err)
+		}
+	})
+}
+
+func FuzzDefinition(f *testing.F) {
+	for _, config := range []string{
+		"", "x", "{}", `{"name":"","type":"x","n":12345678901234567890}`, `{"name":"chain","plugins":[{"type":"x","ipam":{"type":"a/b"},"IPAM":{"Type":"own"}}]}`,
+		`{"type":"own"}`, `{"type":"x","args":{"cni":1}}`, `{"cniVersion":"9.9.9","type":"x"}`, `{"name":"","z":1e999,"type":"x"}`, "{\"type\":\"..\"}",
+	} {
+		f.Add([]byte(`{"metadata":{"name":"blue","namespace":"ns"}}`), config)
+		quoted, err := json.Marshal(config)
+		nodetest.OK(f, err)
+		f.Add([]byte(object(`,"spec":{"config":`+string(quoted)+`}`, `,"uid":"u","annotations":{"k8s.v1.cni.cncf.io/resourceName":"r"}`)), config)
+	}
+	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"own"}, ConfDir: files(map[string]string{"1.conf": `{"name":"blue","type":"from-a-file"}`, "chain/1.conf": `{"type":"administrators"}`})}
+	f.Fuzz(func(t *testing.T, data []byte, config string) {
+		d, err := nad.Parse(data)
+		if err != nil {
+			checkError(t, err)
+			d = nad.Definition{Ref: blue}
+		}
+		for _, d := range []nad.Definition{d, {Ref: d.Ref, UID: d.UID, Version: d.Version, Resource: d.Resource, Config: config}} {
+			checkNetwork(t, d, rules)
+			checkMirror(t, d)
+		}
+	})
+}
+
+func checkNetwork(t *testing.T, d nad.Definition, rules nad.Rules) {
+	t.Helper()
+	n, err := d.Network(rules)
+	if err != nil {
+		checkError(t, err)
+		if !strings.HasPrefix(err.Error(), "NAD "+d.String()+": ") {
+			t.Errorf("the error does not name %s: %v", d.Ref, err)
+		}
+		return
+	}
+	if err := n.Runnable(); err != nil || n.CNIVersion() == "" {
+		t.Errorf("%s: %v", d.Config, err)
+	}
+	for i, p := range n.Plugins() {
+		if strings.ContainsAny(p.Type(), "/\\\x00") || p.Type() == ".." || p.Type() == "own" || p.Type() == "administrators" {
+			t.Errorf("type %q", p.Type())
+		}
+		var seen struct{ IPAM struct{ Type string } } // as a plugin sees it
+		request, err := n.Request(i, netconf.Request{})
+		nodetest.OK(t, err)
+		if json.Unmarshal(request, &seen) == nil && (strings.ContainsAny(seen.IPAM.Type, "/\\\x00") || seen.IPAM.Type == "own") {
+			t.Errorf("IPAM type %q", seen.IPAM.Type)
+		}
+		if _, err := n.EditPlugins(netconf.In("args", netconf.In("cni", netconf.Set("k", 1)))); err != nil {
+			t.Errorf("cni-args cannot be merged: %v", err)
+		}
+	}
+	again, err := d.Network(rules)
+	if err != nil || !again.Equal(n) {
+		t.Errorf("%v, then %v, %v", n, again, err)
+	}
+}
+
+func checkMirror(t *testing.T, d nad.Definition) {
+	t.Helper()
+	fsys := fstest.MapFS{}
+	if d.Validate() != nil || nadfile.TooLong(d.Name) {
+		return
+	}
+	for _, f := range mirrored(d) {
+		if path.Dir(f.Name) != d.Namespace || !strings.HasPrefix(path.Base(f.Name), d.Name+".") {
+			t.Errorf("%s writes %s", d.Ref, f.Name)
+		}
+		if f.Data != nil {
+			fsys[f.Name] = &fstest.MapFile{Data: bytes.Clone(f.Data)}
+		}
+	}
+	if got, err := nad.Load(fsys, d.Ref); err != nil || got != d {
+		t.Errorf("%+v is mirrored as %+v, %v", d, got, err)
+	}
+}
+
+// Whatever lies in a mirror is a definition or an error.
+func FuzzMirror(f *testing.F) {
+	f.Add(mirrored(plugin)[0].Data, []byte(plugin.Config), []byte(nil))
+	f.Add([]byte(nil), []byte("{}"), []byte("{}"))
+	f.Add([]byte(`{"uid":1}`), []byte(nil), []byte("{}"))
+	f.Fuzz(func(t *testing.T, key, conf, conflist []byte) {
+		fsys := fstest.MapFS{}
+		for name, data := range map[string][]byte{"ns/blue.key": key, "ns/blue.conf": conf, "ns/blue.conflist": conflist} {
+			if len(data) > 0 {
+				fsys[name] = &fstest.MapFile{Data: data}
+			}
+		}
+		d, err := nad.Load(fsys, blue)
+		if fault.Code(err, 999) == 11 {
+			return
+		}
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		if d.Ref != blue || d.Config != string(conf) && d.Config != string(conflist) {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// Whatever is recorded as an origin can be read, and what was read can be recorded: it is
+// JSON, and reads as the same.
+func FuzzOrigin(f *testing.F) {
+	for _, data := range []string{
+		"", "null", "{", `{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":{"name":"blue"},"podSource":"api"}`,
+		`{"definition":"../x"}`, `{"selection":"<&>"}`, `{"use":"\ud800"}`, "{\"uid\":\"\xff\"}", `{"selection":null}`, `{"selection": [ 1 , 2.0 ]}`,
+	} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o := nad.ParseOrigin(data)
+		if o.Definition != (nad.Ref{}) && o.Definition.Validate() != nil {
+			t.Errorf("definition %q", o.Definition)
+		}
+		recorded := o.JSON()
+		if recorded != nil && (!json.Valid(recorded) || !utf8.Valid(recorded)) {
+			t.Errorf("recorded as %q", recorded)
+		}
+		if again := nad.ParseOrigin(recorded).JSON(); !bytes.Equal(again, recorded) {
+			t.Errorf("recorded as %s, then as %s", recorded, again)
+		}
+	})
 }
