@@ -324,9 +324,7 @@ func TestNoNewPrivsEnds(t *testing.T) {
 	_, err := io.ReadFull(r, make([]byte, len("ready\n")))
 	nodetest.OK(t, err)
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	nodetest.Is(t, <-done, context.Canceled)
 	nodetest.Equal(t, "said by what is left", rest(t, r), "")
 	_, err = new(delegate.Process).ExecPlugin(delegate.WithNoNewPrivs(t.Context()), "/absent", nil, nil)
 	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, fs.ErrNotExist) {

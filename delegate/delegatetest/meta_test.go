@@ -596,8 +596,8 @@ var wrongAlternatives = map[string]string{
 // A flatT is a TB without subtests, such as Ginkgo's, that records failures instead of
 // failing.
 type flatT struct {
-	ctx             context.Context
-	name            string
+	ctx                     context.Context
+	name                    string
 	failed, unmade, skipped *[]string // names
 	said                    *[]string // with the reasons of what is not made
 }

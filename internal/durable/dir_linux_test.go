@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestMakeDir(t *testing.T) {
@@ -16,26 +17,20 @@ func TestMakeDir(t *testing.T) {
 	base := t.TempDir()
 	hook, calls := trace()
 	d, err := MakeDir(base+"/a/../b/c/", hook)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer d.Close()
 	want := []string{
 		"open .", "open .", "open .", // c, b, base
 		"mkdirat b", "fsync .", "open .",
 		"mkdirat c", "fsync .", "open .",
 	}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", *calls, want)
 	info, err := os.Stat(filepath.Join(base, "b", "c"))
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v, %v; want 0700", info.Mode(), err)
 	}
 	again, err := MakeDir(base+"/b/c", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	again.Close()
 	write(t, filepath.Join(base, "file"), "")
 	for _, path := range []string{base + "/file", base + "/file/d", ""} {
@@ -80,9 +75,7 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 		}
 		return nil
 	})
-	if err := d.WriteFile("f", []byte("new")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, d.WriteFile("f", []byte("new")))
 	if data, err := d.ReadFile("f", 99); string(data) != "new" || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}
@@ -106,40 +99,22 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 		}
 		return nil
 	})
-	if err := d.WriteFile("f", nil); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("a file that cannot be synced: %v", err)
-	}
+	nodetest.Is(t, d.WriteFile("f", nil), unix.EINVAL)
 }
 
 func TestRemovedDirectory(t *testing.T) {
 	t.Parallel()
 	d := open(t, t.TempDir(), nil)
-	if err := os.Mkdir(d.Path("a"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(d.Path("a"), 0o700))
 	a := open(t, d.Path("a"), nil)
-	if err := a.WriteFile("f", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Rmdir("a"); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("not empty: %v", err)
-	}
-	if err := a.Remove("f"); err != nil {
-		t.Error(err)
-	}
-	if err := a.Remove("f"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := d.Rmdir("a"); err != nil {
-		t.Error(err)
-	}
-	if err := a.WriteFile("f", nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in a removed directory: %v", err)
-	}
+	nodetest.OK(t, a.WriteFile("f", nil))
+	nodetest.Is(t, d.Rmdir("a"), fs.ErrExist)
+	nodetest.OK(t, a.Remove("f"))
+	nodetest.Is(t, a.Remove("f"), fs.ErrNotExist)
+	nodetest.OK(t, d.Rmdir("a"))
+	nodetest.Is(t, a.WriteFile("f", nil), fs.ErrNotExist)
 	if _, err := d.Stat("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	if err := d.Sync(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, d.Sync())
 }

@@ -15,32 +15,28 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func open(t *testing.T, path string, hook Hook) *Dir {
 	t.Helper()
 	d, err := OpenDir(path, hook)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // entries lists dir as "name=content" or "name/".
 func entries(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var all []string
 	for _, e := range list {
 		if !e.Type().IsRegular() {
@@ -48,9 +44,7 @@ func entries(t *testing.T, dir string) []string {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		all = append(all, e.Name()+"="+string(data))
 	}
 	return all
@@ -76,13 +70,9 @@ func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
 	hook, calls := trace()
 	d := open(t, t.TempDir(), hook)
 	*calls = nil
-	if err := d.WriteFile("f", []byte("new")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, d.WriteFile("f", []byte("new")))
 	want := []string{"create .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", *calls, want)
 	info, err := os.Stat(d.Path("f"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
@@ -102,23 +92,15 @@ func TestReplaceSetsTheModeFirst(t *testing.T) {
 		return hook(call, name)
 	})
 	*calls = nil
-	if err := d.Replace(".tmp-1", "f", []byte("new"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, d.Replace(".tmp-1", "f", []byte("new"), 0o666))
 	want := []string{"create .tmp-", "fchmod .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "calls", *calls, want)
 	if info, err := os.Stat(d.Path("f")); err != nil || info.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v; want mode 0666", info, err)
 	}
 	fails = unix.EPERM
-	if err := d.Replace(".tmp-1", "f", []byte("newer"), 0o644); !errors.Is(err, unix.EPERM) {
-		t.Errorf("err = %v", err)
-	}
-	if diff := cmp.Diff([]string{"f=new"}, entries(t, d.Path("."))); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Is(t, d.Replace(".tmp-1", "f", []byte("newer"), 0o644), unix.EPERM)
+	nodetest.Equal(t, "entriest dPath", entries(t, d.Path(".")), []string{"f=new"})
 }
 
 // If a system call fails, WriteFile leaves the old or the new content and
@@ -269,18 +251,12 @@ func TestAppend(t *testing.T) {
 	if ok, err := d.Append("f", []byte("+"), 7); ok || err != nil {
 		t.Errorf("over the limit: %v, %v", ok, err)
 	}
-	if err := os.Link(path, filepath.Join(dir, "g")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Link(path, filepath.Join(dir, "g")))
 	if ok, err := d.Append("f", []byte("+"), 99); ok || err != nil {
 		t.Errorf("with another link: %v, %v", ok, err)
 	}
-	if diff := cmp.Diff([]string{"f=old+new", "g=old+new"}, entries(t, dir)); diff != "" {
-		t.Error(diff)
-	}
-	if err := os.Remove(filepath.Join(dir, "g")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Equal(t, "entriest dir", entries(t, dir), []string{"f=old+new", "g=old+new"})
+	nodetest.OK(t, os.Remove(filepath.Join(dir, "g")))
 	for _, call := range []string{"openat", "fstat", "write", "close"} {
 		d := open(t, dir, func(c, _ string) error {
 			if c == call {
@@ -308,9 +284,7 @@ func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600),
 		unix.Mknod(filepath.Join(dir, "sock"), unix.S_IFSOCK|0o600, 0),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 	}
 	d := open(t, dir, nil)
 	for _, name := range []string{"link", "dirlink", "sub", "fifo", "sock"} {
@@ -346,9 +320,7 @@ func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"f=secret"}, entries(t, outside)); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "entriest outside", entries(t, outside), []string{"f=secret"})
 }
 
 func TestReadFile(t *testing.T) {
@@ -450,9 +422,7 @@ func FuzzWriteFileName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		above := t.TempDir()
 		dir := filepath.Join(above, "dir")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Mkdir(dir, 0o700))
 		d := open(t, dir, nil)
 		err := d.WriteFile(name, []byte("x"))
 		names, nerr := d.Names()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/internal/inroot"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // jail is a root directory with files, and links that point out of it.
@@ -25,9 +26,7 @@ func jail(t *testing.T, text string) (root, outside string) {
 		os.Symlink("../../../../../../../../.."+outside, root+"/up"),
 		os.Symlink("/proc/self/root", root+"/proc"), os.Symlink("loop", root+"/loop"),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return root, outside
 }
 
@@ -70,9 +69,7 @@ func TestNoLinkLeadsOutOfTheRoot(t *testing.T) {
 		t.Errorf("without a root: %q, %v", text, err)
 	}
 	broken := errors.New("broken")
-	if err := inroot.With(root, "/run", func(string) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("what the callback says is lost: %v", err)
-	}
+	nodetest.Is(t, inroot.With(root, "/run", func(string) error { return broken }), broken)
 }
 
 // A namespace of a process is a link that no path inside a root can be made
@@ -80,9 +77,7 @@ func TestNoLinkLeadsOutOfTheRoot(t *testing.T) {
 func TestNamespaceOfAProcess(t *testing.T) {
 	t.Parallel()
 	want, err := os.Stat("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, root := range []string{"/", "/proc"} {
 		path := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
 		if root == "/proc" {
@@ -135,9 +130,7 @@ func TestRootsSideBySide(t *testing.T) {
 	one, _ := jail(t, "one")
 	two, _ := jail(t, "two")
 	before, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var wg sync.WaitGroup
 	for i := range 50 {
 		root, want := one, "one"
@@ -155,9 +148,7 @@ func TestRootsSideBySide(t *testing.T) {
 		t.Errorf("the working directory was %s and is %s: %v", before, after, err)
 	}
 	fds, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil && to == filepath.Join(one, "run/netns/c1") {
 			t.Errorf("%s is still open", to)
@@ -202,9 +193,7 @@ func TestResolvedPathIsInsideTheRoot(t *testing.T) {
 		}
 	}
 	made, err := inroot.Resolve(root, "/var/absolute/queue")
-	if err := errors.Join(err, os.MkdirAll(made, 0o700), os.WriteFile(made+"/entry", []byte("made"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(err, os.MkdirAll(made, 0o700), os.WriteFile(made+"/entry", []byte("made"), 0o600)))
 	if text, err := read(root, "/var/absolute/queue/entry"); text != "made" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -270,14 +259,10 @@ func TestDirInRoot(t *testing.T) {
 func TestOpeningAFIFODoesNotWait(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := syscall.Mkfifo(root+"/fifo", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, syscall.Mkfifo(root+"/fifo", 0o600))
 	for _, d := range []inroot.Dir{{Root: root, Path: "/"}, {Path: root}} {
 		f, err := d.Open("fifo")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		_ = f.Close()
 	}
 }

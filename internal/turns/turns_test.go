@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 func TestFirstComeFirstServed(t *testing.T) {
@@ -22,9 +24,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 	other := all.LineUp("c2", "d", func(string) { t.Error("a turn of another container was visited") })
 	for _, turn := range []*Turn[string]{a, other} {
-		if err := turn.Wait(t.Context()); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, turn.Wait(t.Context()))
 	}
 	for _, turn := range []*Turn[string]{b, c} {
 		if err := turn.Wait(ended); !errors.Is(err, why) {
@@ -32,13 +32,9 @@ func TestFirstComeFirstServed(t *testing.T) {
 		}
 	}
 	b.Leave() // before its turn
-	if err := c.Wait(ended); !errors.Is(err, why) {
-		t.Errorf("c has its turn beside a: %v", err)
-	}
+	nodetest.Is(t, c.Wait(ended), why)
 	a.Leave()
-	if err := c.Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.Wait(t.Context()))
 	c.Leave()
 	other.Leave()
 	if n := len(all.lines); n != 0 {
