@@ -100,23 +100,6 @@ func TestAddReturnsTheLastResult(t *testing.T) {
 	}
 }
 
-func TestResultThatCannotBeParsed(t *testing.T) {
-	t.Parallel()
-	a := attach(network(t, "1.0.0", "blue", "bridge"))
-	for name, result := range map[string]json.RawMessage{
-		"none": nil, "null": json.RawMessage("null"), "not JSON": json.RawMessage("{"), "unknown version": json.RawMessage(`{"cniVersion":"9.0.0"}`),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := delegate.Attached{Attachment: a, Result: result}.ParsedResult()
-			var e *delegate.Error
-			if !errors.Is(err, delegate.ErrResult) || status.Code(err) != types.ErrDecodingFailure || !errors.As(err, &e) || e.Network != "blue" {
-				t.Errorf("err = %v", err)
-			}
-		})
-	}
-}
-
 // brokenPipe is where nothing can be printed.
 type brokenPipe struct{}
 

@@ -193,6 +193,7 @@ func TestErrorSaysWhatCameInsteadOfAResult(t *testing.T) {
 		` [{"a":1}]`:               "stdout is an array, want an object",
 		"[INFO] adding\n{}":        `stdout starts with "["`,
 		"null null":                `stdout starts with "null null"`,
+		strings.Repeat("x", 100):   `stdout starts with "` + strings.Repeat("x", 64) + `"`,
 		`{"cniVersion":"1.0.0"}[]`: "after it stdout goes on with more JSON",
 	} {
 		x := fakes("last")

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -168,20 +167,6 @@ func TestResultAnswersInTheVersionOfTheConfiguration(t *testing.T) {
 
 // compact removes the empty dns that results of old versions print.
 func compact(s string) string { return strings.ReplaceAll(s, `,"dns":{}`, "") }
-
-func TestResultAnswersVersion(t *testing.T) {
-	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
-	info, err := invoke.GetVersionInfo(t.Context(), "/delegatetest/p", x)
-	if err != nil || len(info.SupportedVersions()) == 0 {
-		t.Errorf("versions %v: %v", info, err)
-	}
-	for _, command := range []string{"CHECK", "DEL", "GC", "STATUS"} {
-		if out, err := call(x, command, "p", "c", "e", ""); out != nil || err != nil {
-			t.Errorf("%s printed %q: %v", command, out, err)
-		}
-	}
-}
 
 // A killed process says no more than that, and its DEL counts as not done.
 func TestHangOnWaitsForTheContext(t *testing.T) {

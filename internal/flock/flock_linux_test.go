@@ -11,12 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func open(t *testing.T, path string) int {
+// ok ends the test if there is an error.
+func ok(t *testing.T, err error) {
 	t.Helper()
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func open(t *testing.T, path string) int {
+	t.Helper()
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	ok(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }
@@ -42,9 +48,7 @@ func TestLocksExcludeOthersUntilUnlocked(t *testing.T) {
 			t.Errorf("%s: next %t, %v", tt.name, held, err)
 		}
 		for _, fd := range []int{a, b} {
-			if err := Unlock(fd); err != nil {
-				t.Error(err)
-			}
+			ok(t, Unlock(fd))
 		}
 	}
 }
@@ -54,16 +58,12 @@ func TestUnlockReleasesCopiesOfTheDescriptor(t *testing.T) {
 	path := t.TempDir() + "/lock"
 	a, b := open(t, path), open(t, path)
 	child, err := unix.Dup(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer unix.Close(child)
 	if held, err := Try(a, true); !held || err != nil {
 		t.Fatal(held, err)
 	}
-	if err := Unlock(a); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, Unlock(a))
 	if held, err := Try(b, true); !held || err != nil {
 		t.Errorf("held %t, %v", held, err)
 	}

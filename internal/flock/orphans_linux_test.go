@@ -54,14 +54,10 @@ func TestParseStat(t *testing.T) {
 func TestProcessIsKnownByItsNumberAndTime(t *testing.T) {
 	t.Parallel()
 	zombie := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, zombie.Start())
 	defer func() { _ = zombie.Wait() }()
 	// All its threads are gone, and nobody has waited for it.
-	if err := unix.Waitid(unix.P_PID, zombie.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, unix.Waitid(unix.P_PID, zombie.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	now := sinceBoot()
 	for _, tt := range []struct {
 		name string
@@ -104,17 +100,13 @@ func TestNotesOfPrograms(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer f.Close()
 	ctx := WithNotes(t.Context(), f)
 	begun := func() *Run {
 		t.Helper()
 		r, err := Start(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		return r
 	}
 	check := func(want ...int) {
@@ -154,13 +146,9 @@ func TestNotesOfPrograms(t *testing.T) {
 func file(t *testing.T, text string) *os.File {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), strconv.Itoa(len(text)))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(path, []byte(text), 0o600))
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -171,9 +159,7 @@ func TestNotesThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	f := file(t, "precious")
 	r, err := Start(WithNotes(t.Context(), f))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	r.Is(42)
 	r.Ended()
 	if data, err := os.ReadFile(f.Name()); string(data) != "precious" || err != nil {
@@ -193,9 +179,7 @@ func TestNotesThatCannotBeWritten(t *testing.T) {
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
-	if err := os.WriteFile(path, []byte("of an earlier holder"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(path, []byte("of an earlier holder"), 0o600))
 	a, b := open(t, path), open(t, path)
 	for _, tt := range []struct {
 		fd   int
@@ -233,9 +217,7 @@ func TestClaimTellsOfAnInterruption(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "lock")
-			if err := os.WriteFile(path, tt.text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, os.WriteFile(path, tt.text, 0o600))
 			fd := open(t, path)
 			for _, want := range []bool{tt.want, false} { // the file is empty then
 				if claimed, interrupted, err := Claim(fd); !claimed || interrupted != want || err != nil {

@@ -12,6 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ok ends the test if there is an error.
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // run starts a shell with script, and returns a descriptor of the process and
 // the first line it prints.
 func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
@@ -19,17 +27,11 @@ func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
 	cmd = exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	ok(t, cmd.Start())
 	t.Cleanup(func() { _ = unix.Close(pidfd) })
 	said, err = bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return cmd, pidfd, strings.TrimSpace(said)
 }
 
@@ -37,13 +39,9 @@ func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
 func hold(t *testing.T, said string) int {
 	t.Helper()
 	pid, err := strconv.Atoi(said)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }
@@ -96,12 +94,8 @@ func TestKillSparesANumberThatIsAnothers(t *testing.T) {
 	}
 	other := exec.CommandContext(t.Context(), "cat")
 	stdin, err := other.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	ok(t, other.Start())
 	Kill(unix.Getpid(), pidfd) // other is a child of this process
 	_ = stdin.Close()
 	if err := other.Wait(); err != nil {

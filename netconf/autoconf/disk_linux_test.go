@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -78,9 +77,13 @@ func TestPublish(t *testing.T) {
 	if again, err := os.Stat(s.Published); err != nil || !os.SameFile(info, again) {
 		t.Errorf("written again: %v", err)
 	}
-	// A network of another version is published in the same form.
+	// A network of another version is published in the same form, with another mode if that is asked for.
 	put(t, m.Dir, "06-b.conf", flannel)
+	m.Mode = 0o666 // more than a umask leaves
 	nodetest.OK(t, m.Publish())
+	info, err = os.Stat(s.Published)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "mode", info.Mode(), 0o666)
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "05-bad.conf", "06-b.conf", "10-a.conflist"})
 }
 
@@ -211,27 +214,18 @@ func TestInOurPlace(t *testing.T) {
 	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "10-a.conflist"})
 }
 
-// Nothing in a real directory makes a look fail, hang or take it.
+// Nothing in a real directory makes a look fail, hang or take it. netconf has which files it reads.
 func TestBadDirectory(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, "01-empty.conf", "", "02-\n\xff.conf", "{", "90-good.conf", flannel)
 	at := func(name string) string { return filepath.Join(m.Dir, name) }
-	nodetest.OK(t, unix.Mkfifo(at("03-fifo.conf"), 0o600))
-	nodetest.OK(t, os.Mkdir(at("04-dir.conf"), 0o700))
-	nodetest.OK(t, os.Symlink("/no/where", at("05-dangling.conf")))
-	nodetest.OK(t, os.Symlink("06-loop.conf", at("06-loop.conf")))
-	nodetest.OK(t, os.Symlink("03-fifo.conf", at("07-to-fifo.conf")))
-	nodetest.OK(t, os.Symlink("04-dir.conf", at("08-to-dir.conf")))
-	nodetest.OK(t, os.Symlink("00-multinet.conflist", at("09-to-ours.conf")))
-	nodetest.OK(t, os.Symlink("/dev/zero", at("10-zero.conf")))
-	nodetest.OK(t, os.Truncate(at("01-empty.conf"), 0))
-	put(t, m.Dir, "11-huge.conf", "")
-	nodetest.OK(t, os.Truncate(at("11-huge.conf"), bounds.Network+1))
-	put(t, m.Dir, "12-secret.conf", flannel)
-	nodetest.OK(t, os.Chmod(at("12-secret.conf"), 0))
-	unreadable := os.Geteuid() != 0 // root reads everything
+	nodetest.OK(t, errors.Join(
+		unix.Mkfifo(at("03-fifo.conf"), 0o600), os.Mkdir(at("04-dir.conf"), 0o700), os.Symlink("05-loop.conf", at("05-loop.conf")),
+		os.Symlink("03-fifo.conf", at("06-to-fifo.conf")), os.Symlink("00-multinet.conflist", at("07-to-ours.conf")),
+		os.Symlink("/dev/zero", at("08-zero.conf")), os.WriteFile(at("09-huge.conf"), make([]byte, bounds.Network+1), 0o600),
+	))
 	for range 2 {
-		if err := m.Publish(); err != nil && (unreadable || !errors.Is(err, errShadowed)) {
+		if err := m.Publish(); err != nil && !errors.Is(err, errShadowed) {
 			t.Error(err)
 		}
 	}
@@ -242,21 +236,11 @@ func TestBadDirectory(t *testing.T) {
 		name, err := strconv.Unquote(quoted)
 		nodetest.OK(t, err)
 		skipped = append(skipped, name)
-		if !utf8.ValidString(s.Error()) || strings.Contains(s.Error(), "\n") {
-			t.Errorf("%q", s)
-		}
 	}
-	want := []string{
-		"01-empty.conf", "02-\n\xff.conf", "03-fifo.conf", "05-dangling.conf", "06-loop.conf", "07-to-fifo.conf",
-		"08-to-dir.conf", "09-to-ours.conf", "10-zero.conf", "11-huge.conf",
-	}
-	if unreadable {
-		want = append(want, "12-secret.conf")
-	}
-	nodetest.Equal(t, "got", skipped, want)
-	if file := m.Output + ".conflist"; delegate(t, file) != "flannel" {
-		t.Error("not published")
-	}
+	nodetest.Equal(t, "skipped", skipped, []string{
+		"01-empty.conf", "02-\n\xff.conf", "03-fifo.conf", "05-loop.conf", "06-to-fifo.conf", "07-to-ours.conf", "08-zero.conf", "09-huge.conf",
+	})
+	nodetest.Equal(t, "published", delegate(t, m.Output+".conflist"), "flannel")
 }
 
 // Only one of several managers is at work.
