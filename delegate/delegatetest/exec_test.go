@@ -1,23 +1,34 @@
 package delegatetest_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/netconf"
 )
 
 var _ delegate.Exec = (*delegatetest.Exec)(nil)
@@ -233,6 +244,10 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 	if _, err := call(x, "ADD", "p", "c", "e", conf); err == nil || err.Error() != "no" {
 		t.Errorf("err = %v", err)
 	}
+	x.Plugins["noisy"] = delegatetest.NoiseOn("ADD", "hello", failing)
+	out, err := call(x, "ADD", "noisy", "c", "e", conf)
+	nodetest.Equal(t, "printed", string(out), "hello")
+	nodetest.Fails(t, err, 11, "no")
 }
 
 func TestSlowOnWaits(t *testing.T) {
@@ -249,4 +264,335 @@ func TestSlowOnWaits(t *testing.T) {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
+}
+
+// A meta-plugin of one delegate runs without a process.
+func ExampleRunPlugin() {
+	mine := plugin.Plugin{
+		Add: func(ctx context.Context, c *plugin.Call) error {
+			iv := &delegate.Invoker{Exec: c.Exec, Env: c.Env, Path: []string{"/opt/cni/bin"}}
+			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"blue","type":"bridge"}`))
+			if err != nil {
+				return err
+			}
+			added, err := iv.Add(ctx, c.Attachment(n))
+			if err != nil {
+				return err
+			}
+			return added.PrintTo(c.Stdout, c.CNIVersion)
+		},
+	}
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}),
+	}}
+	add := delegatetest.Call{
+		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
+		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine"}`),
+	}
+	out := delegatetest.RunPlugin(context.Background(), mine.Execute, fake, add)
+	fmt.Printf("%d %s", out.Status, out.Stdout)
+
+	fake.Plugins["bridge"] = delegatetest.FailOn("ADD", 11, "no free address", delegatetest.Result(nil))
+	out = delegatetest.RunPlugin(context.Background(), mine.Execute, fake, add)
+	fmt.Printf("%d %s", out.Status, out.Stdout)
+	fmt.Println(fake.Live())
+	// Output:
+	// 0 {"cniVersion":"1.1.0"}
+	// 1 {"cniVersion":"1.1.0","code":11,"msg":"ADD network \"blue\" (eth0): plugin \"bridge\": no free address"}
+	// []
+}
+
+// echo is a plugin whose ADD prints its input, and whose other commands fail.
+func echo(_ context.Context, _ invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
+	fail := func(code uint, err error) func(*skel.CmdArgs) error {
+		return func(*skel.CmdArgs) error {
+			if code > 0 {
+				err = fmt.Errorf("wrapped: %w", types.NewError(code, "msg", "details"))
+			}
+			return err
+		}
+	}
+	return skel.CNIFuncs{
+		Add: func(args *skel.CmdArgs) error {
+			err := json.NewEncoder(stdout).Encode(map[string]any{"args": args, "stdin": string(args.StdinData), "environ": len(environ)})
+			return err
+		},
+		Check: fail(107, nil), Del: fail(0, errors.New("plain")), Status: fail(50, nil),
+	}
+}
+
+var echoVersions = version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+
+// A skelCall is a call of echo as a process.
+type skelCall struct {
+	Env   []string
+	Stdin string
+}
+
+// skelMain does for each skelCall on its stdin what a process would that has nothing else to
+// do, and prints the Outcomes.
+func skelMain() {
+	calls, outcomes := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var c skelCall
+		if calls.Decode(&c) != nil {
+			return
+		}
+		os.Clearenv()
+		for _, kv := range c.Env {
+			key, value, _ := strings.Cut(kv, "=")
+			_ = os.Setenv(key, value)
+		}
+		stdin, in, _ := os.Pipe()
+		out, stdout, _ := os.Pipe()
+		os.Stdin, os.Stdout = stdin, stdout
+		_, _ = in.WriteString(c.Stdin) // less than a pipe holds, as the output
+		_ = in.Close()
+		var o delegatetest.Outcome
+		if err := skel.PluginMainFuncsWithError(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, ""); err != nil {
+			o.Status = 1
+			_ = err.Print()
+		}
+		_, _ = stdin.Close(), stdout.Close()
+		o.Stdout, _ = io.ReadAll(out)
+		_ = out.Close()
+		_ = outcomes.Encode(o)
+	}
+}
+
+// The same plugin runs in RunPlugin, and with skel in a process.
+func TestRunPluginDoesWhatSkelDoes(t *testing.T) {
+	t.Parallel()
+	self := "/proc/self/ns/net"
+	conf := func(v string) string { return fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"echo"}`, v) }
+	env := func(command string, more ...string) []string {
+		return append([]string{
+			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_ARGS=A=b=c", "CNI_PATH=/a:/b",
+		}, more...)
+	}
+	var tests []skelCall
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE"} {
+		for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0", "x"} {
+			tests = append(tests, skelCall{env(command), conf(v)})
+		}
+		for _, stdin := range []string{"", "{", "null", "{}", `{"name":"n"}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
+			tests = append(tests, skelCall{env(command), stdin})
+		}
+		for _, v := range []string{"CONTAINERID=", "CONTAINERID=..", "CONTAINERID=a b", "NETNS=", "IFNAME=", "IFNAME=..", "IFNAME=a b", "IFNAME=0123456789abcdef", "ARGS=", "PATH="} {
+			tests = append(tests, skelCall{env(command, "CNI_"+v), conf("1.1.0")})
+		}
+		tests = append(
+			tests,
+			skelCall{env(command, "CNI_CONTAINERID=", "CNI_PATH="), "{"},
+			skelCall{env(command, "CNI_NETNS="+self), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=1"), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=tRue"), conf("1.1.0")},
+			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=yes"), conf("1.1.0")},
+		)
+	}
+	tests = append(tests, skelCall{nil, conf("1.1.0")}, skelCall{[]string{"CNI_PATH=/a"}, ""}, skelCall{[]string{"CNI_COMMAND=VERSION"}, ""})
+	var calls, outcomes bytes.Buffer
+	in := json.NewEncoder(&calls)
+	for _, tt := range tests {
+		nodetest.OK(t, in.Encode(tt))
+	}
+	cmd := exec.CommandContext(t.Context(), executable(t, "skel"))
+	cmd.Stdin, cmd.Stdout = &calls, &outcomes
+	nodetest.OK(t, cmd.Run())
+	out := json.NewDecoder(&outcomes)
+	for _, tt := range tests {
+		var want delegatetest.Outcome
+		nodetest.OK(t, out.Decode(&want))
+		compareWithSkel(t, tt.Env, tt.Stdin, want)
+	}
+}
+
+func compareWithSkel(t *testing.T, env []string, stdin string, want delegatetest.Outcome) {
+	t.Helper()
+	process := exec.Cmd{Env: append([]string{}, env...)} // which has a variable once
+	like := callbacks(func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
+		return echo(ctx, x, process.Environ(), w)
+	}).plugin()
+	like.Versions = echoVersions
+	got := delegatetest.RunPlugin(t.Context(), like.Execute, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
+	if got.Status != want.Status {
+		t.Errorf("%q %s: status %d, with skel %d: %s", env, stdin, got.Status, want.Status, want.Stdout)
+		return
+	}
+	if said := (*types.Error)(nil); errors.As(got.Err(), &said) && said.Code == types.ErrInvalidNetNS {
+		// The namespace of this process: skel refuses it once an ADD is done.
+		if all := printed(want.Stdout); len(all) == 0 || all[len(all)-1]["code"] != float64(said.Code) {
+			t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
+		}
+		return
+	}
+	if got.Status == 0 && !bytes.Equal(got.Stdout, want.Stdout) {
+		t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
+	}
+	if diff := cmp.Diff(printed(want.Stdout), printed(got.Stdout)); got.Status != 0 && diff != "" {
+		t.Errorf("%q %s: printed (-skel +here):\n%s", env, stdin, diff)
+	}
+}
+
+// printed returns the documents that a failed plugin printed, without the
+// cniVersion of its error, which skel leaves out.
+func printed(stdout []byte) (docs []map[string]any) {
+	d := json.NewDecoder(bytes.NewReader(stdout))
+	for {
+		var doc map[string]any
+		if d.Decode(&doc) != nil {
+			break
+		}
+		docs = append(docs, doc)
+	}
+	if len(docs) > 0 {
+		delete(docs[len(docs)-1], "cniVersion")
+	}
+	return docs
+}
+
+func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	p := plugin.Plugin{GC: func(_ context.Context, c *plugin.Call) error {
+		seen = c.Env
+		return nil
+	}}
+	c := delegatetest.Call{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}
+	before := slices.Clone(c.Env)
+	if o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
+		t.Errorf("printed %q: %v", o.Stdout, o.Err())
+	}
+	nodetest.Equal(t, "environment", seen, []string{"X=1", "CNI_ARGS=kept", "CNI_COMMAND=GC", "CNI_PATH=/p"})
+	nodetest.Equal(t, "the caller's was changed", c.Env, before)
+}
+
+func TestOutcomeTellsResultsFromErrors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		o           delegatetest.Outcome
+		result, err string // of the errors
+	}{
+		{delegatetest.Outcome{Stdout: []byte(" {\"cniVersion\":\"1.0.0\"}\n")}, "", ""},
+		{delegatetest.Outcome{}, "no JSON document", ""},
+		{delegatetest.Outcome{Stdout: []byte("{}x")}, "more than one", ""},
+		{delegatetest.Outcome{Stdout: []byte(`{"cniVersion":"1.0.0","ips":5}`)}, "is no result", ""},
+		{delegatetest.Outcome{Status: 3, Stdout: []byte(`{}`)}, "exit status 3", "exit status 3"},
+		{delegatetest.Outcome{Status: -1, Stderr: []byte("why\n")}, `stderr "why"`, `stderr "why"`},
+		{delegatetest.Outcome{Status: 1, Stdout: []byte(`{"code":5,"msg":"m"}`)}, "m", "m"},
+	} {
+		_, result := tt.o.Result()
+		for what, pair := range map[string]struct {
+			err  error
+			want string
+		}{"result": {result, tt.result}, "err": {tt.o.Err(), tt.err}} {
+			if (pair.err == nil) != (pair.want == "") || pair.err != nil && !strings.Contains(pair.err.Error(), pair.want) {
+				t.Errorf("%+v: %s: %v, want %q", tt.o, what, pair.err, pair.want)
+			}
+		}
+	}
+}
+
+// goPlugin is a plugin as their authors write them, for package skel. Its ADD does what
+// CNI_ARGS say.
+var goPlugin = delegatetest.Funcs("go", skel.CNIFuncs{
+	Add: func(args *skel.CmdArgs) error {
+		switch args.Args {
+		case "fail":
+			return types.NewError(107, "no free device", "")
+		case "panic":
+			panic("at the disco")
+		case "exit":
+			os.Exit(5)
+		}
+		return types.PrintResult(&types100.Result{Interfaces: []*types100.Interface{
+			{Name: args.IfName, Sandbox: args.Netns, Mac: os.Getenv("MAC"), SocketPath: args.ContainerID},
+		}}, "1.1.0")
+	},
+	Del: func(*skel.CmdArgs) error { return nil },
+}, version.PluginSupports("1.1.0"))
+
+func TestFuncsRunsAGoPlugin(t *testing.T) {
+	t.Parallel()
+	conf := func(v string) string { return fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"go"}`, v) }
+	for _, tt := range []struct {
+		name, command, version, args string
+		fake                         delegatetest.Plugin
+		out, err                     string
+		code                         uint
+		live                         []string
+	}{
+		{
+			name: "ADD", command: "ADD", version: "1.1.0",
+			out:  `{"cniVersion":"1.1.0","interfaces":[{"mac":"m","name":"eth0","sandbox":"/absent","socketPath":"c1"}]}`,
+			live: []string{"go c1 eth0"},
+		},
+		{name: "DEL", command: "DEL", version: "1.1.0"},
+		{name: "VERSION", command: "VERSION", version: "1.1.0", out: `{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}`},
+		{name: "another version", command: "DEL", version: "1.0.0", err: "incompatible", code: types.ErrIncompatibleCNIVersion},
+		{name: "error", command: "ADD", version: "1.1.0", args: "fail", err: "no free device", code: 107, live: []string{"go c1 eth0"}},
+		{name: "panic", command: "ADD", version: "1.1.0", args: "panic", err: "panic: at the disco", code: types.ErrInternal, live: []string{"go c1 eth0"}},
+		{name: "exit", command: "ADD", version: "1.1.0", args: "exit", err: "exit status 5", code: types.ErrInternal, live: []string{"go c1 eth0"}},
+		{name: "fault", command: "ADD", version: "1.1.0", fake: delegatetest.KillOn("ADD", goPlugin), err: "signal: killed", code: types.ErrInternal, live: []string{"go c1 eth0"}},
+		{
+			name: "too late", command: "DEL", version: "1.1.0", fake: delegatetest.Funcs("late", skel.CNIFuncs{}, version.All),
+			err: "delegatetest.Funcs_was_not_called_before_the_tests", code: types.ErrInternal,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"go": goPlugin}}
+			if tt.fake != nil {
+				x.Plugins["go"] = tt.fake
+			}
+			out, err := x.ExecPlugin(t.Context(), "/bin/go", []byte(conf(tt.version)), []string{
+				"CNI_COMMAND=" + tt.command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_PATH=/bin", "CNI_ARGS=" + tt.args, "MAC=m",
+			})
+			if tt.err == "" {
+				nodetest.OK(t, err)
+			} else {
+				nodetest.Fails(t, err, tt.code, tt.err)
+			}
+			var compact bytes.Buffer
+			_ = json.Compact(&compact, out)
+			nodetest.Equal(t, "stdout", compact.String(), tt.out)
+			nodetest.Equal(t, "live", x.Live(), tt.live)
+		})
+	}
+}
+
+// A meta-plugin delegates to another one, which delegates to a fake, in one Exec.
+func TestProgramIsAFakeOfAnother(t *testing.T) {
+	t.Parallel()
+	inner := plugin.Plugin{
+		StateDir: t.TempDir(),
+		Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+			conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
+			return conf.Delegates, err
+		},
+		Status: func(context.Context, *plugin.Call) error { panic("at the disco") },
+	}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
+	x.Plugins["inner"] = delegatetest.Program(inner.Execute).Plugin(x)
+	do := func(command string) (string, error) {
+		out, err := x.ExecPlugin(t.Context(), "/bin/inner", []byte(`{"cniVersion":"1.1.0","name":"n","type":"inner","delegates":[{"type":"bridge"}]}`), []string{
+			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_PATH=/bin",
+		})
+		return strings.TrimSpace(string(out)), err
+	}
+	out, err := do("ADD")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "result", out, `{"cniVersion":"1.1.0"}`)
+	nodetest.Equal(t, "live after ADD", x.Live(), []string{"bridge c1 eth0", "inner c1 eth0"})
+	_, err = do("DEL")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "live after DEL", x.Live(), nil)
+	nodetest.Equal(t, "trace", x.Trace(), []string{"ADD inner eth0", "ADD bridge eth0", "DEL inner eth0", "DEL bridge eth0"})
+
+	_, err = do("STATUS")
+	nodetest.Says(t, err, "exit status 2", "panic: at the disco")
+	x.Plugins["bridge"] = delegatetest.FailOn("ADD", 107, "no free device", x.Plugins["bridge"])
+	_, err = do("ADD")
+	nodetest.Fails(t, err, 107, "no free device")
+	nodetest.Equal(t, "live after a failure", x.Live(), []string{"inner c1 eth0"})
 }

@@ -6,6 +6,6 @@
 //
 // Its tests also check that .github, the Makefile, the scripts of .ci, the
 // Dockerfiles and the documents name only things that exist
-// (repository_test.go), and that copies of the examples build. howto_test.go holds the
-// answers of examples/HOWTO.md: they are short, and their snippets compile.
+// (repository_test.go), and that copies of the examples build. The answers of
+// examples/HOWTO.md are short, and their snippets compile.
 package api
