@@ -137,6 +137,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 			t.Errorf("with one that is stuck: %s", got)
 		}
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		nodetest.Equal(t, "tried at", tries, []time.Duration{0, 1, 3, 7, 15, 31, 63})
 		nodetest.Equal(t, "left", left(t, dir), 1)
 		nodetest.Equal(t, "logged", book.Count("stuck"), 1)
@@ -152,6 +153,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 		r.do(request("ADD", "c1")).wantOK(t)
 		n := len(tries)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		nodetest.Equal(t, "tries", len(tries), n)
 	})
 }
