@@ -140,7 +140,7 @@ func TestSweepAfterALaterPluginFails(t *testing.T) {
 // attachRunning has the plugin attach pods that it finds running.
 func attachRunning(p *Plugin) { p.Config.AttachRunning = true }
 
-// Without a connection nothing is detached: the last list of pods may be out of date.
+// Without a connection nothing is detached, be it dead: the last list of pods may be out of date.
 func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
@@ -159,15 +159,15 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	p.pass(synchronized)
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
-	p.pods.forget("c1") // as if the runtime had started it without telling
 	away.Store(true)
 	p.disconnect()
 	nodetest.Come(t, tried, "it has lost the connection")
+	n.end(s)
 	nodetest.Equal(t, "pass", p.Plugin.pass(t.Context(), false), Pass{Records: 1})
+	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
 	away.Store(false)
 	p.connected()
-	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 1})
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1"})
+	nodetest.Equal(t, "pass", p.pass(synchronized), Pass{Synchronized: true, Records: 1, Detached: 1})
 }
 
 // What is left of a pass when the connection is lost is not done.

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -258,6 +259,66 @@ func TestPodsThatFailLeaveTheOthersTheirTurn(t *testing.T) {
 		}
 		nodetest.Equal(t, "pods that differ", r.differing(), 50)
 	})
+}
+
+// The end waits for the pass that is being made, which undoes what it has begun. There is no
+// other pass then.
+func TestEndOfThePasses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var begun, ended atomic.Int32
+		r := newPodQueue(func(ctx context.Context, _ nad.Pod, containers []string) passResult {
+			begun.Add(1)
+			<-ctx.Done()
+			time.Sleep(5 * time.Second)
+			ended.Add(1)
+			return passResult{recorded: containers, err: ctx.Err()}
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 110 {
+			r.changed(nad.Pod{Namespace: "ns", Name: fmt.Sprint(i), Container: fmt.Sprint(i)})
+		}
+		time.AfterFunc(time.Minute, cancel)
+		r.run(ctx)
+		nodetest.Equal(t, "passes that have ended", ended.Load(), begun.Load())
+		r.changed(web)
+		r.seen(selects("blue"))
+		time.Sleep(time.Hour)
+		if begun.Load() != 110 || ended.Load() != 110 {
+			t.Errorf("%d passes have begun and %d have ended", begun.Load(), ended.Load())
+		}
+	})
+}
+
+// A DEL cancels the pass over its container, and holds up the next one until it has ended.
+func TestDELCancelsThePassOverItsContainer(t *testing.T) {
+	t.Parallel()
+	r := newPodQueue(nil, slog.New(slog.DiscardHandler))
+	other, endOther, _ := r.begin(t.Context(), "c2")
+	defer endOther()
+	ctx, end, ok := r.begin(t.Context(), "c1")
+	if !ok || ctx.Err() != nil {
+		t.Fatalf("%t, %v", ok, ctx.Err())
+	}
+	deleted, again := r.deleting("c1"), r.deleting("c1")
+	if !errors.Is(context.Cause(ctx), lifecycle.ErrSuperseded) || other.Err() != nil {
+		t.Errorf("%v, the other %v", context.Cause(ctx), other.Err())
+	}
+	end()
+	for _, ends := range []func(){deleted, again} {
+		if _, _, ok := r.begin(t.Context(), "c1"); ok {
+			t.Error("a pass during a DEL")
+		}
+		ends()
+	}
+	if _, end, ok := r.begin(t.Context(), "c1"); !ok {
+		t.Error("no pass after the DEL")
+	} else {
+		end()
+	}
+	if len(r.running) != 1 || len(r.leaving) != 0 {
+		t.Errorf("left: %d passes, %d DELs", len(r.running), len(r.leaving))
+	}
 }
 
 // Without reconcile, nothing is followed and nothing is needed for it.
