@@ -22,11 +22,11 @@ import (
 )
 
 // sends runs test in a bubble with Events that are sent until the test ends, or calls stop.
-func sends(t *testing.T, test func(t *testing.T, e *Events, api *fakeAPI, stop func())) {
+func sends(t *testing.T, test func(e *Events, api *fakeAPI, stop func())) {
 	t.Helper()
-	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+	faked(t, func(api *fakeAPI, v *View) {
 		e := v.NewEvents(nad.Pod{})
-		test(t, e, api, running(t, e.Run))
+		test(e, api, running(api, e.Run))
 	})
 }
 
@@ -56,21 +56,21 @@ func networks() []status.Network {
 }
 
 func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+	sends(t, func(e *Events, api *fakeAPI, _ func()) {
 		e.Added(aPod("a"), networks())
 		e.Added(aPod("b"), nil)
 		e.Added(nad.Pod{Container: "of podman"}, networks())
 		synctest.Wait()
-		nodetest.Equal(t, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"})
-		wantStats(t, e, 1, 0)
+		nodetest.Equal(api, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"})
+		wantStats(api, e, 1, 0)
 	})
 }
 
 // wantStats fails the test unless so many Events were sent, and so many dropped.
-func wantStats(t *testing.T, e *Events, sent, dropped uint64) {
-	t.Helper()
+func wantStats(tb testing.TB, e *Events, sent, dropped uint64) {
+	tb.Helper()
 	if s, d := e.Stats(); s != sent || d != dropped {
-		t.Errorf("%d sent and %d dropped, want %d and %d", s, d, sent, dropped)
+		tb.Errorf("%d sent and %d dropped, want %d and %d", s, d, sent, dropped)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestNilEventsHaveNone(t *testing.T) {
 }
 
 func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+	sends(t, func(e *Events, api *fakeAPI, _ func()) {
 		d := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: "storage"}, Version: "7"}
 		for range 3 {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
@@ -99,17 +99,17 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 		d.Version = "8"
 		e.Definition(d, "InvalidNetwork", "AddNetwork", "version 7")
 		settle(time.Minute)
-		nodetest.Equal(t, "sent", sent(api), []string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"})
+		nodetest.Equal(api, "sent", sent(api), []string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"})
 		settle(time.Hour)
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
-		nodetest.Equal(t, "after an hour", sent(api), []string{"no blue/x"})
+		nodetest.Equal(api, "after an hour", sent(api), []string{"no blue/x"})
 	})
 }
 
 // A network that is attached, detached and attached again is not left as detached.
 func TestWhatHappensAgainIsSentAgain(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+	sends(t, func(e *Events, api *fakeAPI, _ func()) {
 		var want []string
 		for range 2 {
 			e.Added(aPod("a"), []status.Network{{Name: "ns/blue", Interface: "net1"}})
@@ -117,29 +117,29 @@ func TestWhatHappensAgainIsSentAgain(t *testing.T) {
 			want = append(want, "Add net1 from ns/blue", "Remove net1 from ns/blue")
 		}
 		settle(time.Minute)
-		nodetest.Equal(t, "sent", sent(api), want)
+		nodetest.Equal(api, "sent", sent(api), want)
 	})
 }
 
 func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, stop func()) {
+	sends(t, func(e *Events, api *fakeAPI, stop func()) {
 		api.fail(kubetest.Fault{Delay: time.Hour, Times: 100})
 		begin := time.Now()
 		for i := range 3 * eventQueue {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
 		}
-		nodetest.Equal(t, "adding Events has taken", time.Since(begin), 0)
-		wantStats(t, e, 0, 2*eventQueue)
+		nodetest.Equal(api, "adding Events has taken", time.Since(begin), 0)
+		wantStats(api, e, 0, 2*eventQueue)
 		begin = time.Now()
 		stop()
-		nodetest.Equal(t, "the end has taken", time.Since(begin), eventFlush)
-		wantStats(t, e, 0, 3*eventQueue)
+		nodetest.Equal(api, "the end has taken", time.Since(begin), eventFlush)
+		wantStats(api, e, 0, 3*eventQueue)
 	})
 }
 
 // Namespaces whose admission webhooks hang or fail hold up no other.
 func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+	sends(t, func(e *Events, api *fakeAPI, _ func()) {
 		const bad = 16
 		api.fail(kubetest.Fault{Delay: time.Hour, Times: bad})
 		for i := range bad {
@@ -150,14 +150,14 @@ func TestEventsWaitOnlyForThoseOfTheirNamespace(t *testing.T) {
 		synctest.Wait()
 		e.Added(aPod("a"), networks()[:1])
 		synctest.Wait()
-		nodetest.Equal(t, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0"})
-		wantStats(t, e, 1, bad*eventQueue)
+		nodetest.Equal(api, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0"})
+		wantStats(api, e, 1, bad*eventQueue)
 	})
 }
 
 // Events that are on their way at the end, or wait for the end of a pause, are sent.
 func TestEventsThatWaitAreSentAtTheEnd(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, stop func()) {
+	sends(t, func(e *Events, api *fakeAPI, stop func()) {
 		api.fail(kubetest.Fault{Status: 500, Times: 6})
 		for i := range 3 {
 			e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
@@ -165,11 +165,11 @@ func TestEventsThatWaitAreSentAtTheEnd(t *testing.T) {
 		settle(40 * time.Second) // the next pause has 23 s left
 		begin := time.Now()
 		stop()
-		nodetest.Equal(t, "the end has taken", time.Since(begin), 0)
-		wantStats(t, e, 3, 0)
+		nodetest.Equal(api, "the end has taken", time.Since(begin), 0)
+		wantStats(api, e, 3, 0)
 
-		next := api.view(t).NewEvents(nad.Pod{})
-		stop = running(t, next.Run)
+		next := api.view(api).NewEvents(nad.Pod{})
+		stop = running(api, next.Run)
 		api.fail(kubetest.Fault{Delay: time.Second})
 		for i := range 10 {
 			next.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", strconv.Itoa(i))
@@ -177,8 +177,8 @@ func TestEventsThatWaitAreSentAtTheEnd(t *testing.T) {
 		synctest.Wait()
 		begin = time.Now()
 		stop()
-		nodetest.Equal(t, "the end has taken", time.Since(begin), time.Second)
-		wantStats(t, next, 10, 0)
+		nodetest.Equal(api, "the end has taken", time.Since(begin), time.Second)
+		wantStats(api, next, 10, 0)
 	})
 }
 
@@ -198,42 +198,42 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 		"no answer":         {[]kubetest.Fault{{Delay: time.Hour}}, seconds(0, 11), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+			sends(t, func(e *Events, api *fakeAPI, _ func()) {
 				api.fail(test.faults...)
 				e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 				settle(time.Hour)
-				wantTimes(t, test.faults, test.want, times(api.take()))
-				wantStats(t, e, map[bool]uint64{true: 1}[test.sent], map[bool]uint64{false: 1}[test.sent])
+				wantTimes(api, test.faults, test.want, times(api.take()))
+				wantStats(api, e, map[bool]uint64{true: 1}[test.sent], map[bool]uint64{false: 1}[test.sent])
 			})
 		})
 	}
 }
 
 func TestAnEventIsTriedForTenMinutes(t *testing.T) {
-	sends(t, func(t *testing.T, e *Events, api *fakeAPI, _ func()) {
+	sends(t, func(e *Events, api *fakeAPI, _ func()) {
 		api.fail(kubetest.Fault{Cut: true, Times: 1000})
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		settle(time.Hour)
 		if n := len(api.take()); n < 20 || n > 30 {
-			t.Errorf("%d requests, want about 24", n)
+			api.Errorf("%d requests, want about 24", n)
 		}
-		wantStats(t, e, 0, 1)
+		wantStats(api, e, 0, 1)
 		// It was never told, so it is worth telling.
 		e.Pod(aPod("a"), "NoNetworkFound", "AddNetwork", "no blue/x")
 		synctest.Wait()
-		nodetest.Equal(t, "requests for the next one", len(api.take()), 1)
+		nodetest.Equal(api, "requests for the next one", len(api.take()), 1)
 	})
 }
 
 // The limits are those of events.k8s.io/v1. Events about the program are those of its pod, or of
 // the node.
 func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
-	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+	faked(t, func(api *fakeAPI, v *View) {
 		long := strings.Repeat("ä", 2000)
 		definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
 		for _, self := range []nad.Pod{{Namespace: "kube-system", Name: "daemon", UID: "7"}, {}} {
 			e := v.NewEvents(self)
-			running(t, e.Run)
+			running(api, e.Run)
 			e.Pod(aPod("a"), "NoNetworkFound", long, long)
 			e.Pod(aPod(strings.Repeat("p", 236)+"."+strings.Repeat("y", 16)), addedInterface, "", "")
 			e.Definition(definition, "InvalidNetwork", "AddNetwork", "text")
@@ -243,27 +243,27 @@ func TestEveryEventIsWhatAnAPIServerAccepts(t *testing.T) {
 		v.config.Node = ""
 		nobody := v.NewEvents(nad.Pod{})
 		nobody.program(statusNotWritten, "PatchStatus", "text")
-		nodetest.Equal(t, "Events of no pod and no node", nobody.waiting(), nil)
+		nodetest.Equal(api, "Events of no pod and no node", nobody.waiting(), nil)
 		var about []string
 		names := map[string]bool{}
 		for _, e := range kubetest.List[eventsv1.Event](api.Server) {
 			if want := e.Reason == addedInterface; (e.Type == corev1.EventTypeNormal) != want {
-				t.Errorf("%s is %s", e.Reason, e.Type)
+				api.Errorf("%s is %s", e.Reason, e.Type)
 			}
 			for name, value := range map[string]string{"action": e.Action, "reason": e.Reason, "instance": e.ReportingInstance, "controller": e.ReportingController} {
 				if n := len(value); n == 0 || n > 128 {
-					t.Errorf("%s of %s: %d bytes", name, e.Reason, n)
+					api.Errorf("%s of %s: %d bytes", name, e.Reason, n)
 				}
 			}
 			if errs := utilvalidation.IsDNS1123Subdomain(e.Name); len(e.Note) > 1024 || len(errs) > 0 || e.EventTime.IsZero() {
-				t.Errorf("%s: note of %d bytes, name %v, at %v", e.Reason, len(e.Note), errs, e.EventTime)
+				api.Errorf("%s: note of %d bytes, name %v, at %v", e.Reason, len(e.Note), errs, e.EventTime)
 			}
 			names[e.Name] = true
 			if e.Reason == statusNotWritten {
 				about = append(about, e.Regarding.Kind+" "+e.Regarding.Name+" by "+e.ReportingInstance)
 			}
 		}
-		nodetest.Equal(t, "names", len(names), 8)
-		nodetest.Equal(t, "about the program", about, []string{"Pod daemon by daemon", "Node n1 by metacni-n1"})
+		nodetest.Equal(api, "names", len(names), 8)
+		nodetest.Equal(api, "about the program", about, []string{"Pod daemon by daemon", "Node n1 by metacni-n1"})
 	})
 }

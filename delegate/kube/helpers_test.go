@@ -88,10 +88,10 @@ func has(t *testing.T, v *View, want nad.Definition) {
 }
 
 // unknown wants the error of a look-up that cannot be answered now.
-func unknown(t *testing.T, err error) {
-	t.Helper()
-	nodetest.Is(t, err, ErrNotSynced)
-	nodetest.Code(t, err, 11)
+func unknown(tb testing.TB, err error) {
+	tb.Helper()
+	nodetest.Is(tb, err, ErrNotSynced)
+	nodetest.Code(tb, err, 11)
 }
 
 func ref(namespace, name string) nad.Ref { return nad.Ref{Namespace: namespace, Name: name} }
@@ -117,6 +117,7 @@ func pod(uid string, edit func(*corev1.Pod)) *corev1.Pod {
 
 // A fakeAPI is a server in the bubble of its client, so that time stands still for it.
 type fakeAPI struct {
+	*testing.T // that of the bubble
 	*kubetest.Server
 	start time.Time
 	seen  int // requests that were taken
@@ -200,8 +201,8 @@ type bench struct {
 // bubble tests a writer in a bubble of package synctest. Its View has the pods that are shown.
 func bubble(t *testing.T, c StatusConfig, test func(b *bench)) {
 	t.Helper()
-	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
-		b := &bench{TB: t, api: api, events: v.NewEvents(nad.Pod{}), records: records{all: map[string]Status{}}}
+	faked(t, func(api *fakeAPI, v *View) {
+		b := &bench{TB: api, api: api, events: v.NewEvents(nad.Pod{}), records: records{all: map[string]Status{}}}
 		c.Desired, c.Events = b.recorded, b.events
 		b.StatusWriter = v.NewStatusWriter(c)
 		b.stop = running(b, b.Run)
@@ -278,12 +279,12 @@ func patchOf(pod nad.Pod, s Status) string {
 
 // faked runs test in a bubble of package synctest with a server, and a View that has synced and
 // whose watches are silent.
-func faked(t *testing.T, test func(t *testing.T, api *fakeAPI, v *View)) {
+func faked(t *testing.T, test func(api *fakeAPI, v *View)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		api := &fakeAPI{Server: kubetest.New(scheme.Codecs.UniversalDeserializer().Decode), start: time.Now()}
-		test(t, api, api.view(t))
+		api := &fakeAPI{T: t, Server: kubetest.New(scheme.Codecs.UniversalDeserializer().Decode), start: time.Now()}
+		test(api, api.view(t))
 	})
 }
 

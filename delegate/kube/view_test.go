@@ -248,7 +248,7 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 		"cannot be got for a connection without answer": {exists: true, fault: kubetest.Fault{BlackHole: true}, code: 11},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+			faked(t, func(api *fakeAPI, v *View) {
 				var want nad.Definition
 				if test.exists {
 					want = storage(api.Server)
@@ -257,18 +257,18 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 					time.Sleep(silentAfter)
 				}
 				api.Break(test.fault)
-				got, err := v.Definition(t.Context(), ref("blue", "storage"))
-				nodetest.Code(t, err, test.code)
+				got, err := v.Definition(api.Context(), ref("blue", "storage"))
+				nodetest.Code(api, err, test.code)
 				if test.code == 0 {
-					nodetest.Equal(t, "definition", got, want)
+					nodetest.Equal(api, "definition", got, want)
 				}
 				if notFound := test.code == 7; errors.Is(err, netconf.ErrNotFound) != notFound || errors.Is(err, ErrNotFound) != notFound {
-					t.Errorf("error %v: is ErrNotFound %v, want %v", err, !notFound, notFound)
+					api.Errorf("error %v: is ErrNotFound %v, want %v", err, !notFound, notFound)
 				}
-				nodetest.Equal(t, "requests", api.Count("", ""), 1)
-				_, err = v.KnownDefinition(t.Context(), ref("blue", "storage"))
-				nodetest.Code(t, err, 7)
-				nodetest.Equal(t, "requests of one who does not wait", api.Count("", ""), 1)
+				nodetest.Equal(api, "requests", api.Count("", ""), 1)
+				_, err = v.KnownDefinition(api.Context(), ref("blue", "storage"))
+				nodetest.Code(api, err, 7)
+				nodetest.Equal(api, "requests of one who does not wait", api.Count("", ""), 1)
 			})
 		})
 	}
@@ -277,49 +277,49 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 const another = `{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"namespace":"red","name":"storage","uid":"u","resourceVersion":"1"}}`
 
 func TestALookUpThatHasNoAnswer(t *testing.T) {
-	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+	faked(t, func(api *fakeAPI, v *View) {
 		d := storage(api.Server)
 		for _, r := range []nad.Ref{{}, {Namespace: "blue"}, {Namespace: "..", Name: "x"}, {Namespace: "blue", Name: "a/b"}} {
-			_, err := v.Definition(t.Context(), r)
-			nodetest.Is(t, err, netconf.ErrInvalid)
+			_, err := v.Definition(api.Context(), r)
+			nodetest.Is(api, err, netconf.ErrInvalid)
 		}
 		v.definitions.maxAge = time.Hour
 		time.Sleep(2 * time.Hour)
-		_, err := v.Definition(t.Context(), d.Ref)
-		unknown(t, err)
-		nodetest.Says(t, err, "maxViewAge is 1h")
+		_, err := v.Definition(api.Context(), d.Ref)
+		unknown(api, err)
+		nodetest.Says(api, err, "maxViewAge is 1h")
 		v.definitions.store.whole = false // it has never synced
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(api.Context())
 		cancel()
 		_, err = v.Definition(ctx, d.Ref)
-		nodetest.Is(t, err, context.Canceled)
-		unknown(t, err)
-		_, err = v.KnownDefinition(t.Context(), d.Ref)
-		unknown(t, err)
+		nodetest.Is(api, err, context.Canceled)
+		unknown(api, err)
+		_, err = v.KnownDefinition(api.Context(), d.Ref)
+		unknown(api, err)
 		v.pods = nil // it is of no node
-		_, err = v.Pod(t.Context(), web("u1"))
-		unknown(t, err)
-		nodetest.Equal(t, "requests", api.Count("", ""), 0)
+		_, err = v.Pod(api.Context(), web("u1"))
+		unknown(api, err)
+		nodetest.Equal(api, "requests", api.Count("", ""), 0)
 	})
 }
 
 // NetworkStatus needs no other right than the writer, and changes nothing. The UID of a static pod
 // is not that of its object.
 func TestNetworkStatusIsWhatTheAPIHas(t *testing.T) {
-	faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+	faked(t, func(api *fakeAPI, v *View) {
 		before := kubetest.Put(api.Server, pod("u1", func(p *corev1.Pod) {
 			static("kubelet")(p)
 			p.Annotations[status.NetworkStatusAnnotation] = "[1]"
 		}))
 		for _, uid := range []string{"u1", "", "kubelet"} {
 			if uid == "kubelet" {
-				nodetest.OK(t, v.pods.store.Add(before))
+				nodetest.OK(api, v.pods.store.Add(before))
 			}
-			got, err := v.NetworkStatus(t.Context(), web(uid))
-			nodetest.OK(t, err)
-			nodetest.Equal(t, "status", got, "[1]")
+			got, err := v.NetworkStatus(api.Context(), web(uid))
+			nodetest.OK(api, err)
+			nodetest.Equal(api, "status", got, "[1]")
 		}
-		nodetest.Equal(t, "pod", kubetest.Get[corev1.Pod](api.Server, "blue", "web"), before)
+		nodetest.Equal(api, "pod", kubetest.Get[corev1.Pod](api.Server, "blue", "web"), before)
 		for name, test := range map[string]struct {
 			pod   nad.Pod
 			fault kubetest.Fault
@@ -332,8 +332,8 @@ func TestNetworkStatusIsWhatTheAPIHas(t *testing.T) {
 			"rubbish":                  {web("u1"), kubetest.Fault{Body: "{}"}, ErrNotSynced},
 		} {
 			heal := api.Break(test.fault)
-			if _, err := v.NetworkStatus(t.Context(), test.pod); !errors.Is(err, test.kind) || status.Code(err) != 11 {
-				t.Errorf("%s: %v", name, err)
+			if _, err := v.NetworkStatus(api.Context(), test.pod); !errors.Is(err, test.kind) || status.Code(err) != 11 {
+				api.Errorf("%s: %v", name, err)
 			}
 			heal()
 		}
@@ -360,25 +360,25 @@ func TestWhoseThePodIs(t *testing.T) {
 	} {
 		for _, seen := range []bool{true, false} { // by the watch
 			t.Run(fmt.Sprint(name, ", seen: ", seen), func(t *testing.T) {
-				faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+				faked(t, func(api *fakeAPI, v *View) {
 					if test.pod != nil {
 						p := kubetest.Put(api.Server, test.pod)
 						if seen && p.Spec.NodeName == "n1" {
-							nodetest.OK(t, v.pods.store.Add(p))
+							nodetest.OK(api, v.pods.store.Add(p))
 						}
 					}
-					got, err := v.Pod(t.Context(), web(test.uid))
+					got, err := v.Pod(api.Context(), web(test.uid))
 					requests := 1
 					if test.code != 0 {
-						nodetest.Is(t, err, ErrGone)
-					} else if nodetest.Equal(t, "UID", got.UID, string(test.pod.UID)); seen {
+						nodetest.Is(api, err, ErrGone)
+					} else if nodetest.Equal(api, "UID", got.UID, string(test.pod.UID)); seen {
 						requests = 0
 					}
-					nodetest.Code(t, err, test.code)
+					nodetest.Code(api, err, test.code)
 					known, is := v.KnownPod(web(test.uid))
-					nodetest.Equal(t, "known", is, seen && test.code == 0)
-					nodetest.Equal(t, "known as", is && known.UID == got.UID, is)
-					nodetest.Equal(t, "requests", api.Count("", ""), requests)
+					nodetest.Equal(api, "known", is, seen && test.code == 0)
+					nodetest.Equal(api, "known as", is && known.UID == got.UID, is)
+					nodetest.Equal(api, "requests", api.Count("", ""), requests)
 				})
 			})
 		}
@@ -394,12 +394,12 @@ func TestAPodThatTheWatchDoesNotBringMayNotBeKnown(t *testing.T) {
 		"the answer is rubbish": {Body: "<html>"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+			faked(t, func(api *fakeAPI, v *View) {
 				kubetest.Put(api.Server, pod("u1", nil))
 				api.Break(fault)
-				_, err := v.Pod(t.Context(), web("u1"))
-				unknown(t, err)
-				nodetest.Equal(t, "requests", api.Count("", ""), 1)
+				_, err := v.Pod(api.Context(), web("u1"))
+				unknown(api, err)
+				nodetest.Equal(api, "requests", api.Count("", ""), 1)
 			})
 		})
 	}
@@ -464,8 +464,10 @@ func TestThePodHasTheNamesOfItsClaims(t *testing.T) {
 	t.Parallel()
 	_, got, _ := keepPod(pod("u1", func(p *corev1.Pod) {
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{
-			{Name: "a", ResourceClaimName: new("storage")}, {Name: "b", ResourceClaimName: new("storage")},
-			{Name: "c", ResourceClaimTemplateName: new("template")}, {Name: "d", ResourceClaimTemplateName: new("template")},
+			{Name: "a", ResourceClaimName: new("storage")},
+			{Name: "b", ResourceClaimName: new("storage")},
+			{Name: "c", ResourceClaimTemplateName: new("template")},
+			{Name: "d", ResourceClaimTemplateName: new("template")},
 		}
 		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c", ResourceClaimName: new("made-c")}, {Name: "d"}} // is not made yet
 		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
@@ -525,12 +527,12 @@ func TestOnlyTheTaintsWithTheKeyAreRemoved(t *testing.T) {
 		"a key that begins like it": {[]string{notReady + "-yet:NoSchedule"}, []string{notReady + "-yet:NoSchedule"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+			faked(t, func(api *fakeAPI, v *View) {
 				tainted(api.Server, tt.before...)
-				nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
-				nodetest.Equal(t, "taints", taints(api.Server), tt.after)
-				nodetest.Equal(t, "patches", api.Count("patch", "nodes"), tt.patches)
-				nodetest.Equal(t, "labels", kubetest.Get[corev1.Node](api.Server, "", "n1").Labels, map[string]string{"a": "b"})
+				nodetest.OK(api, v.RemoveTaint(api.Context(), notReady))
+				nodetest.Equal(api, "taints", taints(api.Server), tt.after)
+				nodetest.Equal(api, "patches", api.Count("patch", "nodes"), tt.patches)
+				nodetest.Equal(api, "labels", kubetest.Get[corev1.Node](api.Server, "", "n1").Labels, map[string]string{"a": "b"})
 			})
 		})
 	}
@@ -545,15 +547,15 @@ func TestTaintsThatOthersChangeMeanwhileStay(t *testing.T) {
 		"it too": {[]string{"a:NoSchedule"}, []string{"a:NoSchedule"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+			faked(t, func(api *fakeAPI, v *View) {
 				tainted(api.Server, notReady+":NoSchedule", "a:NoSchedule")
 				read := kubetest.Get[corev1.Node](api.Server, "", "n1")
 				text, err := json.Marshal(read)
-				nodetest.OK(t, err)
+				nodetest.OK(api, err)
 				tainted(api.Server, tt.meanwhile...)
 				api.fail(kubetest.Fault{Verb: "get", Body: string(text)})
-				nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
-				nodetest.Equal(t, "taints", taints(api.Server), tt.after)
+				nodetest.OK(api, v.RemoveTaint(api.Context(), notReady))
+				nodetest.Equal(api, "taints", taints(api.Server), tt.after)
 			})
 		})
 	}
@@ -575,23 +577,23 @@ func TestTaintIsRemovedWhenTheServerAllowsIt(t *testing.T) {
 		"another object":    {Verb: "get", Body: `{"kind":"Status"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faked(t, func(t *testing.T, api *fakeAPI, v *View) {
+			faked(t, func(api *fakeAPI, v *View) {
 				tainted(api.Server, notReady+":NoSchedule")
 				heal := api.Break(fault)
 				log := &nodetest.Log{}
 				v.log = slog.New(slog.NewTextHandler(log, nil))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				ctx, cancel := context.WithTimeout(api.Context(), 10*time.Minute)
 				defer cancel()
 				err := v.RemoveTaint(ctx, notReady)
-				nodetest.Is(t, err, context.DeadlineExceeded)
-				nodetest.Says(t, err, "n1")
-				nodetest.Equal(t, "taints", len(taints(api.Server)), 1)
-				nodetest.Equal(t, "lines of the log", log.Count("not removed yet"), 1)
+				nodetest.Is(api, err, context.DeadlineExceeded)
+				nodetest.Says(api, err, "n1")
+				nodetest.Equal(api, "taints", len(taints(api.Server)), 1)
+				nodetest.Equal(api, "lines of the log", log.Count("not removed yet"), 1)
 				heal()
-				nodetest.OK(t, v.RemoveTaint(t.Context(), notReady))
-				nodetest.Equal(t, "taints", taints(api.Server), nil)
+				nodetest.OK(api, v.RemoveTaint(api.Context(), notReady))
+				nodetest.Equal(api, "taints", taints(api.Server), nil)
 				v.config.Node = ""
-				nodetest.Says(t, v.RemoveTaint(t.Context(), notReady), "the name of the node is needed")
+				nodetest.Says(api, v.RemoveTaint(api.Context(), notReady), "the name of the node is needed")
 			})
 		})
 	}

@@ -453,17 +453,22 @@ func TestWhichResourcesDevicePluginsServe(t *testing.T) {
 	}
 }
 
-// sharing runs test in a bubble of package synctest, in which pauses take no time.
-func sharing(t *testing.T, test func(t *testing.T, l *shared[int])) {
+// answers are shared in a bubble of package synctest, in which pauses take no time.
+type answers struct {
+	*testing.T
+	*shared[int]
+}
+
+func sharing(t *testing.T, test func(l *answers)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { test(t, newShared[int]()) })
+	synctest.Test(t, func(t *testing.T) { test(&answers{t, newShared[int]()}) })
 }
 
 // A request that has begun may have an answer that is older than the pod of the one who
 // comes now.
 func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
-	sharing(t, func(t *testing.T, l *shared[int]) {
+	sharing(t, func(l *answers) {
 		var asked atomic.Int32
 		answer := make(chan struct{})
 		ask := func(context.Context) (int, error) {
@@ -472,73 +477,73 @@ func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
 			return 1, nil
 		}
 		var first, rest sync.WaitGroup
-		first.Go(func() { join(t, l, ask) })
+		first.Go(func() { l.answered(ask) })
 		synctest.Wait()
 		for range 50 {
-			rest.Go(func() { join(t, l, ask) })
+			rest.Go(func() { l.answered(ask) })
 		}
 		synctest.Wait()
-		nodetest.Equal(t, "requests", asked.Load(), 1)
+		nodetest.Equal(l, "requests", asked.Load(), 1)
 		answer <- struct{}{}
 		first.Wait()
 		answer <- struct{}{}
 		rest.Wait()
-		nodetest.Equal(t, "requests", asked.Load(), 2)
+		nodetest.Equal(l, "requests", asked.Load(), 2)
 	})
 }
 
-func join(t *testing.T, l *shared[int], ask func(context.Context) (int, error)) {
-	t.Helper()
-	reply, err := l.join(t.Context(), ask)
-	nodetest.Equal(t, "error", err, nil)
-	nodetest.Equal(t, "reply", reply, 1)
+func (l *answers) answered(ask func(context.Context) (int, error)) {
+	l.Helper()
+	reply, err := l.join(l.Context(), ask)
+	nodetest.Equal(l, "error", err, nil)
+	nodetest.Equal(l, "reply", reply, 1)
 }
 
 func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
-	sharing(t, func(t *testing.T, l *shared[int]) {
+	sharing(t, func(l *answers) {
 		var ended atomic.Int32
 		ask := func(ctx context.Context) (int, error) {
 			<-ctx.Done()
 			ended.Add(1)
 			return 0, ctx.Err()
 		}
-		ctx1, cancel1 := context.WithCancel(t.Context())
-		ctx2, cancel2 := context.WithCancel(t.Context())
+		ctx1, cancel1 := context.WithCancel(l.Context())
+		ctx2, cancel2 := context.WithCancel(l.Context())
 		var all sync.WaitGroup
 		for _, ctx := range []context.Context{ctx1, ctx1, ctx2} {
 			all.Go(func() {
 				_, err := l.join(ctx, ask)
-				nodetest.Is(t, err, errUnanswered)
+				nodetest.Is(l, err, errUnanswered)
 			})
 			synctest.Wait() // the first is in a request, the others in the next
 		}
 		cancel1()
 		synctest.Wait()
-		nodetest.Equal(t, "requests that have ended", ended.Load(), 1)
+		nodetest.Equal(l, "requests that have ended", ended.Load(), 1)
 		cancel2()
 		synctest.Wait()
-		nodetest.Equal(t, "requests that have ended", ended.Load(), 2)
+		nodetest.Equal(l, "requests that have ended", ended.Load(), 2)
 		all.Wait()
 		// A request that nobody waits for any more is not joined.
-		join(t, l, func(context.Context) (int, error) { return 1, nil })
+		l.answered(func(context.Context) (int, error) { return 1, nil })
 	})
 }
 
 func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
-	sharing(t, func(t *testing.T, l *shared[int]) {
+	sharing(t, func(l *answers) {
 		answer := make(chan struct{})
 		ask := func(ctx context.Context) (int, error) {
 			<-answer
 			return 1, ctx.Err()
 		}
 		var all sync.WaitGroup
-		all.Go(func() { join(t, l, ask) })
+		all.Go(func() { l.answered(ask) })
 		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(l.Context())
 		cancel()
 		_, err := l.join(ctx, ask)
-		nodetest.Is(t, err, errUnanswered)
-		all.Go(func() { join(t, l, ask) })
+		nodetest.Is(l, err, errUnanswered)
+		all.Go(func() { l.answered(ask) })
 		synctest.Wait()
 		close(answer)
 		all.Wait()
@@ -546,9 +551,9 @@ func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
 }
 
 func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
-	sharing(t, func(t *testing.T, l *shared[int]) {
+	sharing(t, func(l *answers) {
 		asked := 0
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(l.Context(), 10*time.Second)
 		defer cancel()
 		var all sync.WaitGroup
 		for range 3 { // one asks, the others wait for their turn
@@ -558,14 +563,14 @@ func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 					return 0, grpcstatus.Error(codes.ResourceExhausted, "rejected by rate limit")
 				})
 				if grpcstatus.Code(err) != codes.ResourceExhausted {
-					t.Errorf("got %v, want why it was repeated", err)
+					l.Errorf("got %v, want why it was repeated", err)
 				}
 			})
 		}
 		all.Wait()
 		// 20 ms, 40 ms, ... up to 1 s, and half of that at least.
 		if asked < 14 || asked > 26 {
-			t.Errorf("asked %d times in 10 s", asked)
+			l.Errorf("asked %d times in 10 s", asked)
 		}
 	})
 }
