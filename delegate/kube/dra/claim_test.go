@@ -488,6 +488,8 @@ func TestAClaimStaysWhileAnyRecordHasIt(t *testing.T) {
 				c.Status.Allocation.Devices.Results[0] = allocatedTo("net", "storage", "share-a")
 			}))
 			refused(t, k, b, "in use")
+			nodetest.OK(t, os.Remove(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json")))
+			nodetest.Says(t, k.Unprepare(t.Context(), a), "still attached") // also without a record of the claim
 			n.others = nil
 			nodetest.OK(t, k.Unprepare(t.Context(), a))
 			mustPrepare(t, k, b)
