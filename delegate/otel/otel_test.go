@@ -306,8 +306,11 @@ func TestTraceOfThePodIsLinked(t *testing.T) {
 func TestHostileTraceOfTheRuntimeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{
-		{"TRACEPARENT=00-1-2-01", "TRACESTATE=a=1"}, {"TRACEPARENT"}, {"TRACEPARENT=" + strings.Repeat("x", 1<<20)},
-		{traceparent, "TRACEPARENT=" + traceparent}, {"TRACESTATE=" + strings.Repeat("a=1,", 10000)},
+		{"TRACEPARENT=00-1-2-01", "TRACESTATE=a=1"},
+		{"TRACEPARENT"},
+		{"TRACEPARENT=" + strings.Repeat("x", 1<<20)},
+		{traceparent, "TRACEPARENT=" + traceparent},
+		{"TRACESTATE=" + strings.Repeat("a=1,", 10000)},
 	} {
 		n := newNode(t)
 		nodetest.OK(t, n.do(n.small(nil), "ADD", env...))

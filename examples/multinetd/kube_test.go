@@ -226,9 +226,6 @@ func TestStartupTaintIsRemovedWhenTheNetworkIsPublished(t *testing.T) {
 	}
 }
 
-// A test waits for a short time only for the status of each pod.
-const impatient = `,"statusTimeout":"50ms","nadWait":"50ms"`
-
 // A daemon that starts while the API is away serves what needs nothing of it, and says on
 // /readyz what is missing. STATUS succeeds.
 func TestDaemonStartsDuringAnOutage(t *testing.T) {
