@@ -202,6 +202,23 @@ func TestChecksThatCannotBeMadeAreListed(t *testing.T) {
 	}
 }
 
+// What goes wrong in a check and is not the plugin's is no failure of it: the check is skipped.
+func TestChecksThatTheMachineHindersAreSkipped(t *testing.T) {
+	t.Parallel()
+	conf, hosts := metaConfig, 0
+	conf.Stdin = func(dir string) string {
+		if hosts++; hosts > 20 { // in the middle of the checks
+			return "null"
+		}
+		return metaStdin(dir)
+	}
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, newMeta().program(), conf)
+	nodetest.Equal(t, "failed", *r.failed, nil)
+	nodetest.Equal(t, "skipped or not made", slices.Concat([]string{"stderr", "del-gone"}, *r.skipped), *r.unmade, cmpopts.SortSlices(strings.Compare))
+	nodetest.Equal(t, "is skipped", slices.Contains(*r.skipped, "versions"), true)
+}
+
 func TestConfigsThatCannotWorkAreErrors(t *testing.T) {
 	t.Parallel()
 	stdin := func(string) string { return "null" }

@@ -149,7 +149,7 @@ func TestDefinitionsLoadNoPluginsFromDirectories(t *testing.T) {
 		`{"name":"","plugins":[{"type":"x"}]}`,
 	} {
 		n, err := defined(config).Network(nad.Rules{ConfDir: confDir})
-		if err != nil || len(n.Plugins()) != 1 || n.Plugins()[0].Type() != "x" {
+		if _, versioned := n.Get("cniVersion"); err != nil || versioned || len(n.Plugins()) != 1 || n.Plugins()[0].Type() != "x" {
 			t.Errorf("%s: %v, %v", config, n, err)
 		}
 	}
