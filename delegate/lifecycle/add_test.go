@@ -307,13 +307,15 @@ func TestAddOnWhatIsDestroyed(t *testing.T) {
 		elsewhere bool       // on another host
 		again     bool
 	}{
-		"destroyed":            {made, []hostLink{bridge}, false, true},
-		"and its bridge too":   {made, []hostLink{lo}, false, true},
-		"there":                {made, []hostLink{bridge, peer}, false, false},
-		"renamed":              {made, []hostLink{bridge, {"other", peer.mac, "veth", 3}}, false, false},
-		"of another host":      {made, []hostLink{bridge}, true, false},
-		"without its peer":     {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/s"}]}`, []hostLink{lo}, false, false},
-		"without an interface": {`{"cniVersion":"1.1.0"}`, []hostLink{lo}, false, false},
+		"destroyed":             {made, []hostLink{bridge}, false, true},
+		"and its bridge too":    {made, []hostLink{lo}, false, true},
+		"there":                 {made, []hostLink{bridge, peer}, false, false},
+		"there, not its bridge": {made, []hostLink{peer}, false, false},
+		"renamed":               {made, []hostLink{bridge, {"other", peer.mac, "veth", 3}}, false, false},
+		"of another host":       {made, []hostLink{bridge}, true, false},
+		"without its peer":      {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12","sandbox":"/s"}]}`, []hostLink{lo}, false, false},
+		"without its sandbox":   {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:12"}]}`, []hostLink{lo}, false, false},
+		"without an interface":  {`{"cniVersion":"1.1.0"}`, []hostLink{lo}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -328,6 +330,7 @@ func TestAddOnWhatIsDestroyed(t *testing.T) {
 			if tt.again {
 				nodetest.OK(t, err)
 				n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0", "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
+				nodetest.Equal(t, "DEL is given", n.Last("DEL bridge").NetNS, netns)
 			} else {
 				nodetest.Is(t, err, ErrAdded)
 				n.WantTrace()

@@ -149,6 +149,7 @@ func TestRecordIsFoundAfterARename(t *testing.T) {
 		"two old names":           {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new"}},
 		"two names, one is old":   {add: func(n *node) { n.add(eth0); n.addNamed(other) }, configured: []string{"new", "other"}, left: []string{"c1/eth0 added"}},
 		"a damaged record":        {add: func(n *node) { n.add(eth0); n.damage(eth0) }, configured: []string{"new"}, code: 5, left: []string{"c1/eth0 damaged"}},
+		"another's damaged":       {add: func(n *node) { n.add(key("c1", "eth1")); n.damage(key("c1", "eth1")) }, configured: []string{"new"}, left: []string{"c1/eth1 damaged"}},
 		"half deleted":            {add: func(n *node) { n.add(eth0); n.halfDelete(eth0); n.Exec.Plugins = plugins() }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -123,8 +123,8 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 		code   uint
 		say    string
 	}{
-		"other container":             {func(a *delegate.Attachment) { a.ContainerID = "c2" }, 7, `network "blue": planned for another container, c2`},
-		"one name twice":              {func(a *delegate.Attachment) { a.IfName = "net0" }, 7, `network "red" (net0): the interface name is in use, choose another`},
+		"other container":             {func(a *delegate.Attachment) { a.ContainerID = "c2" }, 7, `network "blue" (net0): planned for another container, c2`},
+		"one name twice":              {func(a *delegate.Attachment) { a.IfName = "eth0" }, 7, `network "blue": the interface name is in use, choose another`},
 		"no network":                  {func(a *delegate.Attachment) { a.Network = netconf.Network{} }, 7, "missing network name:"},
 		"no type":                     {func(a *delegate.Attachment) { a.Network = netconf.Single(half) }, 7, "type"},
 		"a path for a name":           {func(a *delegate.Attachment) { a.IfName = "../x" }, 4, "/"},
@@ -144,9 +144,9 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
-			tt.change(&a)
-			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a, attachment(nodetest.Network("red", "macvlan"), "c1", "net0"))})
+			a := attachment(nodetest.Network("blue", "bridge"), "c1", "net0")
+			tt.change(&a) // of the second: the first does not run either
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "eth0"), a)})
 			nodetest.Code(t, err, tt.code)
 			nodetest.Says(t, err, "ADD c1 eth0: ", tt.say)
 			n.WantTrace()
