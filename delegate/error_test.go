@@ -139,6 +139,7 @@ func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 		{"result is the configuration", func(in []byte) ([]byte, error) { return in, nil }, 6},
 		{"noise is the configuration", func(in []byte) ([]byte, error) { return append([]byte("got: "), in...), nil }, 6},
 		{"noise is a secret", func([]byte) ([]byte, error) { return []byte("password=" + secret + "\n{}"), nil }, 6},
+		{"noise is a long secret", func([]byte) ([]byte, error) { return []byte(pem), nil }, 6}, // of which a part is quoted
 		{"a bracket is in the secret", func([]byte) ([]byte, error) { return []byte(bracketed + "\n{}"), nil }, 6},
 		{"a number is the secret", func([]byte) ([]byte, error) { return nil, errors.New("pin " + pin + " refused") }, 999},
 		{"configuration after the result", func(in []byte) ([]byte, error) { return append([]byte(`{"cniVersion":"1.1.0"} `), in...), nil }, 6},
