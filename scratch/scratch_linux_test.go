@@ -158,12 +158,15 @@ func TestPutGetDelete(t *testing.T) {
 	equal(t, "files", tree(t, s.Dir), want)
 	for name, perm := range map[string]fs.FileMode{"": 0o700, "c1@net@eth0.json": 0o600, "c2@lock": 0o600} {
 		if info, err := os.Stat(filepath.Join(s.Dir, name)); err != nil || info.Mode().Perm() != perm {
-			t.Errorf("%q: mode %v, want %v ", name, info.Mode(), perm)
+			t.Errorf("%q: mode %v, want %v", name, info.Mode(), perm)
 		}
 	}
 	r, err := s.Get(k2)
 	equal(t, "record", r, Record[value]{Key: k2, State: Planned, Created: r.Created, Updated: r.Created, Value: value{"two"}})
 	nodetest.OK(t, err)
+	data, err := os.ReadFile(recordPath(s, k2)) // as the package comment has it
+	nodetest.OK(t, err)
+	equal(t, "file", string(data), line(fmt.Sprintf(`{"version":2,"network":"net","container":"c1","ifname":"net1","state":"planned","created":%q,"updated":%[1]q,"value":{"Text":"two"}}`, r.Created.Format(time.RFC3339Nano))))
 	if r.Created.Before(before) || r.Created.After(time.Now()) || r.Created.Location() != time.UTC {
 		t.Errorf("created %v", r.Created)
 	}
@@ -235,8 +238,12 @@ func TestNotesDoNotGrowWithoutEnd(t *testing.T) {
 	s := newStore(t)
 	long := strings.Repeat("x", 10_000)
 	put(t, s, k1, long)
-	for range 100 {
+	for range 250 {
 		nodetest.OK(t, note(s, Record[value]{Key: k1, State: Deleting, Value: value{long}}))
+		nodetest.OK(t, errors.Join(putRecord(s, k2, Planned, value{}), del(s, k2)))
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err != nil || len(fds) > 200 {
+		t.Errorf("%d files open, %v", len(fds), err)
 	}
 	info, err := os.Stat(filepath.Join(s.Dir, fileName(k1)))
 	if err != nil || info.Size() > 2*minCompact {
