@@ -37,9 +37,11 @@ var names = []struct {
 	{"a:1", `':'`},
 	{"net%d", `'%'`}, // The kernel creates net0
 	{"a b", "space"},
+	{"a\n", "space"},
 	{"a\u00a0b", "space"},
 	{"a\u2003b", "space"},
 	{"a\x00b", "control"}, // The kernel creates a
+	{"a\x01b", "control"},
 	{"a\x7fb", "control"},
 	{"à", "kernel sees a space"}, // C3 A0
 	{"a\xff", "not UTF-8"},

@@ -229,6 +229,7 @@ func TestPolicy(t *testing.T) {
 		{"the administrator's namespace is not global", isolated, "a", "kube-system/x", nad.Selected, "forbidden"},
 		{"global namespaces are exactly those that are set", own, "a", "default/x", nad.Selected, "forbidden"},
 		{"the first one set", own, "a", "shared/x", nad.Selected, "yes"},
+		{"none are global namespaces", none, "a", "default/x", nad.Selected, "forbidden"},
 		{"a pod without a namespace", isolated, "", "a/x", nad.Selected, "forbidden"},
 
 		{"default network, no isolation", nad.Policy{}, "a", "b/x", nad.PodDefault, "yes"},
