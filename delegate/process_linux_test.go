@@ -42,7 +42,7 @@ func pipe(tb testing.TB) (r, w *os.File) {
 	r, w, err := os.Pipe()
 	nodetest.OK(tb, err)
 	tb.Cleanup(func() { r.Close(); w.Close() })
-	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // to fail and not to hang
+	if err := r.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil { // to fail and not to hang
 		tb.Fatal(err)
 	}
 	return r, w

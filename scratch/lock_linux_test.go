@@ -70,7 +70,7 @@ func lock(t *testing.T, s Store[value]) *Lock {
 // end ends the orphans that hold the lock of c1.
 func end(t *testing.T, s Store[value]) (bool, error) {
 	t.Helper()
-	return flock.End(t.Context(), filepath.Join(s.Dir, records.LockName("c1")), time.Minute)
+	return flock.End(t.Context(), filepath.Join(s.Dir, records.LockName("c1")), 2*time.Minute)
 }
 
 // ended checks whether the lock of c1 can be had after its orphans were ended.

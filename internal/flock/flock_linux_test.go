@@ -340,7 +340,7 @@ func TestEndOfNobody(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/lock"
 	for range 2 {
-		if ended, err := End(t.Context(), path, time.Minute); !ended || err != nil {
+		if ended, err := End(t.Context(), path, 2*time.Minute); !ended || err != nil {
 			t.Errorf("%v, %v", ended, err)
 		}
 		open(t, path)
