@@ -139,6 +139,9 @@ func TestAttachedPrintTo(t *testing.T) {
 			t.Errorf("%s: whose failure is %v?", tt.name, err)
 		}
 	}
+	_, err := delegate.Attached{Attachment: a}.ParsedResult() // nobody has kept it
+	nodetest.Is(t, err, delegate.ErrResult)
+	nodetest.Fails(t, err, types.ErrDecodingFailure, "no result")
 }
 
 // What cannot be attached is refused before anything is run: a missing binary,

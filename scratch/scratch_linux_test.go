@@ -352,6 +352,7 @@ func TestErrors(t *testing.T) {
 		&Error{Op: "list", Path: "/d", Err: fs.ErrPermission}:                                                            "list (/d): permission denied",
 		&Error{Op: "lock", Key: Key{ContainerID: "c"}, Err: context.Canceled}:                                            `lock container "c": context canceled`,
 		putRecord(s, Key{Network: "n", ContainerID: "c", IfName: "a b"}, Planned, value{}):                               `put record "n/c/a b": unusable interface name "a b"`,
+		del(s, Key{ContainerID: "c", IfName: "a"}):                                                                       `delete record "/c/a": no network name`,
 		fail("get", Key{Network: "net", ContainerID: strings.Repeat("0123456789abcdef", 4), IfName: "eth0"}, ErrCorrupt): `get record "net/0123456789ab/eth0": corrupt record`,
 		&Error{Op: "lock", Key: Key{ContainerID: strings.Repeat("0123456789abcdef", 4)}, Err: context.Canceled}:          `lock container "0123456789ab": context canceled`,
 		fail("get", k1, &fs.PathError{Op: "openat", Path: "/d/f", Err: fs.ErrPermission}):                                `get record "net/c1/eth0" (/d/f): openat: permission denied`,
