@@ -312,6 +312,7 @@ func TestInvalidManager(t *testing.T) {
 		"relative Root":     func(m *Manager) { m.Root = "host" },
 		"Lock in Dir":       func(m *Manager) { m.Lock = m.Dir + "/lock" },
 		"Lock via link":     func(m *Manager) { m.Lock = m.Dir + "/../" + filepath.Base(m.Dir) + "/lock" },
+		"Mode":              func(m *Manager) { m.Mode = 0o600 | fs.ModeSetuid },
 		"Grace":             func(m *Manager) { m.Grace = -1 },
 	} {
 		m := newManager(t, "10-a.conf", flannel)

@@ -476,6 +476,7 @@ func TestElection(t *testing.T) {
 			{want: "- 20-b.conf"},
 		},
 		"renamed to a better name": {published, {files: files{a: gone, "05-a.conflist": calico}, want: "- 05-a.conflist"}, {want: "- 05-a.conflist"}},
+		"renamed to a worse name":  {published, {files: files{a: gone, "15-a.conflist": calico}, want: "- 15-a.conflist"}, {want: "- 15-a.conflist"}},
 		"back in time, and grace begins again": {
 			published,
 			{files: files{a: gone}, want: "- 10-a.conflist gone 10s"},
