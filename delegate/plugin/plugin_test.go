@@ -129,7 +129,9 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		{"capability arguments of the wrong type", "ADD", two + `,"runtimeConfig":5`, 6, `"runtimeConfig"`},
 		{"a type of the wrong type, when deleting", "DEL", `,"type":5`, 0, ""},
 		{"a type of the wrong type, when attaching", "ADD", two + `,"type":5`, 6, `"type"`},
+		{"a key twice, when deleting", "DEL", two + `,"x":1,"x":2`, 0, ""},
 		{"no list of what is valid", "GC", two, 7, ""},
+		{"an attachment without a name in the list", "GC", two + `,"cni.dev/valid-attachments":[{"containerID":"c1"}]`, 7, "lacks containerID or ifname"},
 		// A server may pass on a command that it has not checked.
 		{"another case", "add", two, 4, ""},
 		{"VERSION", "VERSION", two, 4, ""},
