@@ -88,3 +88,43 @@ func ExampleInvoker_AddAll() {
 	// DEL bridge net1
 	// left: []
 }
+
+// A step of the program's own fails after the ADD, which is then undone.
+func ExampleInvoker_Undo() {
+	ctx := context.Background()
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
+	network, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "blue", "type": "bridge"}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	iv := &delegate.Invoker{Exec: exec}
+	attached, err := iv.AddAll(ctx, []delegate.Attachment{{Network: network, ContainerID: "c1", IfName: "net1"}})
+	if err == nil {
+		err = iv.Undo(ctx, attached, errors.New("default route: network is unreachable"))
+	}
+	fmt.Println(err)
+	fmt.Println("left:", exec.Live())
+	// Output:
+	// default route: network is unreachable
+	// left: []
+}
+
+// An observer feeds metrics and traces.
+func ExampleInvoker_observer() {
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge": delegatetest.FailOn("STATUS", 50, "no daemon", delegatetest.Result(nil)),
+	}}
+	network, err := netconf.Parse([]byte(`{"cniVersion": "1.1.0", "name": "blue", "type": "bridge"}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	iv := &delegate.Invoker{Exec: exec, Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		return ctx, func(err error) { fmt.Println(e.Command, e.Plugin, e.Network, err != nil) }
+	}}
+	fmt.Println(iv.Status(context.Background(), network))
+	// Output:
+	// STATUS bridge blue true
+	// STATUS network "blue": plugin "bridge": no daemon
+}

@@ -3,6 +3,7 @@ package ifname_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/metacni/metacni/ifname"
 )
@@ -26,4 +27,24 @@ func ExampleScheme_Plan_taken() {
 	// [eth0 net2] <nil>
 	// "storage0": interface name already taken: in use in the container
 	// true
+}
+
+func ExampleValidate() {
+	for _, name := range []string{"eth0", "net%d", "1234567890123456", "all"} {
+		fmt.Println(ifname.Validate(name))
+	}
+	// Output:
+	// <nil>
+	// "net%d": not a valid interface name: contains '%'
+	// "1234567890123456": not a valid interface name: 16 bytes, but the longest is 15
+	// "all": not a valid interface name: reserved by the kernel
+}
+
+// A container that is gone has no names, and says so.
+func ExampleTaken() {
+	_, err := ifname.Taken("/var/run/netns/gone")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
+		fmt.Println("nothing to look at")
+	}
+	// Output: nothing to look at
 }

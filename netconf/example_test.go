@@ -2,6 +2,7 @@ package netconf_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing/fstest"
 
@@ -37,6 +38,37 @@ func Example() {
 	// {"capabilities":{"mac":true},"cniVersion":"1.1.0","ipam":{"type":"dhcp"},"mtu":9000,"name":"blue","runtimeConfig":{"mac":"02:00:00:00:00:01"},"type":"bridge","x-rate":1.50} <nil>
 }
 
+func ExampleParse() {
+	_, err := netconf.Parse([]byte(`{"name": "blue", "plugins": [{"type": "bridge"}, {"mtu": 9000}]}`))
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, netconf.ErrInvalid))
+	var e *netconf.Error
+	if errors.As(err, &e) {
+		fmt.Println(e.Network, e.Key, e.CNICode())
+	}
+	// Output:
+	// invalid configuration: network "blue", key "plugins[1].type": missing
+	// true
+	// blue plugins[1].type 7
+}
+
+func ExampleList() {
+	bridge, err := netconf.NewPlugin(map[string]any{"type": "bridge", "ipam": map[string]any{"type": "dhcp"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tuning, err := netconf.NewPlugin(json.RawMessage(`{"type": "tuning", "mtu": 9000}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	n, err := netconf.List("blue", "1.1.0", bridge, tuning)
+	data, _ := n.MarshalJSON()
+	fmt.Println(string(data), err)
+	// Output: {"cniVersion":"1.1.0","name":"blue","plugins":[{"ipam":{"type":"dhcp"},"type":"bridge"},{"mtu":9000,"type":"tuning"}]} <nil>
+}
+
 // One broken file does not hide a good one, and is named when there is none.
 func ExampleLoad() {
 	dir := fstest.MapFS{ // in life: os.DirFS("/etc/cni/net.d")
@@ -57,6 +89,34 @@ func ExampleLoad() {
 	// tuning
 	// <nil>
 	// no such network: network "red": 1 bad file: cannot decode configuration: file "10-broken.conf": line 1, column 17: unexpected end of JSON input
+}
+
+func ExampleLoadFile() {
+	dir := fstest.MapFS{"red.conf": {Data: []byte(`{"name": "red", "type": "macvlan"}`)}} // or os.DirFS("/etc/cni/net.d")
+	n, err := netconf.LoadFile(dir, "red.conf")
+	fmt.Println(n.Name(), n.Plugins()[0].Type(), err)
+	// Output: red macvlan <nil>
+}
+
+// A meta-plugin passes over itself when it looks for the network to delegate to.
+func ExampleFiles() {
+	dir := fstest.MapFS{
+		"00-multinet.conf": {Data: []byte(`{"name": "multi", "type": "multinet"}`)},
+		"05-half.conflist": {Data: []byte(`{"name": "half", "plug`)},
+		"10-blue.conf":     {Data: []byte(`{"name": "blue", "type": "bridge"}`)},
+	}
+	for f, err := range netconf.Files(dir) {
+		switch {
+		case err != nil:
+			fmt.Println("cannot be used:", f.Name)
+		case f.Network.Plugins()[0].Type() != "multinet":
+			fmt.Println("primary:", f.Network.Name())
+			return
+		}
+	}
+	// Output:
+	// cannot be used: 05-half.conflist
+	// primary: blue
 }
 
 // The configuration of a meta-plugin can hold networks and plugins.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/status"
@@ -64,4 +65,20 @@ func ExampleNetworks() {
 	data, _ := json.Marshal(list)
 	fmt.Println(string(data))
 	// Output: [{"name":"blue","interface":"eth0","ips":["10.1.0.5"],"mac":"02:42:0a:01:00:05","mtu":1450,"default":true,"gateway":["10.1.0.1"]}]
+}
+
+// Who knows more about the device puts it in.
+func ExampleDeviceInfo() {
+	list, err := status.Networks("sriov", &types100.Result{Interfaces: []*types100.Interface{{Name: "net1", Sandbox: "/run/netns/c1"}}}, false)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	list[0].DeviceInfo = &status.DeviceInfo{
+		Type: "vhost-user", Version: status.DeviceInfoVersion,
+		VhostUser: &status.VhostDevice{Mode: "client", Path: "/run/vhost.sock"},
+	}
+	data, _ := json.Marshal(list)
+	fmt.Println(string(data))
+	// Output: [{"name":"sriov","interface":"net1","device-info":{"type":"vhost-user","version":"1.1.0","vhost-user":{"mode":"client","path":"/run/vhost.sock"}}}]
 }

@@ -266,6 +266,33 @@ func TestSlowOnWaits(t *testing.T) {
 	})
 }
 
+// A Script kills the third call of the run, whichever plugin it is for.
+func ExampleExec_script() {
+	ok := delegatetest.Result(nil)
+	exec := &delegatetest.Exec{
+		Plugins: map[string]delegatetest.Plugin{"bridge": ok, "sriov": ok},
+		Script: func(n int, _ delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
+			if n == 3 {
+				return delegatetest.KillOn("", p)
+			}
+			return p
+		},
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		for _, plugin := range []string{"bridge", "sriov"} {
+			_, err := exec.ExecPlugin(context.Background(), plugin, []byte(`{}`), []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1"})
+			fmt.Println(command, plugin, err)
+		}
+	}
+	fmt.Println(exec.Live())
+	// Output:
+	// ADD bridge <nil>
+	// ADD sriov <nil>
+	// DEL bridge signal: killed
+	// DEL sriov <nil>
+	// [bridge c1 ]
+}
+
 // A meta-plugin of one delegate runs without a process.
 func ExampleRunPlugin() {
 	mine := plugin.Plugin{

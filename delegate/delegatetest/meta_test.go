@@ -272,6 +272,10 @@ func (m *meta) print(result []byte) error {
 	switch {
 	case m.has("prints noise"):
 		result = append([]byte("attached\n"), result...)
+	case m.has("prints nothing"):
+		return nil
+	case m.has("prints two results"):
+		result = append(result, result...)
 	case m.has("prints an empty result"):
 		result = fmt.Appendf(nil, `{"cniVersion":%q}`, m.conf.CNIVersion)
 	case m.has("counts interfaces wrong"):
@@ -319,6 +323,9 @@ func (m *meta) chained(result []byte) []byte {
 	}
 	if m.has("drops the search list") {
 		prev.DNS.Search = nil
+	}
+	if m.has("drops dns") {
+		prev.DNS = types.DNS{}
 	}
 	r, err := prev.GetAsVersion(m.conf.CNIVersion)
 	if err != nil {
@@ -521,6 +528,8 @@ var wrong = map[string]string{
 	"needs all of its configuration": "del-broken",
 
 	"prints noise":            "stdout",
+	"prints nothing":          "stdout",
+	"prints two results":      "stdout",
 	"prints an empty result":  "result",
 	"prints its own version":  "result",
 	"counts interfaces wrong": "result",
@@ -530,6 +539,7 @@ var wrong = map[string]string{
 	"drops interfaces of prevResult": "chain",
 	"mixes up interfaces":            "chain",
 	"drops routes":                   "chain",
+	"drops dns":                      "chain",
 	"drops gateways":                 "chain",
 	"drops the search list":          "chain",
 
