@@ -722,7 +722,7 @@ var roles = map[string]func(t *testing.T, s Store[value], arg string){
 func TestRole(t *testing.T) {
 	role := strings.SplitN(os.Getenv(roleVar), " ", 3)
 	if len(role) != 3 {
-		t.Skip("plays a part in other tests")
+		return // no other test has started it
 	}
 	s := Store[value]{Dir: role[1]}
 	play, found := roles[role[0]]

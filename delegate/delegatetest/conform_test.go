@@ -368,10 +368,16 @@ func TestABinaryThatDoesNotEndIsAFinding(t *testing.T) {
 	}
 }
 
-// script writes a shell script and returns its path.
+// script writes a shell script and returns its path. It is beside the test binary, which can be
+// run there too.
 func script(t *testing.T, text string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "plugin")
+	self, err := os.Executable()
+	nodetest.OK(t, err)
+	dir, err := os.MkdirTemp(filepath.Dir(self), "script") //nolint:usetesting // files there may be no programs
+	nodetest.OK(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "plugin")
 	syscall.ForkLock.RLock() // a child of another test must not have it open for writing
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil { //nolint:gosec // to be run

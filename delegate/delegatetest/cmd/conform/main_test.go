@@ -98,15 +98,22 @@ func TestExitStatus(t *testing.T) {
 		"no plugin":               {nil, 2, "want the path of one plugin"},
 		"no such plugin":          {[]string{"testdata/none"}, 2, "testdata/none"},
 		"no such flag":            {[]string{"-x", "testdata/good"}, 2, "conform: flag provided but not defined: -x: see conform -h\n"},
+		"no such kind":            {[]string{"-kind", "thick", "testdata/good"}, 2, "want one of meta, main, chained, ipam, shim"},
 		"no such check":           {[]string{"-skip", "undone=known", "testdata/good"}, 2, `there is no check "undone"`},
 		"no reason":               {[]string{"-skip", "undo", "testdata/good"}, 2, "want NAME=VALUE"},
+		"no such configuration":   {[]string{"-conf", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no JSON":                 {[]string{"-conf", "testdata/good", "testdata/good"}, 2, "testdata/good is not a JSON object"},
 		"a list without the type": {[]string{"-conf", file(t, `{"plugins":[{"type":"bridge"}]}`), "testdata/good"}, 2, `without a plugin of type "good"`},
+		"no such result":          {[]string{"-fake", "fake=testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no result":               {[]string{"-fake", "fake=testdata/good", "testdata/good"}, 2, "is not a CNI result"},
 		"a configuration":         {[]string{"-fake", "fake=testdata/fake.json", "testdata/good"}, 2, "testdata/fake.json is not a CNI result: it is a configuration"},
+		"a directory":             {[]string{"."}, 2, "is a directory"},
 		"a result of no delegate": {[]string{"-fake", "fake=" + file(t, `{"cniVersion":"1.0.0"}`), "testdata/good"}, 2, `the fake "fake" is neither in -delegates nor in -idle`},
+		"no such files":           {[]string{"-files", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no name of a link":       {[]string{"-link", "a name", "testdata/good"}, 2, "no interface can have this name"},
+		"no netns or perhaps":     {[]string{"-netns=perhaps", "testdata/good"}, 2, "perhaps"},
 		"no command of a daemon":  {[]string{"-daemon", "a 'b", "testdata/good"}, 2, "a quote is not closed"},
+		"no such baseline":        {[]string{"-baseline", "testdata/none", "testdata/good"}, 2, "testdata/none"},
 		"no baseline":             {[]string{"-baseline", "testdata/fake.json", "testdata/good"}, 2, "testdata/fake.json is not a report of conform -json"},
 		"no place for a report":   {append(only("version"), "-junit", "testdata/none/junit.xml", "testdata/good"), 2, "testdata/none/junit.xml"},
 	} {
@@ -273,15 +280,18 @@ func TestDelegatesAndLinksAreFoundInTheConfiguration(t *testing.T) {
 		conf             string
 		delegates, links []string
 	}{
-		"IPAM":                  {`{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, []string{"host-local"}, nil},
-		"the plugin itself":     {`{"type":"ptp","ipam":{"type":"self","delegate":{"type":"other"}}}`, []string{"other"}, nil},
-		"a policy":              {`{"type":"ptp","policy":{"type":"k8s"},"ipam":{"type":"host-local"}}`, []string{"host-local"}, nil},
-		"a plugin elsewhere":    {`{"type":"self","then":{"type":"good"},"else":[{"type":"README.md"},{"type":"../good"}]}`, []string{"good"}, nil},
-		"a delegate's delegate": {`{"type":"self","delegate":{"type":"bridge","master":"eth9","ipam":{"type":"host-local"}}}`, []string{"bridge"}, nil},
-		"networks":              {`{"delegates":[{"type":"b"},{"name":"n","plugins":[{"type":"c"},{"type":"a"}]},{"type":"b"}]}`, []string{"a", "b", "c"}, nil},
-		"what a runtime adds":   {`{"prevResult":{"ipam":{"type":"a"}},"runtimeConfig":{"delegate":{"type":"b"}},"args":{"delegate":{"type":"c"}}}`, nil, nil},
-		"links":                 {`{"master":"eth1","a":{"device":"eth2","parent":"eth3"},"link":"eth4","links":[{"name":"eth5"},{"name":"eth1"}]}`, nil, []string{"eth2", "eth3", "eth4", "eth5", "eth1"}},
-		"no names of links":     {`{"master":"","device":"/dev/tap","link":"a name","parent":"longer-than-a-name","links":[{"name":7},"x"],"other":"eth0"}`, nil, nil},
+		"IPAM":                     {`{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/8"}]]}}`, []string{"host-local"}, nil},
+		"the plugin itself":        {`{"type":"ptp","ipam":{"type":"self","delegate":{"type":"other"}}}`, []string{"other"}, nil},
+		"a policy":                 {`{"type":"ptp","policy":{"type":"k8s"},"ipam":{"type":"host-local"}}`, []string{"host-local"}, nil},
+		"a plugin elsewhere":       {`{"type":"self","then":{"type":"good"},"else":[{"type":"README.md"},{"type":"../good"}]}`, []string{"good"}, nil},
+		"a delegate's delegate":    {`{"type":"self","delegate":{"type":"bridge","master":"eth9","ipam":{"type":"host-local"}}}`, []string{"bridge"}, nil},
+		"networks":                 {`{"delegates":[{"type":"b"},{"name":"n","plugins":[{"type":"c"},{"type":"a"}]},{"type":"b"}]}`, []string{"a", "b", "c"}, nil},
+		"networks at another key":  {`{"choices":[{"name":"n","plugins":[{"type":"a"}]}],"plugins":{"type":"b"}}`, []string{"a", "b"}, nil},
+		"what a runtime adds":      {`{"prevResult":{"ipam":{"type":"a"}},"runtimeConfig":{"delegate":{"type":"b"}},"args":{"delegate":{"type":"c"}}}`, nil, nil},
+		"links":                    {`{"master":"eth1","a":{"device":"eth2","parent":"eth3"},"link":"eth4","links":[{"name":"eth5"},{"name":"eth1"}]}`, nil, []string{"eth2", "eth3", "eth4", "eth5", "eth1"}},
+		"no names of links":        {`{"master":"","device":"/dev/tap","link":"a name","parent":"longer-than-a-name","links":[{"name":7},"x"],"other":"eth0"}`, nil, nil},
+		"no object":                {`[{"ipam":{"type":"a"}}]`, nil, nil},
+		"types that are no string": {`{"ipam":{"type":7},"delegate":{"type":""},"delegates":[{"type":"."}]}`, nil, nil},
 	} {
 		got := scan(json.RawMessage(tt.conf), "self", []string{"", "testdata"})
 		slices.Sort(got.links)
@@ -313,6 +323,7 @@ func TestWordsOfACommand(t *testing.T) {
 		`--x="a b"c '' ""`: {"--x=a bc", "", ""},
 		"":                 nil,
 		"a 'b":             nil,
+		`a\`:               nil,
 	} {
 		got, err := words(command)
 		nodetest.Equal(t, command, got, want)
