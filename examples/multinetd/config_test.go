@@ -154,6 +154,8 @@ func TestConfig(t *testing.T) {
 		},
 		{name: "orphans without resident plugins", file: `{"relayOrphan":"1s"}`, errs: "relaySocket"},
 		{name: "the socket of the daemon itself", file: `{"relaySocket":"/run/multus/multus.sock"}`, errs: "socket of the daemon itself"},
+		{name: "a relative relaySocket", file: `{"relaySocket":"run/x"}`, errs: "relaySocket"},
+		{name: "a type that is a path", file: `{"relayDir":"/a","relayTypes":["../static"]}`, errs: `"../static"`},
 		{name: "the address before the port", file: `{"metricsPort":1,"metricsAddress":"a:2"}`, want: func(c *config) { c.MetricsPort, c.MetricsAddress = 1, "a:2" }},
 		{name: "version", args: []string{"--version"}, want: func(c *config) { c.version = true }},
 
@@ -169,6 +171,8 @@ func TestConfig(t *testing.T) {
 		{name: "negative duration", file: `{"drainTimeout":"-1s"}`, errs: "drainTimeout"},
 		{name: "the runtime's queue", args: []string{"--queue-dir", "/var/lib/cni"}, errs: "queueDir"},
 		{name: "no root", args: []string{"--root", "/does/not/exist"}, errs: "chrootDir"},
+		{name: "the host's root is no root", args: []string{"--root", "/"}, want: func(*config) {}},
+		{name: "no socket", file: `{"socketDir":""}`, errs: "socketDir"},
 		{name: "a path of no node", file: `{"chrootDir":"$ROOT","queueDir":"/proc/q"}`, errs: "queueDir"},
 		{name: "isolation of the wrong type", file: `{"namespaceIsolation":"yes"}`, errs: "namespaceIsolation"},
 		{name: "state of the wrong type", file: `{"cniDir":5}`, errs: "cniDir"},
@@ -430,6 +434,7 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "published for no pod", file: `{"multusConfigFile":"auto","network":{"defaultNetworks":"x"}}`, errs: "defaultNetworks"},
 		{name: "published socket elsewhere", file: `{"multusConfigFile":"auto","network":{"daemonSocketDir":"/run/x"}}`, errs: "daemonSocketDir"},
 		{name: "published queue elsewhere", file: `{"multusConfigFile":"auto","network":{"delQueueDir":"/q"}}`, errs: "delQueueDir"},
+		{name: "published queue of nobody", file: `{"multusConfigFile":"auto","queueDir":"","network":{"queuePolicy":"queue"}}`, errs: "queueDir"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

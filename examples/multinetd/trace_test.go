@@ -66,6 +66,7 @@ func TestVariablesTurnTracesOn(t *testing.T) { //nolint:paralleltest // it sets 
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "multinetd", all},
 		{"OTEL_TRACES_EXPORTER=otlp OTEL_SERVICE_NAME=mine OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + server.URL + "/v1/traces", "mine", all},
 		{"OTEL_TRACES_SAMPLER=always_off OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "", nil},
+		{"OTEL_SDK_DISABLED=true OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "", nil},
 		{"OTEL_TRACES_EXPORTER=none OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "", nil},
 	} {
 		t.Run(tt.env, func(t *testing.T) {

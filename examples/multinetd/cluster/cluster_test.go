@@ -221,6 +221,7 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 		{name: "the taint of no node", conf: Config{Kubeconfig: "/k", StartupTaint: "a"}, token: token, errs: "nodeName"},
 		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
 		{name: "claims without a cluster", conf: Config{Node: "n1", DRA: &DRA{}}, errs: "dra needs a kubeconfig"},
+		{name: "claims of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true, DRA: &DRA{}}, errs: "dra needs nodeName"},
 		{name: "claims of this node", conf: Config{Kubeconfig: "/k", DRA: &DRA{RollingUpdate: true}}, env: inPod, source: "/k", node: "n1"},
 		{name: "claims and the next daemon", conf: Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{RollingUpdate: true}}, errs: "rollingUpdate needs POD_UID"},
 	} {

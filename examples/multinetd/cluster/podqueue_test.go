@@ -337,3 +337,25 @@ func TestNilPodQueueDoesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A DEL cancels the changes of its container, and there are none before the last DEL of it has
+// ended. Those of other containers go on.
+func TestDELsCancelAndHoldUpChanges(t *testing.T) {
+	t.Parallel()
+	q := newPodQueue(nil, slog.New(slog.DiscardHandler))
+	other, endOther, _ := q.begin(t.Context(), "c2")
+	ctx, end, _ := q.begin(t.Context(), "c1")
+	first, second := q.deleting("c1"), q.deleting("c1")
+	nodetest.Is(t, context.Cause(ctx), lifecycle.ErrSuperseded)
+	nodetest.OK(t, other.Err())
+	end()
+	endOther()
+	first()
+	_, _, ok := q.begin(t.Context(), "c1")
+	nodetest.Equal(t, "changes before the second DEL has ended", ok, false)
+	second()
+	_, end, ok = q.begin(t.Context(), "c1")
+	nodetest.Equal(t, "changes after the DELs", ok, true)
+	end()
+	nodetest.Equal(t, "kept in memory", len(q.running)+len(q.leaving), 0)
+}
