@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -240,6 +242,43 @@ func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 	w.until(t, "the status is written", func() bool { return w.condition("storage") == ready })
 	(&nodetest.Node{TB: t, Dir: w.dir}).Restarted("state")
 	w.until(t, "the status is that of a pod without a container", func() bool { return w.condition("storage") == notReady })
+	w.clean(t)
+}
+
+// The status of a claim says why an ADD has failed. A release detaches the network of the claim from
+// each sandbox of the pod, and from the status of the pod.
+func TestStatusesFollowAFailedADDAndARelease(t *testing.T) {
+	t.Parallel()
+	w := withClaims(t, "")
+	var broken atomic.Bool
+	broken.Store(true)
+	w.node.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+		if broken.Load() {
+			return cnitypes.NewError(113, "no device", "")
+		}
+		return nil
+	})
+	w.start(t)
+	k, a := w.kubelet(t), w.pod(t, "one")
+	c := w.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, k, c)
+	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 113, `claim "storage"`)
+	w.until(t, "the status of the claim says why", func() bool {
+		text := w.condition("storage")
+		return strings.HasPrefix(text, notReady+" ") && strings.Contains(text, "no device")
+	})
+	w.clean(t)
+	broken.Store(false)
+	next := sandbox(a)
+	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
+	want(t, "ADD of the next sandbox", w.command(t, "ADD", next, annotated("")), 0, "")
+	w.until(t, "the claim is attached", func() bool { return w.condition("storage") == ready })
+	w.until(t, "the status of the pod has the network", func() bool { return strings.Contains(w.status("one"), "net7") })
+	want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+	nodetest.Equal(t, "alive", w.fake.Live(), []string{"bridge c-one eth0", "bridge c-one-2 eth0"})
+	w.until(t, "the status of the pod lacks the network", func() bool { return !strings.Contains(w.status("one"), "net7") })
+	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	want(t, "DEL of the next sandbox", w.command(t, "DEL", next, annotated("")), 0, "")
 	w.clean(t)
 }
 

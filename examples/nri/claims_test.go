@@ -319,13 +319,18 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 		{"an interface that the pod selects", inline("a", `,"ifName":"data0"`), `{"type":"a"}`, false, []string{"data0", "code 7"}},
 		{"a definition that does not exist", defined("other", ""), `{"type":"a"}`, false, []string{"NAD shop/other", "code 7"}},
 		{"a meta-plugin", defined("storage", ""), `{"type":"multus"}`, false, []string{"NAD shop/storage", "multus", "code 7"}},
+		{"a definition with devices", defined("storage", ""), "", false, []string{nad.ResourceAnnotation, "code 7"}},
 		{"a type that is not allowed", defined("storage", ""), `{"type":"c"}`, false, []string{"allowedTypes", "code 7"}},
 		{"an API server that was never there", defined("storage", ""), `{"type":"a"}`, true, []string{"NAD shop/storage", "code 11"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, x := newCluster(t)
-			c.definition("storage", tt.definition)
+			if tt.definition != "" {
+				c.definition("storage", tt.definition)
+			} else {
+				kubetest.Put(c.server, kubetest.Definition{Namespace: "shop", Name: "storage", Config: `{"type":"a"}`, Annotations: map[string]string{nad.ResourceAnnotation: "x/y"}})
+			}
 			if tt.away {
 				c.server.Break(kubetest.Fault{Resource: "network-attachment-definitions", Status: 503})
 			}
