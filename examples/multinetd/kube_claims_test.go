@@ -245,9 +245,9 @@ func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 	w.clean(t)
 }
 
-// The status of a claim says why an ADD has failed. A release detaches the network of the claim from
-// each sandbox of the pod, and from the status of the pod.
-func TestStatusesFollowAFailedADDAndARelease(t *testing.T) {
+// The status of a claim says why an ADD has failed, and follows the DEL. A release detaches the network
+// of the claim from each sandbox of the pod, and from the status of the pod.
+func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	t.Parallel()
 	w := withClaims(t, "")
 	var broken atomic.Bool
@@ -270,6 +270,10 @@ func TestStatusesFollowAFailedADDAndARelease(t *testing.T) {
 	w.clean(t)
 	broken.Store(false)
 	next := sandbox(a)
+	want(t, "ADD", w.command(t, "ADD", next, annotated("")), 0, "")
+	w.until(t, "the status of the claim is that of an attached one", func() bool { return w.condition("storage") == ready })
+	want(t, "DEL", w.command(t, "DEL", next, annotated("")), 0, "")
+	w.until(t, "the status of the claim follows the DEL", func() bool { return w.condition("storage") == notReady })
 	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
 	want(t, "ADD of the next sandbox", w.command(t, "ADD", next, annotated("")), 0, "")
 	w.until(t, "the claim is attached", func() bool { return w.condition("storage") == ready })

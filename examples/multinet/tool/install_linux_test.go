@@ -681,7 +681,9 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 		{"wrong state directory", nil, []string{"--detach", "--dir", "$DIR/none"}, "has its records in"},
 		{"directory without networks", nil, []string{"--detach", "--conf-dir", "$DIR/cni"}, "--conf-dir must be the runtime's directory"},
 		{"no directory of networks", nil, []string{"--detach", "--conf-dir", "$DIR/none"}, "--conf-dir: stat"},
+		{"no cache", nil, []string{"--detach", "--cache-dir", "$DIR/cni", "--cache-dir", "$DIR/none"}, "-cache-dir: stat"},
 		{"no directory of Multus", nil, []string{"--detach", "--multus-dir", "$DIR/none"}, "-multus-dir: stat"},
+		{"relative directory of Multus", nil, []string{"--detach", "--multus-dir", "multus"}, "not an absolute path"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

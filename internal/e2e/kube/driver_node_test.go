@@ -253,9 +253,10 @@ func (n *driverNode) restart() {
 	n.register()
 }
 
-// own returns opaque parameters of our kind that name a definition.
+// own returns opaque parameters of our kind that name a definition. They are not in canonical JSON: an
+// API server refuses a status whose writer has sent them in another form.
 func own(definition string) string {
-	return `{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","definition":"` + definition + `"}`
+	return `{"kind":"Network","definition":"` + definition + `","apiVersion":"dra.metacni.io/v1alpha1"}`
 }
 
 // inline returns opaque parameters with a network as cni-dra-driver reads them.
