@@ -166,6 +166,7 @@ func holders() map[string]holder {
 			return n, func() { close(end) }
 		},
 		"a mount in a mount namespace without a process": opening(func(t *testing.T) (int, error) {
+			t.Helper()
 			path := filepath.Join(t.TempDir(), "ns")
 			write(t, path)
 			if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(ownNetNS, path, "", unix.MS_BIND, "")); err != nil {

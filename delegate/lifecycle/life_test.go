@@ -399,8 +399,13 @@ func TestNamesInUseInRoot(t *testing.T) {
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "names in the root", len(names), len(here))
 	for _, tt := range []struct{ root, path string }{
-		{"", ""}, {"", "/absent"}, {"", "/proc/self/ns/uts"}, {"", "/proc/self/status"},
-		{"/proc", ""}, {"/proc", "/proc/self/ns/net"}, {"/proc", "/self/ns/uts"},
+		{"", ""},
+		{"", "/absent"},
+		{"", "/proc/self/ns/uts"},
+		{"", "/proc/self/status"},
+		{"/proc", ""},
+		{"/proc", "/proc/self/ns/net"},
+		{"/proc", "/self/ns/uts"},
 	} {
 		names, err := namesIn(tt.root, tt.path)
 		nodetest.OK(t, err)

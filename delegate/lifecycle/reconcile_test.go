@@ -364,8 +364,11 @@ func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 	}{
 		{"", []string{"ipvlan macvlan", "ipvlan tuning", "tuning"}, "ATTACH ipvlan net1, ATTACH tuning net2, DETACH ipvlan net1", []int{2, 3, 4, 3}, "tuning net2"},
 		{
-			"macvlan@hot0", []string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"},
-			"DETACH macvlan hot0, ATTACH ipvlan hot0, DETACH ipvlan hot0, ATTACH tuning hot0", []int{3, 2, 3, 2, 3}, "tuning hot0",
+			"macvlan@hot0",
+			[]string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"},
+			"DETACH macvlan hot0, ATTACH ipvlan hot0, DETACH ipvlan hot0, ATTACH tuning hot0",
+			[]int{3, 2, 3, 2, 3},
+			"tuning hot0",
 		},
 		{"ipvlan", []string{unknown}, "", []int{3}, "ipvlan net1"},
 		{"ipvlan", []string{"macvlan tuning", unknown}, "DETACH ipvlan net1", []int{3, 2}, ""},

@@ -129,7 +129,9 @@ func TestObserver(t *testing.T) {
 		want := []Event{
 			{Command: "ADD", Network: "pods", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAME=web-0", Start: start, Duration: time.Second, Status: 200},
 			{Command: "ADD", Network: "pods", ContainerID: "c2", IfName: "eth0", Start: start, Queued: time.Second, Duration: 2 * time.Second, Status: 200},
-			{Start: late, Status: 400}, {Start: late, Status: 400}, {Command: "ADD", Start: late, Status: 400},
+			{Start: late, Status: 400},
+			{Start: late, Status: 400},
+			{Command: "ADD", Start: late, Status: 400},
 		}
 		for i := range want {
 			want[i].UID, want[i].Path = os.Geteuid(), "/cni"

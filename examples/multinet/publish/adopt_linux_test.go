@@ -34,7 +34,7 @@ func newNode(t *testing.T) *node {
 		Publisher: Manager(n.Path("net.d"), n.Path("net.d", Output), template), Life: &lifecycle.Manager{Dir: n.Path("state")},
 		Tell: func(o Outcome) { n.told.Note(string(o.Verdict) + " " + o.Adoption.Key.ContainerID) },
 	}
-	n.Adopter.Publisher.Debounce, n.Adopter.Node.CacheDir = 1, n.Path("cni")
+	n.Publisher.Debounce, n.Adopter.Node.CacheDir = 1, n.Path("cni")
 	return n
 }
 

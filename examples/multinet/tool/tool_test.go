@@ -733,7 +733,8 @@ func TestStatusIsComparedWithThePods(t *testing.T) {
 		{"equal", "[" + multiStatus + "," + storageStatus + "]", []string{"eth0", "net1"}, "eth0 equal records {"},
 		{"equal in another form", "[\n  {\"default\": true, \"ips\": [\"10.9.0.2\"], \"interface\": \"eth0\", \"name\": \"multi\"},\n " + storageStatus + "\n]\n", []string{"eth0", "net1"}, ""},
 		{
-			"changed", "[" + multiStatus + "," + changed + "]", []string{"eth0", "net1 changed"},
+			"changed", "[" + multiStatus + "," + changed + "]",
+			[]string{"eth0", "net1 changed"},
 			`net1 changed records {"interface":"net1","ips":["10.9.1.2"],"name":"team-b/fast"} - - pod {"interface":"net1","ips":["10.9.1.9"],`,
 		},
 		{"missing", "[" + storageStatus + "]", []string{"eth0 missing", "net1"}, "- - pod - net1 equal"},
