@@ -387,6 +387,28 @@ func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	nodetest.Equal(t, "calls", len(x.Calls()), calls)
 }
 
+// The runtime need not name the namespace of a pod whose ADD was interrupted: it is recorded. If it
+// is gone, the pod is detached, even if the runtime still lists it.
+func TestInterruptedADDInTheRecordedNamespace(t *testing.T) {
+	t.Parallel()
+	for gone, want := range map[bool][]string{false: {"DEL a net1", "ADD a net1"}, true: {"DEL a net1"}} {
+		n, x := newLivingNode(t)
+		s := n.sandbox("c1", "blue")
+		n.interrupted(s)
+		s.Linux = nil
+		if gone {
+			n.unlink(s)
+		}
+		p := n.start(x)
+		nodetest.Equal(t, "calls", x.Trace(), want)
+		if !gone {
+			nodetest.Equal(t, "attached in", x.Calls()[1].NetNS, n.Path("netns", "c1"))
+		}
+		nodetest.Equal(t, "records", len(p.records()), len(want)-1)
+		p.stop()
+	}
+}
+
 // interrupted leaves the record of a pod whose ADD was interrupted, and has it
 // run.
 func (n *node) interrupted(s *api.PodSandbox) {
