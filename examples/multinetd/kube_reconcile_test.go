@@ -18,6 +18,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -259,6 +260,17 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 		w.until(t, "the pod differs if the network stays", func() bool { return (w.metric(t, "multinetd_pods_differing") == 1) != replace })
 		nodetest.OK(t, w.stop())
 	}
+}
+
+// A network that needs more devices than the running pod has is an Event, and counted.
+func TestRunningPodThatHasTooFewDevices(t *testing.T) {
+	t.Parallel()
+	w, k := withDevices(t, `,"reconcile":true`)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
+	w.add(t, "one", "vf")
+	w.edit("one", "vf,vf")
+	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedAddingInterface", vf) > 0 })
+	nodetest.Equal(t, "counted", w.final(t)["multinetd_devices_exhausted_total"] > 0, true)
 }
 
 // The old container of a pod, which the runtime is about to remove, gets nothing more.
