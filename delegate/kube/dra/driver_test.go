@@ -325,6 +325,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	for left, lost := range []bool{true, false} {
 		n, k, a := prepared(t)
 		n.attach(t, "pod-web")
+		n.await(t, "written", n.ready("a", "True"))
 		if lost {
 			nodetest.OK(t, os.Remove(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json")))
 		}
