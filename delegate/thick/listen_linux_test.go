@@ -443,7 +443,7 @@ func (a *actor) says(t *testing.T, want ...string) {
 func TestRole(t *testing.T) {
 	role, arg, found := strings.Cut(os.Getenv(roleVar), " ")
 	if !found {
-		t.Skip("plays a part in other tests")
+		return // no other test has asked for a part
 	}
 	map[string]func(t *testing.T, arg string){
 		"activated": playActivated, "listen": playListens, "daemon": playDaemon, "shim": playShim,

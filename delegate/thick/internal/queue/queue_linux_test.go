@@ -346,7 +346,7 @@ const roleVar = "METACNI_QUEUE_ROLE"
 func TestRole(t *testing.T) {
 	role := strings.Fields(os.Getenv(roleVar))
 	if len(role) != 2 {
-		t.Skip("plays a part in other tests")
+		return // no other test has asked for a part
 	}
 	n, err := strconv.Atoi(role[1])
 	nodetest.OK(t, err)
