@@ -76,10 +76,10 @@ scale:
 fuzz:
 	@FUZZTIME=$(FUZZTIME) .ci/run fuzz
 
-# Many random histories: of one process with every fault, of daemons in simulated time, of many that are killed, and of these
-# without each line that guards a lock; of containers that live and die on a real kernel, as root
-# for an hour, with each command whatever became of an interface and of its path, and without each
-# line that decides about life; three hours.
+# Many random histories: of one process with every fault, of daemons in simulated time, of many
+# processes that are killed, and of these without each line that guards a lock; of containers that
+# live and die on a real kernel, as root for an hour, with each command whatever became of an
+# interface and of its path, and without each line that decides about life; three hours.
 histories:
 	go test ./delegate/lifecycle -timeout 1h -run '^TestGuaranteesHoldInEveryHistory$$' -history.count 10000
 	go test -C examples/multinetd -timeout 1h -run '^TestSimulation$$' -seeds 1000 .

@@ -161,7 +161,7 @@ func (s *suite) obstacle(c Check) string {
 	if c.real && !s.conf.NetNS {
 		return needsContainers
 	}
-	if _, ok := s.plugin.(Program); ok && c.Name == "stderr" {
+	if _, ok := s.plugin.(Program); ok && c.process {
 		return "the plugin is not a process"
 	}
 	return ""

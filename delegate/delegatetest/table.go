@@ -21,6 +21,7 @@ type Check struct {
 
 	command string   // that the plugin's versions must have, beside ADD and DEL
 	real    bool     // whether it needs real containers
+	process bool     // whether it needs a plugin that is a process
 	after   []string // checks: when one of them fails, this one would fail for the same reason
 
 	do func(context.Context, *suite) error // returns what the plugin does wrong
@@ -77,7 +78,8 @@ func Checks() []Check {
 			Name: "stderr", Duty: "delegates' stderr appears on the plugin's",
 			Why:   "What a delegate logged before it failed is lost, and the runtime's log does not say why pods do not start.",
 			Where: procedure, Kinds: []string{"meta", "main", "chained", "ipam"}, Delegates: true,
-			do: onAttached(checkStderr),
+			process: true,
+			do:      onAttached(checkStderr),
 		}, {
 			Name: "result", Duty: "ADD prints a result of the version asked for, with a delegate's address",
 			Why:   "The runtime takes the pod's address from the result. Without one the cluster does not know the pod's IP; a result of another version may be misread.",
