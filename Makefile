@@ -19,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo dra test e2e evidence museum matrix scale bench histories lint vuln fuzz cover api costs release
+.PHONY: demo dra test e2e evidence peers museum matrix scale bench histories lint vuln fuzz cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -41,7 +41,12 @@ e2e:
 	@.ci/test "$(E2E)" $(TESTFLAGS)
 
 # What takes hours, and what is published: each writes its page.
-evidence: museum matrix scale bench histories
+evidence: peers museum matrix scale bench histories
+
+# The same input to metacni and to others: internal/evidence/peers/README.md has what differs.
+# METACNI_CLONES has clones of Multus and of flannel's plugin: MODULE=DIRECTORY.
+peers:
+	go test -C internal/evidence -count=1 -v ./peers
 
 # Outages of public issue trackers, replayed; accepts what they show as the table of
 # internal/evidence/museum/README.md. PEERS may have multus and flannel.

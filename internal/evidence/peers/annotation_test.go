@@ -103,7 +103,7 @@ func canonical(t *testing.T, elements []npwg.NetworkSelectionElement) []any {
 	return list
 }
 
-// Words in our errors for annotations that NPWG's client reads, and the rows of PEERS.md.
+// Words in our errors for annotations that NPWG's client reads, and the rows of README.md.
 var stricterAnnotations = [][2]string{
 	{"missing", "no name, or an empty item of a list"},
 	{"two values", "a key with two values"},

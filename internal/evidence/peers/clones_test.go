@@ -162,7 +162,7 @@ func TestADelegateReceivesTheSameFromFlannel(t *testing.T) {
 	theirs := build(t, flannel, flannelVersion, ".", nil)
 	ours := filepath.Join(t.TempDir(), "ours")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", ours, "./examples/flannel")
-	cmd.Dir = "../../../.."
+	cmd.Dir = "../../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

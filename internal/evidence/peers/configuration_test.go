@@ -85,7 +85,7 @@ func attach(t *testing.T, conf, networks string) (types []string, err error) {
 	return types, err
 }
 
-// Words in our errors for configurations that Multus reads, and the rows of PEERS.md.
+// Words in our errors for configurations that Multus reads, and the rows of README.md.
 var stricterConfigurations = [][2]string{
 	{"given twice", "a key in two spellings, with two values"},
 	{`defaultNetworks ""`, "an empty name, or `null`, in `defaultNetworks`"},

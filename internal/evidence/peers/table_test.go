@@ -13,7 +13,7 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
-// rows are the rows of a table of PEERS.md that a test has met.
+// rows are the rows of a table of README.md that a test has met.
 type rows struct {
 	sync.Mutex
 	met map[string]int
@@ -28,15 +28,15 @@ func (r *rows) meet(row string) {
 	r.met[row]++
 }
 
-// check fails unless the section of PEERS.md has a row for each of want and no other, and each was
+// check fails unless the section of README.md has a row for each of want and no other, and each was
 // met.
 func (r *rows) check(t *testing.T, section string, want []string) {
 	t.Helper()
-	page, err := os.ReadFile("PEERS.md")
+	page, err := os.ReadFile("README.md")
 	nodetest.OK(t, err)
 	_, text, ok := strings.Cut(string(page), "\n## "+section+"\n")
 	if !ok {
-		t.Fatalf("PEERS.md has no section %q", section)
+		t.Fatalf("README.md has no section %q", section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	var written []string
