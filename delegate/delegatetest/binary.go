@@ -125,7 +125,7 @@ func (p Binary) serve(ctx context.Context, b *bench) (host, error) {
 	return host{
 		path: bin,
 		run: func(ctx context.Context, c Call) Outcome {
-			return execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c, b.begin)
+			return b.execute(ctx, exec.CommandContext(ctx, p.Path), p.Env, c)
 		},
 		stop: func() {
 			cancel()
@@ -173,14 +173,13 @@ func (b *bench) begin(cmd *exec.Cmd) error {
 	return nil
 }
 
-// execute runs cmd as runtimes run a plugin, with env before the environment of c. The function
-// start starts it.
-func execute(ctx context.Context, cmd *exec.Cmd, env []string, c Call, start func(*exec.Cmd) error) Outcome {
+// execute runs cmd as runtimes run a plugin, with env before the environment of c.
+func (b *bench) execute(ctx context.Context, cmd *exec.Cmd, env []string, c Call) Outcome {
 	var stdout, stderr bytes.Buffer
 	cmd.WaitDelay = leftBehind
 	c.Env = slices.Concat([]string{raceEnv}, env, c.Env)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr
-	err := start(cmd)
+	err := b.begin(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

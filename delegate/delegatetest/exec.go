@@ -5,8 +5,8 @@
 // An [Exec] runs fake plugins in memory instead of processes. It knows which
 // attachments are alive: a test that ends with [Exec.Live] empty has shown that
 // nothing leaked. Its plugins are functions, wrapped by faults such as [FailOn],
-// [KillOn] and [HangOn]. [Result] makes one that gives a fixed answer, [Funcs] one
-// that is a Go plugin, and [Program.Plugin] one that is another meta-plugin.
+// [KillOn] and [HangOn]. [Result] makes one that gives a fixed answer, and
+// [Program.Plugin] one that is another plugin made with the SDK.
 //
 // [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
 // if it were a process. [Conform] checks that a plugin of any [Kind] does what the CNI

@@ -2,18 +2,13 @@ package delegatetest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
-
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/version"
 )
 
 // In a process that a plugin under test has started as its delegate, init plays the
@@ -44,38 +39,6 @@ func init() { //nolint:gochecknoinits // a delegate must not run the tests
 		exit(1)
 	}
 	exit(0)
-}
-
-// Funcs returns a fake that is a Go plugin, run by [skel.PluginMainFuncs]. Nothing
-// is built: each call is a process, a copy of the test binary in which Funcs runs
-// the plugin and exits. So Funcs must be called before the tests begin, to initialize
-// a package variable, with a name that no other call in the test binary has:
-//
-//	var bridge = delegatetest.Funcs("bridge", skel.CNIFuncs{Add: add, Del: del}, version.All)
-//
-// The plugin can use its standard files and environment, panic and exit as any
-// executable can, and several calls can run in parallel. It shares no memory with
-// the test, and runs before the init functions of the variable's package. If it
-// delegates, it needs executables in CNI_PATH.
-//
-// The error of a plugin that fails is as in [Program.Plugin]. When the context of a
-// call ends, the plugin is killed.
-func Funcs(name string, funcs skel.CNIFuncs, versions version.PluginInfo) Plugin {
-	name = "delegatetest:" + name
-	if os.Args[0] == name {
-		skel.PluginMainFuncs(funcs, versions, name)
-		exit(0)
-	}
-	return func(ctx context.Context, c Call) ([]byte, error) {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		// With this regular expression a copy in which Funcs is not called runs no tests.
-		cmd := exec.CommandContext(ctx, self, "-test.run=(delegatetest.Funcs was not called before the tests")
-		cmd.Args[0] = name
-		return execute(ctx, cmd, nil, c, (*exec.Cmd).Start).printed()
-	}
 }
 
 // exit ends the process at once. [os.Exit] takes a second if the test was built

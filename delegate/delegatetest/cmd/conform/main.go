@@ -83,16 +83,13 @@ func (p process) run(ctx context.Context) int {
 	}
 	env := slices.DeleteFunc(slices.Clone(p.environ), func(kv string) bool { return !strings.HasPrefix(kv, "PATH=") })
 	plugin := delegatetest.Binary{Path: o.path, Env: append(env, o.env...), Daemon: o.daemon}
-	s := newScreen(p, o)
-	s.running("what kind of plugin it is")
+	s := &screen{w: p.stdout, json: o.json}
 	kind, findings, err := delegatetest.Findings(ctx, plugin, conf)
 	if errors.Is(err, errors.ErrUnsupported) && o.netns != on {
-		s.erase()
 		p.without(err)
 		conf.NetNS = false
 		kind, findings, err = delegatetest.Findings(ctx, plugin, conf)
 	}
-	s.erase()
 	switch {
 	case ctx.Err() != nil:
 		return p.say(errInterrupted)
@@ -111,13 +108,11 @@ func (p process) run(ctx context.Context) int {
 	start := time.Now()
 	for f := range findings {
 		if ctx.Err() != nil {
-			s.erase()
 			return p.say(errInterrupted)
 		}
 		s.checked(r.add(f, time.Since(start)))
 		start = time.Now()
 	}
-	s.erase()
 	r.end()
 	if err := errors.Join(s.end(r), writeFile(o.junit, r.junit), writeFile(o.markdown, r.markdown)); err != nil {
 		return p.say(err)

@@ -142,15 +142,6 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// What is missing for an ADD is not a finding, and no success.
-// A bad plugin fails some checks. People's programs read the reports: their form stays.
-// With a baseline only new findings fail, and a finding that is gone is named.
-// A terminal is a buffer that says it is one.
-// Nothing that a plugin prints reaches the reader raw, and no value of its environment.
-// The plugin gets its files, its environment, and the result of its delegate.
-// Only what is a plugin counts as a delegate.
-// checkREADME checks that README.md shows what is really printed, and each check.
-
 const action = "../../../../.github/actions/conform/"
 
 // Inputs are passed in the environment: in the script, they could be commands.
@@ -241,6 +232,7 @@ func runAction(t *testing.T, tt actionCase, environ ...string) {
 	}
 }
 
+// The plugin gets its files, its environment, and the result of its delegate.
 func TestFlagsReachThePlugin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -274,6 +266,7 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	}
 }
 
+// Only what is a plugin counts as a delegate.
 func TestDelegatesAndLinksAreFoundInTheConfiguration(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -338,6 +331,7 @@ func TestFieldsAreToldAsFlags(t *testing.T) {
 		"needs -netns, -link or -daemon (-conf, -files); CNI_NETNS, NetNSes and Other stay")
 }
 
+// What is missing for an ADD is not a finding, and no success.
 func TestAnADDThatWasNotRunMeansThatTheChecksCouldNotBeMade(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -360,6 +354,7 @@ func TestAnADDThatWasNotRunMeansThatTheChecksCouldNotBeMade(t *testing.T) {
 	}
 }
 
+// A bad plugin fails some checks. People's programs read the reports: their form stays.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -397,6 +392,7 @@ func TestListAsJSON(t *testing.T) {
 	})))
 }
 
+// With a baseline only new findings fail, and a finding that is gone is named.
 func TestBaseline(t *testing.T) {
 	t.Parallel()
 	_, js, _ := conform(t, append([]string{"-json"}, append(only("version", "add", "undo", "error"), "testdata/bad")...)...)
@@ -439,41 +435,7 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-type terminal struct{ bytes.Buffer }
-
-func (*terminal) Stat() (os.FileInfo, error) { return os.Stat(os.DevNull) }
-
-func TestTerminal(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		environ          []string
-		json             bool
-		colour, progress bool
-	}{
-		"a terminal":   {nil, false, true, true},
-		"without more": {[]string{"TERM=dumb"}, false, false, false},
-		"NO_COLOR":     {[]string{"NO_COLOR=1", "TERM=xterm"}, false, false, true},
-		"JSON":         {nil, true, false, false},
-	} {
-		var out terminal
-		args := append(only("version", "add"), "testdata/good")
-		if tt.json {
-			args = append([]string{"-json"}, args...)
-		}
-		nodetest.Equal(t, name+": status", process{args, append(tt.environ, "PATH="+os.Getenv("PATH")), nil, &out, &out}.run(t.Context()), passed)
-		nodetest.Equal(t, name+": colour", strings.Contains(out.String(), "\x1b[32mpassed \x1b[0m  add"), tt.colour)
-		nodetest.Equal(t, name+": progress", strings.Contains(out.String(), " version ...\r\x1b[K"), tt.progress)
-		if tt.progress {
-			shown, erased := strings.Count(out.String(), " ..."), strings.Count(out.String(), "\r\x1b[K")
-			if shown == 0 || erased < shown {
-				t.Errorf("%s: of %d names %d are erased", name, shown, erased)
-			}
-		} else if strings.Contains(out.String(), "\x1b") {
-			t.Errorf("%s: escape codes in %q", name, out.String())
-		}
-	}
-}
-
+// Nothing that a plugin prints reaches the reader raw, and no value of its environment.
 func TestHostilePlugin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -517,6 +479,7 @@ func TestHostilePlugin(t *testing.T) {
 	nodetest.OK(t, xml.Unmarshal([]byte(outputs["junit"]), new(struct{})))
 }
 
+// checkREADME checks that README.md shows what is really printed, and each check.
 func checkREADME(t *testing.T, stdout string) {
 	t.Helper()
 	readme := read(t, "README.md")

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
-	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -13,31 +11,10 @@ import (
 
 // A screen shows the results as they come, for people or as JSON.
 type screen struct {
-	w        io.Writer
-	err      error // the first of w
-	json     bool
-	colour   bool
-	progress bool     // the running check is shown
-	names    []string // of the checks to come
-	width    int      // of the longest name
-}
-
-func newScreen(p process, o *options) *screen {
-	s := &screen{w: p.stdout, json: o.json}
-	if !o.json && isTerminal(p.stdout) && p.getenv("TERM") != "dumb" {
-		s.progress, s.colour = true, p.getenv("NO_COLOR") == ""
-	}
-	return s
-}
-
-// isTerminal reports whether w is a terminal, or another device.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(interface{ Stat() (os.FileInfo, error) })
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	w     io.Writer
+	err   error // the first of w
+	json  bool
+	width int // of the longest name of a check
 }
 
 func (s *screen) printf(format string, args ...any) {
@@ -53,38 +30,14 @@ func (s *screen) begin(r *report, checks []delegatetest.Check) {
 	}
 	s.printf("%s is %s\n\n", r.Plugin, r.taken())
 	for _, c := range checks {
-		s.names = append(s.names, c.Name)
 		s.width = max(s.width, len(c.Name))
-	}
-	s.running(s.names[0])
-}
-
-// running shows what is found out now.
-func (s *screen) running(what string) {
-	if s.progress {
-		s.printf("         %s ...", what)
-	}
-}
-
-// erase removes what running has shown.
-func (s *screen) erase() {
-	if s.progress {
-		s.printf("\r\x1b[K")
 	}
 }
 
 // checked shows a check that has ended.
 func (s *screen) checked(c check) {
-	if s.json {
-		return
-	}
-	s.erase()
-	s.printf("%s  %-*s  %s\n", s.paint(c.Result, fmt.Sprintf("%-7s", c.Result)), s.width, c.Name, c.Duty)
-	if i := slices.Index(s.names, c.Name); i >= 0 {
-		s.names = s.names[i+1:]
-	}
-	if len(s.names) > 0 {
-		s.running(s.names[0])
+	if !s.json {
+		s.printf("%-7s  %-*s  %s\n", c.Result, s.width, c.Name, c.Duty)
 	}
 }
 
@@ -94,11 +47,11 @@ func (s *screen) end(r *report) error {
 		return encode(s.w, r)
 	}
 	for _, c := range r.with(isFailed) {
-		s.printf("\n%s: %s\n%s\n%s\n", s.paint(isFailed, c.Name), c.Duty, indent("what: ", c.Detail), c.reason())
+		s.printf("\n%s: %s\n%s\n%s\n", c.Name, c.Duty, indent("what: ", c.Detail), c.reason())
 	}
 	for i, m := range r.missing() {
 		if i == 0 {
-			s.printf("\n%s\n", s.paint(isNotRun, "not run:"))
+			s.printf("\nnot run:\n")
 		}
 		s.printf("%s\n%s\n", indent("", m.what), indent("  ", wrap(m.checks)))
 	}
@@ -110,15 +63,6 @@ func (s *screen) end(r *report) error {
 	}
 	s.printf("\n%s\n", r.counts())
 	return s.err
-}
-
-// paint colours the word for a result.
-func (s *screen) paint(result, word string) string {
-	if !s.colour {
-		return word
-	}
-	colours := map[string]int{isPassed: 32, isFailed: 31, isKnown: 33, isNotRun: 36}
-	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colours[result], word)
 }
 
 // explain prints the checks without results.
