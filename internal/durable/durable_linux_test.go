@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -63,6 +62,34 @@ func trace() (Hook, *[]string) {
 	}, &calls
 }
 
+// fail returns a hook that lets a system call fail: "read", or "fsync ." of the directory.
+func fail(what string, errno error) Hook {
+	return func(call, name string) error {
+		if what == call || what == call+" "+name {
+			return errno
+		}
+		return nil
+	}
+}
+
+// failAt returns a hook that lets the n-th system call fail.
+func failAt(n int, errno error) Hook {
+	return func(string, string) error {
+		if n--; n == 0 {
+			return errno
+		}
+		return nil
+	}
+}
+
+// wantMode wants what is at path to have this mode, and to be no link.
+func wantMode(t *testing.T, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "mode", info.Mode(), want)
+}
+
 // The order is the guarantee: the data is on disk before the name, and the name
 // before WriteFile returns.
 func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
@@ -73,10 +100,7 @@ func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
 	nodetest.OK(t, d.WriteFile("f", []byte("new")))
 	want := []string{"create .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
 	nodetest.Equal(t, "calls", *calls, want)
-	info, err := os.Stat(d.Path("f"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
-	}
+	wantMode(t, d.Path("f"), 0o600)
 }
 
 // A file has its mode, regardless of the umask, before it has its name. If the
@@ -95,12 +119,10 @@ func TestReplaceSetsTheModeFirst(t *testing.T) {
 	nodetest.OK(t, d.Replace(".tmp-1", "f", []byte("new"), 0o666))
 	want := []string{"create .tmp-", "fchmod .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
 	nodetest.Equal(t, "calls", *calls, want)
-	if info, err := os.Stat(d.Path("f")); err != nil || info.Mode().Perm() != 0o666 {
-		t.Errorf("%v, %v; want mode 0666", info, err)
-	}
+	wantMode(t, d.Path("f"), 0o666)
 	fails = unix.EPERM
 	nodetest.Is(t, d.Replace(".tmp-1", "f", []byte("newer"), 0o644), unix.EPERM)
-	nodetest.Equal(t, "entriest dPath", entries(t, d.Path(".")), []string{"f=new"})
+	nodetest.Equal(t, "entries", entries(t, d.Path(".")), []string{"f=new"})
 }
 
 // If a system call fails, WriteFile leaves the old or the new content and
@@ -111,13 +133,7 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 		for at := 1; ; at++ {
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "f"), "old")
-			n := 0
-			d := open(t, dir, func(call, name string) error {
-				if n++; n == at+1 {
-					return errno
-				}
-				return nil
-			})
+			d := open(t, dir, failAt(at+1, errno))
 			err := d.WriteFile("f", []byte("new"))
 			if err == nil {
 				break
@@ -158,25 +174,15 @@ func TestOneTemporaryFileForEachFile(t *testing.T) {
 			},
 			"another name of a file": func(path string) error { return os.Link(d.Path(name), path) },
 		} {
-			if err := errors.Join(d.WriteFile(name, []byte("old")), make(d.Path(left)), d.WriteFile(name, []byte("new"))); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			if diff := cmp.Diff([]string{name + "=new"}, entries(t, dir)); diff != "" {
-				t.Errorf("%s: %s", what, diff)
-			}
-			if info, err := os.Lstat(d.Path(name)); err != nil || info.Mode() != 0o600 {
-				t.Errorf("%s: %v, %v", what, info, err)
-			}
+			nodetest.OK(t, errors.Join(d.WriteFile(name, []byte("old")), make(d.Path(left)), d.WriteFile(name, []byte("new"))))
+			nodetest.Equal(t, "entries after "+what, entries(t, dir), []string{name + "=new"})
+			wantMode(t, d.Path(name), 0o600)
 		}
-		if err := errors.Join(os.Symlink(name, d.Path(left)), d.WriteFile(name, []byte("newer"))); err != nil {
-			t.Errorf("a link: %v", err)
-		}
-		if got, err := d.ReadFile(name, 100); err != nil || string(got) != "newer" {
-			t.Errorf("a link: %q, %v", got, err)
-		}
-		if err := errors.Join(d.Remove(left), d.Remove(name)); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, errors.Join(os.Symlink(name, d.Path(left)), d.WriteFile(name, []byte("newer"))))
+		got, err := d.ReadFile(name, 100)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "written beside a link", string(got), "newer")
+		nodetest.OK(t, errors.Join(d.Remove(left), d.Remove(name)))
 	}
 }
 
@@ -201,9 +207,7 @@ func TestWritersAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if all := entries(t, dir); len(all) != 1 {
-		t.Errorf("left are %d files", len(all))
-	}
+	nodetest.Equal(t, "files left", len(entries(t, dir)), 1)
 }
 
 // What a process leaves that dies in TryWrite is gone after the next one.
@@ -227,46 +231,31 @@ func TestTryWriteLeavesNothing(t *testing.T) {
 			done = true
 		}()
 		<-dead
-		if err := open(t, dir, nil).TryWrite(); err != nil {
-			t.Error(err)
-		}
-		if left := entries(t, dir); len(left) > 0 {
-			t.Errorf("dead at call %d: left are %q", at, left)
-		}
+		nodetest.OK(t, open(t, dir, nil).TryWrite())
+		nodetest.Equal(t, fmt.Sprint("left after a death at call ", at), entries(t, dir), nil)
 	}
 }
 
 func TestAppend(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	d := open(t, dir, nil)
-	path := filepath.Join(dir, "f")
-	if _, err := d.Append("f", []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
+	d, path := open(t, dir, nil), filepath.Join(dir, "f")
+	appends := func(d *Dir, text string, limit int64, want bool, wantErr error) {
+		t.Helper()
+		ok, err := d.Append("f", []byte(text), limit)
+		nodetest.Equal(t, "appended", ok, want)
+		nodetest.Is(t, err, wantErr)
 	}
+	appends(d, "x", 9, false, fs.ErrNotExist)
 	write(t, path, "old")
-	if ok, err := d.Append("f", []byte("+new"), 7); !ok || err != nil {
-		t.Errorf("at the limit: %v, %v", ok, err)
-	}
-	if ok, err := d.Append("f", []byte("+"), 7); ok || err != nil {
-		t.Errorf("over the limit: %v, %v", ok, err)
-	}
+	appends(d, "+new", 7, true, nil) // at the limit
+	appends(d, "+", 7, false, nil)   // over the limit
 	nodetest.OK(t, os.Link(path, filepath.Join(dir, "g")))
-	if ok, err := d.Append("f", []byte("+"), 99); ok || err != nil {
-		t.Errorf("with another link: %v, %v", ok, err)
-	}
-	nodetest.Equal(t, "entriest dir", entries(t, dir), []string{"f=old+new", "g=old+new"})
+	appends(d, "+", 99, false, nil) // with another link
+	nodetest.Equal(t, "entries", entries(t, dir), []string{"f=old+new", "g=old+new"})
 	nodetest.OK(t, os.Remove(filepath.Join(dir, "g")))
 	for _, call := range []string{"openat", "fstat", "write", "close"} {
-		d := open(t, dir, func(c, _ string) error {
-			if c == call {
-				return unix.EIO
-			}
-			return nil
-		})
-		if ok, err := d.Append("f", []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
-			t.Errorf("EIO at %s: %v, %v", call, ok, err)
-		}
+		appends(open(t, dir, fail(call, unix.EIO)), "+", 99, false, unix.EIO)
 	}
 }
 
@@ -288,39 +277,31 @@ func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 	}
 	d := open(t, dir, nil)
 	for _, name := range []string{"link", "dirlink", "sub", "fifo", "sock"} {
-		if data, err := d.ReadFile(name, 99); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("read %s: %q, %v", name, data, err)
-		}
-		if _, err := d.Append(name, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("append to %s: %v", name, err)
-		}
-		if _, _, err := d.OpenLock(name); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("open lock %s: %v", name, err)
-		}
-		if f, err := d.OpenFile(name); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("open %s: %v, %v", name, f, err)
+		_, read := d.ReadFile(name, 99)
+		_, appended := d.Append(name, []byte("x"), 99)
+		_, _, lock := d.OpenLock(name)
+		_, opened := d.OpenFile(name)
+		for verb, err := range map[string]error{"read": read, "append": appended, "lock": lock, "open": opened} {
+			if !errors.Is(err, ErrNotRegular) {
+				t.Errorf("%s %s: %v", verb, name, err)
+			}
 		}
 	}
-	if err := d.WriteFile("link", []byte("new")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, d.WriteFile("link", []byte("new")))
 	if err := d.WriteFile("sub", []byte("new")); err == nil {
 		t.Error("a directory was replaced by a file")
 	}
 	for _, name := range []string{"", ".", "..", "../f", "sub/f", "/etc/passwd", "a\x00b"} {
 		for verb, err := range map[string]error{
-			"write":  d.WriteFile(name, nil),
-			"remove": d.Remove(name),
-			"rmdir":  d.Rmdir(name),
-			"rename": d.Rename("link", name),
-			"from":   d.Rename(name, "x"),
+			"write": d.WriteFile(name, nil), "remove": d.Remove(name), "rmdir": d.Rmdir(name),
+			"rename": d.Rename("link", name), "from": d.Rename(name, "x"),
 		} {
 			if !errors.Is(err, unix.EINVAL) {
 				t.Errorf("%s %q: %v", verb, name, err)
 			}
 		}
 	}
-	nodetest.Equal(t, "entriest outside", entries(t, outside), []string{"f=secret"})
+	nodetest.Equal(t, "entries outside", entries(t, outside), []string{"f=secret"})
 }
 
 func TestReadFile(t *testing.T) {
@@ -335,12 +316,12 @@ func TestReadFile(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 	}
-	if _, err := d.ReadFile("long", 99_999); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
-	if _, err := d.ReadFile("none", 99); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := d.ReadFile("long", 99_999)
+	nodetest.Is(t, err, ErrTooLarge)
+	_, err = d.ReadFile("none", 99)
+	nodetest.Is(t, err, fs.ErrNotExist)
+	_, err = open(t, dir, fail("read", unix.EIO)).ReadFile("long", 1<<20)
+	nodetest.Is(t, err, unix.EIO)
 }
 
 // ReadFile of a file that grows returns its content up to some point.
@@ -372,14 +353,6 @@ func TestReadFileThatGrows(t *testing.T) {
 		} else if err != nil || len(data) < 10 || !bytes.HasPrefix([]byte(strings.Repeat("0123456789", 9)), data) {
 			t.Errorf("%q, %v", data, err)
 		}
-		if _, err := open(t, dir, func(call, _ string) error {
-			if call == "read" {
-				return unix.EIO
-			}
-			return nil
-		}).ReadFile("f", 99); !errors.Is(err, unix.EIO) {
-			t.Error(err)
-		}
 	}
 }
 
@@ -387,9 +360,9 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := open(t, dir, nil)
-	if names, err := d.Names(); len(names) != 0 || err != nil {
-		t.Errorf("empty: %v, %v", names, err)
-	}
+	names, err := d.Names()
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "names at first", names, nil)
 	var want []string
 	for i := range 1000 { // more than a buffer of names
 		name := fmt.Sprintf("%0100d", 999-i)
@@ -398,20 +371,12 @@ func TestNames(t *testing.T) {
 	}
 	slices.Sort(want)
 	for range 2 { // the second listing starts from the beginning
-		got, err := d.Names()
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Fatal(diff, err)
-		}
+		names, err = d.Names()
+		nodetest.OK(t, err)
+		nodetest.Equal(t, "names", names, want)
 	}
-	d = open(t, dir, func(call, _ string) error {
-		if call == "getdents" {
-			return unix.EIO
-		}
-		return nil
-	})
-	if names, err := d.Names(); !errors.Is(err, unix.EIO) {
-		t.Error(names, err)
-	}
+	_, err = open(t, dir, fail("getdents", unix.EIO)).Names()
+	nodetest.Is(t, err, unix.EIO)
 }
 
 // Whatever the name, WriteFile writes in its directory or not at all.
@@ -448,10 +413,7 @@ func TestMakeDir(t *testing.T) {
 		"mkdirat c", "fsync .", "open .",
 	}
 	nodetest.Equal(t, "calls", *calls, want)
-	info, err := os.Stat(filepath.Join(base, "b", "c"))
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("mode %v, %v; want 0700", info.Mode(), err)
-	}
+	wantMode(t, filepath.Join(base, "b", "c"), 0o700|fs.ModeDir)
 	again, err := MakeDir(base+"/b/c", nil)
 	nodetest.OK(t, err)
 	again.Close()
@@ -470,13 +432,7 @@ func TestMakeDir(t *testing.T) {
 func TestMakeDirThatFails(t *testing.T) {
 	t.Parallel()
 	for at := range 9 {
-		n := 0
-		d, err := MakeDir(filepath.Join(t.TempDir(), "b", "c"), func(string, string) error {
-			if n++; n > at {
-				return unix.EIO
-			}
-			return nil
-		})
+		d, err := MakeDir(filepath.Join(t.TempDir(), "b", "c"), failAt(at+1, unix.EIO))
 		if d != nil || !errors.Is(err, unix.EIO) {
 			t.Errorf("call %d fails: %v, %v", at+1, d, err)
 		}
@@ -499,22 +455,13 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 		return nil
 	})
 	nodetest.OK(t, d.WriteFile("f", []byte("new")))
-	if data, err := d.ReadFile("f", 99); string(data) != "new" || err != nil {
-		t.Errorf("%q, %v", data, err)
-	}
+	data, err := d.ReadFile("f", 99)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "data", string(data), "new")
 	for errno, want := range map[unix.Errno]error{unix.EINVAL: nil, unix.EIO: unix.EIO} {
-		d := open(t, dir, func(call, name string) error {
-			if call == "fsync" && name == "." {
-				return errno
-			}
-			return nil
-		})
-		if err := d.Sync(); !errors.Is(err, want) {
-			t.Errorf("%v: %v", errno, err)
-		}
-		if err := d.WriteFile("f", nil); !errors.Is(err, want) {
-			t.Errorf("%v: %v", errno, err)
-		}
+		d := open(t, dir, fail("fsync .", errno))
+		nodetest.Is(t, d.Sync(), want)
+		nodetest.Is(t, d.WriteFile("f", nil), want)
 	}
 	d = open(t, dir, func(call, name string) error {
 		if call == "fsync" && name != "." {
@@ -536,8 +483,7 @@ func TestRemovedDirectory(t *testing.T) {
 	nodetest.Is(t, a.Remove("f"), fs.ErrNotExist)
 	nodetest.OK(t, d.Rmdir("a"))
 	nodetest.Is(t, a.WriteFile("f", nil), fs.ErrNotExist)
-	if _, err := d.Stat("a"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := d.Stat("a")
+	nodetest.Is(t, err, fs.ErrNotExist)
 	nodetest.OK(t, d.Sync())
 }
