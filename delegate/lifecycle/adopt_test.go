@@ -5,19 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/bounds"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -240,28 +236,41 @@ func TestReleasedOfWhatIsNotAttached(t *testing.T) {
 	}
 }
 
-// Until all of it has succeeded, an attachment is not given back.
+// Until all of it has succeeded, an attachment is not given back. Its files go with it.
 func TestReleaseThatFails(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
+	n, dir := newNode(t), t.TempDir()
+	n.mustAdd(eth0, withFiles(dir))
 	n.FailOn("DEL macvlan", 101)
-	keep := func(context.Context, Record) error { return errors.New("disk full") }
-	nodetest.Code(t, n.Release(t.Context(), eth0, keep), 101)
+	keep := func(want error) func(context.Context, Record) error {
+		return func(_ context.Context, r Record) error {
+			nodetest.Equal(t, "kept files", r.Attached[0].Files, []string{filepath.Join(dir, "eth0")})
+			nodetest.Equal(t, "files", files(t, dir), []string{"eth0"})
+			return want
+		}
+	}
+	full := errors.New("disk full")
+	nodetest.Code(t, n.Release(t.Context(), eth0, keep(full)), 101)
 	n.wantRecords("c1/eth0 partial")
 	n.Exec.Plugins = plugins()
-	nodetest.Says(t, n.Release(t.Context(), eth0, keep), "disk full")
+	nodetest.Is(t, n.Release(t.Context(), eth0, keep(full)), full)
 	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
-	n.wantNothing()
+	nodetest.OK(t, n.Release(t.Context(), eth0, keep(nil)))
+	nodetest.Equal(t, "left", slices.Concat(n.files(), files(t, dir)), nil)
 }
 
 // addWith adds a network of this name whose two plugins print result.
 func (n *node) addWith(k scratch.Key, networkName, result string) {
 	n.Helper()
+	n.addNetwork(k, nodetest.Network(networkName, "bridge", "tuning"), result)
+}
+
+// addNetwork adds a network of bridge and tuning, which print result.
+func (n *node) addNetwork(k scratch.Key, net netconf.Network, result string) {
+	n.Helper()
 	n.printing("bridge", result)
 	n.printing("tuning", result)
-	n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))})
+	n.mustAdd(k, Transaction{Plan: Plan(attachment(net, k.ContainerID, k.IfName))})
 }
 
 func ipsOf(addresses ...string) string {
@@ -272,43 +281,55 @@ func ipsOf(addresses ...string) string {
 	return `{"cniVersion":"1.1.0","n":9007199254740993,"ips":[` + strings.Join(ips, ",") + `],"routes":[{"dst":"0.0.0.0/0"}]}`
 }
 
-// An address that belongs to another attachment by now is not in the
-// prevResult of a DEL that is tried again: the plugin that failed would remove
-// what the new owner has. Everything else is there, as it was.
-func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
+// An address that belongs to another attachment by now is not in the prevResult of a DEL: the plugin
+// would remove what the new owner has. That holds whatever is known of earlier DELs: the note of one
+// may be lost. Everything else is there, as it was. A static address that both configurations name
+// is shared on purpose.
+func TestAddressOfAnotherIsNotInTheDel(t *testing.T) {
 	t.Parallel()
 	c2 := key("c2", "eth0")
 	own := func(k scratch.Key, net string, addresses ...string) func(*node) {
 		return func(n *node) { n.addWith(k, net, ipsOf(addresses...)) }
 	}
 	const one = "10.0.0.2/24"
+	static := nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24"}]}},{"type":"tuning"}]}`)
+	statically := func(k scratch.Key) func(*node) {
+		return func(n *node) { n.addNetwork(k, static, ipsOf(one)) }
+	}
+	crash := func(k scratch.Key) func(*node) {
+		return func(n *node) {
+			dead := nodeAt(n.TB, n.Dir)
+			dead.printing("bridge", ipsOf(one))
+			dead.crash("ADD tuning", k)
+		}
+	}
 	for name, tt := range map[string]struct {
-		mine  string // the result
-		owner func(*node)
-		want  string
+		mine, owner func(*node)
+		want        string
 	}{
-		"another container": {ipsOf(one), own(c2, "blue", one), ipsOf()},
-		"IPv6":              {ipsOf("fd00::2/64"), own(c2, "blue", "fd00:0:0::2/64"), ipsOf()},
-		"one of several":    {ipsOf(one, "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf(one, "10.0.0.3/24")},
-		"another mask":      {ipsOf(one), own(c2, "blue", "10.0.0.2/16"), ipsOf()},
-		"another address":   {ipsOf(one), own(c2, "blue", "10.0.0.20/24"), ipsOf(one)},
-		"another network":   {ipsOf(one), own(c2, "red", one), ipsOf(one)},
-		"another interface": {ipsOf(one), own(key("c1", "eth1"), "blue", one), ipsOf()},
-		"another's record":  {ipsOf(one), own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", one), ipsOf()},
-		"of two owners": {ipsOf(one, "10.0.0.3/24"), func(n *node) {
+		"another container": {own(eth0, "blue", one), own(c2, "blue", one), ipsOf()},
+		"IPv6":              {own(eth0, "blue", "fd00::2/64"), own(c2, "blue", "fd00:0:0::2/64"), ipsOf()},
+		"one of several":    {own(eth0, "blue", one, "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf(one, "10.0.0.3/24")},
+		"another mask":      {own(eth0, "blue", one), own(c2, "blue", "10.0.0.2/16"), ipsOf()},
+		"another address":   {own(eth0, "blue", one), own(c2, "blue", "10.0.0.20/24"), ipsOf(one)},
+		"another network":   {own(eth0, "blue", one), own(c2, "red", one), ipsOf(one)},
+		"another interface": {own(eth0, "blue", one), own(key("c1", "eth1"), "blue", one), ipsOf()},
+		"another's record":  {own(eth0, "blue", one), own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", one), ipsOf()},
+		"of two owners": {own(eth0, "blue", one, "10.0.0.3/24"), func(n *node) {
 			own(c2, "blue", one)(n)
 			own(key("c3", "eth0"), "blue", "10.0.0.3/24")(n)
 		}, ipsOf()},
-		"an owner that is being added": {ipsOf(one), func(n *node) {
-			dead := nodeAt(n.TB, n.Dir)
-			dead.printing("bridge", ipsOf(one))
-			dead.crash("ADD tuning", c2)
-		}, ipsOf()},
-		"an owner that is being deleted": {ipsOf(one), func(n *node) {
+		"shared":                       {statically(eth0), statically(c2), ipsOf(one)},
+		"static, leased":               {statically(eth0), own(c2, "blue", one), ipsOf()},
+		"leased, static":               {own(eth0, "blue", one), statically(c2), ipsOf()},
+		"an ADD has died, and noted":   {crash(eth0), own(c2, "blue", one), ipsOf()},
+		"an owner that is being added": {own(eth0, "blue", one), crash(c2), ipsOf()},
+		"an owner that is being deleted": {own(eth0, "blue", one), func(n *node) {
 			own(c2, "blue", one)(n)
 			nodeAt(n.TB, n.Dir).halfDelete(c2)
 		}, ipsOf(one)},
-		"a leftover": {ipsOf(one), func(n *node) {
+		"a DEL that is tried again": {func(n *node) { own(eth0, "blue", one)(n); nodeAt(n.TB, n.Dir).halfDelete(eth0) }, own(c2, "blue", one), ipsOf()},
+		"a leftover": {own(eth0, "blue", one), func(n *node) {
 			sick := nodeAt(n.TB, n.Dir)
 			sick.printing("bridge", ipsOf(one))
 			sick.FailOn("ADD tuning", 101)
@@ -316,23 +337,25 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 			_, err := sick.Add(n.Context(), c2, pair(c2))
 			nodetest.Code(n.TB, err, 101)
 		}, ipsOf(one)},
-		"a damaged owner":       {ipsOf(one), func(n *node) { own(c2, "blue", one)(n); n.damage(c2) }, ipsOf(one)},
-		"an owner's old result": {ipsOf(one), func(n *node) { n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`) }, ipsOf()},
+		"a damaged owner":       {own(eth0, "blue", one), func(n *node) { own(c2, "blue", one)(n); n.damage(c2) }, ipsOf(one)},
+		"an owner's old result": {own(eth0, "blue", one), func(n *node) { n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`) }, ipsOf()},
 		"an old result": {
-			`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`, own(c2, "blue", one),
+			func(n *node) {
+				n.addWith(eth0, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`)
+			}, own(c2, "blue", one),
 			`{"cniVersion":"1.1.0","ips":[{"address":"fd00::2/64"}]}`,
 		},
-		"keys in capitals": {`{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`, own(c2, "blue", one), `{"cniVersion":"1.1.0","IPS":[]}`},
+		"keys in capitals": {
+			func(n *node) { n.addWith(eth0, "blue", `{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`) }, own(c2, "blue", one),
+			`{"cniVersion":"1.1.0","IPS":[]}`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.addWith(eth0, "blue", tt.mine)
-			nodeAt(t, n.Dir).halfDelete(eth0)
+			tt.mine(n)
 			tt.owner(n)
-			n.Trace()
 			n.del(eth0)
-			n.WantTrace("DEL bridge eth0")
 			var got, want any
 			var conf struct{ PrevResult json.RawMessage }
 			nodetest.OK(t, json.Unmarshal(n.Last("DEL bridge").Stdin, &conf))
@@ -351,41 +374,6 @@ func TestRecordsThatCannotBeListedHoldUpADel(t *testing.T) {
 	write(t, dir) // a file
 	if others, err := (&Manager{Dir: dir}).lookBeside(t.Context(), eth0, nil); err == nil {
 		t.Errorf("%+v", others)
-	}
-}
-
-// An address that belongs to another attachment by now is not in the prevResult of a DEL, whatever
-// is known of earlier DELs: the note of one may be lost. A static address that both configurations
-// name is shared on purpose.
-func TestAddressOfAnotherIsNotInTheDel(t *testing.T) {
-	t.Parallel()
-	const leased = `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"tuning"}]}`
-	const static = `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24"}]}},{"type":"tuning"}]}`
-	for name, tt := range map[string]struct {
-		first, second string // configurations
-		other         string // the result of the second
-		want          bool
-	}{
-		"alone":             {leased, leased, ipsOf("10.0.0.3/24"), true},
-		"another's":         {leased, leased, ipsOf("10.0.0.2/24"), false},
-		"shared":            {static, static, ipsOf("10.0.0.2/24"), true},
-		"static, leased":    {static, leased, ipsOf("10.0.0.2/24"), false},
-		"leased, static":    {leased, static, ipsOf("10.0.0.2/24"), false},
-		"of before CNI 0.3": {leased, leased, `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			for k, add := range map[scratch.Key][2]string{eth0: {tt.first, ipsOf("10.0.0.2/24")}, key("c2", "eth0"): {tt.second, tt.other}} {
-				n.printing("bridge", add[1])
-				n.printing("tuning", add[1])
-				n.mustAdd(k, Transaction{Plan: Plan(attachment(nodetest.Parse(add[0]), k.ContainerID, k.IfName))})
-			}
-			n.del(eth0)
-			if got := strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2"); got != tt.want {
-				t.Errorf("DEL has the address: %v, want %v", got, tt.want)
-			}
-		})
 	}
 }
 
@@ -427,66 +415,15 @@ func TestAddressesOfManyRecords(t *testing.T) {
 	nodetest.Equal(t, "files", n.files(), nil)
 }
 
-// An address of the attachment itself is its own: a Detach that is tried again
-// hands it to the plugins.
-func TestOwnAddressIsInTheNextDetach(t *testing.T) {
+// An address of the attachment itself is its own: a Detach hands it to the plugins.
+func TestOwnAddressIsInTheDetach(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
 	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
-	n.mustAttach(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))})
-	tries := 0
-	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error {
-		if tries++; tries == 2 {
-			return types.NewError(101, "no", "")
-		}
-		return nil
-	})
-	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 101)
-	n.wantRecords("c1/eth0 partial")
+	n.attach()
 	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
-	nodetest.Equal(t, "DELs", tries, 3)
 	nodetest.Says(t, errors.New(string(n.Last("DEL ipvlan").Stdin)), "10.0.0.2/24")
-}
-
-// A process that dies in a DEL or in an undo may have freed an address, and written
-// down nothing about it: where another attachment has the address by now, it is not
-// in the prevResult of the next DEL, nor in the one of a sweep.
-func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
-	t.Parallel()
-	for _, attached := range []bool{true, false} { // it dies in a DEL, or in the undo of an ADD
-		n, netns := newNode(t), newNetNS(t)
-		tr := Transaction{
-			Plan:   inNetNS(Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")), netns),
-			Report: func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") },
-		}
-		n.printing("bridge", ipsOf("10.0.0.2/24"))
-		n.printing("tuning", ipsOf("10.0.0.2/24"))
-		dying := nodeAt(t, n.Dir)
-		dying.Exec.Plugins = maps.Clone(n.Exec.Plugins)
-		if attached {
-			tr.Report = nil
-			n.mustAdd(eth0, tr)
-		}
-		dying.FailOn("DEL tuning", 102)
-		dying.dieOn("DEL bridge")
-		dying.dies(func() error {
-			if attached {
-				return dying.verb(dying.Context(), "DEL")
-			}
-			_, err := dying.Add(dying.Context(), eth0, tr)
-			return err
-		})
-		n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
-		unlink(t, netns)
-		newSweeper(n).sweep(Sweep{Removed: 1, Unknown: 1})
-		for _, c := range n.Exec.Calls() {
-			if c.Command == "DEL" && strings.Contains(string(c.Stdin), "10.0.0.2") {
-				t.Errorf("%s: %s", c, c.Stdin)
-			}
-		}
-		n.wantRecords("c2/eth0 added")
-	}
 }
 
 // made is the result of a plugin that has made eth0.

@@ -25,30 +25,6 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A DEL that fails tries everything, keeps the record, and the next one tries
-// again.
-func TestDelThatFailsIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	delete(n.Exec.Plugins, "bridge") // its binary is gone
-	n.FailOn("DEL macvlan", 101)
-	for range 2 {
-		err := n.Del(t.Context(), eth0, Removal{})
-		nodetest.Code(t, err, 101)
-		nodetest.Is(t, err, delegate.ErrPluginNotFound)
-		n.wantRecords("c1/eth0 deleting")
-	}
-	nodetest.Code(t, n.Check(t.Context(), eth0, ""), 7)
-	n.Exec.Plugins = plugins()
-	n.del(eth0)
-	n.wantNothing()
-	n.WantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
-		"DEL macvlan net0", "DEL tuning eth0",
-		"DEL macvlan net0", // what has gone is not asked again
-		"DEL macvlan net0", "DEL bridge eth0")
-}
-
 // Where there is no directory, or no record, there is nothing to be done. No operation
 // but an ADD makes the directory.
 func TestNothingIsRecorded(t *testing.T) {

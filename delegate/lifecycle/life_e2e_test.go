@@ -3,15 +3,12 @@
 package lifecycle
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,83 +19,23 @@ import (
 	"github.com/metacni/metacni/internal/thread"
 )
 
-// questionEnv makes the test process judge for another, see [judgedBy].
-const questionEnv = "METACNI_LIFE_QUESTION"
-
-// A question is one that a process in other circumstances answers.
-type question struct {
-	Of     []netns
-	NoAsk  bool   // without the kernel's file handles, as before Linux 6.18
-	Seal   []int  // capabilities to give up
-	UID    int    // to become
-	Hidden string // a directory to hide below an empty one
-	Mask   bool   // the boot ID is another file
-}
-
 // handless is the kernel before Linux 6.18.
 type handless struct{ kernel }
 
 func (handless) ask(netns) Life { return Unknown }
 
-// judgeForAnother prints the judgement about each namespace of a question.
-func judgeForAnother(t *testing.T, text string) {
-	t.Helper()
-	var q question
-	nodetest.OK(t, json.Unmarshal([]byte(text), &q))
-	runtime.LockOSThread()
-	if q.Hidden != "" || q.Mask {
-		nodetest.OK(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	}
-	if q.Hidden != "" {
-		nodetest.OK(t, unix.Mount("tmpfs", q.Hidden, "tmpfs", 0, ""))
-	}
-	if q.Mask {
-		file := filepath.Join(t.TempDir(), "boot-id")
-		nodetest.OK(t, os.WriteFile(file, []byte("5f3ad3c2-3f43-4ac5-8fbd-0c1d1d2e4a01\n"), 0o600))
-		nodetest.OK(t, unix.Mount(file, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""))
-	}
-	if q.UID != 0 {
-		nodetest.OK(t, errors.Join(syscall.Setgroups(nil), syscall.Setresgid(q.UID, q.UID, q.UID), syscall.Setresuid(q.UID, q.UID, q.UID)))
-	}
-	for _, c := range q.Seal {
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var data [2]unix.CapUserData
-		nodetest.OK(t, unix.Capget(&header, &data[0]))
-		data[c/32].Effective &^= 1 << (c % 32)
-		data[c/32].Permitted &^= 1 << (c % 32)
-		data[c/32].Inheritable &^= 1 << (c % 32)
-		nodetest.OK(t, unix.Capset(&header, &data[0]))
-	}
-	m := &Manager{}
-	if q.NoAsk {
-		m.machine = handless{}
-	}
-	var rs []Record
-	for _, n := range q.Of {
-		rs = append(rs, Record{entries: []entry{{NetNS: n}}})
-	}
-	nodetest.OK(t, json.NewEncoder(os.Stdout).Encode(m.Judge(rs)))
+// ownMounts gives the calling thread a mount namespace of its own, and the namespaces of flags.
+func ownMounts(flags int) error {
+	return errors.Join(unix.Unshare(unix.CLONE_NEWNS|flags), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 }
 
-// judgedBy returns what a process in other circumstances judges: it runs this test.
-func judgedBy(t *testing.T, q question, flags uintptr) []Judgement {
-	t.Helper()
-	text, err := json.Marshal(q)
-	nodetest.OK(t, err)
-	name, _, _ := strings.Cut(t.Name(), "/")
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+name+"$")
-	cmd.Env = append(os.Environ(), questionEnv+"="+string(text))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
-	if flags&syscall.CLONE_NEWUSER != 0 {
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	var js []Judgement
-	if jsonErr := json.NewDecoder(bytes.NewReader(out)).Decode(&js); jsonErr != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return js
+// drop gives up a capability of the calling thread.
+func drop(c int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	data[c/32].Effective &^= 1 << (c % 32)
+	return errors.Join(err, unix.Capset(&header, &data[0]))
 }
 
 // needsRoot skips a test that makes namespaces.
@@ -155,7 +92,7 @@ func holders() map[string]holder {
 			go thread.Alone(func() { // in a mount namespace that no other program copies
 				before, err := unix.Open(ownNetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err == nil {
-					err = errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+					err = ownMounts(unix.CLONE_NEWNET)
 					n = kernel{}.identify("", ownNetNS).inBoot(kernel{}.boot())
 					err = errors.Join(err, unix.Mount(ownNetNS, path, "", unix.MS_BIND, ""), unix.Setns(before, unix.CLONE_NEWNET), unix.Close(before))
 				}
@@ -169,7 +106,7 @@ func holders() map[string]holder {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "ns")
 			write(t, path)
-			if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(ownNetNS, path, "", unix.MS_BIND, "")); err != nil {
+			if err := errors.Join(ownMounts(0), unix.Mount(ownNetNS, path, "", unix.MS_BIND, "")); err != nil {
 				return -1, err
 			}
 			return unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -221,41 +158,55 @@ func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:parallel
 }
 
 // Nobody without the rights to see it takes a living namespace for dead, by the kernel or by a
-// scan, nor does one that sees other files, other processes or another boot ID.
+// scan, nor does one that sees other files or another boot ID. Of processes in other PID and user
+// namespaces internal/e2e/life shows the same.
 func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest // as above
-	if q := os.Getenv(questionEnv); q != "" {
-		judgeForAnother(t, q)
-		return
-	}
 	needsRoot(t)
-	n, release := holders()["a descriptor"](t)
-	defer release()
+	holder := exec.CommandContext(t.Context(), "sleep", "3600") // another process, which not everybody may see
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	nodetest.OK(t, holder.Start())
+	defer holder.Wait() //nolint:errcheck // the test has killed it
+	defer holder.Process.Kill()
 	dir := t.TempDir()
-	n.Path = filepath.Join(dir, "ns")
-	write(t, n.Path)
-	nodetest.OK(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", openNS(t, n)), n.Path, "", unix.MS_BIND, ""))
-	defer unix.Unmount(n.Path, unix.MNT_DETACH)
+	path := filepath.Join(dir, "ns")
+	nodetest.OK(t, os.Symlink(fmt.Sprintf("/proc/%d/ns/net", holder.Process.Pid), path))
+	n := kernel{}.identify("", path).inBoot(kernel{}.boot())
 	other := n
 	other.Path = "/no-such-directory/ns"
 	earlier := other
 	earlier.Number, earlier.Boot = "", ""
-	for name, tt := range map[string]struct {
-		q     question
-		flags uintptr
-	}{
-		"root":                           {},
-		"another user":                   {q: question{UID: 65534}},
-		"root without CAP_SYS_ADMIN":     {q: question{Seal: []int{unix.CAP_SYS_ADMIN}}},
-		"root without CAP_SYS_PTRACE":    {q: question{Seal: []int{unix.CAP_SYS_PTRACE}}},
-		"root of a user namespace":       {flags: syscall.CLONE_NEWUSER},
-		"another PID namespace":          {flags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS},
-		"another mount namespace":        {q: question{Hidden: dir}, flags: syscall.CLONE_NEWNS},
-		"another boot ID, which is fake": {q: question{Mask: true}, flags: syscall.CLONE_NEWNS},
+	fake := filepath.Join(t.TempDir(), "boot-id")
+	nodetest.OK(t, os.WriteFile(fake, []byte("5f3ad3c2-3f43-4ac5-8fbd-0c1d1d2e4a01\n"), 0o600))
+	for name, become := range map[string]func() error{
+		"root": func() error { return nil },
+		"another user": func() error {
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+				return errno
+			}
+			return nil
+		},
+		"root without CAP_SYS_ADMIN":  func() error { return drop(unix.CAP_SYS_ADMIN) },
+		"root without CAP_SYS_PTRACE": func() error { return drop(unix.CAP_SYS_PTRACE) },
+		"another mount namespace":     func() error { return errors.Join(ownMounts(0), unix.Mount("tmpfs", dir, "tmpfs", 0, "")) },
+		"another boot ID, which is fake": func() error {
+			return errors.Join(ownMounts(0), unix.Mount(fake, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""))
+		},
 	} {
-		for _, noAsk := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, with handles %t", name, !noAsk), func(t *testing.T) {
-				tt.q.Of, tt.q.NoAsk = []netns{n, other, earlier}, noAsk
-				for i, j := range judgedBy(t, tt.q, tt.flags) {
+		for _, m := range []machine{kernel{}, handless{}} {
+			t.Run(fmt.Sprintf("%s, %T", name, m), func(t *testing.T) {
+				var rs []Record
+				for _, n := range []netns{n, other, earlier} {
+					rs = append(rs, Record{entries: []entry{{NetNS: n}}})
+				}
+				var js []Judgement
+				var err error
+				thread.Alone(func() {
+					if err = become(); err == nil {
+						js = (&Manager{machine: m}).Judge(rs)
+					}
+				})
+				nodetest.OK(t, err)
+				for i, j := range js {
 					if j.Life == Dead || j.Pending {
 						t.Errorf("namespace %d: %+v", i, j)
 					}
@@ -276,7 +227,7 @@ func coverEach(t *testing.T, open func() (int, error), do func(cover string)) {
 	nodetest.OK(t, unix.Mkfifo(fifo, 0o600))
 	var err error
 	thread.Alone(func() {
-		if err = errors.Join(onFirstCPU(), unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+		if err = errors.Join(onFirstCPU(), ownMounts(0)); err != nil {
 			return
 		}
 		var fd int
@@ -341,24 +292,6 @@ func TestNamespaceBelowAnotherMountIsNotDead(t *testing.T) { //nolint:parallelte
 		})
 		return fd, err
 	}, judge)
-}
-
-// openNS opens a namespace by the descriptor of this process that has it.
-func openNS(t *testing.T, n netns) int {
-	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	nodetest.OK(t, err)
-	for _, fd := range fds {
-		var number int
-		if _, err := fmt.Sscan(fd.Name(), &number); err != nil {
-			continue
-		}
-		if identity(number).Inode == n.Inode {
-			return number
-		}
-	}
-	t.Fatal("nobody has it")
-	return -1
 }
 
 // opening returns a holder that is a descriptor, which open returns on a thread with a new

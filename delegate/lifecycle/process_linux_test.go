@@ -1,13 +1,11 @@
 package lifecycle
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,56 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/records"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/status"
 )
-
-// Operations of two processes on one container do not overlap.
-func TestProcessesTakeTurns(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		role   role
-		before bool
-		then   string
-		code   uint // of the role
-		again  uint // of what comes then
-	}{
-		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "DEL", 0, 0},
-		{role{Verb: "ADD", HoldAt: "DEL bridge", FailAt: "ADD macvlan"}, false, "DEL", 101, 0},
-		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "ADD", 0, 7},
-		{role{Verb: "DEL", HoldAt: "DEL tuning"}, true, "ADD", 0, 0},
-		{role{Verb: "ATTACH", HoldAt: "ADD ipvlan"}, true, "ATTACH", 0, 7},
-		{role{Verb: "GC", HoldAt: "DEL tuning"}, true, "DEL", 0, 0},
-	} {
-		t.Run(tt.role.Verb+" at "+tt.role.HoldAt+", "+tt.then, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			if tt.before {
-				n.add(eth0)
-			}
-			n.Trace()
-			r := tt.role
-			r.Dir, r.Alone = n.Dir, filepath.Join(t.TempDir(), "alone")
-			p := start(t, r)
-			p.held()
-			nodetest.Code(t, (&node{Manager: another(n, 20*time.Millisecond)}).verb(t.Context(), tt.then), 11)
-			n.WantTrace()
-			// One that has more time waits, and comes after it.
-			n.alone(r.Alone)
-			done := make(chan error, 1)
-			go func() { done <- n.verb(t.Context(), tt.then) }()
-			nodetest.Equal(t, "code", p.end().Code, tt.code)
-			nodetest.Code(t, <-done, tt.again)
-			n.del(eth0)
-			nodetest.Equal(t, "files", n.files(), nil)
-		})
-	}
-}
 
 // script is a plugin. As the bridge it says that it runs the command AT, and waits, in
 // a child of its own, to be told to go on.
@@ -82,17 +36,15 @@ echo '{"cniVersion":"1.1.0"}'
 // A real is a role with a real plugin that runs.
 type real struct {
 	*process
-	goOn string // a fifo that the plugin reads
-	pid  int    // the plugin's
+	pid int // the plugin's
 }
 
 func startReal(t *testing.T, n *node, verb string) *real {
 	t.Helper()
 	at, _, _ := strings.Cut(verb, " ")
 	dir := t.TempDir()
-	r := &real{goOn: filepath.Join(dir, "go")}
-	running := filepath.Join(dir, "running")
-	nodetest.OK(t, errors.Join(syscall.Mkfifo(running, 0o600), syscall.Mkfifo(r.goOn, 0o600)))
+	r, running, goOn := &real{}, filepath.Join(dir, "running"), filepath.Join(dir, "go")
+	nodetest.OK(t, errors.Join(syscall.Mkfifo(running, 0o600), syscall.Mkfifo(goOn, 0o600)))
 	for _, p := range []string{"bridge", "tuning", "macvlan"} {
 		nodetest.OK(t, os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700))
 	}
@@ -102,7 +54,7 @@ func startReal(t *testing.T, n *node, verb string) *real {
 	nodetest.OK(t, says.SetReadDeadline(time.Now().Add(2*time.Minute)))
 	r.process = start(t, role{
 		Dir: n.Dir, Verb: verb, Plugins: dir,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
+		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + goOn},
 	})
 	buf := make([]byte, 32)
 	got, err := says.Read(buf)
@@ -237,30 +189,6 @@ func (n *node) locks() (names []string) {
 	return names
 }
 
-// The plugin of an ADD that is alive is nobody's to kill.
-func TestOwnersPluginIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	r := startReal(t, n, "ADD")
-	for _, verb := range []string{"DEL", "GC"} {
-		nodetest.Code(t, (&node{Manager: another(n, 20*time.Millisecond)}).verb(t.Context(), verb), 11)
-	}
-	r.wantAlive(t)
-	for _, c := range n.Trace() {
-		if !strings.HasPrefix(c, "GC ") {
-			t.Errorf("%s beside the ADD", c)
-		}
-	}
-	// It goes on, and the others after it.
-	goOn, err := os.OpenFile(r.goOn, os.O_WRONLY, 0)
-	nodetest.OK(t, err)
-	nodetest.OK(t, goOn.Close())
-	nodetest.Equal(t, "error", r.end().Err, "")
-	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
-	n.wantNothing()
-}
-
 // The disk is full: what cannot be recorded is not done, what cannot be noted
 // is undone, and DEL works all the same.
 func TestAddOnAFullDisk(t *testing.T) {
@@ -341,10 +269,8 @@ type role struct {
 	Dir  string
 	Verb string // "ADD", "CHECK", "DEL", "ATTACH" or "DETACH" of eth0, "GC" of all, or "GC of none"
 
-	HoldAt string // says so, and waits for the end of its stdin
 	FailAt string // fails there, with code 101
 	Limit  uint64 // of the size of files, if not 0
-	Alone  string // the file that is there while a plugin runs, if not empty
 
 	// Plugins, when not empty, is a directory with real ones, which are run
 	// with Env, in place of the fakes.
@@ -388,18 +314,8 @@ func (r role) play() error {
 	if r.Plugins != "" {
 		n.Invoker = &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{r.Plugins}, Env: r.Env}
 	}
-	if r.HoldAt != "" {
-		n.On(r.HoldAt, func(context.Context, delegatetest.Call) error {
-			fmt.Println("held")
-			_, err := io.Copy(io.Discard, os.Stdin)
-			return err
-		})
-	}
 	if r.FailAt != "" {
-		n.On(r.FailAt, func(context.Context, delegatetest.Call) error { return types.NewError(101, "no", "") })
-	}
-	if r.Alone != "" {
-		n.alone(r.Alone)
+		n.FailOn(r.FailAt, 101)
 	}
 	if r.Limit > 0 {
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: r.Limit, Max: r.Limit}); err != nil {
@@ -414,27 +330,11 @@ func (r role) play() error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// alone makes plugins fail that run while another does, in any process that
-// says so by the same file.
-func (n *node) alone(file string) {
-	for name, p := range n.Exec.Plugins {
-		n.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			if err := os.Mkdir(file, 0o700); err != nil {
-				return nil, types.NewError(199, "not alone", err.Error())
-			}
-			out, err := p(ctx, c)
-			return out, errors.Join(err, os.Remove(file))
-		}
-	}
-}
-
 // A process plays a role.
 type process struct {
-	t      testing.TB
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	stdout *bufio.Reader
-	stderr bytes.Buffer
+	t              testing.TB
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
 }
 
 func start(tb testing.TB, r role) *process {
@@ -443,33 +343,16 @@ func start(tb testing.TB, r role) *process {
 	nodetest.OK(tb, err)
 	p := &process{t: tb, cmd: exec.CommandContext(tb.Context(), "/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), noRaceSleep, roleEnv+"="+string(spec))
-	p.cmd.Stderr = &p.stderr
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // in its group a hidden process might be an orphan
-	stdin, err := p.cmd.StdinPipe()
-	nodetest.OK(tb, err)
-	stdout, err := p.cmd.StdoutPipe()
-	nodetest.OK(tb, err)
 	nodetest.OK(tb, p.cmd.Start())
-	p.stdin, p.stdout = stdin, bufio.NewReader(stdout)
 	return p
 }
 
-// held waits until the process is at its HoldAt.
-func (p *process) held() {
+// end returns what came of the process.
+func (p *process) end() (out outcome) {
 	p.t.Helper()
-	line, err := p.stdout.ReadString('\n')
-	if line != "held\n" {
-		p.t.Fatalf("not held: %q, %v, %s", line, err, &p.stderr)
-	}
-}
-
-// end lets the process go on, and returns what came of it.
-func (p *process) end() outcome {
-	p.t.Helper()
-	err := p.stdin.Close()
-	var out outcome
-	err = errors.Join(err, json.NewDecoder(p.stdout).Decode(&out), p.cmd.Wait())
-	if err != nil {
+	if err := errors.Join(p.cmd.Wait(), json.Unmarshal(p.stdout.Bytes(), &out)); err != nil {
 		p.t.Fatalf("%v: %s", err, &p.stderr)
 	}
 	return out

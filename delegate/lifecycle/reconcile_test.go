@@ -163,23 +163,6 @@ func TestReconcileAttachesAndDetachesWhatDiffers(t *testing.T) {
 	}
 }
 
-// Neither the attachment's own interface nor those that the caller does not know,
-// nor what another request has attached.
-func TestReconcileLeavesWhatIsNotTheCallers(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	mine := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
-	mine.Origin = raw(`{"Network":"cluster"}`)
-	n.mustAdd(eth0, Transaction{Plan: Plan(mine, attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"))})
-	n.attach()
-	n.Trace()
-	n.reconcile(keep("macvlan"))
-	n.wantAttachments("green hot0", "macvlan net1")
-	n.reconcile(keep())
-	n.wantAttachments("green hot0")
-	n.WantTrace("ADD macvlan net1", "DEL macvlan net1")
-}
-
 // The record says where: the definition of a network that goes is not needed, nor
 // its plan, and plugins receive the recorded namespace.
 func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {

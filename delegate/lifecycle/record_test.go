@@ -1,8 +1,10 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +14,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -45,7 +48,7 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 			seen++
 			nodetest.Equal(t, "key", r.Key, eth0)
 			nodetest.Equal(t, "state", r.State, scratch.Planned)
-			nodetest.Equal(t, "recorded", r.Attached, []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}, cmp.Comparer(netconf.Network.Equal))
+			nodetest.Equal(t, "recorded", r.Attached, []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}, gocmp.Comparer(netconf.Network.Equal))
 		}
 		return nil
 	})
@@ -391,27 +394,6 @@ func withFiles(dir string) Transaction {
 	return t
 }
 
-// The files of an attachment go with it when it is released, if that succeeds. Of the others see
-// TestGuaranteesHoldInEveryHistory.
-func TestFilesGoWithTheirAttachment(t *testing.T) {
-	t.Parallel()
-	n, dir := newNode(t), t.TempDir()
-	n.mustAdd(eth0, withFiles(dir))
-	full := errors.New("disk full")
-	for _, want := range []error{full, nil} {
-		nodetest.Is(t, n.Release(t.Context(), eth0, func(_ context.Context, r Record) error {
-			nodetest.Equal(t, "kept files", r.Attached[0].Files, []string{filepath.Join(dir, "eth0")})
-			nodetest.Equal(t, "files", files(t, dir), []string{"eth0"})
-			return want
-		}), want)
-	}
-	nodetest.Equal(t, "left", files(t, dir), nil)
-	n.mustAdd(eth0, withFiles(dir))
-	unlink(t, filepath.Join(dir, "eth0"))
-	n.del(eth0)
-	nodetest.Equal(t, "left", files(t, dir), nil)
-}
-
 func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -501,9 +483,12 @@ func TestFilesAreThoseOfTheNode(t *testing.T) {
 	write(t, file)
 	a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 	a.Files = []string{"/var-run/eth0"}
-	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
-	n.del(eth0)
-	nodetest.Equal(t, "the file is there", exists(file), false)
+	for range 2 { // the second time there is no file
+		n.mustAdd(eth0, Transaction{Plan: Plan(a)})
+		n.del(eth0)
+		nodetest.Equal(t, "the file is there", exists(file), false)
+	}
+	n.wantNothing()
 }
 
 // deep returns JSON with the given number of levels.
@@ -725,4 +710,273 @@ func TestStatusTriesToWrite(t *testing.T) {
 	n.WantTrace()
 	n.Manager.Dir = n.recordFile(eth0) // a file
 	nodetest.Fails(t, n.Status(t.Context(), nil), types.ErrIOFailure, n.Manager.Dir)
+}
+
+// situations returns the records in a file of testdata/formats, by their names. Each is the text
+// that a release has written when it was killed there, or when plugins failed.
+func situations(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "formats", file))
+	nodetest.OK(t, err)
+	all := make(map[string]string)
+	for part := range strings.SplitSeq(strings.TrimPrefix(string(text), "-- "), "\n-- ") {
+		name, lines, _ := strings.Cut(part, " --\n")
+		all[name] = lines
+	}
+	return all
+}
+
+// Records of every release that wrote version 2 are read, and mean what they meant:
+//
+//   - half.txt: an entry that is half done has "half" (commit 30411940, 2026-11-22). It may be being
+//     attached, or undone, or detached; whether it was ever attached is not recorded.
+//   - new.txt: "half", and "new" if the entry never was attached (until 2026-11-25).
+//   - state.txt: the entry has a "state" (since then).
+//
+// Without "new", an entry that no plugin or not the last one has completed was never attached,
+// unless it was adopted. One that all plugins have completed is taken for attached, as that
+// release itself took it: its DEL must succeed.
+func TestRecordsOfEarlierReleasesAreRead(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct{ state, half, del string }{
+		"adding":                {"planned: eth0 planned, net0 planned", "", "DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"add failed":            {"leftover: eth0 leftover, net0 leftover", "deleting: eth0 deleting, net0 deleting", "DEL bridge eth0"},
+		"added":                 {"added: eth0 added, net0 added", "", "DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"deleting":              {"deleting: eth0 deleting, net0 deleting", "", "DEL bridge eth0"},
+		"attaching":             {"partial: eth0 added, net0 added, hot0 planned", "", "DEL tuning hot0, DEL ipvlan hot0, DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"attaching, unfinished": {"partial: eth0 added, net0 added, hot0 planned", "", "DEL tuning hot0, DEL ipvlan hot0, DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"attaching failed":      {"partial: eth0 added, net0 added, hot0 leftover", "", "DEL ipvlan hot0, DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"attached, refused":     {"partial: eth0 added, net0 added, hot0 leftover", "partial: eth0 added, net0 added, hot0 deleting", "DEL ipvlan hot0, DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"detaching":             {"partial: eth0 added, net0 added, hot0 deleting", "", "DEL ipvlan hot0, DEL macvlan net0, DEL tuning eth0, DEL bridge eth0"},
+		"del failed":            {"deleting: eth0 deleting, net0 deleting, hot0 deleting", "", "DEL ipvlan hot0, DEL bridge eth0"},
+		"adopted":               {"added: eth0 added, net0 added", "", "DEL macvlan net0, DEL bridge eth0"},
+		"adopted, detaching":    {"partial: eth0 added, net0 deleting", "", "DEL macvlan net0, DEL bridge eth0"},
+	} {
+		for _, form := range []string{"half", "new", "state"} {
+			t.Run(name+"/"+form, func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t)
+				nodetest.OK(t, os.MkdirAll(n.Dir, 0o700))
+				nodetest.OK(t, os.WriteFile(n.recordFile(eth0), []byte(situations(t, form+".txt")[name]), 0o600))
+				r, err := n.store().Get(eth0)
+				nodetest.OK(t, err)
+				wanted := want.state
+				if form == "half" {
+					wanted = cmp.Or(want.half, want.state)
+				}
+				nodetest.Equal(t, "read", meaning(r), wanted)
+				read := n.record(r)
+				for i, e := range r.Value.Delegates {
+					nodetest.Equal(t, e.IfName+" is whole", read.Whole(i), r.State.Attached() && e.state(r.State) == scratch.Added)
+				}
+
+				n.del(eth0)
+				n.WantTrace(strings.Split(want.del, ", ")...)
+				n.wantNothing()
+			})
+		}
+	}
+}
+
+// meaning returns the state of r, and of each of its attachments.
+func meaning(r scratch.Record[record]) string {
+	var all []string
+	for _, e := range r.Value.Delegates {
+		all = append(all, e.IfName+" "+string(e.state(r.State)))
+	}
+	return string(r.State) + ": " + strings.Join(all, ", ")
+}
+
+// A state that this release does not know says nothing that it could act on: the record is
+// damaged, and no other is.
+func TestUnknownStateHarmsItsOwnRecord(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(key("c2", "eth0"))
+	for name, text := range situations(t, "state.txt") {
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		whole := lines[len(lines)-1]
+		later := strings.Replace(whole, `"state":"deleting"}`, `"state":"resting"}`, 1)
+		if name != "detaching" && name != "adopted, detaching" {
+			continue
+		}
+		sum := sha256.Sum256([]byte(later[17:]))
+		nodetest.OK(t, os.WriteFile(n.recordFile(eth0), []byte(hex.EncodeToString(sum[:8])+later[16:]+"\n"), 0o600))
+		n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
+		nodetest.Fails(t, n.Del(t.Context(), eth0, Removal{}), 5, `unknown state "resting"`)
+		n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
+		nodetest.OK(t, n.forget(eth0))
+	}
+	n.del(key("c2", "eth0"))
+	n.wantNothing()
+}
+
+// took are how long the plugins of a slow node take.
+func took() map[string]time.Duration {
+	return map[string]time.Duration{"bridge": 30 * time.Millisecond, "tuning": 5 * time.Millisecond, "macvlan": 2 * time.Second, "ipvlan": time.Millisecond}
+}
+
+// slowNode is a node whose plugins take their time, and what its Timed is told. Everything
+// else takes none in a bubble of synctest.
+func slowNode(t *testing.T) (*node, *nodetest.Notes[Timing]) {
+	t.Helper()
+	n := newNode(t)
+	for typ, d := range took() {
+		n.On("ADD "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
+		n.On("DEL "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
+	}
+	told := new(nodetest.Notes[Timing])
+	n.Timed = told.Note
+	return n, told
+}
+
+// pluginTime is the time of a plugin of slowNode.
+func pluginTime(command delegate.Command, plugin, network, ifname string) PluginTime {
+	return PluginTime{command, plugin, network, ifname, took()[plugin]}
+}
+
+// pairTimes are the plugins of pair.
+func pairTimes() []PluginTime {
+	return []PluginTime{
+		pluginTime("ADD", "bridge", "blue", "eth0"), pluginTime("ADD", "tuning", "blue", "eth0"), pluginTime("ADD", "macvlan", "red", "net0"),
+	}
+}
+
+func TestTimingIsRecordedAndTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		// timing wants this in the record, and to have been told this.
+		timing := func(what string, recorded Timing, tell ...Timing) {
+			t.Helper()
+			rs, err := n.Container(t.Context(), "c1")
+			nodetest.OK(t, err)
+			nodetest.Equal(t, what, rs[0].Timing(), recorded)
+			nodetest.Equal(t, what+" told", told.Taken(), tell)
+		}
+		l, err := n.store().Lock(t.Context(), "c1")
+		nodetest.OK(t, err)
+		time.AfterFunc(time.Second, func() { _ = l.Unlock() })
+		start := time.Now()
+		n.add(eth0)
+		whole := time.Since(start)
+		added := Timing{Whole: whole, Lock: whole - 2035*time.Millisecond, Plugins: pairTimes()}
+		timing("ADD", added, added)
+		if added.Lock < time.Second {
+			t.Errorf("the lock took %s", added.Lock)
+		}
+		nodetest.Is(t, n.verb(t.Context(), "ADD"), ErrAdded)
+		timing("refused ADD", added, Timing{})
+		n.attach()
+		attached := Timing{Whole: time.Millisecond, Plugins: []PluginTime{pluginTime("ADD", "ipvlan", "green", "hot0")}}
+		timing("Attach", attached, attached)
+		nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+		timing("Detach", attached)
+
+		// A GC that runs plugins holds up what records something.
+		dir, err := n.lockDir(t.Context(), true)
+		nodetest.OK(t, err)
+		time.AfterFunc(time.Second, func() { unlockDir(dir) })
+		n.attach()
+		if got := told.Taken()[0]; got.Record < time.Second || got.Whole != got.Record+time.Millisecond {
+			t.Errorf("told %v", got)
+		}
+	})
+}
+
+// An ADD that fails tells where its time went, undo and failed plugins included.
+func TestTimingOfAnADDThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+			time.Sleep(time.Second)
+			return types.NewError(101, "no", "")
+		})
+		nodetest.Code(t, n.verb(t.Context(), "ADD"), 101)
+		failed := pluginTime("ADD", "macvlan", "red", "net0")
+		failed.Took = time.Second
+		nodetest.Equal(t, "told", told.Taken(), []Timing{{Whole: 3070 * time.Millisecond, Plugins: append(pairTimes()[:2:2], failed,
+			pluginTime("DEL", "macvlan", "red", "net0"), pluginTime("DEL", "tuning", "blue", "eth0"), pluginTime("DEL", "bridge", "blue", "eth0"))}})
+		n.wantNothing()
+	})
+}
+
+// Plugins that run at once are measured one by one, in the order in which they ended.
+func TestTimingOfParallelPlugins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, told := slowNode(t)
+		n.Invoker.Parallel = 8
+		n.mustAdd(eth0, Transaction{Plan: Plan(
+			attachment(nodetest.Network("first", "ipvlan"), "c1", "eth0"),
+			attachment(nodetest.Network("slow", "macvlan"), "c1", "net1"),
+			attachment(nodetest.Network("quick", "tuning"), "c1", "net2"),
+		)})
+		nodetest.Equal(t, "told", told.Taken(), []Timing{{Whole: 2001 * time.Millisecond, Plugins: []PluginTime{
+			pluginTime("ADD", "ipvlan", "first", "eth0"), pluginTime("ADD", "tuning", "quick", "net2"), pluginTime("ADD", "macvlan", "slow", "net1"),
+		}}})
+	})
+}
+
+// However many plans are tried, a Timing stays small.
+func TestTimingKeepsSoManyPlugins(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ctx, finish := n.begin(t.Context(), eth0)
+	defer finish()
+	for range maxPlugins + 1 {
+		_, ended := n.timed(ctx).Observer(ctx, delegate.Event{})
+		ended(nil)
+	}
+	nodetest.Equal(t, "plugins", len(n.clock(ctx).now().Plugins), maxPlugins)
+}
+
+// What was adopted has no times, until something is attached to it.
+func TestTimingOfWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.adopt(n.foreign(eth0, newNetNS(t)), true)
+	file, err := os.ReadFile(n.recordFile(eth0))
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "times are recorded", strings.Contains(string(file), "timing"), false)
+	n.reconcile(keep("ipvlan"))
+	rs, err := n.Container(t.Context(), "c1")
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "plugins", len(rs[0].Timing().Plugins), 1)
+}
+
+// An inner Manager, which a plugin calls with its context, is measured as one invocation.
+func TestTimingOfAManagerInAManager(t *testing.T) {
+	t.Parallel()
+	outer, inner := newNode(t), newNode(t)
+	var told Timing
+	outer.Timed = func(t Timing) { told = t }
+	inner.add(key("c1", "eth1"))
+	outer.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+		return inner.Del(ctx, key("c1", "eth1"), Removal{})
+	})
+	outer.add(eth0)
+	nodetest.Equal(t, "plugins", len(told.Plugins), 3)
+}
+
+// The text of a log has no configuration.
+func TestTimingInALog(t *testing.T) {
+	t.Parallel()
+	got := Timing{Whole: time.Minute, Lock: time.Second, Record: 2 * time.Millisecond, Plugins: pairTimes()[1:]}.LogValue().String()
+	nodetest.Equal(t, "log", got, "[lock=1s record=2ms plugins=ADD tuning blue eth0 5ms, ADD macvlan red net0 2s]")
+}
+
+// Times that are not as they should be harm nothing else of a record.
+func TestTimingThatIsWrongIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{`"long"`, `null`, `{"whole":"1s"}`, `{"lock":1e99}`} {
+		n := newNode(t)
+		n.put(eth0, scratch.Added, time.Time{}, `{"timing":`+wrong+`,`+strings.TrimPrefix(wholeRecord, "{"))
+		rs, err := n.Container(t.Context(), "c1")
+		nodetest.OK(t, err)
+		nodetest.Equal(t, wrong, rs[0].Timing(), Timing{})
+		n.del(eth0)
+		n.wantNothing()
+	}
 }
