@@ -1,11 +1,14 @@
 package delegate_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -81,23 +85,21 @@ func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 	}
 }
 
+// A plugin gets the result of the one before as it was printed, to the digit.
 func TestAddReturnsTheLastResult(t *testing.T) {
 	t.Parallel()
+	const printed = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"x":9007199254740993}`
 	x := fakes("bridge", "tuning")
-	x.Plugins["bridge"] = delegatetest.Result(result("eth0"))
+	x.Plugins["bridge"] = printing(printed)
 	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) { return stdin(t, c)["prevResult"], nil }
 	done, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge", "tuning")))
 	nodetest.OK(t, err)
 	r, err := done.ParsedResult()
-	if err != nil || r.Version() != "1.0.0" || !strings.Contains(string(done.Result), `"name":"eth0"`) {
-		t.Errorf("result %s: %v", done.Result, err)
-	}
-	if done.ContainerID != "c1" || done.Network.Name() != "blue" {
-		t.Errorf("attachment %+v", done.Attachment)
-	}
-	if _, ok := stdin(t, x.Calls()[0])["prevResult"]; ok {
-		t.Error("the first plugin was given a result")
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "version", r.Version(), "1.0.0")
+	nodetest.Equal(t, "result", string(done.Result), printed)
+	nodetest.Equal(t, "attachment", []string{done.ContainerID, done.Network.Name()}, []string{"c1", "blue"})
+	nodetest.Equal(t, "the first plugin was given", stdin(t, x.Calls()[0])["prevResult"], nil)
 }
 
 // brokenPipe is where nothing can be printed.
@@ -230,52 +232,6 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 	nodetest.Is(t, err, context.Canceled)
 	nodetest.Fails(t, err, 11, `plugin "a": context canceled: shutting down`)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"DEL b eth0"})
-}
-
-// Unknown keys, numbers and nesting reach every plugin as they were written,
-// and DEL replays what ADD used.
-func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
-	t.Parallel()
-	n := nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","plugins":[
-		{"type":"first","capabilities":{"mac":true},"vendor":{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]},"html":"<&>","null":null},
-		{"type":"second"}]}`)
-	a := attach(n)
-	a.Args = "IgnoreUnknown=1;K8S_POD_NAME=p;X=a=b"
-	a.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`), "bandwidth": json.RawMessage(`{"ingressRate":12345678901234567890}`)}
-	x := fakes("second")
-	x.Plugins["first"] = printing(`{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}`)
-	iv := invoker(x)
-	done, err := iv.Add(t.Context(), a)
-	nodetest.OK(t, err)
-	nodetest.OK(t, iv.Check(t.Context(), done))
-	nodetest.OK(t, iv.Del(t.Context(), done))
-	var kept []string
-	for _, c := range x.Calls() {
-		nodetest.Equal(t, fmt.Sprintf("%s: CNI_ARGS", c), c.Args, a.Args)
-		keys := stdin(t, c)
-		if c.String() != "ADD first eth0" && string(keys["prevResult"]) != `{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}` {
-			t.Errorf("%s: prevResult %s", c, keys["prevResult"])
-		}
-		if c.Plugin != "first" {
-			continue
-		}
-		delete(keys, "prevResult")
-		text, err := json.Marshal(keys)
-		nodetest.OK(t, err)
-		kept = append(kept, string(text))
-		for key, want := range map[string]string{
-			"vendor":        `{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]}`,
-			"html":          `"<&>"`,
-			"null":          `null`,
-			"capabilities":  `{"mac":true}`,
-			"runtimeConfig": `{"mac":"02:00:00:00:00:01"}`,
-		} {
-			nodetest.Equal(t, fmt.Sprintf("%s: %s", c, key), string(keys[key]), want)
-		}
-	}
-	if len(kept) != 3 || kept[0] != kept[1] || kept[1] != kept[2] {
-		t.Errorf("ADD, CHECK and DEL were given\n%s", strings.Join(kept, "\n"))
-	}
 }
 
 // The environment is sorted, the same for the same input, and has none of the
@@ -551,17 +507,17 @@ func TestUndoBudgetIsShared(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			x := fakes()
-			types := make([]string, len(tt.del))
+			names := make([]string, len(tt.del))
 			var as []delegate.Attachment
 			for i, p := range tt.del {
-				types[i] = fmt.Sprint("p", i)
-				x.Plugins[types[i]] = p
-				a := attach(network(t, "1.0.0", fmt.Sprint("blue", i), types[i]))
+				names[i] = fmt.Sprint("p", i)
+				x.Plugins[names[i]] = p
+				a := attach(network(t, "1.0.0", fmt.Sprint("blue", i), names[i]))
 				a.IfName = fmt.Sprint("net", i)
 				as = append(as, a)
 			}
 			if tt.parallel == 0 {
-				as = []delegate.Attachment{attach(network(t, "1.0.0", "blue", types...))}
+				as = []delegate.Attachment{attach(network(t, "1.0.0", "blue", names...))}
 			}
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -574,7 +530,7 @@ func TestUndoBudgetIsShared(t *testing.T) {
 					cancel()
 				}
 				start := time.Now()
-				err = iv.Undo(ctx, done, coded(105, "no device"))
+				err = iv.Undo(ctx, done, types.NewError(105, "no device", ""))
 				nodetest.Equal(t, "took", time.Since(start).Round(ms), tt.took)
 				nodetest.Code(t, err, 105)
 				for _, want := range []error{delegate.ErrNotUndone, context.DeadlineExceeded} {
@@ -646,18 +602,6 @@ func crewOf(names ...string) *delegatetest.Exec {
 		x.Plugins[name] = marked(name)
 	}
 	return x
-}
-
-// prevOf returns the "last" in what a plugin was given as prevResult.
-func prevOf(t *testing.T, c delegatetest.Call) string {
-	t.Helper()
-	var prev struct {
-		Last string `json:"last"`
-	}
-	if raw := stdin(t, c)["prevResult"]; raw != nil {
-		nodetest.OK(t, json.Unmarshal(raw, &prev))
-	}
-	return prev.Last
 }
 
 // notes collects what a Note is told, a line each.
@@ -805,7 +749,7 @@ func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
 	nodetest.OK(t, iv.DelAll(t.Context(), left))
 	nodetest.Equal(t, "attachments", x.Live(), nil)
 	nodetest.Equal(t, "later calls", x.Trace()[before:], []string{"DEL d eth0", "DEL b eth0"})
-	nodetest.Equal(t, "prevResult", prevOf(t, x.Calls()[before+1]), "c")
+	nodetest.Equal(t, "prevResult", string(stdin(t, x.Calls()[before+1])["prevResult"]), `{"cniVersion":"1.1.0","last":"c"}`)
 }
 
 // A panic of an Exec, one after another or on a goroutine, is an error like any
@@ -891,5 +835,286 @@ func TestObserversAreAdded(t *testing.T) {
 			"b begins", "bc begins", "bc ends true", "b ends true", "undo-b begins", "undo-bundo-c begins",
 			u + "b begins", u + "bc begins", u + "bc ends false", u + "b ends false", "undo-bundo-c ends false", "undo-b ends false",
 		})
+	}
+}
+
+// wholeResult returns a result with something at every place of its version.
+func wholeResult(version string) string {
+	switch version {
+	case "0.1.0", "0.2.0":
+		return `{"cniVersion":"` + version + `",
+			"ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]},
+			"ip6":{"ip":"fd00::2/64","gateway":"fd00::1","routes":[{"dst":"::/0","gw":"fd00::1"}]},
+			"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
+	}
+	return `{"cniVersion":"` + version + `",
+		"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/run/netns/c1"}],
+		"ips":[{"version":"4","interface":0,"address":"10.0.0.2/24","gateway":"10.0.0.1"}],
+		"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],
+		"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
+}
+
+// Whatever a plugin prints, ADD attaches or leaves nothing, and what it attached
+// can be printed or not, checked and removed.
+func TestEveryTypeAtEveryPlaceOfAResult(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			for i, text := range nodetest.JSONVariants(t, wholeResult(version)) {
+				x := fakes("last")
+				x.Plugins["p"] = printing(text)
+				iv := invoker(x)
+				confVersion := []string{"0.1.0", "0.4.0", "1.1.0"}[i%3]
+				a, err := iv.Add(t.Context(), attach(network(t, confVersion, "blue", "p", "last")))
+				if err != nil {
+					if !errors.Is(err, delegate.ErrResult) || len(x.Live()) > 0 {
+						t.Errorf("%s: %v, left %q", text, err, x.Live())
+					}
+					continue
+				}
+				a.Result = json.RawMessage(text) // also where the last plugin printed another
+				for _, to := range append([]string{"", "9.9.9"}, versions...) {
+					_ = a.PrintTo(new(bytes.Buffer), to) // does not panic
+				}
+				if err := iv.Check(t.Context(), a); err != nil && !errors.Is(err, delegate.ErrResult) {
+					t.Errorf("CHECK after %s: %v", text, err)
+				}
+				if err := iv.Del(t.Context(), a); err != nil || len(x.Live()) > 0 {
+					t.Errorf("DEL after %s: %v, left %q", text, err, x.Live())
+				}
+			}
+		})
+	}
+}
+
+// A list with null in it is no result: the error says where, and the ADD is
+// undone. As a result on disk, from an earlier version, it keeps no DEL from
+// running.
+func TestNullInAListIsNoResult(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ result, where string }{
+		{`{"cniVersion":"1.0.0","interfaces":[null]}`, "interfaces[0]"},
+		{`{"cniVersion":"1.1.0","interfaces":[{"name":"a"},null]}`, "interfaces[1]"},
+		{`{"cniVersion":"0.4.0","ips":[null]}`, "ips[0]"},
+		{`{"cniVersion":"0.3.1","routes":[null]}`, "routes[0]"},
+		{`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24","routes":[null]}}`, "ip4.routes[0]"},
+		{`{"cniVersion":"0.1.0","ip6":{"ip":"fd00::2/64","routes":[null]}}`, "ip6.routes[0]"},
+		{`{"cniVersion":"1.0.0","dns":{"nameservers":[null]}}`, "dns.nameservers[0]"},
+	} {
+		for _, confVersion := range []string{"0.2.0", "0.4.0", "1.0.0", "1.1.0"} {
+			x := fakes("first")
+			x.Plugins["p"] = printing(tt.result)
+			a := attach(network(t, confVersion, "blue", "first", "p"))
+			_, err := invoker(x).Add(t.Context(), a)
+			nodetest.Is(t, err, delegate.ErrResult)
+			nodetest.Fails(t, err, 6, tt.where+" is null")
+			if got := strings.Join(x.Trace(), ", "); !strings.HasSuffix(got, "DEL p eth0, DEL first eth0") {
+				t.Errorf("%s: %s", tt.result, got)
+			}
+			old := added(a, tt.result)
+			nodetest.OK(t, invoker(x).Del(t.Context(), old))
+		}
+	}
+}
+
+// A plugin that prints an error object has failed, even if it exits with status 0: the
+// error has its code and its words, and the ADD is undone.
+func TestErrorObjectIsNoResult(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ printed, says string }{
+		{`{"cniVersion":"1.0.0","code":107,"msg":"no free address","details":"of 8"}`, "no free address; of 8"},
+		{"loading\n" + `{"code":107,"msg":"no free address"}`, "no free address"},
+		{`{"cniVersion":"1.0.0","ips":[],"code":107,"msg":"no free address"}` + "\n", "no free address"},
+		{`{"cniVersion":"1.0.0"}` + "\n" + `{"code":107,"msg":"no free address"}`, "no free address"},
+		{`{"code":107,"msg":"no token hunter2-hunter2"}`, "no token (hidden)"},
+	} {
+		for _, last := range []bool{false, true} {
+			x := fakes("first", "last")
+			x.Plugins["p"] = printing(tt.printed)
+			chain := `{"type":"first"},{"type":"p","token":"hunter2-hunter2"}`
+			if !last {
+				chain += `,{"type":"last"}`
+			}
+			_, err := invoker(x).Add(t.Context(), attach(nodetest.Parse(`{"cniVersion":"1.0.0","name":"blue","plugins":[`+chain+`]}`)))
+			if status.Code(err) != 107 || errors.Is(err, delegate.ErrResult) || !strings.HasSuffix(fmt.Sprint(err), tt.says) {
+				t.Errorf("%s: code %d, %v", tt.printed, status.Code(err), err)
+			}
+			nodetest.Equal(t, tt.printed, strings.Join(x.Trace(), ", "), "ADD first eth0, ADD p eth0, DEL p eth0, DEL first eth0")
+		}
+	}
+	x := fakes("p")
+	x.Plugins["p"] = printing(`{"cniVersion":"1.0.0","code":107,"note":"a key of the plugin's own"}`)
+	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "p")))
+	nodetest.OK(t, err)
+}
+
+// A version that has one place for each family expresses no second address.
+func TestSecondAddressOfAFamilyIsNotDropped(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ips  string
+		code uint
+	}{
+		{`{"address":"10.0.0.2/24"}`, 0},
+		{`{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}`, 0},
+		{`{"address":"10.0.0.2/24"},{"address":"10.0.1.2/24"}`, 1},
+		{`{"address":"fd00::2/64"},{"address":"fd00::3/64"}`, 1},
+	} {
+		a := added(attach(network(t, "1.0.0", "blue", "p")), `{"cniVersion":"1.0.0","ips":[`+tt.ips+`]}`)
+		for _, version := range []string{"0.1.0", "0.2.0"} {
+			nodetest.Equal(t, fmt.Sprintf("%s in %s", tt.ips, version), status.Code(a.PrintTo(new(bytes.Buffer), version)), tt.code)
+		}
+		nodetest.OK(t, a.PrintTo(new(bytes.Buffer), "0.4.0"))
+	}
+}
+
+// What another version would make nonsense of is not printed in it, and is not
+// the prevResult of a DEL.
+func TestNonsenseIsNotPrinted(t *testing.T) {
+	t.Parallel()
+	a := added(attach(network(t, "1.1.0", "blue", "p")), `{"cniVersion":"1.0.0","ips":[{}]}`)
+	var out bytes.Buffer
+	if err := a.PrintTo(&out, "0.4.0"); status.Code(err) != 1 || out.Len() > 0 {
+		t.Errorf("printed %s, %v", &out, err)
+	}
+	x := fakes("p")
+	nodetest.OK(t, invoker(x).Del(t.Context(), a))
+	nodetest.Equal(t, "prevResult", stdin(t, x.Calls()[0])["prevResult"], nil)
+	nodetest.Is(t, invoker(x).Check(t.Context(), a), delegate.ErrResult)
+}
+
+// libcni decodes null into an empty result. We give it the version of its network.
+func TestNullIsAnEmptyResult(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions {
+		x := fakes("last")
+		x.Plugins["p"] = printing(" null\n")
+		iv := invoker(x)
+		a, err := iv.Add(t.Context(), attach(network(t, version, "blue", "p")))
+		if want := `{"cniVersion":"` + cmp.Or(version, "0.1.0") + `"}`; err != nil || string(a.Result) != want {
+			t.Errorf("%s: %s, %v, want %s", version, a.Result, err, want)
+		}
+		nodetest.OK(t, errors.Join(iv.Check(t.Context(), a), iv.Del(t.Context(), a)))
+		nodetest.Equal(t, "left", x.Live(), nil)
+	}
+}
+
+func TestErrorSaysWhatCameInsteadOfAResult(t *testing.T) {
+	t.Parallel()
+	for printed, says := range map[string]string{
+		`[]`:                       "stdout is an array, want an object",
+		` [{"a":1}]`:               "stdout is an array, want an object",
+		"[INFO] adding\n{}":        `stdout starts with "["`,
+		"null null":                `stdout starts with "null null"`,
+		strings.Repeat("x", 100):   `stdout starts with "` + strings.Repeat("x", 64) + `"`,
+		`{"cniVersion":"1.0.0"}[]`: "after it stdout goes on with more JSON",
+	} {
+		x := fakes("last")
+		x.Plugins["p"] = printing(printed)
+		_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "p")))
+		nodetest.Is(t, err, delegate.ErrResult)
+		nodetest.Fails(t, err, 6, says)
+	}
+}
+
+// network returns a network of plugins of the given types.
+func network(tb testing.TB, version, name string, plugins ...string) netconf.Network {
+	tb.Helper()
+	var list []string
+	for _, typ := range plugins {
+		list = append(list, `{"type":"`+typ+`"}`)
+	}
+	return nodetest.Parse(fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[%s]}`, version, name, strings.Join(list, ",")))
+}
+
+// attach returns the attachment of n to eth0 of container c1.
+func attach(n netconf.Network) delegate.Attachment {
+	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/no-such-directory/c1", IfName: "eth0"}
+}
+
+// added returns a as it is once result was printed.
+func added(a delegate.Attachment, result string) delegate.Attached {
+	return delegate.Attached{Attachment: a, Result: json.RawMessage(result)}
+}
+
+// fakes returns an Exec with the plugins of the given types, which succeed.
+func fakes(types ...string) *delegatetest.Exec {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
+	for _, typ := range types {
+		x.Plugins[typ] = delegatetest.Result(nil)
+	}
+	return x
+}
+
+func invoker(x *delegatetest.Exec) *delegate.Invoker {
+	return &delegate.Invoker{Exec: x, Path: []string{"/opt/cni/bin", "/usr/lib/cni"}}
+}
+
+// printing returns a plugin that prints text on ADD and does the rest well.
+func printing(text string) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return []byte(text), nil
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// failing returns a plugin whose command returns err.
+func failing(command string, err error) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command {
+			return nil, err
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// stdin decodes what a plugin was given.
+func stdin(tb testing.TB, c delegatetest.Call) map[string]json.RawMessage {
+	tb.Helper()
+	var keys map[string]json.RawMessage
+	nodetest.OK(tb, json.Unmarshal(c.Stdin, &keys))
+	return keys
+}
+
+func environ(c delegatetest.Call) map[string]string {
+	env := map[string]string{}
+	for _, kv := range c.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	return env
+}
+
+func result(ifname string) types.Result {
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: ifname, Sandbox: "/no-such-directory/c1"}}}
+}
+
+// mustCIDR returns an address with its prefix, which must be valid.
+func mustCIDR(s string) net.IPNet {
+	ip, network, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return net.IPNet{IP: ip, Mask: network.Mask}
+}
+
+// observe returns an observer that calls ended with each invocation that has
+// ended.
+func observe(ended func(delegate.Error)) func(context.Context, delegate.Event) (context.Context, func(error)) {
+	return func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		return ctx, func(err error) { ended(delegate.Error{Event: e, Err: err}) }
+	}
+}
+
+// refusing returns an [delegate.Invoker.Refuse] that refuses plugins of a type.
+func refusing(typ string) func(netconf.Plugin) error {
+	return func(p netconf.Plugin) error {
+		if p.Type() == typ {
+			return types.NewError(types.ErrInvalidNetworkConfig, "not this one", "")
+		}
+		return nil
 	}
 }
