@@ -246,6 +246,12 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	blue := attach(network(t, "1.1.0", "blue", "bridge", "tuning"))
+	add := func(change func(*delegate.Invoker), a delegate.Attachment) func(*delegate.Invoker) error {
+		return func(iv *delegate.Invoker) error { change(iv); _, err := iv.Add(ctx, a); return err }
+	}
+	same := func(*delegate.Invoker) {}
+	broken := attach(nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","capabilities":{"mac":true}}`))
+	broken.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage("{")}
 	dead, end := context.WithCancelCause(ctx)
 	end(errors.New("the node is going down"))
 	for name, tt := range map[string]struct {
@@ -253,10 +259,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		do   func(*delegate.Invoker) error
 		want string
 	}{
-		"a plugin": {
-			"ADD", func(iv *delegate.Invoker) error { _, err := iv.Add(ctx, blue); return err },
-			`ADD network "blue" (eth0): plugin "tuning": no; not today`,
-		},
+		"a plugin": {"ADD", add(same, blue), `ADD network "blue" (eth0): plugin "tuning": no; not today`},
 		"an undo that fails": {
 			"DEL", func(iv *delegate.Invoker) error {
 				return iv.Undo(ctx, []delegate.Attached{{Attachment: blue}}, errors.New("no\n disk "))
@@ -264,12 +267,9 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`no; disk; undoing it failed as well: DEL network "blue" (eth0): plugin "tuning": no; not today`,
 		},
 		"a plugin that is not installed": {
-			"", func(iv *delegate.Invoker) error {
-				iv.Exec = nil
-				iv.Path = []string{"/absent/bin", "/absent/bin", "", "/absent/more"}
-				_, err := iv.Add(ctx, blue)
-				return err
-			},
+			"", add(func(iv *delegate.Invoker) {
+				iv.Exec, iv.Path = nil, []string{"/absent/bin", "/absent/bin", "", "/absent/more"}
+			}, blue),
 			`ADD network "blue" (eth0): plugin "bridge": not found in /absent/bin::/absent/more; relative directories are skipped`,
 		},
 		"no path": {
@@ -277,11 +277,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`STATUS network "blue": plugin "bridge": not found in an empty path`,
 		},
 		"a plugin that is refused": {
-			"", func(iv *delegate.Invoker) error {
-				iv.Refuse = refusing("tuning")
-				_, err := iv.Add(ctx, blue)
-				return err
-			},
+			"", add(func(iv *delegate.Invoker) { iv.Refuse = refusing("tuning") }, blue),
 			`ADD network "blue" (eth0): plugin "tuning": not this one`,
 		},
 		"a context that has ended": {
@@ -289,12 +285,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`STATUS network "blue": plugin "bridge": context canceled: the node is going down`,
 		},
 		"a configuration that cannot be used": {
-			"", func(iv *delegate.Invoker) error {
-				a := attach(nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","capabilities":{"mac":true}}`))
-				a.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage("{")}
-				_, err := iv.Add(ctx, a)
-				return err
-			},
+			"", add(same, broken),
 			`ADD network "blue" (eth0): ` + (&netconf.Error{Kind: netconf.ErrDecode, Key: "plugins[0].runtimeConfig.mac", Err: errors.New("line 1, column 1: unexpected end of JSON input")}).Error(),
 		},
 	} {

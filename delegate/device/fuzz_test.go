@@ -12,7 +12,9 @@ import (
 // FuzzNames shows that no name leads out of its directory.
 func FuzzNames(f *testing.F) {
 	f.Add("owner", "c1", "net1", "vendor.example/vf", "0000:3b:02.1")
-	f.Add("", "..", "/", "../..", "/../x")
+	for _, id := range []string{"/../x", "../../../../etc/shadow", "/etc/shadow", "..", ".", "a/../b", "x\x00y", strings.Repeat("x", 300)} {
+		f.Add("", "..", "/", "../..", id)
+	}
 	f.Fuzz(func(t *testing.T, owner, container, ifname, resource, id string) {
 		d := Dir{Owner: owner}
 		a := d.Assign(delegate.Attachment{ContainerID: container, IfName: ifname, CapabilityArgs: netconf.Selection{DeviceID: "x" + id}.CapabilityArgs()})

@@ -52,9 +52,8 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 			tt.prepare(n, &tr, end)
 			added, err := n.Add(ctx, eth0, tr)
 			nodetest.Code(t, err, tt.code)
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "ADD" || e.Key != eth0 || added != nil {
-				t.Errorf("added %v, err = %#v", added, err)
-			}
+			wantError(t, err, "ADD", eth0)
+			nodetest.Equal(t, "added", len(added), 0)
 			if ctx.Err() != nil {
 				nodetest.Is(t, err, context.Canceled)
 			}
@@ -444,9 +443,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 				err := n.verb(ctx, verb)
 				cancel()
 				nodetest.Code(t, err, 11)
-				if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
-					t.Errorf("%s: %v", verb, err)
-				}
+				wantError(t, err, verb, eth0)
 				nodetest.Equal(t, verb+": waited for", time.Since(start), min(limit, defaultLockTimeout))
 			}
 		}
@@ -470,9 +467,7 @@ func TestPluginThatCouldNotUndoIsUndone(t *testing.T) {
 	var said []string
 	_, err := n.Add(t.Context(), eth0, choose(eth0, &said, "bridge"))
 	nodetest.Code(t, err, 117)
-	if errors.Is(err, delegate.ErrNotUndone) {
-		t.Error(err)
-	}
+	nodetest.Equal(t, "something is left", errors.Is(err, delegate.ErrNotUndone), false)
 	nodetest.Equal(t, "hooks", said, []string{"next 117"})
 	n.wantNothing()
 }

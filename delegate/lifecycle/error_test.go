@@ -79,6 +79,12 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 	verb := func(verb string) func(n *node) error {
 		return func(n *node) error { return n.verb(n.Context(), verb) }
 	}
+	add := func(k scratch.Key, t Transaction) func(n *node) error {
+		return func(n *node) error { _, err := n.Add(n.Context(), k, t); return err }
+	}
+	storage := attachment(nodetest.Parse(`{"name":"storage","type":"bridge","capabilities":{"mac":true}}`), "c1", "net1")
+	storage.CapabilityArgs = map[string]raw{"mac": raw("{")}
+	multi := []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), nodetest.Network("multi", "macvlan")}
 	for name, tt := range map[string]struct {
 		added bool   // eth0 is
 		fail  string // the plugin that fails
@@ -87,10 +93,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 	}{
 		"the container's own interface": {false, "ADD bridge", verb("ADD"), `ADD c1 eth0: network "blue": plugin "bridge": no`},
 		"a container ID as runtimes make them": {
-			false, "ADD macvlan", func(n *node) error {
-				_, err := n.Add(n.Context(), key(longID, "eth0"), pair(key(longID, "eth0")))
-				return err
-			},
+			false, "ADD macvlan", add(key(longID, "eth0"), pair(key(longID, "eth0"))),
 			`ADD 0123456789ab eth0: network "red" (net0): plugin "macvlan": no`,
 		},
 		"an undo that fails": {
@@ -112,8 +115,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		"GC of what is stale":             {true, "DEL macvlan", verb("GC"), `GC c1 eth0: DEL network "red" (net0): plugin "macvlan": no`},
 		"GC that a plugin is told": {
 			false, "GC ", func(n *node) error {
-				nets := []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), nodetest.Network("multi", "macvlan")}
-				return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid, Networks: nets})
+				return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid, Networks: multi})
 			},
 			`GC network "multi": network "blue": plugin "bridge": no; network "blue": plugin "tuning": no; GC network "multi": plugin "macvlan": no`,
 		},
@@ -127,12 +129,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`SWEEP c1 eth0: network "blue": plugin "bridge": no`,
 		},
 		"a network that cannot be used": {
-			false, "", func(n *node) error {
-				a := attachment(nodetest.Parse(`{"name":"storage","type":"bridge","capabilities":{"mac":true}}`), "c1", "net1")
-				a.CapabilityArgs = map[string]raw{"mac": raw("{")}
-				_, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(a)})
-				return err
-			},
+			false, "", add(eth0, Transaction{Plan: Plan(storage)}),
 			`ADD c1 eth0: network "storage" (net1): ` + (&netconf.Error{Kind: netconf.ErrDecode, Key: "plugins[0].runtimeConfig.mac", Err: errors.New("line 1, column 1: unexpected end of JSON input")}).Error(),
 		},
 	} {

@@ -247,9 +247,7 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	n.LockTimeout = time.Millisecond
 	err = n.verb(t.Context(), "GC of none")
 	nodetest.Code(t, err, 11)
-	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != opGC {
-		t.Error(err)
-	}
+	wantError(t, err, opGC, scratch.Key{Network: "multi"})
 	nodetest.Equal(t, "told", n.gcs(), nil)
 	n.LockTimeout = 0
 	unlockDir(l)

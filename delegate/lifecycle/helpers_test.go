@@ -164,6 +164,14 @@ func (n *node) damage(k scratch.Key) {
 	nodetest.OK(n, os.WriteFile(n.recordFile(k), []byte("0123456789abcdef {}\n"), 0o600))
 }
 
+// wantError wants an error of an operation on k.
+func wantError(tb testing.TB, err error, op string, k scratch.Key) {
+	tb.Helper()
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != op || e.Key != k {
+		tb.Errorf("%#v is no error of %s of %s", err, op, k)
+	}
+}
+
 // forget does what an operator does about k's damaged record.
 func (n *node) forget(k scratch.Key) error {
 	l, err := n.store().Lock(n.Context(), k.ContainerID)

@@ -165,7 +165,7 @@ func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest //
 	holder := exec.CommandContext(t.Context(), "sleep", "3600") // another process, which not everybody may see
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	nodetest.OK(t, holder.Start())
-	defer holder.Wait() //nolint:errcheck // the test has killed it
+	defer holder.Wait()
 	defer holder.Process.Kill()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ns")

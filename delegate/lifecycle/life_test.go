@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/scratch"
 )
@@ -218,38 +215,6 @@ func TestWhatIsNoNamespaceIsNotHandedDown(t *testing.T) {
 	n.add(eth0)
 	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}))
 	nodetest.Equal(t, "DEL is given", n.Last("DEL bridge").NetNS, "")
-}
-
-// DEL and CHECK send what ADD sent, to the byte, whatever the configuration
-// has become.
-func TestDelAndCheckReplayAdd(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := delegate.Attachment{
-		Network:     nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","big":9007199254740993,"f":1.50,"s":"<&>é","nested":{"z":[1e3,{"a":null}]},"capabilities":{"portMappings":true}}]}`),
-		ContainerID: "c1", IfName: "eth0", Args: "A=1;B=<x>", NetNS: newNetNS(t),
-		CapabilityArgs: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":8080.0}]`), "undeclared": json.RawMessage(`1`)},
-	}
-	n.mustAdd(eth0, Transaction{Plan: Plan(a)})
-	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
-	n.del(eth0)
-	add := n.Last("ADD")
-	keys := func(c delegatetest.Call) (keys map[string]json.RawMessage) {
-		nodetest.OK(t, json.Unmarshal(c.Stdin, &keys))
-		return keys
-	}
-	if want := keys(add); string(want["big"]) != "9007199254740993" || string(want["f"]) != "1.50" {
-		t.Errorf("ADD was sent %s", add.Stdin)
-	}
-	for _, verb := range []string{"CHECK", "DEL"} {
-		c := n.Last(verb)
-		got := keys(c)
-		nodetest.Equal(t, verb+" has the result", got["prevResult"] != nil, true)
-		delete(got, "prevResult")
-		nodetest.Equal(t, verb+" is sent", got, keys(add))
-		nodetest.Equal(t, verb, []string{c.NetNS, c.IfName, c.Args, c.ContainerID}, []string{add.NetNS, add.IfName, add.Args, add.ContainerID})
-	}
-	n.wantNothing()
 }
 
 // A path that has become another's namespace is not handed to a plugin. A path

@@ -207,9 +207,9 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 	} {
 		tt.make()
 		done, err := n.Reconcile(t.Context(), eth0, r)
-		if e := (*Error)(nil); len(done) > 0 || !errors.Is(err, tt.is) || !errors.As(err, &e) || e.Op != opReconcile || e.Key != eth0 {
-			t.Errorf("%s: %v, %v", tt.when, reconciled(done), err)
-		}
+		nodetest.Equal(t, tt.when, reconciled(done), nil)
+		nodetest.Is(t, err, tt.is)
+		wantError(t, err, opReconcile, eth0)
 		nodetest.Code(t, err, tt.code)
 	}
 }
@@ -440,9 +440,10 @@ func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
 			r := keep()
 			r.Wanted = func(context.Context, Record) ([]Wanted, error) { return ws, nil }
 			done, err := n.Reconcile(t.Context(), eth0, r)
-			if e := (*Error)(nil); len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) || !errors.As(err, &e) || e.Op != opAttach {
+			if len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) {
 				t.Errorf("%v, %v", reconciled(done), err)
 			}
+			wantError(t, err, opAttach, eth0)
 			n.WantTrace()
 			n.wantAttachments()
 		})

@@ -29,14 +29,16 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// The first plugin finds everything on disk, readable by another process.
+// The first plugin finds everything on disk, readable by another process. DEL and CHECK send what
+// ADD sent, to the byte, whatever the configuration has become.
 func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
+	const conf = `{"type":"bridge","n":9007199254740993,"f":1.50,"s":"<&>é","nested":{"z":[1e3,{"a":null}]},"capabilities":{"mac":true}}`
 	as := []delegate.Attachment{
 		{
-			Network:     nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","keep":1.50,"plugins":[{"type":"bridge","n":9007199254740993,"s":"a<b>&c","capabilities":{"mac":true}}]}`),
-			ContainerID: "c1", NetNS: "/run/netns/none", IfName: "eth0", Args: "IgnoreUnknown=1;A=<&>",
+			Network:     nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","keep":1.50,"plugins":[` + conf + `]}`),
+			ContainerID: "c1", NetNS: newNetNS(t), IfName: "eth0", Args: "IgnoreUnknown=1;A=<&>", Origin: raw(`{"n":12345678901234567890,"text":"<&>"}`),
 			CapabilityArgs: map[string]raw{"mac": raw(`"02:00:00:00:00:09"`), "big": raw(`{"n":1e400}`)},
 		},
 		attachment(nodetest.Network("red", "macvlan"), "c1", "net0"),
@@ -55,6 +57,23 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	n.mustAdd(eth0, Transaction{Plan: Plan(as...)})
 	nodetest.Equal(t, "records seen by the plugin", seen, 1)
 	n.wantRecords("c1/eth0 added")
+	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
+	n.del(eth0)
+	sent := func(verb string) (c delegatetest.Call, keys map[string]raw) {
+		c = n.Last(verb + " bridge")
+		nodetest.OK(t, json.Unmarshal(c.Stdin, &keys))
+		return c, keys
+	}
+	add, want := sent("ADD")
+	nodetest.Equal(t, "ADD is sent", []string{string(want["n"]), string(want["f"])}, []string{"9007199254740993", "1.50"})
+	for _, verb := range []string{"CHECK", "DEL"} {
+		c, got := sent(verb)
+		nodetest.Equal(t, verb+" has the result", got["prevResult"] != nil, true)
+		delete(got, "prevResult")
+		nodetest.Equal(t, verb+" is sent", got, want)
+		nodetest.Equal(t, verb, []string{c.NetNS, c.IfName, c.Args, c.ContainerID}, []string{add.NetNS, add.IfName, add.Args, add.ContainerID})
+	}
+	n.wantNothing()
 }
 
 type raw = json.RawMessage
@@ -210,8 +229,8 @@ func TestManagerWithoutADirectoryFails(t *testing.T) {
 	nodetest.Is(t, err, delegate.ErrPluginNotFound)
 }
 
-// An origin is recorded byte for byte before the first plugin runs, returned by Add, adopted, and
-// kept by whatever rewrites the record. No plugin sees anything of it.
+// An origin is returned by Add, adopted, and kept byte for byte by whatever rewrites the record. No
+// plugin sees anything of it.
 func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 	t.Parallel()
 	const blueOrigin, greenOrigin = `{"kind":"cluster","n":12345678901234567890,"text":"secret<&>"}`, `["secret",1.0]`
@@ -235,10 +254,6 @@ func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 		}
 		nodetest.Equal(t, "origins", got, want)
 	}
-	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
-		want(blueOrigin, "")
-		return nil
-	})
 	added, err := n.Add(t.Context(), eth0, with(blueOrigin, pair(eth0)))
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "returned", string(added[0].Origin), blueOrigin)
@@ -298,9 +313,8 @@ func TestRecordThatCannotBeReadIsLeftAlone(t *testing.T) {
 			for _, verb := range []string{"ADD", "CHECK", "ATTACH", "DETACH", "DEL"} {
 				err := n.verb(t.Context(), verb)
 				nodetest.Code(t, err, 5)
-				if e := (*Error)(nil); !errors.Is(err, want) || !errors.As(err, &e) || e.Key != eth0 {
-					t.Errorf("%s: %v", verb, err)
-				}
+				nodetest.Is(t, err, want)
+				wantError(t, err, verb, eth0)
 			}
 			n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
 			n.WantTrace()
