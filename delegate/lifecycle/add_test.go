@@ -400,6 +400,23 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	nodetest.Equal(t, "ADDs that are still known", len(n.adds), 0)
 }
 
+// An ADD whose context ends while it removes what is left of an earlier one attaches nothing.
+func TestAddThatEndsBeforeItsPlan(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.halfDelete(eth0)
+	n.Exec.Plugins = plugins()
+	ctx, cancel := context.WithCancel(t.Context())
+	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	_, err := n.Add(ctx, eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+		t.Error("asked for a plan")
+		return nil, nil
+	}})
+	nodetest.Is(t, err, context.Canceled)
+	n.wantNothing()
+}
+
 // A DEL of another attachment of the container waits, and cancels nothing.
 func TestDelOfAnotherKeyWaits(t *testing.T) {
 	t.Parallel()
