@@ -3,6 +3,8 @@
 package lifecycle
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -157,10 +159,46 @@ func TestNamespaceLivesAsLongAsAnythingHoldsIt(t *testing.T) { //nolint:parallel
 	}
 }
 
+// judgeEnv makes the test process judge namespaces for another, see [judgedIn].
+const judgeEnv = "METACNI_LIFE_JUDGE"
+
+// judged returns the judgement about a container in each namespace.
+func judged(m machine, all []netns) []Judgement {
+	var rs []Record
+	for _, n := range all {
+		rs = append(rs, Record{entries: []entry{{NetNS: n}}})
+	}
+	return (&Manager{machine: m}).Judge(rs)
+}
+
+// judgedIn returns what a process in new namespaces judges, with handles and without. It runs t again.
+func judgedIn(t *testing.T, flags uintptr, all []netns) (js []Judgement) {
+	t.Helper()
+	text, err := json.Marshal(all)
+	nodetest.OK(t, err)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestLivingNamespaceIsDeadForNobody$")
+	cmd.Env = append(os.Environ(), judgeEnv+"="+string(text))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	if flags&syscall.CLONE_NEWUSER != 0 {
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := cmd.CombinedOutput()
+	if json.NewDecoder(bytes.NewReader(out)).Decode(&js) != nil || len(js) != 2*len(all) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return js
+}
+
 // Nobody without the rights to see it takes a living namespace for dead, by the kernel or by a
-// scan, nor does one that sees other files or another boot ID. Of processes in other PID and user
-// namespaces internal/e2e/life shows the same.
+// scan, nor does one that sees other files, other processes or another boot ID.
 func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest // as above
+	if text := os.Getenv(judgeEnv); text != "" {
+		var all []netns
+		nodetest.OK(t, json.Unmarshal([]byte(text), &all))
+		nodetest.OK(t, json.NewEncoder(os.Stdout).Encode(append(judged(kernel{}, all), judged(handless{}, all)...)))
+		return
+	}
 	needsRoot(t)
 	holder := exec.CommandContext(t.Context(), "sleep", "3600") // another process, which not everybody may see
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -175,6 +213,18 @@ func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest //
 	other.Path = "/no-such-directory/ns"
 	earlier := other
 	earlier.Number, earlier.Boot = "", ""
+	spared := func(t *testing.T, js []Judgement) {
+		t.Helper()
+		for i, j := range js {
+			if j.Life == Dead || j.Pending {
+				t.Errorf("namespace %d: %+v", i, j)
+			}
+		}
+	}
+	all := []netns{n, other, earlier}
+	for name, flags := range map[string]uintptr{"user": syscall.CLONE_NEWUSER, "PID": syscall.CLONE_NEWPID | syscall.CLONE_NEWNS} {
+		t.Run("another "+name+" namespace", func(t *testing.T) { spared(t, judgedIn(t, flags, all)) })
+	}
 	fake := filepath.Join(t.TempDir(), "boot-id")
 	nodetest.OK(t, os.WriteFile(fake, []byte("5f3ad3c2-3f43-4ac5-8fbd-0c1d1d2e4a01\n"), 0o600))
 	for name, become := range map[string]func() error{
@@ -194,23 +244,15 @@ func TestLivingNamespaceIsDeadForNobody(t *testing.T) { //nolint:paralleltest //
 	} {
 		for _, m := range []machine{kernel{}, handless{}} {
 			t.Run(fmt.Sprintf("%s, %T", name, m), func(t *testing.T) {
-				var rs []Record
-				for _, n := range []netns{n, other, earlier} {
-					rs = append(rs, Record{entries: []entry{{NetNS: n}}})
-				}
 				var js []Judgement
 				var err error
 				thread.Alone(func() {
 					if err = become(); err == nil {
-						js = (&Manager{machine: m}).Judge(rs)
+						js = judged(m, all)
 					}
 				})
 				nodetest.OK(t, err)
-				for i, j := range js {
-					if j.Life == Dead || j.Pending {
-						t.Errorf("namespace %d: %+v", i, j)
-					}
-				}
+				spared(t, js)
 			})
 		}
 	}
