@@ -381,11 +381,13 @@ func TestPublishingConfig(t *testing.T) {
 	t.Parallel()
 	root := node(t)
 	nodetest.OK(t, os.Symlink("../run", root+"/var/run"))
-	const annotations = `"io.kubernetes.cri.pod-annotations":true`
-	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Output: "00-multinet"}
+	const (
+		annotations = `"io.kubernetes.cri.pod-annotations":true`
+		at          = "/etc/cni/net.d/00-multinet from /etc/cni/net.d "
+	)
 	for _, tt := range []struct {
 		name, file string // $ROOT is a directory
-		want       publishing
+		want       string // what is published, from where, and the primary, the readiness file and the root
 		plugin     string
 		ignored    []string
 		errs       string
@@ -395,35 +397,25 @@ func TestPublishingConfig(t *testing.T) {
 			name: "without effect", file: `{"cniConfigDir":"x","name":"n","capabilities":{},"multusMasterCNI":"x","network":{},"readinessindicatorfile":"/r"}`,
 			ignored: []string{"capabilities", "cniConfigDir", "multusMasterCNI", "name", "network"},
 		},
-		{name: "auto", file: `{"multusConfigFile":"auto"}`, want: auto, plugin: `{"capabilities":{` + annotations + `},"name":"multinet","type":"multinet-shim"}`},
+		{name: "auto", file: `{"multusConfigFile":"auto"}`, want: at + "[  ]", plugin: `{"capabilities":{` + annotations + `},"name":"multinet","type":"multinet-shim"}`},
 		{
 			name: "everything",
 			file: `{"multusConfigFile":"auto","cniConfigDir":"/out/","output":"00-multus-multinet","MULTUSautoconfigDir":"/in","multusMasterCNI":"10-x.conflist","readinessindicatorfile":"/r","name":"n",
 				"capabilities":{"mac":true},"network":{"cniDir":"/state","delPolicy":"exec","x":1.0},"socketDir":"/s","queueDir":"/q"}`,
-			want: publishing{
-				File: "auto", Dir: "/out", From: "/in", Output: "00-multus-multinet", Primary: "10-x.conflist", Ready: "/r", Name: "n",
-				Capabilities: []byte(`{"mac":true}`), Network: []byte(`{"cniDir":"/state","delPolicy":"exec","x":1.0}`),
-			},
+			want:   "/out/00-multus-multinet from /in [10-x.conflist /r ]",
 			plugin: `{"capabilities":{` + annotations + `,"mac":true},"cniDir":"/state","daemonSocketDir":"/s","delPolicy":"exec","delQueueDir":"/q","name":"n","runtimeConfDir":"/out","type":"multinet-shim","x":1.0}`,
 		},
 		{
 			name: "as the host has it by a link", file: `{"multusConfigFile":"auto","chrootDir":"$ROOT","queueDir":"/q","network":{"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q"}}`,
-			want: publishing{
-				File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet",
-				Network: []byte(`{"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q"}`),
-			},
+			want:   at + "[  " + root + "]",
 			plugin: `{"capabilities":{` + annotations + `},"daemonSocketDir":"/var/run/multus/","delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
 		},
 		{
 			name: "its own words win", file: `{"multusConfigFile":"auto","name":"n","capabilities":{"mac":true},"network":{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}}`,
-			want: publishing{
-				File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Output: "00-multinet", Name: "n", Capabilities: []byte(`{"mac":true}`),
-				Network: []byte(`{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}`),
-			},
-			plugin: `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"name":"m","type":"multinet-shim"}`,
+			want: at + "[  ]", plugin: `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"name":"m","type":"multinet-shim"}`,
 		},
 		{
-			name: "no queue", file: `{"multusConfigFile":"auto","queueDir":""}`, want: auto,
+			name: "no queue", file: `{"multusConfigFile":"auto","queueDir":""}`, want: at + "[  ]",
 			plugin: `{"capabilities":{` + annotations + `},"name":"multinet","queuePolicy":"fail","type":"multinet-shim"}`,
 		},
 		{name: "a file of Multus", file: `{"multusConfigFile":"/etc/multus.conf"}`, errs: "multusConfigFile"},
@@ -444,21 +436,15 @@ func TestPublishingConfig(t *testing.T) {
 				return
 			}
 			nodetest.OK(t, err)
-			nodetest.Equal(t, "configuration", c.publish, tt.want, cmpopts.IgnoreUnexported(publishing{}))
 			nodetest.Equal(t, "ignored", c.ignored, tt.ignored)
-			m := c.manager()
-			if (m == nil) != (tt.plugin == "") {
-				t.Fatalf("%v", m)
+			var got, plugin string
+			if m := c.manager(); m != nil {
+				text, err := m.Template.MarshalJSON()
+				nodetest.OK(t, err)
+				plugin, got = string(text), fmt.Sprint(m.Output, " from ", m.Dir, " ", []string{m.Primary, m.Ready, m.Root})
 			}
-			if m != nil {
-				if want := strings.TrimPrefix(filepath.Join(c.publish.Dir, c.publish.Output), c.ChrootDir); m.Output != want {
-					t.Errorf("published as %s, want %s", m.Output, want)
-				}
-				got, err := m.Template.MarshalJSON()
-				if diff := gocmp.Diff(tt.plugin, string(got)); diff != "" || err != nil {
-					t.Errorf("%v (-want +got):\n%s", err, diff)
-				}
-			}
+			nodetest.Equal(t, "published", got, tt.want)
+			nodetest.Equal(t, "plugin", plugin, tt.plugin)
 		})
 	}
 }
@@ -498,11 +484,19 @@ func (w *world) ended(t *testing.T, want error) {
 	nodetest.Is(t, err, want)
 }
 
-// A daemon that is ready has published a network that leads to it. The file stays
-// when the daemon ends.
+// The daemon is not ready before its network is published, and says why. The network leads to it, and
+// stays when the daemon ends.
 func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	t.Parallel()
-	w := publishes(t).start(t)
+	w := publishes(t)
+	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
+	w.begin(t)
+	why := autoconf.ErrNotReady.Error()
+	w.until(t, "the daemon says why", func() bool { return strings.Contains(w.logged.String(), why) })
+	w.answers(t, wire.PathReady+"?verbose", http.StatusServiceUnavailable, "not published", why)
+	nodetest.Equal(t, "told", len(w.states), 0)
+	w.put(t, "ready", "")
+	nodetest.Equal(t, "told", <-w.states, "READY=1")
 	request := w.request(t)
 	nodetest.Code(t, w.client.Execute(t.Context(), "ADD", w.args(request)), 0)
 	w.wantTrace(t, "ADD bridge eth0")
@@ -510,28 +504,13 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 		t.Errorf("not recorded under the network's name: %v", err)
 	}
 	nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
-	wantSeries(t, w.scrape(t), map[string]float64{"multinetd_network_published": 1, "multinetd_network_writes_total": 1, "multinetd_network_restores_total": 0})
+	wantSeries(t, w.scrape(t), map[string]float64{
+		"multinetd_network_published": 1, "multinetd_network_writes_total": 1, "multinetd_network_restores_total": 0,
+	})
 	nodetest.Code(t, w.stop(), 0)
-	if w.request(t) != request {
-		t.Error("changed at the end")
-	}
+	nodetest.Equal(t, "published at the end", w.request(t), request)
 	has(t, "log", w.logged.String(), `"msg":"network"`)
 	nodetest.Equal(t, "secrets in the log", w.logged.Count("hunter2"), 0)
-}
-
-// The daemon is not ready before its network is published, and says why.
-func TestNotReadyUntilPublished(t *testing.T) {
-	t.Parallel()
-	w := publishes(t)
-	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
-	w.begin(t)
-	w.until(t, "the daemon says why", func() bool { return strings.Contains(w.logged.String(), autoconf.ErrNotReady.Error()) })
-	if code, body := w.get(t, wire.PathReady+"?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not published") || !strings.Contains(body, autoconf.ErrNotReady.Error()) {
-		t.Errorf("/readyz: %d %s", code, body)
-	}
-	nodetest.Equal(t, "told", len(w.states), 0)
-	w.put(t, "ready", "")
-	nodetest.Equal(t, "told", <-w.states, "READY=1")
 }
 
 // A network that can never be published ends the daemon.
@@ -554,42 +533,34 @@ func (w *world) cached(t *testing.T, container, text string) string {
 	return (&nodetest.Node{TB: t, Dir: w.conf.publish.CacheDir}).Write("results/blue-"+container+"-eth0", text)
 }
 
-// A container that the runtime attached before the daemon started is taken over when
-// the daemon is ready: its DEL removes it. What cannot be taken over is logged once.
+// A container that the runtime attached before the daemon started is taken over when the daemon is
+// ready: its DEL removes it. What cannot be taken over is logged once. The DEL of a container that the
+// runtime has attached to the old network meanwhile, and that no pass has seen, removes it as well: the
+// published network says where the runtime's cache is.
 func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
-	file := w.cached(t, "c1", "")
+	files := []string{w.cached(t, "c1", "")}
 	w.cached(t, "c2", "{")
 	w.start(t)
-	request := w.request(t)
-	w.put(t, "05-y.conflist", `{"cniVersion":"1.1.0","name":"green","plugins":[{"type":"macvlan"}]}`) // another pass
-	nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
-	w.wantTrace(t, "DEL bridge eth0")
-	if _, err := os.Lstat(file); err == nil {
-		t.Error("the runtime's file is left")
+	a := w.args(w.request(t))
+	files = append(files, w.cached(t, "c3", ""))
+	for _, id := range []string{"c3", "c3", "c1"} {
+		a.ContainerID = id
+		nodetest.OK(t, w.client.Execute(t.Context(), "DEL", a))
+		if id == "c3" {
+			w.put(t, "05-y.conflist", `{"cniVersion":"1.1.0","name":"green","plugins":[{"type":"macvlan"}]}`) // another pass
+		}
+	}
+	w.wantTrace(t, "DEL bridge eth0", "DEL bridge eth0")
+	for _, file := range files {
+		if _, err := os.Lstat(file); err == nil {
+			t.Errorf("the runtime's file is left: %s", file)
+		}
 	}
 	w.final(t)
-	logged := w.logged.String()
 	for words, times := range map[string]int{"attachment taken over": 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {
-		nodetest.Equal(t, words, strings.Count(logged, words), times)
-	}
-}
-
-// The DEL of a container that the runtime has attached to the old network meanwhile, and that
-// no pass has seen, removes it: the published network says where the runtime's cache is.
-func TestDELRemovesWhatTheRuntimeAttachedMeanwhile(t *testing.T) {
-	t.Parallel()
-	w := publishes(t)
-	w.start(t)
-	request := w.request(t)
-	file := w.cached(t, "c1", "")
-	for range 2 {
-		nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
-	}
-	w.wantTrace(t, "DEL bridge eth0")
-	if _, err := os.Lstat(file); err == nil {
-		t.Error("the runtime's file is left")
+		nodetest.Equal(t, words, w.logged.Count(words), times)
 	}
 	w.clean(t)
 }

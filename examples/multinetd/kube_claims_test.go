@@ -181,32 +181,19 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	nodetest.Equal(t, "said", w.logged.Count("the kubelet does not reach the DRA driver"), 1)
 }
 
-// With a root directory the kubelet hears the path of the node, and the socket is below the
-// root. Files about devices must have the same path for both.
+// With a root directory the kubelet hears the path of the node, and the socket is below the root.
 func TestTheKubeletFindsTheSocketOfADaemonInAContainer(t *testing.T) {
 	t.Parallel()
-	for _, metadata := range []bool{false, true} {
-		keys := fmt.Sprintf(`,"chrootDir":"$DIR","nodeName":"n1","kubeletDir":"/kubelet","dra":{"driver":%q,"metadata":%t}`, driverName, metadata)
-		w := inCluster(t, "").withKubelet(t)
-		nodetest.OK(t, errors.Join(os.Mkdir(w.dir+"/run", 0o700), os.Mkdir(w.dir+"/var", 0o700)))
-		w = w.next(t, keys).startUnsynced(t)
-		if metadata {
-			w.until(t, "the probe says what is missing", func() bool {
-				_, err := w.cluster.Probe(t.Context())
-				return err != nil && strings.Contains(err.Error(), "/kubelet/plugins/"+driverName+" is not the same directory")
-			})
-			continue
-		}
-		k := w.kubelet(t)
-		if want := "/kubelet/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
-			t.Errorf("endpoint %s, want %s", k.Endpoint, want)
-		}
-		prepare(t, k, w.claim(t, "storage", w.pod(t, "one"), parameters("net7", "blue")))
-		nodetest.OK(t, w.stop())
-		if left, _ := filepath.Glob(w.dir + "/kubelet/*/*.sock"); len(left) > 0 {
-			t.Errorf("left: %q", left)
-		}
-	}
+	w := inCluster(t, "").withKubelet(t)
+	nodetest.OK(t, errors.Join(os.Mkdir(w.dir+"/run", 0o700), os.Mkdir(w.dir+"/var", 0o700)))
+	keys := fmt.Sprintf(`,"chrootDir":"$DIR","nodeName":"n1","kubeletDir":"/kubelet","dra":{"driver":%q}`, driverName)
+	w = w.next(t, keys).startUnsynced(t)
+	k := w.kubelet(t)
+	nodetest.Equal(t, "endpoint", k.Endpoint, "/kubelet/plugins/"+driverName+"/dra.sock")
+	prepare(t, k, w.claim(t, "storage", w.pod(t, "one"), parameters("net7", "blue")))
+	nodetest.OK(t, w.stop())
+	left, _ := filepath.Glob(w.dir + "/kubelet/*/*.sock")
+	nodetest.Equal(t, "left", left, nil)
 }
 
 // If containers cannot be told what their claims are attached to, the pod has an Event, and its
@@ -246,7 +233,8 @@ func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 }
 
 // The status of a claim says why an ADD has failed, and follows the DEL. A release detaches the network
-// of the claim from each sandbox of the pod, and from the status of the pod.
+// of the claim from each sandbox of the pod, and from the status of the pod. Metrics say how claims are
+// doing.
 func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	t.Parallel()
 	w := withClaims(t, "")
@@ -270,8 +258,17 @@ func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	w.clean(t)
 	broken.Store(false)
 	next := sandbox(a)
+	metric := func(name string) float64 { return w.metric(t, "multinetd_claim"+name) }
+	written := metric(`_status_writes_total{outcome="written"}`)
+	heal := w.api.Break(kubetest.Fault{Resource: "resourceclaims/status", Status: 403})
 	want(t, "ADD", w.command(t, "ADD", next, annotated("")), 0, "")
+	w.until(t, "the refusal is counted", func() bool { return metric(`_status_writes_total{outcome="refused"}`) > 0 })
+	nodetest.Equal(t, "served, prepared, pending", []float64{metric("s_served"), metric("s_prepared"), metric("_status_pending")}, []float64{1, 1, 1})
+	heal()
 	w.until(t, "the status of the claim is that of an attached one", func() bool { return w.condition("storage") == ready })
+	w.until(t, "the status is counted", func() bool {
+		return metric(`_status_writes_total{outcome="written"}`) == written+1 && metric("_status_pending") == 0
+	})
 	want(t, "DEL", w.command(t, "DEL", next, annotated("")), 0, "")
 	w.until(t, "the status of the claim follows the DEL", func() bool { return w.condition("storage") == notReady })
 	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
@@ -349,23 +346,8 @@ func TestAClaimThatIsReleasedDuringTheADDIsNotAttached(t *testing.T) {
 }
 
 // A claim is not released while its pod is attached, or may be: in a directory of records that only
-// the last daemon was told of.
+// the last daemon was told of. The next daemon finds what is attached in one that a request has named.
 func TestAClaimIsReleasedWhenNoRecordHasIt(t *testing.T) {
-	t.Parallel()
-	w := withClaims(t, "").start(t)
-	a := w.pod(t, "one")
-	c := w.claim(t, "storage", a, parameters("net7", "blue"))
-	prepare(t, w.kubelet(t), c)
-	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
-	nodetest.OK(t, w.stop())
-	nodetest.OK(t, errors.Join(os.Mkdir(w.dir+"/state.dirs", 0o700), os.WriteFile(w.dir+"/state.dirs/x", []byte("{"), 0o600)))
-	next := w.next(t, claimKeys+`}`).start(t)
-	nodetest.Says(t, next.kubelet(t).Unprepare(t.Context(), c), "claim ns/storage: ", "/state.dirs/x, which names a directory of records")
-	want(t, "ADD of the next sandbox", next.command(t, "ADD", sandbox(a), annotated("")), 0, "")
-}
-
-// The next daemon finds what is attached in a directory of records that a request has named.
-func TestAClaimIsDetachedInADirectoryOfARequest(t *testing.T) {
 	t.Parallel()
 	const keys = `,"sweepInterval":"0s"` + claimKeys + `}`
 	w := inCluster(t, "").withKubelet(t)
@@ -375,12 +357,25 @@ func TestAClaimIsDetachedInADirectoryOfARequest(t *testing.T) {
 	prepare(t, w.kubelet(t), c)
 	a.StdinData = w.argsIn("other", annotated("")).StdinData
 	want(t, "ADD", w.client.Execute(t.Context(), "ADD", a), 0, "")
-	nodetest.OK(t, w.stop())
-	next := inClusterAt(t, w.dir, w.api, keys, ownDirs)
-	next.exec, next.fake = w.fake, w.fake
-	next.start(t)
-	nodetest.OK(t, next.kubelet(t).Unprepare(t.Context(), c))
-	nodetest.Equal(t, "attached", w.fake.Live(), []string{"bridge c-one eth0"})
+	unknown := w.dir + "/state.dirs/x"
+	for _, says := range [][]string{{"claim ns/storage: ", unknown + ", which names a directory of records"}, nil} {
+		nodetest.OK(t, w.stop())
+		if says != nil {
+			nodetest.OK(t, os.WriteFile(unknown, []byte("{"), 0o600))
+		}
+		next := inClusterAt(t, w.dir, w.api, keys, ownDirs)
+		next.exec, next.fake = w.fake, w.fake
+		w = next.start(t)
+		if err := w.kubelet(t).Unprepare(t.Context(), c); says == nil {
+			nodetest.OK(t, err)
+			break
+		} else {
+			nodetest.Says(t, err, says...)
+		}
+		want(t, "ADD of the next sandbox", w.client.Execute(t.Context(), "ADD", sandbox(a)), 0, "")
+		nodetest.OK(t, os.Remove(unknown))
+	}
+	nodetest.Equal(t, "attached", w.fake.Live(), []string{"bridge c-one eth0", "bridge c-one-2 eth0"})
 }
 
 // offered are the devices in the ResourceSlices of the node, such as
@@ -447,25 +442,6 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 	if got := w.offered(); !strings.HasPrefix(got, now) {
 		t.Errorf("offered after the end: %s", got)
 	}
-}
-
-func TestMetricsSayHowClaimsAreDoing(t *testing.T) {
-	t.Parallel()
-	w := withClaims(t, "").start(t)
-	k := w.kubelet(t)
-	a := w.pod(t, "one")
-	prepare(t, k, w.claim(t, "storage", a, parameters("net7", "blue")))
-	heal := w.api.Break(kubetest.Fault{Resource: "resourceclaims/status", Status: 403})
-	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
-	metrics := func(name string) float64 { return w.metric(t, "multinetd_"+name) }
-	w.until(t, "the refusal is counted", func() bool { return metrics(`claim_status_writes_total{outcome="refused"}`) > 0 })
-	if served, prepared, pending := metrics("claims_served"), metrics("claims_prepared"), metrics("claim_status_pending"); served != 1 || prepared != 1 || pending != 1 {
-		t.Errorf("served %v, prepared %v, pending %v", served, prepared, pending)
-	}
-	heal()
-	w.until(t, "the status is counted", func() bool {
-		return metrics(`claim_status_writes_total{outcome="written"}`) == 1 && metrics("claim_status_pending") == 0
-	})
 }
 
 // The kubelet hears at once what the ADD would refuse.

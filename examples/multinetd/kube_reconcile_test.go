@@ -18,7 +18,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -168,11 +167,13 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 }
 
 // A network that cannot be attached stops no other. The pod counts as one that differs, an
-// Event says why, and it is tried again until somebody mends it.
+// Event says why, and it is tried again until somebody mends it. One that cannot be detached has an
+// Event too, and is left to the next sweep or DEL.
 func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
-	w := newFollowing(t, `,"nadWait":"10ms"`).start(t)
-	w.add(t, "one", "blue")
+	w := newFollowing(t, `,"nadWait":"10ms"`)
+	w.node.FailOn("DEL macvlan", 101)
+	w.start(t).add(t, "one", "blue")
 	w.edit("one", "blue,full@x,gone@y,green")
 	w.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
 	differing := func() float64 { return w.metric(t, "multinetd_pods_differing") }
@@ -195,13 +196,18 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 			t.Errorf("it does not name the definition: %s", e.Note)
 		}
 	}
+	w.edit("one", "green")
+	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedRemovingInterface", "no") > 0 })
+	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
 	if got := w.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
 		t.Errorf("%v failures are counted", got)
 	}
 }
 
 // Pods that end, pods that nobody has attached, and containers that another program has
-// attached stay as they are. The log says once which networks are not known.
+// attached stay as they are. The log says once which networks are not known. A pod that is deleted by
+// force is followed by one of the same name, while its container runs on: a runtime that does not tell
+// the UID makes them look the same.
 func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newFollowing(t, "")
@@ -210,16 +216,24 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	w.start(t)
 	w.add(t, "failed", "blue")
 	w.add(t, "running", "blue")
+	alike := w.pod(t, "alike")
+	w.edit("alike", "blue")
+	alike.Args, _, _ = strings.Cut(alike.Args, ";K8S_POD_UID=")
+	want(t, "ADD", w.command(t, "ADD", alike, annotated("blue")), 0, "")
+	kubetest.Delete[corev1.Pod](w.api, "ns", "alike")
+	w.pod(t, "alike")
 	w.pod(t, "stranger")
 	p := kubetest.Get[corev1.Pod](w.api, "ns", "failed")
 	p.Status.Phase = corev1.PodFailed
 	kubetest.Put(w.api, p)
 	seen := len(w.fake.Calls())
-	for _, name := range []string{"failed", "stranger", "adopted"} {
+	for _, name := range []string{"failed", "stranger", "adopted", "alike"} {
 		w.edit(name, "green")
 	}
 	w.edit("adopted", "")
-	w.until(t, "it is logged", func() bool { return strings.Contains(w.logged.String(), "does not say which networks") })
+	for _, words := range []string{"does not say which networks", "K8S_POD_UID"} {
+		w.until(t, "it is logged", func() bool { return strings.Contains(w.logged.String(), words) })
+	}
 	w.edit("running", "") // the last: the others had their turn
 	w.wantNetworks(t, "running")
 	if got := w.fake.Trace()[seen:]; len(got) != 1 {
@@ -227,17 +241,6 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	}
 	nodetest.OK(t, w.stop())
 	nodetest.Equal(t, "logged", w.logged.Count("does not say which networks"), 1)
-}
-
-// A network that cannot be detached is left to the next sweep or DEL. The Event says what has failed.
-func TestFailureToDetachIsTold(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "")
-	w.node.FailOn("DEL macvlan", 101)
-	w.start(t).add(t, "one", "blue")
-	w.edit("one", "green")
-	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedRemovingInterface", "no") > 0 })
-	w.until(t, "the status lacks it", func() bool { return slices.Equal(w.shown(t, "one"), []string{"net2 ns/green"}) })
 }
 
 // If the pod asks for a network with other options, the attachment stays and an Event says
@@ -259,30 +262,6 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 		w.until(t, "the plugins are called", func() bool { return len(w.fake.Calls()) == calls })
 		w.until(t, "the pod differs if the network stays", func() bool { return (w.metric(t, "multinetd_pods_differing") == 1) != replace })
 		nodetest.OK(t, w.stop())
-	}
-}
-
-// A network that needs more devices than the running pod has is an Event, and counted.
-func TestRunningPodThatHasTooFewDevices(t *testing.T) {
-	t.Parallel()
-	w, k := withDevices(t, `,"reconcile":true`)
-	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
-	w.add(t, "one", "vf")
-	w.edit("one", "vf,vf")
-	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedAddingInterface", vf) > 0 })
-	nodetest.Equal(t, "counted", w.final(t)["multinetd_devices_exhausted_total"] > 0, true)
-}
-
-// The old container of a pod, which the runtime is about to remove, gets nothing more.
-func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "").start(t)
-	a := w.add(t, "one", "blue")
-	want(t, "ADD", w.command(t, "ADD", sandbox(a), annotated("blue")), 0, "")
-	w.edit("one", "blue,green")
-	w.until(t, "the new one has both", func() bool { return len(w.recorded(t, "c-one-2")) == 2 })
-	if got := w.recorded(t, "c-one"); len(got) != 1 {
-		t.Errorf("the old one has %q", got)
 	}
 }
 
@@ -571,25 +550,6 @@ func TestNothingIsDetachedByWhatASilentWatchHasShown(t *testing.T) {
 	heal()
 	w.wantNetworks(t, "one", "net2 ns/green")
 	nodetest.Equal(t, "networks that were detached", w.final(t)[`multinetd_reconciles_total{action="detach",outcome="ok"}`], 1)
-}
-
-// A pod that is deleted by force is followed by one of the same name, while its container runs
-// on. A runtime that does not tell the UID makes them look the same.
-func TestPodWithoutAUIDIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	w := newFollowing(t, "")
-	w.start(t)
-	w.add(t, "last", "")
-	one := w.pod(t, "one")
-	w.edit("one", "blue")
-	one.Args, _, _ = strings.Cut(one.Args, ";K8S_POD_UID=")
-	want(t, "ADD", w.command(t, "ADD", one, annotated("blue")), 0, "")
-	kubetest.Delete[corev1.Pod](w.api, "ns", "one")
-	w.pod(t, "one")
-	w.edit("one", "green")
-	w.until(t, "it is logged", func() bool { return strings.Contains(w.logged.String(), "K8S_POD_UID") })
-	w.passed(t)
-	nodetest.Equal(t, "networks", w.recorded(t, "c-one"), []string{"net1 ns/blue"})
 }
 
 // The database of the API server is replaced by a copy from before an edit. The status of the pod

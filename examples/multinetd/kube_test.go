@@ -441,7 +441,8 @@ func (w *world) writeInfo(t *testing.T, id, text string) {
 	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)))
 }
 
-// The devices are those of the kubelet. It is asked once, and only for pods that need one.
+// The devices are those of the kubelet. It is asked once, and only for pods that need one. What cannot
+// be read of a device is said once, and nothing else fails.
 func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	t.Parallel()
 	w, k := withDevices(t, "")
@@ -462,8 +463,19 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	if w.metric(t, "multinetd_devices_exhausted_total") != 1 {
 		t.Error("one ADD of three had too few devices")
 	}
+	w.writeInfo(t, "d", `{"type":"pci"`)
+	k.SetPod("ns", "torn", podresourcestest.Devices("app", vf, "d"))
+	torn := w.pod(t, "torn")
+	want(t, "ADD", w.command(t, "ADD", torn, annotated("vf")), 0, "")
+	w.until(t, "there is a status", func() bool { return strings.Contains(w.status("torn"), "net1") })
+	w.until(t, "all is told", func() bool {
+		return slices.Contains(w.events(), "Pod torn DeviceInfoLost") && slices.Contains(w.events(), "Pod torn AddedInterface")
+	})
+	nodetest.Equal(t, "said", w.logged.Count("device information of net1"), 1)
 	asked := len(k.Requests())
-	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
+	for _, of := range []*skel.CmdArgs{a, torn} {
+		want(t, "DEL", w.command(t, "DEL", of, annotated("")), 0, "")
+	}
 	want(t, "a pod without devices", w.command(t, "ADD", w.pod(t, "three"), annotated("blue")), 0, "")
 	if len(k.Requests()) != asked || k.Connections() != 1 {
 		t.Errorf("%d requests, want %d; %d connections", len(k.Requests()), asked, k.Connections())
@@ -474,7 +486,8 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 }
 
 // A resource that only marks nodes needs no device. One that a device plugin serves does, even if
-// the kubelet lists none of its devices. If nobody can say which it is, nothing is attached.
+// the kubelet lists none of its devices. If nobody can say which it is, nothing is attached. A network
+// of a running pod that needs more devices than the pod has is an Event, and counted.
 func TestResourceThatNoDevicePluginServesNeedsNoDevice(t *testing.T) {
 	t.Parallel()
 	const marker = "bridge.network.kubevirt.io/br1"
@@ -491,6 +504,10 @@ func TestResourceThatNoDevicePluginServesNeedsNoDevice(t *testing.T) {
 			t.Errorf("call %d is given %s", i, c.Stdin)
 		}
 	}
+	w.edit("one", "vf,vf")
+	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedAddingInterface", vf) > 0 })
+	w.until(t, "it is counted", func() bool { return w.metric(t, "multinetd_devices_exhausted_total") > 0 })
+	w.edit("one", "vf")
 	k.SetPlugins(vf)
 	want(t, "a pod without devices", w.command(t, "ADD", b, annotated("vf")), 7, "the pod's containers have none")
 	k.SetPlugins()
@@ -501,25 +518,6 @@ func TestResourceThatNoDevicePluginServesNeedsNoDevice(t *testing.T) {
 		return nil
 	})
 	want(t, "neither source", w.command(t, "ADD", b, annotated("br1")), 11, `serves "`+marker+`" is not known`)
-}
-
-// What cannot be read of a device is said once, and nothing else fails.
-func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T) {
-	t.Parallel()
-	w, k := withDevices(t, "")
-	w.writeInfo(t, "a", `{"type":"pci"`)
-	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
-	a := w.pod(t, "one")
-	want(t, "ADD", w.command(t, "ADD", a, annotated("vf")), 0, "")
-	w.until(t, "there is a status", func() bool { return strings.Contains(w.status("one"), "net1") })
-	w.until(t, "all is told", func() bool {
-		return slices.Contains(w.events(), "Pod one DeviceInfoLost") && slices.Contains(w.events(), "Pod one AddedInterface")
-	})
-	nodetest.Equal(t, "said", w.logged.Count("device information of net1"), 1)
-	want(t, "DEL", w.command(t, "DEL", a, annotated("")), 0, "")
-	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
-		t.Errorf("device information left: %v, %v", left, err)
-	}
 }
 
 // Devices that a ResourceClaim has allocated are devices of the pod too. ResourceSlices are

@@ -16,8 +16,6 @@ import (
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf/nad"
@@ -46,48 +44,58 @@ func selects(networks string) kube.Pod {
 	return kube.Pod{Namespace: "ns", Name: "web", UID: "u1", Annotations: map[string]string{nad.NetworksAnnotation: networks}}
 }
 
+// madePasses notes when there is a pass. Each has the same result, for all containers unless their
+// records are gone.
+type madePasses struct {
+	mu     sync.Mutex // protects what follows
+	since  time.Time
+	at     []time.Duration
+	result passResult
+	gone   bool
+}
+
+func (p *madePasses) pass(_ context.Context, _ nad.Pod, containers []string) passResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = append(p.at, time.Since(p.since))
+	r := p.result
+	if !p.gone {
+		r.recorded = containers
+	}
+	return r
+}
+
+// change begins anew, with another result.
+func (p *madePasses) change(r passResult) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since, p.at, p.result = time.Now(), nil, r
+}
+
+// after returns when there were passes, after a while.
+func (p *madePasses) after(d time.Duration) []time.Duration {
+	time.Sleep(d)
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.at)
+}
+
 // What has failed is tried again without end, less and less often. An edit is tried at once.
 func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex // guards what follows
-	var start time.Time
-	var at []time.Duration
-	why := errors.New("the API is away")
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
-		mu.Lock()
-		defer mu.Unlock()
-		at = append(at, time.Since(start))
-		return passResult{recorded: containers, differs: true, err: why}
-	}
-	wait := func(d time.Duration) []time.Duration {
-		time.Sleep(d)
-		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(at)
-	}
-	log := follow(t, pass, func(r *podQueue) {
-		mu.Lock()
-		start = time.Now()
-		mu.Unlock()
+	var p madePasses
+	log := follow(t, p.pass, func(r *podQueue) {
+		p.change(passResult{differs: true, err: errors.New("the API is away")})
 		r.changed(web)
-		at := wait(8 * time.Second)
-		if want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}; !cmp.Equal(want, at) {
-			t.Errorf("passes at %v, want %v", at, want)
-		}
-		at = wait(24 * time.Hour)
+		nodetest.Equal(t, "passes", p.after(8*time.Second), []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second})
+		at := p.after(24 * time.Hour)
 		if n := len(at); n < 280 || at[n-1]-at[n-2] != 5*time.Minute {
 			t.Errorf("%d passes in a day, the last at %v", n, at[n-2:])
 		}
-		before := len(at)
-		mu.Lock()
-		start, why = time.Now(), errors.New("no such definition")
-		mu.Unlock()
+		p.change(passResult{differs: true, err: errors.New("no such definition")})
 		r.seen(selects("blue"))
-		at = wait(2 * time.Second)[before:]
-		if want := []time.Duration{0, time.Second}; !cmp.Equal(want, at[:2]) {
-			t.Errorf("passes after an edit at %v, want %v", at, want)
-		}
+		nodetest.Equal(t, "passes after an edit", p.after(2*time.Second), []time.Duration{0, time.Second})
 		nodetest.Equal(t, "pods that differ", r.differing(), 1)
 	})
 	if got := strings.Count(log, "level=WARN"); got != 2 || !strings.Contains(log, "pod=ns/web") {
@@ -134,27 +142,16 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 // comes first, or a second passes.
 func TestPassAfterAnADDWaitsForTheView(t *testing.T) {
 	t.Parallel()
-	for _, edited := range []bool{false, true} {
-		var passes atomic.Int32
-		pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
-			passes.Add(1)
-			return passResult{recorded: containers}
-		}
-		follow(t, pass, func(r *podQueue) {
+	for edited, n := range map[bool]int{false: 0, true: 1} {
+		var p madePasses
+		follow(t, p.pass, func(r *podQueue) {
 			r.added(web)
-			time.Sleep(time.Second / 2)
+			p.after(time.Second / 2)
 			if edited {
 				r.seen(selects("blue"))
 			}
-			synctest.Wait()
-			if n := passes.Load(); (n == 1) != edited {
-				t.Errorf("edited %t: %d passes", edited, n)
-			}
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if passes.Load() == 0 {
-				t.Error("no pass")
-			}
+			nodetest.Equal(t, fmt.Sprintf("passes, edited %t", edited), len(p.after(0)), n)
+			nodetest.Equal(t, "there is one", len(p.after(time.Second)) > 0, true)
 		})
 	}
 }
@@ -164,28 +161,19 @@ func TestPassAfterAnADDWaitsForTheView(t *testing.T) {
 func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, errors.New("busy")} {
-		var passes, gone atomic.Int32
-		pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
-			passes.Add(1)
-			if gone.Load() > 0 {
-				containers = nil
-			}
-			return passResult{recorded: containers, differs: true, err: err}
-		}
-		follow(t, pass, func(r *podQueue) {
+		p := madePasses{result: passResult{differs: true, err: err}}
+		follow(t, p.pass, func(r *podQueue) {
 			r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
 			r.changed(web)
-			synctest.Wait()
+			p.after(0)
 			nodetest.Equal(t, "pods that differ", r.differing(), 1)
-			gone.Store(1)
-			time.Sleep(5 * time.Minute)
-			synctest.Wait()
-			nodetest.Equal(t, "passes", passes.Load(), 2)
+			p.mu.Lock()
+			p.gone = true
+			p.mu.Unlock()
+			nodetest.Equal(t, "passes", len(p.after(5*time.Minute)), 2)
 			r.seen(selects("blue"))
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			if passes.Load() != 2 || r.differing() != 0 || len(r.pods) != 0 {
-				t.Errorf("%v: %d passes, %d pods differ, %d are known", err, passes.Load(), r.differing(), len(r.pods))
+			if n := len(p.after(time.Hour)); n != 2 || r.differing() != 0 || len(r.pods) != 0 {
+				t.Errorf("%v: %d passes, %d pods differ, %d are known", err, n, r.differing(), len(r.pods))
 			}
 		})
 	}
@@ -194,22 +182,13 @@ func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 // A pass that cannot tell whether the pod differs leaves what is known of it.
 func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex // guards what follows
-	var next passResult
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
-		mu.Lock()
-		defer mu.Unlock()
-		next.recorded = containers
-		return next
-	}
-	follow(t, pass, func(r *podQueue) {
-		then := func(p passResult, want int) {
+	var p madePasses
+	follow(t, p.pass, func(r *podQueue) {
+		then := func(result passResult, want int) {
 			t.Helper()
-			mu.Lock()
-			next = p
-			mu.Unlock()
+			p.change(result)
 			r.changed(web)
-			synctest.Wait()
+			p.after(0)
 			nodetest.Equal(t, "pods that differ", r.differing(), want)
 		}
 		away := passResult{err: errors.New("the API is away")}
@@ -219,13 +198,11 @@ func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 		then(passResult{}, 0)
 		then(away, 0)
 		then(passResult{differs: true}, 1)
-		mu.Lock()
-		next = passResult{} // the pod ends
-		mu.Unlock()
-		p := selects("")
-		p.Deleted = true
-		r.seen(p)
-		synctest.Wait()
+		p.change(passResult{}) // the pod ends
+		end := selects("")
+		end.Deleted = true
+		r.seen(end)
+		p.after(0)
 		nodetest.Equal(t, "a pod that ends", r.differing(), 0)
 	})
 }
@@ -336,26 +313,4 @@ func TestNilPodQueueDoesNothing(t *testing.T) {
 			t.Error("it reconciles")
 		}
 	}
-}
-
-// A DEL cancels the changes of its container, and there are none before the last DEL of it has
-// ended. Those of other containers go on.
-func TestDELsCancelAndHoldUpChanges(t *testing.T) {
-	t.Parallel()
-	q := newPodQueue(nil, slog.New(slog.DiscardHandler))
-	other, endOther, _ := q.begin(t.Context(), "c2")
-	ctx, end, _ := q.begin(t.Context(), "c1")
-	first, second := q.deleting("c1"), q.deleting("c1")
-	nodetest.Is(t, context.Cause(ctx), lifecycle.ErrSuperseded)
-	nodetest.OK(t, other.Err())
-	end()
-	endOther()
-	first()
-	_, _, ok := q.begin(t.Context(), "c1")
-	nodetest.Equal(t, "changes before the second DEL has ended", ok, false)
-	second()
-	_, end, ok = q.begin(t.Context(), "c1")
-	nodetest.Equal(t, "changes after the DELs", ok, true)
-	end()
-	nodetest.Equal(t, "kept in memory", len(q.running)+len(q.leaving), 0)
 }
