@@ -22,6 +22,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/doctor"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -135,11 +136,19 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	}
 }
 
-// A directory of records or of the queue that cannot be written to makes the daemon unready. An
-// invalid metrics address ends it.
+// A daemon that does not become ready says why, once, in its log and to the service manager, and becomes
+// ready when the reason is gone: here a directory of records or of the queue that cannot be written to.
+// An invalid metrics address ends it.
 func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "").start(t)
+	w := newWorld(t, "")
+	nodetest.OK(t, os.WriteFile(w.dir+"/state", nil, 0o600))
+	w.begin(t)
+	has(t, "why", <-w.reasons, "not ready", w.dir+"/state")
+	nodetest.OK(t, os.Remove(w.dir+"/state"))
+	nodetest.Equal(t, "told", <-w.states, "READY=1")
+	nodetest.Equal(t, "told", <-w.reasons, "ready")
+	nodetest.Equal(t, "logged", w.logged.Count(`"msg":"not ready"`), 1)
 	w.answers(t, "/readyz", 200)
 	for _, dir := range []string{"queue", "state"} {
 		obstacle := filepath.Join(w.dir, dir, ".tmp-try") // as a full disk is
@@ -151,25 +160,6 @@ func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	sock, err := bad.listen(t.Context(), nil)
 	nodetest.OK(t, err)
 	nodetest.Says(t, bad.serve(t.Context(), sock, func(string) {}), "metrics")
-}
-
-// A daemon that does not become ready says why, once, in its log and to the service
-// manager, and becomes ready when the reason is gone.
-func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "")
-	nodetest.OK(t, os.WriteFile(w.dir+"/state", nil, 0o600))
-	w.begin(t)
-	why := <-w.reasons
-	if !strings.Contains(why, "not ready") || !strings.Contains(why, w.dir+"/state") {
-		t.Errorf("the service manager is told %q", why)
-	}
-	nodetest.OK(t, os.Remove(w.dir+"/state"))
-	nodetest.Equal(t, "told", <-w.states, "READY=1")
-	if why := <-w.reasons; why != "ready" {
-		t.Errorf("told %q", why)
-	}
-	nodetest.Equal(t, "logged", w.logged.Count(`"msg":"not ready"`), 1)
 }
 
 // With chrootDir the socket, the queue and the records are where the node has them,
@@ -499,4 +489,64 @@ func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
 		t.Error("nobody listens, and no error")
 	}
 	nodetest.OK(t, probe(`{"socketDir":7}`, "/healthz")) // the next daemon would not start
+}
+
+// The doctor of the daemon looks at what its configuration names, and changes nothing.
+func TestDoctorLooksWithTheConfigurationOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	n := nodetest.New(t)
+	n.Write("host/run/.keep", "")
+	n.Write("host/var/.keep", "")
+	n.Write("host/net.d/10-blue.conflist", `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`)
+	n.Write("host/plugins/bridge", "#!/bin/sh\n")
+	n.Write("host/queue/x.json", "")
+	n.Write("host/etc/crio/crio.conf", "[crio.network]\nnetwork_dir = \"/net.d\"\nplugin_dirs = [\"/plugins\"]\n")
+	n.Write("config.json", `{"chrootDir":"`+n.Path("host")+`","socketDir":"/run/m","queueDir":"/queue","multusConfigFile":"auto","cniConfigDir":"/net.d","binDir":"/plugins","logToStderr":true}`)
+	look := func(args ...string) (all []doctor.Finding) {
+		t.Helper()
+		before := n.Files("")
+		var out strings.Builder
+		err := run(t.Context(), append([]string{"doctor", "-o", "json"}, args...), n.Path("config.json"), nil, &out, &out)
+		nodetest.Says(t, err, "something is to be done")
+		nodetest.OK(t, json.Unmarshal([]byte(out.String()), &all))
+		nodetest.Equal(t, "files", n.Files(""), before)
+		return all
+	}
+	want := []string{
+		"config ok " + n.Path("config.json"), "runtimes ok /etc/crio/crio.conf", "first problem /net.d", "plugins fatal /net.d/10-blue.conflist", "cilium ok /net.d", "chain ok /net.d",
+		"disk ok /var/lib/cni/multinet", "files ok /net.d", "records ok /var/lib/cni/multinet", "unknown ok /var/lib/cni/multinet", "leases ok /var/lib/cni/multinet", "cache ok /var/lib/cni",
+		"daemon problem /run/m/multus.sock", "daemon problem /queue",
+	}
+	var got []string
+	for _, f := range look() {
+		got = append(got, f.Check+" "+string(f.Verdict)+" "+f.Looked)
+	}
+	nodetest.Equal(t, "findings", got, want)
+
+	// Without binDir, as in the shipped configuration, the shim is where the runtime looks for it.
+	n.Write("shipped.json", `{"chrootDir":"`+n.Path("host")+`","multusConfigFile":"auto"}`)
+	for _, f := range look("--config", n.Path("shipped.json"), "--cni-config-dir", "/net.d") {
+		if f.Check == "runtimes" && f.Verdict != doctor.OK {
+			t.Errorf("%+v", f)
+		}
+	}
+
+	// The records of the runtime's network are not where the daemon looks for them.
+	n.Write("two.json", `{"chrootDir":"`+n.Path("host")+`","multusConfigFile":"auto","network":{"cniDir":"/var/other"}}`)
+	if all := look("--config", n.Path("two.json")); all[1].Check != "config" || all[1].Verdict != doctor.Problem || !strings.Contains(all[1].Found, "/var/other") {
+		t.Errorf("%+v", all[1])
+	}
+
+	n.Write("bad.json", `{"socketDir":"run"}`)
+	for file, why := range map[string]string{"bad.json": `socketDir "run" is not an absolute path`, "absent": "no such file", "host": "not a regular file"} {
+		all := look("--config", n.Path(file))
+		if len(all) != 1 || all[0].Check != "config" || all[0].Verdict != doctor.Fatal || all[0].Looked != n.Path(file) || !strings.Contains(all[0].Found, why) {
+			t.Errorf("%s: %+v", file, all)
+		}
+	}
+	var out strings.Builder
+	nodetest.OK(t, run(t.Context(), []string{"doctor", "--help"}, "/default", nil, &out, &out))
+	for _, wrong := range []string{"--what", "-o yaml", "-o wide", "extra -o json"} {
+		nodetest.Says(t, run(t.Context(), append([]string{"doctor"}, strings.Fields(wrong)...), "/default", nil, &out, &out), "see multinetd --help")
+	}
 }

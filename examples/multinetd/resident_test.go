@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
@@ -36,31 +35,32 @@ type served struct {
 	known chan []resident.Known // the list it got, for each registration
 }
 
-func newResident(index string) *served {
+func newResident() *served {
 	r := &served{
 		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(result("10.7.0.2/24"))}},
 		known: make(chan []resident.Known, 10),
 	}
+	r.Plugin = residentOf("static", r.fake)
+	r.Synchronize = func(_ context.Context, known []resident.Known) error {
+		r.known <- known
+		return nil
+	}
+	return r
+}
+
+// residentOf returns a resident plugin that runs a fake.
+func residentOf(typ string, exec *delegatetest.Exec) *resident.Plugin {
 	do := func(ctx context.Context, c *plugin.Call) error {
-		path, err := invoke.Exec(r.fake).FindInPath("static", nil)
-		if err != nil {
-			return err
-		}
-		out, err := r.fake.ExecPlugin(ctx, path, c.StdinData, c.Env)
+		out, err := exec.ExecPlugin(ctx, "/resident/"+typ, c.StdinData, c.Env)
 		if err == nil {
 			_, err = c.Stdout.Write(out)
 		}
 		return err
 	}
-	r.Plugin = &resident.Plugin{
-		Index: index, Name: "static", Types: []string{"static"},
+	return &resident.Plugin{
+		Index: "10", Name: typ, Types: []string{typ},
 		Plugin: plugin.Plugin{Add: do, Check: do, Del: do, GC: do, Status: do},
-		Synchronize: func(_ context.Context, known []resident.Known) error {
-			r.known <- known
-			return nil
-		},
 	}
-	return r
 }
 
 // run registers the resident until stop or the end of the test.
@@ -95,7 +95,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "STATUS bridge")
 	w.clean(t)
 
-	r := newResident("10")
+	r := newResident()
 	r.run(t, w.conf.resident.Socket)
 	nodetest.Equal(t, "it is told", <-r.known, nil)
 	w.mustRun(t, "ADD", two)
@@ -145,7 +145,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withResidents).start(t)
-	r := newResident("10")
+	r := newResident()
 	r.run(t, w.conf.resident.Socket)
 	<-r.known
 	w.mustRun(t, "ADD", two)
@@ -188,7 +188,7 @@ func TestTypeStaysReservedWhereverItsRecordIs(t *testing.T) {
 			w := newWorldIn(t, nodetest.ShortDir(t), keys, ownDirs)
 			request := w.argsIn(tt.dir, two)
 			w.start(t)
-			r := newResident("10")
+			r := newResident()
 			stop := r.run(t, w.conf.resident.Socket)
 			<-r.known
 			nodetest.OK(t, w.client.Execute(t.Context(), "ADD", request))

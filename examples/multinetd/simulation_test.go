@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -405,7 +403,7 @@ func (s *simulation) statusOf(pod string) (names []string) {
 func (s *simulation) serveResident(stays time.Duration, over <-chan struct{}) bool {
 	ctx, cancel := context.WithTimeout(s.Context(), stays)
 	defer cancel()
-	p := s.resident()
+	p := residentOf("still", s.exec)
 	var served sync.WaitGroup
 	served.Go(func() {
 		for ctx.Err() == nil {
@@ -429,7 +427,7 @@ func (s *simulation) serveResident(stays time.Duration, over <-chan struct{}) bo
 }
 
 // checkBudget checks what the daemons have asked of the API server: one patch for each ADD and for
-// each daemon that finds a pod recorded, tries in vain that become rare, and the Events.
+// each daemon that finds a pod recorded, and the Events.
 func (s *simulation) checkBudget() {
 	patches, most := map[string]int{}, map[string]int{}
 	for _, c := range s.pods {
@@ -445,7 +443,6 @@ func (s *simulation) checkBudget() {
 			s.wrong("the status of %s was written %d times, want at most %d", pod, n, limit)
 		}
 	}
-	s.checkTries()
 	told := map[string]int{}
 	for _, e := range kubetest.List[eventsv1.Event](s.api) {
 		if e.Reason == "AddedInterface" {
@@ -468,45 +465,4 @@ func (a added) excused(outages []span) bool {
 	return a.by.dead.Load() || slices.ContainsFunc(outages, func(o span) bool {
 		return o.from.Before(a.by.death.Add(2*time.Second)) && (o.to.IsZero() || o.to.After(a.at))
 	})
-}
-
-// checkTries checks that a status which the API server does not take is sent more and more rarely,
-// as long as it takes no other.
-func (s *simulation) checkTries() {
-	first, last, n := map[string]time.Time{}, map[string]time.Time{}, map[string]int{}
-	boots := s.processes
-	for _, a := range s.answers {
-		for len(boots) > 0 && boots[0].born.Before(a.Time) {
-			boots = boots[1:]
-			clear(n)
-		}
-		switch a.code {
-		case http.StatusOK:
-			clear(n)
-		case http.StatusNotFound, http.StatusUnprocessableEntity: // the pod has gone
-			delete(n, a.Body)
-		default:
-			if a.Verb != "patch" {
-				continue
-			}
-			if slices.ContainsFunc(s.changes[uidIn(a.Body)], func(t time.Time) bool { return t.After(last[a.Body]) && !t.After(a.Time) }) {
-				n[a.Body] = 0 // the records have changed
-			}
-			last[a.Body] = a.Time
-			if n[a.Body]++; n[a.Body] == 1 {
-				first[a.Body] = a.Time
-			}
-			d := a.Time.Sub(first[a.Body])
-			if limit := 2 + math.Log2(1+d.Seconds()/0.1) + d.Seconds()/30; float64(n[a.Body]) > limit {
-				s.wrong("the status of %s was sent in vain %d times in %s, want at most %.1f", a.Name, n[a.Body], d, limit)
-			}
-		}
-	}
-}
-
-// uidIn returns the UID in a patch.
-func uidIn(patch string) string {
-	var p struct{ Metadata struct{ UID string } }
-	_ = json.Unmarshal([]byte(patch), &p) // has none
-	return p.Metadata.UID
 }

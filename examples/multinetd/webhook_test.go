@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -22,8 +22,6 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
 // certify writes a certificate for 127.0.0.1 and its key to dir.
@@ -94,23 +92,14 @@ func (l listeningLine) Write(p []byte) (int, error) {
 }
 
 // ask returns the answer about a new object in a namespace.
-func (d *desk) ask(t *testing.T, namespace string, kind metav1.GroupVersionKind, object any) *admissionv1.AdmissionResponse {
+func (d *desk) ask(t *testing.T, namespace, kind, object string) *admissionv1.AdmissionResponse {
 	t.Helper()
-	raw, err := json.Marshal(object)
-	nodetest.OK(t, err)
-	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
-		UID: "u1", Kind: kind, Namespace: namespace, Operation: admissionv1.Create, Object: apiruntime.RawExtension{Raw: raw},
-	}}
-	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	body, err := json.Marshal(review)
-	nodetest.OK(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", bytes.NewReader(body))
-	nodetest.OK(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := d.client.Do(req)
+	resp, err := d.client.Post(d.url+"/validate", "application/json", strings.NewReader(fmt.Sprintf(
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","operation":"CREATE","namespace":%q,"kind":%s,"object":%s}}`,
+		namespace, kind, object)))
 	nodetest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	review = admissionv1.AdmissionReview{}
+	var review admissionv1.AdmissionReview
 	if err := json.NewDecoder(resp.Body).Decode(&review); err != nil || review.Response == nil {
 		t.Fatalf("%d: %v", resp.StatusCode, err)
 	}
@@ -119,16 +108,14 @@ func (d *desk) ask(t *testing.T, namespace string, kind metav1.GroupVersionKind,
 
 func (d *desk) definition(t *testing.T, config string) *admissionv1.AdmissionResponse {
 	t.Helper()
-	return d.ask(t, "ns", metav1.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, map[string]any{
-		"metadata": map[string]string{"namespace": "ns", "name": "blue"}, "spec": map[string]string{"config": config},
-	})
+	return d.ask(t, "ns", `{"group":"k8s.cni.cncf.io","version":"v1","kind":"NetworkAttachmentDefinition"}`,
+		fmt.Sprintf(`{"metadata":{"namespace":"ns","name":"blue"},"spec":{"config":%q}}`, config))
 }
 
 func (d *desk) pod(t *testing.T, namespace, networks string) *admissionv1.AdmissionResponse {
 	t.Helper()
-	return d.ask(t, namespace, metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{"k8s.v1.cni.cncf.io/networks": networks}},
-	})
+	return d.ask(t, namespace, `{"version":"v1","kind":"Pod"}`,
+		fmt.Sprintf(`{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/networks":%q}}}`, networks))
 }
 
 // The webhook decides by the configuration of the daemons, which is for nodes: it has no
@@ -180,7 +167,7 @@ func TestWebhookHasMetrics(t *testing.T) {
 		d.definition(t, config)
 	}
 	d.pod(t, "ns", "[{")
-	d.ask(t, "ns", metav1.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, nil)
+	d.ask(t, "ns", `{"version":"v1","kind":"ConfigMap"}`, "null")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", strings.NewReader("{"))
 	nodetest.OK(t, err)
 	if resp, err := d.client.Do(req); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusUnsupportedMediaType {
