@@ -245,47 +245,6 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	nodetest.Equal(t, "records", p.records(), nil)
 }
 
-// A pod need not have the annotation. Each of its sandboxes is attached, and the status is that
-// of the newest.
-func TestPodWithClaimsAloneIsAttached(t *testing.T) {
-	t.Parallel()
-	c, x, p := startedCluster(t)
-	o := c.prepared("s1", "uid-1", inline("a", ""))
-	first, second := c.pod("c2", "uid-1", "red"), c.pod("c1", "uid-1", "")
-	c.mustRun(first)
-	c.reports(o, "net2", "Ready=True")
-	c.mustRun(second, c.pod("c3", "uid-2", ""))
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD b net1", "ADD a net2", "ADD a net1"})
-	c.reports(o, "net1", "Ready=True")
-	c.stop(first)
-	nodetest.Equal(t, "records", p.records(), []string{"c1 added"})
-	if text := c.status(o); !strings.Contains(text, "net1") {
-		t.Errorf("the status is %s", text)
-	}
-	c.stop(second)
-	c.reports(o, "Ready=False")
-	nodetest.Equal(t, "alive", x.Live(), nil)
-}
-
-// If one network cannot be attached, all are detached, and the pod is not started. The error
-// and the status of the claim say what is wrong. The next sandbox is attached.
-func TestFailedNetworkOfAClaimUndoesAll(t *testing.T) {
-	t.Parallel()
-	c, x := newCluster(t)
-	good := x.Plugins["b"]
-	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", good)
-	p := c.startWith(x)
-	o := c.prepared("s1", "uid-1", inline("b", ""))
-	nodetest.Says(t, c.run(c.pod("c1", "uid-1", "blue")), `"shop/web" (c1)`, `claim "s1", request "neta"`, "no free device", "code 113")
-	c.reports(o, "Ready=False NetworkInterfaceNotReady", "no free device")
-	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"})
-	nodetest.Equal(t, "records", p.records(), nil)
-	nodetest.Equal(t, "running", c.running(), nil)
-	x.Plugins["b"] = good
-	c.mustRun(c.pod("c2", "uid-1", "blue"))
-	c.reports(o, "net2", "Ready=True NetworkInterfaceReady")
-}
-
 // A claim that is released when its pod is being attached is not attached: another pod may have
 // its device.
 func TestClaimReleasedDuringTheADDIsNotAttached(t *testing.T) {
