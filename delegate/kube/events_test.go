@@ -55,17 +55,6 @@ func networks() []status.Network {
 	}
 }
 
-func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
-	sends(t, func(e *Events, api *fakeAPI, _ func()) {
-		e.Added(aPod("a"), networks())
-		e.Added(aPod("b"), nil)
-		e.Added(nad.Pod{Container: "of podman"}, networks())
-		synctest.Wait()
-		nodetest.Equal(api, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"})
-		wantStats(api, e, 1, 0)
-	})
-}
-
 // wantStats fails the test unless so many Events were sent, and so many dropped.
 func wantStats(tb testing.TB, e *Events, sent, dropped uint64) {
 	tb.Helper()
@@ -107,9 +96,16 @@ func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 	})
 }
 
-// A network that is attached, detached and attached again is not left as detached.
-func TestWhatHappensAgainIsSentAgain(t *testing.T) {
+// What was added to a pod is one Event. A network that is attached, detached and attached again is not
+// left as detached.
+func TestWhatHappensToAPodIsSent(t *testing.T) {
 	sends(t, func(e *Events, api *fakeAPI, _ func()) {
+		e.Added(aPod("a"), networks())
+		e.Added(aPod("b"), nil)
+		e.Added(nad.Pod{Container: "of podman"}, networks())
+		synctest.Wait()
+		nodetest.Equal(api, "sent", sent(api), []string{"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"})
+		wantStats(api, e, 1, 0)
 		var want []string
 		for range 2 {
 			e.Added(aPod("a"), []status.Network{{Name: "ns/blue", Interface: "net1"}})

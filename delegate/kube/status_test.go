@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,9 +231,11 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 		policy  StatusPolicy
 		timeout time.Duration
 		faults  []kubetest.Fault
+		leaves  time.Duration // when the ADD is cancelled
 		want    time.Duration
 		fails   bool // with StatusRequire
 	}{
+		"cancelled":                 {leaves: 10 * time.Millisecond, faults: []kubetest.Fault{{Delay: 5 * time.Second}}, want: 10 * time.Millisecond, fails: true},
 		"written":                   {faults: []kubetest.Fault{{Delay: 300 * time.Millisecond}}, want: 300 * time.Millisecond},
 		"gone":                      {faults: []kubetest.Fault{refusal(404, metav1.StatusReasonNotFound)}},
 		"refused":                   {faults: []kubetest.Fault{{Status: 403}}, fails: true},
@@ -248,8 +251,13 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 					pod := aPod("a")
 					b.set(pod.Container, aStatus("a"))
 					begin := time.Now()
-					b.wait(b.Context(), pod, test.fails && policy == StatusRequire)
+					ctx, cancel := context.WithTimeout(b.Context(), cmp.Or(test.leaves, time.Hour))
+					defer cancel()
+					b.wait(ctx, pod, test.fails && policy == StatusRequire)
 					nodetest.Equal(b, "waited for", time.Since(begin), test.want)
+					if p := b.pods[identity(pod)]; p != nil {
+						nodetest.Equal(b, "still waiting", len(p.waiting), 0)
+					}
 				})
 			})
 		}
@@ -317,53 +325,6 @@ func TestAnADDThatRequiresItsStatusTriesEvenIfTheAPIWasAway(t *testing.T) {
 		nodetest.Equal(b, "pods that are remembered", len(b.pods), 0)
 		b.set(pod.Container, aStatus("again"))
 		b.wait(b.Context(), pod, false)
-	})
-}
-
-func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
-	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
-		b.api.fail(kubetest.Fault{Delay: 5 * time.Second})
-		pod := aPod("a")
-		b.set(pod.Container, aStatus("a"))
-		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		b.wait(ctx, pod, true)
-		nodetest.Equal(b, "waited for", time.Since(begin), 10*time.Millisecond)
-		nodetest.Equal(b, "still waiting", len(b.pods[identity(pod)].waiting), 0)
-	})
-}
-
-func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
-	bubble(t, StatusConfig{Policy: StatusRequire}, func(b *bench) {
-		running(b, b.events.Run)
-		for i := range 5 {
-			pod := aPod(fmt.Sprint("p", i))
-			before := kubetest.Put(b.api.Server, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "blue", Name: pod.Name, UID: types.UID(pod.UID),
-					Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
-				},
-				Spec:   corev1.PodSpec{NodeName: "n1"},
-				Status: corev1.PodStatus{Phase: corev1.PodPending, Message: "as it was"},
-			})
-			b.set(pod.Container, aStatus(pod.Name))
-			nodetest.OK(b, b.Wait(b.Context(), pod))
-			b.events.Added(pod, networks())
-			after := kubetest.Get[corev1.Pod](b.api.Server, "blue", pod.Name)
-			before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
-			before.ResourceVersion = after.ResourceVersion
-			nodetest.Equal(b, "the pod but for the annotation", after, before)
-		}
-		for i := range 5 { // DEL
-			pod := aPod(fmt.Sprint("p", i))
-			b.set(pod.Container, Status{})
-			nodetest.OK(b, b.Wait(b.Context(), pod))
-		}
-		settle(time.Minute)
-		b.wantRequests(10, "in all")
-		nodetest.Equal(b, "patches", b.api.Count("patch", "pods/status"), 5)
-		nodetest.Equal(b, "Events", b.api.Count("create", "events"), 5)
 	})
 }
 

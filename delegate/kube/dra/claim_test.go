@@ -60,15 +60,11 @@ func TestEachRequestHasOneConfig(t *testing.T) {
 	}
 }
 
+// Who may make claims may not choose what runs as root, unless the configuration says so.
 func TestWrongClaimsAreRefused(t *testing.T) {
 	t.Parallel()
-	with := func(text ...string) func(*resourcev1.ResourceClaim) {
-		return func(c *resourcev1.ResourceClaim) {
-			c.Status.Allocation.Devices.Config = nil
-			for _, t := range text {
-				c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, fromClaim(t))
-			}
-		}
+	configured := func(configs ...parameters) func(*resourcev1.ResourceClaim) {
+		return func(c *resourcev1.ResourceClaim) { c.Status.Allocation.Devices.Config = configs }
 	}
 	reserved := func(by ...resourcev1.ResourceClaimConsumerReference) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = by }
@@ -82,30 +78,46 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 		}
 	}
 	pod := resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "web", UID: "pod-web"}
+	inline, both := own(`,"config":"{\"cniVersion\":\"1.1.0\",\"name\":\"n\",\"type\":\"bridge\"}"`), []string{"bridge", "multinet"}
+	ipam := cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local"}}`)
 	for name, row := range map[string]struct {
-		edit func(*resourcev1.ResourceClaim)
-		want string
+		edit    func(*resourcev1.ResourceClaim)
+		allowed []string // types
+		want    string   // empty: it is not refused
 	}{
-		"for no pod":                 {reserved(), "reserved for 0 pods"},
-		"for a pod and a service":    {reserved(pod, resourcev1.ResourceClaimConsumerReference{Resource: "services", Name: "b", UID: "b"}), `one of "services"`},
-		"for no pod but a job":       {reserved(resourcev1.ResourceClaimConsumerReference{APIGroup: "batch", Resource: "jobs", Name: "j", UID: "j"}), `one of "batch/jobs"`},
-		"for a pod without a UID":    {reserved(resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "web"}), "UID"},
-		"for a UID that is a path":   {reserved(resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "web", UID: "../x"}), "UID"},
-		"without a config":           {with(), "no config"},
-		"with two configs":           {with("{}", "{}"), "2 configs"},
-		"of another driver":          {result(func(r *resourcev1.DeviceRequestAllocationResult) { r.Driver = "other.example.com" }), "no device of driver"},
-		"with admin access":          {result(func(r *resourcev1.DeviceRequestAllocationResult) { r.AdminAccess = new(true) }), "admin access"},
-		"with a device twice":        {twice("storage"), "device node1/storage is that of request"},
-		"with an interface twice":    {twice("other"), `interface "a" is that of request`},
-		"with a config without type": {with(cni(`,"config":{"name":"n"}`)), "type"},
-		"with the plugin itself":     {with(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
-		"with a forbidden namespace": {with(own(`,"definition":"red/n"`)), "namespaceIsolation"},
+		"of the claim":                  {configured(fromClaim(inline)), nil, "no networks of their own"},
+		"of the claim, allowed":         {configured(fromClaim(inline)), []string{"macvlan", "bridge"}, ""},
+		"of the claim, another type":    {configured(fromClaim(inline)), []string{"macvlan"}, `"bridge" is not one of allowedTypes`},
+		"of the class":                  {configured(fromClass(inline)), nil, ""},
+		"a definition":                  {configured(fromClaim(own(`,"definition":"n"`))), nil, ""},
+		"of both, the claim decides":    {configured(fromClaim(own(`,"definition":"n"`))), []string{"macvlan"}, ""},
+		"of the claim, in both kinds":   {configured(fromClaim(cni(`,"config":` + bridge))), nil, "no networks of their own"},
+		"of the class, with other IPAM": {configured(fromClass(ipam)), []string{"bridge"}, ""},
+		"of the claim, with other IPAM": {configured(fromClaim(ipam)), []string{"bridge"}, "host-local"},
+
+		"for no pod":                 {reserved(), both, "reserved for 0 pods"},
+		"for a pod and a service":    {reserved(pod, resourcev1.ResourceClaimConsumerReference{Resource: "services", Name: "b", UID: "b"}), both, `one of "services"`},
+		"for no pod but a job":       {reserved(resourcev1.ResourceClaimConsumerReference{APIGroup: "batch", Resource: "jobs", Name: "j", UID: "j"}), both, `one of "batch/jobs"`},
+		"for a pod without a UID":    {reserved(resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "web"}), both, "UID"},
+		"for a UID that is a path":   {reserved(resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "web", UID: "../x"}), both, "UID"},
+		"without a config":           {configured(), both, "no config"},
+		"with two configs":           {configured(fromClaim("{}"), fromClaim("{}")), both, "2 configs"},
+		"of another driver":          {result(func(r *resourcev1.DeviceRequestAllocationResult) { r.Driver = "other.example.com" }), both, "no device of driver"},
+		"with admin access":          {result(func(r *resourcev1.DeviceRequestAllocationResult) { r.AdminAccess = new(true) }), both, "admin access"},
+		"with a device twice":        {twice("storage"), both, "device node1/storage is that of request"},
+		"with an interface twice":    {twice("other"), both, `interface "a" is that of request`},
+		"with a config without type": {configured(fromClaim(cni(`,"config":{"name":"n"}`))), both, "type"},
+		"with the plugin itself":     {configured(fromClaim(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`))), both, "itself"},
+		"with a forbidden namespace": {configured(fromClaim(own(`,"definition":"red/n"`))), both, "namespaceIsolation"},
 	} {
 		claim, err := claimOf(newClaim("a", row.edit), driverName)
 		if err == nil {
-			err = claim.check(Config{Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"multinet"}}, AllowedTypes: []string{"bridge", "multinet"}})
+			err = claim.check(Config{Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"multinet"}}, AllowedTypes: row.allowed})
 		}
-		if !errors.Is(err, errClaim) || status.Code(err) != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
+		if row.want == "" && err == nil {
+			continue
+		}
+		if row.want == "" || !errors.Is(err, errClaim) || status.Code(err) != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
 			t.Errorf("%s: got %v, want %q", name, err, row.want)
 		}
 	}
@@ -149,38 +161,6 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 		"interfaces that the plugin may name": {claim("b", "pod", share("2"), ""), ""},
 	} {
 		if err := mine.conflict(row.other); errors.Is(err, errInUse) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %v, want %q", name, err, row.want)
-		}
-	}
-}
-
-// Who may make claims may not choose what runs as root, unless the configuration says so.
-func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
-	t.Parallel()
-	inline := own(`,"config":"{\"cniVersion\":\"1.1.0\",\"name\":\"n\",\"type\":\"bridge\"}"`)
-	for name, row := range map[string]struct {
-		of      func(string, ...string) resourcev1.DeviceAllocationConfiguration
-		text    string
-		allowed []string
-		want    string // of the error; empty means none
-	}{
-		"of the claim":                  {fromClaim, inline, nil, "no networks of their own"},
-		"of the claim, allowed":         {fromClaim, inline, []string{"macvlan", "bridge"}, ""},
-		"of the claim, another type":    {fromClaim, inline, []string{"macvlan"}, `"bridge" is not one of allowedTypes`},
-		"of the class":                  {fromClass, inline, nil, ""},
-		"a definition":                  {fromClaim, own(`,"definition":"n"`), nil, ""},
-		"of both, the claim decides":    {fromClaim, own(`,"definition":"n"`), []string{"macvlan"}, ""},
-		"of the claim, in both kinds":   {fromClaim, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge"}`), nil, "no networks of their own"},
-		"of the class, with other IPAM": {fromClass, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local"}}`), []string{"bridge"}, ""},
-		"of the claim, with other IPAM": {fromClaim, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local"}}`), []string{"bridge"}, "host-local"},
-	} {
-		claim, err := claimOf(newClaim("a", func(c *resourcev1.ResourceClaim) {
-			c.Status.Allocation.Devices.Config = []parameters{row.of(row.text)}
-		}), driverName)
-		if err == nil {
-			err = claim.check(Config{AllowedTypes: row.allowed})
-		}
-		if (row.want == "") != (err == nil) || err != nil && (!errors.Is(err, errClaim) || !strings.Contains(err.Error(), row.want)) {
 			t.Errorf("%s: got %v, want %q", name, err, row.want)
 		}
 	}
@@ -521,19 +501,6 @@ func TestAClaimStaysWhileARecordCannotBeRead(t *testing.T) {
 	nodetest.Is(t, n.sweepAll(t.Context()), scratch.ErrCorrupt)
 	n.fail(nil)
 	n.wantClaims(t, "pod-web", 1)
-}
-
-// The record of a claim may be lost. What its pod is attached to is not.
-func TestAClaimWithoutARecordIsDetached(t *testing.T) {
-	t.Parallel()
-	n, k, a := prepared(t)
-	n.attach(t, "pod-web")
-	nodetest.OK(t, os.Remove(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json")))
-	n.fail(errors.New("the plugin fails"))
-	nodetest.Says(t, k.Unprepare(t.Context(), a), "the plugin fails")
-	n.fail(nil)
-	nodetest.OK(t, k.Unprepare(t.Context(), a))
-	nodetest.Equal(t, "detached", n.detached, []string{"a"})
 }
 
 // The kubelet prepares a claim again while the sweep asks the API server about it.

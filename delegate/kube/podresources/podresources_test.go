@@ -111,29 +111,8 @@ func on(numa int, ids ...string) (ds []device.Device) {
 
 func methods(k *podresourcestest.Kubelet) string { return strings.Join(k.Requests(), " ") }
 
-// All who wait for an answer get that of the next kubelet.
+// Whoever leaves asks again later. All who wait for an answer get that of the next kubelet.
 func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
-	t.Parallel()
-	for _, get := range []bool{true, false} {
-		k, c := serving(t, get)
-		held, release := hold(k, get)
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				if got, err := c.Devices(t.Context(), web); err != nil || len(got) != 1 {
-					t.Errorf("got %v, %v", got, err)
-				}
-			})
-		}
-		<-held
-		k.Crash()
-		release()
-		nodetest.OK(t, k.Listen())
-		all.Wait()
-	}
-}
-
-func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	for _, get := range []bool{true, false} {
 		k, c := serving(t, get)
@@ -148,6 +127,20 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 		nodetest.Fails(t, err, 11, `devices of pod "default/web": context canceled: the kubelet has not answered`)
 		release()
 		want(t, c, web, on(0, "a"))
+		held, release = hold(k, get)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if got, err := c.Devices(t.Context(), web); err != nil || len(got) != 1 {
+					t.Errorf("got %v, %v", got, err)
+				}
+			})
+		}
+		<-held
+		k.Crash()
+		release()
+		nodetest.OK(t, k.Listen())
+		all.Wait()
 	}
 }
 

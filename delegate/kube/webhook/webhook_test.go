@@ -334,7 +334,9 @@ func (s *server) get(client *http.Client, path string) (resp *http.Response, bod
 }
 
 // An API server asks over HTTP/2. Probes have two pages, and nothing else does. A new certificate is
-// for new connections: those that are open stay open.
+// for new connections: those that are open stay open. The log says when a client refuses the
+// certificate, for then the webhook is of no use. It says nothing of those that connect and go. Old
+// versions of TLS are refused.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	s := serve(t, handler(), time.Now())
@@ -350,7 +352,22 @@ func TestServe(t *testing.T) {
 		nodetest.Equal(t, "serial number", resp.TLS.PeerCertificates[0].SerialNumber.Int64(), serial)
 		client.CloseIdleConnections()
 	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+	nodetest.OK(t, err)
+	nodetest.OK(t, conn.Close())
+	for what, c := range map[string]*tls.Config{
+		"TLS 1.1":                {RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, //nolint:gosec // that is the test
+		"an unknown certificate": {RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12},
+	} {
+		if _, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", s.address); err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+	}
+	resp, _ := s.get(s.client(), "/healthz") // afterwards
+	nodetest.Equal(t, "/healthz", resp.StatusCode, http.StatusOK)
 	nodetest.OK(t, s.end())
+	lines := []int{s.log.Count("\n"), s.log.Count("level=INFO"), s.log.Count("TLS handshake error"), s.log.Count("bad certificate"), s.log.Count("EOF")}
+	nodetest.Equal(t, "lines of "+s.log.String(), lines, []int{3, 1, 2, 1, 0})
 }
 
 // While API servers would refuse the certificate the webhook runs and is not ready: it is used, because
@@ -373,28 +390,6 @@ func TestServerIsReadyWhileItsCertificateIsValid(t *testing.T) {
 		nodetest.Equal(t, "/readyz with a new certificate", resp.StatusCode, http.StatusOK)
 		nodetest.OK(t, s.end())
 	}
-}
-
-// The log says when a client refuses the certificate, for then the webhook is of no use. It
-// says nothing of those that connect and go. Old versions of TLS are refused.
-func TestHandshakesThatFail(t *testing.T) {
-	t.Parallel()
-	s := serve(t, handler(), time.Now())
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
-	nodetest.OK(t, err)
-	nodetest.OK(t, conn.Close())
-	for what, c := range map[string]*tls.Config{
-		"TLS 1.1":                {RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, //nolint:gosec // that is the test
-		"an unknown certificate": {RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12},
-	} {
-		if _, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", s.address); err == nil {
-			t.Errorf("%s was accepted", what)
-		}
-	}
-	resp, _ := s.get(s.client(), "/healthz") // afterwards
-	nodetest.Equal(t, "/healthz", resp.StatusCode, http.StatusOK)
-	nodetest.OK(t, s.end())
-	nodetest.Equal(t, "lines of "+s.log.String(), []int{s.log.Count("\n"), s.log.Count("TLS handshake error"), s.log.Count("bad certificate"), s.log.Count("EOF")}, []int{2, 2, 1, 0})
 }
 
 // A server that is to end answers what has been asked.
