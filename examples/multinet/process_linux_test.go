@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -88,12 +87,9 @@ func TestToolProcess(t *testing.T) {
 		out, errs string // regular expressions
 		code      int
 	}{
-		{[]string{"status", "--dir", h.State, "c1"}, `^\[`, `^$`, 0},
 		{[]string{"list", "--dir", h.State}, `c1 .* added +alive `, `^$`, 0},
-		{[]string{"gc", "--unknown", "--dir", h.State}, `^CONTAINER .*WHY\n$`, `^$`, 0},
 		{[]string{"list", "-o", "json", "--dir", h.State}, `"life": "alive",\s+"why": "its network namespace is at its path"`, `^$`, 0},
 		{[]string{"--version"}, `^multinet \S+\n$`, `^$`, 0},
-		{[]string{"list", "--dir", h.State + "x"}, `^$`, `no directory`, 1},
 		{[]string{"burn"}, `^$`, `usage: multinet`, 1},
 	} {
 		cmd := h.Command("", "")
@@ -104,9 +100,6 @@ func TestToolProcess(t *testing.T) {
 		out, errs := regexp.MustCompile(tt.out), regexp.MustCompile(tt.errs)
 		if code := cmd.ProcessState.ExitCode(); code != tt.code || !out.Match(stdout.Bytes()) || !errs.Match(stderr.Bytes()) {
 			t.Errorf("%q: status %d, %s, %s", tt.args, code, &stdout, &stderr)
-		}
-		if strings.HasPrefix(tt.out, `^\[`) && !json.Valid(stdout.Bytes()) {
-			t.Errorf("%q: %s", tt.args, &stdout)
 		}
 	}
 }

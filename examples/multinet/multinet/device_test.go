@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -446,7 +447,8 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 }
 
 // An error of asking for claims ends the ADD with its code, and nothing has been looked up.
-// Claims are asked for even if the pod selects what it may not have: they are told of it.
+// Claims are asked for even if the pod selects what it may not have: they are told of it. Only a pod with
+// a UID has claims, and only its ADD asks for them.
 func TestClaimsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for err, code := range map[error]uint{errAway: 11, errors.New("it is away"): 999} {
@@ -462,24 +464,15 @@ func TestClaimsThatAreNotKnown(t *testing.T) {
 	h.claiming()
 	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("[{")), podOf("a")), 6, nad.NetworksAnnotation)
 	nodetest.Equal(t, "asked", h.asked, []string{"claims a/web u1"})
-}
-
-// Only a pod with a UID has claims, and only its ADD asks for them.
-func TestWhoIsNotAskedForClaims(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.claiming(claimed("c", "r", inline, ""))
+	h.asked = nil
 	for _, args := range []string{"", "K8S_POD_UID=u1", "K8S_POD_UID=u1;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web;K8S_POD_UID="} {
 		h.mustRun("ADD", keys(bridge, passedNothing), func(a *skel.CmdArgs) { a.Args = args })
-		h.WantTrace("ADD bridge eth0")
 		h.removed()
-		h.Trace()
 	}
+	nodetest.Equal(t, "asked", slices.DeleteFunc(h.asked, func(s string) bool { return !strings.HasPrefix(s, "claims") }), nil)
 	h.mustRun("ADD", keys(bridge, passedNothing), podOf("a"))
 	h.asked = nil
 	h.mustRun("CHECK", bridge, podOf("a"))
-	h.mustRun("STATUS", bridge, podOf("a"))
-	h.mustRun("GC", keys(bridge, gcFor("c1 eth0")), podOf("a"))
 	h.removed(podOf("a"))
 	nodetest.Equal(t, "asked", h.asked, nil)
 }
@@ -501,27 +494,6 @@ func TestWhatAClaimedNetworkIsPassed(t *testing.T) {
 		nodetest.Equal(t, "stdin", string(c.Stdin), want[i])
 		nodetest.Equal(t, "CNI_ARGS", c.Args, "K8S_POD_NAME=web;IgnoreUnknown=1;K8S_POD_UID=u1;K8S_POD_NAMESPACE=a;FOO=bar")
 	}
-}
-
-// The record says which device of which claim each network is attached for. The status names
-// the networks as people know them.
-func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	shared := claimed("c", "first/sub", "a/blue", "")
-	shared.Claim.Share = "s1"
-	h.claiming(shared, claimed("d", "r", inline, ""))
-	h.mustRun("ADD", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"kubernetes.io/config.source":"api"}}`), podOf("a"))
-	nodetest.Equal(t, "origins", h.origins(), []string{
-		`eth0 {"use":"cluster","podSource":"api"}`,
-		`net1 {"use":"claimed","definition":"a/blue","uid":"u-blue","version":"1","claim":{"uid":"uid-c","name":"c","request":"first/sub","pool":"node","device":"a/blue","share":"s1"},"podSource":"api"}`,
-		`net2 {"use":"claimed","claim":{"uid":"uid-d","name":"d","request":"r","pool":"node","device":"r"},"podSource":"api"}`,
-	})
-	var names []string
-	for _, s := range NetworkStatus(h.recorded("c1")) {
-		names = append(names, fmt.Sprint(s.Name, " ", s.Interface, " ", s.Default))
-	}
-	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline  false"})
 }
 
 // with returns c with claims.

@@ -66,11 +66,25 @@ func TestDetachFromAnUnknownContainerRunsThePlugins(t *testing.T) {
 	nodetest.Equal(t, "left", h.Files("state"), nil)
 }
 
-// CHECK and DEL of a container include a network that was attached later.
+// CHECK and DEL of a container include a network that was attached later. An attach that fails is
+// undone, and the container is unchanged.
 func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
+	h.mustSecondary("STATUS", green)
+	h.WantTrace("STATUS macvlan")
+	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
+	nodetest.Fails(t, h.secondary("STATUS", `{"cniVersion":"1.1.0","type":"down"}`), 50, "no uplink")
 	h.mustRun("ADD", bridge)
+	h.Trace()
+	nodetest.Fails(t, h.secondary("ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`), 107, `"x"`, "no free device")
+	h.WantTrace("ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
+	h.Process.Stdout = brokenPipe{}
+	nodetest.Fails(t, h.secondary("ADD", green), 5, "broken pipe")
+	h.Process.Stdout = &h.Printed
+	h.Trace()
+	h.mustRun("CHECK", bridge)
+	h.WantTrace("CHECK bridge eth0")
 	h.Printed.Reset()
 	h.mustSecondary("ADD", green)
 	if got := h.Printed.String(); !strings.Contains(got, "10.9.1.2/24") {
@@ -176,32 +190,6 @@ func TestAttachIsRefused(t *testing.T) {
 			h.removed()
 		})
 	}
-}
-
-// An attach that fails is undone, and the container is unchanged.
-func TestFailedAttachIsUndone(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.mustRun("ADD", bridge)
-	h.Trace()
-	nodetest.Fails(t, h.secondary("ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`), 107, `"x"`, "no free device")
-	h.WantTrace("ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
-	h.Process.Stdout = brokenPipe{}
-	nodetest.Fails(t, h.secondary("ADD", green), 5, "broken pipe")
-	h.Process.Stdout = &h.Printed
-	h.Trace()
-	h.mustRun("CHECK", bridge)
-	h.WantTrace("CHECK bridge eth0")
-	h.removed()
-}
-
-func TestStatusOfOneMoreNetwork(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.mustSecondary("STATUS", green)
-	h.WantTrace("STATUS macvlan")
-	h.Exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
-	nodetest.Fails(t, h.secondary("STATUS", `{"cniVersion":"1.1.0","type":"down"}`), 50, "no uplink")
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/examples/multinet/doctor"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/flock"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -304,12 +306,13 @@ func (w *watcher) says(words string) string {
 	}
 }
 
-// install --watch follows the cluster network until a signal comes. Meanwhile no other installation
-// or uninstallation runs in the same directory, not even under another name.
+// install --watch follows the cluster network until a signal comes, or the readiness file is removed.
+// What it has published stays. Meanwhile no other installation or uninstallation runs in the same
+// directory, not even under another name.
 func TestInstallWatch(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		t.Run(sig.String(), func(t *testing.T) {
+	for name, sig := range map[string]os.Signal{"terminated": syscall.SIGTERM, "interrupted": os.Interrupt, "not ready any more": nil} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := startWatch(t)
 			w.Write("net.d/05-y.conflist", green)
@@ -321,29 +324,20 @@ func TestInstallWatch(t *testing.T) {
 					}
 				})
 			}
-			nodetest.OK(t, w.cmd.Process.Signal(sig))
-			nodetest.OK(t, w.cmd.Wait())
-			if got := w.read("net.d/00-multinet.conflist"); !strings.Contains(got, "green") {
-				t.Errorf("left: %s", got)
+			status := 0
+			if sig == nil {
+				nodetest.OK(t, os.Remove(w.Path("ready")))
+				w.says(autoconf.ErrReadinessLost.Error())
+				status = 1
+			} else {
+				nodetest.OK(t, w.cmd.Process.Signal(sig))
 			}
+			_ = w.cmd.Wait() // its status is what counts
+			nodetest.Equal(t, "status", w.cmd.ProcessState.ExitCode(), status)
+			nodetest.Equal(t, "green is left", strings.Contains(w.read("net.d/00-multinet.conflist"), "green"), true)
 			nodetest.OK(t, w.do("uninstall"))
 			nodetest.Equal(t, "left", w.Files("net.d"), []string{"05-y.conflist", "10-x.conflist"}) // nor the directory of the lock
 		})
-	}
-}
-
-// install --watch ends when the readiness file is removed. What it has published
-// stays.
-func TestInstallEndsWhenReadinessFileIsRemoved(t *testing.T) {
-	t.Parallel()
-	w := startWatch(t)
-	nodetest.OK(t, os.Remove(w.Path("ready")))
-	w.says(autoconf.ErrReadinessLost.Error())
-	if err := w.cmd.Wait(); w.cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("ended with %v", err)
-	}
-	if got := w.read("net.d/00-multinet.conflist"); !strings.Contains(got, "blue") {
-		t.Errorf("left: %s", got)
 	}
 }
 
@@ -696,18 +690,6 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 	}
 }
 
-// What an interrupted uninstall has not come to is not said to be given back.
-func TestUninstallThatIsInterrupted(t *testing.T) {
-	t.Parallel()
-	n := attached(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	n.FailOn("DEL macvlan", 107)
-	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	nodetest.Says(t, n.doUntil(ctx, "uninstall", "--detach", "--cache-dir", n.Path("cni")), "2 containers are still attached", "macvlan")
-	nodetest.Equal(t, "said", strings.TrimSpace(n.said.String()), "multinet: 1 attachments were given back to the runtime, or removed")
-	nodetest.Equal(t, "records", len(n.records()), 2)
-}
-
 // A container that is dead is not said to be attached.
 func TestUninstallTellsContainersThatAreDead(t *testing.T) {
 	t.Parallel()
@@ -721,19 +703,117 @@ func TestUninstallTellsContainersThatAreDead(t *testing.T) {
 	}
 }
 
-// What cannot be detached stays recorded and is reported, and uninstall can be
-// repeated.
+// What cannot be detached stays recorded and is reported, and uninstall can be repeated. What an
+// interrupted one has not come to is not said to be given back.
 func TestUninstallThatCannotDetach(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
+	ctx, cancel := context.WithCancel(t.Context())
 	works := n.Exec.Plugins["macvlan"]
 	n.FailOn("DEL macvlan", 107)
+	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error { cancel(); return nil })
 	uninstall := []string{"uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")}
-	nodetest.Says(t, n.do(uninstall...), "2 containers are still attached", "macvlan", "--name multinet")
-	n.wantInstalled(false, true)
-	nodetest.Equal(t, "records", len(n.records()), 2)
+	for i, ctx := range []context.Context{ctx, t.Context()} {
+		nodetest.Says(t, n.doUntil(ctx, uninstall...), "2 containers are still attached", "macvlan", "--name multinet")
+		if i == 0 {
+			nodetest.Equal(t, "said", strings.Count(n.said.String(), "1 attachments were given back to the runtime, or removed"), 1)
+		}
+		n.wantInstalled(false, true)
+		nodetest.Equal(t, "records", len(n.records()), 2)
+	}
 	n.Exec.Plugins["macvlan"] = works
 	nodetest.OK(t, n.do(uninstall...))
 	n.wantInstalled(false, false)
 	nodetest.Equal(t, "records", n.records(), nil)
+}
+
+// doctor finds nothing to do where multinet is installed, and says what is wrong elsewhere. It
+// changes nothing.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	n := installable(t, "10-x.conflist", blue)
+	look := func(fails bool, flags ...string) (all []doctor.Finding) {
+		t.Helper()
+		before := n.Files("")
+		n.printed.Reset()
+		err := n.do(append([]string{"doctor", "-o", "json"}, flags...)...)
+		if (err != nil) != fails {
+			t.Errorf("%q: %v: %s", flags, err, n.printed.String())
+		}
+		nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &all))
+		nodetest.Equal(t, "files", n.Files(""), before)
+		return all
+	}
+	look(true)
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("state")))
+	checks := make(map[string]string)
+	for _, f := range look(false) {
+		checks[f.Check] = f.Looked
+	}
+	nodetest.Equal(t, "records are looked for in", checks["records"], n.Path("state"))
+	if _, asked := checks["daemon"]; asked {
+		t.Error("a daemon is asked for")
+	}
+	look(false, "--dir", n.Path("state"), "--cache-dir", "")
+	n.Write("net.d/00-a.conf", green)
+	look(true)
+	n.printed.Reset()
+	nodetest.Says(t, n.do("doctor"), "1 of")
+	if !strings.Contains(n.printed.String(), "problem  first       "+n.Path("net.d")+"\n") {
+		t.Errorf("printed %s", n.printed.String())
+	}
+}
+
+// install refuses before it changes anything, and says why. --force installs all the same.
+func TestInstallRefusesWhatDoctorCallsFatal(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		flaw func(n *node)
+		says string
+	}{
+		"a missing plugin": {
+			flaw: func(n *node) { nodetest.OK(n, os.Remove(n.Path("bin/bridge"))) },
+			says: `/net.d/10-x.conflist: plugin "bridge": not found in `,
+		},
+		"a file that Cilium has renamed": {
+			flaw: func(n *node) { n.Write("net.d/00-multinet.conflist.cilium_bak", "") },
+			says: "Cilium has renamed 00-multinet.conflist: set cni.exclusive=false",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := installable(t, "10-x.conflist", blue)
+			tt.flaw(n)
+			before := n.Files("")
+			nodetest.Says(t, n.do("install", "--root", n.Dir, "--cni-dir", n.Path("state")), tt.says, "nothing has been changed; --force")
+			nodetest.Equal(t, "files", n.Files(""), before)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := n.doUntil(ended, "install", "--watch", "--root", n.Dir, "--cni-dir", n.Path("state")); (err == nil) != strings.Contains(name, "plugin") {
+				t.Errorf("--watch: %v", err) // plugins may come later
+			}
+			nodetest.OK(t, n.do("install", "--force", "--root", n.Dir, "--cni-dir", n.Path("state")))
+			n.wantInstalled(true, true)
+			n.says("level=WARN")
+		})
+	}
+}
+
+// With --root the directories of the runtime are those of the node.
+func TestInstallLooksForPluginsOnTheNode(t *testing.T) {
+	t.Parallel()
+	n := installable(t, "10-x.conflist", blue)
+	n.Write("etc/crio/crio.conf", "[crio.network]\nnetwork_dir = \"/net.d\"\nplugin_dirs = [\"/bin\", \"/usr/libexec/cni\"]\n")
+	n.Write("usr/libexec/cni/.keep", "")
+	nodetest.OK(t, os.Rename(n.Path("bin/bridge"), n.Path("usr/libexec/cni/bridge")))
+	nodetest.OK(t, n.do("install", "--root", n.Dir, "--cni-dir", n.Path("state")))
+}
+
+// Problems are warnings: the user may know better which directory the runtime reads.
+func TestInstallWarnsOfProblems(t *testing.T) {
+	t.Parallel()
+	n := installable(t, "10-x.conflist", blue)
+	n.Write("root/etc/containerd/config.toml", "version = 2\n")
+	nodetest.OK(t, n.do("install", "--cni-dir", n.Path("root/state"), "--root", n.Path("root")))
+	n.says("containerd reads networks in /etc/cni/net.d", "--conf-dir /etc/cni/net.d")
 }
