@@ -421,9 +421,7 @@ func TestANodeMakesFewRequestsAtATime(t *testing.T) {
 					pod := aPod(strconv.Itoa(i))
 					b.set(pod.Container, aStatus(pod.Name))
 					adding.Go(func() {
-						if err := b.Wait(b.Context(), pod); err != nil {
-							b.Error(err)
-						}
+						nodetest.Equal(b, "error", b.Wait(b.Context(), pod), nil)
 					})
 				}
 				adding.Wait()

@@ -67,9 +67,8 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 			t.Errorf("%s: error %v has code %d, want 6 or 7", name, err, status.Code(err))
 		}
 	}
-	if r := v.Resources()[0]; r.Objects != len(items) || !r.Synced {
-		t.Errorf("resources: %+v", r)
-	}
+	r := v.Resources()[0]
+	nodetest.Equal(t, "objects, synced", fmt.Sprint(r.Objects, r.Synced), fmt.Sprint(len(items), true))
 }
 
 // Kubernetes' packages copy objects before they change them.
@@ -151,9 +150,8 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 		wantAttributes(t, v, "none", nil)
 	}
 	nodetest.Equal(t, "requests", s.Count("", "resourceslices"), 1)
-	if all := v.Resources(); all[len(all)-1].Name != "resourceslices" || all[len(all)-1].Objects != 6 {
-		t.Errorf("resources: %+v", all)
-	}
+	last := v.Resources()[len(v.Resources())-1]
+	nodetest.Equal(t, "the last resource", fmt.Sprint(last.Name, " ", last.Objects), "resourceslices 6")
 
 	kubetest.Put(s, resourceSlice("f", 3, "vf-9", "model", "y"))
 	until(t, v.slices, func() bool { return v.slices.resource().Objects == 7 })
@@ -673,9 +671,7 @@ func inBubble(t *testing.T, a *api, do func(s *source, st *store[known], log *no
 		end := time.Now()
 		cancel()
 		<-done
-		if late := time.Since(end); late > 0 {
-			t.Errorf("ended %v after its context", late)
-		}
+		nodetest.Equal(t, "ended after its context by", time.Since(end), 0)
 	})
 }
 
@@ -715,9 +711,8 @@ func TestAWatchOverWhichNothingComesIsCut(t *testing.T) {
 	inBubble(t, a, func(s *source, st *store[known], _ *nodetest.Log) {
 		silent := a.now
 		settle(silentAfter)
-		if alive, _ := s.state(); alive {
-			t.Error("alive")
-		}
+		alive, _ := s.state()
+		nodetest.Equal(t, "alive", alive, false)
 		settle(silentFor)
 		if !silent.IsStopped() || a.watches != 2 || a.lists != 0 {
 			t.Errorf("stopped %v, %d watches, %d lists, want it cut, and another watch", silent.IsStopped(), a.watches, a.lists)
@@ -742,9 +737,7 @@ func TestAWatchThatGoesOnInSilenceIsReplacedByAllObjects(t *testing.T) {
 		settle(time.Minute)
 		a.now.Stop()
 		settle(2*silentFor + time.Minute)
-		if a.wholes != 2 || a.lists != 0 {
-			t.Errorf("%d watches with all objects and %d lists, want another watch with all objects", a.wholes, a.lists)
-		}
+		nodetest.Equal(t, "watches with all objects, and lists", []int{a.wholes, a.lists}, []int{2, 0})
 		speaking := a.now
 		for range 10 {
 			time.Sleep(time.Minute)
@@ -755,9 +748,7 @@ func TestAWatchThatGoesOnInSilenceIsReplacedByAllObjects(t *testing.T) {
 		settle(time.Minute)
 		a.now.Action(watch.Bookmark, bookmark("other"))
 		settle(silentFor + time.Minute)
-		if a.wholes != 2 || a.watches != 6 {
-			t.Errorf("%d watches, %d of them with all objects, want the last two to go on: the version is known", a.watches, a.wholes)
-		}
+		nodetest.Equal(t, "watches with all objects, and all watches: the last two go on, as the version is known", []int{a.wholes, a.watches}, []int{2, 6})
 	})
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
@@ -32,10 +30,8 @@ type host struct {
 
 func newHost(t *testing.T, version, env string) *host {
 	t.Helper()
-	ipnet, err := types.ParseCIDR("10.244.1.7/24")
-	nodetest.OK(t, err)
 	h := &host{programtest.NewMemory(t, flannel(), "flannel", "ptp", "stuck"), version}
-	h.Exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *ipnet}}})
+	h.Exec.Plugins["bridge"] = delegatetest.Result(nodetest.Result("10.244.1.7/24"))
 	h.FailOn("DEL stuck", 108)
 	if env != "" {
 		h.Write("subnet.env", env)
@@ -220,14 +216,8 @@ func TestContainerOfFlannelsOwnPluginIsAdopted(t *testing.T) {
 	h.WantTrace("CHECK bridge eth0")
 	h.mustRun("DEL", prev)
 	h.WantTrace("DEL bridge eth0")
-	for _, words := range []string{`"mtu":1400`, `10.244.9.7/24`, `10.244.9.0/24`} {
-		if !strings.Contains(h.stdin(), words) {
-			t.Errorf("no %s in %s", words, h.stdin())
-		}
-	}
-	if exists(file) || !exists(other) {
-		t.Error("the file is left, or the other is not")
-	}
+	nodetest.Contains(t, "stdin", h.stdin(), `"mtu":1400`, `10.244.9.7/24`, `10.244.9.0/24`)
+	nodetest.Equal(t, "its file and the other are there", []bool{exists(file), exists(other)}, []bool{false, true})
 	h.mustRun("DEL", prev)
 	h.WantTrace()
 	h.clean()
@@ -242,9 +232,7 @@ func TestFailedDELOfAdoptedContainer(t *testing.T) {
 	nodetest.Equal(t, "the file is there", exists(file), true)
 	h.Exec.Plugins["stuck"] = delegatetest.Result(nil)
 	h.mustRun("DEL", "")
-	if exists(file) {
-		t.Error("the file is left")
-	}
+	nodetest.Equal(t, "the file is there", exists(file), false)
 	h.clean()
 }
 
@@ -288,9 +276,7 @@ func TestGCAdoptsStaleContainers(t *testing.T) {
 	nodetest.Equal(t, "the file is there", exists(stale), true)
 	h.mustRun("GC", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`)
 	h.WantTrace("DEL bridge eth0 of stale", "DEL bridge eth0 of torn", "GC bridge")
-	if !exists(alive) || exists(stale) || exists(torn) {
-		t.Error("the wrong files are there")
-	}
+	nodetest.Equal(t, "the files of alive, stale and torn are there", []bool{exists(alive), exists(stale), exists(torn)}, []bool{true, false, false})
 	// Without subnet.env there is nothing to replace a torn file by.
 	torn = h.attachedByTheirs("torn", "{")
 	nodetest.OK(t, os.Remove(h.subnetFile()))
@@ -306,7 +292,5 @@ func TestRecordWinsOverStateFile(t *testing.T) {
 	h.WantTrace("ADD bridge eth0", "ADD bridge eth0 of c2")
 	h.attachedByTheirs("c1", theirs)
 	h.mustRun("DEL", "")
-	if !strings.Contains(h.stdin(), `"mtu":1450`) {
-		t.Errorf("not as it was added: %s", h.stdin())
-	}
+	nodetest.Contains(t, "as it was added", h.stdin(), `"mtu":1450`)
 }

@@ -109,9 +109,7 @@ func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 			if code != 1 || said.Code != tt.code || said.Msg == "" || stderr != "" {
 				t.Errorf("status %d, %+v, %s; want code %d", code, said, stderr, tt.code)
 			}
-			if strings.Contains(string(stdout), "hunter2") {
-				t.Errorf("printed %s", stdout)
-			}
+			nodetest.Lacks(t, "printed", string(stdout), "hunter2")
 		})
 	}
 	nodetest.Equal(t, "asked of the daemon", d.commands.Taken(), []string{"ADD", "DEL"})
@@ -187,9 +185,7 @@ func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
 			}
 			nodetest.Equal(t, "it is queued", len(a.queued()) == 1, tt.code == 0)
 			for _, name := range a.queued() {
-				if text := a.Read("queue/" + name); !strings.Contains(text, `"CNI_CONTAINERID":"c1"`) {
-					t.Errorf("queued %s", text)
-				}
+				nodetest.Contains(t, "queued", a.Read("queue/"+name), `"CNI_CONTAINERID":"c1"`)
 			}
 			nodetest.Equal(t, "calls", a.Calls(), nil)
 		})

@@ -54,9 +54,7 @@ func TestPrivilegesOfDelegates(t *testing.T) {
 					t.Errorf("%q, want it to end with %q: %q", call, want, h.Calls())
 				}
 			}
-			if n := len(h.Calls()); n < 9 {
-				t.Errorf("only %d calls: %q", n, h.Calls())
-			}
+			nodetest.Equal(t, "there are all calls", len(h.Calls()) >= 9, true)
 		})
 	}
 	h := programtest.NewHost(t)
@@ -70,9 +68,7 @@ func TestPrivilegesOfDelegates(t *testing.T) {
 	gc.Args = append(gc.Args, "gc", "--dir", h.State, "--bin-dir", h.Path("bin"), "--delegate-privileges", "noNew")
 	out, err := gc.CombinedOutput()
 	nodetest.OK(t, err)
-	if calls := h.Calls(); calls[len(calls)-1] != "DEL eth0 noNew" {
-		t.Errorf("gc: %q, %s", calls, out)
-	}
+	nodetest.Equal(t, "the last call of gc: "+string(out), h.Calls()[len(h.Calls())-1], "DEL eth0 noNew")
 }
 
 // The operator's tool is the same executable.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/base64"
 	"fmt"
 	"os"
 	"testing"
@@ -38,8 +37,7 @@ func TestDELAfterARefusedADDLeavesTheRuntimesInterface(t *testing.T) {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "host0"})
 			}))
 			const cluster = `{"cniVersion":"1.0.0","name":"cluster","plugins":[{"type":"fake","dir":%q}]}`
-			entry := h.Write("cni/results/cluster-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cluster","netns":%q}`,
-				base64.StdEncoding.EncodeToString(fmt.Appendf(nil, cluster, h.Dir)), h.NetNS))
+			entry := h.Cached("cni", "c1", fmt.Sprintf(cluster, h.Dir), h.NetNS)
 			stdin := fmt.Sprintf(`{%s"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"confDir":%q,"cniCacheDir":%q,"delegates":[`+cluster+`]}`,
 				tt.broken, h.State, h.Dir, h.Path("cni"), h.Dir)
 			if stdout, _, _ := h.Run("ADD", stdin); h.Said(stdout).Code != tt.code {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -351,9 +350,7 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	w.edit("one", "blue,other/green")
 	w.until(t, "the pod may not have it", func() bool { return w.told("one", "FailedAddingInterface", "namespaceIsolation") > 0 })
 	a := w.configs.of(w.conf.stateDir, publish.Network)
-	if a.CNIPath != "/opt/other/bin" {
-		t.Errorf("CNI_PATH %q", a.CNIPath)
-	}
+	nodetest.Equal(t, "CNI_PATH", a.CNIPath, "/opt/other/bin")
 }
 
 // A network for which nothing was asked has the daemon's own configuration, not that of
@@ -500,16 +497,15 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	request := w.request(t)
 	nodetest.Code(t, w.client.Execute(t.Context(), "ADD", w.args(request)), 0)
 	w.wantTrace(t, "ADD bridge eth0")
-	if _, err := os.Stat(filepath.Join(w.conf.stateDir, "c1@multinet@eth0.json")); err != nil {
-		t.Errorf("not recorded under the network's name: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(w.conf.stateDir, "c1@multinet@eth0.json"))
+	nodetest.Equal(t, "error of the record under the name of the network", err, nil)
 	nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
 	wantSeries(t, w.scrape(t), map[string]float64{
 		"multinetd_network_published": 1, "multinetd_network_writes_total": 1, "multinetd_network_restores_total": 0,
 	})
 	nodetest.Code(t, w.stop(), 0)
 	nodetest.Equal(t, "published at the end", w.request(t), request)
-	has(t, "log", w.logged.String(), `"msg":"network"`)
+	nodetest.Contains(t, "log", w.logged.String(), `"msg":"network"`)
 	nodetest.Equal(t, "secrets in the log", w.logged.Count("hunter2"), 0)
 }
 
@@ -522,15 +518,11 @@ func TestNetworkThatCannotBePublishedEndsTheDaemon(t *testing.T) {
 	w.ended(t, autoconf.ErrInvalid)
 }
 
-// cached has the runtime attach a container to the network blue, as its libcni records it, unless
-// text is what it has recorded.
-func (w *world) cached(t *testing.T, container, text string) string {
+// cached has the runtime attach a container to the network blue, as its libcni records it.
+func (w *world) cached(t *testing.T, container string) string {
 	t.Helper()
-	if text == "" {
-		text = fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"blue","netns":"/no-such-directory/x","result":{"cniVersion":"1.0.0"}}`,
-			container, base64.StdEncoding.EncodeToString([]byte(`{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`)))
-	}
-	return (&nodetest.Node{TB: t, Dir: w.conf.publish.CacheDir}).Write("results/blue-"+container+"-eth0", text)
+	return (&nodetest.Node{TB: t, Dir: w.conf.publish.CacheDir}).Cached("", container,
+		`{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`, "/no-such-directory/x")
 }
 
 // A container that the runtime attached before the daemon started is taken over when the daemon is
@@ -540,11 +532,11 @@ func (w *world) cached(t *testing.T, container, text string) string {
 func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
-	files := []string{w.cached(t, "c1", "")}
-	w.cached(t, "c2", "{")
+	files := []string{w.cached(t, "c1")}
+	nodetest.OK(t, os.WriteFile(w.cached(t, "c2"), []byte("{"), 0o600))
 	w.start(t)
 	a := w.args(w.request(t))
-	files = append(files, w.cached(t, "c3", ""))
+	files = append(files, w.cached(t, "c3"))
 	for _, id := range []string{"c3", "c3", "c1"} {
 		a.ContainerID = id
 		nodetest.OK(t, w.client.Execute(t.Context(), "DEL", a))
@@ -554,9 +546,8 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	}
 	w.wantTrace(t, "DEL bridge eth0", "DEL bridge eth0")
 	for _, file := range files {
-		if _, err := os.Lstat(file); err == nil {
-			t.Errorf("the runtime's file is left: %s", file)
-		}
+		_, err := os.Lstat(file)
+		nodetest.Is(t, err, os.ErrNotExist)
 	}
 	w.final(t)
 	for words, times := range map[string]int{"attachment taken over": 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {

@@ -42,7 +42,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "STATUS", bridge)
 	w.mustRun(t, "ADD", bridge)
-	has(t, "printed", w.printed.String(), "10.9.0.2/24")
+	nodetest.Contains(t, "printed", w.printed.String(), "10.9.0.2/24")
 	w.mustRun(t, "CHECK", bridge)
 	w.wantTrace(t, "STATUS bridge", "ADD bridge eth0", "CHECK bridge eth0")
 
@@ -53,10 +53,9 @@ func TestLifeOfAContainer(t *testing.T) {
 		t.Fatalf("plugged %v: %v", r, err)
 	}
 	calls := w.fake.Calls()
-	has(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"ips":["10.9.1.7/24"]`)
-	if _, err := w.client.Do(t.Context(), "CHECK", hot, &wire.Attributes{}); err != nil {
-		t.Error(err)
-	}
+	nodetest.Contains(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"ips":["10.9.1.7/24"]`)
+	_, err = w.client.Do(t.Context(), "CHECK", hot, &wire.Attributes{})
+	nodetest.OK(t, err)
 	w.mustRun(t, "CHECK", bridge)
 	w.wantTrace(t, "ADD macvlan hot0", "CHECK macvlan hot0", "CHECK bridge eth0", "CHECK macvlan hot0")
 
@@ -65,9 +64,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &list); err != nil || code != 200 || len(list) != 2 || list[1].IfName != "hot0" || list[1].Network != "green" || list[1].State != "added" {
 		t.Errorf("attachments: %d %s: %v", code, body, err)
 	}
-	if strings.Contains(body, "hunter2") {
-		t.Errorf("attachments tell of secrets: %s", body)
-	}
+	nodetest.Lacks(t, "attachments", body, "hunter2")
 
 	w.mustRun(t, "GC", bridge+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
 	w.seen = len(w.fake.Trace())
@@ -110,9 +107,7 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 		want(t, command, w.command(t, command, a, annotated("")), 0, "")
 	}
 	calls := w.fake.Calls()
-	if len(calls) != 4 {
-		t.Errorf("calls %q", w.fake.Trace())
-	}
+	nodetest.Equal(t, "calls", len(calls), 4)
 	for _, c := range slices.DeleteFunc(calls, func(c delegatetest.Call) bool { return c.Command == "STATUS" }) {
 		var names []string
 		for _, kv := range c.Env {
@@ -131,9 +126,7 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 			t.Errorf("%s is given %s", c, text)
 		}
 	}
-	if log := w.logged.String(); strings.Contains(log, "swordfish") {
-		t.Errorf("log:\n%s", log)
-	}
+	nodetest.Lacks(t, "log", w.logged.String(), "swordfish")
 }
 
 // A daemon that does not become ready says why, once, in its log and to the service manager, and becomes
@@ -144,7 +137,7 @@ func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	w := newWorld(t, "")
 	nodetest.OK(t, os.WriteFile(w.dir+"/state", nil, 0o600))
 	w.begin(t)
-	has(t, "why", <-w.reasons, "not ready", w.dir+"/state")
+	nodetest.Contains(t, "why", <-w.reasons, "not ready", w.dir+"/state")
 	nodetest.OK(t, os.Remove(w.dir+"/state"))
 	nodetest.Equal(t, "told", <-w.states, "READY=1")
 	nodetest.Equal(t, "told", <-w.reasons, "ready")
@@ -185,12 +178,11 @@ func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	w.start(t)
 	<-replayed
 	w.answers(t, "/readyz", 200)
-	has(t, "log", w.logged.String(), `"replayed":true`)
+	nodetest.Contains(t, "log", w.logged.String(), `"replayed":true`)
 	w.mustRun(t, "ADD", bridge)
 	w.mustRun(t, "DEL", bridge)
-	if outside, _ := filepath.Glob(w.dir + "/[qs]*"); len(outside) > 0 {
-		t.Errorf("made outside of the root: %q", outside)
-	}
+	outside, _ := filepath.Glob(w.dir + "/[qs]*")
+	nodetest.Equal(t, "made outside of the root", outside, nil)
 
 	nodetest.OK(t, errors.Join(os.Remove(root+"/tmp"), os.Symlink("/data/new", root+"/tmp")))
 	if code, body := w.get(t, "/readyz?verbose"); code == 200 || !strings.Contains(body, "queueDir") {
@@ -228,9 +220,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 				<-tried
 			}
 			got := w.final(t)
-			if n := got[tt.counted]; n == 0 {
-				t.Error("not counted")
-			}
+			nodetest.Equal(t, "it is counted", got[tt.counted] > 0, true)
 			if left := got[`multinetd_records_left{state="stale"}`]; (left == 1) != tt.fails {
 				t.Errorf("%v stale", left)
 			}
@@ -372,9 +362,7 @@ func TestServiceManagerIsNotified(t *testing.T) {
 		err = notify(dir+"/s", "READY=1")
 	}
 	nodetest.Is(t, err, os.ErrDeadlineExceeded)
-	if err := notify(dir+"/absent", "READY=1"); err == nil {
-		t.Error("nobody was told, and no error")
-	}
+	nodetest.Refused(t, "nobody was told", notify(dir+"/absent", "READY=1"))
 }
 
 // A daemon that waits for another one to end logs that it does.
@@ -422,14 +410,11 @@ func configured(t *testing.T, file string) (c *config, root string) {
 func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
 	c, root := configured(t, "deploy/daemon/daemon-config.json")
-	if c.publish.Dir != root+"/etc/cni/net.d" {
-		t.Errorf("published in %s", c.publish.Dir)
-	}
+	nodetest.Equal(t, "published in", c.publish.Dir, root+"/etc/cni/net.d")
 	daemonSet := deployed(t, "deploy/daemon/daemonset.yaml")
 	nodetest.Equal(t, "commands that read the configuration", strings.Count(daemonSet, "[/multinetd, --config, /etc/multinetd/daemon-config.json"), 3)
-	if later := fmt.Sprintf("timeoutSeconds: %d\n", probeTimeout/time.Second+2); strings.Count(daemonSet, later) != 2 {
-		t.Errorf("no time is left for the probes to say what is wrong: want %q", later)
-	}
+	later := fmt.Sprintf("timeoutSeconds: %d\n", probeTimeout/time.Second+2)
+	nodetest.Equal(t, "probes with time to say what is wrong", strings.Count(daemonSet, later), 2)
 }
 
 // The daemon accepts the example of ResourceClaims, and the component gives it the right to watch
@@ -440,9 +425,7 @@ func TestExampleOfClaimsIsAConfiguration(t *testing.T) {
 	if d := c.cluster.DRA; d == nil || d.Driver == "" || len(d.Networks) == 0 {
 		t.Errorf("%+v", c)
 	}
-	if !strings.Contains(deployed(t, "deploy/dra/kustomization.yaml"), "resources: [pods], verbs: [list, watch]") {
-		t.Error("the daemon may not watch pods")
-	}
+	nodetest.Contains(t, "rights", deployed(t, "deploy/dra/kustomization.yaml"), "resources: [pods], verbs: [list, watch]")
 }
 
 // A pod has a token only where the daemon uses the API; the webhook never does. The init container mounts only
@@ -451,9 +434,7 @@ func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 	t.Parallel()
 	const daemonSet = "deploy/daemon/daemonset.yaml"
 	for _, name := range []string{daemonSet, "deploy/webhook/deployment.yaml", "../multinet/daemonset.yaml"} {
-		if !strings.Contains(deployed(t, name), "\n      automountServiceAccountToken: false") {
-			t.Errorf("%s: the pod has a token", name)
-		}
+		nodetest.Contains(t, name, deployed(t, name), "\n      automountServiceAccountToken: false")
 	}
 	_, install, _ := strings.Cut(deployed(t, daemonSet), "initContainers:")
 	install, _, _ = strings.Cut(install, "\n      containers:")
@@ -466,9 +447,8 @@ func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 func TestServiceIsAlwaysStartedAgain(t *testing.T) {
 	t.Parallel()
 	unit, service, _ := strings.Cut(deployed(t, "multinetd.service"), "[Service]")
-	if !strings.Contains(unit, "\nStartLimitIntervalSec=0\n") || !strings.Contains(service, "\nRestart=always\n") {
-		t.Errorf("%s", unit)
-	}
+	nodetest.Contains(t, "unit", unit, "\nStartLimitIntervalSec=0\n")
+	nodetest.Contains(t, "service", service, "\nRestart=always\n")
 }
 
 // A probe is about the daemon that runs, and reaches it at its socket.
@@ -485,9 +465,7 @@ func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
 	nodetest.OK(t, probe(conf, "/readyz"))
 	nodetest.Says(t, probe(conf, "/absent"), "404")
 	nodetest.OK(t, w.stop())
-	if err := probe(conf, "/healthz"); err == nil {
-		t.Error("nobody listens, and no error")
-	}
+	nodetest.Refused(t, "nobody listens", probe(conf, "/healthz"))
 	nodetest.OK(t, probe(`{"socketDir":7}`, "/healthz")) // the next daemon would not start
 }
 

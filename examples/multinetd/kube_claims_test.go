@@ -156,7 +156,7 @@ func TestNetworksOfClaimsComeInTheOrderOfTheirNames(t *testing.T) {
 		`{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}}`))
 	want(t, "ADD", w.command(t, "ADD", a, annotated("blue")), 0, "")
 	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2", "ADD macvlan net7")
-	has(t, "the plugin was given", string(w.fake.Calls()[2].Stdin), `"x":1.0`)
+	nodetest.Contains(t, "the plugin was given", string(w.fake.Calls()[2].Stdin), `"x":1.0`)
 }
 
 // The daemon starts without a kubelet, says so, and pods without claims do not notice. The
@@ -212,9 +212,7 @@ func TestContainersThatDoNotSeeTheirClaimsAreAttached(t *testing.T) {
 	w.until(t, "the Events are there", func() bool {
 		return slices.Equal(slices.Sorted(slices.Values(w.events())), []string{"Pod one AddedInterface", "Pod one ClaimMetadataLost"})
 	})
-	if !strings.Contains(w.logged.String(), "containers do not see") {
-		t.Errorf("log: %s", w.logged)
-	}
+	nodetest.Contains(t, "log", w.logged.String(), "containers do not see")
 }
 
 // A sweep that removes a container says so in the status of its claims, although nobody has
@@ -304,9 +302,8 @@ func TestPreparedClaimsAreNotLostByAnotherConfiguration(t *testing.T) {
 			b := sandbox(a)
 			changed := w.next(t, row.keys).start(t)
 			want(t, "ADD", changed.command(t, "ADD", b, annotated("")), row.code, row.text)
-			if logged := strings.Contains(changed.logged.String(), "ResourceClaims are prepared, but"); logged != (row.code == 11) {
-				t.Errorf("log: %s", changed.logged)
-			}
+			logged := strings.Contains(changed.logged.String(), "ResourceClaims are prepared, but")
+			nodetest.Equal(t, "logged", logged, row.code == 11)
 			want(t, "ADD", changed.command(t, "ADD", other, annotated("")), 0, "")
 			for _, c := range []*skel.CmdArgs{a, b, other} {
 				want(t, "DEL", changed.command(t, "DEL", c, annotated("")), 0, "")
@@ -432,16 +429,10 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 		got := w.scrape(t)
 		return got[`multinetd_claim_devices{state="published"}`] == 3 && got[`multinetd_claim_devices{state="withdrawn"}`] == 3
 	})
-	for _, says := range []string{`"device":"full","error":"STATUS network`, "no cable", `"device":"missing"`, `"device":"broken"`} {
-		if !strings.Contains(w.logged.String(), says) {
-			t.Errorf("the log does not have %s: %s", says, w.logged)
-		}
-	}
+	nodetest.Contains(t, "log", w.logged.String(), `"device":"full","error":"STATUS network`, "no cable", `"device":"missing"`, `"device":"broken"`)
 	// A daemon that ends withdraws nothing: the next one is there soon.
 	nodetest.OK(t, w.stop())
-	if got := w.offered(); !strings.HasPrefix(got, now) {
-		t.Errorf("offered after the end: %s", got)
-	}
+	nodetest.Contains(t, "offered after the end", w.offered(), now)
 }
 
 // The kubelet hears at once what the ADD would refuse.

@@ -111,9 +111,7 @@ func (w *world) wantNetworks(t testing.TB, name string, want ...string) {
 			attached++
 		}
 	}
-	if attached != len(want)+1 {
-		t.Errorf("attached %q, want %q and the primary", w.fake.Live(), want)
-	}
+	nodetest.Equal(t, "attached with the primary", attached, len(want)+1)
 }
 
 // What is selected while a pod runs is attached, what is not selected any more is detached,
@@ -189,9 +187,7 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	w.edit("one", "blue,green")
 	w.until(t, "the pod does not differ", func() bool { return differing() == 0 })
 	for _, e := range kubetest.List[eventsv1.Event](w.api) {
-		if strings.Contains(e.Note, "\n") || strings.Contains(e.Note, "ATTACH") {
-			t.Errorf("%s: %s", e.Reason, e.Note)
-		}
+		nodetest.Lacks(t, e.Reason, e.Note, "\n", "ATTACH")
 		if e.Action == "x" && !strings.HasPrefix(e.Note, "ns/full: ") {
 			t.Errorf("it does not name the definition: %s", e.Note)
 		}
@@ -236,9 +232,7 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	}
 	w.edit("running", "") // the last: the others had their turn
 	w.wantNetworks(t, "running")
-	if got := w.fake.Trace()[seen:]; len(got) != 1 {
-		t.Errorf("calls %q", got)
-	}
+	nodetest.Equal(t, "calls", len(w.fake.Trace()[seen:]), 1)
 	nodetest.OK(t, w.stop())
 	nodetest.Equal(t, "logged", w.logged.Count("does not say which networks"), 1)
 }

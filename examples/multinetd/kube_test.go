@@ -181,9 +181,7 @@ func TestStandingNetworksAreDefinitionsOrFiles(t *testing.T) {
 	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
 	w.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
 	w.until(t, "the status is written", func() bool { return strings.Contains(w.status("one"), `"other/red"`) })
-	if n := w.api.Count("get", ""); n > 0 {
-		t.Errorf("%d requests", n)
-	}
+	nodetest.Equal(t, "requests", w.api.Count("get", ""), 0)
 }
 
 const startupTaint = "multinetd.metacni.io/not-ready"
@@ -207,9 +205,7 @@ func TestStartupTaintIsRemovedWhenTheNetworkIsPublished(t *testing.T) {
 	defer heal()
 	w.begin(t)
 	w.synced(t)
-	if n := w.api.Count("", "nodes"); n != 0 || len(w.taints()) != 2 {
-		t.Errorf("%d requests and taints %v before there is a network", n, w.taints())
-	}
+	nodetest.Equal(t, "requests, and taints, before there is a network", []int{w.api.Count("", "nodes"), len(w.taints())}, []int{0, 2})
 	w.wantTrace(t)
 	w.put(t, "10-x.conflist", `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`)
 	nodetest.Equal(t, "told", <-w.states, "READY=1")
@@ -221,9 +217,7 @@ func TestStartupTaintIsRemovedWhenTheNetworkIsPublished(t *testing.T) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule})
 	})
 	nodetest.OK(t, w.stop())
-	if n := w.api.Count("patch", "nodes"); n != 2 || len(w.taints()) != 2 {
-		t.Errorf("%d patches, taints %v: want one after the one that was refused", n, w.taints())
-	}
+	nodetest.Equal(t, "patches, one of them refused, and taints", []int{w.api.Count("patch", "nodes"), len(w.taints())}, []int{2, 2})
 }
 
 // A daemon that starts while the API is away serves what needs nothing of it, and says on
@@ -283,9 +277,8 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 			nodetest.OK(t, w.stop()) // Events are written then
 			nodetest.Equal(t, "Events", w.events(), tt.events)
 			for _, e := range kubetest.List[eventsv1.Event](w.api) {
-				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
-					t.Errorf("%s: %s", e.Reason, e.Note)
-				}
+				nodetest.Lacks(t, e.Reason, e.Note, "hunter2")
+				nodetest.Contains(t, e.Reason, e.Note, tt.selection)
 			}
 			w.clean(t)
 		})
@@ -353,9 +346,7 @@ func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
 	nodetest.Equal(t, "asking has changed the status", w.status("one"), blueStatus)
 	over := httptest.NewRecorder()
 	w.pages(false).ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
-	if over.Code != 404 {
-		t.Errorf("over TCP: %d", over.Code)
-	}
+	nodetest.Equal(t, "code over TCP", over.Code, 404)
 }
 
 // Metrics about the cluster do not have the names of pods and definitions.
@@ -386,9 +377,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 		t.Error("no age of the view")
 	}
 	for name := range all {
-		if strings.Contains(name, "blue") || strings.Contains(name, "green") || strings.Contains(name, `"one"`) {
-			t.Errorf("%s names an object", name)
-		}
+		nodetest.Lacks(t, "a name", name, "blue", "green", `"one"`)
 	}
 }
 
@@ -452,17 +441,14 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	want(t, "ADD", w.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
 	want(t, "a pod that the kubelet does not have", w.command(t, "ADD", w.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
 	for i, id := range []string{"", "", "a", "b"} {
-		if text := string(w.fake.Calls()[i].Stdin); strings.Contains(text, `"deviceID":"`+id+`"`) != (id != "") {
-			t.Errorf("call %d is without %q: %s", i, id, text)
-		}
+		has := strings.Contains(string(w.fake.Calls()[i].Stdin), `"deviceID":"`+id+`"`)
+		nodetest.Equal(t, fmt.Sprintf("call %d has %q", i, id), has, id != "")
 	}
-	has(t, "status", w.status("one"), `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`)
+	nodetest.Contains(t, "status", w.status("one"), `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`)
 	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
 	want(t, "more than there are", w.command(t, "ADD", w.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
 	w.until(t, "there is an Event", func() bool { return slices.Contains(w.events(), "Pod few InvalidNetwork") })
-	if w.metric(t, "multinetd_devices_exhausted_total") != 1 {
-		t.Error("one ADD of three had too few devices")
-	}
+	nodetest.Equal(t, "ADDs with too few devices", w.metric(t, "multinetd_devices_exhausted_total"), 1)
 	w.writeInfo(t, "d", `{"type":"pci"`)
 	k.SetPod("ns", "torn", podresourcestest.Devices("app", vf, "d"))
 	torn := w.pod(t, "torn")
@@ -477,9 +463,7 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 		want(t, "DEL", w.command(t, "DEL", of, annotated("")), 0, "")
 	}
 	want(t, "a pod without devices", w.command(t, "ADD", w.pod(t, "three"), annotated("blue")), 0, "")
-	if len(k.Requests()) != asked || k.Connections() != 1 {
-		t.Errorf("%d requests, want %d; %d connections", len(k.Requests()), asked, k.Connections())
-	}
+	nodetest.Equal(t, "requests and connections", []int{len(k.Requests()), k.Connections()}, []int{asked, 1})
 	if left, err := os.ReadDir(filepath.Join(w.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 		t.Errorf("device information left: %v, %v", left, err)
 	}
@@ -500,9 +484,7 @@ func TestResourceThatNoDevicePluginServesNeedsNoDevice(t *testing.T) {
 	a, b := w.pod(t, "one"), w.pod(t, "two")
 	want(t, "marks and a device", w.command(t, "ADD", a, annotated("br1,vf,br1")), 0, "")
 	for i, c := range w.fake.Calls() {
-		if strings.Contains(string(c.Stdin), `"deviceID":"a"`) != (i == 2) {
-			t.Errorf("call %d is given %s", i, c.Stdin)
-		}
+		nodetest.Equal(t, fmt.Sprint("call ", i, " has the device"), strings.Contains(string(c.Stdin), `"deviceID":"a"`), i == 2)
 	}
 	w.edit("one", "vf,vf")
 	w.until(t, "there is an Event", func() bool { return w.told("one", "FailedAddingInterface", vf) > 0 })
@@ -550,5 +532,5 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 		t.Error("the pod is to blame")
 	}
 	calls := w.fake.Calls()
-	has(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"deviceID":"0000:3b:02.7"`)
+	nodetest.Contains(t, "the plugin was given", string(calls[len(calls)-1].Stdin), `"deviceID":"0000:3b:02.7"`)
 }

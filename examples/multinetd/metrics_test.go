@@ -73,12 +73,8 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 	w := newWorld(t, `,"multusMetrics":true,"metricsAddress":"127.0.0.1:0"`).start(t)
 	w.mustRun(t, "ADD", bridge)
 	w.mustRun(t, "DEL", bridge)
-	if err := w.run(t, "ADD", `"delegates":[{"type":"full"}]`); err == nil {
-		t.Error("no error")
-	}
-	if err := w.run(t, "ADD", `"delegates":5`); err == nil {
-		t.Error("no error")
-	}
+	nodetest.Refused(t, "ADD", w.run(t, "ADD", `"delegates":[{"type":"full"}]`))
+	nodetest.Refused(t, "ADD", w.run(t, "ADD", `"delegates":5`))
 	_, _ = w.get(t, "/delegate")
 	tcp := linesOf(t, w.logged, "serving metrics")[0]["address"].(string)
 	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404, "//metrics": 404} {
@@ -86,9 +82,8 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 		nodetest.OK(t, err)
 		a, err := http.DefaultClient.Do(r)
 		nodetest.OK(t, err)
-		if a.Body.Close(); a.StatusCode != want {
-			t.Errorf("%s over TCP: %d, want %d", path, a.StatusCode, want)
-		}
+		nodetest.OK(t, a.Body.Close())
+		nodetest.Equal(t, path+" over TCP", a.StatusCode, want)
 	}
 	got := w.final(t)
 	wantSeries(t, got, map[string]float64{
@@ -112,9 +107,7 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 		`multinetd_operations_queued{lane="del"}`:                                           0,
 	})
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {
-		if got[name] == 0 {
-			t.Errorf("no %s", name)
-		}
+		nodetest.Equal(t, name+" is there", got[name] > 0, true)
 	}
 }
 
@@ -157,9 +150,8 @@ func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	nodetest.OK(t, err)
 	a, err := http.DefaultClient.Do(r)
 	nodetest.OK(t, err)
-	if a.Body.Close(); a.StatusCode != http.StatusOK {
-		t.Errorf("/healthz over TCP: %d", a.StatusCode)
-	}
+	nodetest.OK(t, a.Body.Close())
+	nodetest.Equal(t, "/healthz over TCP", a.StatusCode, http.StatusOK)
 }
 
 // net/http closes the connections of clients that ask or read too slowly, if it has limits.
@@ -192,9 +184,7 @@ func TestEachRequestHasOneLogLine(t *testing.T) {
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "STATUS", bridge) // at level debug only
 	w.mustRun(t, "ADD", bridge)
-	if err := w.run(t, "ADD", bridge); err == nil {
-		t.Fatal("added twice")
-	}
+	nodetest.Refused(t, "the second ADD", w.run(t, "ADD", bridge))
 	nodetest.OK(t, w.stop()) // the line comes after the answer
 	lines := linesOf(t, w.logged, "request")
 	if len(lines) != 2 {
@@ -205,9 +195,7 @@ func TestEachRequestHasOneLogLine(t *testing.T) {
 		"level": "INFO", "command": "ADD", "container": "c1", "ifname": "eth0", "network": "multi",
 		"pod_namespace": "ns", "pod": "pod-1", "status": 200.0,
 	} {
-		if lines[0][key] != want {
-			t.Errorf("%s is %v, want %v", key, lines[0][key], want)
-		}
+		nodetest.Equal(t, key, lines[0][key], want)
 	}
 	if lines[0]["duration"] == nil || lines[0]["error"] != nil {
 		t.Errorf("line %v", lines[0])
@@ -274,7 +262,7 @@ func TestVariablesTurnTracesOn(t *testing.T) { //nolint:paralleltest // it sets 
 			text := sent.String()[before:]
 			nodetest.Equal(t, "sends spans", text != "", tt.service != "")
 			if tt.service != "" {
-				has(t, "what is sent", text, "service.name", tt.service, "CNI ADD", "ADD bridge", "lock", "queue", "record")
+				nodetest.Contains(t, "what is sent", text, "service.name", tt.service, "CNI ADD", "ADD bridge", "lock", "queue", "record")
 			}
 			if env := w.fake.Calls()[0].Env; !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "TRACEPARENT=00-"+traceOfRuntime) }) {
 				t.Errorf("the plugin got %q", env)
@@ -311,9 +299,7 @@ func TestCollectorThatHangsIsNotWaitedFor(t *testing.T) { //nolint:paralleltest 
 	w.mustRun(t, "DEL", bridge)
 	nodetest.OK(t, w.stop())
 	end()
-	if !strings.Contains(w.logged.String(), "the last spans were not sent") {
-		t.Errorf("log %s", w.logged)
-	}
+	nodetest.Contains(t, "log", w.logged.String(), "the last spans were not sent")
 }
 
 // The write of the pod's status is in the trace of the ADD, whether the ADD waits for it or not,

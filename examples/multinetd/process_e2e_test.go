@@ -157,9 +157,8 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	close(ended)
 	s.ended(t, 1)
 	nodetest.Code(t, <-added, 11)
-	if _, err := os.Stat(filepath.Join(s.State, "c1@multi@eth0.json")); err != nil {
-		t.Errorf("there is no record of it: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(s.State, "c1@multi@eth0.json"))
+	nodetest.Equal(t, "error of its record", err, nil)
 	// The plugin is left, and holds the container's lock.
 	lock := filepath.Join(s.State, "c1@lock")
 	f, err := os.Open(lock)
@@ -204,9 +203,8 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	nodetest.Code(t, <-added, 11)
 	s.ended(t, 1, "the readiness file was removed", "msg=ended")
 	nodetest.Equal(t, "calls", s.Calls(), []string{"ADD eth0", "DEL eth0"})
-	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conflist")); err != nil {
-		t.Errorf("what was published is gone: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "00-multinet.conflist"))
+	nodetest.Equal(t, "error of what was published", err, nil)
 }
 
 // The daemon launches examples/resident, and so does the next one. Both work with it.
@@ -325,9 +323,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	hot := w.args(`{"name":"x","type":"` + secret + `,"`)
 	_, _ = w.client.Do(t.Context(), "ADD", hot, &wire.Attributes{})
 	nodetest.OK(t, w.stop())
-	if text := w.logged.String(); strings.Contains(text, secret) {
-		t.Errorf("the log has a secret:\n%s", text)
-	}
+	nodetest.Lacks(t, "log", w.logged.String(), secret)
 	said := linesOf(t, w.logged, "plugin's stderr")
 	if len(said) == 0 || said[0]["plugin"] != "talks" || said[0]["command"] != "ADD" || said[0]["container"] != "c1" || said[0]["ifname"] != "eth0" {
 		t.Errorf("log:\n%s", w.logged)

@@ -37,7 +37,7 @@ type served struct {
 
 func newResident() *served {
 	r := &served{
-		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(result("10.7.0.2/24"))}},
+		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(nodetest.Result("10.7.0.2/24"))}},
 		known: make(chan []resident.Known, 10),
 	}
 	r.Plugin = residentOf("static", r.fake)
@@ -104,15 +104,11 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	green, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true}}`))
 	nodetest.OK(t, err)
 	attach := resident.Request{ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
-	if err := r.Request(t.Context(), attach); err != nil {
-		t.Errorf("attaching: %v", err)
-	}
+	nodetest.OK(t, r.Request(t.Context(), attach))
 	attach.ContainerID = "c2"
 	nodetest.Code(t, r.Request(t.Context(), attach), 7)
 	w.answers(t, "/delegate?container=c1", 200, `"net2"`)
-	if err := r.Request(t.Context(), resident.Request{Detach: true, ContainerID: "c1", IfName: "net2"}); err != nil {
-		t.Errorf("detaching: %v", err)
-	}
+	nodetest.OK(t, r.Request(t.Context(), resident.Request{Detach: true, ContainerID: "c1", IfName: "net2"}))
 	w.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD macvlan net2", "DEL macvlan net2", "DEL bridge eth0")
 	nodetest.Equal(t, "calls of the resident", r.fake.Trace(), []string{"ADD static net1", "CHECK static net1", "DEL static net1"})
@@ -132,12 +128,9 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 		t.Error("a call of an executable is counted as one of a resident")
 	}
 	nodetest.OK(t, w.stop())
-	for _, words := range []string{
+	nodetest.Contains(t, "log", w.logged.String(),
 		`"msg":"resident plugins may register"`, `"state":"ready","source":"external","resident":"10-static"`,
-		`"msg":"request of a resident plugin","operation":"attach","resident":"10-static","container":"c1"`, `"state":"gone"`,
-	} {
-		has(t, "log", w.logged.String(), words)
-	}
+		`"msg":"request of a resident plugin","operation":"attach","resident":"10-static","container":"c1"`, `"state":"gone"`)
 }
 
 // After a restart of the daemon residents reconnect, receive the recorded
@@ -242,9 +235,8 @@ func TestOutputOfResidentsIsLoggedForDebugging(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]int{"info": 0, "debug": 2} {
 		w := newWorld(t, fmt.Sprintf(`,"relayDir":"$DIR/none","logLevel":%q`, level))
-		if _, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxOutput)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxOutput))
+		nodetest.OK(t, err)
 		if got := linesOf(t, w.logged, "output of a resident plugin"); len(got) != want {
 			t.Errorf("%s: %v", level, got)
 		}

@@ -564,7 +564,7 @@ func newSimulation(t *testing.T, seed uint64, dir string, peer net.Conn) *simula
 	}
 	plugins := map[string]delegatetest.Plugin{}
 	for i, typ := range []string{"bridge", "ptp", "macvlan", "still"} {
-		plugins[typ] = delegatetest.Result(result(fmt.Sprintf("10.%d.0.2/24", i)))
+		plugins[typ] = delegatetest.Result(nodetest.Result(fmt.Sprintf("10.%d.0.2/24", i)))
 	}
 	s.exec = &delegatetest.Exec{Plugins: plugins, Script: s.behave}
 	for _, name := range []string{"run", "netns", "net.d", "none", "disk0", "disk0/state", "disk0/queue"} {

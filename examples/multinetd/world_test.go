@@ -17,7 +17,6 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate"
@@ -71,8 +70,8 @@ func newWorldIn(t testing.TB, dir, keys string, edit ...func(*config)) *world {
 	w.service = newService(t.Context(), conf, "/daemon/bin", "v0", conf.logger(w.logged))
 	w.node = nodetest.New(t)
 	w.fake = w.node.Exec
-	w.fake.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
-	w.fake.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
+	w.fake.Plugins["bridge"] = delegatetest.Result(nodetest.Result("10.9.0.2/24"))
+	w.fake.Plugins["macvlan"] = delegatetest.Result(nodetest.Result("10.9.1.2/24"))
 	w.fake.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
 	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
 	w.client = &shim.Client{
@@ -172,15 +171,6 @@ func (w *world) begin(t testing.TB) {
 	})
 }
 
-func result(cidr string) *types100.Result {
-	ip, network, err := net.ParseCIDR(cidr)
-	if err != nil {
-		panic(err)
-	}
-	network.IP = ip
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
-}
-
 // args are those of a command for eth0 of the container c1.
 func (w *world) args(conf string) *skel.CmdArgs {
 	return &skel.CmdArgs{
@@ -204,9 +194,7 @@ func (w *world) run(t *testing.T, command, keys string) error {
 
 func (w *world) mustRun(t *testing.T, command, keys string) {
 	t.Helper()
-	if err := w.run(t, command, keys); err != nil {
-		t.Fatalf("%s: %v", command, err)
-	}
+	nodetest.OK(t, w.run(t, command, keys))
 }
 
 // onSocket has a network of the type macvlan attached to the container of a, or detached from it,
@@ -283,17 +271,7 @@ func (w *world) answers(t *testing.T, path string, code int, words ...string) {
 	t.Helper()
 	got, text := w.get(t, path)
 	nodetest.Equal(t, path, got, code)
-	has(t, path, text, words...)
-}
-
-// has wants each of these words in a text.
-func has(t *testing.T, what, text string, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s has no %q: %s", what, w, text)
-		}
-	}
+	nodetest.Contains(t, path, text, words...)
 }
 
 // scrape are the metrics of the daemon.
@@ -313,7 +291,6 @@ func (w *world) metric(t *testing.T, name string) float64 {
 func (w *world) clean(t *testing.T) {
 	t.Helper()
 	nodetest.Equal(t, "left", w.fake.Live(), nil)
-	if files, _ := filepath.Glob(w.dir + "/state/*/*"); len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
+	files, _ := filepath.Glob(w.dir + "/state/*/*")
+	nodetest.Equal(t, "files left", files, nil)
 }

@@ -55,9 +55,7 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 		p.again()
 	}
 	line := `level=WARN msg="stale attachment cannot be removed" container=gone network=nri ifname=eth0 pod=shop/web`
-	if got := p.log.Count(line); got != 1 {
-		t.Errorf("%d lines %q: %s", got, line, p.log)
-	}
+	nodetest.Equal(t, "lines "+line, p.log.Count(line), 1)
 }
 
 // A pod that cannot be attached is not started. The error names the pod, the network

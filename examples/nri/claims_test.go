@@ -220,9 +220,7 @@ func TestClaimsAreAttachedWithWhatThePodSelects(t *testing.T) {
 	c.mustRun(s)
 	nodetest.Equal(t, "calls", x.Trace(), []string{"ADD a net2", "ADD c net3", "ADD b net1", "ADD b data0"})
 	calls := x.Calls()
-	if text := string(calls[2].Stdin); !strings.Contains(text, "12345678901234567890") || !strings.Contains(text, "1e3") {
-		t.Errorf("the network in a claim has become %s", text)
-	}
+	nodetest.Contains(t, "the network in a claim", string(calls[2].Stdin), "12345678901234567890", "1e3")
 	if calls[1].Args != calls[0].Args || calls[1].NetNS != calls[0].NetNS || nodetest.Stdin(t, calls[1])["cniVersion"] != cniVersion || nodetest.Stdin(t, calls[1])["name"] != "storage" {
 		t.Errorf("a claim is attached by %+v: %s", calls[1], calls[1].Stdin)
 	}
@@ -359,9 +357,7 @@ func TestContainersSeeWhatClaimsAreAttachedTo(t *testing.T) {
 			text += c.Read("kubelet/plugins/" + driverName + "/" + file)
 		}
 	}
-	if !strings.Contains(text, "192.0.2.5/24") || !strings.Contains(text, `"net1"`) {
-		t.Errorf("after the ADD: %s", text)
-	}
+	nodetest.Contains(t, "after the ADD", text, "192.0.2.5/24", `"net1"`)
 	c.prepared("s2", "uid-2", inline("c", ""))
 	nodetest.OK(t, os.RemoveAll(c.Path("kubelet", "plugins", driverName)))
 	c.Write("kubelet/plugins/"+driverName, "")

@@ -6,7 +6,6 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -55,9 +54,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 		nodetest.Says(t, err, "nri: configuration: ", why)
 	}
 	for _, bad := range []Config{{Index: "x"}, {Name: "/"}, {BinDir: "bin"}} {
-		if err := (&Plugin{Config: bad}).Run(t.Context()); err == nil {
-			t.Errorf("%+v: no error", bad)
-		}
+		nodetest.Refused(t, "a bad configuration", (&Plugin{Config: bad}).Run(t.Context()))
 	}
 }
 
@@ -118,9 +115,5 @@ func TestKeysAreDocumented(t *testing.T) {
 			words = append(words, "| `"+key+"` |")
 		}
 	}
-	for _, w := range words {
-		if !strings.Contains(string(readme), w) {
-			t.Errorf("README.md lacks %s", w)
-		}
-	}
+	nodetest.Contains(t, "README.md", string(readme), words...)
 }

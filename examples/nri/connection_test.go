@@ -180,9 +180,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	nodetest.OK(t, nodetest.Come(t, answers, "what was being attached is answered"))
 	nodetest.OK(t, nodetest.Come(t, detached, "it has answered"))
 	nodetest.Equal(t, "records", p.records(), []string{"c1 added", "stopped deleting"})
-	if !strings.Contains(p.log.String(), "context canceled") {
-		t.Errorf("what was being detached was not ended: %s", p.log)
-	}
+	nodetest.Contains(t, "log: what was being detached was ended", p.log.String(), "context canceled")
 	nodetest.Says(t, p.RunPodSandbox(t.Context(), n.sandbox("c2", "blue")), errEnds.Error())
 	nodetest.OK(t, p.StopPodSandbox(t.Context(), stopped))
 	buf := make([]byte, 1<<20)
@@ -216,9 +214,7 @@ func TestRunWithBadConfiguration(t *testing.T) {
 	n.Write("broken.json", `{`)
 	n.Write("good.json", `{"socket":"`+n.Path("none")+`"}`)
 	for _, file := range []string{"bad.json", "broken.json", "absent.json"} {
-		if err := run(t.Context(), n.Path(file), slog.New(slog.DiscardHandler)); err == nil {
-			t.Errorf("%s: no error", file)
-		}
+		nodetest.Refused(t, file, run(t.Context(), n.Path(file), slog.New(slog.DiscardHandler)))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -247,9 +243,8 @@ func TestLogIsNotThrownAway(t *testing.T) {
 	if w := destination(null, none); w != io.Writer(null) {
 		t.Errorf("logs to %v, and there is only a stderr", w)
 	}
-	if _, err := io.WriteString(destination(null, system), "hello\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(destination(null, system), "hello\n")
+	nodetest.OK(t, err)
 	buf := make([]byte, 1<<10)
 	k, _, err := l.ReadFrom(buf)
 	if got := string(buf[:k]); err != nil || !strings.Contains(got, "nri[") || !strings.HasSuffix(got, ": hello\n") {

@@ -115,9 +115,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			n, x := newLivingNode(t)
 			c := clusterOf(t, n)
 			x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
-				if err := os.CopyFS(c.Path("left"), os.DirFS(c.Path("state"))); err != nil {
-					t.Error(err)
-				}
+				nodetest.Equal(t, "error", os.CopyFS(c.Path("left"), os.DirFS(c.Path("state"))), nil)
 				return plugin
 			}
 			p := c.startWith(x)
@@ -288,9 +286,7 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 			dels := x.Calls()[len(x.Calls())-2:]
 			nodetest.Equal(t, "calls", byContainer(dels), []string{"dead: DEL b net2", "dead: DEL a net1"})
 			for _, c := range dels {
-				if c.NetNS != "" {
-					t.Errorf("%s in %q, which may be another pod's", c, c.NetNS)
-				}
+				nodetest.Equal(t, c.String()+" in a namespace, which may be another pod's", c.NetNS, "")
 			}
 			p.again()
 			n.stop(live)
@@ -560,11 +556,7 @@ func realLaunched(t *testing.T, _ string) {
 		nodetest.OK(t, err)
 		lines.Write(buf[:k])
 	}
-	for _, word := range []string{"nri[", "msg=connected", "pod=shop/web sandbox=c1"} {
-		if !strings.Contains(lines.String(), word) {
-			t.Errorf("the log lacks %q: %s", word, lines.String())
-		}
-	}
+	nodetest.Contains(t, "the log", lines.String(), "nri[", "msg=connected", "pod=shop/web sandbox=c1")
 }
 
 // A pod has a network that it selects, one of a definition and one that is in its claim. The

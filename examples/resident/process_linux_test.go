@@ -137,9 +137,7 @@ func TestStayRefusesNonsense(t *testing.T) {
 		{[]string{pluginType, "-nonsense"}, nil},
 		{[]string{pluginType}, []string{"CNI_RELAY_SOCKET=x"}},
 	} {
-		if err := stay(t.Context(), tt.args, tt.environ, new(bytes.Buffer)); err == nil {
-			t.Errorf("%q %q", tt.args, tt.environ)
-		}
+		nodetest.Refused(t, "nonsense", stay(t.Context(), tt.args, tt.environ, new(bytes.Buffer)))
 	}
 }
 

@@ -719,9 +719,7 @@ func FuzzParseParameters(f *testing.F) {
 		}
 		var head struct{ Kind string }
 		nodetest.OK(t, json.Unmarshal(data, &head))
-		if head.Kind != parametersKind && !strings.Contains(string(data), p.Config) {
-			t.Fatalf("%q is not written in %q", p.Config, data)
-		}
+		nodetest.Equal(t, "is written: "+p.Config, head.Kind == parametersKind || strings.Contains(string(data), p.Config), true)
 		again, err := parsed(string(data))
 		if diff := cmp.Diff(p, again); diff != "" || err != nil {
 			t.Fatal(diff, err)
@@ -750,9 +748,7 @@ func TestTheExamplesAreParameters(t *testing.T) {
 			n, err := parsed(string(data))
 			nodetest.OK(t, err)
 			n.OfClass = true
-			if err := n.check("blue", Config{}); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
+			nodetest.Equal(t, file, n.check("blue", Config{}), nil)
 		}
 	}
 }

@@ -440,9 +440,7 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 	mustPrepare(t, k, kubetest.Put(n.server, newClaim("a", nil)))
 	n.restart(t) // in place of a socket that is still there
 	n.Stop()
-	if left, _ := filepath.Glob(root + "/plugins/*/*.sock"); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	nodetest.Equal(t, "left", matching(t, root+"/plugins/*/*.sock"), nil)
 	n.config.CDIDir = "/node/cdi"
 	for _, same := range []bool{false, true} {
 		if same {
@@ -522,9 +520,8 @@ func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
-					t.Error(failures)
-				}
+				_, failures := prepareClaims(t, k, a)
+				nodetest.Equal(t, "failures", failures, nil)
 			})
 			all.Go(func() { nodetest.Equal(t, "unprepare", k.Unprepare(t.Context(), a), nil) })
 		}
@@ -554,9 +551,7 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	mustPrepare(t, k, a)
 	nodetest.OK(t, os.RemoveAll(blocker))
 	mustPrepare(t, k, b)
-	if names, err := filepath.Glob(filepath.Join(n.config.Dir, "*.json")); len(names) != 2 || err != nil {
-		t.Errorf("left: %v, %v", names, err)
-	}
+	nodetest.Equal(t, "left", len(matching(t, n.config.Dir+"/*.json")), 2)
 }
 
 func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {

@@ -200,18 +200,13 @@ func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 		m.want(t, time.Minute, "a b", "a")
 		m.set("ns/a", fails(errNoCable))
 		m.want(t, time.Minute, "a b", "a", "")
-		if published, withdrawn := m.counts(); published != 0 || withdrawn != 2 {
-			t.Errorf("%d published, %d withdrawn", published, withdrawn)
-		}
+		published, withdrawn := m.counts()
+		nodetest.Equal(t, "published and withdrawn", []int{published, withdrawn}, []int{0, 2})
 		m.set("b", nil)
 		m.want(t, time.Minute, "a b", "a", "", "b")
 	})
-	if n := strings.Count(m.log.String(), "no cable"); n != 2 {
-		t.Errorf("the reason is logged %d times:\n%s", n, &m.log)
-	}
-	if !strings.Contains(m.log.String(), `msg="network offered again" device=b`) {
-		t.Errorf("log:\n%s", &m.log)
-	}
+	nodetest.Equal(t, "times that the reason is logged", strings.Count(m.log.String(), "no cable"), 2)
+	nodetest.Contains(t, "log", m.log.String(), `msg="network offered again" device=b`)
 }
 
 // A network that hangs delays neither the others nor the next look for long.

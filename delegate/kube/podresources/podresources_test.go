@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -555,9 +554,7 @@ func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 					asked++
 					return 0, grpcstatus.Error(codes.ResourceExhausted, "rejected by rate limit")
 				})
-				if grpcstatus.Code(err) != codes.ResourceExhausted {
-					l.Errorf("got %v, want why it was repeated", err)
-				}
+				nodetest.Equal(l, "why it was repeated", grpcstatus.Code(err), codes.ResourceExhausted)
 			})
 		}
 		all.Wait()
@@ -580,8 +577,6 @@ func FuzzCheckpoint(f *testing.F) {
 			nodetest.Equal(t, "refused", fmt.Sprint(errAgain), fmt.Sprint(err))
 			return
 		}
-		if diff := cmp.Diff(c.devices(uid), again.devices(uid)); diff != "" {
-			t.Error(diff)
-		}
+		nodetest.Equal(t, "devices", again.devices(uid), c.devices(uid))
 	})
 }

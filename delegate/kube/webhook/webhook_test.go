@@ -143,9 +143,7 @@ func TestObserverIsToldOfEachRequest(t *testing.T) {
 	h := handler()
 	var got []string
 	h.Observer = func(e Event) {
-		if (e.Request == nil) != (e.Outcome == "failed") || e.Duration <= 0 {
-			t.Errorf("%+v", e)
-		}
+		nodetest.Equal(t, "has a request and a duration", []bool{e.Request != nil, e.Duration > 0}, []bool{e.Outcome != "failed", true})
 		got = append(got, e.Outcome)
 	}
 	for _, object := range []string{config(`{"type":"macvlan"}`), definition(""), config(`{}`)} {
@@ -359,9 +357,8 @@ func TestServe(t *testing.T) {
 		"TLS 1.1":                {RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, //nolint:gosec // that is the test
 		"an unknown certificate": {RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12},
 	} {
-		if _, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", s.address); err == nil {
-			t.Errorf("%s was accepted", what)
-		}
+		_, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", s.address)
+		nodetest.Refused(t, what, err)
 	}
 	resp, _ := s.get(s.client(), "/healthz") // afterwards
 	nodetest.Equal(t, "/healthz", resp.StatusCode, http.StatusOK)

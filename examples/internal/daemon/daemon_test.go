@@ -33,27 +33,19 @@ func TestSignalThatIsRepeatedAtOnceCountsOnce(t *testing.T) {
 			time.Sleep(oneSignal/3 - 1)
 		}
 		synctest.Wait()
-		if ended != 1 || len(again) != 0 {
-			t.Errorf("ended %d times, second %d", ended, len(again))
-		}
+		nodetest.Equal(t, "first and second signals", []int{ended, len(again)}, []int{1, 0})
 		time.Sleep(oneSignal)
 		signals <- os.Interrupt
-		if s := <-again; s != os.Interrupt {
-			t.Errorf("second signal %v", s)
-		}
+		nodetest.Equal(t, "second signal", <-again, os.Interrupt)
 	})
 }
 
 func TestPauseEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	if !Pause(ctx, time.Nanosecond) {
-		t.Error("ended before its time")
-	}
+	nodetest.Equal(t, "it lasts", Pause(ctx, time.Nanosecond), true)
 	cancel()
-	if Pause(ctx, time.Hour) {
-		t.Error("the context is ignored")
-	}
+	nodetest.Equal(t, "it lasts without its context", Pause(ctx, time.Hour), false)
 }
 
 // A configuration file that is not a regular file is refused at once, with its path. A

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,14 +89,7 @@ func (n *node) attachTo(id, network, address string) {
 	a := delegate.Attachment{Network: nodetest.Parse(network), ContainerID: id, IfName: "eth0", NetNS: "/run/netns/" + id}
 	_, err := life.Add(n.Context(), scratch.Key{Network: "multinet", ContainerID: id, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(a)})
 	nodetest.OK(n, err)
-	n.cached(id, "multinet", published)
-}
-
-// cached writes what libcni records of a container.
-func (n *node) cached(id, network, conf string) {
-	n.Helper()
-	n.Write("var/lib/cni/results/"+network+"-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q}`,
-		id, base64.StdEncoding.EncodeToString([]byte(conf)), network, "/run/netns/"+id))
+	n.Cached("var/lib/cni", id, published, "/run/netns/"+id)
 }
 
 // findings returns the findings that are not ok, as "check verdict looked: found", with the
@@ -345,8 +337,8 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 		"a leftover":                         {func(n *node) { n.state("c1", scratch.Leftover, 0) }, []string{ofRecords + "records with something left of an ADD that failed, 1: c1"}},
 		"a DEL that runs":                    {func(n *node) { n.state("c1", scratch.Deleting, -inTime/2) }, nil},
 		"a DEL that has not run for a while": {func(n *node) { n.state("c1", scratch.Deleting, -2*inTime) }, []string{ofRecords + "records of containers that are dead, or half attached, 1: c1"}},
-		"a container without a record":       {func(n *node) { n.cached("c2", "multinet", published) }, []string{ofCache + "containers of multinet without a record, 1: c2"}},
-		"a container of the cluster network": {func(n *node) { n.cached("c2", "blue", blue) }, []string{ofCache + "containers of the cluster network without a record, 1: c2"}},
+		"a container without a record":       {func(n *node) { n.Cached("var/lib/cni", "c2", published, "/run/netns/c2") }, []string{ofCache + "containers of multinet without a record, 1: c2"}},
+		"a container of the cluster network": {func(n *node) { n.Cached("var/lib/cni", "c2", blue, "/run/netns/c2") }, []string{ofCache + "containers of the cluster network without a record, 1: c2"}},
 		"an entry that cannot be read":       {put("var/lib/cni/results/multinet-c2-eth0", "{"), []string{ofCache + "entries that cannot be read, 1: /var/lib/cni/results/multinet-c2-eth0"}},
 		"many damaged records": {
 			func(n *node) {
@@ -496,9 +488,7 @@ func TestDiskWithoutSizeIsNotFull(t *testing.T) {
 	t.Parallel()
 	n := Node{StateDir: "/proc/self/fd"}
 	n.lookAtDisk()
-	if n.findings != nil {
-		t.Errorf("findings %+v", n.findings)
-	}
+	nodetest.Equal(t, "findings", n.findings, nil)
 }
 
 // state gives a record another state, and another time of its last change.

@@ -134,9 +134,7 @@ func TestPrint(t *testing.T) {
 			t.Errorf("too wide: %q", line)
 		}
 	}
-	if words := strings.Fields(text.String()); len(words) != 6+3+40+1+5 {
-		t.Errorf("%d words: %q", len(words), words)
-	}
+	nodetest.Equal(t, "words of "+text.String(), len(strings.Fields(text.String())), 6+3+40+1+5)
 	// Whoever names files and containers does not rule the terminal of the operator.
 	text.Reset()
 	id := strings.Repeat("0123456789abcdef", 4)

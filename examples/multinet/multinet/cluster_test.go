@@ -182,12 +182,9 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 		if len(added) != 2 || added[0].IfName != "eth0" || added[1].IfName != "net1" || added[1].Result == nil {
 			t.Errorf("called for %+v", added)
 		}
-		if len(h.Exec.Live()) != 2 || h.Printed.Len() > 0 {
-			t.Errorf("called with %q attached and %q printed", h.Exec.Live(), h.Printed.String())
-		}
-		if r := h.recorded(k.ContainerID); r.State != scratch.Added || r.Key != k {
-			t.Errorf("record %+v", r)
-		}
+		nodetest.Equal(t, "attached, and bytes printed", []int{len(h.Exec.Live()), h.Printed.Len()}, []int{2, 0})
+		r := h.recorded(k.ContainerID)
+		nodetest.Equal(t, "record", r.Key.String()+" "+string(r.State), k.String()+" added")
 		return errAway
 	}
 	conf := keys(bridge, annotated("fast"))

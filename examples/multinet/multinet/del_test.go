@@ -2,10 +2,8 @@ package multinet
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,12 +24,7 @@ import (
 // libcni's cache has it, whatever else is wrong with the configuration.
 func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
 	t.Parallel()
-	const (
-		blue = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"},{"type":"tuning"}]}`
-		file = `cni/results/blue-c1-eth0`
-	)
-	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"blue","netns":"/no-such-directory/c1"}`,
-		base64.StdEncoding.EncodeToString([]byte(blue)))
+	const blue = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"},{"type":"tuning"}]}`
 	for _, tt := range []struct {
 		name, conf string
 		found      bool
@@ -47,7 +40,7 @@ func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			h.Write("net.d/blue.conflist", blue)
-			h.Write(file, entry)
+			h.Cached("cni", "c1", blue, "/no-such-directory/c1")
 			conf := keys(`"cniCacheDir":"$DIR/cni"`, tt.conf)
 			h.mustRun("DEL", conf, programtest.As("c2"))
 			h.WantTrace()
@@ -78,9 +71,7 @@ func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 	for _, command := range []string{"CHECK", "DEL", "ADD"} {
 		nodetest.Fails(t, h.run(command, two), 11, "remove "+note)
 	}
-	if calls := strings.Join(h.Trace(), ", "); strings.Contains(calls, "macvlan") {
-		t.Errorf("run: %s", calls)
-	}
+	nodetest.Lacks(t, "calls", strings.Join(h.Trace(), ", "), "macvlan")
 	nodetest.OK(t, os.Remove(note))
 	h.mustRun("DEL", two)
 	h.WantTrace("DEL macvlan net1")
@@ -117,9 +108,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
 			nodetest.OK(t, h.call("ADD", conf))
-			if path := h.Since()[0].Path; path != "/opt/x:/opt/other/bin" {
-				t.Errorf("plugins are looked for in %s", path)
-			}
+			nodetest.Equal(t, "plugins are looked for in", h.Since()[0].Path, "/opt/x:/opt/other/bin")
 			h.WantTrace("ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2")
 			if records, err := filepath.Glob(root + "/state/multinet/c1@*.json"); len(records) != 1 {
 				t.Errorf("records %q, %v", records, err)
@@ -178,9 +167,7 @@ func TestGC(t *testing.T) {
 		h.WantTrace(append([]string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0"}, want...)...)
 		for _, c := range calls[len(calls)-len(want):] {
 			valid := map[string]string{"bridge": `{"containerID":"c2","ifname":"eth0"}`, "tuning": ""}[c.Plugin]
-			if !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[`+valid+`]`) {
-				t.Errorf("%s with %s", c, c.Stdin)
-			}
+			nodetest.Contains(t, c.String(), string(c.Stdin), `"cni.dev/valid-attachments":[`+valid+`]`)
 		}
 		h.removed(programtest.As("c2"))
 	}
@@ -278,10 +265,9 @@ func TestSharedNetworks(t *testing.T) {
 		_, err := life.Add(n.Context(), scratch.Key{Network: "multi", ContainerID: container, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(a)})
 		nodetest.OK(n, err)
 	}
-	cached := func(n *nodetest.Node, container, network, conf string) {
+	cached := func(n *nodetest.Node, container, conf string) {
 		n.Helper()
-		n.Write("var/lib/cni/results/"+network+"-"+container+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":"/absent"}`,
-			container, base64.StdEncoding.EncodeToString([]byte(conf)), network))
+		n.Cached("var/lib/cni", container, conf, "/absent")
 	}
 	for name, tt := range map[string]struct {
 		keys string
@@ -297,13 +283,13 @@ func TestSharedNetworks(t *testing.T) {
 			record(n, "other", "c2")
 			n.Write("etc/cni/net.d/2.conf", `{"cniVersion":"1.0.0","name":"second","type":"multinet-shim","cniDir":"/other"}`)
 		}, why: "/other"},
-		"the runtime":                          {make: func(n *nodetest.Node) { cached(n, "c2", "blue", blueNet) }, why: "the runtime has attached eth0 of c2"},
-		"the runtime, and it was taken over":   {make: func(n *nodetest.Node) { cached(n, "c1", "blue", blueNet) }},
-		"the runtime, to another network":      {make: func(n *nodetest.Node) { cached(n, "c2", "blue-2", strings.Replace(blueNet, "blue", "blue-2", 1)) }},
-		"the runtime, with a plugin of ours":   {make: func(n *nodetest.Node) { cached(n, "c2", "blue", strings.Replace(blueNet, "bridge", "multinet", 1)) }},
+		"the runtime":                          {make: func(n *nodetest.Node) { cached(n, "c2", blueNet) }, why: "the runtime has attached eth0 of c2"},
+		"the runtime, and it was taken over":   {make: func(n *nodetest.Node) { cached(n, "c1", blueNet) }},
+		"the runtime, to another network":      {make: func(n *nodetest.Node) { cached(n, "c2", strings.Replace(blueNet, "blue", "blue-2", 1)) }},
+		"the runtime, with a plugin of ours":   {make: func(n *nodetest.Node) { cached(n, "c2", strings.Replace(blueNet, "bridge", "multinet", 1)) }},
 		"an entry of the runtime, damaged":     {make: func(n *nodetest.Node) { n.Write("var/lib/cni/results/blue-c2-eth0", "{") }, why: "blue-c2-eth0"},
 		"podman":                               {make: func(n *nodetest.Node) { n.Write("etc/containers/networks/blue.json", "{}") }, why: "podman has a network of this name"},
-		"a record of ours that cannot be read": {make: func(n *nodetest.Node) { cached(n, "c1", "blue", blueNet); n.Write("state/c3@multi@eth0.json", "{") }, why: "c3"},
+		"a record of ours that cannot be read": {make: func(n *nodetest.Node) { cached(n, "c1", blueNet); n.Write("state/c3@multi@eth0.json", "{") }, why: "c3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -49,19 +48,11 @@ func newHost(t testing.TB, version string) *host {
 func newHostWith(t testing.TB, version, files string) *host {
 	t.Helper()
 	h := &host{Memory: programtest.NewMemory(t, New(Cluster{}), "multinet", "tuning", "stuck", "full"), version: version, files: files}
-	h.Exec.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
-	h.Exec.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
+	h.Exec.Plugins["bridge"] = delegatetest.Result(nodetest.Result("10.9.0.2/24"))
+	h.Exec.Plugins["macvlan"] = delegatetest.Result(nodetest.Result("10.9.1.2/24"))
 	h.Exec.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
 	h.FailOn("DEL stuck", 108)
 	return h
-}
-
-func result(cidr string) *types100.Result {
-	ip, err := types.ParseCIDR(cidr)
-	if err != nil {
-		panic(err)
-	}
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *ip}}}
 }
 
 // conf is a configuration with more keys, as JSON without the braces. $DIR is the host's directory.
@@ -219,9 +210,8 @@ func TestBrokenConfigurationDoesNotStopDEL(t *testing.T) {
 				t.Errorf("GC: %v", err)
 			}
 			h.mustRun("DEL", conf)
-			if got := h.Trace(); got[0] != "CHECK bridge eth0" || got[len(got)-1] != "DEL bridge eth0" {
-				t.Errorf("%q", got)
-			}
+			got := h.Trace()
+			nodetest.Equal(t, "the first and last call", []string{got[0], got[len(got)-1]}, []string{"CHECK bridge eth0", "DEL bridge eth0"})
 			h.clean()
 		})
 	}
@@ -241,9 +231,7 @@ func TestConfigurationWithoutAVersionHasThatOfItsFirstNetwork(t *testing.T) {
 		h.clusterOf(map[string]string{"kube-system/defined": `{"cniVersion":"1.0.0","type":"bridge"}`})
 		conf = strings.Replace(h.conf(conf), `"cniVersion":"",`, "", 1)
 		nodetest.OK(t, h.call("ADD", conf))
-		if got := h.Printed.String(); !strings.Contains(got, fmt.Sprintf(`"cniVersion":%q`, want[0])) {
-			t.Errorf("%s printed %s, want version %s", conf, got, want[0])
-		}
+		nodetest.Contains(t, conf, h.Printed.String(), fmt.Sprintf(`"cniVersion":%q`, want[0]))
 		nodetest.Equal(t, conf, nodetest.Stdin(t, h.Last("ADD"))["cniVersion"].(string), want[1])
 		slices.Sort(h.asked)
 		nodetest.Equal(t, "asked of the cluster", h.asked, slices.Compact(slices.Clone(h.asked))) // each once

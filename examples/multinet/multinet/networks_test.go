@@ -615,9 +615,7 @@ func TestEqualSelectionsShareTheirDefinition(t *testing.T) {
 		}
 	}
 	for i, a := range h.recorded("c1").Attached {
-		if _, has := a.CapabilityArgs[plugin.PodAnnotationsCapability]; has != (i == 0) {
-			t.Errorf("%s: annotations %t", a.IfName, has)
-		}
+		nodetest.Equal(t, a.IfName+" has annotations", a.CapabilityArgs[plugin.PodAnnotationsCapability] != nil, i == 0)
 	}
 	h.removed()
 }
@@ -658,9 +656,7 @@ func TestPodsChooseNoDevice(t *testing.T) {
 	h.Write("net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
 	for i, keysOf := range []string{selection, keys(`"allowDeviceID":true`, selection)} {
 		h.mustRun("ADD", keys(bridge, keysOf), podOf([]string{"b", "a"}[i]))
-		if got := h.arguments(); got[1] != `{"deviceID":"0000:03:02.0"} null` {
-			t.Errorf("arguments %q", got)
-		}
+		nodetest.Equal(t, "arguments", h.arguments()[1], `{"deviceID":"0000:03:02.0"} null`)
 		h.removed()
 		h.Trace()
 	}

@@ -129,9 +129,7 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 	}
 	newNamespace(t)
 	for name, gateway := range map[string]string{"absent": "10.9.1.1", "net1": "10.8.0.1"} {
-		if err := replaceDefaultRoutes(name, netip.MustParseAddr(gateway)); err == nil {
-			t.Errorf("no error for %s via %s", name, gateway)
-		}
+		nodetest.Refused(t, name+" via "+gateway, replaceDefaultRoutes(name, netip.MustParseAddr(gateway)))
 	}
 }
 
@@ -202,9 +200,7 @@ func TestDefaultRouteInRoot(t *testing.T) {
 			StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","gateways":["10.9.1.1"],"here":true,"prevResult":{"cniVersion":"1.0.0"}}`),
 		})
 	}
-	if err := call(delegate.CommandAdd, ""); err == nil {
-		t.Error("found without the root")
-	}
+	nodetest.Refused(t, "without the root", call(delegate.CommandAdd, ""))
 	if err := call(delegate.CommandCheck, "/proc"); err == nil || !strings.Contains(err.Error(), "via 10.9.1.1 on net1") {
 		t.Errorf("CHECK before the ADD: %v", err)
 	}

@@ -87,9 +87,7 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	h.WantTrace("CHECK bridge eth0")
 	h.Printed.Reset()
 	h.mustSecondary("ADD", green)
-	if got := h.Printed.String(); !strings.Contains(got, "10.9.1.2/24") {
-		t.Errorf("printed %s", got)
-	}
+	nodetest.Contains(t, "printed", h.Printed.String(), "10.9.1.2/24")
 	h.Trace()
 	h.mustRun("CHECK", bridge)
 	h.WantTrace("CHECK bridge eth0", "CHECK macvlan hot0")
@@ -261,9 +259,7 @@ func startIn(t *testing.T, cluster func(*host), networks string, groups ...strin
 	p := &runningPod{host: newHost(t, "1.0.0"), networks: networks, keys: keys(append(groups, bridge)...)}
 	cluster(p.host)
 	p.cluster.Annotations = func(_ context.Context, pod nad.Pod) (map[string]string, error) {
-		if pod.Name != "web" || pod.UID != "u1" {
-			t.Errorf("asked for %s %s", pod, pod.UID)
-		}
+		nodetest.Equal(t, "asked for", pod.Name+" "+pod.UID, "web u1")
 		return map[string]string{nad.NetworksAnnotation: p.networks, nad.SourceAnnotation: "api"}, p.err
 	}
 	p.mustRun("ADD", p.keys, podOf("a"))
@@ -278,9 +274,8 @@ func (p *runningPod) reconcile() ([]lifecycle.Reconciled, error) {
 
 func (p *runningPod) mustReconcile(want ...string) {
 	p.Helper()
-	if _, err := p.reconcile(); err != nil {
-		p.Error(err)
-	}
+	_, err := p.reconcile()
+	nodetest.Equal(p, "error", err, nil)
 	nodetest.Equal(p, "calls for "+p.networks, p.attached(), want)
 }
 
@@ -454,9 +449,7 @@ func TestReconcileChangesNothingInDoubt(t *testing.T) {
 			tt.spoil(p)
 			done, err := p.reconcile()
 			nodetest.Fails(t, err, tt.code, tt.words...)
-			if got := p.attached(); len(done)+len(got) > 0 {
-				t.Errorf("done %+v, with %q", done, got)
-			}
+			nodetest.Equal(t, "done, and called", len(done)+len(p.attached()), 0)
 			if strings.Contains(name, "a record") {
 				nodetest.Is(t, err, ErrNoOrigin)
 			}

@@ -41,9 +41,7 @@ func newNode(t *testing.T) *node {
 // attach writes a cache entry of libcni.
 func (n *node) attach(network, container string) {
 	n.Helper()
-	conf := base64.StdEncoding.EncodeToString([]byte(strings.Replace(ofBlue, "blue", network, 1)))
-	n.Write("cni/results/"+network+"-"+container+"-eth0",
-		`{"kind":"cniCacheV1","containerId":"`+container+`","config":"`+conf+`","ifName":"eth0","networkName":"`+network+`","netns":"/no-such-directory/x"}`)
+	n.Cached("cni", container, strings.Replace(ofBlue, "blue", network, 1), "/no-such-directory/x")
 }
 
 // A pass takes over new containers, and reports nothing twice.

@@ -3,10 +3,8 @@ package tool
 import (
 	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -59,11 +57,7 @@ func installable(t *testing.T, networks ...string) *node {
 // says wants the last command to have said all of words on stderr.
 func (n *node) says(words ...string) {
 	n.Helper()
-	for _, text := range words {
-		if !strings.Contains(n.said.String(), text) {
-			n.Errorf("%q is not said: %s", text, n.said.String())
-		}
-	}
+	nodetest.Contains(n, "said", n.said.String(), words...)
 }
 
 // wantInstalled wants the network to be published or not, and the program to be there or not.
@@ -355,9 +349,7 @@ func TestInstallProgram(t *testing.T) {
 	}
 	first := install()
 	n.Write("self", strings.Repeat("x", 100<<10)+"a")
-	if os.SameFile(first, install()) {
-		t.Error("written in place")
-	}
+	nodetest.Equal(t, "written in place", os.SameFile(first, install()), false)
 	nodetest.OK(t, os.Chmod(n.Path("bin/multinet"), 0o700))
 	install()
 	nodetest.OK(t, errors.Join(os.Remove(n.Path("bin/multinet")), os.Symlink("../self", n.Path("bin/multinet"))))
@@ -376,9 +368,7 @@ func TestInstallProgram(t *testing.T) {
 	nodetest.Is(t, c.copyProgram(n.Path("bin/multinet")), fs.ErrNotExist)
 	c.self = func() (string, error) { return n.Path("self"), nil }
 	nodetest.OK(t, errors.Join(os.Mkdir(n.Path("bin/dir"), 0o700), os.Mkdir(n.Path("bin/dir/x"), 0o700)))
-	if err := c.copyProgram(n.Path("bin/dir")); err == nil {
-		t.Error("a directory was replaced")
-	}
+	nodetest.Refused(t, "to replace a directory", c.copyProgram(n.Path("bin/dir")))
 	nodetest.Equal(t, "left", n.files(), before)
 }
 
@@ -403,15 +393,10 @@ func TestInstallProgramAtOnce(t *testing.T) {
 	}
 }
 
-// cached writes the cache entry of libcni for a container that the runtime has
-// attached.
+// cached writes the cache entry of libcni for a container that the runtime has attached.
 func (n *node) cached(container, network, netns string) {
 	n.Helper()
-	name := map[string]string{blue: "blue", green: "green"}[network]
-	nodetest.OK(n, os.MkdirAll(n.Path("cni/results"), 0o700))
-	n.Write("cni/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
-		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
-		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
+	n.Cached("cni", container, network, netns)
 }
 
 // records returns the records in the state directory.
@@ -751,17 +736,13 @@ func TestDoctor(t *testing.T) {
 		checks[f.Check] = f.Looked
 	}
 	nodetest.Equal(t, "records are looked for in", checks["records"], n.Path("state"))
-	if _, asked := checks["daemon"]; asked {
-		t.Error("a daemon is asked for")
-	}
+	nodetest.Equal(t, "a daemon is asked for", checks["daemon"], "")
 	look(false, "--dir", n.Path("state"), "--cache-dir", "")
 	n.Write("net.d/00-a.conf", green)
 	look(true)
 	n.printed.Reset()
 	nodetest.Says(t, n.do("doctor"), "1 of")
-	if !strings.Contains(n.printed.String(), "problem  first       "+n.Path("net.d")+"\n") {
-		t.Errorf("printed %s", n.printed.String())
-	}
+	nodetest.Contains(t, "printed", n.printed.String(), "problem  first       "+n.Path("net.d")+"\n")
 }
 
 // install refuses before it changes anything, and says why. --force installs all the same.

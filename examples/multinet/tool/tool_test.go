@@ -24,7 +24,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
@@ -50,10 +49,8 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	h := &node{Memory: programtest.NewMemory(t, multinet.New(multinet.Cluster{}))}
 	h.Exec.Plugins["tuning"] = delegatetest.Result(nil)
-	for plugin, address := range map[string]net.IP{"bridge": {10, 9, 0, 2}, "macvlan": {10, 9, 1, 2}} {
-		ip := &types100.IPConfig{Address: net.IPNet{IP: address, Mask: net.CIDRMask(24, 32)}}
-		h.Exec.Plugins[plugin] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip}})
-	}
+	h.Exec.Plugins["bridge"] = delegatetest.Result(nodetest.Result("10.9.0.2/24"))
+	h.Exec.Plugins["macvlan"] = delegatetest.Result(nodetest.Result("10.9.1.2/24"))
 	return h
 }
 
@@ -182,9 +179,8 @@ func TestTables(t *testing.T) {
 	}
 	for _, command := range []string{"show", "status"} {
 		out, err := h.tool(command, "absent")
-		if nodetest.Says(t, err, `"absent"`); out != "" {
-			t.Errorf("%s of what is not there: %s", command, out)
-		}
+		nodetest.Says(t, err, `"absent"`)
+		nodetest.Equal(t, command+" of what is not there", out, "")
 	}
 }
 
@@ -226,9 +222,7 @@ func TestJSON(t *testing.T) {
 func TestDamagedRecordsAreReported(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	if out := h.wantTool([]string{"damaged"}); strings.Count(out, "\n") != 1 {
-		t.Errorf("damaged: %s", out)
-	}
+	nodetest.Equal(t, "lines of damaged", strings.Count(h.wantTool([]string{"damaged"}), "\n"), 1)
 	h.Write("state/gone@multi@eth0.json", `0123456789abcdef {"version":1}`+"\n")
 	h.Write("state/foreign.txt", "x")
 	for range 2 {
@@ -239,9 +233,7 @@ func TestDamagedRecordsAreReported(t *testing.T) {
 				t.Errorf("%v says nothing of the others:\n%s", words, out)
 			}
 		}
-		if out := h.wantTool([]string{"damaged"}, "gone", "corrupt"); strings.Count(out, "\n") != 2 {
-			t.Errorf("damaged:\n%s", out)
-		}
+		nodetest.Equal(t, "lines of damaged", strings.Count(h.wantTool([]string{"damaged"}, "gone", "corrupt"), "\n"), 2)
 	}
 	var all []damagedView
 	nodetest.OK(t, json.Unmarshal([]byte(h.wantTool([]string{"damaged", "-o", "json"})), &all))
@@ -257,9 +249,8 @@ func TestUsage(t *testing.T) {
 	for _, words := range []string{"", "list x", "show", "show a b", "gc --force", "list --nad-dir x", "--what", "forget c1 multi", "list --yes", "list -o xml"} {
 		h.Write("state/lock", "")
 		out, err := h.tool(strings.Fields(words)...)
-		if nodetest.Says(t, err, "usage: multinet"); out != "" {
-			t.Errorf("%q: %q", words, out)
-		}
+		nodetest.Says(t, err, "usage: multinet")
+		nodetest.Equal(t, words, out, "")
 		command, _, _ := strings.Cut(words, " ")
 		if known := commandNamed(command) != nil; known != strings.Contains(err.Error(), "multinet "+command+" --help") || known == strings.Contains(err.Error(), "COMMAND") {
 			t.Errorf("%q is not answered with the usage of its command: %v", words, err)
@@ -286,9 +277,8 @@ func TestUnusableStateDirectory(t *testing.T) {
 	unreadable.Write("state", "")
 	for _, words := range all {
 		out, err := missing.tool(words...)
-		if nodetest.Says(t, err, "no directory "+strconv.Quote(missing.state())); out != "" {
-			t.Errorf("%q: %q", words, out)
-		}
+		nodetest.Says(t, err, "no directory "+strconv.Quote(missing.state()))
+		nodetest.Equal(t, words[0], out, "")
 		_, err = unreadable.tool(words...)
 		nodetest.Fails(t, err, 5, "state")
 	}
@@ -384,9 +374,7 @@ func TestRecordsWithoutAnOrigin(t *testing.T) {
 		h.Exec.Plugins["macvlan"] = delegatetest.Result(nil) // whose result does not decide what is in the status
 		h.attach("K8S_POD_NAME", json.RawMessage(origin))
 		for _, words := range reading()[:6] {
-			if out := h.wantTool(words, "storage"); strings.Contains(out, "../x") || strings.Contains(out, `"pod"`) {
-				t.Errorf("%v of %q:\n%s", words, origin, out)
-			}
+			nodetest.Lacks(t, words[0]+" of "+origin, h.wantTool(words, "storage"), "../x", `"pod"`)
 		}
 		h.wantTool([]string{"list"}, "c1 - net1 storage - added")
 		h.wantTool([]string{"status", "c1", "-o", "table"}, "storage - - - false")
@@ -412,9 +400,7 @@ func TestIncompleteRecord(t *testing.T) {
 	}()
 	<-died
 	h.wantTool([]string{"list"}, "c1 - eth0 multi cluster added", "c1 - hot0 green - incomplete")
-	if out := h.wantTool([]string{"status", "c1"}, `"eth0"`); strings.Contains(out, "green") {
-		t.Errorf("status:\n%s", out)
-	}
+	nodetest.Lacks(t, "status", h.wantTool([]string{"status", "c1"}, `"eth0"`), "green")
 }
 
 // left returns the record files in h's state directory.
@@ -531,9 +517,8 @@ func TestShortContainerID(t *testing.T) {
 	nodetest.OK(t, h.run("ADD", bridge, other))
 	for _, words := range [][]string{{"show", long[:12]}, {"status", long[:12]}, {"forget", long[:12], "multi", "eth0", "--yes"}} {
 		out, err := h.tool(words...)
-		if nodetest.Says(t, err, "more than one container"); out != "" {
-			t.Errorf("%q: %s", words, out)
-		}
+		nodetest.Says(t, err, "more than one container")
+		nodetest.Equal(t, words[0], out, "")
 	}
 	h.wantTool([]string{"forget", other, "--yes"}, other)
 	h.wantTool([]string{"forget", long[:12], "--yes"}, long)
@@ -597,9 +582,8 @@ func TestGCOfUnknownContainersIsTheOperatorsWord(t *testing.T) {
 	out, said, err := h.gc()
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "said", said, "multinet: 1 of containers of which it is not known whether they live: see multinet list\n")
-	if strings.Contains(out, "c1") || h.left() != "c1@multi@eth0.json" {
-		t.Errorf("left %s\n%s", h.left(), out)
-	}
+	nodetest.Lacks(t, "gc", out, "c1")
+	nodetest.Equal(t, "left", h.left(), "c1@multi@eth0.json")
 	if out, said, err := h.gc("--unknown"); err != nil || said != "" || !strings.Contains(out, "c1") || h.left() != "" {
 		t.Errorf("%v: %s%s", err, said, out)
 	}
@@ -653,9 +637,7 @@ func TestRefusedADDsAreNotListed(t *testing.T) {
 		t.Fatalf("there is no mark: %s", h.left())
 	}
 	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"gc", "--dry-run", "--unknown"}} {
-		if out := h.wantTool(words, "multi"); strings.Contains(out, "second") {
-			t.Errorf("%v: %s", words, out)
-		}
+		nodetest.Lacks(t, words[0], h.wantTool(words, "multi"), "second")
 	}
 	nodetest.OK(t, h.run("DEL", bridge, "c1"))
 }
@@ -678,9 +660,8 @@ func TestGCFindsDefinitionsAsADDDoes(t *testing.T) {
 			`"nadDir":"`+h.Dir+`/nads","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":"blue"}},"delegates"`, 1))
 	}), 107)
 	h.Write("nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky"}`)
-	if out, _, err := h.gc(); err == nil {
-		t.Errorf("without the directory: %s", out)
-	}
+	_, _, err := h.gc()
+	nodetest.Refused(t, "without the directory", err)
 	if out, _, err := h.gc("--nad-dir", h.Path("nads")); err != nil || !strings.Contains(out, "removed") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -870,9 +851,8 @@ func TestHelpFitsOnAScreen(t *testing.T) {
 		help := h.wantTool([]string{c.name, "--help"}, "example: multinet "+c.name+" "+c.example)
 		wantScreen(t, c.name, help, 24)
 		flags, _ := c.new(&tool{})
-		if _, err := parse(flags, strings.Fields(c.example)); err != nil {
-			t.Errorf("example of %s: %v", c.name, err)
-		}
+		_, err := parse(flags, strings.Fields(c.example))
+		nodetest.Equal(t, "error of the example of "+c.name, err, nil)
 	}
 }
 

@@ -110,9 +110,8 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 	var done []string
 	running := 0
 	pass := func(_ context.Context, p nad.Pod, containers []string) passResult {
-		if running++; running > 1 {
-			t.Error("two passes at once")
-		}
+		running++
+		nodetest.Equal(t, "passes at once", running, 1)
 		time.Sleep(time.Minute)
 		running--
 		done = append(done, fmt.Sprintf("%s %q", p.Name, containers))
@@ -261,9 +260,7 @@ func TestEndOfThePasses(t *testing.T) {
 		r.changed(web)
 		r.seen(selects("blue"))
 		time.Sleep(time.Hour)
-		if begun.Load() != 110 || ended.Load() != 110 {
-			t.Errorf("%d passes have begun and %d have ended", begun.Load(), ended.Load())
-		}
+		nodetest.Equal(t, "passes that have begun and ended", []int32{begun.Load(), ended.Load()}, []int32{110, 110})
 	})
 }
 
@@ -283,9 +280,8 @@ func TestDELCancelsThePassOverItsContainer(t *testing.T) {
 	}
 	end()
 	for _, ends := range []func(){deleted, again} {
-		if _, _, ok := r.begin(t.Context(), "c1"); ok {
-			t.Error("a pass during a DEL")
-		}
+		_, _, ok := r.begin(t.Context(), "c1")
+		nodetest.Equal(t, "a pass during a DEL", ok, false)
 		ends()
 	}
 	if _, end, ok := r.begin(t.Context(), "c1"); !ok {
@@ -293,9 +289,7 @@ func TestDELCancelsThePassOverItsContainer(t *testing.T) {
 	} else {
 		end()
 	}
-	if len(r.running) != 1 || len(r.leaving) != 0 {
-		t.Errorf("left: %d passes, %d DELs", len(r.running), len(r.leaving))
-	}
+	nodetest.Equal(t, "passes and DELs that are left", []int{len(r.running), len(r.leaving)}, []int{1, 0})
 }
 
 // Without reconcile, nothing is followed and nothing is needed for it.
@@ -309,8 +303,6 @@ func TestNilPodQueueDoesNothing(t *testing.T) {
 	for _, c := range []*Cluster{New(Config{Reconcile: true}, Plugin{}, nil), New(Config{Kubeconfig: "/k"}, Plugin{}, nil)} {
 		c.Reconcile(t.Context())
 		c.Deleting("c1", "")()
-		if c.Reconciles() {
-			t.Error("it reconciles")
-		}
+		nodetest.Equal(t, "it reconciles", c.Reconciles(), false)
 	}
 }

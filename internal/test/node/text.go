@@ -1,0 +1,58 @@
+package nodetest
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Contains fails the test unless text has each of these words.
+func Contains(tb testing.TB, what, text string, words ...string) {
+	tb.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			tb.Errorf("%s: has no %q: %s", what, w, text)
+		}
+	}
+}
+
+// Lacks fails the test if text has one of these words.
+func Lacks(tb testing.TB, what, text string, words ...string) {
+	tb.Helper()
+	for _, w := range words {
+		if strings.Contains(text, w) {
+			tb.Errorf("%s: has %q: %s", what, w, text)
+		}
+	}
+}
+
+// Refused fails the test unless err is an error.
+func Refused(tb testing.TB, what string, err error) {
+	tb.Helper()
+	if err == nil {
+		tb.Errorf("%s: no error", what)
+	}
+}
+
+// Result is that of an ADD that gives an address, such as 10.1.0.2/24.
+func Result(cidr string) *types100.Result {
+	ip, err := types.ParseCIDR(cidr)
+	if err != nil {
+		panic(err)
+	}
+	return &types100.Result{CNIVersion: types100.ImplementedSpecVersion, IPs: []*types100.IPConfig{{Address: *ip}}}
+}
+
+// Cached writes what libcni caches in dir of eth0 of a container that a runtime has attached to a
+// network, and returns the path.
+func (n *Node) Cached(dir, container, network, netns string) string {
+	n.Helper()
+	name := Parse(network).Name()
+	return n.Write(dir+"/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
+		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
+		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
+}
