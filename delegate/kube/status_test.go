@@ -22,6 +22,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
+// A DEL writes nothing.
 func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 	bubble(t, StatusConfig{}, func(b *bench) {
 		pod := b.added("a")
@@ -41,6 +42,10 @@ func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 		b.records.change(func() { b.err = nil })
 		settle(time.Minute)
 		b.wantRequests(1, "when they can be read")
+		b.set(pod.Container, Status{}) // DEL
+		nodetest.OK(b, b.Wait(b.Context(), pod))
+		settle(time.Minute)
+		b.wantRequests(0, "after the DEL")
 	})
 }
 

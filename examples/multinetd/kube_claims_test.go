@@ -257,16 +257,17 @@ func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	broken.Store(false)
 	next := sandbox(a)
 	metric := func(name string) float64 { return w.metric(t, "multinetd_claim"+name) }
-	written := metric(`_status_writes_total{outcome="written"}`)
+	written := func(n float64) func() bool {
+		return func() bool { return metric(`_status_writes_total{outcome="written"}`) == n && metric("_status_pending") == 0 }
+	}
+	w.until(t, "the first status is counted", written(1))
 	heal := w.api.Break(kubetest.Fault{Resource: "resourceclaims/status", Status: 403})
 	want(t, "ADD", w.command(t, "ADD", next, annotated("")), 0, "")
 	w.until(t, "the refusal is counted", func() bool { return metric(`_status_writes_total{outcome="refused"}`) > 0 })
 	nodetest.Equal(t, "served, prepared, pending", []float64{metric("s_served"), metric("s_prepared"), metric("_status_pending")}, []float64{1, 1, 1})
 	heal()
 	w.until(t, "the status of the claim is that of an attached one", func() bool { return w.condition("storage") == ready })
-	w.until(t, "the status is counted", func() bool {
-		return metric(`_status_writes_total{outcome="written"}`) == written+1 && metric("_status_pending") == 0
-	})
+	w.until(t, "the status is counted", written(2))
 	want(t, "DEL", w.command(t, "DEL", next, annotated("")), 0, "")
 	w.until(t, "the status of the claim follows the DEL", func() bool { return w.condition("storage") == notReady })
 	want(t, "ADD", w.command(t, "ADD", a, annotated("")), 0, "")
