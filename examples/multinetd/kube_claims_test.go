@@ -258,7 +258,9 @@ func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	next := sandbox(a)
 	metric := func(name string) float64 { return w.metric(t, "multinetd_claim"+name) }
 	written := func(n float64) func() bool {
-		return func() bool { return metric(`_status_writes_total{outcome="written"}`) == n && metric("_status_pending") == 0 }
+		return func() bool {
+			return metric(`_status_writes_total{outcome="written"}`) == n && metric("_status_pending") == 0
+		}
 	}
 	w.until(t, "the first status is counted", written(1))
 	heal := w.api.Break(kubetest.Fault{Resource: "resourceclaims/status", Status: 403})

@@ -584,15 +584,22 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	}
 }
 
-// Also if the record of the claim is lost: what its pod is attached to is not.
+// Also if the record of the claim is lost, before its status is written: what its pod is attached to is
+// not.
 func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	t.Parallel()
 	for left, lost := range []bool{true, false} {
 		n, k, a := prepared(t)
-		n.attach(t, "pod-web")
-		n.await(t, "written", n.ready("a", "True"))
-		if lost {
+		if !lost {
+			n.attach(t, "pod-web")
+			n.await(t, "written", n.ready("a", "True"))
+		} else {
+			heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 500})
+			n.attach(t, "pod-web")
+			n.counts(t, func(s Stats) bool { return s.Failed > 0 && s.Pending == 1 })
 			nodetest.OK(t, os.Remove(filepath.Join(n.config.Dir, "pod-web@claim-a@claim.json")))
+			n.counts(t, func(s Stats) bool { return s.Pending == 0 }) // the writer forgets it
+			heal()
 		}
 		n.fail(errors.New("the plugin fails"))
 		nodetest.Says(t, k.Unprepare(t.Context(), a), "claim blue/a: the plugin fails")
