@@ -81,13 +81,6 @@ func ended(t *testing.T, s Store[value], want bool) {
 	}
 }
 
-// alive reports whether a process runs.
-func alive(t *testing.T, pid int) bool {
-	t.Helper()
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err == nil && !strings.Contains(string(data), ") Z ") && !strings.Contains(string(data), ") X ")
-}
-
 // The file of a lock may be removed, and another may have its name, between opening it
 // and locking it. Then the lock is that of the other file.
 func TestLockOfAFileThatWasReplaced(t *testing.T) {
@@ -387,7 +380,7 @@ func TestDaemonOfAnOrphanIsSpared(t *testing.T) {
 			isHeld(t, s, "while the orphan and its daemon live")
 			ended(t, s, true)
 			for arg, pid := range pids {
-				if want := arg == "spared"; alive(t, pid) != want {
+				if want := arg == "spared"; nodetest.Ended(pid, "") == want {
 					t.Errorf("%s is alive: %v", arg, !want)
 				}
 			}
@@ -428,7 +421,7 @@ func TestNobodyIsEndedOnAGuess(t *testing.T) {
 			}
 			ended(t, s, false)
 			isHeld(t, s, "the lock is another's")
-			if !alive(t, pids[tt.alive]) {
+			if nodetest.Ended(pids[tt.alive], "") {
 				t.Error("the child is dead")
 			}
 		})
@@ -472,7 +465,7 @@ func TestNobodyElseIsKilled(t *testing.T) {
 			}
 			ended(t, s, tt.ended)
 			for _, arg := range []string{"spared", tt.child} {
-				if !alive(t, pids[arg]) {
+				if nodetest.Ended(pids[arg], "") {
 					t.Errorf("%s was killed", arg)
 				}
 			}
@@ -543,7 +536,7 @@ func TestFileIsReplacedBesideThoseWhoLock(t *testing.T) {
 		l, err := hooked.Lock(t.Context(), "c1")
 		nodetest.OK(t, err)
 		isHeld(t, s, "two hold the lock")
-		if !alive(t, pids["spared"]) {
+		if nodetest.Ended(pids["spared"], "") {
 			t.Error("the daemon is dead")
 		}
 		nodetest.OK(t, l.Unlock())
@@ -598,7 +591,7 @@ func TestOwnGroupIsNotKilled(t *testing.T) {
 	}
 	nodetest.OK(t, killer.Process.Signal(unix.SIGUSR1))
 	equal(t, "ended", killer.says(t), "false <nil>")
-	if !alive(t, pids["stay"]) {
+	if nodetest.Ended(pids["stay"], "") {
 		t.Error("the orphan is dead")
 	}
 }
@@ -611,7 +604,7 @@ func TestThoseInsideKillNobody(t *testing.T) {
 	p.kill(t)
 	nodetest.OK(t, unix.Kill(pids["killer"], unix.SIGUSR1))
 	equal(t, "ended", p.says(t), "false <nil>")
-	if !alive(t, pids["stay"]) {
+	if nodetest.Ended(pids["stay"], "") {
 		t.Error("the orphan is dead")
 	}
 }

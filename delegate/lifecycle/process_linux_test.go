@@ -62,7 +62,7 @@ func startReal(t *testing.T, n *node, verb string) *real {
 		t.Fatalf("the plugin does not run: %v, %q: %s", err, buf[:got], &r.stderr)
 	}
 	t.Cleanup(func() {
-		if alive(r.pid) {
+		if !nodetest.Ended(r.pid, "") {
 			_ = syscall.Kill(-r.pid, syscall.SIGKILL)
 		}
 	})
@@ -76,7 +76,7 @@ func (r *real) orphan(t *testing.T, n *node) {
 	r.died()
 	r.wantAlive(t)
 	n.On("", func(context.Context, delegatetest.Call) error {
-		if alive(r.pid) {
+		if !nodetest.Ended(r.pid, "") {
 			t.Error("a plugin runs beside the orphan")
 		}
 		return nil
@@ -85,19 +85,9 @@ func (r *real) orphan(t *testing.T, n *node) {
 
 func (r *real) wantAlive(t *testing.T) {
 	t.Helper()
-	if !alive(r.pid) {
+	if nodetest.Ended(r.pid, "") {
 		t.Fatal("the plugin is dead already")
 	}
-}
-
-// alive reports whether pid runs.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, after, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
 
 // The plugin of an ADD that was killed goes on and holds the lock. DEL waits
@@ -125,7 +115,7 @@ func TestOrphanIsKilled(t *testing.T) {
 			r.orphan(t, n)
 			n.wantRecords("c1/eth0 planned")
 			del(n)
-			nodetest.Equal(t, "the orphan lives", alive(r.pid), false)
+			nodetest.Equal(t, "the orphan has ended", nodetest.Ended(r.pid, ""), true)
 			n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 			n.wantNothing()
 			n.add(eth0)
@@ -162,7 +152,7 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 			r.orphan(t, n)
 			n.LockTimeout = 2 * time.Second // half of it is for plugins that are told
 			nodetest.OK(t, tt.do(n))
-			nodetest.Equal(t, "the orphan lives", alive(r.pid), false)
+			nodetest.Equal(t, "the orphan has ended", nodetest.Ended(r.pid, ""), true)
 			nodetest.Equal(t, "locks", n.locks(), tt.locks)
 		})
 	}

@@ -22,16 +22,6 @@ import (
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
-// alive reports whether a process exists and is not a zombie.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z")
-}
-
 // children returns the PIDs of the children that residents have started.
 func children(l *nodetest.Log) (pids []int) {
 	for line := range strings.Lines(l.String()) {
@@ -145,7 +135,7 @@ func TestResidentsThatFailToStartAreListed(t *testing.T) {
 		}
 		why := map[string]string{"liar": `it was launched as 30-liar and registers as "30-honest"`}[s.Name]
 		nodetest.Says(t, s.Err, why)
-		if s.PID != 0 && alive(s.PID) {
+		if s.PID != 0 && !nodetest.Ended(s.PID, "") {
 			t.Errorf("%s is alive", s)
 		}
 	}
@@ -158,7 +148,7 @@ func TestLaunchedResidentThatDoesNotRegisterIsKilled(t *testing.T) {
 	n.start()
 	s := n.await("20-silent refused", 1)
 	nodetest.Says(t, s.Err, "asking who it is: no answer in time")
-	nodetest.Equal(t, "alive", alive(s.PID), false)
+	nodetest.Equal(t, "ended", nodetest.Ended(s.PID, ""), true)
 }
 
 // Each gets SIGTERM, and SIGKILL if it does not end, as do its children, also those that have
@@ -184,7 +174,7 @@ func TestStopEndsLaunchedResidents(t *testing.T) {
 	pids = append(pids, children(l)...)
 	nodetest.Equal(t, "processes", len(pids), 8)
 	for _, pid := range pids { // it need not be a child of this one
-		nodetest.Until(t, "it has died", func() bool { return !alive(pid) })
+		nodetest.Until(t, "it has died", func() bool { return nodetest.Ended(pid, "") })
 	}
 }
 
@@ -197,7 +187,7 @@ func TestStopKillsAtOnceWhenItsContextEnds(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	nodetest.OK(t, n.Stop(over))
-	nodetest.Equal(t, "alive", alive(pid), false)
+	nodetest.Equal(t, "ended", nodetest.Ended(pid, ""), true)
 }
 
 func TestStartLeavesNothingRunningWhenItsContextEnds(t *testing.T) {

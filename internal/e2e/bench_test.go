@@ -156,10 +156,7 @@ type cost struct {
 
 // processorTime returns the processor time of the daemon and its plugins.
 func (d *daemon) processorTime() (all time.Duration) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
-	nodetest.OK(d.n, err)
-	_, after, _ := strings.Cut(string(text), ") ")
-	for _, ticks := range strings.Fields(after)[11:15] {
+	for _, ticks := range nodetest.Stat(d.cmd.Process.Pid)[11:15] {
 		n, _ := strconv.Atoi(ticks)
 		all += time.Duration(n) * 10 * time.Millisecond
 	}

@@ -628,12 +628,10 @@ func statusField(tid int, name string) int {
 // minorFaults returns the number of page faults without I/O of the process of a thread,
 // or 0.
 func minorFaults(tid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
-	_, after, _ := bytes.Cut(text, []byte(") "))
-	fields := bytes.Fields(after)
+	fields := nodetest.Stat(tid)
 	if len(fields) < 8 {
 		return 0
 	}
-	n, _ := strconv.Atoi(string(fields[7]))
+	n, _ := strconv.Atoi(fields[7])
 	return n
 }

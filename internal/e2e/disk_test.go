@@ -50,7 +50,13 @@ func (d disk) spoil(n *node) {
 		}
 		nodetest.OK(n, err)
 	}
-	nodetest.OK(n, unix.Mount("", n.file("disk"), "", unix.MS_REMOUNT|d.flags, ""))
+	n.until("no process writes to the disk", func() bool { // who reads /proc/PID/fd holds a file a moment longer
+		err := unix.Mount("", n.file("disk"), "", unix.MS_REMOUNT|d.flags, "")
+		if !errors.Is(err, unix.EBUSY) {
+			nodetest.OK(n, err)
+		}
+		return err == nil
+	})
 }
 
 func (d disk) mend(n *node) {

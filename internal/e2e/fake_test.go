@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -43,10 +42,7 @@ type call struct {
 
 // runs reports whether the fake of the call has not exited. Another process may have its number
 // by now.
-func (c call) runs() bool {
-	f := stat(c.PID)
-	return f != nil && f[0] != "Z" && f[0] != "X" && f[19] == c.Started
-}
+func (c call) runs() bool { return !nodetest.Ended(c.PID, c.Started) }
 
 // calls returns the logged calls of this node's fakes.
 func (n *node) calls() (list []call) {
@@ -184,13 +180,4 @@ func (n *node) bystander(files ...*os.File) (pid int) {
 		_ = cmd.Wait()
 	})
 	return cmd.Process.Pid
-}
-
-// stat returns the fields of /proc/PID/stat from the third on; see proc(5).
-func stat(pid int) []string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }

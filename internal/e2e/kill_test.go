@@ -269,7 +269,7 @@ func TestDELKillsOrphansAndNobodyElse(t *testing.T) {
 
 				n.cure()
 				n.ok("DEL", p, withoutNetNS)
-				if f := stat(bystander); f == nil || f[0] == "Z" {
+				if nodetest.Ended(bystander, "") {
 					t.Error("DEL has killed another process")
 				}
 				n.nothingLeft() // and no two ran at the same time

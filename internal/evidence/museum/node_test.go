@@ -172,11 +172,7 @@ func (n *node) fakes() (pids []int) {
 			break // it is being written
 		}
 		nodetest.OK(n, json.Unmarshal(line, &c))
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
-		if err != nil {
-			continue // it has ended
-		}
-		if f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])); f[0] != "Z" && f[0] != "X" && f[19] == c.Started {
+		if !nodetest.Ended(c.PID, c.Started) {
 			pids = append(pids, c.PID)
 		}
 	}

@@ -90,16 +90,21 @@ func hold(conf config, name string, how int) error {
 	return err // f stays open until the process exits
 }
 
-// exiting reports whether a process has exited, even if the kernel has not
-// closed all its files yet.
+// exiting reports whether a process is on its way out, in each of its threads, even if the kernel
+// has not closed its files yet.
 func exiting(pid string) bool {
-	fields := stat(pid)
-	if fields == nil {
-		return true
+	threads, _ := os.ReadDir("/proc/" + pid + "/task") // none of a process that has gone
+	for _, thread := range threads {
+		const exiting = 4 // PF_EXITING
+		fields := stat(pid + "/task/" + thread.Name())
+		if fields == nil {
+			continue
+		}
+		if flags, err := strconv.Atoi(fields[6]); err != nil || flags&exiting == 0 {
+			return false
+		}
 	}
-	const exiting = 4 // PF_EXITING
-	flags, err := strconv.Atoi(fields[6])
-	return err == nil && flags&exiting != 0 || fields[0] == "Z" || fields[0] == "X"
+	return true
 }
 
 func appendLine(file, line string) error {
