@@ -53,7 +53,7 @@ var rules = map[string][]string{
 	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
 	"internal/hosttest":  {"examples/lab/host"},
 
-	"internal/test/process":      {"internal/flock"},
+	"internal/test/process":      {"internal/flock", "internal/dump", "internal/hosttest", "internal/test/node", "examples/lab/host"},
 	"internal/test/process/fake": nil,
 
 	"internal/mutant": nil,
@@ -98,10 +98,10 @@ var bans = []struct {
 }{
 	{module + "/internal/test/kube", "only tests", nil, false},
 	// The messages of resident need expvar, which needs net/http.
-	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "internal/test/process", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform"}, false},
-	{"testing", "only tests", []string{"internal/test/node", "internal/hosttest", "examples/internal/programtest"}, false},
+	{"testing", "only tests", []string{"internal/test/node", "internal/test/process", "internal/hosttest", "examples/internal/programtest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
@@ -121,8 +121,8 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
-	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "internal/hosttest", "internal/realhost"}, false},
-	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest"}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "internal/hosttest", "internal/realhost", "internal/test/process"}, false},
+	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest", "internal/test/process"}, false},
 }
 
 // requirements are the direct dependencies of the root module. The commit that

@@ -28,6 +28,7 @@ import (
 	"github.com/metacni/metacni/internal/hosttest"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -65,18 +66,18 @@ func contenders(tb testing.TB) []contender {
 	tb.Helper()
 	typed := func(typ string, more object) func(*entrant, []object) object {
 		return func(e *entrant, delegates []object) object {
-			conf := object{"type": typ, "cniDir": e.file(typ), "cacheDir": e.file("cache")} // of Multus, and of testdata/libcni
+			conf := object{"type": typ, "cniDir": e.File(typ), "cacheDir": e.File("cache")} // of Multus, and of testdata/libcni
 			return e.with(e.with(e.multinet("1.0.0", delegates...), conf), more)
 		}
 	}
 	daemon := func(cluster bool) func(*entrant, []object) object {
 		return func(e *entrant, delegates []object) object {
-			e.mkdir("d", "relay")
-			nodetest.OK(e, os.Link(built("resident"), e.file("relay", "10-resident")))
-			keys := object{"relayDir": e.file("relay"), "binDir": e.bin, "logLevel": "error"}
+			e.Mkdir("d", "relay")
+			nodetest.OK(e, os.Link(built("resident"), e.File("relay", "10-resident")))
+			keys := object{"relayDir": e.File("relay"), "binDir": e.Bin, "logLevel": "error"}
 			if cluster {
 				e.api = newAPI(e)
-				kubeconfig, err := e.api.Kubeconfig(e.dir)
+				kubeconfig, err := e.api.Kubeconfig(e.Dir)
 				nodetest.OK(e, err)
 				e.with(keys, object{"kubeconfig": kubeconfig, "nodeName": "n1"})
 			}
@@ -125,11 +126,11 @@ func (n *node) delegates(typ string, count int) []object {
 		switch typ {
 		case "bridge":
 			list[i] = n.bridge(i)
-			list[i]["ipam"].(object)["dataDir"] = n.file("leases")
+			list[i]["ipam"].(object)["dataDir"] = n.File("leases")
 		default:
 			list[i] = object{"type": typ, "addresses": []string{"192.0.2.2/24"}} // those of resident
 		}
-		n.with(list[i], object{"name": n.name("net-" + strconv.Itoa(i) + "-"), "cniVersion": "1.0.0"})
+		n.with(list[i], object{"name": n.Numbered("net-" + strconv.Itoa(i) + "-"), "cniVersion": "1.0.0"})
 	}
 	return list
 }
@@ -141,9 +142,9 @@ type times map[string]time.Duration
 func (ts times) measure(n *node, command string, p *pod, extras ...extra) {
 	n.Helper()
 	a := n.ok(command, p, extras...)
-	ts[command] += a.took
+	ts[command] += a.Took
 	if command == "ADD" {
-		p.result = a.stdout
+		p.Result = a.Stdout
 	}
 }
 
@@ -156,7 +157,7 @@ type cost struct {
 
 // processorTime returns the processor time of the daemon and its plugins.
 func (d *daemon) processorTime() (all time.Duration) {
-	for _, ticks := range nodetest.Stat(d.cmd.Process.Pid)[11:15] {
+	for _, ticks := range nodetest.Stat(d.Cmd.Process.Pid)[11:15] {
 		n, _ := strconv.Atoi(ticks)
 		all += time.Duration(n) * 10 * time.Millisecond
 	}
@@ -177,28 +178,28 @@ func (e *entrant) burst(command string, pods []*pod) cost {
 		places <- struct{}{}
 		r := e.start(command, p)
 		if i == 0 && e.served == nil {
-			all.Go(func() { c.memory = peak(r.cmd.Process.Pid) })
+			all.Go(func() { c.memory = peak(r.Cmd.Process.Pid) })
 		}
 		all.Go(func() {
-			a := e.wait(r)
+			a := e.Wait(r)
 			took := time.Since(start)
 			<-places
-			if a.code != 0 {
-				e.Errorf("%s: %s %s: %s %s", e.label, command, p.id, a.stdout, a.stderr)
+			if a.Code != 0 {
+				e.Errorf("%s: %s %s: %s %s", e.label, command, p.ID, a.Stdout, a.Stderr)
 			}
 			if command == "ADD" {
-				p.result = a.stdout
+				p.Result = a.Stdout
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			c.took = append(c.took, took)
-			c.cpu += r.cmd.ProcessState.UserTime() + r.cmd.ProcessState.SystemTime()
+			c.cpu += r.Cmd.ProcessState.UserTime() + r.Cmd.ProcessState.SystemTime()
 		})
 	}
 	all.Wait()
 	if e.served != nil {
 		c.cpu += e.served.processorTime()
-		c.memory = statusField(e.served.cmd.Process.Pid, "VmHWM")
+		c.memory = statusField(e.served.Cmd.Process.Pid, "VmHWM")
 	}
 	return c
 }
@@ -221,7 +222,7 @@ func (e *entrant) round(pods int) {
 	all := e.newPods(pods, func() object { return e.conf })
 	for _, p := range all {
 		if e.api != nil {
-			kubetest.Put(e.api, &Pod{object{"namespace": "default", "name": p.id, "uid": "4f8c"}, object{"nodeName": "n1"}})
+			kubetest.Put(e.api, &Pod{object{"namespace": "default", "name": p.ID, "uid": "4f8c"}, object{"nodeName": "n1"}})
 		}
 	}
 	for _, command := range []string{"ADD", "DEL"} {
@@ -233,7 +234,7 @@ func (e *entrant) round(pods int) {
 		sum.took, sum.cpu, sum.memory = append(sum.took, c.took...), sum.cpu+c.cpu, max(sum.memory, c.memory)
 	}
 	for _, p := range all {
-		nodetest.OK(e, host.RemoveNS(p.netns))
+		nodetest.OK(e, host.RemoveNS(p.NetNS))
 	}
 	time.Sleep(100 * time.Millisecond) // the kernel deletes the namespaces after that
 }
@@ -335,7 +336,7 @@ func BenchmarkAmongRecords(b *testing.B) {
 				start := time.Now()
 				n.operate(0, "list")
 				ts["list"] += time.Since(start)
-				nodetest.OK(n, host.RemoveNS(p.netns))
+				nodetest.OK(n, host.RemoveNS(p.NetNS))
 			}
 			b.ReportMetric(0, "ns/op")
 			table += fmt.Sprintf("| %d |", count)
@@ -355,19 +356,19 @@ func BenchmarkAmongRecords(b *testing.B) {
 // record records attachments of count containers, which it returns, with the library.
 func (n *node) record(count int) []*pod {
 	n.Helper()
-	network := nodetest.Parse(`{"cniVersion":"1.1.0","name":"` + n.name("net-0-") + `","plugins":[{"type":"noop","bridge":"br0","isGateway":true,"ipMasq":true,` +
+	network := nodetest.Parse(`{"cniVersion":"1.1.0","name":"` + n.Numbered("net-0-") + `","plugins":[{"type":"noop","bridge":"br0","isGateway":true,"ipMasq":true,` +
 		`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/16","gateway":"10.0.0.1"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`)
 	plugin := delegatetest.Result(&types100.Result{
 		CNIVersion: "1.1.0",
 		Interfaces: []*types100.Interface{{Name: "br0", Mac: "02:00:00:00:00:01"}, {Name: "eth0", Mac: "02:00:00:00:00:03", Sandbox: "/run/netns/pod"}},
 		IPs:        []*types100.IPConfig{{Interface: types100.Int(1), Address: net.IPNet{IP: net.IPv4(10, 0, 0, 2).To4(), Mask: net.CIDRMask(16, 32)}}},
 	})
-	m := &lifecycle.Manager{Dir: n.file("state"), Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"noop": plugin}}}}
+	m := &lifecycle.Manager{Dir: n.File("state"), Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"noop": plugin}}}}
 	pods := make([]*pod, count)
 	for i := range pods {
-		p := &pod{id: fmt.Sprintf("%064x", i+1), netns: filepath.Join("/run/netns", strconv.Itoa(i)), ifname: "eth0"}
-		a := delegate.Attachment{Network: network, ContainerID: p.id, NetNS: p.netns, IfName: p.ifname, Args: "IgnoreUnknown=1;K8S_POD_NAME=pod-" + strconv.Itoa(i)}
-		_, err := m.Add(n.Context(), scratch.Key{Network: n.name("multi"), ContainerID: p.id, IfName: p.ifname}, lifecycle.Transaction{Plan: lifecycle.Plan(a)})
+		p := &pod{process.Pod{ID: fmt.Sprintf("%064x", i+1), NetNS: filepath.Join("/run/netns", strconv.Itoa(i)), IfName: "eth0"}}
+		a := delegate.Attachment{Network: network, ContainerID: p.ID, NetNS: p.NetNS, IfName: p.IfName, Args: "IgnoreUnknown=1;K8S_POD_NAME=pod-" + strconv.Itoa(i)}
+		_, err := m.Add(n.Context(), scratch.Key{Network: n.Numbered("multi"), ContainerID: p.ID, IfName: p.IfName}, lifecycle.Transaction{Plan: lifecycle.Plan(a)})
 		nodetest.OK(n, err)
 		pods[i] = p
 	}
@@ -396,7 +397,7 @@ type row struct {
 
 // add adds the results of a case, which it returns: of ADD, and of DEL.
 func (p *page) add(c benchCase, all []*entrant) []result {
-	order := slices.SortedFunc(slices.Values(all), func(a, b *entrant) int { return cmp.Compare(a.id, b.id) })
+	order := slices.SortedFunc(slices.Values(all), func(a, b *entrant) int { return cmp.Compare(a.ID, b.ID) })
 	for _, command := range []string{"ADD", "DEL"} {
 		r := result{c, command, nil}
 		for _, e := range order {
@@ -590,8 +591,8 @@ func TestPageOfTheBenchmarksShowsEachContender(t *testing.T) {
 		return map[string]*cost{"ADD": {each, 30 * time.Millisecond, 7000}, "DEL": {each, 30 * time.Millisecond, 7000}}
 	}
 	all := []*entrant{
-		{contender: contender{label: "ours"}, node: &node{id: 2}, costs: took(9*time.Millisecond, 6*time.Millisecond, 3*time.Millisecond)},
-		{contender: contender{label: "libcni", floor: true}, node: &node{id: 1}, costs: took(2*time.Millisecond, 4*time.Millisecond, 6*time.Millisecond)},
+		{contender: contender{label: "ours"}, node: &node{Node: &process.Node{ID: 2}}, costs: took(9*time.Millisecond, 6*time.Millisecond, 3*time.Millisecond)},
+		{contender: contender{label: "libcni", floor: true}, node: &node{Node: &process.Node{ID: 1}}, costs: took(2*time.Millisecond, 4*time.Millisecond, 6*time.Millisecond)},
 	}
 	var p page
 	p.add(benchCase{"bridge", 1, 1}, all)

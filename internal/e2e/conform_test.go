@@ -10,6 +10,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // TestExamplesConform: the built examples pass every conformance check in real
@@ -53,8 +54,8 @@ func TestExamplesConform(t *testing.T) {
 			if name == "multinetd" {
 				n.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
 			}
-			subnet := fmt.Sprintf("FLANNEL_NETWORK=%s.0/24\nFLANNEL_SUBNET=%[1]s.1/26\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", n.net(0))
-			plugin := delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + n.path}}
+			subnet := fmt.Sprintf("FLANNEL_NETWORK=%s.0/24\nFLANNEL_SUBNET=%[1]s.1/26\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", n.Net(0))
+			plugin := delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + process.Path}}
 			if strings.HasSuffix(name, "on each host") {
 				plugin.Daemon = []string{built("multinetd"), "--config", "{dir}/daemon.json"}
 			}
@@ -62,7 +63,7 @@ func TestExamplesConform(t *testing.T) {
 				Stdin: func(dir string) string {
 					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "daemon.json"), fmt.Appendf(nil, `{"socketDir":"%s/d","queueDir":"%[1]s/queue"}`, dir), 0o600))
 					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "subnet.env"), []byte(subnet), 0o600))
-					return strings.NewReplacer("DIR", dir, "NODE", n.dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
+					return strings.NewReplacer("DIR", dir, "NODE", n.Dir).Replace(fmt.Sprintf(`{"type":%q,%s}`, tt.program, tt.conf))
 				},
 				Delegates: tt.delegates, Idle: tt.idle, Kind: tt.kind, Strict: true, NetNS: name != "resident", // which makes no interface
 			}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -35,17 +36,17 @@ const repeats = 5
 func (n *node) fakes(count int) (list []object) {
 	for i := range count {
 		id := fmt.Sprint("f", i)
-		list = append(list, n.with(n.fake(id), object{"name": id, "cniVersion": "1.1.0"}))
+		list = append(list, n.with(n.Fake(id), object{"name": id, "cniVersion": "1.1.0"}))
 	}
 	return list
 }
 
 // inFiles returns a configuration of multinet whose networks are files of confDir.
 func (n *node) inFiles(networks ...object) object {
-	n.mkdir("net.d")
+	n.Mkdir("net.d")
 	var names []any
 	for i, network := range networks {
-		n.write(network, "net.d", fmt.Sprint(i, ".conf"))
+		n.Write(network, "net.d", fmt.Sprint(i, ".conf"))
 		names = append(names, network["name"])
 	}
 	return n.with(n.multinet("1.1.0"), object{"delegates": nil, "clusterNetwork": names[0], "defaultNetworks": names[1:]})
@@ -82,9 +83,7 @@ func TestCostIsAsCommitted(t *testing.T) {
 		n.costs(got, opened, multinet, "multinet %s of 8 files", nothing, func() *pod { return n.pod(n.inFiles(n.fakes(8)...)) }, "ADD")
 		if *update {
 			committed = committed.updated(got)
-			if err := os.WriteFile(file, []byte(committed.String()), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(file, []byte(committed.String()), 0o600))
 		}
 		compare(t, committed, got, opened)
 
@@ -127,7 +126,7 @@ func (n *node) programs(nothing bill, commands []string, flags ...string) (got f
 	got, opened = figures{}, map[string][]string{}
 	confs := map[string]func() object{
 		"multinet": func() object { return n.multinet("1.1.0", n.fakes(1)...) },
-		"flannel":  func() object { return n.flannel("1.1.0", n.fake("d")) },
+		"flannel":  func() object { return n.flannel("1.1.0", n.Fake("d")) },
 	}
 	for _, name := range []string{"multinet", "flannel"} {
 		program := n.counting("../..", "examples/"+name, flags...)
@@ -232,13 +231,9 @@ func (n *node) inits(fs figures, name, program string) {
 func (n *node) counting(module, dir string, flags ...string) string {
 	n.Helper()
 	source, err := filepath.Abs(filepath.Join(module, dir))
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	main, err := os.ReadFile(filepath.Join(source, "main.go"))
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	const before = "\nfunc main()"
 	if strings.Count(string(main), before) != 1 {
 		n.Fatalf("no main in %s", source)
@@ -248,9 +243,7 @@ func (n *node) counting(module, dir string, flags ...string) string {
 	text, err := json.Marshal(object{"Replace": object{
 		filepath.Join(source, "main.go"): replaced, filepath.Join(source, "counting.go"): added,
 	}})
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	for path, text := range map[string]string{
 		replaced: strings.Replace(string(main), before, "\nfunc uncounted()", 1),
 		added: `package main
@@ -273,9 +266,7 @@ func main() {
 `,
 		overlay: string(text),
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			n.Fatal(err)
-		}
+		nodetest.OK(n, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return n.compile(module, dir, append(flags, "-overlay", overlay)...)
 }
@@ -284,9 +275,7 @@ func main() {
 func (n *node) size(name string, flags ...string) int {
 	n.Helper()
 	info, err := os.Stat(n.compile("../..", "examples/"+name, append(flags, "-ldflags=-s -n")...))
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	return int(info.Size())
 }
 
@@ -454,33 +443,27 @@ func (n *node) traced(path, command string, p *pod) bill {
 	n.Helper()
 	dir := n.TempDir()
 	stdout := filepath.Join(dir, "stdout")
-	n.write(p.conf, "traced")
-	in, err := os.Open(n.file("traced"))
-	if err != nil {
-		n.Fatal(err)
-	}
+	n.Write(p.Conf, "traced")
+	in, err := os.Open(n.File("traced"))
+	nodetest.OK(n, err)
 	defer in.Close()
 	out, err := os.Create(stdout)
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	defer out.Close()
 	counts, err := os.Create(filepath.Join(dir, "counts"))
-	if err != nil {
-		n.Fatal(err)
-	}
+	nodetest.OK(n, err)
 	defer counts.Close()
 	cmd := exec.CommandContext(n.Context(), path)
 	cmd.Env = []string{
-		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
-		"CNI_PATH=" + n.bin, "PATH=" + n.path,
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.ID, "CNI_NETNS=" + p.NetNS, "CNI_IFNAME=" + p.IfName,
+		"CNI_PATH=" + n.Bin, "PATH=" + process.Path,
 		"GODEBUG=asyncpreemptoff=1", // the Go runtime must not signal threads that ptrace stops
 		"GOMAXPROCS=1",              // the order of goroutines, and the memory for processors, vary less
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = in, out, out, []*os.File{counts}
 	b, status, err := trace(cmd)
 	for _, path := range b.opened {
-		if path == p.netns {
+		if path == p.NetNS {
 			b.looks++
 		}
 	}

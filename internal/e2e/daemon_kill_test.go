@@ -45,7 +45,7 @@ func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 				if real {
 					c.pods = n.newPods(4, func() object { return n.thick("1.1.0", n.bridge(1), n.bridge(2)) })
 				} else {
-					c.pods = n.newPods(16, func() object { return n.thick("1.1.0", n.fake("a"), n.fake("b")) })
+					c.pods = n.newPods(16, func() object { return n.thick("1.1.0", n.Fake("a"), n.Fake("b")) })
 				}
 				c.run()
 			})
@@ -104,7 +104,7 @@ func alike(what string) string {
 // daemonSteps reads the log of a daemon's steps.
 func (n *node) daemonSteps() []step {
 	n.Helper()
-	text, err := os.ReadFile(n.file("daemon.steps"))
+	text, err := os.ReadFile(n.File("daemon.steps"))
 	nodetest.OK(n, err)
 	return parseSteps(string(text))
 }
@@ -113,7 +113,7 @@ func (n *node) daemonSteps() []step {
 // not nil. It may die before it is ready.
 func (n *node) stepper(at *step) *daemon {
 	n.Helper()
-	env := map[string]string{"METACNI_STEPS": n.file("daemon.steps")}
+	env := map[string]string{"METACNI_STEPS": n.File("daemon.steps")}
 	if at != nil {
 		env["METACNI_STEPS_KILL"], env["METACNI_STEPS_NTH"] = at.what, strconv.Itoa(at.nth)
 	}
@@ -128,7 +128,7 @@ func (c *daemonCrashes) sample() (steps []step) {
 	d := c.stepper(nil)
 	d.ready()
 	from := 0
-	c.until("the queue is empty", func() bool { return len(c.queued()) == 0 })
+	c.Until("the queue is empty", func() bool { return len(c.queued()) == 0 })
 	if c.kind != "replay" {
 		from = len(c.daemonSteps())
 		if c.kind != "DEL" {
@@ -141,7 +141,7 @@ func (c *daemonCrashes) sample() (steps []step) {
 	if strings.HasPrefix(c.kind, "ADD") {
 		c.allOK("DEL", c.pods)
 	}
-	d.kill()
+	d.Kill()
 	c.clean("nothing")
 	var kinds []string
 	by := map[string][]step{}
@@ -175,19 +175,19 @@ func (c *daemonCrashes) sample() (steps []step) {
 // before makes the state in which the daemon to be killed starts.
 func (c *daemonCrashes) before() {
 	c.Helper()
-	c.forget()                                               // process IDs are reused after a while
+	c.Forget()                                               // process IDs are reused after a while
 	for _, file := range []string{"daemon.steps", "state"} { // state is created only once
-		nodetest.OK(c, os.RemoveAll(c.file(file)))
+		nodetest.OK(c, os.RemoveAll(c.File(file)))
 	}
 	if strings.HasPrefix(c.kind, "ADD") {
 		return
 	}
 	d := c.daemon(unswept(nil))
 	c.allOK("ADD", c.pods)
-	d.kill()
+	d.Kill()
 	if c.kind == "replay" {
 		for _, p := range c.pods {
-			p.conf["queuePolicy"] = "queue"
+			p.Conf["queuePolicy"] = "queue"
 		}
 		c.allOK("DEL", c.pods, withoutNetNS)
 		nodetest.Equal(c, "queued", len(c.queued()), len(c.pods))
@@ -213,16 +213,16 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 		d.readyOrOver()
 		c.allOK("DEL", c.pods)
 	case "replay":
-		c.until("the queue is empty or the daemon dead", func() bool { return d.over() || len(c.queued()) == 0 })
+		c.Until("the queue is empty or the daemon dead", func() bool { return d.Over() || len(c.queued()) == 0 })
 	}
-	d.kill() // if it has not reached that step
+	d.Kill() // if it has not reached that step
 	d.wasKilled()
 	hit = slices.Contains(c.daemonSteps(), step{"killed", 1})
 	if next == nil {
 		next = c.daemon(unswept(nil))
 	}
 	c.clean(fmt.Sprint(at))
-	next.kill()
+	next.Kill()
 	return hit
 }
 
@@ -236,21 +236,21 @@ func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 	acted := make(chan struct{})
 	go func() {
 		defer close(acted)
-		<-d.done
+		<-d.Done
 		if c.kind == "ADD, DEL afterwards" {
 			next = c.startDaemon(unswept(nil))
 			return
 		}
 		for _, r := range rs {
-			_ = r.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
+			_ = r.Cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
 		}
 	}()
 	for _, r := range rs {
-		if a := c.wait(r); a.err != nil {
+		if a := c.Wait(r); a.Err != nil {
 			c.failed(a, 11)
 		}
 	}
-	d.kill()
+	d.Kill()
 	<-acted
 	return next
 }
@@ -268,25 +268,25 @@ func (c *daemonCrashes) clean(after string) {
 // ADDs run. They continue as orphans, and the queued DELs wait for them.
 func TestQueuedDELsWaitForOrphans(t *testing.T) {
 	n := newNode(t)
-	pods := n.newPods(16, func() object { return n.thick("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")) })
+	pods := n.newPods(16, func() object { return n.thick("1.1.0", n.Fake("a"), n.Fake("b", "ADD", "gate")) })
 	d := n.daemon(daemonConf{keys: object{"connectionLimit": 16}})
 	rs := n.all("ADD", pods)
 	for range pods {
-		n.ready()
+		n.Ready()
 	}
-	d.kill()
+	d.Kill()
 	for _, r := range rs {
-		n.failed(n.wait(r), 11)
+		n.failed(n.Wait(r), 11)
 	}
 	for _, p := range pods {
-		p.conf["queuePolicy"] = "queue"
+		p.Conf["queuePolicy"] = "queue"
 	}
 	n.allOK("DEL", pods, withoutNetNS)
 	nodetest.Equal(t, "queued", len(n.queued()), 16)
-	nodetest.Equal(t, "orphans", len(n.running()), 16)
+	nodetest.Equal(t, "orphans", len(n.Running()), 16)
 	next := n.startDaemon(unswept(nil))
 	for range pods {
-		n.open()
+		n.Open()
 	}
 	next.ready()
 	n.noTrace()
@@ -297,10 +297,10 @@ func TestQueuedDELsWaitForOrphans(t *testing.T) {
 func TestKilledShimEndsItsADD(t *testing.T) {
 	n := newNode(t)
 	d := n.daemon(unswept(nil))
-	p := n.pod(n.thick("1.1.0", n.bridge(1), n.fake("a"), n.fake("b", "ADD", "hang")))
+	p := n.pod(n.thick("1.1.0", n.bridge(1), n.Fake("a"), n.Fake("b", "ADD", "hang")))
 	n.killed("ADD", p)
-	n.until("the daemon has noticed", func() bool { return strings.Contains(d.log.String(), `"status":499`) })
-	n.orphansEnd()
+	n.Until("the daemon has noticed", func() bool { return strings.Contains(d.Log(), `"status":499`) })
+	n.OrphansEnd()
 	n.noTrace()
 	n.ok("DEL", p)
 }
@@ -310,11 +310,11 @@ func TestKilledShimEndsItsADD(t *testing.T) {
 func TestDELGoesOnWithoutItsShim(t *testing.T) {
 	n := newNode(t)
 	n.daemon(unswept(nil))
-	p := n.pod(n.thick("1.1.0", n.bridge(1), n.fake("a"), n.fake("b", "DEL", "gate")))
+	p := n.pod(n.thick("1.1.0", n.bridge(1), n.Fake("a"), n.Fake("b", "DEL", "gate")))
 	n.ok("ADD", p)
 	n.killed("DEL", p)
-	n.open()
-	n.until("the container is detached", func() bool { return !n.recorded(p, "state") })
+	n.Open()
+	n.Until("the container is detached", func() bool { return !n.recorded(p, "state") })
 	n.noTrace()
 }
 
@@ -331,19 +331,19 @@ func TestHandOverFailsNoCommand(t *testing.T) {
 	stop := make(chan struct{})
 	var workers sync.WaitGroup
 	var probes, calls atomic.Int64
-	removed := n.removals(n.file("d"))
+	removed := n.removals(n.File("d"))
 	workers.Go(func() { n.probe(stop, &probes) })
-	for _, p := range n.newPods(6, func() object { return n.thick("1.1.0", n.fake("a")) }) {
+	for _, p := range n.newPods(6, func() object { return n.thick("1.1.0", n.Fake("a")) }) {
 		workers.Go(func() { n.load(p, stop, &calls) })
 	}
 	for range handovers {
 		next := n.startDaemon(daemonConf{})
-		n.until("the next daemon waits", func() bool { return next.waits() })
+		n.Until("the next daemon waits", func() bool { return next.waits() })
 		before := calls.Load()
 		d.signal(syscall.SIGTERM)
 		d.ended()
 		next.ready()
-		n.until("the next daemon has served", func() bool { return calls.Load() >= before+18 || t.Failed() })
+		n.Until("the next daemon has served", func() bool { return calls.Load() >= before+18 || t.Failed() })
 		d = next
 	}
 	close(stop)
@@ -371,7 +371,7 @@ func (d *daemon) waits() bool {
 	for line := range strings.Lines(string(text)) {
 		// "1: FLOCK  ADVISORY  WRITE 1234 00:2e:5678 0 EOF"
 		f := strings.Fields(line)
-		if ok && len(f) > 5 && f[1] == "FLOCK" && f[4] == fmt.Sprint(d.cmd.Process.Pid) && strings.HasSuffix(f[5], want) {
+		if ok && len(f) > 5 && f[1] == "FLOCK" && f[4] == fmt.Sprint(d.Cmd.Process.Pid) && strings.HasSuffix(f[5], want) {
 			return true
 		}
 	}
@@ -386,8 +386,8 @@ func (n *node) probe(stop <-chan struct{}, probes *atomic.Int64) {
 			return
 		default:
 		}
-		if r, err := n.ask(http.MethodGet, wire.PathHealth, nil); err != nil || r.status != http.StatusOK {
-			n.Errorf("%s: status %d, %v", wire.PathHealth, r.status, err)
+		if r, err := n.ask(http.MethodGet, wire.PathHealth, nil); err != nil || r.Status != http.StatusOK {
+			n.Errorf("%s: status %d, %v", wire.PathHealth, r.Status, err)
 			return
 		}
 		probes.Add(1)
@@ -429,12 +429,12 @@ func (n *node) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
 	for {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			a := n.call(command, p)
-			if a.code != 0 {
-				n.Errorf("%s %s: %s", command, p.id, a.stdout)
+			if a.Code != 0 {
+				n.Errorf("%s %s: %s", command, p.ID, a.Stdout)
 				return
 			}
 			if command == "ADD" {
-				p.result = a.stdout
+				p.Result = a.Stdout
 			}
 			calls.Add(1)
 		}
@@ -451,22 +451,22 @@ func (n *node) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
 // answers code 11.
 func TestDELCancelsTheADDOfItsContainer(t *testing.T) {
 	n := newNode(t)
-	n.daemon(daemonConf{keys: object{"binDir": n.bin}})
-	p := n.pod(n.thick("1.1.0", n.bridge(1), n.fake("b", "ADD", "gate")))
-	other := n.pod(n.thick("1.1.0", n.fake("other")))
+	n.daemon(daemonConf{keys: object{"binDir": n.Bin}})
+	p := n.pod(n.thick("1.1.0", n.bridge(1), n.Fake("b", "ADD", "gate")))
+	other := n.pod(n.thick("1.1.0", n.Fake("other")))
 	add := n.start("ADD", p)
-	n.ready()
+	n.Ready()
 	n.ok("ADD", other)
 	n.ok("DEL", p, withoutNetNS)
-	n.failed(n.wait(add), 11)
+	n.failed(n.Wait(add), 11)
 	nodetest.Equal(t, "interfaces", n.interfaces(p), nil)
-	n.trace("ADD b net1", "ADD other eth0", "DEL b net1")
+	n.Trace("ADD b net1", "ADD other eth0", "DEL b net1")
 
 	more := *other
-	more.conf, more.ifname = n.with(n.fake("h", "ADD", "gate"), object{"name": "fakes", "cniVersion": "1.1.0"}), "more0"
+	more.Conf, more.IfName = n.with(n.Fake("h", "ADD", "gate"), object{"name": "fakes", "cniVersion": "1.1.0"}), "more0"
 	answered := make(chan reply, 1)
 	go func() { answered <- n.post(wire.PathAttach, n.request("ADD", &more, nil)) }()
-	n.ready()
+	n.Ready()
 	n.ok("DEL", other, withoutNetNS)
 	r := <-answered
 	r.says(t, http.StatusInternalServerError, 11)
@@ -481,17 +481,17 @@ func (d *daemon) limitTasks(most int) {
 	if _, err := os.Stat(parent); err != nil {
 		parent = "/sys/fs/cgroup"
 	}
-	dir := filepath.Join(parent, fmt.Sprintf("metacni-%d", d.cmd.Process.Pid))
+	dir := filepath.Join(parent, fmt.Sprintf("metacni-%d", d.Cmd.Process.Pid))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		d.n.Skipf("no cgroup can be made: %v", err)
 	}
 	d.n.Cleanup(func() { nodetest.OK(d.n, os.Remove(dir)) })
-	for file, value := range map[string]int{"pids.max": most, "cgroup.procs": d.cmd.Process.Pid} {
+	for file, value := range map[string]int{"pids.max": most, "cgroup.procs": d.Cmd.Process.Pid} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(value)), 0); err != nil {
 			d.n.Skipf("no cgroup limits processes: %v", err)
 		}
 	}
-	d.n.Cleanup(d.kill)
+	d.n.Cleanup(d.Kill)
 }
 
 // TestDaemonStaysBelowTheTasksOfItsPod: 200 containers are detached at once, and then as many
@@ -507,19 +507,19 @@ func TestDaemonStaysBelowTheTasksOfItsPod(t *testing.T) {
 	n.allOK("DEL", pods)
 	n.noTrace()
 
-	pods = n.newPods(110, func() object { return n.thick("1.0.0", n.fake("a", "DEL", "gate")) })
+	pods = n.newPods(110, func() object { return n.thick("1.0.0", n.Fake("a", "DEL", "gate")) })
 	for some := range slices.Chunk(pods, 20) { // many at once may wait for their turns too long
 		n.allOK("ADD", some)
 	}
 	dels := n.all("DEL", pods)
 	for range pods {
-		n.ready()
+		n.Ready()
 	}
 	n.ok("ADD", n.pod(n.thick("1.0.0", n.bridge(0))))
 	for range pods {
-		n.open()
+		n.Open()
 	}
-	for _, r := range dels {
-		n.done(r)
+	for i, c := range dels {
+		n.succeeds("DEL", pods[i], c)
 	}
 }

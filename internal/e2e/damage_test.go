@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/delegate/thick/wire"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -50,14 +53,14 @@ func ofVersion(data []byte, version int) []byte {
 // oddities returns, by kind, functions that create an unexpected file at a path. unharmed
 // fails the test if a link was followed.
 func (n *node) oddities() (kinds map[string]func(path string) error, unharmed func()) {
-	victim := n.file("victim")
+	victim := n.File("victim")
 	nodetest.OK(n, os.WriteFile(victim, []byte("precious"), 0o600))
 	unharmed = func() {
 		n.Helper()
 		if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
 			n.Errorf("the target of a link: %q, %v", text, err)
 		}
-		if _, err := os.Lstat(n.file("nothing")); err == nil {
+		if _, err := os.Lstat(n.File("nothing")); err == nil {
 			n.Error("the target of the dangling link was created")
 		}
 	}
@@ -67,8 +70,8 @@ func (n *node) oddities() (kinds map[string]func(path string) error, unharmed fu
 		"socket":        func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) },
 		"full":          func(path string) error { return os.MkdirAll(filepath.Join(path, "inside"), 0o700) },
 		"link":          func(path string) error { return os.Symlink(victim, path) },
-		"dangling link": func(path string) error { return os.Symlink(n.file("nothing"), path) },
-		"link to FIFO":  func(path string) error { return os.Symlink(n.file("fake", "ready"), path) },
+		"dangling link": func(path string) error { return os.Symlink(n.File("nothing"), path) },
+		"link to FIFO":  func(path string) error { return os.Symlink(n.File("fake", "ready"), path) },
 		"hard link":     func(path string) error { return os.Link(victim, path) },
 	}, unharmed
 }
@@ -96,28 +99,28 @@ func TestDamageIsContained(t *testing.T) {
 			for name, put := range puts {
 				nodetest.OK(t, os.RemoveAll(path))
 				nodetest.OK(t, put(path))
-				n.forget()
-				if a := n.call("DEL", p, withoutNetNS); a.code == 0 { // a complete line is left
+				n.Forget()
+				if a := n.call("DEL", p, withoutNetNS); a.Code == 0 { // a complete line is left
 					whole++
-					n.trace(s.calls("DEL")...)
+					n.Trace(s.calls("DEL")...)
 					nodetest.Equal(t, "attached", n.leaked(p), nil)
 					n.ok("ADD", p)
 				} else {
 					n.failed(a, 5)
-					before := n.list(n.file(s.state))
+					before := n.List(n.File(s.state))
 					for _, command := range []string{"DEL", "CHECK", "ADD"} {
 						n.fails(5, command, p, nil)
 					}
-					n.trace()
+					n.Trace()
 					n.fails(5, "GC", p, nil, valid(p, other))
-					for _, words := range [][]string{{"list"}, {"damaged"}, {"show", p.id}, {"gc", "--dry-run"}} {
-						n.operator(-1, append(words, "--dir", n.file(s.state))...)
+					for _, words := range [][]string{{"list"}, {"damaged"}, {"show", p.ID}, {"gc", "--dry-run"}} {
+						n.operator(-1, append(words, "--dir", n.File(s.state))...)
 					}
-					if r := n.operator(-1, "show", other.id, "--dir", n.file(s.state)); !strings.Contains(r.stdout, other.id) {
-						t.Errorf("show %s: %+v", other.id, r)
+					if r := n.operator(-1, "show", other.ID, "--dir", n.File(s.state)); !strings.Contains(r.Stdout, other.ID) {
+						t.Errorf("show %s: %+v", other.ID, r)
 					}
 					nodetest.Equal(t, "attached", len(n.leaked(p)), len(s.fakes))
-					nodetest.Equal(t, "state", n.list(n.file(s.state)), before)
+					nodetest.Equal(t, "state", n.List(n.File(s.state)), before)
 					nodetest.OK(t, os.RemoveAll(path))
 					nodetest.OK(t, os.WriteFile(path, data, 0o600))
 					n.ok("CHECK", p)
@@ -146,8 +149,8 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			n := newNode(t)
 			kinds, unharmed := n.oddities()
-			p, lock := n.pod(n.multinet("1.1.0", n.fake("a"))), ""
-			lock = n.file("state", p.id+"@lock")
+			p, lock := n.pod(n.multinet("1.1.0", n.Fake("a"))), ""
+			lock = n.File("state", p.ID+"@lock")
 			for _, command := range []string{"ADD", "CHECK", "DEL", "GC"} {
 				n.ok("ADD", p)
 				if command == "ADD" {
@@ -156,7 +159,7 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 				nodetest.OK(t, os.RemoveAll(lock))
 				nodetest.OK(t, kinds[kind](lock))
 				a := n.call(command, p, valid())
-				if attached := len(n.leaked(p)); a.err != nil {
+				if attached := len(n.leaked(p)); a.Err != nil {
 					n.failed(a, 5)
 				} else if (command == "ADD" || command == "CHECK") != (attached == 1) {
 					t.Errorf("%s succeeded with %d attached", command, attached)
@@ -170,13 +173,13 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 			if kind == "full" || kind == "dangling link" {
 				return // as a directory, or none
 			}
-			nodetest.OK(t, os.RemoveAll(n.file("state")))
-			nodetest.OK(t, kinds[kind](n.file("state")))
-			n.forget()
+			nodetest.OK(t, os.RemoveAll(n.File("state")))
+			nodetest.OK(t, kinds[kind](n.File("state")))
+			n.Forget()
 			for _, command := range []string{"ADD", "CHECK", "DEL", "GC"} {
 				n.fails(5, command, p, nil, valid())
 			}
-			n.trace()
+			n.Trace()
 			unharmed()
 		})
 	}
@@ -187,7 +190,7 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 // mistake. No plugin runs, and no file is written.
 func TestHostileInputRunsNothing(t *testing.T) {
 	selects := func(s string) func(p *pod) { return func(p *pod) { p.selects(s) } }
-	delegates := func(ds ...any) func(p *pod) { return func(p *pod) { p.conf["delegates"] = ds } }
+	delegates := func(ds ...any) func(p *pod) { return func(p *pod) { p.Conf["delegates"] = ds } }
 	for name, change := range map[string]func(p *pod){
 		"network is a path":     selects("../net.d/blue"),
 		"unknown network":       selects("unknown"),
@@ -199,30 +202,206 @@ func TestHostileInputRunsNothing(t *testing.T) {
 		"asked for twice":       selects("blue@net1,blue@net1"),
 		"asked for eth0":        selects("blue@eth0"),
 		"annotation of numbers": func(p *pod) {
-			p.conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": object{"k8s.v1.cni.cncf.io/networks": 7}}
+			p.Conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": object{"k8s.v1.cni.cncf.io/networks": 7}}
 		},
-		"name of 16 bytes":       func(p *pod) { p.ifname = strings.Repeat("x", 16) },
-		"name with a slash":      func(p *pod) { p.ifname = "a/b" },
-		"container with a slash": func(p *pod) { p.id = "a/b" },
-		"container dot dot":      func(p *pod) { p.id = ".." },
-		"network with a slash":   func(p *pod) { p.conf["name"] = "../x" },
+		"name of 16 bytes":       func(p *pod) { p.IfName = strings.Repeat("x", 16) },
+		"name with a slash":      func(p *pod) { p.IfName = "a/b" },
+		"container with a slash": func(p *pod) { p.ID = "a/b" },
+		"container dot dot":      func(p *pod) { p.ID = ".." },
+		"network with a slash":   func(p *pod) { p.Conf["name"] = "../x" },
 		"type is a path":         delegates(object{"type": "../fake"}),
 		"missing second plugin":  delegates(object{"type": "fake"}, object{"type": "missing"}),
 		"delegates to itself":    delegates(object{"type": "multinet"}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.network("blue", n.with(n.fake("blue"), object{"cniVersion": "1.0.0"}))
-			p := n.pod(n.multinet("1.0.0", n.fake("a")))
+			n.network("blue", n.with(n.Fake("blue"), object{"cniVersion": "1.0.0"}))
+			p := n.pod(n.multinet("1.0.0", n.Fake("a")))
 			change(p)
-			before := n.list(n.dir)
+			before := n.List(n.Dir)
 			a := n.call("ADD", p)
-			if a.err == nil || a.err.Code != 4 && a.err.Code != 6 && a.err.Code != 7 {
-				t.Errorf("ADD: %s", a.stdout)
+			if a.Err == nil || a.Err.Code != 4 && a.Err.Code != 6 && a.Err.Code != 7 {
+				t.Errorf("ADD: %s", a.Stdout)
 			}
-			n.trace()
-			nodetest.OK(t, os.RemoveAll(n.file("state")))
-			nodetest.Equal(t, "files", n.list(n.dir), before)
+			n.Trace()
+			nodetest.OK(t, os.RemoveAll(n.File("state")))
+			nodetest.Equal(t, "files", n.List(n.Dir), before)
+		})
+	}
+}
+
+// A disk is a file system with a defect. It holds a state directory.
+type disk struct {
+	name    string
+	options string                 // mount options of tmpfs
+	write   func(f *os.File) error // into each of the files that fill the disk
+	flags   uintptr                // with which it is mounted again, if nothing fills it
+}
+
+var disks = []disk{
+	{name: "full", options: "size=256k", write: func(f *os.File) error {
+		for {
+			if _, err := f.Write(make([]byte, os.Getpagesize())); err != nil {
+				return err
+			}
+		}
+	}},
+	{name: "without a free inode", options: "nr_inodes=64", write: func(*os.File) error { return nil }},
+	{name: "full, and without a free inode", options: "size=256k,nr_inodes=64", write: func(f *os.File) error {
+		_, _ = f.Write(make([]byte, 256<<10))
+		return nil
+	}},
+	{name: "read-only", flags: unix.MS_RDONLY}, // its files cannot be removed
+}
+
+// spoil causes the defect. It may be repeated.
+func (d disk) spoil(n *node) {
+	n.Helper()
+	for d.write != nil {
+		f, err := os.CreateTemp(n.File("disk"), "filler")
+		if err == nil {
+			err = errors.Join(d.write(f), f.Close())
+		}
+		if errors.Is(err, unix.ENOSPC) {
+			return
+		}
+		nodetest.OK(n, err)
+	}
+	n.Until("no process writes to the disk", func() bool { // who reads /proc/PID/fd holds a file a moment longer
+		err := unix.Mount("", n.File("disk"), "", unix.MS_REMOUNT|d.flags, "")
+		if !errors.Is(err, unix.EBUSY) {
+			nodetest.OK(n, err)
+		}
+		return err == nil
+	})
+}
+
+func (d disk) mend(n *node) {
+	n.Helper()
+	nodetest.OK(n, unix.Mount("", n.File("disk"), "", unix.MS_REMOUNT, d.options))
+	for _, name := range n.List(n.File("disk")) {
+		if strings.HasPrefix(name, "filler") {
+			nodetest.OK(n, os.Remove(n.File("disk", name)))
+		}
+	}
+}
+
+// keeps reports whether files cannot be removed.
+func (d disk) keeps() bool { return d.flags != 0 }
+
+// mount puts the state directory on a disk of its own.
+func (n *node) mount(d disk) {
+	n.Helper()
+	n.Mkdir("disk", "state")
+	nodetest.OK(n, unix.Mount("tmpfs", n.File("disk"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, d.options))
+	n.Cleanup(func() { _ = unix.Unmount(n.File("disk"), unix.MNT_DETACH) })
+	n.Mkdir("disk/state")
+	nodetest.OK(n, unix.Mount(n.File("disk", "state"), n.File("state"), "", unix.MS_BIND, ""))
+	n.Cleanup(func() { _ = unix.Unmount(n.File("state"), unix.MNT_DETACH) })
+}
+
+// TestBadDiskStopsADDButNotDEL: if nothing can be written, ADD fails with code 5, STATUS
+// and the daemon's readiness say so. DEL and GC succeed, also where nothing was attached.
+// Where the record cannot be removed, they run the plugins and fail with code 5. CHECK and
+// the operator's commands work.
+func TestBadDiskStopsADDButNotDEL(t *testing.T) {
+	for _, d := range disks {
+		t.Run(d.name, func(t *testing.T) {
+			n := newNode(t)
+			conf := n.multinet("1.1.0", n.Fake("a"), n.Fake("b"))
+			n.mount(d)
+			n.daemon(daemonConf{})
+			p, stale, kept, late := n.pod(conf), n.pod(conf), n.pod(conf), n.pod(conf)
+			thick := n.pod(n.thick("1.1.0", n.Fake("a")))
+			for _, q := range []*pod{p, stale, kept} {
+				n.ok("ADD", q)
+			}
+			n.ok("STATUS", p)
+			n.ok("STATUS", thick)
+			bad := func() { t.Helper(); d.spoil(n); n.Forget() }
+			gone := func(q *pod, command string, a answer) {
+				t.Helper()
+				nodetest.Equal(t, "attached after "+command, n.leaked(q), nil)
+				nodetest.Equal(t, "recorded after "+command, n.recorded(q, "state"), d.keeps())
+				if d.keeps() {
+					n.failed(a, 5)
+				} else if a.Err != nil {
+					t.Errorf("%s: %s", command, a.Stdout)
+				}
+			}
+
+			bad()
+			n.fails(50, "STATUS", p, []string{n.File("state")})
+			n.fails(50, "STATUS", thick, []string{n.File("state")})
+			r, err := n.ask(http.MethodGet, wire.PathReady, nil)
+			if err != nil || r.Status != http.StatusServiceUnavailable || !strings.Contains(string(r.Body), n.File("state")) {
+				t.Errorf("%d %s, %v", r.Status, r.Body, err)
+			}
+			bad()
+			n.ok("CHECK", p)
+			n.Trace("CHECK a eth0", "CHECK b net1")
+			for _, words := range [][]string{{"list"}, {"damaged"}, {"show", p.ID}, {"gc", "--dry-run"}} {
+				n.operate(0, words...)
+			}
+			bad()
+			if a := n.call("ADD", late); a.Err != nil {
+				n.failed(a, 5)
+				nodetest.Equal(t, "attached after an ADD that failed", n.leaked(late), nil)
+			} else if d.keeps() {
+				t.Error("ADD succeeded although nothing can be written")
+			} else {
+				n.ok("DEL", late)
+			}
+			for _, name := range n.state() {
+				if strings.HasPrefix(name, late.ID) {
+					t.Errorf("left by an ADD that failed: %s", name)
+				}
+			}
+			bad()
+			n.ok("DEL", late, withoutNetNS) // it is not attached
+			n.Trace()
+			a := n.call("DEL", p)
+			n.Trace("DEL b net1", "DEL a eth0")
+			gone(p, "DEL", a)
+			bad()
+			gone(stale, "GC", n.call("GC", p, valid(kept)))
+			nodetest.Equal(t, "attached", len(n.leaked(kept)), 2)
+
+			d.mend(n)
+			n.ok("STATUS", p)
+			for _, q := range []*pod{p, stale, kept, late} {
+				n.ok("DEL", q)
+			}
+			n.nothingLeft()
+		})
+	}
+}
+
+// TestDELOnAFullDiskRemovesAKilledADD: DEL removes what a killed ADD has
+// attached, even on a disk that has become full or read-only since.
+func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
+	for _, d := range disks {
+		t.Run(d.name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.pod(n.multinet("1.1.0", n.Fake("a"), n.Fake("b", "ADD", "gate")))
+			n.mount(d)
+			n.killed("ADD", p)
+			n.Cure()
+			n.Open()
+			if d.keeps() { // the disk cannot become read-only while the orphan has the lock open
+				n.OrphansEnd()
+			}
+			d.spoil(n)
+			a := n.call("DEL", p)
+			nodetest.Equal(t, "attached", n.leaked(p), nil)
+			if d.keeps() {
+				n.failed(a, 5)
+			} else if a.Err != nil {
+				t.Errorf("DEL: %s", a.Stdout)
+			}
+			d.mend(n)
+			n.ok("DEL", p)
+			n.nothingLeft()
 		})
 	}
 }

@@ -25,20 +25,31 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // An update or its opposite happens at any time: one release goes on with the records of the
 // other, whole ones and those of a command that was killed.
 func TestFormatsOfRecords(t *testing.T) {
-	// orphan lets a fake that its killed plugin has left end its work, and others succeed.
-	orphan := func(n *node) {
-		n.open()
-		n.cure()
+	// killed kills the writer in a command, lets the fake that it has left end its work, and later ones
+	// succeed. Then the reader goes on.
+	killed := func(n *node, writer, reader, command string) *pod {
+		p := n.pod(n.multinet("1.1.0", n.Fake("a"), n.Fake("b", "ADD", "gate")))
+		n.from = writer
+		if command == "DEL" {
+			p.Conf["delegates"] = []object{n.Fake("a", "DEL", "gate"), n.Fake("b")}
+			n.ok("ADD", p)
+		}
+		n.killed(command, p)
+		n.Open()
+		n.Cure()
+		n.from = reader
+		return p
 	}
 	for name, do := range map[string]func(n *node, writer, reader string){
 		"CHECK, list, GC and DEL": func(n *node, writer, reader string) {
-			n.network("red", n.with(n.fake("r"), object{"cniVersion": "1.1.0"}))
-			conf := n.multinet("1.1.0", n.fake("a"), n.fake("b"))
+			n.network("red", n.with(n.Fake("r"), object{"cniVersion": "1.1.0"}))
+			conf := n.multinet("1.1.0", n.Fake("a"), n.Fake("b"))
 			p, stale := n.pod(conf).selects("red"), n.pod(conf).selects("red")
 			n.from = writer
 			n.ok("ADD", p)
@@ -46,89 +57,70 @@ func TestFormatsOfRecords(t *testing.T) {
 			n.from = reader
 			n.fails(7, "ADD", p, nil)
 			n.ok("CHECK", p)
-			list := n.operate(0, "list").stdout
+			list := n.operate(0, "list").Stdout
 			nodetest.Equal(n, "listed as added: "+list, strings.Count(list, " added "), 6)
 			n.ok("GC", p, valid(p))
-			nodetest.Equal(n, "attached after GC", len(n.live()), 3)
+			nodetest.Equal(n, "attached after GC", len(n.Live()), 3)
 			n.from = writer
 			n.ok("CHECK", p)
 			n.from = reader
 			n.ok("DEL", p, withoutNetNS)
 		},
 		"ADD killed, DEL": func(n *node, writer, reader string) {
-			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
-			n.from = writer
-			n.killed("ADD", p)
-			orphan(n)
-			n.from = reader
-			n.ok("DEL", p, withoutNetNS)
+			n.ok("DEL", killed(n, writer, reader, "ADD"), withoutNetNS)
 		},
 		"ADD killed, ADD and DEL": func(n *node, writer, reader string) {
-			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
-			n.from = writer
-			n.killed("ADD", p)
-			orphan(n)
-			n.from = reader
+			p := killed(n, writer, reader, "ADD")
 			n.ok("ADD", p)
 			n.from = writer
 			n.ok("CHECK", p)
 			n.ok("DEL", p)
 		},
 		"ADD killed, sweep": func(n *node, writer, reader string) {
-			p := n.pod(n.multinet("1.1.0", n.fake("a"), n.fake("b", "ADD", "gate")))
-			n.from = writer
-			n.killed("ADD", p)
-			orphan(n)
-			n.orphansEnd()
-			n.from = reader
-			n.operate(0, "gc", "--bin-dir", n.bin, "--conf-dir", n.file("net.d"))
+			killed(n, writer, reader, "ADD")
+			n.OrphansEnd()
+			n.operate(0, "gc", "--bin-dir", n.Bin, "--conf-dir", n.File("net.d"))
 		},
 		"DEL killed, DEL": func(n *node, writer, reader string) {
-			p := n.pod(n.multinet("1.1.0", n.fake("a", "DEL", "gate"), n.fake("b")))
-			n.from = writer
-			n.ok("ADD", p)
-			n.killed("DEL", p)
-			orphan(n)
-			n.from = reader
-			n.ok("DEL", p)
+			n.ok("DEL", killed(n, writer, reader, "DEL"))
 		},
 		"ADD and DEL failed, DEL": func(n *node, writer, reader string) {
-			p := n.pod(n.multinet("1.1.0", n.fake("a", "DEL", "fail"), n.fake("b", "ADD", "fail")))
+			p := n.pod(n.multinet("1.1.0", n.Fake("a", "DEL", "fail"), n.Fake("b", "ADD", "fail")))
 			n.from = writer
 			n.fails(111, "ADD", p, nil)
 			n.call("DEL", p)
 			n.from = reader
-			if list := n.operate(0, "list").stdout; !strings.Contains(list, p.id) {
+			if list := n.operate(0, "list").Stdout; !strings.Contains(list, p.ID) {
 				n.Errorf("not listed: %s", list)
 			}
 			n.call("DEL", p)
-			n.cure()
+			n.Cure()
 			n.from = writer
 			n.ok("DEL", p)
 		},
 		"adopted, DEL": func(n *node, writer, reader string) {
-			n.mkdir("cni", "cache", "multus")
+			n.Mkdir("cni", "cache", "multus")
 			p := n.pod(n.multinet("1.1.0"))
-			text, err := json.Marshal(object{"cniVersion": "1.1.0", "name": n.name("primary"), "plugins": []object{n.bridge(1)}})
-			nodetest.OK(n, errors.Join(err, os.WriteFile(n.file("cni", "10-primary.conflist"), text, 0o600)))
+			text, err := json.Marshal(object{"cniVersion": "1.1.0", "name": n.Numbered("primary"), "plugins": []object{n.bridge(1)}})
+			nodetest.OK(n, errors.Join(err, os.WriteFile(n.File("cni", "10-primary.conflist"), text, 0o600)))
 			network, err := libcni.NetworkConfFromBytes(text)
 			nodetest.OK(n, err)
-			_, err = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file("cache"), nil).AddNetworkList(n.Context(), network,
-				&libcni.RuntimeConf{ContainerID: p.id, NetNS: p.netns, IfName: p.ifname})
+			_, err = libcni.NewCNIConfigWithCacheDir([]string{n.Bin}, n.File("cache"), nil).AddNetworkList(n.Context(), network,
+				&libcni.RuntimeConf{ContainerID: p.ID, NetNS: p.NetNS, IfName: p.IfName})
 			nodetest.OK(n, err)
 			n.from = writer
-			n.operate(0, "adopt", "--network", n.name("primary"), "--name", n.name("multi"),
-				"--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus"))
+			n.operate(0, "adopt", "--network", n.Numbered("primary"), "--name", n.Numbered("multi"),
+				"--conf-dir", n.File("cni"), "--cache-dir", n.File("cache"), "--multus-dir", n.File("multus"))
 			n.from = reader
 			n.ok("CHECK", p)
 			n.ok("DEL", p)
-			nodetest.Equal(n, "the runtime's cache", n.list(n.file("cache", "results")), nil)
+			nodetest.Equal(n, "the runtime's cache", n.List(n.File("cache", "results")), nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(n *node, writer, reader string) {
 				do(n, writer, reader)
-				n.orphansEnd()
+				n.OrphansEnd()
 				n.nothingLeft()
 			})
 		})
@@ -139,7 +131,7 @@ func TestFormatsOfRecords(t *testing.T) {
 func (n *node) more(command string, p *pod, on ...string) (reply, error) {
 	n.Helper()
 	other := *p
-	other.ifname, other.conf = "more0", n.with(n.fake("more", on...), object{"name": "fakes", "cniVersion": "1.1.0"})
+	other.IfName, other.Conf = "more0", n.with(n.Fake("more", on...), object{"name": "fakes", "cniVersion": "1.1.0"})
 	return n.ask(http.MethodPost, wire.PathAttach, n.request(command, &other, nil))
 }
 
@@ -151,7 +143,7 @@ func TestFormatsOfHotPlug(t *testing.T) {
 			n.from = from
 			return n.daemon(unswept(nil))
 		}
-		p, half := n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b"))), n.pod(n.thick("1.1.0", n.fake("a")))
+		p, half := n.pod(n.thick("1.1.0", n.Fake("a"), n.Fake("b"))), n.pod(n.thick("1.1.0", n.Fake("a")))
 		d := start(writer)
 		n.ok("ADD", p)
 		n.ok("ADD", half)
@@ -163,13 +155,13 @@ func TestFormatsOfHotPlug(t *testing.T) {
 			_, err := n.more("ADD", half, "ADD", "gate")
 			answered <- err
 		}()
-		n.ready()
-		d.kill()
+		n.Ready()
+		d.Kill()
 		if err := <-answered; err == nil {
 			n.Error("a daemon that was killed has answered")
 		}
-		n.open()
-		n.orphansEnd()
+		n.Open()
+		n.OrphansEnd()
 
 		d = start(reader)
 		nodetest.Equal(n, "attached", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added"})
@@ -182,7 +174,7 @@ func TestFormatsOfHotPlug(t *testing.T) {
 		r, err = n.more("ADD", p)
 		nodetest.OK(n, err)
 		n.isResult(r)
-		d.kill()
+		d.Kill()
 
 		start(writer)
 		nodetest.Equal(n, "attached", n.attachments(p), []string{"eth0 added", "net1 added", "more0 added"})
@@ -198,27 +190,27 @@ func TestFormatsOfTheQueue(t *testing.T) {
 	bothWays(t, func(n *node, writer, reader string) {
 		n.from = writer
 		d := n.daemon(unswept(nil))
-		conf := func() object { return n.with(n.thick("1.1.0", n.fake("a"), n.fake("b")), object{"cniDir": nil}) }
-		queued, killed, itself := n.pod(conf()), n.pod(n.thick("1.1.0", n.fake("a"), n.fake("b", "DEL", "gate"))), n.pod(conf())
+		conf := func() object { return n.with(n.thick("1.1.0", n.Fake("a"), n.Fake("b")), object{"cniDir": nil}) }
+		queued, killed, itself := n.pod(conf()), n.pod(n.thick("1.1.0", n.Fake("a"), n.Fake("b", "DEL", "gate"))), n.pod(conf())
 		for _, p := range []*pod{queued, killed, itself} {
 			n.ok("ADD", p)
 		}
-		d.kill()
+		d.Kill()
 		n.from = reader
 		n.ok("DEL", itself)
 		nodetest.Equal(n, "queued", len(n.queued()), 0)
 		n.from = writer
 		for _, p := range []*pod{queued, killed} {
-			p.conf["queuePolicy"] = "queue"
+			p.Conf["queuePolicy"] = "queue"
 			n.ok("DEL", p, withoutNetNS)
 		}
 		nodetest.Equal(n, "queued", len(n.queued()), 2)
 		n.from = reader
 		d = n.startDaemon(unswept(nil))
-		n.ready()
-		d.kill()
-		n.open()
-		n.cure()
+		n.Ready()
+		d.Kill()
+		n.Open()
+		n.Cure()
 		n.from = writer
 		n.daemon(unswept(nil))
 		n.noTrace()
@@ -231,18 +223,18 @@ func TestFormatsOfTheQueue(t *testing.T) {
 func TestFormatsOfSavedConfigurations(t *testing.T) {
 	bothWays(t, func(n *node, writer, reader string) {
 		api := newAPI(n)
-		kubeconfig, err := api.Kubeconfig(n.dir)
+		kubeconfig, err := api.Kubeconfig(n.Dir)
 		nodetest.OK(n, err)
-		text, err := json.Marshal(n.with(n.fake("r"), object{"cniVersion": "1.1.0"}))
+		text, err := json.Marshal(n.with(n.Fake("r"), object{"cniVersion": "1.1.0"}))
 		nodetest.OK(n, err)
 		kubetest.Put(api, kubetest.Definition{Namespace: "default", Name: "red", Config: string(text)})
 		inAPI := func() *pod {
-			p := n.pod(n.thick("1.1.0", n.fake("a")))
-			kubetest.Put(api, Pod{object{"namespace": "default", "name": p.id, "uid": "4f8c"}, object{"nodeName": "n1"}})
+			p := n.pod(n.thick("1.1.0", n.Fake("a")))
+			kubetest.Put(api, Pod{object{"namespace": "default", "name": p.ID, "uid": "4f8c"}, object{"nodeName": "n1"}})
 			return p
 		}
 		selects := func(p *pod, networks string) {
-			kubetest.Edit(api, "default", p.id, func(o *Pod) {
+			kubetest.Edit(api, "default", p.ID, func(o *Pod) {
 				annotations, _ := o.Metadata["annotations"].(map[string]any)
 				annotations = maps.Clone(annotations) // with the status, which a daemon has written
 				if annotations == nil {
@@ -259,26 +251,26 @@ func TestFormatsOfSavedConfigurations(t *testing.T) {
 		p, after := inAPI(), inAPI()
 		d := start(writer)
 		n.ok("ADD", p)
-		d.kill()
-		saved := n.file("state.asked", n.name("multi"))
+		d.Kill()
+		saved := n.File("state.asked", n.Numbered("multi"))
 		text, err = os.ReadFile(saved)
 		nodetest.OK(n, err)
 		nodetest.OK(n, os.WriteFile(saved, append(text[:len(text)-1], `,"later":{"a":1}}`...), 0o600))
 
 		d = start(reader)
 		selects(p, "red")
-		n.until("red is attached", func() bool { return slices.Contains(n.live(), "r@"+p.id+"@net1") })
+		n.Until("red is attached", func() bool { return slices.Contains(n.Live(), "r@"+p.ID+"@net1") })
 		n.ok("ADD", after)
 		text, err = os.ReadFile(saved)
 		nodetest.OK(n, err)
 		if reader == "" && !bytes.Contains(text, []byte(`"later":{"a":1}`)) {
 			n.Errorf("saved: %s", text)
 		}
-		d.kill()
+		d.Kill()
 
 		start(writer)
 		selects(p, "")
-		n.until("red is detached", func() bool { return !slices.Contains(n.live(), "r@"+p.id+"@net1") })
+		n.Until("red is detached", func() bool { return !slices.Contains(n.Live(), "r@"+p.ID+"@net1") })
 		n.ok("DEL", p)
 		n.ok("DEL", after)
 		n.noTrace()
@@ -291,29 +283,29 @@ func TestFormatsOfSavedConfigurations(t *testing.T) {
 func TestFormatsOfNotesOfResidents(t *testing.T) {
 	bothWays(t, func(n *node, writer, reader string) {
 		n.copyProgram("fake", "plugins")
-		keys := daemonConf{keys: object{"sweepInterval": "0s", "relaySocket": n.file("relay"), "binDir": n.file("plugins")}}
-		elsewhere := func(env map[string]string, _ object) { env["CNI_PATH"] = n.file("plugins") }
-		resident := func() *running {
-			return n.exec(built(filepath.Join(n.from, "resident")), nil, nil, "--socket", n.file("relay"))
+		keys := daemonConf{keys: object{"sweepInterval": "0s", "relaySocket": n.File("relay"), "binDir": n.File("plugins")}}
+		elsewhere := func(env map[string]string, _ object) { env["CNI_PATH"] = n.File("plugins") }
+		resident := func() *process.Command {
+			return n.Exec(built(filepath.Join(n.from, "resident")), nil, nil, "--socket", n.File("relay"))
 		}
-		p := n.pod(n.thick("1.1.0", n.fake("a"), object{"type": "resident", "addresses": []string{"192.0.2.9/24"}}))
+		p := n.pod(n.thick("1.1.0", n.Fake("a"), object{"type": "resident", "addresses": []string{"192.0.2.9/24"}}))
 		n.from = writer
 		d, r := n.daemon(keys), resident()
-		notes := multinet.ResidentState(n.file("state"))
-		n.until("the resident is noted", func() bool { return slices.Contains(n.list(notes), "resident") })
+		notes := multinet.ResidentState(n.File("state"))
+		n.Until("the resident is noted", func() bool { return slices.Contains(n.List(notes), "resident") })
 		n.ok("ADD", p, elsewhere)
-		n.kill(r)
-		d.kill()
+		r.Kill()
+		d.Kill()
 
 		n.from = reader
 		n.daemon(keys)
 		del := n.start("DEL", p, elsewhere)
 		r = resident()
-		for a := n.wait(del); a.code != 0; a = n.call("DEL", p, elsewhere) {
+		for a := n.Wait(del); a.Code != 0; a = n.call("DEL", p, elsewhere) {
 			n.failed(a, 11, "resident")
 		}
-		n.kill(r)
-		nodetest.Equal(n, "notes", n.list(notes), []string{"resident"})
+		r.Kill()
+		nodetest.Equal(n, "notes", n.List(notes), []string{"resident"})
 		n.noTrace()
 	})
 }
@@ -331,10 +323,10 @@ func TestFormatsOfNotesOfResidents(t *testing.T) {
 //	a note of a resident              has no keys        has no keys
 func TestFormatsOfALaterRelease(t *testing.T) {
 	bothWays(t, func(n *node, _, reader string) {
-		p := n.pod(n.thick("1.1.0", n.with(n.fake("a"), object{"later": "network"})))
+		p := n.pod(n.thick("1.1.0", n.with(n.Fake("a"), object{"later": "network"})))
 		d := n.daemon(unswept(nil))
 		n.ok("ADD", p)
-		d.kill()
+		d.Kill()
 		record := n.recordFile(p, "state")
 		line, noted := n.lastRecord(record)
 		value := line["value"].(object)

@@ -32,7 +32,7 @@ func (k *kills) run() {
 	verb := map[string]string{"ADD": "ADD", "DEL": "DEL", "undo": "ADD"}[k.command]
 	before := func() {
 		k.Helper()
-		nodetest.OK(k, os.RemoveAll(k.file(k.state))) // it is created only once
+		nodetest.OK(k, os.RemoveAll(k.File(k.state))) // it is created only once
 		if k.command == "DEL" {
 			k.ok("ADD", k.p)
 		}
@@ -40,8 +40,8 @@ func (k *kills) run() {
 	before()
 	if a := k.call(verb, k.p, k.stepping(k.p, nil, false)); k.code != 0 {
 		k.failed(a, k.code)
-	} else if a.code != 0 {
-		k.Fatalf("%s: %s", verb, a.stdout)
+	} else if a.Code != 0 {
+		k.Fatalf("%s: %s", verb, a.Stdout)
 	}
 	steps := k.steps(k.p)
 	if k.command == "undo" { // until then it is like any other ADD
@@ -92,14 +92,14 @@ func TestKillAtEveryStepLosesNothing(t *testing.T) {
 					k := &kills{node: n, command: command, p: n.pod(s.conf(n)), state: s.state, last: s.fakes[len(s.fakes)-1], has: wants}
 					k.tries = func(step int) bool { return *long || step%3 == i }
 					if command == "undo" {
-						k.p.conf, k.code = s.conf(n, "ADD", "fail"), 111
+						k.p.Conf, k.code = s.conf(n, "ADD", "fail"), 111
 					}
 					k.after = func(bool) {
-						n.cure()
+						n.Cure()
 						switch then {
 						case "ADD": // code 7: the killed ADD was complete, only its result was lost
-							if a := n.call("ADD", k.p); a.err != nil && a.err.Code != 7 {
-								t.Errorf("ADD: %s", a.stdout)
+							if a := n.call("ADD", k.p); a.Err != nil && a.Err.Code != 7 {
+								t.Errorf("ADD: %s", a.Stdout)
 							}
 							if live := n.leaked(k.p); len(live) != len(s.fakes) && s.name != "fallback" {
 								t.Errorf("ADD: %v attached", live)
@@ -110,7 +110,7 @@ func TestKillAtEveryStepLosesNothing(t *testing.T) {
 						}
 						n.ok("DEL", k.p)
 						n.nothingLeft()
-						n.sicken()
+						n.Sicken()
 					}
 					k.run()
 				})
@@ -137,16 +137,16 @@ func TestKillAtEveryStepWithRealPluginsLosesNothing(t *testing.T) {
 				// A fake in front of each plugin logs its steps.
 				networks := []object{
 					n.chain(1,
-						n.behind("bridge1", n.with(n.bridge(1), object{"ipMasq": true})),
-						n.behind("ports1", n.portmap()),
-						n.behind("fire1", n.firewall())),
+						n.Behind("bridge1", n.with(n.bridge(1), object{"ipMasq": true})),
+						n.Behind("ports1", n.portmap()),
+						n.Behind("fire1", n.firewall())),
 					n.chain(2,
-						n.behind("bridge2", n.with(n.bridge(2), object{"ipMasq": true})),
-						n.behind("fire2", n.firewall())),
+						n.Behind("bridge2", n.with(n.bridge(2), object{"ipMasq": true})),
+						n.Behind("fire2", n.firewall())),
 				}
 				k := &kills{node: n, command: command, state: "state", last: "z", has: []string{want}, tries: shared(part)}
 				if command == "undo" {
-					networks, k.code = append(networks, n.fake("z", "ADD", "fail")), 111
+					networks, k.code = append(networks, n.Fake("z", "ADD", "fail")), 111
 				}
 				k.p = n.published(networks...)
 				k.after = func(bool) {
@@ -173,9 +173,9 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 		for part := range crashParts {
 			t.Run(fmt.Sprintf("%s/%d", command, part), func(t *testing.T) {
 				n := newNode(t)
-				networks := []object{n.chain(1, n.behind("bridge1", n.single(1)), n.behind("fire1", n.firewall(), "DEL", "fail"))}
+				networks := []object{n.chain(1, n.Behind("bridge1", n.single(1)), n.Behind("fire1", n.firewall(), "DEL", "fail"))}
 				if command == "undo" {
-					networks = append(networks, n.fake("z", "ADD", "fail"))
+					networks = append(networks, n.Fake("z", "ADD", "fail"))
 				}
 				first, second := n.published(networks...), n.published(n.chain(1, n.single(1), n.firewall()))
 				moved := false
@@ -183,10 +183,10 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 				k.after = func(killed bool) {
 					n.call("CHECK", first) // waits for an orphan
 					a := n.call("ADD", second)
-					n.cure()
-					if a.code == 0 {
+					n.Cure()
+					if a.Code == 0 {
 						moved = moved || killed
-						second.result = a.stdout
+						second.Result = a.Stdout
 						want := n.belongings(second)
 						n.ok("DEL", first)
 						nodetest.Equal(t, "the second's", n.belongings(second), want)
@@ -195,7 +195,7 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 					}
 					n.ok("DEL", first)
 					n.gone(first)
-					n.sicken()
+					n.Sicken()
 				}
 				k.run()
 				if !moved && *long {
@@ -211,7 +211,7 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 // code 11, and no process is left. The ADD is undone, the DEL can be
 // repeated.
 func TestTerminationLeavesNoProcess(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range multinets() {
 		for _, command := range []string{"ADD", "DEL"} {
 			for _, fault := range []string{"hang", "deaf", "family"} {
 				t.Run(s.name+"/"+command+"/"+fault, func(t *testing.T) {
@@ -221,16 +221,16 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 						n.ok("ADD", p)
 					}
 					r := n.start(command, p)
-					n.ready() // for family, the child reports it
-					nodetest.OK(t, r.cmd.Process.Signal(syscall.SIGTERM))
-					n.failed(n.wait(r), 11)
-					n.orphansEnd()
+					n.Ready() // for family, the child reports it
+					nodetest.OK(t, r.Cmd.Process.Signal(syscall.SIGTERM))
+					n.failed(n.Wait(r), 11)
+					n.OrphansEnd()
 					if command == "ADD" {
 						n.nothingLeft()
 					} else {
 						nodetest.Equal(t, "recorded", n.recorded(p, s.state), true)
 					}
-					n.cure()
+					n.Cure()
 					n.ok("DEL", p)
 					n.nothingLeft()
 				})
@@ -244,36 +244,36 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 // their whole process groups, and only then runs a plugin. It kills no process that merely
 // has the lock's file open.
 func TestDELKillsOrphansAndNobodyElse(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range multinets() {
 		for _, command := range []string{"ADD", "DEL"} {
 			t.Run(s.name+"/"+command, func(t *testing.T) {
 				n := newNode(t)
 				p := n.pod(s.conf(n, command, "family"))
 				orphans := 2
 				if s.parallel {
-					p.conf["delegates"].([]object)[1]["on"], orphans = object{command: "deaf"}, 3
+					p.Conf["delegates"].([]object)[1]["on"], orphans = object{command: "deaf"}, 3
 				}
 				if command == "DEL" {
 					n.ok("ADD", p)
 				}
 				r := n.start(command, p)
 				for range orphans - 1 { // the parent of the child does not say that it is ready
-					n.ready()
+					n.Ready()
 				}
-				n.kill(r)
-				n.until("only the orphans run", func() bool { return len(n.running()) == orphans })
-				lock, err := os.Open(n.file(s.state, p.id+"@lock"))
+				r.Kill()
+				n.Until("only the orphans run", func() bool { return len(n.Running()) == orphans })
+				lock, err := os.Open(n.File(s.state, p.ID+"@lock"))
 				nodetest.OK(t, err)
 				defer lock.Close()
 				bystander := n.bystander(lock)
 
-				n.cure()
+				n.Cure()
 				n.ok("DEL", p, withoutNetNS)
 				if nodetest.Ended(bystander, "") {
 					t.Error("DEL has killed another process")
 				}
 				n.nothingLeft() // and no two ran at the same time
-				n.orphansEnd()
+				n.OrphansEnd()
 			})
 		}
 	}
@@ -283,25 +283,25 @@ func TestDELKillsOrphansAndNobodyElse(t *testing.T) {
 // inherits the container's lock, and hangs. While multinet lives, DEL answers 11. When it is killed,
 // DEL kills the plugin and not the daemon, and nobody waits for the daemon ever after.
 func TestDELSparesADaemonOfTheNetwork(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range multinets()[:1] {
 		t.Run(s.name, func(t *testing.T) {
 			n := newNode(t)
 			p := n.pod(s.conf(n, "ADD", "service"))
 			r := n.start("ADD", p)
-			n.ready() // says the daemon
-			n.until("the last plugin and its daemon are left", func() bool { return len(n.running()) == 2 })
+			n.Ready() // says the daemon
+			n.Until("the last plugin and its daemon are left", func() bool { return len(n.Running()) == 2 })
 			n.failed(n.call("DEL", p), 11)
-			nodetest.Equal(t, "running", len(n.running()), 2)
+			nodetest.Equal(t, "running", len(n.Running()), 2)
 
-			n.kill(r)
-			n.cure()
+			r.Kill()
+			n.Cure()
 			n.ok("DEL", p, withoutNetNS)
-			n.until("the plugin is dead", func() bool { return len(n.running()) == 1 })
+			n.Until("the plugin is dead", func() bool { return len(n.Running()) == 1 })
 			n.nothingLeft() // and no two ran at the same time
 			n.ok("ADD", p)
 			n.ok("DEL", p)
 			n.nothingLeft()
-			n.until("only the daemon is left", func() bool { return len(n.running()) == 1 })
+			n.Until("only the daemon is left", func() bool { return len(n.Running()) == 1 })
 			n.endChildren()
 		})
 	}
@@ -330,9 +330,9 @@ func (s step) fake() string { return strings.Fields(s.what)[1] }
 func (n *node) stepping(p *pod, at *step, orphan bool) extra {
 	n.steps(p) // drop what an orphan has logged since
 	return func(env map[string]string, _ object) {
-		env["METACNI_STEPS"] = n.file(p.id + ".steps")
+		env["METACNI_STEPS"] = n.File(p.ID + ".steps")
 		if at != nil {
-			env["METACNI_STEPS_KILL"] = strings.ReplaceAll(at.what, " C", " "+p.id)
+			env["METACNI_STEPS_KILL"] = strings.ReplaceAll(at.what, " C", " "+p.ID)
 			env["METACNI_STEPS_NTH"] = strconv.Itoa(at.nth)
 		}
 		if orphan {
@@ -344,12 +344,12 @@ func (n *node) stepping(p *pod, at *step, orphan bool) extra {
 // steps reads and removes the log of p's steps.
 func (n *node) steps(p *pod) (list []step) {
 	n.Helper()
-	text, err := os.ReadFile(n.file(p.id + ".steps"))
+	text, err := os.ReadFile(n.File(p.ID + ".steps"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Fatal(err)
 	}
-	_ = os.Remove(n.file(p.id + ".steps"))
-	return parseSteps(strings.ReplaceAll(string(text), " "+p.id, " C"))
+	_ = os.Remove(n.File(p.ID + ".steps"))
+	return parseSteps(strings.ReplaceAll(string(text), " "+p.ID, " C"))
 }
 
 // parseSteps parses a log of steps: in each line the process and what it is about to do.
@@ -368,9 +368,8 @@ func parseSteps(text string) (list []step) {
 func (n *node) crash(command string, p *pod, at step, orphan bool) {
 	n.Helper()
 	r := n.start(command, p, n.stepping(p, &at, orphan))
-	_ = r.cmd.Wait()
-	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-		n.Fatalf("%s, to be killed at %v: %v, %s", command, at, r.cmd.ProcessState, r.stdout.text)
+	if a := r.Wait(); a.Code != -1 {
+		n.Fatalf("%s, to be killed at %v: %v, %s", command, at, r.Cmd.ProcessState, a.Stdout)
 	}
 	steps := n.steps(p)
 	killed := slices.Index(steps, step{"killed", 1})
@@ -384,7 +383,7 @@ func (n *node) crash(command string, p *pod, at step, orphan bool) {
 	}
 	for _, s := range steps[before+1:] {
 		alike := s.byFake() == at.byFake()
-		if at.byFake() && p.conf["parallel"] == true {
+		if at.byFake() && p.Conf["parallel"] == true {
 			alike = s.byFake() && s.fake() == at.fake() // the other fakes continue
 		}
 		if s.what != "killed" && alike && (!at.byFake() || !orphan) {
@@ -396,7 +395,7 @@ func (n *node) crash(command string, p *pod, at step, orphan bool) {
 // recorded reports whether p has a record, in whatever state.
 func (n *node) recorded(p *pod, state string) bool {
 	n.Helper()
-	return slices.ContainsFunc(n.list(n.file(state)), p.isRecord)
+	return slices.ContainsFunc(n.List(n.File(state)), p.isRecord)
 }
 
 // has fails the test unless for each of whats some step begins with it.
@@ -414,7 +413,7 @@ func has(t testing.TB, steps []step, whats ...string) {
 // time.
 func (n *node) neverBeside() {
 	n.Helper()
-	text, err := os.ReadFile(n.file("fake", "beside"))
+	text, err := os.ReadFile(n.File("fake", "beside"))
 	if err == nil {
 		n.Errorf("side by side:\n%s", text)
 	}
@@ -423,8 +422,8 @@ func (n *node) neverBeside() {
 // leaked lists what the fakes have attached to p and not detached.
 func (n *node) leaked(p *pod) (list []string) {
 	n.Helper()
-	for _, name := range n.live() {
-		if strings.Contains(name, "@"+p.id+"@") {
+	for _, name := range n.Live() {
+		if strings.Contains(name, "@"+p.ID+"@") {
 			list = append(list, name)
 		}
 	}
@@ -448,6 +447,12 @@ func subjects() []subject {
 	}
 }
 
+// multinets are for what all meta-plugins of the SDK do alike.
+func multinets() []subject {
+	all := subjects()
+	return []subject{all[0], all[2]}
+}
+
 // fakeSteps returns the steps of all fakes in one command.
 func (s subject) fakeSteps(command string) (list []string) {
 	for _, id := range s.fakes {
@@ -461,16 +466,16 @@ func (s subject) conf(n *node, on ...string) object {
 	n.Helper()
 	if s.name == "flannel" {
 		n.subnetEnv()
-		return n.flannel("1.1.0", n.fake("a", on...))
+		return n.flannel("1.1.0", n.Fake("a", on...))
 	}
 	if s.name == "fallback" {
-		return n.fallback("1.1.0", n.fake("a", "ADD", "fail"), n.fake("b", on...))
+		return n.fallback("1.1.0", n.Fake("a", "ADD", "fail"), n.Fake("b", on...))
 	}
 	var fakes []object
 	for _, id := range s.fakes {
-		fakes = append(fakes, n.fake(id))
+		fakes = append(fakes, n.Fake(id))
 	}
-	fakes[len(fakes)-1] = n.fake(s.fakes[len(fakes)-1], on...)
+	fakes[len(fakes)-1] = n.Fake(s.fakes[len(fakes)-1], on...)
 	conf := n.multinet("1.1.0", fakes...)
 	if s.parallel {
 		n.parallel(conf, fakes...)

@@ -31,29 +31,29 @@ func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			conf := n.multinet("1.1.0", n.bridge(1), n.fake("b"))
+			conf := n.multinet("1.1.0", n.bridge(1), n.Fake("b"))
 			old := n.succeeded(conf)
 			now := n.pod(conf)
-			now.netns = old.netns
+			now.NetNS = old.NetNS
 			n.ok("ADD", now)
-			n.forget()
+			n.Forget()
 			dry := n.operate(0, "gc", "--dry-run")
-			if strings.Contains(dry.stdout, now.id) || !strings.Contains(dry.stdout, old.id) {
-				t.Errorf("gc --dry-run, where only the namespace of %s is gone: %+v", old.id, dry)
+			if strings.Contains(dry.Stdout, now.ID) || !strings.Contains(dry.Stdout, old.ID) {
+				t.Errorf("gc --dry-run, where only the namespace of %s is gone: %+v", old.ID, dry)
 			}
-			if a := detach(n, old, now); a.err != nil {
-				t.Errorf("%s: %s", name, a.stdout)
+			if a := detach(n, old, now); a.Err != nil {
+				t.Errorf("%s: %s", name, a.Stdout)
 			}
 			nodetest.Equal(t, "the other's interfaces", n.interfaces(now), []string{"eth0"})
 			nodetest.Equal(t, "leases", len(n.leases()), 1)
-			nodetest.Equal(t, "attached by fakes", n.live(), []string{"b@" + now.id + "@net1"})
-			for _, c := range n.calls() {
+			nodetest.Equal(t, "attached by fakes", n.Live(), []string{"b@" + now.ID + "@net1"})
+			for _, c := range n.Calls() {
 				if c.Command == "DEL" && c.NetNS != "" {
 					t.Errorf("the plugin was given %s", c.NetNS)
 				}
 			}
 			n.ok("CHECK", now)
-			n.answersFrom(now, n.net(1)+".1")
+			n.answersFrom(now, n.Net(1)+".1")
 			n.ok("DEL", now)
 			n.nothingLeft()
 		})
@@ -68,16 +68,16 @@ func (n *node) succeeded(conf object) *pod {
 	p := n.pod(conf)
 	n.ok("ADD", p)
 	n.vanish(p)
-	_, err := host.NewNS(p.id)
+	_, err := host.NewNS(p.ID)
 	nodetest.OK(n, err)
 	var now unix.Stat_t
-	nodetest.OK(n, unix.Stat(p.netns, &now))
+	nodetest.OK(n, unix.Stat(p.NetNS, &now))
 
-	records := scratch.Store[map[string]any]{Dir: n.file("state")}
-	lock, err := records.Lock(n.Context(), p.id)
+	records := scratch.Store[map[string]any]{Dir: n.File("state")}
+	lock, err := records.Lock(n.Context(), p.ID)
 	nodetest.OK(n, err)
 	defer lock.Unlock()
-	r, err := records.Get(scratch.Key{Network: n.name("multi"), ContainerID: p.id, IfName: p.ifname})
+	r, err := records.Get(scratch.Key{Network: n.Numbered("multi"), ContainerID: p.ID, IfName: p.IfName})
 	nodetest.OK(n, err)
 	for _, d := range r.Value["delegates"].([]any) {
 		recorded := d.(map[string]any)["netns"].(map[string]any)
@@ -129,7 +129,7 @@ func (n *node) keep(p *pod, i int) {
 			n.Cleanup(func() { close(end) })
 			go func() {
 				runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-				fd, err := unix.Open(p.netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				fd, err := unix.Open(p.NetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err == nil {
 					err = unix.Setns(fd, unix.CLONE_NEWNET)
 					_ = unix.Close(fd)
@@ -140,7 +140,7 @@ func (n *node) keep(p *pod, i int) {
 			return <-entered
 		},
 		func() error { // a descriptor
-			f, err := os.Open(p.netns) // its link has the path of the mount, and "/" when that is gone
+			f, err := os.Open(p.NetNS) // its link has the path of the mount, and "/" when that is gone
 			n.Cleanup(func() { _ = f.Close() })
 			return err
 		},
@@ -150,7 +150,7 @@ func (n *node) keep(p *pod, i int) {
 			return err
 		},
 		func() error { // a mount
-			at := n.file("kept-" + p.id)
+			at := n.File("kept-" + p.ID)
 			n.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 			err := os.WriteFile(at, nil, 0o600)
 			if err == nil {
@@ -159,20 +159,20 @@ func (n *node) keep(p *pod, i int) {
 			return err
 		},
 	}
-	nodetest.OK(n, host.Do(p.netns, keepers[i%len(keepers)]))
-	nodetest.OK(n, host.RemoveNS(p.netns))
+	nodetest.OK(n, host.Do(p.NetNS, keepers[i%len(keepers)]))
+	nodetest.OK(n, host.RemoveNS(p.NetNS))
 }
 
 // Records of earlier releases have no number of the namespace: nobody but a scan of all processes
-// can say that it is gone. Half of 110 are gone, and at the path of each is nothing. Sweeps remove
+// can say that it is gone. Half of 20 are gone, and at the path of each is nothing. Sweeps remove
 // these, and nothing of the others, which a process, a thread, a descriptor, a socket or a mount
 // keeps.
 func TestRecordsWithoutNumbersDoNotStayForEver(t *testing.T) { //nolint:paralleltest // a scan does not see everything while other tests end processes
 	hosttest.Need(t)
 	needsScan(t)
 	n := nodeIn(t, "/run")
-	n.scan = true
-	pods := n.newPods(110, func() object { return n.multinet("1.1.0", n.fake("b")) })
+	n.Begin = startWithoutHandles
+	pods := n.newPods(20, func() object { return n.multinet("1.1.0", n.Fake("b")) })
 	for some := range slices.Chunk(pods, 10) {
 		n.allOK("ADD", some)
 	}
@@ -190,24 +190,24 @@ func TestRecordsWithoutNumbersDoNotStayForEver(t *testing.T) { //nolint:parallel
 		n.vanish(p)
 	}
 	left := func() (ids []string) {
-		for _, name := range n.live() {
+		for _, name := range n.Live() {
 			ids = append(ids, strings.Split(name, "@")[1])
 		}
 		return ids
 	}
 	var passes []string // of two sweeps each
-	n.until("what is dead is gone", func() bool {
-		passes = append(passes, n.operate(-1, "gc", "--bin-dir", n.bin).stderr)
-		return !slices.ContainsFunc(dead, func(p *pod) bool { return slices.Contains(left(), p.id) })
+	n.Until("what is dead is gone", func() bool {
+		passes = append(passes, n.operate(-1, "gc", "--bin-dir", n.Bin).Stderr)
+		return !slices.ContainsFunc(dead, func(p *pod) bool { return slices.Contains(left(), p.ID) })
 	})
 	if len(passes) > 1 { // something could not be looked at, and is said
 		t.Logf("%d runs: %q", len(passes), passes)
 	}
 	want := make([]string, 0, len(living))
 	for _, p := range living {
-		want = append(want, p.id)
+		want = append(want, p.ID)
 		if !n.recorded(p, "state") {
-			t.Errorf("the record of %s is gone", p.id)
+			t.Errorf("the record of %s is gone", p.ID)
 		}
 	}
 	slices.Sort(want)
@@ -220,11 +220,11 @@ func TestRecordsWithoutNumbersDoNotStayForEver(t *testing.T) { //nolint:parallel
 // namespace.
 func (n *node) withoutNumbers(pods []*pod) {
 	n.Helper()
-	records := scratch.Store[map[string]any]{Dir: n.file("state")}
+	records := scratch.Store[map[string]any]{Dir: n.File("state")}
 	for _, p := range pods {
-		lock, err := records.Lock(n.Context(), p.id)
+		lock, err := records.Lock(n.Context(), p.ID)
 		nodetest.OK(n, err)
-		r, err := records.Get(scratch.Key{Network: n.name("multi"), ContainerID: p.id, IfName: p.ifname})
+		r, err := records.Get(scratch.Key{Network: n.Numbered("multi"), ContainerID: p.ID, IfName: p.IfName})
 		nodetest.OK(n, err)
 		for _, d := range r.Value["delegates"].([]any) {
 			recorded := d.(map[string]any)["netns"].(map[string]any)
@@ -255,10 +255,10 @@ func (n *node) guest(p *pod) *guest {
 	cmd := exec.CommandContext(n.Context(), "sh", "-c", "read x; exec "+n.program("unshare")+" --net sleep infinity")
 	leave, err := cmd.StdinPipe()
 	nodetest.OK(n, err)
-	nodetest.OK(n, host.Do(p.netns, cmd.Start))
+	nodetest.OK(n, host.Do(p.NetNS, cmd.Start))
 	n.Cleanup(func() { _ = cmd.Wait() })
-	g := &guest{p, p.netns, leave}
-	p.netns = fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
+	g := &guest{p, p.NetNS, leave}
+	p.NetNS = fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
 	return g
 }
 
@@ -277,11 +277,11 @@ func (n *node) in(g *guest, do func(eth0 netlink.Link) error) {
 // ways are what a container may do to be rid of what the host has for it.
 func ways() map[string]func(n *node, g *guest) {
 	unshare := func(n *node, g *guest) {
-		was, err := os.Readlink(g.netns)
+		was, err := os.Readlink(g.NetNS)
 		nodetest.OK(n, err)
 		nodetest.OK(n, g.leave.Close())
-		n.until("the process is in another namespace", func() bool {
-			now, err := os.Readlink(g.netns)
+		n.Until("the process is in another namespace", func() bool {
+			now, err := os.Readlink(g.NetNS)
 			return err == nil && now != was
 		})
 	}
@@ -298,7 +298,7 @@ func ways() map[string]func(n *node, g *guest) {
 			})
 		},
 		"move": func(n *node, g *guest) {
-			elsewhere, err := os.Open(n.pod(nil).netns)
+			elsewhere, err := os.Open(n.pod(nil).NetNS)
 			nodetest.OK(n, err)
 			defer elsewhere.Close()
 			n.in(g, func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(elsewhere.Fd())) })
@@ -316,41 +316,41 @@ func TestContainerCannotRidItselfOfAStep(t *testing.T) {
 	for step, attach := range map[string]func(n *node, i int) *pod{
 		"policy": func(n *node, i int) *pod {
 			p := n.policy()
-			p.conf["name"], p.conf["delegate"] = n.name(fmt.Sprintf("policy%d-", i)), n.bridge(i)
+			p.Conf["name"], p.Conf["delegate"] = n.Numbered(fmt.Sprintf("policy%d-", i)), n.bridge(i)
 			return p
 		},
 		"default-route": func(n *node, i int) *pod {
-			n.network("exit", n.with(n.routeless(2), object{"cniVersion": "1.0.0"}))
+			n.network("exit", n.with(n.Bridge(2), object{"cniVersion": "1.0.0"}))
 			p := n.pod(n.multinet("1.1.0", n.bridge(i)))
-			p.conf["name"] = n.name(fmt.Sprintf("multi%d-", i))
-			return p.selects(fmt.Sprintf(`[{"name": "exit", "interface": "exit%d", "default-route": ["%s.1"]}]`, i, n.net(2)))
+			p.Conf["name"] = n.Numbered(fmt.Sprintf("multi%d-", i))
+			return p.selects(fmt.Sprintf(`[{"name": "exit", "interface": "exit%d", "default-route": ["%s.1"]}]`, i, n.Net(2)))
 		},
 	} {
 		for way, do := range ways() {
 			for _, scan := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/scan %t", step, way, scan), func(t *testing.T) {
+					n := newNode(t)
 					if scan {
 						needsScan(t)
+						n.Begin = startWithoutHandles
 					}
-					n := newNode(t)
-					n.scan = scan
 					g, other := n.guest(attach(n, 1)), attach(n, 1)
 					more := *attach(n, 3)
-					more.id, more.netns, more.ifname = g.id, g.netns, "eth1"
+					more.ID, more.NetNS, more.IfName = g.ID, g.NetNS, "eth1"
 					n.ok("ADD", g.pod)
 					before := n.kept(g, step, way)
 					do(n, g)
 
-					n.operate(-1, "gc", "--bin-dir", n.bin)
+					n.operate(-1, "gc", "--bin-dir", n.Bin)
 					n.call("CHECK", g.pod)
 					n.call("ADD", &more)
 					n.ok("ADD", other)
-					n.operate(-1, "gc", "--bin-dir", n.bin)
+					n.operate(-1, "gc", "--bin-dir", n.Bin)
 					nodetest.Equal(t, "kept", n.kept(g, step, way), before)
 					if !strings.HasSuffix(way, "delete") { // then nothing is left that could be used
 						n.fails(7, "ADD", g.pod, nil)
 					}
-					n.operate(-1, "gc", "--bin-dir", n.bin)
+					n.operate(-1, "gc", "--bin-dir", n.Bin)
 					nodetest.Equal(t, "kept in the end", n.kept(g, step, way), before)
 
 					for _, p := range []*pod{other, &more, g.pod} {
@@ -370,7 +370,7 @@ func TestContainerCannotRidItselfOfAStep(t *testing.T) {
 func (n *node) kept(g *guest, step, way string) (all []string) {
 	n.Helper()
 	for _, lease := range n.leases() {
-		if words := strings.Fields(lease); slices.Contains(words, g.id) && !slices.Contains(words, "eth1") && !slices.Contains(words, "exit3") {
+		if words := strings.Fields(lease); slices.Contains(words, g.ID) && !slices.Contains(words, "eth1") && !slices.Contains(words, "exit3") {
 			all = append(all, lease)
 		}
 	}
@@ -381,7 +381,7 @@ func (n *node) kept(g *guest, step, way string) (all []string) {
 		all = append(all, n.nft("list", "table", "inet", g.table()))
 	} else if way == "unshare" { // the others take the route with the interface
 		inside := *g.pod
-		inside.netns = g.mount
+		inside.NetNS = g.mount
 		all = append(all, n.defaultRoutes(&inside)...)
 	}
 	return all

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -25,8 +26,8 @@ func (n *node) policy() *pod {
 	n.Helper()
 	n.program("nft")
 	return n.pod(object{
-		"cniVersion": "1.1.0", "name": n.name("policy"), "type": "policy", "cniDir": n.file("state"),
-		"deny": []string{n.net(2) + ".0/24", "2001:db8::/32"}, "delegate": n.bridge(1),
+		"cniVersion": "1.1.0", "name": n.Numbered("policy"), "type": "policy", "cniDir": n.File("state"),
+		"deny": []string{n.Net(2) + ".0/24", "2001:db8::/32"}, "delegate": n.bridge(1),
 	})
 }
 
@@ -42,7 +43,7 @@ func (n *node) nft(args ...string) string {
 func (n *node) tables() (containers []string) {
 	n.Helper()
 	for _, m := range regexp.MustCompile(`table inet policy-[a-z2-7]{16} \{\s+comment "([^"]*)"`).FindAllStringSubmatch(n.nft("list", "ruleset"), -1) {
-		if strings.HasPrefix(m[1], fmt.Sprintf("n%dc", n.id)) {
+		if strings.HasPrefix(m[1], fmt.Sprintf("n%dc", n.ID)) {
 			containers = append(containers, m[1])
 		}
 	}
@@ -52,29 +53,29 @@ func (n *node) tables() (containers []string) {
 
 // table is the name of the table that policy makes for p.
 func (p *pod) table() string {
-	return scratch.Key{Network: fmt.Sprint(p.conf["name"]), ContainerID: p.id, IfName: p.ifname}.Tag("policy-")
+	return scratch.Key{Network: fmt.Sprint(p.Conf["name"]), ContainerID: p.ID, IfName: p.IfName}.Tag("policy-")
 }
 
 // waitingNft puts an nft into the PATH that waits for the gate of the fakes before it changes
 // anything, or after.
 func (n *node) waitingNft(before bool) extra {
 	n.Helper()
-	n.mkdir("nft")
-	wait := fmt.Sprintf("{ echo -n x > %s; head -c 1 < %s > /dev/null; }", n.file("fake", "ready"), n.file("fake", "gate"))
+	n.Mkdir("nft")
+	wait := fmt.Sprintf("{ echo -n x > %s; head -c 1 < %s > /dev/null; }", n.File("fake", "ready"), n.File("fake", "gate"))
 	first, last := "true", wait
 	if before {
 		first, last = wait, "true"
 	}
-	nodetest.OK(n, os.WriteFile(n.file("nft", "nft"), fmt.Appendf(nil, "#!/bin/sh\n[ \"$*\" = '-f -' ] || exec %[1]s \"$@\"\n%[2]s\n%[1]s \"$@\"\nstatus=$?\n%[3]s\nexit $status\n",
+	nodetest.OK(n, os.WriteFile(n.File("nft", "nft"), fmt.Appendf(nil, "#!/bin/sh\n[ \"$*\" = '-f -' ] || exec %[1]s \"$@\"\n%[2]s\n%[1]s \"$@\"\nstatus=$?\n%[3]s\nexit $status\n",
 		n.program("nft"), first, last), 0o755))
-	return func(env map[string]string, _ object) { env["PATH"] = n.file("nft") + ":" + n.path }
+	return func(env map[string]string, _ object) { env["PATH"] = n.File("nft") + ":" + process.Path }
 }
 
 // free waits until nobody has the lock of p's container.
 func (n *node) free(p *pod) {
 	n.Helper()
-	n.until("the container is free", func() bool {
-		f, err := os.Open(n.file("state", p.id+"@lock"))
+	n.Until("the container is free", func() bool {
+		f, err := os.Open(n.File("state", p.ID+"@lock"))
 		nodetest.OK(n, err)
 		defer f.Close()
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
@@ -88,46 +89,41 @@ func (n *node) free(p *pod) {
 // gc" kills it too, and does not wait for long. The namespace is gone.
 func TestStepOfAKilledPlugin(t *testing.T) {
 	for _, at := range []string{"before", "hangs", "after"} {
-		for _, then := range []string{"DEL", "GC", "multinet gc", "ADD"} {
+		for then, start := range map[string]func(n *node, p, other *pod) *process.Command{
+			"DEL": func(n *node, p, _ *pod) *process.Command { return n.start("DEL", p, withoutNetNS) },
+			"GC":  func(n *node, p, other *pod) *process.Command { return n.start("GC", p, valid(other)) },
+			"ADD": func(n *node, p, _ *pod) *process.Command { return n.start("ADD", p) },
+			"multinet gc": func(n *node, _, _ *pod) *process.Command {
+				return n.Exec(built("multinet"), map[string]string{"PATH": process.Path}, nil, "gc", "--dir", n.File("state"), "--bin-dir", n.Bin)
+			},
+		} {
 			t.Run(at+"/then "+then, func(t *testing.T) {
 				n := newNode(t)
 				p, other := n.policy(), n.policy()
 				n.ok("ADD", other)
 				add := n.start("ADD", p, n.waitingNft(at != "after"))
-				n.ready() // policy waits for nft
-				nodetest.OK(t, add.cmd.Process.Kill())
-				_ = add.cmd.Wait()
+				n.Ready() // policy waits for nft
+				add.Kill()
 				if then != "ADD" {
 					n.vanish(p)
 				}
 				if then == "multinet gc" && at != "hangs" { // it leaves who is busy for the next time
-					n.open()
+					n.Open()
 					n.free(p)
 				}
-				var next *running
-				switch then {
-				case "DEL":
-					next = n.start("DEL", p, withoutNetNS)
-				case "GC":
-					next = n.start("GC", p, valid(other))
-				case "ADD":
-					next = n.start("ADD", p)
-				default:
-					next = n.exec(built("multinet"), map[string]string{"PATH": n.path}, nil, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
-				}
+				next := start(n, p, other)
 				if then != "multinet gc" && at != "hangs" {
-					n.open()
+					n.Open()
 				}
-				_ = next.cmd.Wait()
-				if next.cmd.ProcessState.ExitCode() != 0 {
-					t.Fatalf("%s: %v, %s%s", then, next.cmd.ProcessState, &next.stdout, &next.stderr)
+				if a := next.Wait(); a.Code != 0 {
+					t.Fatalf("%s: %d, %s%s", then, a.Code, a.Stdout, a.Stderr)
 				}
 				if then == "ADD" {
-					nodetest.Equal(t, "tables", n.tables(), slices.Sorted(slices.Values([]string{other.id, p.id})))
+					nodetest.Equal(t, "tables", n.tables(), slices.Sorted(slices.Values([]string{other.ID, p.ID})))
 					n.ok("CHECK", p)
 					n.ok("DEL", p)
 				}
-				nodetest.Equal(t, "tables", n.tables(), []string{other.id})
+				nodetest.Equal(t, "tables", n.tables(), []string{other.ID})
 				n.ok("CHECK", other)
 				n.ok("DEL", other)
 				nodetest.Equal(t, "tables", n.tables(), nil)
@@ -147,14 +143,14 @@ func TestStepIsCheckedAndUndone(t *testing.T) {
 	n.ok("ADD", p)
 	n.ok("STATUS", p)
 	n.ok("CHECK", p)
-	n.answersFrom(p, n.net(1)+".1")
+	n.answersFrom(p, n.Net(1)+".1")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := host.Reach(ctx, p.netns, netip.MustParseAddr(n.net(2)+".2")); err == nil {
+	if _, err := host.Reach(ctx, p.NetNS, netip.MustParseAddr(n.Net(2)+".2")); err == nil {
 		t.Error("reaches what is denied")
 	}
 	n.nft("flush", "table", "inet", p.table())
-	n.answersFrom(p, n.net(2)+".2")
+	n.answersFrom(p, n.Net(2)+".2")
 	n.fails(999, "CHECK", p, []string{"policy/deny", "0 nft rules, want 1"})
 	n.ok("DEL", p)
 	noNft := func(env map[string]string, _ object) { env["PATH"] = "/absent" }
@@ -173,12 +169,12 @@ func TestStepOfAnInterfaceWithAnyName(t *testing.T) {
 	n.ok("ADD", p)
 	for _, name := range []string{"eth0#", "a;b", `"$(x)`, "abcdefghijklmno"} {
 		odd := *p
-		odd.ifname = name
+		odd.IfName = name
 		n.ok("ADD", &odd)
-		nodetest.Equal(t, "tables", n.tables(), []string{p.id, p.id})
+		nodetest.Equal(t, "tables", n.tables(), []string{p.ID, p.ID})
 		n.ok("CHECK", &odd)
 		n.ok("DEL", &odd)
-		nodetest.Equal(t, "tables", n.tables(), []string{p.id})
+		nodetest.Equal(t, "tables", n.tables(), []string{p.ID})
 		n.ok("CHECK", p)
 	}
 	n.ok("DEL", p)
@@ -189,13 +185,13 @@ func TestStepOfAnInterfaceWithAnyName(t *testing.T) {
 // Containers that come and go at once have the rules of their own.
 func TestStepsOfContainersAtOnce(t *testing.T) {
 	n := newNode(t)
-	pods := n.newPods(4, func() object { return n.policy().conf })
+	pods := n.newPods(4, func() object { return n.policy().Conf })
 	n.ok("ADD", pods[0]) // then the bridge keeps its address, which CHECK compares
 	n.allOK("ADD", pods[1:])
 	nodetest.Equal(t, "tables", len(n.tables()), len(pods))
 	n.allOK("CHECK", pods)
 	n.allOK("DEL", pods[1:])
-	nodetest.Equal(t, "tables", n.tables(), []string{pods[0].id})
+	nodetest.Equal(t, "tables", n.tables(), []string{pods[0].ID})
 	n.ok("CHECK", pods[0])
 	n.ok("DEL", pods[0])
 	nodetest.Equal(t, "tables", n.tables(), nil)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // A userReport is the file case.json of a directory below reports; reports/README.md explains the
@@ -69,7 +70,7 @@ func userReports(tb testing.TB) (dirs []string) {
 // TestUsersInputsAreHandledRight gives each input of a user to the programs, as a runtime does.
 func TestUsersInputsAreHandledRight(t *testing.T) {
 	for _, dir := range userReports(t) {
-		for _, program := range readReport(t, new(node), dir).Programs {
+		for _, program := range readReport(t, &node{Node: new(process.Node)}, dir).Programs {
 			t.Run(filepath.Base(dir)+"/"+program, func(t *testing.T) { newNode(t).tryReport(dir, program) })
 		}
 	}
@@ -93,31 +94,31 @@ func (n *node) tryReport(from, program string) {
 		c.Namespace = "default"
 	}
 	ask := func(command string, stdin []byte) answer {
-		return n.wait(n.exec(built(program), map[string]string{
-			"CNI_COMMAND": command, "CNI_PATH": n.file("bin") + ":" + n.bin, "PATH": n.path,
-			"CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": p.ifname,
-			"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + c.Namespace + ";K8S_POD_NAME=" + p.id + ";K8S_POD_UID=4f8c",
+		return n.Wait(n.Exec(built(program), map[string]string{
+			"CNI_COMMAND": command, "CNI_PATH": n.File("bin") + ":" + n.Bin, "PATH": process.Path,
+			"CNI_CONTAINERID": p.ID, "CNI_NETNS": p.NetNS, "CNI_IFNAME": p.IfName,
+			"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + c.Namespace + ";K8S_POD_NAME=" + p.ID + ";K8S_POD_UID=4f8c",
 		}, stdin))
 	}
 	ok := func(command string, a answer) {
-		if a.code != 0 {
-			n.Errorf("%s: %s (stderr %q)", command, a.stdout, a.stderr)
+		if a.Code != 0 {
+			n.Errorf("%s: %s (stderr %q)", command, a.Stdout, a.Stderr)
 		}
 	}
 
 	added, said := ask("ADD", stdin), ""
-	calls := n.calls()
+	calls := n.Calls()
 	if c.Code != 0 {
 		n.failed(added, c.Code, c.Says...)
-		said = added.err.Msg + added.err.Details
+		said = added.Err.Msg + added.Err.Details
 		if c.Calls == nil { // before anything runs
-			n.trace()
+			n.Trace()
 		}
 	} else {
 		ok("ADD", added)
 	}
 	if c.Calls != nil {
-		n.trace(c.Calls...)
+		n.Trace(c.Calls...)
 	}
 	for _, which := range slices.Sorted(maps.Keys(c.Stdin)) {
 		n.has("stdin of "+which, c.Stdin[which], decoded(n, find(n, calls, which).Stdin))
@@ -129,10 +130,10 @@ func (n *node) tryReport(from, program string) {
 			}
 		}
 	}
-	if added.code == 0 {
-		n.has("result", c.Result, decoded(n, added.stdout))
+	if added.Code == 0 {
+		n.has("result", c.Result, decoded(n, added.Stdout))
 		if c.Status != nil || c.Unsaid != nil {
-			said = n.operate(0, "status", p.id).stdout
+			said = n.operate(0, "status", p.ID).Stdout
 		}
 		if c.Status != nil {
 			n.has("network-status", c.Status, decoded(n, []byte(said)))
@@ -140,7 +141,7 @@ func (n *node) tryReport(from, program string) {
 		var conf struct{ CNIVersion string }
 		nodetest.OK(n, json.Unmarshal(stdin, &conf))
 		if conf.CNIVersion >= "0.4.0" { // which has CHECK
-			stdin = fmt.Appendf(bytes.TrimSuffix(stdin, []byte("}")), `,"prevResult":%s}`, added.stdout)
+			stdin = fmt.Appendf(bytes.TrimSuffix(stdin, []byte("}")), `,"prevResult":%s}`, added.Stdout)
 			ok("CHECK", ask("CHECK", stdin))
 		}
 	}
@@ -150,8 +151,8 @@ func (n *node) tryReport(from, program string) {
 		}
 	}
 	for range c.Tries {
-		if a := ask("DEL", stdin); a.err == nil {
-			n.Errorf("DEL: %s, want an error", a.stdout)
+		if a := ask("DEL", stdin); a.Err == nil {
+			n.Errorf("DEL: %s, want an error", a.Stdout)
 		}
 	}
 	ok("DEL", ask("DEL", stdin))
@@ -159,7 +160,7 @@ func (n *node) tryReport(from, program string) {
 		n.nothingLeft()
 		return
 	}
-	list := n.operate(0, "list", "-o", "wide").stdout
+	list := n.operate(0, "list", "-o", "wide").Stdout
 	for _, word := range c.Left {
 		if !strings.Contains(list, word) {
 			n.Errorf("list does not say %q:\n%s", word, list)
@@ -168,7 +169,7 @@ func (n *node) tryReport(from, program string) {
 }
 
 // find returns the ADD of a plugin and an interface, such as "bridge eth0".
-func find(tb testing.TB, calls []call, which string) call {
+func find(tb testing.TB, calls []process.Call, which string) process.Call {
 	tb.Helper()
 	for _, k := range calls {
 		if k.Command == "ADD" && k.ID+" "+k.IfName == which {
@@ -176,15 +177,15 @@ func find(tb testing.TB, calls []call, which string) call {
 		}
 	}
 	tb.Fatalf("no ADD of %s", which)
-	return call{}
+	return process.Call{}
 }
 
 // standIns copies the files of a case into the node's directory, and makes its plugins and "primary".
 func (n *node) standIns(from string, plugins object) {
 	n.Helper()
-	n.mkdir("bin", "nad", "state")
+	n.Mkdir("bin", "nad", "state")
 	nodetest.OK(n, filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-		to := n.file(strings.TrimPrefix(path, from))
+		to := n.File(strings.TrimPrefix(path, from))
 		switch {
 		case err != nil:
 			return err
@@ -200,13 +201,13 @@ func (n *node) standIns(from string, plugins object) {
 	all := object{"primary": object{}}
 	maps.Copy(all, plugins)
 	for name, does := range all {
-		n.write(does, "fake", name+".json")
-		nodetest.OK(n, os.Symlink(built("fake"), n.file("bin", name)))
+		n.Write(does, "fake", name+".json")
+		nodetest.OK(n, os.Symlink(built("fake"), n.File("bin", name)))
 	}
 }
 
 // host is a directory for the root of the node, as a daemon in a pod has it.
-func (n *node) host() string { return n.dir + "-host" }
+func (n *node) host() string { return n.Dir + "-host" }
 
 // mountHost mounts in n.host() what plugins need, and makes more directories there.
 func (n *node) mountHost(dirs []string) {
@@ -215,7 +216,7 @@ func (n *node) mountHost(dirs []string) {
 	for _, dir := range dirs {
 		nodetest.OK(n, os.MkdirAll(n.host()+dir, 0o700))
 	}
-	for _, dir := range []string{n.dir, n.bin, "/run/netns", "/proc"} {
+	for _, dir := range []string{n.Dir, n.Bin, "/run/netns", "/proc"} {
 		at := n.host() + dir
 		nodetest.OK(n, os.MkdirAll(at, 0o700))
 		nodetest.OK(n, unix.Mount(dir, at, "", unix.MS_BIND|unix.MS_REC, ""))
@@ -230,17 +231,17 @@ func (n *node) userFile(path string) []byte {
 	if err != nil {
 		return nil
 	}
-	return []byte(strings.NewReplacer("$DIR", n.dir, "$HOST", n.host(), "$N", fmt.Sprint(n.id)).Replace(string(text)))
+	return []byte(strings.NewReplacer("$DIR", n.Dir, "$HOST", n.host(), "$N", fmt.Sprint(n.ID)).Replace(string(text)))
 }
 
 // userConf returns what the runtime sends: the user's configuration, with the node's directories
 // and the pod's annotations before its own keys.
 func (n *node) userConf(from, program string) []byte {
 	n.Helper()
-	own := object{"dataDir": n.file("flannel"), "subnetFile": n.file("subnet.env")}
+	own := object{"dataDir": n.File("flannel"), "subnetFile": n.File("subnet.env")}
 	if program != "flannel" {
 		own = n.multinet("1.0.0")
-		own["nadDir"] = n.file("nad")
+		own["nadDir"] = n.File("nad")
 		if program == "multinet-shim" {
 			maps.Copy(own, n.thick("1.0.0"))
 		}
@@ -255,7 +256,7 @@ func (n *node) userConf(from, program string) []byte {
 			}
 		}
 		runtimeConfig["io.kubernetes.cri.pod-annotations"] = annotations
-		own["runtimeConfig"], own["binDir"] = runtimeConfig, n.file("bin")
+		own["runtimeConfig"], own["binDir"] = runtimeConfig, n.File("bin")
 	}
 	conf := bytes.TrimSpace(n.userFile(filepath.Join(from, "conf.json")))
 	if len(conf) == 0 {
@@ -314,7 +315,7 @@ func TestPageOfUsersInputsHasEachCase(t *testing.T) {
 	table.WriteString("| input | what is right | after |\n|---|---|---|\n")
 	issue := regexp.MustCompile(`^([\w.-]+/[\w.-]+)#(\d+)$`)
 	for _, dir := range userReports(t) {
-		c, name := readReport(t, new(node), dir), filepath.Base(dir)
+		c, name := readReport(t, &node{Node: new(process.Node)}, dir), filepath.Base(dir)
 		after := fmt.Sprintf("<%s>", c.Report)
 		if m := issue.FindStringSubmatch(c.Report); m != nil {
 			after = fmt.Sprintf("[%s](https://github.com/%s/issues/%s)", m[0], m[1], m[2])

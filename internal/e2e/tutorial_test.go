@@ -32,9 +32,7 @@ func TestTutorial(t *testing.T) {
 		t.Fatalf("the pages are %q, %v", pages, err)
 	}
 	sdk, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	dir := t.TempDir()
 	sh := newTerminal(t, dir)
 	for _, page := range pages {
@@ -137,9 +135,7 @@ type terminal struct {
 func newTerminal(t *testing.T, dir string) *terminal {
 	t.Helper()
 	cache, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	caches := strings.Fields(string(cache))
 	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "--noprofile", "-s")
 	cmd.Dir = dir
@@ -149,17 +145,11 @@ func newTerminal(t *testing.T, dir string) *terminal {
 		"GOPROXY=off", "GONOSUMDB=*", "GOFLAGS=", "GOWORK=off", "GOTOOLCHAIN=local",
 	}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	r, wr, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	cmd.Stdout, cmd.Stderr = wr, wr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Start())
 	_ = wr.Close()
 	// A command that reads what is typed next waits for the end of the input.
 	patience := time.AfterFunc(20*time.Minute, func() { _ = in.Close() })

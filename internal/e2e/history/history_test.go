@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/internal/mutant"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 var (
@@ -88,4 +90,91 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d operations", int64(*count)-left.Load())
+}
+
+var mutate = flag.Bool("mutants", false, "run TestEachGuardIsNeeded")
+
+// atMost is how many operations may pass until a missing guard is found.
+const atMost = 100000
+
+// A guard is a line that keeps operations apart.
+type guard struct {
+	name string
+	mutant.Mutant
+	thick bool // it takes daemons to miss it
+}
+
+func guards() []guard {
+	return []guard{
+		{"a shim looks for the daemon again before it queues a DEL", mutant.Mutant{
+			File: "delegate/thick/internal/queue/queue.go", Old: "if there() {", New: "if false {",
+		}, true},
+		{"the container's lock is exclusive", mutant.Mutant{
+			File: "scratch/lock.go", Old: "flock.Try(fd, true)", New: "flock.Try(fd, false)",
+		}, false},
+		{"a lock counts only while its file is in the directory", mutant.Mutant{
+			File: "scratch/lock.go", Old: "if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID != id {", New: "if errors.Is(err, fs.ErrNotExist) || now.ID != id {\n\t\terr = nil\n\t}\n\tif false {",
+		}, false},
+		{"unlocking releases the lock for children too", mutant.Mutant{
+			File: "scratch/lock.go", Old: "l.failed(flock.Unlock(l.fd))", New: "l.failed(nil)",
+		}, false},
+		{"flock(2) is exclusive", mutant.Mutant{
+			File: "internal/flock/flock_linux.go", Old: "how = unix.LOCK_EX", New: "how = unix.LOCK_SH",
+		}, false},
+		{"the lock of another is not ours", mutant.Mutant{
+			File: "internal/flock/flock_linux.go", Old: "return false, nil", New: "return true, nil",
+		}, false},
+		{"orphans are killed", mutant.Mutant{
+			File: "internal/flock/orphans_linux.go", Old: "case fate == gone:", New: "case fate != unsure:",
+		}, false},
+		{"an operation hands the lock to its plugins", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "return handing(ctx, l.File(), func(ctx context.Context) error { return do(ctx, l) })", New: "return do(ctx, l)",
+		}, false},
+		{"plugins inherit the lock", mutant.Mutant{
+			File: "delegate/child_linux.go", Old: "files = append(files, f.Fd())", New: "_ = f",
+		}, false},
+		{"nothing is recorded beside a GC", mutant.Mutant{
+			File: "delegate/lifecycle/recorded.go", Old: "\t\tdir, err := m.lockDir(ctx, false)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tdefer unlockDir(dir)\n", New: "",
+		}, false},
+		{"a GC has the directory for itself", mutant.Mutant{
+			File: "delegate/lifecycle/gc.go", Old: "l, err := m.lockDir(ctx, true)\n", New: "l, err := m.lockDir(ctx, false)\n",
+		}, false},
+		{"a GC hands the lock to its plugins", mutant.Mutant{
+			File: "delegate/lifecycle/gc.go", Old: "handing(ctx, file, func(ctx context.Context) error {", New: "handing(ctx, file, func(context.Context) error {",
+		}, false},
+		{"nothing is recorded beside a plugin of a GC that was killed", mutant.Mutant{
+			File: "delegate/lifecycle/lock.go", Old: "errors.Is(err, fs.ErrNotExist) {", New: "err == nil || errors.Is(err, fs.ErrNotExist) {",
+		}, false},
+	}
+}
+
+// Without any of the guards, a history is found that no order explains, or a plugin that must
+// not run.
+func TestEachGuardIsNeeded(t *testing.T) {
+	for _, g := range guards() {
+		_, err := g.Overlay("../../..", t.TempDir())
+		nodetest.OK(t, err)
+	}
+	if !*mutate {
+		t.Skip("compiles the SDK many times: -mutants")
+	}
+	hosttest.Need(t)
+	for _, g := range guards() {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			overlay, err := g.Overlay("../../..", dir)
+			nodetest.OK(t, err)
+			program := filepath.Join(dir, "worker")
+			nodetest.OK(t, buildWorker(t.Context(), program, "-overlay", overlay))
+			n := newNode(t, program, *seed, g.thick, 8)
+			for n.ops < atMost {
+				if wrong := n.round(perRound); wrong != "" {
+					t.Logf("found after %d operations: %s", n.ops, wrong)
+					return
+				}
+			}
+			t.Errorf("not found in %d operations", n.ops)
+		})
+	}
 }

@@ -382,7 +382,7 @@ func (n *node) judge(keys []string) string {
 func (n *node) spared() {
 	told := n.told()
 	for _, l := range told.left {
-		if !slices.Contains(told.dead, l.process) && syscall.Kill(l.pid, 0) != nil {
+		if !slices.Contains(told.dead, l.process) && nodetest.Ended(l.pid, "") {
 			n.wrong("process %d is dead, which a plugin of %s has left behind", l.pid, l.process)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 type resourceClaims = []*resourcev1.ResourceClaim
@@ -35,7 +36,7 @@ func TestAClaimGoesItsWholeWay(t *testing.T) {
 	n.wantRight(s, "multi", n.namespace+"/blue")
 	n.ok("CHECK", s)
 	path := "/apis/resource.k8s.io/v1/namespaces/" + n.namespace + "/resourceclaims/one"
-	same(t, "requests", []string{"GET " + path, "GET " + path, "GET " + path, "PUT " + path + "/status"}, n.gate.made("resourceclaims"))
+	nodetest.Equal(t, "requests", n.gate.made("resourceclaims"), []string{"GET " + path, "GET " + path, "GET " + path, "PUT " + path + "/status"})
 	n.ok("DEL", s)
 	n.wantDetached(c, "")
 	n.unprepare(c)
@@ -131,7 +132,7 @@ func TestKilledInEveryWindowOfAClaim(t *testing.T) {
 			n.ok("ADD", s)
 			n.restart()
 			n.unprepare(c...)
-			same(n.t, "interfaces", []string{"eth0"}, n.interfaces(s))
+			nodetest.Equal(n.t, "interfaces", n.interfaces(s), []string{"eth0"})
 			n.ok("DEL", s)
 			return nil
 		},
@@ -150,7 +151,7 @@ func TestKilledInEveryWindowOfAClaim(t *testing.T) {
 			n.ready()
 			n.register()
 			n.unprepare(c...)
-			same(n.t, "interfaces", []string{"eth0"}, n.interfaces(s))
+			nodetest.Equal(n.t, "interfaces", n.interfaces(s), []string{"eth0"})
 			n.ok("DEL", s)
 			return nil
 		},
@@ -188,16 +189,12 @@ func TestStoryOfAClaim(t *testing.T) {
 	}
 	object := func(o any) string {
 		text, err := yaml.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		return string(text)
 	}
 
 	text, err := os.ReadFile("testdata/claim.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	title("1. A network, a DeviceClass, a ResourceClaim for the network, and a pod with the claim:")
 	show(string(text))
 	n.Kubectl(t, strings.Replace(string(text), "NODE", n.name, 1), "create", "-n", n.namespace, "-f", "-")
@@ -206,13 +203,9 @@ func TestStoryOfAClaim(t *testing.T) {
 
 	claims := n.scheduler.Client.ResourceV1().ResourceClaims(n.namespace)
 	claim, err := claims.Get(t.Context(), "disk", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	pod, err := n.Core(t, n.Admin()).Pods(n.namespace).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if claim, err = n.scheduler.Allocate(t.Context(), claim, n.name, []string{"storage"}, pod); err != nil {
 		t.Fatal(err)
 	}
@@ -224,10 +217,8 @@ func TestStoryOfAClaim(t *testing.T) {
 	n.wantNothing(s)
 	n.ok("ADD", s)
 	title("4. The runtime runs one ADD: the cluster network and the claim's. The pod has")
-	interfaces, err := host.Interfaces(s.netns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	interfaces, err := host.Interfaces(s.NetNS)
+	nodetest.OK(t, err)
 	for _, i := range interfaces {
 		if i.Name != "lo" {
 			show(fmt.Sprintf("%-6s %-17s %v", i.Name, i.MAC, i.Addresses))
@@ -245,7 +236,7 @@ func TestStoryOfAClaim(t *testing.T) {
 	n.wantDetached(claim, "")
 	n.unprepare(claim)
 	n.wantReleased(resourceClaims{claim}, s)
-	same(t, "addresses", nil, glob(t, "/var/lib/cni/networks/storage/192.*"))
+	nodetest.Equal(t, "addresses", glob(t, "/var/lib/cni/networks/storage/192.*"), nil)
 	title("6. The pod ends: the runtime runs DEL, and the kubelet has the claim released. Nothing is left:\n"+
 		"   no interface, no address, no record, no prepared claim. That took %.1f s.", time.Since(begun).Seconds())
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
@@ -64,9 +65,7 @@ func newConfined(t *testing.T, s *server.Server, tables string) *confined {
 		{"type": "tuning", "mtu": 1400, "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "500"}},
 		{"type": "bandwidth", "ingressRate": 1 << 20, "ingressBurst": 1 << 20, "egressRate": 1 << 20, "egressBurst": 1 << 20},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.free(n.file("root/opt/cni/bin"), append([]string{"multinet-shim"}, confinedPlugins...))
 	n.rooted(primary)
 	for _, name := range confinedPlugins {
@@ -77,25 +76,17 @@ func newConfined(t *testing.T, s *server.Server, tables string) *confined {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if link, err := os.Readlink("/" + dir); err == nil {
 			err = os.Symlink(link, n.root+"/"+dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 		}
 	}
 	n.write(nil, "root/etc/alternatives/.keep")
 	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		if err := os.Symlink("/usr/sbin/xtables-"+tables+"-multi", n.root+"/etc/alternatives/"+name); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Symlink("/usr/sbin/xtables-"+tables+"-multi", n.root+"/etc/alternatives/"+name))
 	}
-	if err := os.Symlink("../run", n.root+"/var/run"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink("../run", n.root+"/var/run"))
 	n.mount("/dev", n.root+"/dev")
 	for _, dir := range []string{"/var/log", "/opt/cni/bin"} {
-		if err := os.MkdirAll(n.root+dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.MkdirAll(n.root+dir, 0o755))
 	}
 	const lock = "/run/xtables.lock" // of all nodes, which share the rules of this host
 	if file, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600); err != nil || file.Close() != nil {
@@ -103,12 +94,12 @@ func newConfined(t *testing.T, s *server.Server, tables string) *confined {
 	}
 	n.write(nil, "root"+lock)
 	n.bind(lock, n.root+lock)
-	card := fmt.Sprintf("card%d", n.number)
+	card := fmt.Sprintf("card%d", n.host.ID)
 	if _, err := host.Uplink(card); err != nil {
 		t.Fatal(err)
 	}
 	ipam := func(i int) any {
-		return object{"type": "host-local", "subnet": fmt.Sprintf("10.%d.%d.0/24", n.number, i)} // in /var/lib/cni
+		return object{"type": "host-local", "subnet": fmt.Sprintf("10.%d.%d.0/24", n.host.ID, i)} // in /var/lib/cni
 	}
 	n.defineIn(n.namespace, "macvlan", object{"cniVersion": "1.0.0", "type": "macvlan", "master": card, "ipam": ipam(1)})
 	n.defineIn(n.namespace, "ptp", object{"cniVersion": "1.0.0", "type": "ptp", "ipMasq": true, "ipam": ipam(2)})
@@ -157,7 +148,7 @@ func (n *confined) do(command string, s *sandbox, valid ...*sandbox) {
 // has to detach one of them.
 func (n *confined) life() []*sandbox {
 	n.t.Helper()
-	port := object{"portMappings": []object{{"hostPort": 20000 + n.number, "containerPort": 80, "protocol": "tcp"}}}
+	port := object{"portMappings": []object{{"hostPort": 20000 + n.host.ID, "containerPort": 80, "protocol": "tcp"}}}
 	s, plain, stale, lost := n.pod("all", "macvlan,ptp,logged"), n.pod("plain", ""), n.pod("stale", "routed"), n.pod("lost", "ptp")
 	s.more = port
 	n.inProcess(plain)
@@ -182,27 +173,21 @@ func (n *confined) life() []*sandbox {
 // lose removes the network namespace of a pod.
 func (n *confined) lose(s *sandbox) {
 	n.t.Helper()
-	if err := errors.Join(unix.Unmount(n.root+s.netns, unix.MNT_DETACH), os.Remove(n.root+s.netns), host.RemoveNS(s.netns)); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, errors.Join(unix.Unmount(n.root+s.NetNS, unix.MNT_DETACH), os.Remove(n.root+s.NetNS), host.RemoveNS(s.NetNS)))
 }
 
 // plug attaches one more network to a running pod, or detaches it.
 func (n *confined) plug(s *sandbox, command string) {
 	n.t.Helper()
 	network, err := json.Marshal(object{
-		"cniVersion": "1.0.0", "name": "plugged", "type": "macvlan", "master": fmt.Sprintf("card%d", n.number),
-		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("10.%d.9.0/24", n.number)},
+		"cniVersion": "1.0.0", "name": "plugged", "type": "macvlan", "master": fmt.Sprintf("card%d", n.host.ID),
+		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("10.%d.9.0/24", n.host.ID)},
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	body, err := json.Marshal(wire.Request{Config: network, Env: map[string]string{
-		"CNI_COMMAND": command, "CNI_CONTAINERID": s.id, "CNI_NETNS": s.netns, "CNI_IFNAME": "hot0", "CNI_PATH": "/opt/cni/bin",
+		"CNI_COMMAND": command, "CNI_CONTAINERID": s.ID, "CNI_NETNS": s.NetNS, "CNI_IFNAME": "hot0", "CNI_PATH": "/opt/cni/bin",
 	}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	if got := n.ask("POST", wire.PathAttach, body); got.Code != 200 {
 		n.failures = append(n.failures, "hot-plug "+command+": "+got.Body)
 	}
@@ -214,11 +199,9 @@ func (n *confined) inProcess(s *sandbox) {
 	n.t.Helper()
 	pause := exec.Command("sleep", "infinity")
 	pause.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Credential: &syscall.Credential{Uid: 65535, Gid: 65535}}
-	if err := pause.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, pause.Start())
 	n.t.Cleanup(func() { _, _ = pause.Process.Kill(), pause.Wait() })
-	s.netns = fmt.Sprintf("/proc/%d/ns/net", pause.Process.Pid)
+	s.NetNS = fmt.Sprintf("/proc/%d/ns/net", pause.Process.Pid)
 }
 
 // said is all that the node says: how the daemon has failed, and the commands.
@@ -232,9 +215,7 @@ func (n *confined) said() string {
 func rows(t *testing.T, heading string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(server.Manifests + "/RIGHTS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	_, below, _ := strings.Cut(string(text), heading+"\n")
 	below, _, _ = strings.Cut(below, "\n## ")
 	all := map[string]string{}
@@ -283,9 +264,7 @@ func TestDaemonWorksWithItsRights(t *testing.T) {
 		t.Run(tables, func(t *testing.T) {
 			t.Parallel()
 			n := newConfined(t, world(t).Server, tables)
-			if err := n.initialize(n.daemonPod); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, n.initialize(n.daemonPod))
 			n.runContainer(n.daemonPod)
 			n.until("/readyz")
 			n.published()
@@ -295,9 +274,7 @@ func TestDaemonWorksWithItsRights(t *testing.T) {
 			previous := n.daemon
 			n.daemonPod.Spec.Containers[0].Name = "successor"
 			n.runContainer(n.daemonPod)
-			if err := previous.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, previous.Signal(syscall.SIGTERM))
 			<-previous.Done
 			n.until("/readyz")
 
@@ -335,21 +312,15 @@ func TestSweepsWorkWithTheirRights(t *testing.T) {
 	n := newConfined(t, world(t).Server, "legacy")
 	text, err := os.ReadFile("../../../examples/multinet/daemonset.yaml")
 	var set appsv1.DaemonSet
-	if err == nil {
-		err = yaml.Unmarshal(text, &set)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, yaml.Unmarshal(text, &set))
 	pod := n.PodOf(t, &set, n.name)
 	c := &pod.Spec.Containers[0]
 	c.Command = append(c.Command, "--sweep-interval=200ms")
 	n.write([]byte(broken), "root/opt/cni/bin/broken")
 	n.write(nil, "root/run/broken")
 	list, err := json.Marshal(object{"cniVersion": "1.1.0", "name": "list", "plugins": []object{n.bridge(3), {"type": "broken"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.write(list, "root/etc/cni/multinet/net.d/list.conflist")
 	n.runContainer(pod)
 	n.published()
@@ -362,9 +333,7 @@ func TestSweepsWorkWithTheirRights(t *testing.T) {
 		t.Fatal(err, n.failures)
 	}
 	eventually(t, func() bool { return strings.Contains(n.said(), "stale attachment cannot be removed") })
-	if err := os.Remove(n.root + "/run/broken"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(n.root+"/run/broken"))
 	eventually(t, func() bool { return len(n.leases())+len(glob(t, n.file("state/*.json"))) == 0 })
 	n.wantNothing(leftover)
 }
@@ -376,23 +345,17 @@ func TestDriverWorksWithItsRights(t *testing.T) {
 	s := newServer(t)
 	s.Deploy(t)
 	dir := t.TempDir()
-	if err := server.Kustomize(dir, "dra"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, server.Kustomize(dir, "dra"))
 	text, err := os.ReadFile(dir + "/kustomization.yaml")
 	if err == nil {
 		all := regexp.MustCompile(`components: \[(.*)/dra\]`).ReplaceAllString(string(text), "components: [$1/dra, $1/devices]")
 		err = os.WriteFile(dir+"/kustomization.yaml", []byte(all), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s.Kubectl(t, "", "apply", "-k", dir)
 	n := newConfined(t, s, "nft")
 	config, err := os.ReadFile(server.Manifests + "/dra/examples/daemon-config.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.configure = func(string) string {
 		return strings.Replace(string(config), `"dra": {`, `"dra": {"metadata": true,`, 1)
 	}
@@ -408,13 +371,9 @@ func TestDriverWorksWithItsRights(t *testing.T) {
 		}
 	}
 	socket := "/var/lib/kubelet/pod-resources/kubelet.sock"
-	if err := os.MkdirAll(filepath.Dir(n.root+socket), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(filepath.Dir(n.root+socket), 0o755))
 	kubelet, err := net.Listen("unix", n.root+socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = kubelet.Close() }()
 	if c, err := net.Dial("unix", n.file("multinetd/host"+socket)); err != nil || c.Close() != nil { // which is read-only
 		t.Error(err)
@@ -423,7 +382,7 @@ func TestDriverWorksWithItsRights(t *testing.T) {
 	p := n.pod("p", "macvlan")
 	n.do("ADD", p)
 	n.do("DEL", p)
-	same(t, "failures", nil, n.failures)
+	nodetest.Equal(t, "failures", n.failures, nil)
 }
 
 // Each right of the daemon has a row in RIGHTS.md, and without it there is the failure that
@@ -434,7 +393,7 @@ func TestDaemonNeedsEachOfItsRights(t *testing.T) {
 	s := world(t).Server
 	table := rows(t, "## On the node")
 	names := func(all iter.Seq[string]) []string { return slices.Sorted(all) }
-	same(t, "rights with a row", names(maps.Keys((&confined{daemonPod: s.DaemonPod(t, "of-"+s.Namespace(t))}).without())), names(maps.Keys(table)))
+	nodetest.Equal(t, "rights with a row", names(maps.Keys(table)), names(maps.Keys((&confined{daemonPod: s.DaemonPod(t, "of-"+s.Namespace(t))}).without())))
 	for name, want := range table {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -444,9 +403,7 @@ func TestDaemonNeedsEachOfItsRights(t *testing.T) {
 			n := newConfined(t, s, "legacy")
 			n.without()[name]()
 			if strings.HasSuffix(name, "DAC_OVERRIDE") { // as Kubespray makes it
-				if err := os.Chown(n.root+"/opt/cni/bin", 997, 0); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.Chown(n.root+"/opt/cni/bin", 997, 0))
 			}
 			if err := n.initialize(n.daemonPod); err != nil {
 				n.failures = append(n.failures, err.Error())
@@ -483,10 +440,8 @@ func TestDaemonNeedsEachOfItsRightsInTheCluster(t *testing.T) {
 	table := rows(t, "## In the cluster")
 	const roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 	var shipped rbacv1.ClusterRole
-	if err := json.Unmarshal([]byte(request(t, s.Admin(), http.MethodGet, roles+"/multinetd", "").Body), &shipped); err != nil {
-		t.Fatal(err)
-	}
-	same(t, "rules with a row", len(shipped.Rules), len(table))
+	nodetest.OK(t, json.Unmarshal([]byte(request(t, s.Admin(), http.MethodGet, roles+"/multinetd", "").Body), &shipped))
+	nodetest.Equal(t, "rules with a row", len(table), len(shipped.Rules))
 	for i, rule := range shipped.Rules {
 		name := strings.Join(rule.Verbs, ", ") + " " + strings.Join(rule.Resources, ", ")
 		want, found := table[name]
@@ -500,9 +455,7 @@ func TestDaemonNeedsEachOfItsRightsInTheCluster(t *testing.T) {
 			role, err := json.Marshal(rbacv1.ClusterRole{
 				TypeMeta: shipped.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.namespace}, Rules: slices.Delete(slices.Clone(shipped.Rules), i, i+1),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			request(t, s.Admin(), http.MethodPost, roles, string(role)).is(t, 201, "")
 			n.grant(n.namespace)
 			n.define(n.namespace, "blue", 1)
@@ -549,9 +502,7 @@ func TestDaemonProvesDeathWithItsRights(t *testing.T) {
 			if row.without != "" {
 				n.without()[row.without]()
 			}
-			if err := n.initialize(n.daemonPod); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, n.initialize(n.daemonPod))
 			n.runContainer(n.daemonPod, before...)
 			n.until("/readyz")
 			n.published()
@@ -567,13 +518,13 @@ func TestDaemonProvesDeathWithItsRights(t *testing.T) {
 				if said := n.doctor(before...); !strings.Contains(said, "cannot prove that a container is dead") || !strings.Contains(said, row.why) {
 					t.Errorf("doctor: %s", said)
 				}
-				same(t, "leases", 1, len(n.leases()))
+				nodetest.Equal(t, "leases", len(n.leases()), 1)
 			}
 			log := string(n.read(n.file("log")))
 			if got := strings.Count(log, "it is not known whether containers live"); (got > 0) != (row.why != sees) || row.stays && got != 1 || !strings.Contains(log, row.why) {
 				t.Errorf("said %d times", got)
 			}
-			same(t, "failures", nil, n.failures)
+			nodetest.Equal(t, "failures", n.failures, nil)
 		})
 	}
 }
@@ -585,9 +536,7 @@ func (n *confined) doctor(before ...func() error) string {
 	c.Name, c.Command = "doctor", []string{"/multinetd", "doctor", "--config", "/etc/multinetd/daemon-config.json"}
 	cmd, confine := n.container(n.daemonPod, c, "")
 	p, err := process.Start(n.file("doctor.log"), cmd, append(before, confine)...)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	<-p.Done
 	return string(n.read(n.file("doctor.log")))
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // multusConfig is the daemon-config.json of Multus's deployments/multus-daemonset-thick.yml.
@@ -89,9 +90,7 @@ func (n *node) published() {
 func platformPod(n *node, component string) *corev1.Pod {
 	n.t.Helper()
 	dir := n.t.TempDir()
-	if err := server.Kustomize(dir, component); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, server.Kustomize(dir, component))
 	for object := range strings.SplitSeq(n.Kubectl(n.t, "", "kustomize", dir), "\n---\n") {
 		var set appsv1.DaemonSet
 		if err := yaml.Unmarshal([]byte(object), &set); err == nil && set.Kind == "DaemonSet" {
@@ -127,14 +126,10 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, world(t).Server, nil)
 			primary, err := json.Marshal(object{"cniVersion": "1.1.0", "name": "primary", "plugins": []object{n.bridge(0)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			n.networks, n.plugins = row.networks, row.plugins
 			snap := n.file("root/var/snap/microk8s")
-			if err := errors.Join(os.MkdirAll(snap+"/8000", 0o755), os.Symlink("8000", snap+"/current")); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(os.MkdirAll(snap+"/8000", 0o755), os.Symlink("8000", snap+"/current")))
 			n.rooted(primary)
 			n.define(n.namespace, "blue", 1)
 			pod := row.pod(n)
@@ -161,7 +156,7 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 			n.ok("CHECK", s)
 			n.ok("DEL", s)
 			n.wantNothing(s)
-			same(t, "requests", []string{"PATCH " + statusPath(s.pod)}, n.gate.made("PATCH"))
+			nodetest.Equal(t, "requests", n.gate.made("PATCH"), []string{"PATCH " + statusPath(s.pod)})
 			n.stop()
 		})
 	}
@@ -233,9 +228,7 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 		}
 		object.Name = "there"
 		there, err := admin.ResourceV1().ResourceSlices().Create(t.Context(), object, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		there.Spec.Devices[0].Name = "b"
 		if _, err := all.Update(t.Context(), there, metav1.UpdateOptions{}); !refused(err) {
 			t.Errorf("%s, changed: %v", what, err)
@@ -243,9 +236,7 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 		if err := all.Delete(t.Context(), "there", metav1.DeleteOptions{}); !refused(err) {
 			t.Errorf("%s, deleted: %v", what, err)
 		}
-		if err := admin.ResourceV1().ResourceSlices().Delete(t.Context(), "there", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, admin.ResourceV1().ResourceSlices().Delete(t.Context(), "there", metav1.DeleteOptions{}))
 	}
 	if _, err := all.Create(t.Context(), slice("own", daemonNode, claimDriver), metav1.CreateOptions{}); err != nil {
 		t.Error(err)
@@ -261,9 +252,7 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 		t.Helper()
 		parameters := cniConfig("CNI", "cni.networking.x-k8s.io", `{"cniVersion":"1.1.0","name":"n","type":"bridge","b":1.0,"a":1e3}`)
 		c, err := scheduler.Create(t.Context(), scheduler.Claim(namespace, name, "any", []string{"net"}, parameters))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		own := resourcev1.DeviceRequestAllocationResult{Request: "net", Driver: claimDriver, Pool: node, Device: name}
 		if c, err = scheduler.Reserve(t.Context(), c, node, []resourcev1.DeviceRequestAllocationResult{own, gpu}, web); err != nil {
 			t.Fatal(err)
@@ -308,9 +297,7 @@ func TestTheDaemonWritesForItsOwnDriverAndNode(t *testing.T) {
 func clientset(t *testing.T, s *server.Server, token string) kubernetes.Interface {
 	t.Helper()
 	client, err := played.Client(s.As(token))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return client
 }
 
@@ -345,20 +332,16 @@ func TestExamplesOfClaims(t *testing.T) {
 	}
 	admin := clientset(t, s, server.AdminToken)
 	classes, err := admin.ResourceV1().DeviceClasses().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	known := map[string]bool{}
 	for _, c := range classes.Items {
 		known[c.Name] = true
 		for _, config := range c.Spec.Config {
-			same(t, "driver of class "+c.Name, claimDriver, config.Opaque.Driver)
+			nodetest.Equal(t, "driver of class "+c.Name, config.Opaque.Driver, claimDriver)
 		}
 	}
 	templates, err := admin.ResourceV1().ResourceClaimTemplates(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, c := range templates.Items {
 		devices := c.Spec.Spec.Devices
 		if len(devices.Config) != 1 || devices.Config[0].Opaque.Driver != claimDriver || len(devices.Requests) != 1 || !known[devices.Requests[0].Exactly.DeviceClassName] {
@@ -490,16 +473,11 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			deploy, err := filepath.Abs(server.Manifests)
-			if err == nil {
-				deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
+			deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
+			nodetest.OK(t, err)
 			fill := strings.NewReplacer("DEPLOY", deploy, "NAMESPACE", namespace)
-			if err := os.WriteFile(dir+"/kustomization.yaml", []byte(fill.Replace(tt.kustomization)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(dir+"/kustomization.yaml", []byte(fill.Replace(tt.kustomization)), 0o600))
 			text := w.Kubectl(t, "", "kustomize", dir)
 			for _, want := range tt.has {
 				if !strings.Contains(text, fill.Replace(want)) {

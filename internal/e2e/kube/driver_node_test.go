@@ -23,6 +23,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // claimDriver is the driver of the manifests, whose policies allow no other one.
@@ -60,9 +61,7 @@ func newIdleDriver(t *testing.T, keys object) *driverNode {
 	t.Helper()
 	s := world(t).Server
 	client, err := played.Client(s.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n := &driverNode{node: newNode(t, s, nil), scheduler: played.Scheduler{Client: client, Driver: claimDriver}}
 	n.keys["binDir"], n.keys["kubeletDir"] = n.file("bin"), n.file("kubelet")
 	n.keys["dra"] = object{"driver": claimDriver, "allowedTypes": []string{"bridge", "host-local", "watched"}, "networks": []object{
@@ -71,16 +70,12 @@ func newIdleDriver(t *testing.T, keys object) *driverNode {
 		{"device": "single", "network": n.namespace + "/red", "exclusive": true},
 	}}
 	maps.Copy(n.keys, keys)
-	if err := os.MkdirAll(n.file("kubelet/plugins_registry"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(n.file("kubelet/plugins_registry"), 0o700))
 	n.plugins()
 	n.define(n.namespace, "blue", 1)
 	n.define(n.namespace, "green", 2)
 	n.define(n.namespace, "red", 5)
-	if err := n.scheduler.Class(t.Context(), n.class()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.scheduler.Class(t.Context(), n.class()))
 	return n
 }
 
@@ -93,19 +88,13 @@ func (n *driverNode) class() string { return n.namespace }
 func (n *driverNode) plugins() {
 	n.t.Helper()
 	programs, err := filepath.Glob(bin("*"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.Mkdir(n.file("bin"), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, os.Mkdir(n.file("bin"), 0o700))
 	for _, p := range programs {
-		if err := os.Symlink(p, n.file("bin", filepath.Base(p))); err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n.t, os.Symlink(p, n.file("bin", filepath.Base(p))))
 	}
 	n.write([]byte(`#!/bin/sh
-cd `+n.dir+`
+cd `+n.host.Dir+`
 stdin=given/$CNI_COMMAND-$CNI_CONTAINERID-$CNI_IFNAME
 cat > $stdin
 if [ -e hold-$CNI_COMMAND ]; then
@@ -118,9 +107,7 @@ if [ -e fail-$CNI_COMMAND ]; then
 fi
 exec bin/bridge < $stdin
 `), "bin/watched")
-	if err := os.Mkdir(n.file("given"), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, os.Mkdir(n.file("given"), 0o700))
 }
 
 // watched returns the configuration of the node's i'th bridge for the plugin watched.
@@ -178,9 +165,7 @@ func (n *driverNode) grantClaims(role string) {
 			switch {
 			case strings.Contains(document, "\nkind: ClusterRole\n"):
 				text := n.Kubectl(n.t, document, "create", "--dry-run=client", "-o", "json", "-f", "-")
-				if err := json.Unmarshal([]byte(text), &shipped); err != nil {
-					n.t.Fatal(err)
-				}
+				nodetest.OK(n.t, json.Unmarshal([]byte(text), &shipped))
 			case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy"):
 				n.Kubectl(n.t, document, "apply", "-f", "-")
 			}
@@ -196,9 +181,7 @@ func (n *driverNode) grantClaims(role string) {
 		}
 		for _, role := range []rbacv1.ClusterRole{all, old} {
 			text, err := json.Marshal(role)
-			if err != nil {
-				n.t.Fatal(err)
-			}
+			nodetest.OK(n.t, err)
 			n.Kubectl(n.t, string(text), "create", "-f", "-")
 		}
 		componentRights.ok = true
@@ -213,9 +196,7 @@ func (n *driverNode) grantClaims(role string) {
 func (n *driverNode) rendered(component string) string {
 	n.t.Helper()
 	dir := n.t.TempDir()
-	if err := server.Kustomize(dir, component); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, server.Kustomize(dir, component))
 	return n.Kubectl(n.t, "", "kustomize", dir)
 }
 
@@ -263,9 +244,7 @@ func own(definition string) string {
 func (n *driverNode) inline(network object) string {
 	n.t.Helper()
 	text, err := json.Marshal(network)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	return cniConfig("CNI", "cni.networking.x-k8s.io", string(text))
 }
 
@@ -313,12 +292,9 @@ func (n *driverNode) claims(name string, parameters, devices []string, pods ...*
 func (n *driverNode) allocate(draft *resourcev1.ResourceClaim, devices []string, pods ...*corev1.Pod) *resourcev1.ResourceClaim {
 	n.t.Helper()
 	c, err := n.scheduler.Create(n.t.Context(), draft)
-	if err == nil {
-		c, err = n.scheduler.Allocate(n.t.Context(), c, n.name, devices, pods...)
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	c, err = n.scheduler.Allocate(n.t.Context(), c, n.name, devices, pods...)
+	nodetest.OK(n.t, err)
 	return c
 }
 
@@ -362,9 +338,7 @@ func (n *driverNode) unprepare(claims ...*resourcev1.ResourceClaim) {
 func (n *driverNode) devices(c *resourcev1.ResourceClaim) []resourcev1.AllocatedDeviceStatus {
 	n.t.Helper()
 	got, err := n.scheduler.Client.ResourceV1().ResourceClaims(c.Namespace).Get(n.t.Context(), c.Name, metav1.GetOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	return got.Status.Devices
 }
 
@@ -397,7 +371,7 @@ func (n *driverNode) attachedBy(c *resourcev1.ResourceClaim, s *sandbox) bool {
 // interfaces.
 func (n *driverNode) wantAttached(c *resourcev1.ResourceClaim, s *sandbox, interfaces ...string) {
 	n.t.Helper()
-	same(n.t, "interfaces of "+s.pod.Name, interfaces, n.interfaces(s))
+	nodetest.Equal(n.t, "interfaces of "+s.pod.Name, n.interfaces(s), interfaces)
 	eventually(n.t, func() bool { return n.attachedBy(c, s) })
 }
 
@@ -436,21 +410,19 @@ func (n *driverNode) released(s *sandbox, c *resourcev1.ResourceClaim) {
 func (n *driverNode) wantReleased(claims []*resourcev1.ResourceClaim, sandboxes ...*sandbox) {
 	n.t.Helper()
 	n.wantNothing(sandboxes...)
-	same(n.t, "prepared claims", nil, n.prepared(claims...))
+	nodetest.Equal(n.t, "prepared claims", n.prepared(claims...), nil)
 }
 
 // prepared lists the files of the daemon whose names contain the UID of one of claims.
 func (n *driverNode) prepared(claims ...*resourcev1.ResourceClaim) (files []string) {
 	n.t.Helper()
-	err := filepath.WalkDir(n.dir, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(n.host.Dir, func(path string, _ fs.DirEntry, err error) error {
 		if slices.ContainsFunc(claims, func(c *resourcev1.ResourceClaim) bool { return strings.Contains(filepath.Base(path), string(c.UID)) }) {
 			files = append(files, path)
 		}
 		return err
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	return files
 }
 

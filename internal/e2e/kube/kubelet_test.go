@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
@@ -26,9 +27,7 @@ func (n *node) rooted(primary []byte) {
 	n.t.Helper()
 	n.root = n.file("root")
 	for link, dir := range map[string]string{"state": "/var/lib/cni/multinet", "queue": "/var/lib/cni/multinet.queue", "d": "/run/multus", "leases": n.file("leases")} {
-		if err := errors.Join(os.RemoveAll(n.file(link)), os.Symlink(n.root+dir, n.file(link))); err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n.t, errors.Join(os.RemoveAll(n.file(link)), os.Symlink(n.root+dir, n.file(link))))
 	}
 	n.networks, n.plugins = cmp.Or(n.networks, "/etc/cni/net.d"), cmp.Or(n.plugins, "/opt/cni/bin")
 	n.write(primary, filepath.Join("root", n.networks, "10-primary.conflist"))
@@ -47,9 +46,7 @@ func (n *node) rooted(primary []byte) {
 // container as the daemon. Their image has multinetd, multinet-shim and multinet.
 func (n *node) runPod(pod *corev1.Pod) {
 	n.t.Helper()
-	if err := n.initialize(pod); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, n.initialize(pod))
 	n.runContainer(pod)
 	n.until("/healthz")
 }
@@ -112,15 +109,11 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*ex
 			}
 			n.mount(of, at)
 			if m.MountPropagation == nil {
-				if err := unix.Mount("", at, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
-					n.t.Fatal(err)
-				}
+				nodetest.OK(n.t, unix.Mount("", at, "", unix.MS_PRIVATE|unix.MS_REC, ""))
 			}
 		case v.ConfigMap != nil:
 			config, err := n.Core(n.t, n.Admin()).ConfigMaps(pod.Namespace).Get(n.t.Context(), v.ConfigMap.Name, metav1.GetOptions{})
-			if err != nil {
-				n.t.Fatal(err)
-			}
+			nodetest.OK(n.t, err)
 			n.mount(at, at)
 			for name, text := range config.Data {
 				if n.configure != nil {
@@ -156,9 +149,7 @@ func (n *node) container(pod *corev1.Pod, c corev1.Container, token string) (*ex
 	}
 	n.bind(root+"/proc/sys", root+"/proc/sys")
 	for _, dir := range readOnly {
-		if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n.t, unix.MountSetattr(unix.AT_FDCWD, dir, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}))
 	}
 	if may.user != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: may.user}
@@ -188,23 +179,17 @@ func (n *node) probe(c corev1.Container, command []string) {
 // mount mounts a directory as another one, in which later mounts in the first are seen.
 func (n *node) mount(from, to string) {
 	n.t.Helper()
-	if err := errors.Join(os.MkdirAll(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, errors.Join(os.MkdirAll(from, 0o755), os.MkdirAll(to, 0o755)))
 	n.bind(from, to)
 	if from != to {
-		if err := unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-			n.t.Fatal(err)
-		}
+		nodetest.OK(n.t, unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, ""))
 	}
 }
 
 // bind mounts a file or a directory on another one.
 func (n *node) bind(from, to string) {
 	n.t.Helper()
-	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""))
 	n.t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH) })
 }
 
@@ -214,9 +199,7 @@ func (n *node) write(text []byte, name string) {
 	n.t.Helper()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(n.file(name)), 0o755), os.WriteFile(n.file(name), text, 0o755)); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, errors.Join(os.MkdirAll(filepath.Dir(n.file(name)), 0o755), os.WriteFile(n.file(name), text, 0o755)))
 }
 
 // free removes copies of programs at the end of the test, when mounts that are made later have gone:
@@ -237,8 +220,6 @@ func (n *node) copy(from, name string) {
 func (n *node) read(file string) []byte {
 	n.t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	return text
 }

@@ -1,39 +1,37 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"encoding/pem"
 	"fmt"
 	"io"
-	"io/fs"
+	"log"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
-// object is a JSON object.
-type object = map[string]any
+type object = process.Object
 
 const networksAnnotation = "k8s.v1.cni.cncf.io/networks"
-
-// nodes counts the nodes, so that no two share an address or a name.
-var nodes atomic.Int32
 
 // A node is one node of a cluster, with multinetd as a process. Its daemon reaches the API
 // server through a gate, with a token that is bound to the daemon's pod. Its networks are
@@ -41,10 +39,9 @@ var nodes atomic.Int32
 type node struct {
 	*server.Server
 	t         *testing.T
-	number    int
+	host      *process.Node
 	name      string
 	namespace string // of the test, also of the daemon's pod and account
-	dir       string
 	gate      *gate
 	daemonPod *corev1.Pod
 	token     string                   // of the daemon's pod
@@ -56,7 +53,6 @@ type node struct {
 	configure func(text string) string // changes the file of the daemon's ConfigMap
 
 	daemon *process.Process
-	ids    atomic.Int32
 }
 
 // readyNode makes a node of the world whose daemon is ready, with the definition blue in its
@@ -73,13 +69,12 @@ func readyNode(t *testing.T, keys object) *node {
 // daemon's file.
 func newNode(t *testing.T, s *server.Server, keys object) *node {
 	t.Helper()
-	hosttest.Need(t)
-	n := &node{Server: s, t: t, number: int(nodes.Add(1)), namespace: s.Namespace(t)}
-	n.name, n.dir = "node-of-"+n.namespace, fmt.Sprintf("/run/node%d", n.number) // short, for a socket
-	for _, dir := range []string{"net.d", "leases", "next"} {
-		if err := os.MkdirAll(n.file(dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+	n := &node{Server: s, t: t, host: process.NewNode(t, "/run"), namespace: s.Namespace(t)}
+	n.name = "node-of-" + n.namespace
+	n.host.Mkdir("leases", "next")
+	n.host.Begin = func(cmd *exec.Cmd) error {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: n.root}
+		return cmd.Start()
 	}
 	s.Node(t, n.name)
 	accounts := s.Core(t, s.Admin()).ServiceAccounts(n.namespace)
@@ -99,21 +94,6 @@ func newNode(t *testing.T, s *server.Server, keys object) *node {
 		"capabilities":    object{"io.kubernetes.cri.pod-annotations": true},
 		"daemonSocketDir": n.file("d"), "delQueueDir": n.file("queue"),
 	}
-	t.Cleanup(func() {
-		n.kill()
-		log, err := os.ReadFile(n.file("log"))
-		if errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		for _, word := range []string{"panic: ", `"msg":"panic"`, "fatal error: ", "DATA RACE"} {
-			if strings.Contains(string(log), word) {
-				t.Errorf("the daemon's log contains %q:\n%s", word, log)
-			}
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", log[max(0, len(log)-4<<10):])
-		}
-	})
 	return n
 }
 
@@ -141,30 +121,20 @@ func (n *node) newToken() {
 func (n *node) credentials(s *server.Server, token string) {
 	n.t.Helper()
 	file, err := s.WriteKubeconfig(n.file("next"), token)
-	if err == nil {
-		err = os.Rename(file, n.file("kubeconfig"))
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, os.Rename(file, n.file("kubeconfig")))
 }
 
 func (n *node) file(elem ...string) string {
-	return filepath.Join(append([]string{n.dir}, elem...)...)
+	return n.host.File(elem...)
 }
 
 // start starts the daemon and waits until it serves commands.
 func (n *node) start() {
 	n.t.Helper()
-	text, err := json.Marshal(n.keys)
-	if err == nil {
-		err = os.WriteFile(n.file("daemon.json"), text, 0o600)
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.host.Write(n.keys, "daemon.json")
 	cmd := exec.Command(bin("multinetd"), "--config", n.file("daemon.json"))
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "POD_NAMESPACE=" + n.namespace, "POD_NAME=" + n.daemonPod.Name, "POD_UID=" + string(n.daemonPod.UID)}
+	cmd.Env = []string{"PATH=" + process.Path, "POD_NAMESPACE=" + n.namespace, "POD_NAME=" + n.daemonPod.Name, "POD_UID=" + string(n.daemonPod.UID)}
 	n.startAs(cmd)
 	n.until("/healthz")
 }
@@ -172,10 +142,7 @@ func (n *node) start() {
 // startAs starts the daemon with a command, from which each of confine takes rights.
 func (n *node) startAs(cmd *exec.Cmd, confine ...func() error) {
 	n.t.Helper()
-	var err error
-	if n.daemon, err = process.Start(n.file("log"), cmd, confine...); err != nil {
-		n.t.Fatal(err)
-	}
+	n.daemon = n.host.Serve(n.file("log"), cmd, confine...)
 }
 
 // ready starts the daemon and waits until it knows the definitions.
@@ -191,14 +158,7 @@ func (n *node) ready() {
 // until waits until the daemon answers 200.
 func (n *node) until(path string) {
 	n.t.Helper()
-	eventually(n.t, func() bool {
-		select {
-		case <-n.daemon.Done:
-			n.t.Fatalf("the daemon has ended\n%s", n.daemon.LastLines())
-		default:
-		}
-		return n.get(path).Code == http.StatusOK
-	})
+	n.host.Await(n.daemon, n.socket(), path)
 }
 
 // kill kills the daemon, if there is one.
@@ -207,17 +167,8 @@ func (n *node) kill() { n.daemon.Kill() }
 // stop ends the daemon as a service manager does.
 func (n *node) stop() {
 	n.t.Helper()
-	if err := n.daemon.Signal(syscall.SIGTERM); err != nil {
-		n.t.Fatal(err)
-	}
-	eventually(n.t, func() bool {
-		select {
-		case <-n.daemon.Done:
-			return true
-		default:
-			return false
-		}
-	})
+	nodetest.OK(n.t, n.daemon.Signal(syscall.SIGTERM))
+	n.host.Until("the daemon ends", n.daemon.Over)
 	if code := n.daemon.Cmd.ProcessState.ExitCode(); code != 0 {
 		n.t.Errorf("the daemon ended with %v", n.daemon.Cmd.ProcessState)
 	}
@@ -232,23 +183,11 @@ func (n *node) get(path string) answer {
 // ask sends a request to the daemon. Without an answer the code is 0.
 func (n *node) ask(method, path string, body []byte) answer {
 	n.t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", n.socket())
-	}}
-	r, err := http.NewRequestWithContext(context.WithoutCancel(n.t.Context()), method, "http://daemon"+path, bytes.NewReader(body))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	a, err := transport.RoundTrip(r)
+	r, err := process.Ask(context.WithoutCancel(n.t.Context()), n.socket(), method, path, body)
 	if err != nil {
 		return answer{}
 	}
-	defer func() { _ = a.Body.Close() }()
-	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		return answer{}
-	}
-	return answer{a.StatusCode, string(text)}
+	return answer{r.Status, string(r.Body)}
 }
 
 func (n *node) socket() string { return n.file("d", "multus.sock") }
@@ -267,10 +206,9 @@ func (n *node) metric(name string) string {
 // bridge returns the configuration of the node's i'th bridge, which has an address range of
 // its own.
 func (n *node) bridge(i int) object {
-	return object{
-		"cniVersion": "1.0.0", "type": "bridge", "bridge": fmt.Sprintf("br%d-%d", n.number, i), "isGateway": true,
-		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("10.%d.%d.0/24", n.number, i), "dataDir": n.file("leases")},
-	}
+	conf := n.host.Bridge(i)
+	conf["cniVersion"], conf["ipam"].(object)["dataDir"] = "1.0.0", n.file("leases")
+	return conf
 }
 
 // define creates or replaces the definition name, of the node's i'th bridge.
@@ -283,9 +221,7 @@ func (n *node) define(namespace, name string, i int) {
 func (n *node) defineIn(namespace, name string, network object) {
 	n.t.Helper()
 	config, err := json.Marshal(network)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	path := nads + "namespaces/" + namespace + "/network-attachment-definitions"
 	text := definition(namespace, name, string(config))
 	if got := request(n.t, n.Admin(), http.MethodPost, path, text); got.Code != http.StatusConflict {
@@ -293,4 +229,119 @@ func (n *node) defineIn(namespace, name string, network object) {
 		return
 	}
 	request(n.t, n.Admin(), http.MethodPatch, path+"/"+name, text).is(n.t, http.StatusOK, "")
+}
+
+// A gate stands between one client and the API server: it notes the requests of the
+// client, and can keep some of them.
+type gate struct {
+	*server.Server // as the client sees it, with the address and the certificate of the gate
+
+	forward http.Handler
+
+	mu       sync.Mutex
+	requests []*noted
+	kept     string        // the method of the requests that do not arrive
+	healed   chan struct{} // closed when they fail
+}
+
+// A noted request is one that has arrived at a gate.
+type noted struct {
+	text  string // method and path
+	again bool   // it was not answered, or the answer is to try again: the client makes one more
+}
+
+// newGate opens a gate to s.
+func newGate(t testing.TB, s *server.Server) *gate {
+	t.Helper()
+	to, err := url.Parse(s.URL)
+	nodetest.OK(t, err)
+	transport, err := rest.TransportFor(s.As(""))
+	nodetest.OK(t, err)
+	seen := *s
+	g := &gate{Server: &seen, healed: make(chan struct{}), forward: &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}}
+	front := httptest.NewUnstartedServer(g)
+	front.Config.ErrorLog = log.New(io.Discard, "", 0)
+	front.StartTLS()
+	t.Cleanup(func() {
+		g.heal()
+		front.CloseClientConnections() // watches do not end by themselves
+		front.Close()
+	})
+	g.URL, g.CA = front.URL, t.TempDir()+"/ca.crt"
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})
+	nodetest.OK(t, os.WriteFile(g.CA, text, 0o600))
+	return g
+}
+
+// keep keeps all later requests of a method from the API server, until heal.
+func (g *gate) keep(method string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kept = method
+}
+
+// heal lets all requests pass. Those that were kept fail.
+func (g *gate) heal() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kept = ""
+	close(g.healed)
+	g.healed = make(chan struct{})
+}
+
+// ServeHTTP forwards a request.
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := &noted{text: r.Method + " " + r.URL.Path}
+	g.mu.Lock()
+	keep, healed := g.kept == r.Method, g.healed
+	g.requests = append(g.requests, n)
+	g.mu.Unlock()
+	if keep {
+		select {
+		case <-healed:
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
+	}
+	a := &forwarded{ResponseWriter: w}
+	defer func() { // also when the API server does not answer, which is a panic
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		busy := a.status == 0 || a.status == http.StatusTooManyRequests || a.status >= http.StatusInternalServerError
+		n.again = busy && r.Context().Err() == nil // else it is the client that has given up
+	}()
+	g.forward.ServeHTTP(a, r)
+}
+
+// A forwarded answer knows its status, which is 0 before there is one.
+type forwarded struct {
+	http.ResponseWriter
+
+	status int
+}
+
+func (a *forwarded) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for [http.ResponseController].
+func (a *forwarded) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// made returns the requests of the client that contain text, apart from watches and lists of
+// definitions, and from those that a busy API server made the client repeat.
+func (g *gate) made(text string) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []string
+	for _, n := range g.requests {
+		if !n.again && n.text != "GET "+nads+"network-attachment-definitions" && strings.Contains(n.text, text) {
+			all = append(all, n.text)
+		}
+	}
+	return all
 }

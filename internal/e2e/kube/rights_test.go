@@ -18,6 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -142,9 +143,7 @@ func dispatched(t *testing.T, s *server.Server, schema, level string) int {
 		return 0
 	}
 	n, err := strconv.Atoi(found[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return n
 }
 
@@ -167,9 +166,7 @@ func TestRequestsOfTheDaemonHaveAPriorityLevel(t *testing.T) {
 
 	before, others := own(), shared()
 	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, token), Node: daemonNode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer view.Close()
 	if _, err := view.Definition(t.Context(), nad.Ref{Namespace: "default", Name: "none"}); err == nil {
 		t.Error("a definition that does not exist")
@@ -199,9 +196,7 @@ const startupTaint = "multinetd.metacni.io/not-ready"
 func taints(t *testing.T, s *server.Server, node string) (all []string) {
 	t.Helper()
 	got, err := s.Core(t, s.Admin()).Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, taint := range got.Spec.Taints {
 		if taint.Key != corev1.TaintNodeNotReady {
 			all = append(all, taint.ToString())
@@ -275,13 +270,9 @@ func TestDaemonRemovesTheStartupTaintOfItsNode(t *testing.T) {
 	request(t, s.As(token), http.MethodPut, path, `{}`).is(t, http.StatusForbidden, "")
 
 	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, token), Node: daemonNode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer view.Close()
-	if err := view.RemoveTaint(t.Context(), startupTaint); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, view.RemoveTaint(t.Context(), startupTaint))
 	if got := taints(t, s, daemonNode); !slices.Equal(got, []string{"a:NoSchedule", "b=c:NoSchedule"}) {
 		t.Errorf("taints %q", got)
 	}
@@ -387,9 +378,7 @@ func TestPolicyNeedsATokenThatNamesTheNode(t *testing.T) {
 	nodes := w.Core(t, w.Admin()).Nodes()
 	token := func(name string) string {
 		node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		return w.Token(t, "kube-system", "multinetd", node)
 	}
 	const patch = `{"metadata":{"annotations":{"` + statusAnnotation + `":"[]"}}}`

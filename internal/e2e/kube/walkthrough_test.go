@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // clusterEnv is the kubeconfig of a cluster of one node with a kubelet, which has multinetd with the
@@ -52,9 +53,7 @@ func TestWalkthrough(t *testing.T) {
 func follow(t *testing.T, config, path string, sync func(), steady func(string) string) {
 	t.Helper()
 	page, err := os.ReadFile("../../../examples/multinetd/WALKTHROUGH.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	_, text, _ := strings.Cut(string(page), "## Define the network\n") // what is before makes a cluster
 	home := t.TempDir()
 	sh := func(command string) string {
@@ -78,9 +77,7 @@ func follow(t *testing.T, config, path string, sync func(), steady func(string) 
 				before, last = before+last, sh(command)
 			}
 		case language == "yaml" && file != "":
-			if err := os.WriteFile(filepath.Join(home, file), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(filepath.Join(home, file), []byte(text), 0o600))
 		default:
 			if os.Getenv(clusterEnv) != "" {
 				deadline := time.Now().Add(2 * time.Minute)
@@ -89,7 +86,7 @@ func follow(t *testing.T, config, path string, sync func(), steady func(string) 
 					return steady(before+last) == steady(text) || time.Now().After(deadline)
 				})
 			}
-			same(t, "output of "+command, steady(text), steady(before+last))
+			nodetest.Equal(t, "output of "+command, steady(before+last), steady(text))
 			compared++
 		}
 	}
@@ -104,21 +101,15 @@ func reconciling(t *testing.T) *server.Server {
 	s, dir := newServer(t), t.TempDir()
 	s.Deploy(t)
 	config, err := os.ReadFile(server.Manifests + "/daemon/daemon-config.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	config = bytes.Replace(config, []byte("{"), []byte(`{"reconcile": true, `), 1)
-	if err := errors.Join(server.Kustomize(dir, "pods"), os.WriteFile(dir+"/daemon-config.json", config, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(server.Kustomize(dir, "pods"), os.WriteFile(dir+"/daemon-config.json", config, 0o600)))
 	kustomization, err := os.ReadFile(dir + "/kustomization.yaml")
 	if err == nil {
 		merge := "configMapGenerator: [{name: multinetd, namespace: kube-system, behavior: merge, files: [daemon-config.json]}]\n"
 		err = os.WriteFile(dir+"/kustomization.yaml", append(kustomization, merge...), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s.Kubectl(t, "", "apply", "-k", dir)
 	return s
 }
@@ -147,9 +138,7 @@ func (k *kubelet) sync() {
 	})
 	pods := k.Core(k.t, k.Admin()).Pods(k.namespace)
 	list, err := pods.List(k.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	nodetest.OK(k.t, err)
 	for _, pod := range list.Items {
 		s := k.sandboxes[pod.Name]
 		switch {
@@ -158,12 +147,10 @@ func (k *kubelet) sync() {
 		case s == nil:
 			to := corev1.ObjectReference{Kind: "Node", Name: k.name}
 			err := pods.Bind(k.t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: to}, metav1.CreateOptions{})
-			if err != nil {
-				k.t.Fatal(err)
-			}
+			nodetest.OK(k.t, err)
 		case s.pod.Annotations[networksAnnotation] == pod.Annotations[networksAnnotation]:
 			continue
-		case s.result != nil:
+		case s.Result != nil:
 			eventually(k.t, func() bool {
 				networks, _ := k.status(&pod)
 				return len(networks) == 2+strings.Count(pod.Annotations[networksAnnotation], ",") && strings.Count(fmt.Sprint(k.events(&pod)), "AddedInterface") > 1
@@ -180,22 +167,17 @@ func (k *kubelet) sync() {
 func (k *kubelet) attach(pod *corev1.Pod) {
 	k.t.Helper()
 	s := k.sandbox(pod)
-	k.sandboxes[pod.Name], k.ids = s, append(k.ids, s.id)
+	k.sandboxes[pod.Name], k.ids = s, append(k.ids, s.ID)
 	told := len(k.events(pod))
 	err := k.cni("ADD", s)
 	eventually(k.t, func() bool { return len(k.events(pod)) > told })
-	failure := &cniError{}
-	if !errors.As(err, &failure) {
+	if err == nil {
 		eventually(k.t, func() bool { networks, _ := k.status(pod); return len(networks) > 0 })
 		ready := `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
 		k.Kubectl(k.t, "", "patch", "pod", pod.Name, "-n", pod.Namespace, "--subresource=status", "-p", ready)
 		return
 	}
 	k.ok("DEL", s)
-	text := failure.Msg
-	if failure.Details != "" {
-		text += "; " + failure.Details // as the runtime prints it
-	}
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", pod.Name, now.UnixNano())},
@@ -203,7 +185,7 @@ func (k *kubelet) attach(pod *corev1.Pod) {
 		Type:           corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Source: corev1.EventSource{Component: "kubelet", Host: k.name},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Message: fmt.Sprintf("Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox %q: "+
-			`plugin type=%q name=%q failed (add): %s`, s.id, k.network["type"], k.network["name"], text),
+			`plugin type=%q name=%q failed (add): %v`, s.ID, k.network["type"], k.network["name"], err),
 	}
 	if _, err := k.Core(k.t, k.Admin()).Events(pod.Namespace).Create(k.t.Context(), event, metav1.CreateOptions{}); err != nil {
 		k.t.Fatal(err)

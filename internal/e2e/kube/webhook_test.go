@@ -25,6 +25,7 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
@@ -48,15 +49,11 @@ func newWebhookWorld(t *testing.T) *webhookWorld {
 	w.DeployWith(t, "webhook")
 	core := w.Core(t, w.Admin())
 	service, err := core.Services("kube-system").Get(t.Context(), "multinetd-webhook", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w.address = service.Spec.ClusterIP
 	address(t, w.address)
 	w.certify(t)
-	if err := os.WriteFile(w.dir+"/daemon-config.json", []byte(`{"chrootDir":"/host","namespaceIsolation":true,"allowedTypes":{"nad":["macvlan"]}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(w.dir+"/daemon-config.json", []byte(`{"chrootDir":"/host","namespaceIsolation":true,"allowedTypes":{"nad":["macvlan"]}}`), 0o600))
 	w.args = w.command(t, strings.NewReplacer("/etc/multinetd-webhook", w.dir, "/etc/multinetd", w.dir, "=:8443", "="+w.address+":443", "=:8080", "="+w.address+":8080"))
 	t.Cleanup(func() { w.running.Kill() })
 	return w
@@ -66,12 +63,8 @@ func newWebhookWorld(t *testing.T) *webhookWorld {
 func address(t *testing.T, ip string) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(ip), Mask: net.CIDRMask(32, 32)}})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(ip), Mask: net.CIDRMask(32, 32)}}))
 }
 
 // certify makes a certificate as the README says, and puts its Secret where the pods of the
@@ -79,9 +72,7 @@ func address(t *testing.T, ip string) {
 func (w *webhookWorld) certify(t *testing.T) {
 	t.Helper()
 	readme, err := os.ReadFile(server.Manifests + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	_, script, found := strings.Cut(string(readme), "By hand:\n\n```sh\n")
 	script, _, ended := strings.Cut(script, "```\n")
 	if !found || !ended {
@@ -94,9 +85,7 @@ func (w *webhookWorld) certify(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	secret, err := w.Core(t, w.Admin()).Secrets("kube-system").Get(t.Context(), "multinetd-webhook", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w.mount(t, secret.Data)
 }
 
@@ -106,22 +95,16 @@ func (w *webhookWorld) mount(t *testing.T, files map[string][]byte) {
 	t.Helper()
 	w.mounts++
 	dir := filepath.Join(w.dir, fmt.Sprintf("..data_%d", w.mounts))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(dir, 0o700))
 	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 		link := filepath.Join(w.dir, name)
 		if err := os.Symlink("..data/"+name, link); err != nil && !errors.Is(err, os.ErrExist) {
 			t.Fatal(err)
 		}
 	}
 	temporary := filepath.Join(w.dir, "..data_tmp")
-	if err := errors.Join(os.Symlink(filepath.Base(dir), temporary), os.Rename(temporary, filepath.Join(w.dir, "..data"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Symlink(filepath.Base(dir), temporary), os.Rename(temporary, filepath.Join(w.dir, "..data"))))
 }
 
 // command returns the arguments of the Deployment's container, whose volumes exist.
@@ -129,9 +112,7 @@ func (w *webhookWorld) command(t *testing.T, here *strings.Replacer) (args []str
 	t.Helper()
 	var d appsv1.Deployment
 	err := w.Core(t, w.Admin()).RESTClient().Get().AbsPath("/apis/apps/v1/namespaces/kube-system/deployments/multinetd-webhook").Do(t.Context()).Into(&d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	config := d.Spec.Template.Spec.Volumes[0].ConfigMap.Name
 	if _, err := w.Core(t, w.Admin()).ConfigMaps("kube-system").Get(t.Context(), config, metav1.GetOptions{}); err != nil {
 		t.Error(err)
@@ -223,9 +204,7 @@ func (w *webhookWorld) testRefusals(t *testing.T) {
 			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 			"metadata": map[string]string{"name": "plain"}, "spec": map[string]string{"config": config},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		got := request(t, w.Admin(), http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/"+ns+"/network-attachment-definitions", string(text))
 		got.is(t, code, map[bool]string{true: "", false: "NAD " + ns + "/plain: spec.config"}[code == http.StatusCreated])
 	}
@@ -258,23 +237,15 @@ func (w *webhookWorld) testFewRequests(t *testing.T) {
 func (w *webhookWorld) asked(t *testing.T) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.address+":8080/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	text, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(err, resp.Body.Close()))
 	sum := 0
 	for _, found := range regexp.MustCompile(`(?m)^multinetd_webhook_requests_total\{.*resource="pods".*\} (\d+)$`).FindAllSubmatch(text, -1) {
 		n, err := strconv.Atoi(string(found[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		sum += n
 	}
 	return sum
@@ -337,9 +308,7 @@ func TestWebhookPodsHaveNoPower(t *testing.T) {
 	decoder := json.NewDecoder(strings.NewReader(got))
 	var d appsv1.Deployment
 	var budget policyv1.PodDisruptionBudget
-	if err := errors.Join(decoder.Decode(&d), decoder.Decode(&budget)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(decoder.Decode(&d), decoder.Decode(&budget)))
 	pod := d.Spec.Template.Spec
 	if token := pod.AutomountServiceAccountToken; token == nil || *token || pod.HostNetwork || pod.HostPID {
 		t.Errorf("token %v, hostNetwork %v, hostPID %v", token, pod.HostNetwork, pod.HostPID)

@@ -2,10 +2,13 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +20,8 @@ import (
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/hosttest"
+	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 const (
@@ -32,9 +37,7 @@ func newServer(t testing.TB) *server.Server {
 	t.Helper()
 	needPrograms(t)
 	s, err := server.Open(os.Getenv(programsEnv))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -127,23 +130,15 @@ func request(t testing.TB, c *rest.Config, verb, path, body string) answer {
 func requestAs(t testing.TB, c *rest.Config, verb, path, contentType, body string) answer {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), verb, c.Host+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	req.Header.Set("Content-Type", contentType)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return answer{resp.StatusCode, string(got)}
 }
 
@@ -179,4 +174,44 @@ func eventually(t testing.TB, ask func() bool) {
 			t.Fatal("not after three minutes")
 		}
 	}
+}
+
+// kube-apiserver passes the tests that package kubetest, the server of all other tests, passes.
+func TestServerKeepsTheContractOfKubetest(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	ca, err := os.ReadFile(w.CA)
+	nodetest.OK(t, err)
+	endpoint, err := json.Marshal(map[string]any{"URL": w.URL, "Token": server.AdminToken, "CA": ca})
+	nodetest.OK(t, err)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-C", "../../..", "-count=1", "-run", "^TestContract", "./internal/test/kube")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "METACNI_CONTRACT="+string(endpoint))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// programsEnv is the directory of the server's programs. It is not set if there are none.
+const programsEnv = "METACNI_E2E_PROGRAMS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(clusterEnv) != "" {
+		os.Exit(m.Run())
+	}
+	code := hosttest.Host{
+		Needs: func(ctx context.Context) error {
+			dir, err := server.Programs(ctx)
+			if err != nil {
+				return err
+			}
+			return os.Setenv(programsEnv, dir)
+		},
+		Build: func(ctx context.Context, bin string) error {
+			return process.BuildNode(ctx, bin, slices.Clone(confinedPlugins)...)
+		},
+	}.Main(m)
+	if shared.Server != nil {
+		shared.Close()
+	}
+	os.Exit(code)
 }

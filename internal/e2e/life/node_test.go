@@ -1,12 +1,12 @@
 package life
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +24,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 type object = map[string]any
@@ -265,19 +267,15 @@ func goElsewhere(args []string) error {
 func (n *node) settle() error {
 	for end := time.Now().Add(10 * time.Minute); ; {
 		var run []string
-		stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-		for _, file := range stats {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				continue // it has ended
-			}
-			pid, _ := strconv.Atoi(strings.Split(file, "/")[2])
-			fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-			if fields[1] != strconv.Itoa(os.Getpid()) || n.keepers[pid] {
-				continue
+		all, _ := filepath.Glob("/proc/[0-9]*")
+		for _, dir := range all {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			stat := nodetest.Stat(pid)
+			if stat == nil || stat[1] != strconv.Itoa(os.Getpid()) || n.keepers[pid] {
+				continue // it has ended, or is another's
 			}
 			if ended, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); ended != pid && err == nil {
-				run = append(run, string(text))
+				run = append(run, fmt.Sprint(pid, stat))
 			}
 		}
 		if len(run) == 0 {
@@ -407,18 +405,12 @@ func (n *node) stopDaemon() {
 
 // untilReady waits until the daemon takes an ADD.
 func (n *node) untilReady() error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", n.file("d", multinet.SocketName))
-	}}}
 	for end := time.Now().Add(10 * time.Minute); ; <-time.After(2 * time.Millisecond) {
-		r, err := client.Get("http://multinetd" + wire.PathReady)
-		if err == nil {
-			_ = r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(r.Status)
+		r, err := process.Ask(context.Background(), n.file("d", multinet.SocketName), http.MethodGet, wire.PathReady, nil)
+		if r.Status == http.StatusOK {
+			return nil
 		}
+		err = cmp.Or(err, errors.New(string(r.Body)))
 		if time.Now().After(end) {
 			return fmt.Errorf("multinetd does not begin: %w", err)
 		}

@@ -27,6 +27,7 @@ import (
 	gocni "github.com/containerd/go-cni"
 	"github.com/containernetworking/cni/libcni"
 
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -245,9 +246,7 @@ type process struct {
 func startReader(t *testing.T, dir string) *process {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	p := &process{t: t, said: make(chan string), cmd: exec.CommandContext(t.Context(), self)}
 	// Without the Go runtime's own signals: tmpfs resumes an interrupted listing
 	// at a place where a file that was renamed in between is missing.
@@ -255,9 +254,7 @@ func startReader(t *testing.T, dir string) *process {
 	p.cmd.Stderr = os.Stderr
 	stdin, ierr := p.cmd.StdinPipe()
 	stdout, oerr := p.cmd.StdoutPipe()
-	if err := errors.Join(ierr, oerr, p.cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(ierr, oerr, p.cmd.Start()))
 	p.stdin = stdin
 	go func() {
 		defer close(p.said)
@@ -313,9 +310,7 @@ func TestReadersSeeWholeFilesOnly(t *testing.T) {
 		want /= 20
 	}
 	template, err := netconf.ParsePlugin([]byte(`{"type":"multinet"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w := &writer{t: t, dir: newDir(t), count: map[string]int{}}
 	m := &autoconf.Manager{Dir: w.dir, Output: w.path("00-multinet"), Template: template, Debounce: 1, Grace: time.Hour}
 	changed := make(chan struct{}, 1)

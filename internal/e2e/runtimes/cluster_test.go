@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // shared is the server of cluster. It ends with the private host.
@@ -56,7 +57,7 @@ func newMember(t *testing.T) *member {
 	return m
 }
 
-func (m *member) name() string { return fmt.Sprintf("node%d", m.number) }
+func (m *member) name() string { return fmt.Sprintf("node%d", m.host.ID) }
 
 // daemonKeys are those of the node, for the API.
 func (m *member) daemonKeys(more object) object {
@@ -72,16 +73,12 @@ func (m *member) daemonKeys(more object) object {
 func (m *member) define(name string, network object) {
 	m.t.Helper()
 	config, err := json.Marshal(network)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	text, err := json.Marshal(object{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 		"metadata": object{"namespace": m.namespace, "name": name}, "spec": object{"config": string(config)},
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	m.api.Kubectl(m.t, string(text), "apply", "-f", "-")
 }
 
@@ -103,9 +100,7 @@ func (m *member) create(networks string) *pod {
 func (m *member) status(p *pod) (networks, interfaces []string) {
 	m.t.Helper()
 	got, err := m.get(p)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	return parseStatus(m.t, got.Annotations["k8s.v1.cni.cncf.io/network-status"])
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,17 +27,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
-// nodes counts the nodes, so that no two share a directory or an address.
-var nodes atomic.Int32
-
 // A node is a machine with containerd, which has everything it keeps below one directory.
 type node struct {
-	t      *testing.T
-	number int
-	dir    string
+	t    *testing.T
+	host *process.Node
 
 	containerd *process.Process
 	conn       *grpc.ClientConn
@@ -59,14 +57,10 @@ func newNode(t *testing.T) *node {
 		}
 		t.Skip(missing)
 	}
-	n := &node{t: t, number: int(nodes.Add(1))}
-	n.dir = fmt.Sprintf("/run/node%d", n.number) // short, for sockets
-	t.Cleanup(n.end)
-	n.mkdir("net.d")
-	n.mkdir("leases")
-	n.mkdir("run")
+	n := &node{t: t, host: process.NewNode(t, "/run")}
+	n.host.Mkdir("leases", "run")
 	n.mountRun()
-	n.write("containerd.toml", strings.NewReplacer("DIR", n.dir, "BIN", os.Getenv(binEnv)).Replace(`version = 3
+	n.write("containerd.toml", strings.NewReplacer("DIR", n.host.Dir, "BIN", os.Getenv(binEnv)).Replace(`version = 3
 root = "DIR/containerd"
 state = "DIR/run"
 [grpc]
@@ -95,36 +89,14 @@ state = "DIR/run"
 // mountRun mounts the directory of what does not outlive a reboot.
 func (n *node) mountRun() {
 	n.t.Helper()
-	if err := unix.Mount("tmpfs", n.file("run"), "tmpfs", 0, ""); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// end kills everything on the node, and fails the test if one of our programs has panicked.
-func (n *node) end() {
-	n.killContainerd()
-	n.killDaemon()
-	n.nri.Kill()
-	for _, name := range []string{"containerd.log", "multinetd.log", "nri.log"} {
-		log, _ := os.ReadFile(n.file(name))
-		for _, word := range []string{"panic: ", `"msg":"panic"`, "fatal error: "} {
-			if strings.Contains(string(log), word) {
-				n.t.Errorf("%s contains %q", name, word)
-			}
-		}
-		if n.t.Failed() && len(log) > 0 {
-			n.t.Logf("%s ends with:\n%s", name, log[max(0, len(log)-8<<10):])
-		}
-	}
+	nodetest.OK(n.t, unix.Mount("tmpfs", n.file("run"), "tmpfs", 0, ""))
 }
 
 // boot starts containerd and gives it the image of the pods.
 func (n *node) boot() {
 	n.t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.file("containerd.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	n.conn, n.RuntimeServiceClient = conn, cri.NewRuntimeServiceClient(conn)
 	n.t.Cleanup(func() { _ = conn.Close() })
 	n.startContainerd()
@@ -146,15 +118,10 @@ func (n *node) startContainerd() {
 	programs := os.Getenv(runtimeEnv)
 	cmd := exec.Command(programs+"/containerd", "--config", n.file("containerd.toml"))
 	cmd.Env = []string{"PATH=" + programs + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	var err error
-	if n.containerd, err = process.Start(n.file("containerd.log"), cmd); err != nil {
-		n.t.Fatal(err)
-	}
+	n.containerd = n.host.Serve(n.file("containerd.log"), cmd)
 	eventually(n.t, func() bool {
-		select {
-		case <-n.containerd.Done:
+		if n.containerd.Over() {
 			n.t.Fatalf("containerd has ended\n%s", n.containerd.LastLines())
-		default:
 		}
 		n.conn.ResetConnectBackoff()
 		_, err := n.Version(n.t.Context(), &cri.VersionRequest{})
@@ -170,9 +137,7 @@ func (n *node) killContainerd() { n.containerd.Kill() }
 func (n *node) networkReady() (ready bool, message string) {
 	n.t.Helper()
 	got, err := n.Status(n.t.Context(), &cri.StatusRequest{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	for _, c := range got.GetStatus().GetConditions() {
 		if c.GetType() == cri.NetworkReady {
 			return c.GetStatus(), c.GetMessage()
@@ -182,28 +147,15 @@ func (n *node) networkReady() (ready bool, message string) {
 	return false, ""
 }
 
-func (n *node) file(elem ...string) string {
-	return filepath.Join(append([]string{n.dir}, elem...)...)
-}
-
-func (n *node) mkdir(name string) {
-	n.t.Helper()
-	if err := os.MkdirAll(n.file(name), 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-}
+func (n *node) file(elem ...string) string { return n.host.File(elem...) }
 
 // write writes a file of the node by renaming.
 func (n *node) write(name, text string) {
 	n.t.Helper()
 	temp := n.file(".next")
 	err := os.WriteFile(temp, []byte(text), 0o600)
-	if err == nil {
-		err = os.Rename(temp, n.file(name))
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
+	nodetest.OK(n.t, os.Rename(temp, n.file(name)))
 }
 
 // eventually asks until the answer is yes. It fails the test after three minutes, and shows
@@ -303,8 +255,7 @@ func removeCgroup(dir string) {
 // pauseImage is the name of the image of every pod.
 const pauseImage = "localhost/pause:1"
 
-// object is a JSON object.
-type object = map[string]any
+type object = process.Object
 
 // writeImage writes an OCI image of a static program to the file to.
 func writeImage(program, to string) error {
@@ -413,3 +364,66 @@ func (p *pod) settle(wanted bool) {
 		p.look()
 	}
 }
+
+// daemonKeys are the keys of multinetd's file: it publishes its network to containerd.
+func (n *node) daemonKeys(more object) object {
+	keys := object{
+		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "binDir": os.Getenv(binEnv),
+		"confDir": n.file("networks"), "nadDir": n.file("nads"), "logFormat": "json", "sweepInterval": "200ms",
+		"multusConfigFile": "auto", "cniConfigDir": n.file("net.d"),
+	}
+	maps.Copy(keys, more)
+	return keys
+}
+
+// startDaemon starts multinetd and waits until it is ready.
+func (n *node) startDaemon(keys object) {
+	n.t.Helper()
+	n.writeJSON("daemon.json", keys)
+	cmd := exec.Command(bin("multinetd"), "--config", n.file("daemon.json"))
+	cmd.Env = []string{"PATH=" + process.Path}
+	n.daemon = n.host.Serve(n.file("multinetd.log"), cmd)
+	n.host.Await(n.daemon, n.file("d", "multus.sock"), "/readyz")
+}
+
+// killDaemon kills multinetd, if it runs.
+func (n *node) killDaemon() { n.daemon.Kill() }
+
+// tool runs one of multinet's operator commands, which must exit with a status. It returns
+// what the command prints.
+func (n *node) tool(status int, args ...string) string {
+	n.t.Helper()
+	a := n.host.Exec(bin("multinet"), map[string]string{"PATH": process.Path}, nil, args...).Wait()
+	if a.Code != status {
+		n.t.Fatalf("multinet %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), a.Code, status, a.Stdout, a.Stderr)
+	}
+	return string(a.Stdout) + a.Stderr
+}
+
+// records lists container and interface of each record of the operator's list.
+func (n *node) records() (all []string) {
+	n.t.Helper()
+	var records []struct{ Container, Interface, State string }
+	nodetest.OK(n.t, json.Unmarshal([]byte(n.tool(0, "list", "-o", "json", "--dir", n.file("state"))), &records))
+	for _, r := range records {
+		all = append(all, r.Container+" "+r.Interface+" "+r.State)
+	}
+	return all
+}
+
+// waitForNetwork waits until containerd has loaded the network of a name.
+func (n *node) waitForNetwork(name string) {
+	n.t.Helper()
+	eventually(n.t, func() bool {
+		got, err := n.Status(n.t.Context(), &cri.StatusRequest{Verbose: true})
+		nodetest.OK(n.t, err)
+		var loaded struct {
+			Networks []struct{ Config struct{ Name string } }
+		}
+		nodetest.OK(n.t, json.Unmarshal([]byte(got.GetInfo()["cniconfig"]), &loaded))
+		last := len(loaded.Networks) - 1
+		return last >= 0 && loaded.Networks[last].Config.Name == name
+	})
+}
+
+func bin(name string) string { return filepath.Join(os.Getenv(binEnv), name) }

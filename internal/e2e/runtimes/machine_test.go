@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/metacni/metacni/examples/lab/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // machineStage is the stage of the first process of a machine, whose disk is in diskEnv.
@@ -45,9 +47,7 @@ func newMachine(t *testing.T) *machine {
 	t.Parallel()
 	m := &machine{t: t, disk: t.TempDir()}
 	for _, dir := range []string{"bin", "net.d", "cni", "state", "more.d"} {
-		if err := os.Mkdir(m.file(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Mkdir(m.file(dir), 0o755))
 	}
 	programs, err := filepath.Glob(filepath.Join(os.Getenv(binEnv), "*"))
 	for _, p := range programs {
@@ -55,9 +55,7 @@ func newMachine(t *testing.T) *machine {
 			err = os.Symlink(p, m.file("bin", filepath.Base(p)))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { m.off() })
 	m.on()
 	return m
@@ -73,16 +71,10 @@ func (m *machine) on() {
 	var said strings.Builder
 	cmd.Stderr = &said
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
+	nodetest.OK(m.t, cmd.Start())
 	m.off = func() {
 		_ = stdin.Close()
 		_ = cmd.Process.Kill()
@@ -101,9 +93,7 @@ func (m *machine) on() {
 func (m *machine) restart() {
 	m.t.Helper()
 	m.off()
-	if err := nodetest.Restarted(m.file("state")); err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, nodetest.Restarted(m.file("state")))
 	m.on()
 }
 
@@ -248,9 +238,7 @@ func (m *machine) asks(address string) (string, error) {
 func (m *machine) leases() []string {
 	m.t.Helper()
 	files, err := filepath.Glob(m.file("cni", "networks", "*", "*"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	return slices.DeleteFunc(files, func(file string) bool { return net.ParseIP(filepath.Base(file)) == nil })
 }
 
@@ -282,9 +270,7 @@ func (m *machine) rules() (all []string) {
 func (m *machine) veths() (names []string) {
 	m.t.Helper()
 	links, err := host.Interfaces(m.network())
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	nodetest.OK(m.t, err)
 	for _, l := range links {
 		if l.Kind == "veth" {
 			names = append(names, l.Name)
@@ -310,10 +296,10 @@ func (m *machine) wantNothing(kept ...string) {
 	m.t.Helper()
 	// The kernel deletes the interfaces of a namespace some time after it.
 	eventually(m.t, func() bool { return len(m.veths()) == 0 })
-	same(m.t, "leases", nil, m.leases())
-	same(m.t, "entries in libcni's cache", nil, m.cache())
-	same(m.t, "rules", nil, m.rules())
-	same(m.t, "records", nil, m.records())
+	nodetest.Equal(m.t, "leases", m.leases(), nil)
+	nodetest.Equal(m.t, "entries in libcni's cache", m.cache(), nil)
+	nodetest.Equal(m.t, "rules", m.rules(), nil)
+	nodetest.Equal(m.t, "records", m.records(), nil)
 	namespaces, err := filepath.Glob(m.path("/run/netns/*"))
 	for i, path := range namespaces {
 		namespaces[i] = strings.TrimPrefix(path, m.path(""))
@@ -321,5 +307,120 @@ func (m *machine) wantNothing(kept ...string) {
 	if err != nil {
 		m.t.Error(err)
 	}
-	same(m.t, "network namespaces", kept, namespaces)
+	nodetest.Equal(m.t, "network namespaces", namespaces, kept)
+}
+
+// A cnitool is a machine with cnitool, and one network namespace.
+type cnitool struct {
+	*machine
+	netns string
+}
+
+func newCnitool(t *testing.T) *cnitool {
+	t.Helper()
+	needs(t, missing)
+	c := &cnitool{newMachine(t), "/run/netns/blue"}
+	c.ok(nil, "ip", "netns", "add", "blue")
+	return c
+}
+
+// do runs a command of cnitool.
+func (c *cnitool) do(command string) report {
+	c.t.Helper()
+	return c.run([]string{
+		"NETCONFPATH=" + c.file("net.d"), "CNI_PATH=" + c.file("bin"),
+		`CAP_ARGS={"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`,
+	}, c.file("bin", "cnitool"), command, "multi", c.netns)
+}
+
+// succeeds runs a command that must succeed, and returns what it prints.
+func (c *cnitool) succeeds(command string) string {
+	c.t.Helper()
+	r := c.do(command)
+	if r.code != 0 || r.stderr != "" {
+		c.t.Fatalf("%s: exit status %d: %s%s", command, r.code, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+// fails runs a command that must fail with a text.
+func (c *cnitool) fails(command, want string) {
+	c.t.Helper()
+	if r := c.do(command); r.code != 1 || strings.TrimSpace(r.stderr) != want || r.stdout != "" {
+		c.t.Errorf("%s: exit status %d: %s%s\nwant 1: %s", command, r.code, r.stdout, r.stderr, want)
+	}
+}
+
+// TestCnitool: every command of cnitool works with multinet, and with the shim and the
+// daemon; the texts of errors are ours.
+func TestCnitool(t *testing.T) {
+	for typ, keys := range map[string]object{
+		"multinet":      {},
+		"multinet-shim": {"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delPolicy": "fail", "delQueueWait": "0s"},
+	} {
+		t.Run(typ, func(t *testing.T) {
+			c := newCnitool(t)
+			c.script("refuse", `ADD) echo '{"cniVersion":"1.0.0","code":101,"msg":"no free device","details":"all in use"}'; exit 1 ;;
+STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
+			c.multinet("1.1.0", keys, several()...)
+			if typ == "multinet-shim" {
+				c.fails("status", "STATUS over /run/multus/multus.sock: the daemon is not running: connect: no such file or directory")
+				c.startDaemon()
+			}
+			id := "cnitool-df26705e2e4ffd095eb1" // of the path of the namespace
+
+			nodetest.Equal(t, "printed by status", c.succeeds("status"), "")
+			var result struct {
+				CNIVersion string
+				IPs        []struct{ Address string }
+			}
+			nodetest.OK(t, json.Unmarshal([]byte(c.succeeds("add")), &result))
+			if result.CNIVersion != "1.1.0" || len(result.IPs) != 1 || result.IPs[0].Address != "10.77.0.2/24" {
+				t.Errorf("result %+v", result)
+			}
+			nodetest.Equal(t, "interfaces", interfaces(t, c.path(c.netns)), []string{"eth0 10.77.0.2", "net1 10.77.1.2", "net2 10.77.2.2"})
+			if all := strings.Join(c.rules(), "\n"); !strings.Contains(all, "--dport 8080 -j DNAT --to-destination 10.77.0.2:80") {
+				t.Errorf("rules:\n%s", all)
+			}
+			c.fails("add", `plugin type="`+typ+`" failed (add): ADD `+id+` eth0: already added, DEL must come first`)
+			c.succeeds("check")
+			c.ok(nil, "ip", "-n", "blue", "link", "delete", "net1")
+			c.fails("check", `CHECK `+id+` eth0: network "second" (net1): plugin "bridge": Interface name net1 not found`)
+			c.succeeds("del")
+			c.succeeds("del")
+			c.wantNothing(c.netns)
+			c.fails("check", "CHECK "+id+" eth0: not added, or not completely")
+
+			// cnitool first deletes what is in its cache, and then sends no list.
+			c.succeeds("add")
+			c.fails("gc", `failed to GC plugin `+typ+`: GC network "multi": no list of valid attachments, nothing was deleted: `+
+				`GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`)
+			c.wantNothing(c.netns)
+
+			c.multinet("1.1.0", keys, append(several(), object{"name": "fourth", "type": "refuse"})...)
+			c.fails("status", `STATUS network "fourth": plugin "refuse": few devices`)
+			c.fails("add", `plugin type="`+typ+`" failed (add): ADD `+id+` eth0: network "fourth" (net3): plugin "refuse": no free device; all in use`)
+			c.wantNothing(c.netns)
+		})
+	}
+}
+
+// startDaemon starts multinetd on the machine and waits until it is ready.
+func (c *cnitool) startDaemon() *exec.Cmd {
+	c.t.Helper()
+	c.write("daemon.json", `{"socketDir":"/run/multus","queueDir":"`+c.file("queue")+`","cniDir":"`+c.file("state")+`"}`)
+	cmd := exec.Command(filepath.Join(c.file("bin"), "multinetd"), "--config", c.file("daemon.json"))
+	cmd.Env = []string{"PATH=" + process.Path}
+	var log strings.Builder
+	cmd.Stderr = &log
+	nodetest.OK(c.t, c.start(cmd))
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if c.t.Failed() {
+			c.t.Log(log.String())
+		}
+	})
+	eventually(c.t, func() bool { return c.do("status").code == 0 })
+	return cmd
 }

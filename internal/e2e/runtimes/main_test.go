@@ -138,7 +138,7 @@ func containerdPrograms(ctx context.Context) (string, error) {
 // build builds into a directory what runs on a node besides the runtime, and the image of
 // every pod.
 func build(ctx context.Context, bin string) error {
-	err := process.Node(ctx, bin, "main/bridge", "main/loopback", "ipam/host-local", "meta/portmap", "meta/firewall", "meta/tuning")
+	err := process.BuildNode(ctx, bin, "main/bridge", "main/loopback", "ipam/host-local", "meta/portmap", "meta/firewall", "meta/tuning")
 	if err == nil {
 		err = process.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"."}}.Run(ctx, "../../../examples/nri", bin)
 	}

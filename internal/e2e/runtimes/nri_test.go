@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
@@ -19,11 +20,8 @@ func (n *node) startNRI(stateDir string) {
 		"socket": n.file("nri.sock"), "confDir": n.file("networks"), "binDir": os.Getenv(binEnv), "stateDir": stateDir, "sweep": "1s",
 	})
 	cmd := exec.Command(bin("nri"), "-config", n.file("nri.json"))
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	var err error
-	if n.nri, err = process.Start(n.file("nri.log"), cmd); err != nil {
-		n.t.Fatal(err)
-	}
+	cmd.Env = []string{"PATH=" + process.Path}
+	n.nri = n.host.Serve(n.file("nri.log"), cmd)
 }
 
 // reconciled counts how often nri has got containerd's list of pods and compared it with
@@ -48,7 +46,7 @@ func newNRINode(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
 	n.writeJSON("net.d/10-primary.conflist", n.primary())
-	n.mkdir("networks")
+	n.host.Mkdir("networks")
 	blue := n.bridge(1)
 	blue["name"] = "blue"
 	n.writeJSON("networks/blue.conf", blue)
@@ -65,11 +63,11 @@ func TestNRISurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	n := newNRINode(t)
 	live, dead := n.newPod("blue").run(), n.newPod("blue").run()
-	same(t, "interfaces", []string{"eth0", "net1"}, live.names())
+	nodetest.Equal(t, "interfaces", live.names(), []string{"eth0", "net1"})
 	want := live.interfaces()
 	kept := func() {
 		t.Helper()
-		same(t, "interfaces of a pod that runs", want, live.interfaces())
+		nodetest.Equal(t, "interfaces of a pod that runs", live.interfaces(), want)
 		live.answers()
 	}
 
@@ -87,7 +85,7 @@ func TestNRISurvivesRestarts(t *testing.T) {
 	n.after(func() { n.startNRI(n.file("state")) })
 	eventually(t, func() bool { return len(n.leases()) == 2 })
 	kept()
-	same(t, "records", []string{live.id + " eth0 added"}, n.records())
+	nodetest.Equal(t, "records", n.records(), []string{live.id + " eth0 added"})
 
 	n.killContainerd()
 	n.after(n.startContainerd)
@@ -107,13 +105,13 @@ func TestNRIAfterAReboot(t *testing.T) {
 	n.shutDown(old, other)
 	n.startContainerd()
 	n.waitForNetwork(n.primaryName())
-	same(t, "sandboxes that containerd lists", 2, len(n.sandboxes()))
-	same(t, "leases of before", 4, len(n.leases()))
+	nodetest.Equal(t, "sandboxes that containerd lists", len(n.sandboxes()), 2)
+	nodetest.Equal(t, "leases of before", len(n.leases()), 4)
 	n.after(func() { n.startNRI(n.file("state")) })
 	eventually(t, func() bool { return len(n.leases()) == 2 }) // containerd's own
-	same(t, "records", nil, n.records())
+	nodetest.Equal(t, "records", n.records(), nil)
 	old.settle(true)
-	same(t, "interfaces", []string{"eth0", "net1"}, old.names())
+	nodetest.Equal(t, "interfaces", old.names(), []string{"eth0", "net1"})
 	old.answers()
 	other.settle(false)
 	n.wantRunning(old)
@@ -124,9 +122,7 @@ func TestNRIAfterAReboot(t *testing.T) {
 // die ends the pod's process. Its network namespace stays until containerd removes it.
 func (p *pod) die() {
 	p.n.t.Helper()
-	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
-		p.n.t.Fatal(err)
-	}
+	nodetest.OK(p.n.t, unix.Kill(p.pid, unix.SIGKILL))
 }
 
 // shutDown ends all processes of the node, of which these pods run, and removes what does
@@ -136,31 +132,23 @@ func (n *node) shutDown(pods ...*pod) {
 	n.killContainerd()
 	n.nri.Kill()
 	commands, err := os.ReadDir("/proc")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, err)
 	for _, c := range commands { // the shims
 		command, _ := os.ReadFile("/proc/" + c.Name() + "/cmdline")
 		if strings.Contains(string(command), n.file("containerd.sock")) {
 			pid, err := strconv.Atoi(c.Name())
-			if err == nil {
-				err = unix.Kill(pid, unix.SIGKILL)
-			}
-			if err != nil {
-				n.t.Fatal(err)
-			}
+			nodetest.OK(n.t, err)
+			nodetest.OK(n.t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
 	for _, p := range pods {
 		p.die()
 	}
 	// With everything that is mounted in it, which a walk through /proc/self/mounts may miss.
-	if err := unix.Unmount(n.file("run"), unix.MNT_DETACH); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.t, unix.Unmount(n.file("run"), unix.MNT_DETACH))
 	n.mountRun()
 	// As after a reboot and the first pod. Where the directory of a namespace is missing in
 	// the same boot, it may be mounted elsewhere.
-	n.mkdir(netnsDir)
-	eventually(n.t, func() bool { return len(n.ports()) == 0 }) // the kernel removes namespaces later
+	n.host.Mkdir(netnsDir)
+	eventually(n.t, func() bool { return len(n.host.Ports()) == 0 }) // the kernel removes namespaces later
 }

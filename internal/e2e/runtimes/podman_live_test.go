@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // install runs "multinet install" or "uninstall" with more flags.
@@ -27,29 +29,29 @@ func TestInstallUnderPodman(t *testing.T) {
 	p.start("b", "8081")
 	p.start("c", "8082")
 	p.installUnderPodman()
-	same(t, "records", 3, len(p.records()))
+	nodetest.Equal(t, "records", len(p.records()), 3)
 	p.answers("a", "8080")
-	same(t, "networks", "podman multinet", p.must("network", "ls", "--format", "{{.Name}} {{.Driver}}"))
+	nodetest.Equal(t, "networks", p.must("network", "ls", "--format", "{{.Name}} {{.Driver}}"), "podman multinet")
 
 	// What podman deletes with the configuration of the ADD is stale for multinet.
 	p.must("rm", "-f", "-t", "0", "a")
 	p.must("stop", "-t", "0", "b")
-	same(t, "leases", 1, len(p.leases()))
+	nodetest.Equal(t, "leases", len(p.leases()), 1)
 	p.gc()
-	same(t, "records", 1, len(p.records()))
+	nodetest.Equal(t, "records", len(p.records()), 1)
 	p.must("start", "b")
-	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+	nodetest.Equal(t, "interfaces", names(p.interfaces("b")), []string{"eth0", "net1"})
 	p.answers("b", "8081")
 	p.must("stop", "-t", "0", "c")
 	p.must("start", "c") // its record is stale
 	p.answers("c", "8082")
 	p.start("d", "8083", "--ip", "10.77.4.77")
-	same(t, "interface of a container with an address of its own", "eth0 10.77.4.77", p.interfaces("d")[0])
-	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("d")))
+	nodetest.Equal(t, "interface of a container with an address of its own", p.interfaces("d")[0], "eth0 10.77.4.77")
+	nodetest.Equal(t, "interfaces", names(p.interfaces("d")), []string{"eth0", "net1"})
 	p.answers("d", "8083")
 	p.gc()
-	same(t, "records", 6, len(p.records()))
-	same(t, "leases", 6, len(p.leases()))
+	nodetest.Equal(t, "records", len(p.records()), 6)
+	nodetest.Equal(t, "leases", len(p.leases()), 6)
 
 	uninstall := []string{"--name", "podman", "--dir", p.file("state"), "--cache-dir", "/var/lib/cni"}
 	if r := p.install("uninstall", uninstall...); r.code != 1 || !strings.Contains(r.stderr, "3 containers are still attached") {
@@ -58,10 +60,10 @@ func TestInstallUnderPodman(t *testing.T) {
 	if r := p.install("uninstall", append(uninstall, "--detach")...); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	same(t, "records", nil, p.records())
-	same(t, "networks", "podman bridge", p.must("network", "ls", "--format", "{{.Name}} {{.Driver}}"))
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "networks", p.must("network", "ls", "--format", "{{.Name}} {{.Driver}}"), "podman bridge")
 	for name, port := range map[string]string{"b": "8081", "c": "8082", "d": "8083"} {
-		same(t, "interfaces", []string{"eth0"}, names(p.interfaces(name)))
+		nodetest.Equal(t, "interfaces", names(p.interfaces(name)), []string{"eth0"})
 		p.answers(name, port)
 	}
 	if err := os.Remove(p.file("bin", "multinet")); err != nil { // nobody needs it any more
@@ -70,9 +72,7 @@ func TestInstallUnderPodman(t *testing.T) {
 	p.must("restart", "-t", "0", "b")
 	p.answers("b", "8081")
 	p.must("rm", "-f", "-t", "0", "b", "c", "d")
-	if err := os.Symlink(bin("multinet"), p.file("bin", "multinet")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink(bin("multinet"), p.file("bin", "multinet")))
 	p.wantNothing()
 }
 
@@ -88,14 +88,14 @@ func TestInstallUnderAnotherNameLeavesContainersOfPodmanAlone(t *testing.T) {
 	if r := p.install("install", "--cni-dir", p.file("state"), "--config", p.file("more.json")); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	same(t, "records", 2, len(p.records()))
+	nodetest.Equal(t, "records", len(p.records()), 2)
 	p.must("restart", "-t", "0", "a")
 	p.must("rm", "-f", "-t", "0", "b")
 	leases, entries := p.leases(), p.cache()
 	p.gc()
-	same(t, "records", nil, p.records())
-	same(t, "leases", leases, p.leases())
-	same(t, "entries in libcni's cache", entries, p.cache())
+	nodetest.Equal(t, "records", p.records(), nil)
+	nodetest.Equal(t, "leases", p.leases(), leases)
+	nodetest.Equal(t, "entries in libcni's cache", p.cache(), entries)
 	p.answers("a", "8080")
 	if said := p.tool("adopt", "--dir", p.file("state"), "--conf-dir", p.file("net.d")); !strings.Contains(said, "adopted") {
 		t.Errorf("adopt: %s", said)
@@ -120,9 +120,7 @@ func TestContainersOfPodmanAreNotTakenOver(t *testing.T) {
 	entries := func() (all []string) {
 		for _, name := range p.cache() {
 			text, err := os.ReadFile(p.file("cni", "results", name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			all = append(all, name+string(text))
 		}
 		return all
@@ -131,9 +129,7 @@ func TestContainersOfPodmanAreNotTakenOver(t *testing.T) {
 	if r := p.install("install", "--cni-dir", p.file("other")); r.code != 0 || strings.Contains(r.stderr, "taken over") {
 		t.Errorf("exit status %d: %s", r.code, r.stderr)
 	}
-	if err := os.MkdirAll(p.file("other"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(p.file("other"), 0o700))
 	if said := p.tool("adopt", "--dir", p.file("other"), "--conf-dir", p.file("net.d")); strings.Contains(said, "adopted") {
 		t.Errorf("adopt: %s", said)
 	}
@@ -141,8 +137,8 @@ func TestContainersOfPodmanAreNotTakenOver(t *testing.T) {
 	if said := p.tool("list", "--dir", p.file("other")); strings.Contains(said, "eth0") {
 		t.Errorf("records: %s", said)
 	}
-	same(t, "entries of podman", before, entries())
-	same(t, "records of podman's own network", 3, len(p.records()))
+	nodetest.Equal(t, "entries of podman", entries(), before)
+	nodetest.Equal(t, "records of podman's own network", len(p.records()), 3)
 	p.answers("a", "8080")
 	p.answers("b", "8081")
 	p.must("rm", "-f", "-t", "0", "a", "b")
@@ -187,9 +183,7 @@ func (p *podman) attached() (all []string) {
 		State       string
 		Attachments []struct{ Interface, State string }
 	}
-	if err := json.Unmarshal([]byte(p.tool("list", "-o", "json", "--dir", p.file("state"))), &records); err != nil {
-		p.t.Fatal(err)
-	}
+	nodetest.OK(p.t, json.Unmarshal([]byte(p.tool("list", "-o", "json", "--dir", p.file("state"))), &records))
 	for _, r := range records {
 		for _, a := range r.Attachments {
 			all = append(all, r.Container+" "+a.Interface+" "+r.State+" "+a.State)
@@ -225,9 +219,9 @@ func (p *podman) wantAttached(rules int, ports map[string]string) {
 		p.answers(name, port)
 		interfaces += len(p.interfaces(name))
 	}
-	same(p.t, "leases", interfaces, len(p.leases()))
+	nodetest.Equal(p.t, "leases", len(p.leases()), interfaces)
 	eventually(p.t, func() bool { return len(p.veths()) == interfaces })
-	same(p.t, "rules", rules*len(ports), len(p.rules()))
+	nodetest.Equal(p.t, "rules", len(p.rules()), rules*len(ports))
 }
 
 // wantRecorded fails the test unless each interface of these containers is recorded once,
@@ -242,7 +236,7 @@ func (p *podman) wantRecorded(containers ...string) {
 		}
 	}
 	slices.Sort(want)
-	same(p.t, "attachments", want, p.attached())
+	nodetest.Equal(p.t, "attachments", p.attached(), want)
 }
 
 // TestPodmanReloadsAndReconnectsContainers: after "podman network reload", "disconnect" and
@@ -275,25 +269,25 @@ func TestPodmanReloadsAndReconnectsContainers(t *testing.T) {
 				if slices.Contains(args, "--all") { // it has a second network then, or another address in it
 					kept = append(kept[:1:1], p.interfaces("c")[1:]...)
 				}
-				same(t, "interfaces of another container", kept, p.interfaces("c"))
-				same(t, "rules of another container", keptRules, p.rulesOf("c", "8082"))
+				nodetest.Equal(t, "interfaces of another container", p.interfaces("c"), kept)
+				nodetest.Equal(t, "rules of another container", p.rulesOf("c", "8082"), keptRules)
 			}
 
 			address := p.interfaces("a")[0]
 			podman("network", "reload", "a")
 			podman("network", "reload", "a")
-			same(t, "interface", address, p.interfaces("a")[0])
-			same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("a")))
+			nodetest.Equal(t, "interface", p.interfaces("a")[0], address)
+			nodetest.Equal(t, "interfaces", names(p.interfaces("a")), []string{"eth0", "net1"})
 			p.wantRecorded("a", "b", "c")
 
 			for range 2 { // the first time one that nobody has reloaded
 				delete(ports, "b")
 				podman("network", "disconnect", "podman", "b")
-				same(t, "interfaces", nil, p.interfaces("b"))
+				nodetest.Equal(t, "interfaces", p.interfaces("b"), nil)
 				p.gc()
 				ports["b"] = "8081"
 				podman("network", "connect", "podman", "b")
-				same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+				nodetest.Equal(t, "interfaces", names(p.interfaces("b")), []string{"eth0", "net1"})
 				p.wantRecorded("a", "b", "c")
 			}
 			delete(ports, "a")
@@ -344,7 +338,7 @@ func TestPodmanConnectsOtherwiseWhatItDisconnected(t *testing.T) {
 
 	p.start("d", "8083", "--ip", "10.77.4.10")
 	p.must("network", "connect", "podman", "a")
-	same(t, "interface", "eth0 10.77.4.10", p.interfaces("d")[0])
+	nodetest.Equal(t, "interface", p.interfaces("d")[0], "eth0 10.77.4.10")
 	p.wantAttached(rules, map[string]string{"a": "8080", "d": "8083"})
 
 	if r := p.run(p.env, "podman", "network", "connect", "multi", "b"); r.code == 0 || !strings.Contains(r.stderr, `"eth0": interface name already taken`) {
@@ -352,12 +346,12 @@ func TestPodmanConnectsOtherwiseWhatItDisconnected(t *testing.T) {
 	}
 	p.must("network", "disconnect", "multi", "b") // podman takes it for connected
 	p.must("network", "connect", "podman", "b")
-	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+	nodetest.Equal(t, "interfaces", names(p.interfaces("b")), []string{"eth0", "net1"})
 	p.wantAttached(rules, map[string]string{"a": "8080", "b": "8081", "d": "8083"})
 	p.must("network", "connect", "multi", "b")
-	same(t, "interfaces", []string{"eth0", "net1", "eth1", "net2", "net3"}, names(p.interfaces("b")))
+	nodetest.Equal(t, "interfaces", names(p.interfaces("b")), []string{"eth0", "net1", "eth1", "net2", "net3"})
 	p.must("network", "disconnect", "multi", "b")
-	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("b")))
+	nodetest.Equal(t, "interfaces", names(p.interfaces("b")), []string{"eth0", "net1"})
 
 	p.must("network", "create", "--subnet", "10.78.0.0/24", "plain")
 	p.must("network", "connect", "plain", "c")
@@ -369,7 +363,7 @@ func TestPodmanConnectsOtherwiseWhatItDisconnected(t *testing.T) {
 	if r := p.run(nil, p.file("bin", "multinet"), "gc", "--dir", p.file("state")); r.code == 0 || !strings.Contains(r.stdout, "started again") {
 		t.Errorf("gc: exit status %d: %s%s", r.code, r.stdout, r.stderr)
 	}
-	same(t, "interfaces", []string{"eth1", "net1"}, names(p.interfaces("c")))
+	nodetest.Equal(t, "interfaces", names(p.interfaces("c")), []string{"eth1", "net1"})
 	p.wantAttached(rules, map[string]string{"a": "8080", "b": "8081", "c": "8082", "d": "8083"})
 	p.must("rm", "-f", "-t", "0", "c")
 	p.gc()

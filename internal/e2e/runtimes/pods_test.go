@@ -4,13 +4,16 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
+	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // A pod that runs gets the networks of its annotation, which containerd passes on, and has
@@ -27,12 +30,12 @@ func TestPodHasTheNetworksOfItsAnnotation(t *testing.T) {
 	plain, selecting := m.create("").run(), m.create("blue, blue@more").run()
 	plain.answers()
 	selecting.answers()
-	same(t, "interfaces", []string{"eth0"}, plain.names())
-	same(t, "interfaces", []string{"eth0", "net1", "more"}, selecting.names())
+	nodetest.Equal(t, "interfaces", plain.names(), []string{"eth0"})
+	nodetest.Equal(t, "interfaces", selecting.names(), []string{"eth0", "net1", "more"})
 	blue := m.namespace + "/blue"
 	m.wantStatus(plain, m.primaryName())
 	m.wantStatus(selecting, m.primaryName(), blue, blue)
-	same(t, "records", 2, len(m.records()))
+	nodetest.Equal(t, "records", len(m.records()), 2)
 	plain.stop()
 	selecting.answers()
 	selecting.stop()
@@ -44,8 +47,8 @@ func TestPodHasTheNetworksOfItsAnnotation(t *testing.T) {
 func (m *member) wantStatus(p *pod, networks ...string) {
 	m.t.Helper()
 	names, interfaces := m.status(p)
-	same(m.t, "networks in the status of "+p.name(), networks, names)
-	same(m.t, "interfaces in the status of "+p.name(), p.interfaces(), interfaces)
+	nodetest.Equal(m.t, "networks in the status of "+p.name(), names, networks)
+	nodetest.Equal(m.t, "interfaces in the status of "+p.name(), interfaces, p.interfaces())
 }
 
 // A pod whose network has a mistake does not run. The error names the network and says what
@@ -73,16 +76,16 @@ func TestPodWithAFailingNetwork(t *testing.T) {
 			}
 		}
 	}
-	same(t, "leases", nil, m.leases())
-	same(t, "ports of bridges", nil, m.ports())
-	same(t, "rules", nil, m.rules())
-	same(t, "namespaces", nil, m.namespaces())
-	same(t, "sandboxes", nil, m.sandboxes())
+	nodetest.Equal(t, "leases", m.leases(), nil)
+	nodetest.Equal(t, "ports of bridges", m.host.Ports(), nil)
+	nodetest.Equal(t, "rules", m.rules(), nil)
+	nodetest.Equal(t, "namespaces", m.namespaces(), nil)
+	nodetest.Equal(t, "sandboxes", m.sandboxes(), nil)
 
 	m.define("blue", m.bridge(1))
 	eventually(t, func() bool { return len(m.records()) == 0 })
 	p.settle(true)
-	same(t, "interfaces", []string{"eth0", "net1"}, p.names())
+	nodetest.Equal(t, "interfaces", p.names(), []string{"eth0", "net1"})
 	m.wantRunning(p)
 	p.stop()
 	m.wantNothing()
@@ -108,9 +111,7 @@ func TestNodeIsNotReadyWithoutItsPrimaryNetwork(t *testing.T) {
 		})
 	}
 	ready(true, "")
-	if err := os.Remove(n.file("net.d/10-primary.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(n.file("net.d/10-primary.conflist")))
 	ready(false, "10-primary.conflist")
 	p.answers()
 	n.writeJSON("net.d/10-primary.conflist", n.primary())
@@ -148,7 +149,7 @@ func TestPodHasTheNetworkOfItsClaim(t *testing.T) {
 	m.api.DeployWith(t, "dra")
 	m.define("blue", m.bridge(1))
 	m.writeJSON("net.d/10-primary.conflist", m.primary())
-	m.mkdir("kubelet/plugins_registry")
+	m.host.Mkdir("kubelet/plugins_registry")
 	keys := m.daemonKeys(object{"kubeletDir": m.file("kubelet"), "dra": object{
 		"driver": claimDriver, "networks": []object{{"device": "blue", "network": m.namespace + "/blue"}},
 	}})
@@ -157,13 +158,9 @@ func TestPodHasTheNetworkOfItsClaim(t *testing.T) {
 	m.waitForNetwork("multinet")
 
 	client, err := played.Client(m.api.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	scheduler := played.Scheduler{Client: client, Driver: claimDriver}
-	if err := scheduler.Class(t.Context(), m.namespace); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, scheduler.Class(t.Context(), m.namespace))
 	eventually(t, func() bool {
 		devices, err := scheduler.Devices(t.Context(), m.name())
 		return err == nil && len(devices) == 1
@@ -171,12 +168,9 @@ func TestPodHasTheNetworkOfItsClaim(t *testing.T) {
 	p, object := m.claiming()
 	c, err := scheduler.Create(t.Context(), scheduler.Claim(m.namespace, p.name(), m.namespace, []string{"net"},
 		`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","ifName":"data0","definition":"blue"}`))
-	if err == nil {
-		c, err = scheduler.Allocate(t.Context(), c, m.name(), []string{"blue"}, object)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	c, err = scheduler.Allocate(t.Context(), c, m.name(), []string{"blue"}, object)
+	nodetest.OK(t, err)
 	register := func() (k *dratest.Kubelet) {
 		t.Helper()
 		eventually(t, func() bool {
@@ -187,12 +181,10 @@ func TestPodHasTheNetworkOfItsClaim(t *testing.T) {
 		return k
 	}
 	kubelet := register()
-	if err := played.Prepare(t.Context(), kubelet, c); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, played.Prepare(t.Context(), kubelet, c))
 	p.run()
 	p.answers()
-	same(t, "interfaces", []string{"eth0", "data0"}, p.names())
+	nodetest.Equal(t, "interfaces", p.names(), []string{"eth0", "data0"})
 	m.wantClaim(scheduler, p)
 
 	// The node's programs are replaced, and the pod gets another sandbox.
@@ -204,7 +196,7 @@ func TestPodHasTheNetworkOfItsClaim(t *testing.T) {
 	kubelet = register()
 	p.settle(true)
 	p.answers()
-	same(t, "interfaces", []string{"eth0", "data0"}, p.names())
+	nodetest.Equal(t, "interfaces", p.names(), []string{"eth0", "data0"})
 	m.wantClaim(scheduler, p)
 
 	p.stop()
@@ -219,9 +211,7 @@ func (m *member) wantClaim(s played.Scheduler, p *pod) {
 	m.t.Helper()
 	eventually(m.t, func() bool {
 		c, err := s.Client.ResourceV1().ResourceClaims(m.namespace).Get(m.t.Context(), p.name(), metav1.GetOptions{})
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		nodetest.OK(m.t, err)
 		if len(c.Status.Devices) != 1 || c.Status.Devices[0].NetworkData == nil || len(c.Status.Devices[0].NetworkData.IPs) != 1 {
 			return false
 		}
@@ -229,4 +219,135 @@ func (m *member) wantClaim(s played.Scheduler, p *pod) {
 		address, _, _ := strings.Cut(data.IPs[0], "/")
 		return slices.Contains(p.interfaces(), data.InterfaceName+" "+address)
 	})
+}
+
+// Multinet is installed on a node whose pods run, and removed again. The pods keep their
+// networks and ports all the time. Each pod is removed entirely by whatever is installed
+// when it stops.
+func TestInstallAndUninstallOnANodeInUse(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.writeJSON("net.d/10-primary.conflist", n.primary())
+	n.boot()
+	n.waitForNetwork(n.primaryName())
+	first, second := n.newPod("").run(), n.newPod("").run()
+	first.answers()
+
+	n.host.Mkdir("networks")
+	blue := n.bridge(1)
+	blue["name"] = "blue"
+	n.writeJSON("networks/blue.conf", blue)
+	n.writeJSON("more.json", object{"confDir": n.file("networks"), "binDir": os.Getenv(binEnv)})
+	places := []string{"--conf-dir", n.file("net.d"), "--bin-dir", os.Getenv(binEnv)}
+	n.tool(0, slices.Concat([]string{"install"}, places, []string{"--cni-dir", n.file("state"), "--config", n.file("more.json")})...)
+	n.waitForNetwork("multinet")
+	n.wantRunning(first, second)
+	first.stop()
+	n.wantRunning(second)
+	third, fourth := n.newPod("blue").run(), n.newPod("blue").run()
+	nodetest.Equal(t, "interfaces", third.names(), []string{"eth0", "net1"})
+	n.wantRunning(second, third, fourth)
+	fourth.stop()
+	n.wantRunning(second, third)
+	n.killContainerd() // what it has in memory does not matter
+	n.startContainerd()
+	n.wantRunning(second, third)
+
+	uninstall := slices.Concat([]string{"uninstall"}, places, []string{"--dir", n.file("state")})
+	if said := n.tool(1, uninstall...); !strings.Contains(said, "2 containers") {
+		t.Errorf("uninstall while pods run: %s", said)
+	}
+	n.tool(0, append(uninstall, "--detach")...)
+	n.waitForNetwork(n.primaryName())
+	nodetest.Equal(t, "records", n.records(), nil)
+	nodetest.Equal(t, "interfaces", third.names(), []string{"eth0"})
+	nodetest.Equal(t, "leases", n.addresses(), []string{second.addresses()[0], third.addresses()[0]})
+	for _, p := range []*pod{second, third, n.newPod("").run()} {
+		p.answers()
+		p.stop()
+	}
+	n.wantNothing()
+}
+
+// Pods come and go while containerd and multinetd are killed and started again. In the end
+// exactly the pods that run are attached, and nothing is left of the others.
+func TestNothingIsLostWhileContainerdAndMultinetdAreKilled(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	m.define("blue", m.bridge(1))
+	m.writeJSON("net.d/10-primary.conflist", m.primary())
+	keys := m.daemonKeys(nil)
+	m.startDaemon(keys)
+	m.boot()
+	m.waitForNetwork("multinet")
+
+	const workers, rounds = 4, 5
+	kept := make([]*pod, workers)
+	var working sync.WaitGroup
+	for w := range workers {
+		working.Go(func() {
+			for range rounds {
+				p := m.create("blue")
+				p.settle(true)
+				p.answers()
+				p.settle(false)
+			}
+			kept[w] = m.create("blue")
+			kept[w].settle(true)
+		})
+	}
+	done := make(chan struct{})
+	go func() { working.Wait(); close(done) }()
+	kills := 0
+	for worked := false; !worked; kills++ {
+		if kills%2 == 0 {
+			m.killContainerd()
+			m.startContainerd()
+		} else {
+			m.killDaemon()
+			m.startDaemon(keys)
+		}
+		started := m.pods.Load()
+		select {
+		case <-done:
+			worked = true
+		default:
+			eventually(t, func() bool { // some progress
+				select {
+				case <-done:
+					return true
+				default:
+					return m.pods.Load() > started
+				}
+			})
+		}
+	}
+	if t.Failed() {
+		t.FailNow() // a worker has ended early
+	}
+	t.Logf("figures: %d pods, %d kills", workers*(rounds+1), kills)
+
+	records := make([]string, 0, workers)
+	for _, p := range kept {
+		nodetest.Equal(t, "interfaces", p.names(), []string{"eth0", "net1"})
+		m.wantStatus(p, m.primaryName(), m.namespace+"/blue")
+		records = append(records, p.id+" eth0 added")
+	}
+	slices.Sort(records)
+	eventually(t, func() bool { return slices.Equal(records, m.records()) }) // after a sweep
+	m.wantRunning(kept...)
+	for _, p := range kept {
+		p.settle(false)
+	}
+	// Containerd forgets a namespace that it was making or removing when it was killed, and the
+	// file for it.
+	for _, path := range m.namespaces() {
+		if os.Remove(path) == nil { // nothing is mounted there
+			continue
+		}
+		lost := &pod{n: m.node, netns: path}
+		nodetest.Equal(t, "interfaces of a namespace that containerd has forgotten", lost.interfaces(), nil)
+		nodetest.OK(t, host.RemoveNS(path))
+	}
+	m.wantNothing()
 }

@@ -1,221 +1,120 @@
 package museum
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
-// object is a JSON object.
-type object = map[string]any
+type object = process.Object
 
-// nodes counts the nodes, so that no two share an address or a name.
-var nodes atomic.Int32
-
-// A node is the part of the private host on which one script runs with one subject: a
-// directory, and names and addresses with its number.
+// A node is the part of the private host on which one script runs with one subject.
 type node struct {
-	testing.TB
+	*process.Node
 	subject subject
-	id      int
-	dir     string
-	pods    int
-	lost    []string // what the script has found lost
-	daemon  *daemon  // nil if the subject has none, or it is not running
-	alone   bool     // whether the script holds cacheDisk
+	lost    []string         // what the script has found lost
+	daemon  *process.Process // nil if the subject has none, or it is not running
+	alone   bool             // whether the script holds cacheDisk
 }
 
 func newNode(t *testing.T, s subject) *node {
 	t.Helper()
-	n := &node{TB: t, subject: s, id: int(nodes.Add(1))}
-	n.dir = fmt.Sprintf("/run/m%d", n.id)
-	nodetest.OK(t, errors.Join(os.MkdirAll(n.file("fake/live"), 0o700), os.MkdirAll(n.file("net.d"), 0o700)))
-	for _, fifo := range []string{"ready", "gate"} {
-		nodetest.OK(t, unix.Mkfifo(n.file("fake", fifo), 0o600))
-	}
-	t.Cleanup(n.killFakes)
+	n := &node{Node: process.NewNode(t, "/run"), subject: s}
+	t.Cleanup(func() { // what the subject has left behind
+		for _, pid := range n.Running() {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	})
 	return n
-}
-
-// file returns a path in the node's directory.
-func (n *node) file(elem ...string) string {
-	return filepath.Join(append([]string{n.dir}, elem...)...)
 }
 
 // A pod is one attachment as the runtime knows it.
 type pod struct {
-	id, netns, ifname string
-	networks          []object // the first is the cluster's; a runtime without a meta-plugin knows no other
-	ports             int      // a port of the host that is published, or 0
-	gone              bool     // whether the namespace has gone
-	result            json.RawMessage
+	process.Pod
+	networks []object // the first is the cluster's; a runtime without a meta-plugin knows no other
+	ports    int      // a port of the host that is published, or 0
+	gone     bool     // whether the namespace has gone
 }
 
 // pod returns a new container with a network namespace.
 func (n *node) pod(networks ...object) *pod {
 	n.Helper()
-	n.pods++
-	id := fmt.Sprintf("m%dc%dx", n.id, n.pods)
-	netns, err := host.NewNS(id)
-	nodetest.OK(n, err)
-	p := &pod{id: id, netns: netns, ifname: "eth0", networks: networks}
+	p := &pod{Pod: *n.Pod(nil), networks: networks}
+	p.ID += "x" // then no ID begins with another
 	if n.subject.cnitool() {
-		p.id = cnitoolID(netns)
+		p.ID = cnitoolID(p.NetNS)
 	}
-	n.Cleanup(func() { _ = host.RemoveNS(netns) })
 	return p
 }
 
 // vanish removes the namespace of p, as a reboot or a killed container does.
 func (n *node) vanish(p *pod) {
 	n.Helper()
-	nodetest.OK(n, host.RemoveNS(p.netns))
+	nodetest.OK(n, host.RemoveNS(p.NetNS))
 	p.gone = true
 }
 
 // network returns the node's i'th network.
 func (n *node) network(i int, plugins ...object) object {
-	return object{"cniVersion": "1.1.0", "name": fmt.Sprintf("museum%d-%d", n.id, i), "plugins": plugins}
+	return object{"cniVersion": "1.1.0", "name": fmt.Sprintf("museum%d-%d", n.ID, i), "plugins": plugins}
 }
 
 // bridge returns a bridge with addresses of host-local in the node's i'th subnet.
 func (n *node) bridge(i, bits int) object {
-	return object{
-		"type": "bridge", "bridge": fmt.Sprintf("mus%d-%d", n.id, i), "isGateway": true,
-		"ipam": object{"type": "host-local", "subnet": fmt.Sprintf("%s0/%d", n.subnet(i), bits)},
-	}
-}
-
-// subnet is how the addresses in the node's i'th subnet begin, of four.
-func (n *node) subnet(i int) string { return fmt.Sprintf("10.%d.%d.", n.id/64, n.id%64*4+i) }
-
-// fake returns a plugin that attaches nothing and has faults, given as pairs of command and
-// fault (see internal/test/process/fake).
-func (n *node) fake(faults ...string) object {
-	on := object{}
-	for i := 0; i < len(faults); i += 2 {
-		on[faults[i]] = faults[i+1]
-	}
-	return object{"type": "fake", "id": "fake", "dir": n.file("fake"), "on": on, "code": 111}
-}
-
-// behind returns a fake that lets plugin do its work.
-func (n *node) behind(plugin object, faults ...string) object {
-	conf := n.fake(faults...)
-	conf["inner"] = built(fmt.Sprint(plugin["type"]))
-	for k, v := range plugin {
-		if k != "type" {
-			conf[k] = v
-		}
-	}
+	conf := n.Bridge(i)
+	conf["ipam"].(object)["subnet"] = fmt.Sprintf("%s0/%d", n.subnet(i), bits)
 	return conf
 }
 
-// cure ends the faults of all fakes.
-func (n *node) cure() {
-	n.Helper()
-	nodetest.OK(n, os.WriteFile(n.file("fake", "cured"), nil, 0o600))
-}
+// subnet is how the addresses in the node's i'th subnet begin.
+func (n *node) subnet(i int) string { return n.Net(i) + "." }
 
-// fifo opens a FIFO of the fakes for reading and writing, so that opening never blocks.
-func (n *node) fifo(name string, use func(*os.File) error) {
-	n.Helper()
-	f, err := os.OpenFile(n.file("fake", name), os.O_RDWR, 0)
-	nodetest.OK(n, err)
-	n.Cleanup(func() { _ = f.Close() })
-	nodetest.OK(n, errors.Join(f.SetDeadline(time.Now().Add(2*time.Minute)), use(f)))
-}
+// fake returns a plugin that attaches nothing and has faults.
+func (n *node) fake(faults ...string) object { return n.Fake("fake", faults...) }
 
-// ready waits until a fake hangs or waits for its gate, and open opens the gate.
-func (n *node) ready() {
-	n.Helper()
-	n.fifo("ready", func(f *os.File) error { _, err := f.Read(make([]byte, 1)); return err })
-}
-
-func (n *node) open() {
-	n.Helper()
-	n.fifo("gate", func(f *os.File) error { _, err := f.WriteString("x"); return err })
-}
-
-// fakes returns the processes of the fakes that run.
-func (n *node) fakes() (pids []int) {
-	n.Helper()
-	text, err := os.ReadFile(n.file("fake", "log"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	nodetest.OK(n, err)
-	for line := range bytes.Lines(text) {
-		var c struct {
-			PID     int
-			Started string
-		}
-		if !bytes.HasSuffix(line, []byte("\n")) {
-			break // it is being written
-		}
-		nodetest.OK(n, json.Unmarshal(line, &c))
-		if !nodetest.Ended(c.PID, c.Started) {
-			pids = append(pids, c.PID)
-		}
-	}
-	return pids
+// behind returns a fake that lets plugin do its work.
+func (n *node) behind(plugin object, faults ...string) object {
+	return n.Behind("fake", plugin, faults...)
 }
 
 // A command is one that the runtime has started.
 type command struct {
-	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
-	ended          func() // called when it has ended
+	*process.Command
+	stdout []byte // when it has ended
+	ended  func() // called when it has ended
 }
 
 // exec starts a program with exactly env and stdin.
 func (n *node) exec(env map[string]string, stdin []byte, path string, args ...string) *command {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), 2*time.Minute) // no runtime waits for longer
-	n.Cleanup(cancel)
-	c := &command{cmd: exec.CommandContext(ctx, path, args...), ended: func() {}}
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		c.cmd.Env = append(c.cmd.Env, k+"="+env[k])
-	}
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = bytes.NewReader(stdin), &c.stdout, &c.stderr
-	c.cmd.WaitDelay = time.Second // a plugin that the subject has left behind holds the pipes
-	nodetest.OK(n, c.cmd.Start())
-	return c
+	return &command{Command: n.Exec(path, env, stdin, args...), ended: func() {}}
 }
 
 // wait returns whether the command has succeeded.
 func (c *command) wait() error {
 	defer c.ended()
-	err := c.cmd.Wait()
-	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
-		return fmt.Errorf("%w: %s%s", err, c.stdout.String(), c.stderr.String())
+	a := c.Wait()
+	if c.stdout = a.Stdout; a.Code != 0 {
+		return fmt.Errorf("exit status %d: %s%s", a.Code, a.Stdout, a.Stderr)
 	}
-	return nil // or a plugin that was left behind holds the pipes
+	return nil
 }
 
 // kill kills the subject, but not the plugins that it runs, as a runtime does at its deadline.
-func (n *node) kill(c *command) {
-	n.Helper()
-	nodetest.OK(n, c.cmd.Process.Kill())
-	_ = c.wait() // killed
+func (c *command) kill() {
+	c.Kill()
+	c.ended()
 }
 
 // run runs a command for p.
@@ -224,9 +123,9 @@ func (n *node) run(name string, p *pod) error {
 	c := n.start(name, p)
 	err := c.wait()
 	if name == "ADD" && err == nil {
-		p.result = bytes.Clone(c.stdout.Bytes())
+		p.Result = c.stdout
 	}
-	n.Logf("%s %s %s: %v", n.subject.name, name, p.id, err)
+	n.Logf("%s %s %s: %v", n.subject.name, name, p.ID, err)
 	return err
 }
 
@@ -264,9 +163,9 @@ func (n *node) lose(format string, args ...any) {
 // leases returns the addresses that host-local has reserved for p.
 func (n *node) leases(p *pod) (list []string) {
 	n.Helper()
-	for _, dir := range append(glob(fmt.Sprintf("/var/lib/cni/networks/museum%d-*", n.id)), glob(n.file("leases", "*"))...) {
+	for _, dir := range append(glob(fmt.Sprintf("/var/lib/cni/networks/museum%d-*", n.ID)), glob(n.File("leases", "*"))...) {
 		for _, path := range glob(dir + "/10.*") {
-			if owner, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(owner), p.id) {
+			if owner, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(owner), p.ID) {
 				list = append(list, filepath.Base(path))
 			}
 		}
@@ -282,26 +181,7 @@ func glob(pattern string) []string {
 // interfaces returns the names of p's interfaces but lo.
 func (n *node) interfaces(p *pod) []string {
 	n.Helper()
-	return hosttest.Interfaces(n, p.netns)
-}
-
-// rules returns the rules for p: those with its ID or one of these addresses of it.
-func (n *node) rules(p *pod, addresses ...string) (list []string) {
-	n.Helper()
-	words := append([]string{p.id}, addresses...)
-	for _, table := range []string{"filter", "nat"} {
-		cmd := exec.CommandContext(n.Context(), "iptables-save", "-t", table)
-		cmd.Env = []string{"PATH=" + systemPath}
-		text, err := cmd.Output()
-		nodetest.OK(n, err)
-		for line := range strings.Lines(string(text)) {
-			fields := strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \n:/\\\"", c) })
-			if slices.ContainsFunc(words, func(w string) bool { return slices.Contains(fields, w) }) {
-				list = append(list, strings.TrimSpace(line))
-			}
-		}
-	}
-	return list
+	return hosttest.Interfaces(n, p.NetNS)
 }
 
 // state returns the files of the subject's state about p.
@@ -309,7 +189,7 @@ func (n *node) state(p *pod) (paths []string) {
 	n.Helper()
 	defer n.lockCache()()
 	err := filepath.WalkDir(n.subject.state(n), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && strings.Contains(filepath.Base(path), p.id) && !strings.HasSuffix(path, "lock") {
+		if err == nil && d.Type().IsRegular() && strings.Contains(filepath.Base(path), p.ID) && !strings.HasSuffix(path, "lock") {
 			paths = append(paths, path)
 		}
 		return nil // a missing directory, or one that goes away
@@ -334,7 +214,7 @@ func (n *node) leftNetwork(p *pod, addresses ...string) {
 	if !p.gone && len(n.interfaces(p)) > 0 {
 		n.lose("interface left")
 	}
-	if len(n.rules(p, addresses...)) > 0 {
+	if len(n.Rules(append(addresses, p.ID)...)) > 0 {
 		n.lose("rules left")
 	}
 }

@@ -94,7 +94,7 @@ func outages() []outage {
 			for range 14 {
 				n.fails("ADD", n.pod(network))
 			}
-			n.cure()
+			n.Cure()
 			n.must("ADD", n.pod(network))
 		},
 	}, {
@@ -113,11 +113,11 @@ func outages() []outage {
 		script: func(n *node) {
 			p := n.pod(n.network(0, n.behind(n.bridge(0, 24), "ADD", "late")))
 			add := n.start("ADD", p)
-			n.ready()
-			n.kill(add)
+			n.Ready()
+			add.kill()
 			n.must("DEL", p)
-			n.open()
-			n.orphansEnd()
+			n.Open()
+			n.OrphansEnd()
 			n.left(p)
 		},
 	}, {
@@ -128,10 +128,10 @@ func outages() []outage {
 			p, stays := n.pod(network), n.pod(n.network(0, n.bridge(0, 24)))
 			n.ok("ADD", stays)
 			add := n.start("ADD", p)
-			n.ready()
-			n.kill(add)
-			n.open()
-			n.orphansEnd()
+			n.Ready()
+			add.kill()
+			n.Open()
+			n.OrphansEnd()
 			n.vanish(p)
 			n.gc(stays, stays)
 			n.left(p)
@@ -143,12 +143,12 @@ func outages() []outage {
 		script: func(n *node) {
 			p, other := n.pod(n.network(0, n.behind(n.bridge(0, 24), "ADD", "deaf"))), n.pod(n.network(1, n.bridge(1, 24)))
 			add := n.start("ADD", p)
-			n.ready()
-			n.kill(add)
+			n.Ready()
+			add.kill()
 			n.must("ADD", other)
 			n.must("DEL", other)
 			n.must("DEL", p)
-			if len(n.fakes()) > 0 {
+			if len(n.Running()) > 0 {
 				n.lose("process left")
 			}
 			n.left(p)
@@ -160,7 +160,7 @@ func outages() []outage {
 			p := n.pod(n.network(0, n.behind(n.bridge(0, 24), "DEL", "fail")))
 			n.ok("ADD", p)
 			n.fails("DEL", p)
-			n.cure()
+			n.Cure()
 			n.must("DEL", p)
 			n.left(p)
 		},
@@ -177,10 +177,10 @@ func outages() []outage {
 				n.lose("the next pod gets no address")
 				return
 			}
-			has := n.rules(next, n.subnet(0)+"5")
-			n.cure()
+			has := n.Rules(next.ID, n.subnet(0)+"5")
+			n.Cure()
 			n.must("DEL", p)
-			if !slices.Equal(n.rules(next, n.subnet(0)+"5"), has) {
+			if !slices.Equal(n.Rules(next.ID, n.subnet(0)+"5"), has) {
 				n.lose("rules of the next pod")
 			}
 			n.attached(next, "eth0")
@@ -190,8 +190,8 @@ func outages() []outage {
 		lost: "DEL passes a plugin less of its configuration than ADD did. It looks for the address in another place.", on: every,
 		shown: "if DEL passes a key less",
 		script: func(n *node) {
-			nodetest.OK(n, os.Mkdir(n.file("leases"), 0o700))
-			p := n.pod(n.network(0, ipam(n.bridge(0, 24), object{"dataDir": n.file("leases")})))
+			nodetest.OK(n, os.Mkdir(n.File("leases"), 0o700))
+			p := n.pod(n.network(0, ipam(n.bridge(0, 24), object{"dataDir": n.File("leases")})))
 			n.ok("ADD", p)
 			if len(n.leases(p)) == 0 {
 				n.Fatal("nothing is reserved: this shows nothing")
@@ -215,7 +215,7 @@ func outages() []outage {
 		script: func(n *node) {
 			p := n.pod(n.network(0, n.bridge(0, 24)))
 			second := *p
-			second.ifname, second.networks = "net1", []object{n.network(1, n.bridge(1, 24))}
+			second.IfName, second.networks = "net1", []object{n.network(1, n.bridge(1, 24))}
 			n.ok("ADD", p)
 			n.ok("ADD", &second)
 			n.must("DEL", &second)
@@ -229,7 +229,7 @@ func outages() []outage {
 			p := n.pod(n.network(0, n.masked(0)))
 			n.ok("ADD", p)
 			address := n.leases(p)
-			if len(n.rules(p)) == 0 {
+			if len(n.Rules(p.ID)) == 0 {
 				n.Fatal("there are no rules: this shows nothing")
 			}
 			p.gone = true
@@ -243,17 +243,17 @@ func outages() []outage {
 		script: func(n *node) {
 			network := n.network(0, n.bridge(0, 24), n.firewall(), n.portmap())
 			p, stays := n.pod(network), n.pod(network)
-			p.ports, stays.ports = 8000+2*n.id, 8001+2*n.id
+			p.ports, stays.ports = 8000+2*n.ID, 8001+2*n.ID
 			n.ok("ADD", p)
 			n.ok("ADD", stays)
-			address, has := n.leases(p), n.rules(stays, n.leases(stays)...)
-			if len(n.rules(p)) == 0 || len(has) == 0 {
+			address, has := n.leases(p), n.Rules(append(n.leases(stays), stays.ID)...)
+			if len(n.Rules(p.ID)) == 0 || len(has) == 0 {
 				n.Fatal("there are no rules: this shows nothing")
 			}
 			n.vanish(p)
 			n.gc(stays, stays)
 			n.left(p, address...)
-			if !slices.Equal(n.rules(stays, n.leases(stays)...), has) {
+			if !slices.Equal(n.Rules(append(n.leases(stays), stays.ID)...), has) {
 				n.lose("rules of another pod")
 			}
 			n.attached(stays, "eth0")
@@ -343,12 +343,6 @@ func outages() []outage {
 	}}
 }
 
-// orphansEnd waits until no fake runs.
-func (n *node) orphansEnd() {
-	n.Helper()
-	nodetest.Until(n, "the plugins that were left behind end", func() bool { return len(n.fakes()) == 0 })
-}
-
 // attached notes if p, which runs, has lost an interface or its address.
 func (n *node) attached(p *pod, interfaces ...string) {
 	n.Helper()
@@ -367,5 +361,5 @@ func (n *node) reboot(pods ...*pod) {
 	for _, p := range pods {
 		n.vanish(p)
 	}
-	nodetest.OK(n, os.RemoveAll(n.file("d")))
+	nodetest.OK(n, os.RemoveAll(n.File("d")))
 }

@@ -12,8 +12,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // A subject attaches containers to networks, as the runtime asks it to.
@@ -44,7 +47,7 @@ var peers = hosttest.Peers()
 
 // subjects returns ours, cnitool, and those of -peer that are multus or flannel.
 func subjects() map[string]subject {
-	own := func(n *node) string { return n.file("state") }
+	own := func(n *node) string { return n.File("state") }
 	all := []subject{
 		{"multinet", ours, built("multinet"), typed("multinet"), own},
 		{"flannel", ours, built("flannel"), flannelConf, own},
@@ -70,9 +73,9 @@ func subjects() map[string]subject {
 func typed(typ string) func(*node, *pod) object {
 	return func(n *node, p *pod) object {
 		return object{
-			"cniVersion": "1.1.0", "name": fmt.Sprintf("multi%d-%s", n.id, p.ifname), "type": typ, "delegates": p.networks,
-			"cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": hosttest.Programs(),
-			"daemonSocketDir": n.file("d"), "delQueueDir": n.file("queue"), "delQueueWait": "0s",
+			"cniVersion": "1.1.0", "name": fmt.Sprintf("multi%d-%s", n.ID, p.IfName), "type": typ, "delegates": p.networks,
+			"cniDir": n.File("state"), "confDir": n.File("net.d"), "binDir": hosttest.Programs(),
+			"daemonSocketDir": n.File("d"), "delQueueDir": n.File("queue"), "delQueueWait": "0s",
 			"capabilities": object{"portMappings": true, "io.kubernetes.cri.pod-annotations": true},
 		}
 	}
@@ -90,12 +93,12 @@ func flannelConf(n *node, p *pod) object {
 	subnet, err := netip.ParsePrefix(fmt.Sprint(ipam["subnet"]))
 	nodetest.OK(n, err)
 	delete(ipam, "subnet")
-	env := n.file(fmt.Sprint(p.networks[0]["name"], ".env"))
+	env := n.File(fmt.Sprint(p.networks[0]["name"], ".env"))
 	nodetest.OK(n, os.WriteFile(env, fmt.Appendf(nil, "FLANNEL_NETWORK=10.0.0.0/8\nFLANNEL_SUBNET=%s/%d\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
 		subnet.Addr().Next(), subnet.Bits()), 0o600))
 	return object{
 		"cniVersion": "1.1.0", "name": p.networks[0]["name"], "type": "flannel",
-		"subnetFile": env, "dataDir": n.file("state"), "delegate": delegate, "ipam": ipam,
+		"subnetFile": env, "dataDir": n.File("state"), "delegate": delegate, "ipam": ipam,
 	}
 }
 
@@ -109,22 +112,18 @@ func (n *node) start(name string, p *pod, valid ...*pod) *command {
 	if p.ports != 0 {
 		conf["runtimeConfig"] = object{"portMappings": mapping(p)}
 	}
-	if name == "DEL" && p.result != nil {
-		conf["prevResult"] = p.result
+	if name == "DEL" && p.Result != nil {
+		conf["prevResult"] = p.Result
 	}
-	env := map[string]string{"CNI_COMMAND": name, "CNI_PATH": hosttest.Programs(), "PATH": systemPath}
+	env := n.Env(name, &p.Pod)
 	if name == "GC" {
 		list := []object{}
 		for _, v := range valid {
-			list = append(list, object{"containerID": v.id, "ifname": v.ifname})
+			list = append(list, object{"containerID": v.ID, "ifname": v.IfName})
 		}
 		conf["cni.dev/valid-attachments"] = list
-	} else {
-		env["CNI_CONTAINERID"], env["CNI_NETNS"], env["CNI_IFNAME"] = p.id, p.netns, p.ifname
-		env["CNI_ARGS"] = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.id + ";K8S_POD_INFRA_CONTAINER_ID=" + p.id
-		if p.gone {
-			env["CNI_NETNS"] = ""
-		}
+	} else if p.gone {
+		env["CNI_NETNS"] = ""
 	}
 	stdin, err := json.Marshal(conf)
 	nodetest.OK(n, err)
@@ -159,7 +158,7 @@ func cnitoolID(netns string) string {
 // startCnitool starts cnitool with the first network, which it reads from a directory.
 func (n *node) startCnitool(name string, p *pod) *command {
 	n.Helper()
-	dir := n.file("cnitool")
+	dir := n.File("cnitool")
 	nodetest.OK(n, os.RemoveAll(dir))
 	nodetest.OK(n, os.MkdirAll(dir, 0o700))
 	network := "none"
@@ -169,14 +168,14 @@ func (n *node) startCnitool(name string, p *pod) *command {
 		nodetest.OK(n, err)
 		nodetest.OK(n, os.WriteFile(filepath.Join(dir, "net.conflist"), text, 0o600))
 	}
-	env := map[string]string{"NETCONFPATH": dir, "CNI_PATH": hosttest.Programs(), "PATH": systemPath, "CNI_IFNAME": p.ifname}
+	env := map[string]string{"NETCONFPATH": dir, "CNI_PATH": hosttest.Programs(), "PATH": process.Path, "CNI_IFNAME": p.IfName}
 	if p.ports != 0 {
 		text, err := json.Marshal(object{"portMappings": mapping(p)})
 		nodetest.OK(n, err)
 		env["CAP_ARGS"] = string(text)
 	}
 	unlock := n.lockCache()
-	c := n.exec(env, nil, n.subject.path, strings.ToLower(name), network, p.netns)
+	c := n.exec(env, nil, n.subject.path, strings.ToLower(name), network, p.NetNS)
 	c.ended = unlock
 	return c
 }
@@ -190,55 +189,23 @@ func (n *node) gc(p *pod, valid ...*pod) {
 	}
 }
 
-// A daemon is multinetd.
-type daemon struct {
-	cmd  *exec.Cmd
-	log  nodetest.Log
-	done chan struct{} // closed when it has ended
-}
-
 // boot starts the daemon of the subject, if it has one, and waits until it serves.
 func (n *node) boot(keys object) {
 	n.Helper()
 	if n.subject.name != "multinetd" {
 		return
 	}
-	conf := object{"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "logLevel": "error"}
+	conf := object{"socketDir": n.File("d"), "queueDir": n.File("queue"), "cniDir": n.File("state"), "logLevel": "error"}
 	maps.Copy(conf, keys)
-	text, err := json.Marshal(conf)
-	nodetest.OK(n, err)
-	nodetest.OK(n, os.WriteFile(n.file("daemon.json"), text, 0o600))
-	d := &daemon{cmd: exec.CommandContext(n.Context(), built("multinetd"), "--config", n.file("daemon.json")), done: make(chan struct{})}
-	d.cmd.Env = []string{"PATH=" + systemPath}
-	d.cmd.Stderr = &d.log
-	nodetest.OK(n, d.cmd.Start())
-	go func() { defer close(d.done); _ = d.cmd.Wait() }()
-	n.daemon = d
-	n.Cleanup(n.crash)
-	nodetest.Until(n, "the daemon serves", func() bool {
-		select {
-		case <-d.done:
-			n.Fatalf("the daemon has ended: %s", d.log.String())
-		default:
-		}
-		return len(glob(n.file("d", "*.sock"))) > 0 && n.status()
-	}, &d.log)
-}
-
-// status asks the daemon through the shim whether it is ready.
-func (n *node) status() bool {
-	n.Helper()
-	stdin, err := json.Marshal(n.subject.conf(n, &pod{networks: []object{n.network(0, n.fake())}}))
-	nodetest.OK(n, err)
-	env := map[string]string{"CNI_COMMAND": "STATUS", "CNI_PATH": hosttest.Programs(), "PATH": systemPath}
-	return n.exec(env, stdin, n.subject.path).wait() == nil
+	n.Write(conf, "daemon.json")
+	cmd := exec.CommandContext(n.Context(), built("multinetd"), "--config", n.File("daemon.json"))
+	cmd.Env = []string{"PATH=" + process.Path}
+	n.daemon = n.Serve(n.File("daemon.log"), cmd)
+	n.Await(n.daemon, n.File("d", multinet.SocketName), wire.PathReady)
 }
 
 // crash kills the daemon.
 func (n *node) crash() {
-	if d := n.daemon; d != nil {
-		_ = d.cmd.Process.Kill() // or it has ended
-		<-d.done
-		n.daemon = nil
-	}
+	n.daemon.Kill()
+	n.daemon = nil
 }

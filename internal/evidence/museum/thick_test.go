@@ -3,7 +3,6 @@ package museum
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 // burst attaches as many pods at once as a node has. The daemon's own memory stays below 128 MiB,
@@ -26,7 +26,7 @@ func (n *node) burst() {
 	all := n.crowd(110, n.fake())
 	n.waitAll("ADD", n.startAll("ADD", all))
 	n.waitAll("DEL", n.startAll("DEL", all))
-	if n.memory(n.daemon.cmd.Process.Pid) > 128<<10 {
+	if n.memory(n.daemon.Cmd.Process.Pid) > 128<<10 {
 		n.lose("memory above 128 MiB")
 	}
 	for _, p := range all {
@@ -78,17 +78,17 @@ func (n *node) memory(pid int) int {
 // for a daemon that does not answer.
 func (n *node) replaceShim() {
 	n.Helper()
-	bin := n.file("bin")
+	bin := n.File("bin")
 	nodetest.OK(n, os.Mkdir(bin, 0o700))
 	install := func() error {
-		return n.exec(map[string]string{"PATH": systemPath}, nil, built("multinetd"), "--install-shim", bin).wait()
+		return n.exec(map[string]string{"PATH": process.Path}, nil, built("multinetd"), "--install-shim", bin).wait()
 	}
 	nodetest.OK(n, install())
 	before, err := os.Stat(filepath.Join(bin, "multinet-shim"))
 	nodetest.OK(n, err)
 	n.subject.path = filepath.Join(bin, "multinet-shim")
 
-	nodetest.OK(n, n.daemon.cmd.Process.Signal(unix.SIGSTOP))
+	nodetest.OK(n, n.daemon.Cmd.Process.Signal(unix.SIGSTOP))
 	p := n.pod(n.network(0, n.bridge(0, 24)))
 	add := n.start("ADD", p)
 	if err := install(); err != nil {
@@ -100,7 +100,7 @@ func (n *node) replaceShim() {
 	if os.SameFile(before, after) {
 		n.lose("the shim is written where it runs")
 	}
-	nodetest.OK(n, n.daemon.cmd.Process.Signal(unix.SIGCONT))
+	nodetest.OK(n, n.daemon.Cmd.Process.Signal(unix.SIGCONT))
 	if add.wait() != nil {
 		n.must("ADD", p) // the runtime tries again
 	}
@@ -113,11 +113,11 @@ func (n *node) replaceShim() {
 // bridge with more plugins behind it. Pods can select the network "second".
 func (n *node) publish(more ...object) {
 	n.Helper()
-	nodetest.OK(n, os.MkdirAll(n.file("cni"), 0o700))
-	n.write(n.primary(more...), "cni", "10-primary.conflist")
+	nodetest.OK(n, os.MkdirAll(n.File("cni"), 0o700))
+	n.Write(n.primary(more...), "cni", "10-primary.conflist")
 	second := n.network(1, n.bridge(1, 24))
 	second["name"] = "second"
-	n.write(second, "net.d", "second.conflist")
+	n.Write(second, "net.d", "second.conflist")
 	n.crash()
 	n.serve()
 }
@@ -129,22 +129,14 @@ func (n *node) primary(more ...object) object {
 func (n *node) serve() {
 	n.Helper()
 	n.boot(object{
-		"multusConfigFile": "auto", "cniConfigDir": n.file("cni"), "confDir": n.file("net.d"), "binDir": hosttest.Programs(),
+		"multusConfigFile": "auto", "cniConfigDir": n.File("cni"), "confDir": n.File("net.d"), "binDir": hosttest.Programs(),
 		"network": object{"delQueueWait": "0s"},
 	})
 	nodetest.Until(n, "the daemon publishes", func() bool { return len(n.published()) == 2 })
 }
 
 // published returns the configurations of the runtime, in its order.
-func (n *node) published() []string { return glob(n.file("cni", "*.conflist")) }
-
-func (n *node) write(v any, elem ...string) {
-	n.Helper()
-	text, err := json.Marshal(v)
-	nodetest.OK(n, err)
-	temp := n.file("written")
-	nodetest.OK(n, errors.Join(os.WriteFile(temp, text, 0o600), os.Rename(temp, n.file(elem...))))
-}
+func (n *node) published() []string { return glob(n.File("cni", "*.conflist")) }
 
 // A list is a configuration of the runtime.
 type list struct {
@@ -167,16 +159,12 @@ func (n *node) startPlugin(name string, p *pod, l list, i int) *command {
 	plugin := l.Plugins[i]
 	plugin["name"], plugin["cniVersion"] = l.Name, l.CNIVersion
 	plugin["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": object{"k8s.v1.cni.cncf.io/networks": "second"}}
-	if p.result != nil {
-		plugin["prevResult"] = p.result
+	if p.Result != nil {
+		plugin["prevResult"] = p.Result
 	}
 	stdin, err := json.Marshal(plugin)
 	nodetest.OK(n, err)
-	return n.exec(map[string]string{
-		"CNI_COMMAND": name, "CNI_PATH": hosttest.Programs(), "PATH": systemPath,
-		"CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": p.ifname,
-		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.id + ";K8S_POD_INFRA_CONTAINER_ID=" + p.id,
-	}, stdin, built(fmt.Sprint(plugin["type"])))
+	return n.exec(n.Env(name, &p.Pod), stdin, built(fmt.Sprint(plugin["type"])))
 }
 
 // addFirst attaches p with the runtime's first configuration, and detaches it.
@@ -190,7 +178,7 @@ func (n *node) addFirst(p *pod, interfaces ...string) {
 			n.lose("ADD fails")
 			return
 		}
-		p.result = bytes.Clone(c.stdout.Bytes())
+		p.Result = c.stdout
 	}
 	if !slices.Equal(n.interfaces(p), interfaces) {
 		n.lose("a pod runs without its second network")
@@ -208,7 +196,7 @@ func (n *node) window() {
 	n.Helper()
 	n.publish()
 	for _, stop := range []func(){
-		func() { nodetest.OK(n, n.daemon.cmd.Process.Signal(unix.SIGTERM)); <-n.daemon.done; n.crash() },
+		func() { nodetest.OK(n, n.daemon.Cmd.Process.Signal(unix.SIGTERM)); <-n.daemon.Done; n.crash() },
 		n.crash,
 	} {
 		stop()
@@ -233,15 +221,15 @@ func (n *node) injected() {
 	n.publish()
 	agent := n.fake()
 	l := n.first()
-	n.write(object{"cniVersion": l.CNIVersion, "name": l.Name, "plugins": append(l.Plugins, agent)}, "cni", filepath.Base(n.published()[0]))
-	n.write(n.primary(agent), "cni", "10-primary.conflist")
+	n.Write(object{"cniVersion": l.CNIVersion, "name": l.Name, "plugins": append(l.Plugins, agent)}, "cni", filepath.Base(n.published()[0]))
+	n.Write(n.primary(agent), "cni", "10-primary.conflist")
 	nodetest.Until(n, "the published network is the daemon's again, with the plugin in the primary one", func() bool {
 		text, err := json.Marshal(n.first())
 		nodetest.OK(n, err)
 		return len(n.first().Plugins) == 1 && bytes.Contains(text, []byte(`"fake"`))
 	})
 	n.addFirst(n.pod(), "eth0", "net1")
-	log, err := os.ReadFile(n.file("fake", "log"))
+	log, err := os.ReadFile(n.File("fake", "log"))
 	nodetest.OK(n, err)
 	if times := bytes.Count(log, []byte(`"command":"ADD"`)); times != 1 {
 		n.lose("the plugin runs %d times", times)
@@ -268,12 +256,4 @@ func (n *node) fullDisk() (empty func()) {
 	}
 	nodetest.OK(n, f.Close())
 	return func() { nodetest.OK(n, os.Remove(filler)) }
-}
-
-// killFakes kills the fakes that a subject has left behind.
-func (n *node) killFakes() {
-	n.Helper()
-	for _, pid := range n.fakes() {
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
 }

@@ -100,10 +100,10 @@ func (b Build) Run(ctx context.Context, module, bin string) error {
 	return nil
 }
 
-// Node builds into the directory bin what runs on a node: the daemon, its shim, the
+// BuildNode builds into the directory bin what runs on a node: the daemon, its shim, the
 // operator's tool, and plugins of networks, whose paths begin with main, ipam or meta. It
 // is for tests in a directory of internal/e2e.
-func Node(ctx context.Context, bin string, plugins ...string) error {
+func BuildNode(ctx context.Context, bin string, plugins ...string) error {
 	for i, p := range plugins {
 		plugins[i] = "github.com/containernetworking/plugins/plugins/" + p
 	}
