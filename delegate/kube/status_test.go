@@ -260,6 +260,8 @@ func TestAnADDWaitsAsThePolicySays(t *testing.T) {
 					defer cancel()
 					b.wait(ctx, pod, test.fails && policy == StatusRequire)
 					nodetest.Equal(b, "waited for", time.Since(begin), test.want)
+					b.StatusWriter.mu.Lock()
+					defer b.StatusWriter.mu.Unlock()
 					if p := b.pods[identity(pod)]; p != nil {
 						nodetest.Equal(b, "still waiting", len(p.waiting), 0)
 					}
