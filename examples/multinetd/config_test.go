@@ -527,8 +527,8 @@ func (w *world) cached(t *testing.T, container string) string {
 
 // A container that the runtime attached before the daemon started is taken over when the daemon is
 // ready: its DEL removes it. What cannot be taken over is logged once. The DEL of a container that the
-// runtime has attached to the old network meanwhile, and that no pass has seen, removes it as well: the
-// published network says where the runtime's cache is.
+// runtime has attached to the old network meanwhile, and that a pass need not have seen, removes it as
+// well: the published network says where the runtime's cache is.
 func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
@@ -550,7 +550,7 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 		nodetest.Is(t, err, os.ErrNotExist)
 	}
 	w.final(t)
-	for words, times := range map[string]int{"attachment taken over": 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {
+	for words, times := range map[string]int{`attachment taken over","container":"c1"`: 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {
 		nodetest.Equal(t, words, w.logged.Count(words), times)
 	}
 	w.clean(t)
