@@ -957,7 +957,7 @@ func TestAServerThatIsBusyIsNotAskedForEverything(t *testing.T) {
 	}
 }
 
-// mirrored are those below dir.
+// mirrored returns the definitions that are mirrored below dir.
 func mirrored(t *testing.T, dir string) []string {
 	t.Helper()
 	return (&nodetest.Node{TB: t, Dir: dir}).Files("")

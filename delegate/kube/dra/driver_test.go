@@ -39,7 +39,7 @@ import (
 
 const driverName = "net.example.com"
 
-// resultOfAdd is that of an ADD.
+// resultOfAdd is the result of each ADD.
 const resultOfAdd = `{"cniVersion":"1.1.0","interfaces":[{"name":"veth1"},{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/run/netns/a"}],` +
 	`"ips":[{"interface":1,"address":"192.0.2.5/24"},{"interface":1,"address":"2001:db8::5/64"}]}`
 
@@ -285,7 +285,7 @@ func (n *node) await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// claims are those that are prepared for a pod.
+// claims returns the claims that are prepared for a pod.
 func (n *node) claims(t *testing.T, pod string) []Claim {
 	t.Helper()
 	claims, err := n.Claims(t.Context(), nad.Pod{UID: pod})

@@ -38,7 +38,7 @@ func Refused(tb testing.TB, what string, err error) {
 	}
 }
 
-// Result is that of an ADD that gives an address, such as 10.1.0.2/24.
+// Result returns the result of an ADD with one address, such as 10.1.0.2/24.
 func Result(cidr string) *types100.Result {
 	ip, err := types.ParseCIDR(cidr)
 	if err != nil {
@@ -47,8 +47,8 @@ func Result(cidr string) *types100.Result {
 	return &types100.Result{CNIVersion: types100.ImplementedSpecVersion, IPs: []*types100.IPConfig{{Address: *ip}}}
 }
 
-// Cached writes what libcni caches in dir of eth0 of a container that a runtime has attached to a
-// network, and returns the path.
+// Cached writes the file with which libcni records, in its cache dir, that eth0 of a container is
+// attached to a network. It returns the path of the file.
 func (n *Node) Cached(dir, container, network, netns string) string {
 	n.Helper()
 	name := Parse(network).Name()

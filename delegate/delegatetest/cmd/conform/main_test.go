@@ -266,7 +266,7 @@ func TestFlagsReachThePlugin(t *testing.T) {
 	}
 }
 
-// Only what is a plugin counts as a delegate.
+// Only an object whose type names a plugin counts as a delegate.
 func TestDelegatesAndLinksAreFoundInTheConfiguration(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
