@@ -68,10 +68,10 @@ vuln:
 		go run -C $$m $(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...); done
 
 # What multinet costs compared with other meta-plugins, those of PEERS too: writes
-# internal/e2e/BENCH.md and the table in README.md; half an hour. For single functions:
+# internal/evidence/bench/README.md and the table in README.md; half an hour. For single functions:
 # go test -run '^$$' -bench . ./...
 bench:
-	go test -C internal/e2e -run '^$$' -bench . -benchtime 31x -timeout 3h $(BENCHFLAGS) . -update $(PEERS:%=-peer %)
+	METACNI_E2E=require go test -C internal/evidence -bench . -benchtime 31x -timeout 3h $(BENCHFLAGS) ./bench -update $(PEERS:%=-peer %)
 
 # What many nodes ask of a real kube-apiserver. SCALEFLAGS="-views 20" is quicker.
 scale:

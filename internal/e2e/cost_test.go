@@ -529,7 +529,7 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 		case stop == unix.SIGTRAP|0x80:
 			b.syscall(tid, calls)
 		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT:
-			b.memory = max(b.memory, statusField(tid, "VmHWM"))
+			b.memory = max(b.memory, nodetest.Status(tid, "VmHWM"))
 			b.faults = max(b.faults, minorFaults(tid))
 		case stop == unix.SIGTRAP, stop == unix.SIGSTOP:
 		default:
@@ -595,17 +595,6 @@ func stringAt(tid int, address uint64) string {
 	n, _ := memory.ReadAt(text[:], int64(address)) //nolint:gosec // an address of user space
 	found, _, _ := bytes.Cut(text[:n], []byte{0})
 	return string(found)
-}
-
-// statusField returns a number from /proc/TID/status, or 0.
-func statusField(tid int, name string) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
-	found := regexp.MustCompile(`(?m)^` + name + `:\s+(\d+)`).FindSubmatch(bytes.TrimSpace(text))
-	if found == nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(string(found[1]))
-	return n
 }
 
 // minorFaults returns the number of page faults without I/O of the process of a thread,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -448,4 +449,20 @@ func bothWays(t *testing.T, do func(n *node, writer, reader string)) {
 			do(n, way.writer, way.reader)
 		})
 	}
+}
+
+// A Pod is a pod as the API server has it.
+type Pod struct {
+	Metadata object `json:"metadata"`
+	Spec     object `json:"spec"`
+}
+
+// newAPI starts an API server in this process. Its costs are not counted.
+func newAPI(tb testing.TB) *kubetest.Server {
+	tb.Helper()
+	api := kubetest.NewServer(func([]byte, *int, any) (any, *int, error) { // of Events, which nobody reads
+		return object{"kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": object{"name": rand.Text()}}, nil, nil
+	})
+	tb.Cleanup(api.Close)
+	return api
 }

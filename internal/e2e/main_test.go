@@ -51,7 +51,7 @@ func build(ctx context.Context, dir string) error {
 		{"../..", stepping, []string{"-tags=metacni_steps", "./examples/multinet", "./examples/flannel", "./examples/fallback"}},
 		{"../../examples/multinetd", "", []string{"."}},
 		{"../../examples/multinetd", stepping, []string{"-tags=metacni_steps", "."}},
-		{".", "", append(strings.Fields(string(tools)), "./testdata/noop", "./testdata/libcni", "./testdata/simple", "./testdata/claims")},
+		{".", "", append(strings.Fields(string(tools)), "./testdata/noop", "./testdata/simple", "./testdata/claims")},
 	} {
 		if err := (process.Build{Env: static, Args: b.args}).Run(ctx, b.module, filepath.Join(dir, b.dir)); err != nil {
 			return err

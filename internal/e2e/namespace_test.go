@@ -170,7 +170,7 @@ func (n *node) keep(p *pod, i int) {
 func TestRecordsWithoutNumbersDoNotStayForEver(t *testing.T) { //nolint:paralleltest // a scan does not see everything while other tests end processes
 	hosttest.Need(t)
 	needsScan(t)
-	n := nodeIn(t, "/run")
+	n := nodeOf(t)
 	n.Begin = startWithoutHandles
 	pods := n.newPods(20, func() object { return n.multinet("1.1.0", n.Fake("b")) })
 	for some := range slices.Chunk(pods, 10) {

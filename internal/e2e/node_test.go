@@ -46,13 +46,13 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	hosttest.Need(t)
 	t.Parallel()
-	return nodeIn(t, "/run")
+	return nodeOf(t)
 }
 
-// nodeIn returns a new node whose directory is in root.
-func nodeIn(tb testing.TB, root string) *node {
-	tb.Helper()
-	return &node{Node: process.NewNode(tb, root)}
+// nodeOf returns a new node for a test that runs alone, or has a node already.
+func nodeOf(t *testing.T) *node {
+	t.Helper()
+	return &node{Node: process.NewNode(t, "/run")}
 }
 
 // A pod is one attachment as the runtime knows it.

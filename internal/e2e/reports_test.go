@@ -325,7 +325,7 @@ func TestPageOfUsersInputsHasEachCase(t *testing.T) {
 		fmt.Fprintf(&table, "| [%s](%s) | %s | %s |\n", strings.ReplaceAll(name, "-", " "), name, c.Right, after)
 	}
 	if *update {
-		section(t, page, "cases", table.String())
+		nodetest.Section(t, page, "cases", table.String())
 	}
 	text, err := os.ReadFile(page)
 	nodetest.OK(t, err)

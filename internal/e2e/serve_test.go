@@ -338,7 +338,7 @@ func TestDaemonRefusesOtherUsers(t *testing.T) {
 // annotation, or attached to the running pod.
 func TestClaimKeepsItsAddressInEveryMove(t *testing.T) {
 	thin := newNode(t)
-	thick := nodeIn(t, "/run")
+	thick := nodeOf(t)
 	thick.daemon(daemonConf{})
 	thin.Mkdir("addresses")
 	network := func(n *node) object {

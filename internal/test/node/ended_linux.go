@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +16,18 @@ func Stat(pid int) []string {
 		return nil
 	}
 	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+}
+
+// Status returns a number from /proc/TID/status, or 0.
+func Status(tid int, name string) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == name+":" {
+			n, _ := strconv.Atoi(words[1])
+			return n
+		}
+	}
+	return 0
 }
 
 // Ended reports whether a process has ended: the one with this PID that started at a time, in the

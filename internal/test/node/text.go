@@ -3,6 +3,8 @@ package nodetest
 import (
 	"encoding/base64"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -55,4 +57,18 @@ func (n *Node) Cached(dir, container, network, netns string) string {
 	return n.Write(dir+"/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
 		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
 		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
+}
+
+// Section replaces what a file has between the lines <!-- name --> and <!-- end -->.
+func Section(tb testing.TB, file, name, text string) {
+	tb.Helper()
+	old, err := os.ReadFile(file)
+	OK(tb, err)
+	begin := "<!-- " + name + " -->\n"
+	whole := regexp.MustCompile("(?s)" + regexp.QuoteMeta(begin) + ".*?<!-- end -->")
+	if len(whole.FindAll(old, -1)) != 1 {
+		tb.Fatalf("%s does not have one section %q", file, name)
+	}
+	next := whole.ReplaceAllLiteral(old, []byte(begin+text+"<!-- end -->"))
+	OK(tb, os.WriteFile(file, next, 0o600))
 }
