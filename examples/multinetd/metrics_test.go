@@ -331,6 +331,13 @@ func TestStatusAndPodBelongToTheTraceOfTheADD(t *testing.T) {
 				return tracetest.SpanStub{}
 			}
 			w.until(t, "the status is traced", func() bool { return named("status").Name != "" })
+			nodetest.OK(t, w.stop())
+			var names []string
+			for _, s := range exporter.GetSpans() {
+				names = append(names, s.Name)
+			}
+			slices.Sort(names)
+			nodetest.Equal(t, "spans", names, strings.Split("ADD bridge,CNI ADD,lock,queue,record,record,status", ","))
 			command := named("CNI ADD")
 			nodetest.Equal(t, "parent", named("status").Parent.SpanID(), command.SpanContext.SpanID())
 			nodetest.Equal(t, "trace", command.SpanContext.TraceID().String(), traceOfRuntime)
