@@ -445,8 +445,8 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 }
 
 // An error of asking for claims ends the ADD with its code, and nothing has been looked up.
-// Claims are asked for even if the pod selects what it may not have: they are told of it. Only a pod with
-// a UID has claims, and only its ADD asks for them.
+// Claims are asked for even if the pod selects what it may not have: they are told of it. Only a
+// pod with a UID has claims, and only its ADD asks for them.
 func TestClaimsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for err, code := range map[error]uint{errAway: 11, errors.New("it is away"): 999} {
@@ -458,7 +458,7 @@ func TestClaimsThatAreNotKnown(t *testing.T) {
 		h.refuses(keys(bridge, annotated("red")), code, []string{"ResourceClaims of pod a/web: ", "away"}, podOf("a"))
 		nodetest.Equal(t, "asked", h.asked, nil)
 	}
-	h := newHost(t, "1.0.0")
+	h := newHost(t, "1.1.0")
 	h.claiming()
 	nodetest.Fails(t, h.run("ADD", keys(bridge, annotated("[{")), podOf("a")), 6, nad.NetworksAnnotation)
 	nodetest.Equal(t, "asked", h.asked, []string{"claims a/web u1"})
@@ -471,6 +471,8 @@ func TestClaimsThatAreNotKnown(t *testing.T) {
 	h.mustRun("ADD", keys(bridge, passedNothing), podOf("a"))
 	h.asked = nil
 	h.mustRun("CHECK", bridge, podOf("a"))
+	h.mustRun("STATUS", bridge, podOf("a"))
+	h.mustRun("GC", keys(bridge, gcFor("c1 eth0")), podOf("a"))
 	h.removed(podOf("a"))
 	nodetest.Equal(t, "asked", h.asked, nil)
 }
