@@ -162,6 +162,7 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do      func(n *node) error
 		several bool // networks of our plugin
+		unnamed bool // the recorded network has the name that ours had
 		code    uint
 		calls   []string
 		removed bool
@@ -170,6 +171,8 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 		"GC, of several":                  {do: none(blue...), several: true, calls: []string{"GC bridge", "GC tuning"}},
 		"GC, of what attaches to another": {do: none(nodetest.Network("red", "macvlan")), calls: []string{"GC macvlan"}},
 		"GC, of what attaches otherwise":  {do: none(nodetest.Network("blue", "bridge")), calls: []string{"GC bridge"}},
+		"GC, of what has our name":        {do: none(nodetest.Network("new", "bridge", "tuning")), unnamed: true, calls: []string{"DEL tuning eth0", "DEL bridge eth0", "GC bridge", "GC tuning"}, removed: true},
+		"GC, of what had our name":        {do: none(blue...), unnamed: true, calls: []string{"GC bridge", "GC tuning"}},
 		"GC, of nobody knows what":        {do: none()},
 		"GC, valid":                       {do: gc(Collection{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}},
 		"CHECK":                           {do: func(n *node) error { return n.Check(n.Context(), newEth0, "") }, calls: []string{"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0"}},
@@ -182,7 +185,11 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 			n.Type = "mine"
 			n.configured("new")
 			n.OnlyNetwork = func(ours string) bool { return ours == "new" && !tt.several }
-			n.add(eth0)
+			if tt.unnamed {
+				n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network(eth0.Network, "bridge", "tuning"), eth0.ContainerID, eth0.IfName))})
+			} else {
+				n.add(eth0)
+			}
 			n.Trace()
 			nodetest.Code(t, tt.do(n), tt.code)
 			n.WantTrace(tt.calls...)
