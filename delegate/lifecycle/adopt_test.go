@@ -92,13 +92,15 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 		anew   bool
 		remove func(*node)
 		source string // what the other program has written meanwhile
+		same   bool   // with the result that was adopted
 	}{
-		"sweep":                        {true, sweep, "{"},
-		"DEL":                          {true, verb("DEL"), "{"},
-		"GC":                           {true, verb("GC"), "{"},
-		"not attached anew":            {false, sweep, ""},
-		"the entry of another network": {false, sweep, `{"networkName":"multus","ifName":"eth0",`},
-		"the entry of the network":     {true, sweep, `{"networkName":"blue","ifName":"eth0",`},
+		"sweep":                        {true, sweep, "{", false},
+		"DEL":                          {true, verb("DEL"), "{", false},
+		"GC":                           {true, verb("GC"), "{", false},
+		"not attached anew":            {false, sweep, "", false},
+		"written again":                {false, sweep, "{", true},
+		"the entry of another network": {false, sweep, `{"networkName":"multus","ifName":"eth0",`, false},
+		"the entry of the network":     {true, sweep, `{"networkName":"blue","ifName":"eth0",`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +111,11 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 			more.Plan = inNetNS(more.Plan, netns)
 			n.mustAttach(eth0, more)
 			if tt.source != "" {
-				nodetest.OK(t, os.WriteFile(a.Sources[0], []byte(tt.source+`"result":`+ipsOf("10.0.0.9/24")+`}`), 0o600))
+				result := ipsOf("10.0.0.9/24")
+				if tt.same {
+					result = string(a.Attached[0].Result)
+				}
+				nodetest.OK(t, os.WriteFile(a.Sources[0], []byte(tt.source+`"result":`+result+`}`), 0o600))
 			}
 			nodetest.OK(t, n.Check(t.Context(), eth0, "")) // while the namespace exists
 			unlink(t, netns)
