@@ -450,6 +450,8 @@ func TestErrorOfAProcessSaysWhatThePluginSaid(t *testing.T) {
 		{"error object", `echo '{"code":105,"msg":"no device","details":"8 in use"}'; exit 1`, 105, "no device"},
 		{"error object after noise", `echo loading; echo '{}'; printf '{\n  "code": 105,\n  "msg": "no device"\n}\n'; exit 1`, 105, "no device"},
 		{"error object without a code", `echo '{"msg":"no device"}'; exit 1`, 0, "no device"},
+		{"error object without words", `echo '{"code":105}'; exit 1`, 105, ""},
+		{"empty object", `echo '{}'; exit 1`, 0, "exit status 1, without an error object on stdout"},
 		{"nothing", `exit 3`, 0, "exit status 3, without an error object on stdout"},
 		{"words on stderr", `echo first >&2; echo 'cannot open device' >&2; exit 3`, 0, `last line on stderr: "cannot open device"`},
 		{"signal", `kill -9 $$`, 0, "signal: killed"},
