@@ -1,9 +1,10 @@
 # Every target is a command or two: nothing depends on make.
 
 # The modules that users and operators get, with their tests; and those of the tests that need
-# processes, namespaces and servers, the dearest last. tagged are such tests of the other modules.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard delegate/*/go.mod delegate/*/*/go.mod examples/*/go.mod)) internal/chart
-E2E := tagged internal/e2e internal/e2e/power internal/e2e/kube internal/e2e/runtimes
+# processes, namespaces, servers or the code of Helm, the dearest last. tagged are such tests of the
+# other modules.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard delegate/*/go.mod delegate/*/*/go.mod examples/*/go.mod))
+E2E := tagged internal/chart internal/e2e internal/e2e/power internal/e2e/kube internal/e2e/runtimes
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
 # PEERS are plugins of others to compare with: "multus=/opt/cni/bin/multus NAME=PATH".
