@@ -457,7 +457,7 @@ type Pod struct {
 	Spec     object `json:"spec"`
 }
 
-// newAPI starts an API server in this process. Its costs are not counted.
+// newAPI starts an API server in this process.
 func newAPI(tb testing.TB) *kubetest.Server {
 	tb.Helper()
 	api := kubetest.NewServer(func([]byte, *int, any) (any, *int, error) { // of Events, which nobody reads

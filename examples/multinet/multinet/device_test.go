@@ -445,8 +445,8 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 }
 
 // An error of asking for claims ends the ADD with its code, and nothing has been looked up.
-// Claims are asked for even if the pod selects what it may not have: they are told of it. Only a
-// pod with a UID has claims, and only its ADD asks for them.
+// An ADD asks for claims even if the pod selects what it may not have: the status of each claim
+// says why the ADD failed. Only a pod with a UID has claims, and no other command asks for them.
 func TestClaimsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for err, code := range map[error]uint{errAway: 11, errors.New("it is away"): 999} {

@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -23,9 +22,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -138,9 +137,7 @@ func (e *entrant) daemon(cluster bool) {
 		"relayDir": e.File("relay"), "binDir": e.Bin, "logFormat": "json", "logLevel": "error",
 	}
 	if cluster {
-		e.api = kubetest.NewServer(func([]byte, *int, any) (any, *int, error) { // of Events, which nobody reads
-			return &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: rand.Text()}}, nil, nil
-		})
+		e.api = kubetest.NewServer(scheme.Codecs.UniversalDeserializer().Decode)
 		e.Cleanup(e.api.Close)
 		kubeconfig, err := e.api.Kubeconfig(e.Dir)
 		nodetest.OK(e, err)
@@ -292,7 +289,8 @@ func (e *entrant) round(pods int) {
 	all := make([]*process.Pod, pods)
 	for i := range all {
 		p := e.Pod(e.conf)
-		if all[i] = p; e.api != nil {
+		all[i] = p
+		if e.api != nil {
 			kubetest.Put(e.api, &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)},
 				Spec:       corev1.PodSpec{NodeName: "n1"},
