@@ -116,8 +116,9 @@ func TestObserver(t *testing.T) {
 		first, second := r.begin(m), r.begin(request("ADD", "c2"))
 		first().wantOK(t)
 		second().wantOK(t)
-		exchange(t.Context(), r.Client, "POST", wire.PathCNI, []byte("{"))
 		synctest.Wait() // it is told after the answer
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, []byte("{"))
+		synctest.Wait()
 		r.do(with(m, "CNI_COMMAND", "VERSION"))
 		synctest.Wait()
 		r.do(with(m, "CNI_CONTAINERID", "../x"))
@@ -159,6 +160,7 @@ func TestObserverIsToldTheTiming(t *testing.T) {
 		}}
 		r := serve(t, &Server{Plugin: p, Observer: seen.Note, Process: func() plugin.Process { return plugin.Process{Exec: n.Exec} }})
 		r.do(request("ADD", "c1")).wantOK(t)
+		synctest.Wait()
 		r.do(request("DEL", "c1")).wantOK(t)
 		synctest.Wait()
 		all := seen.Taken()
