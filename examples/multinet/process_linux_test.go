@@ -19,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { programtest.Main(m, "multinet", main) }
 
-// conf is a configuration with a fake delegate.
+// conf is a configuration with a fake delegate, in which an ADD may be slow.
 func conf(h *programtest.Host, version, fake string) string {
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"delegates":[{"type":"fake","dir":%q%s}]}`,
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"slowAfter":"-1s","delegates":[{"type":"fake","dir":%q%s}]}`,
 		version, h.State, h.Dir, fake)
 }
 

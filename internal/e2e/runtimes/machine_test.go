@@ -355,7 +355,7 @@ func (c *cnitool) fails(command, want string) {
 // daemon; the texts of errors are ours.
 func TestCnitool(t *testing.T) {
 	for typ, keys := range map[string]object{
-		"multinet":      {},
+		"multinet":      {"slowAfter": "-1s"}, // cnitool prints what multinet writes to stderr
 		"multinet-shim": {"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delPolicy": "fail", "delQueueWait": "0s"},
 	} {
 		t.Run(typ, func(t *testing.T) {
