@@ -2,8 +2,10 @@ package nodetest
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -50,13 +52,17 @@ func Result(cidr string) *types100.Result {
 }
 
 // Cached writes the file with which libcni records, in its cache dir, that eth0 of a container is
-// attached to a network. It returns the path of the file.
+// attached to a network. The file appears at once, for programs that read the directory meanwhile.
+// Cached returns the path of the file.
 func (n *Node) Cached(dir, container, network, netns string) string {
 	n.Helper()
 	name := Parse(network).Name()
-	return n.Write(dir+"/results/"+name+"-"+container+"-eth0", fmt.Sprintf(
+	written := n.Write(dir+"/entry", fmt.Sprintf(
 		`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":%q,"netns":%q,"result":{"cniVersion":"1.0.0","ips":[]}}`,
 		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
+	entry := n.Path(dir, "results", name+"-"+container+"-eth0")
+	OK(n, errors.Join(os.MkdirAll(filepath.Dir(entry), 0o700), os.Rename(written, entry)))
+	return entry
 }
 
 // Section replaces what a file has between the lines <!-- name --> and <!-- end -->.
