@@ -54,7 +54,8 @@ type Removal struct {
 //
 // The plugins receive the path of the Removal if the namespace of the ADD is there, or
 // else the recorded path if it is there. Otherwise they receive none, because the path
-// may belong to another container by now.
+// may belong to another container by now. If nobody knows the namespace of the ADD, they receive
+// the path of the Removal, unless it leads to the namespace of another container's record.
 func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 	m.supersede(k)
 	if m.nothing(k) && !r.elsewhere() {

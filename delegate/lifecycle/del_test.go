@@ -319,6 +319,47 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 	}
 }
 
+// Of an attachment that was taken over the namespace may be unknown. The path of its DEL is no evidence:
+// if it leads to the namespace of another container, the plugins do not get it.
+func TestDelSparesTheNamespaceOfAnotherContainer(t *testing.T) {
+	t.Parallel()
+	eth1 := key(eth0.ContainerID, "eth1")
+	for name, tt := range map[string]struct {
+		recorded scratch.Key // what has a record with the namespace
+		handed   bool
+	}{
+		"nobody's":                   {scratch.Key{}, true},
+		"its own, by another record": {eth1, true},
+		"another container's":        {key("c2", "eth0"), false},
+		"another's, which goes":      {key("c3", "eth0"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, netns := newNode(t), newNetNS(t)
+			a, calls := n.foreign(eth0, ""), 0
+			if tt.recorded != (scratch.Key{}) {
+				n.addIn(tt.recorded, netns)
+			}
+			if tt.recorded.ContainerID == "c3" {
+				n.halfDelete(tt.recorded)
+				n.Exec.Plugins = plugins()
+			}
+			want := ""
+			if tt.handed {
+				want = netns
+			}
+			remove := elsewhere(a, &calls)
+			remove.NetNS = netns
+			n.Trace()
+			nodetest.OK(t, n.Del(t.Context(), eth0, remove))
+			for _, c := range n.Since() {
+				nodetest.Equal(t, c.String()+": path", c.NetNS, want)
+			}
+			n.WantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+		})
+	}
+}
+
 // A DEL that dies has recorded what it takes over: no plugin that has succeeded is
 // told again.
 func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {

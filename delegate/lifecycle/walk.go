@@ -135,6 +135,9 @@ func (w *walk) run(ctx context.Context) error {
 func (w *walk) begin(ctx context.Context) {
 	v, before := &w.r.Value, w.r.State
 	w.o = w.m.observe()
+	if w.misled(ctx) {
+		w.given = ""
+	}
 	w.o.given = w.given
 	w.dead = w.dead || w.o.judge(v.Delegates).Life == Dead
 	if v.Sequential && w.lock.Interrupted() {
@@ -161,6 +164,16 @@ func (w *walk) begin(ctx context.Context) {
 	case w.r.State != before:
 		_ = w.m.noteChange(ctx, w.lock, *w.r, change{}) // DEL must work when the disk is full
 	}
+}
+
+// misled reports whether the path that came with the DEL leads to the namespace of another
+// container's record. That matters where no identity is recorded: nothing else tells the namespaces apart.
+func (w *walk) misled(ctx context.Context) bool {
+	if w.given == "" || !slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool { return e.NetNS.Inode == 0 }) {
+		return false
+	}
+	found, _ := w.m.InNetNS(ctx, w.given) // of what cannot be read nothing is known
+	return slices.ContainsFunc(found, func(r Record) bool { return r.Key.ContainerID != w.r.Key.ContainerID })
 }
 
 // told notes which of es, in a record of this state, may have been told to release
