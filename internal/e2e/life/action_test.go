@@ -25,6 +25,9 @@ func (n *node) play(runbook io.Reader) (o outcome, err error) {
 		}
 		fmt.Fprintf(os.Stderr, "== %s\n", in.Text())
 		n.gone = nil
+		if n.reuses {
+			forgetLast()
+		}
 		err := verbs[words[0]](words[1:])
 		if errors.Is(err, errNothing) {
 			n.counts["impossible actions"]++
@@ -83,6 +86,7 @@ func (n *node) verbs() map[string]func(args []string) error {
 			return n.living(args[0], n.handOver)
 		},
 		"scan": n.scan, "daemon": n.daemon,
+		"reuse": func([]string) error { n.reuses = true; return nil },
 		"disk": func(args []string) error {
 			if args[0] == "mended" {
 				return n.mend()

@@ -2,7 +2,6 @@ package life
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/lab/host"
@@ -151,9 +150,6 @@ const held = "/run/node/held"
 
 // start starts a container. Its namespace has the name name.
 func (n *node) start(id, kind, name string) (*container, error) {
-	if kind == "socket" && !n.knows() {
-		kind = "descriptor" // no scan finds the namespace of a socket
-	}
 	c := &container{id: id, name: name, lives: true, has: make(map[string]*attachment)}
 	flags := map[string]uintptr{"process": syscall.CLONE_NEWNET, "mount": syscall.CLONE_NEWNS}[kind]
 	var err error
@@ -218,44 +214,44 @@ func (n *node) die(c *container) {
 		n.unname(c)
 		n.end(c.guest)
 		n.end(c.agent)
-		var handle unix.FileHandle
-		_ = c.open(c.holder, func(path string) error { handle = handleOf(path); return nil }) // it is the zero one then
+		number, err := c.number()
 		n.end(c.holder)
-		waitForEnd(handle)
+		for start := time.Now(); err == nil && lives(number) && time.Since(start) < time.Second; {
+			runtime.Gosched() // the kernel frees a closed socket, and with it the namespace, some time later
+		}
 		c.lives, c.guest, c.agent = false, nil, nil
 	}
 }
 
-// The file handles of namespaces (Linux 6.18, linux/nsfs.h and linux/fcntl.h).
-const (
-	fdNSFSRoot = -10003
-	fileIDNSFS = 0xf1
-)
-
-// handleOf returns the handle of the namespace at path.
-func handleOf(path string) unix.FileHandle {
-	var st unix.Stat_t
-	var id uint64
-	if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		_ = unix.Fstat(fd, &st)
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&id)))
-		_ = unix.Close(fd)
-	}
-	handle := binary.NativeEndian.AppendUint64(nil, id)
-	handle = binary.NativeEndian.AppendUint32(handle, unix.CLONE_NEWNET)
-	return unix.NewFileHandle(fileIDNSFS, binary.NativeEndian.AppendUint32(handle, uint32(st.Ino)))
+// number returns the number by which the node knows the container's namespace. It gives one if there
+// is none.
+func (c *container) number() (number int, err error) {
+	err = c.open(c.holder, func(path string) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		const none = -1
+		if number, err = netlink.GetNetNsIdByFd(int(f.Fd())); err == nil && number == none {
+			if err = netlink.SetNetNsIdByFd(int(f.Fd()), none); err == nil { // the kernel chooses
+				number, err = netlink.GetNetNsIdByFd(int(f.Fd()))
+			}
+		}
+		return err
+	})
+	return number, err
 }
 
-// waitForEnd waits until the kernel has no namespace with this handle. It frees a closed socket, and
-// with it the namespace, some time later. If something else keeps it, the wait has an end.
-func waitForEnd(handle unix.FileHandle) {
-	for start := time.Now(); time.Since(start) < time.Second; runtime.Gosched() {
-		fd, err := unix.OpenByHandleAt(fdNSFSRoot, handle, unix.O_RDONLY|unix.O_CLOEXEC)
-		if err != nil {
-			return
-		}
-		_ = unix.Close(fd)
-	}
+// lives reports whether the namespace that the node knows by this number has users.
+func lives(number int) bool {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = 1 // lo
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(number))))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err == nil
 }
 
 // unname removes the name of a namespace. The namespace stays.

@@ -96,6 +96,7 @@ var fates = []choice{
 	{"never was there", ""},
 	{"has an ADD that was killed", ""},
 	{"is gone with its container", "end c1"},
+	{"is half removed, and another has its address", "reuse; plugin fails; disk read-only; del c1 IF path; disk mended; plugin works; start c4 process; add c4 IF name"},
 }
 
 // Further choices. The first two are a part of the cross.
@@ -120,6 +121,14 @@ func (c cell) name() string {
 		words = append(words, f[c[i]].name)
 	}
 	return strings.Join(words, ", ")
+}
+
+// has reports whether a cell has these choices, by their names.
+func (c cell) has(choices ...string) bool {
+	for i, f := range factors {
+		choices = slices.DeleteFunc(slices.Clone(choices), func(name string) bool { return name == f[c[i]].name })
+	}
+	return len(choices) == 0
 }
 
 // runbook returns the runbook of a cell, and false for a cell that cannot be.

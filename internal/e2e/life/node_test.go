@@ -38,6 +38,7 @@ type node struct {
 	order      []string     // of the containers' IDs
 	keepers    map[int]bool // processes that keep something alive
 	scans      bool         // multinet cannot ask the kernel
+	reuses     bool         // an address that is free is given at once
 	second     string       // name of the network of eth1, which is not installed
 	thick      bool         // eth1 is that of a daemon
 	multinetd  *exec.Cmd    // nil if it does not run

@@ -73,6 +73,15 @@ func leases() (list []lease) {
 	return list
 }
 
+// forgetLast makes host-local give the lowest address that is free, as many IPAM plugins do, and not
+// the one after the last that it has given.
+func forgetLast() {
+	files, _ := filepath.Glob("/var/lib/cni/networks/*/last_reserved_ip.*")
+	for _, file := range files {
+		_ = os.Remove(file)
+	}
+}
+
 func (l lease) String() string {
 	return fmt.Sprintf("%s in %s is leased to %s %s", l.ip, l.network, l.container, l.ifname)
 }

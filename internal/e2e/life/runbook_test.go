@@ -37,6 +37,9 @@ func generate(seed uint64, steps int) []string {
 	if w.IntN(4) == 0 {
 		w.say("scan")
 	}
+	if w.IntN(2) == 0 {
+		w.say("reuse")
+	}
 	thick := w.IntN(3) == 0
 	if thick {
 		w.say("daemon")
@@ -130,6 +133,24 @@ func (w *writer) killed(c string) string {
 	return fmt.Sprintf("%s kill %d %s %s%s", command, nth, verb, strings.ReplaceAll(at, "C@", c+"@"), orphan)
 }
 
+// spoil writes two commands that meet a spoilt disk. If a plugin fails too, it is not even noted what
+// a DEL has released: then another container comes before they are repeated.
+func (w *writer) spoil() {
+	commands := []string{w.command(w.any()), w.command(w.any())}
+	broken := w.IntN(2) == 0
+	w.say("disk %s", pick(w, "full", "read-only"))
+	if broken {
+		w.say("plugin fails")
+	}
+	w.lines = append(w.lines, commands...)
+	w.say("disk mended")
+	if broken {
+		w.say("plugin works")
+		w.begin("")
+		w.lines = append(w.lines, commands...)
+	}
+}
+
 // kill lets a container end.
 func (w *writer) kill(c string) {
 	w.say("end %s", c)
@@ -169,10 +190,7 @@ func (w *writer) next() {
 		w.say("reboot %s", pick(w, "same", "other"))
 		w.dead, w.live = append(w.dead, w.live...), nil
 	case k < 81:
-		w.say("disk %s", pick(w, "full", "read-only"))
-		w.say("%s", w.command(w.any()))
-		w.say("%s", w.command(w.any()))
-		w.say("disk mended")
+		w.spoil()
 	case k < 84:
 		w.say("plugin %s", pick(w, "fails", "works"))
 	case k < 85:
