@@ -3,8 +3,8 @@
 # The modules that users and operators get, with their tests; and those of the tests that need
 # processes, namespaces, servers or the code of Helm, the dearest last. tagged are such tests of the
 # other modules.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard delegate/*/go.mod delegate/*/*/go.mod examples/*/go.mod))
-E2E := tagged internal/chart internal/e2e internal/e2e/power internal/e2e/kube internal/e2e/runtimes
+MODULES := . $(patsubst %/go.mod,%,$(wildcard delegate/*/go.mod examples/*/go.mod))
+E2E := tagged examples/multinet/chart internal/e2e internal/e2e/kube
 
 # Flags for every go test, flags for bench and scale, and the time for each fuzz target.
 # PEERS are plugins of others to compare with: "multus=/opt/cni/bin/multus NAME=PATH".
@@ -88,7 +88,7 @@ fuzz:
 # interface and of its path, and without each line that decides about life; three hours.
 histories:
 	go test ./delegate/lifecycle -timeout 1h -run '^TestGuaranteesHoldInEveryHistory$$' -history.count 10000
-	go test -C examples/multinetd -timeout 1h -run '^TestSimulation$$' -seeds 1000 .
+	go test -C examples/multinet -timeout 1h -run '^TestSimulation$$' ./daemon -seeds 1000
 	METACNI_E2E=require go test -C internal/e2e/history -count=1 -timeout 3h -v . -ops 1000000 -mutants
 	METACNI_E2E=require go test -C internal/e2e/life -count=1 -timeout 6h -v . -for 1h -cross all -mutants
 

@@ -8,7 +8,6 @@ require (
 	github.com/creachadair/jrpc2 v1.3.5
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/go-cmp v0.7.0
-	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.46.0
 	sigs.k8s.io/knftables v0.0.21

@@ -5,7 +5,7 @@
 // [github.com/metacni/metacni/delegate/thick/wire].
 //
 // [Main] is a whole daemon, and Main of package shim its shim. What they do not suit is
-// built from [Listen] and a [Server], as examples/multinetd is.
+// built from [Listen] and a [Server], as examples/multinet/daemon is.
 //
 // A thin plugin ends with its command; a daemon goes on. A [Server] therefore
 //   - bounds each operation by a deadline: 110 seconds after the arrival of the request, 60

@@ -90,7 +90,7 @@ func build(ctx context.Context, dir string, stderr io.Writer) error {
 	root := strings.TrimSpace(string(found))
 	const plugins = "github.com/containernetworking/plugins/plugins/"
 	for module, packages := range map[string][]string{
-		root: {"./examples/multinet"},
+		filepath.Join(root, "examples", "multinet"): {"./cmd/multinet"},
 		filepath.Join(root, "internal", "e2e"): {
 			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
 		},

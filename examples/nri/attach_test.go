@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -49,11 +49,11 @@ func (o *service) definition(d nad.Definition, err error) (netconf.Network, nad.
 // that there is something to detach only if that has failed, or if its event was lost.
 func (o *service) records(ctx context.Context, podUID string) (all []dra.Record, err error) {
 	late := time.Now().Add(detachedTimeout) // for all of them
-	var records []daemon.Record
+	var records []program.Record
 	if podUID == "" {
-		records, err = daemon.All(ctx, o.conf.StateDir)
+		records, err = program.All(ctx, o.conf.StateDir)
 	} else {
-		records, err = daemon.OfPod(ctx, podUID, o.conf.StateDir)
+		records, err = program.OfPod(ctx, podUID, o.conf.StateDir)
 	}
 	for _, r := range records {
 		var tried bool // once for all networks of the record

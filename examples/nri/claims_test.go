@@ -25,7 +25,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"

@@ -11,8 +11,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/internal/daemon"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -76,7 +76,7 @@ type DRA struct {
 // With returns c, changed by the keys of a JSON object. It fails if data is not a JSON
 // object or has unknown keys.
 func (c Config) With(text []byte) (Config, error) {
-	if err := daemon.Decode(text, &c); err != nil {
+	if err := program.Decode(text, &c); err != nil {
 		return Config{}, fmt.Errorf("nri: configuration: %w", err)
 	}
 	return c, nil
@@ -91,8 +91,8 @@ func (c Config) complete() (Config, error) {
 	c.BinDir = cmp.Or(c.BinDir, "/opt/cni/bin")
 	c.Sweep = cmp.Or(c.Sweep, multinet.Duration(time.Minute))
 	errs := []error{api.CheckPluginIndex(c.Index), api.CheckPluginName(c.Name)}
-	errs = append(errs, daemon.Absolute("confDir", c.ConfDir), daemon.Absolute("binDir", c.BinDir),
-		daemon.NotNegative("margin", time.Duration(c.Margin)), daemon.NotNegative("sweep", time.Duration(c.Sweep)))
+	errs = append(errs, program.Absolute("confDir", c.ConfDir), program.Absolute("binDir", c.BinDir),
+		program.NotNegative("margin", time.Duration(c.Margin)), program.NotNegative("sweep", time.Duration(c.Sweep)))
 	if c.MaxSelections < 0 || c.MaxSelections > 1024 {
 		errs = append(errs, fmt.Errorf("maxSelections: %d is not a whole number from 1 to 1024", c.MaxSelections))
 	}
@@ -120,7 +120,7 @@ func (c Config) checkDRA() error {
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("dra needs nodeName, or NODE_NAME in the environment"))
 	}
-	errs = append(errs, daemon.Absolute("kubeletDir", c.KubeletDir), daemon.Absolute("kubeconfig", c.Kubeconfig), daemon.Absolute("dra: cdiDir", c.DRA.CDIDir))
+	errs = append(errs, program.Absolute("kubeletDir", c.KubeletDir), program.Absolute("kubeconfig", c.Kubeconfig), program.Absolute("dra: cdiDir", c.DRA.CDIDir))
 	if _, err := nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
 		errs = append(errs, fmt.Errorf("globalNamespaces: %w", err))
 	}

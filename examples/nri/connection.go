@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"github.com/containerd/ttrpc"
 
-	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/internal/program"
 )
 
 const (
@@ -64,7 +64,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 			wait = firstWait // it was connected
 		}
 		p.Logger.WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
-		daemon.Pause(ctx, wait)
+		program.Pause(ctx, wait)
 	}
 }
 

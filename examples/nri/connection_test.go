@@ -25,7 +25,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"

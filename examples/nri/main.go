@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/internal/daemon"
+	"github.com/metacni/metacni/examples/internal/program"
 )
 
 func main() {
@@ -33,8 +33,8 @@ func main() {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	log := daemon.NewLogger(destination(os.Stderr, systemLog), level, false)
-	ctx := daemon.Signals(context.Background(), func(s os.Signal) {
+	log := program.NewLogger(destination(os.Stderr, systemLog), level, false)
+	ctx := program.Signals(context.Background(), func(s os.Signal) {
 		log.Error("second signal: ended without waiting", slog.String("signal", s.String()))
 		os.Exit(1)
 	})
@@ -49,7 +49,7 @@ func main() {
 func run(ctx context.Context, file string, log *slog.Logger) error {
 	p := Plugin{
 		Config: Config{NodeName: os.Getenv("NODE_NAME")},
-		Exec:   &daemon.Exec{Log: log}, Env: plugin.WithPath(os.Environ()), Logger: log,
+		Exec:   &program.Exec{Log: log}, Env: plugin.WithPath(os.Environ()), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug
@@ -60,7 +60,7 @@ func run(ctx context.Context, file string, log *slog.Logger) error {
 		},
 	}
 	if file != "" {
-		text, err := daemon.ReadFile(file)
+		text, err := program.ReadFile(file)
 		if err != nil {
 			return err
 		}

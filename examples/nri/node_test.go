@@ -21,7 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/daemon"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -151,7 +151,7 @@ func exists(netns string) bool {
 // attachAll attaches pods, a few at once. If the connection to the runtime is lost, it leaves
 // the rest, because they may have gone.
 func (p *Plugin) attachAll(ctx context.Context, jobs []job, pass *Pass) {
-	turns := make(daemon.Turns, workers)
+	turns := make(program.Turns, workers)
 	var all sync.WaitGroup
 	defer all.Wait()
 	var mu sync.Mutex // guards pass
@@ -208,7 +208,7 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]recordedPod, pass *P
 		if s.Err == nil && pods[id].attached { // it is dead; else what a failed undo has left is removed, and the pod may run
 			p.pods.forget(id)
 		}
-		daemon.LogSwept(ctx, o.log, s, slog.String("pod", pods[id].String()))
+		program.LogSwept(ctx, o.log, s, slog.String("pod", pods[id].String()))
 	}
 	swept, _ := p.sweeper.Sweep(ctx) // fails only if ctx has ended
 	pass.Detached += swept.Removed

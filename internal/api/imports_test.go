@@ -83,6 +83,8 @@ var rules = map[string][]string{
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,
 	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},
+	"delegate/kube/dra":                           {"delegate", "delegate/kube", "delegate/kube/internal/apierr", "delegate/kube/internal/queue", "delegate/lifecycle", "netconf", "netconf/nad", "scratch", "status", "internal/fault"},
+	"delegate/kube/dra/dratest":                   nil,
 
 	"examples/...": {"..."},
 }
@@ -98,9 +100,9 @@ var bans = []struct {
 }{
 	{module + "/internal/test/kube", "only tests", nil, false},
 	// The messages of resident need expvar, which needs net/http.
-	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "internal/test/process", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "internal/test/process", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel"}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
-	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform"}, false},
+	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform", "delegate/kube/dra"}, false},
 	{"testing", "only tests", []string{"internal/test/node", "internal/test/process", "internal/hosttest", "examples/internal/programtest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
@@ -110,17 +112,18 @@ var bans = []struct {
 	{"k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
 	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false},
 	{"sigs.k8s.io/knftables/...", "one example has rules", []string{"examples/policy"}, false},
-	{"github.com/pelletier/...", "only the doctor reads files of runtimes", []string{"examples/multinet", "examples/multinet/doctor", "examples/multinet/tool", "examples/multinetd"}, false},
+	{"github.com/pelletier/...", "only the doctor reads files of runtimes", []string{"examples/multinet/cmd/multinet", "examples/multinet/doctor", "examples/multinet/tool"}, false},
 	{"sigs.k8s.io/controller-runtime/...", "client-go is enough", nil, false},
 	{"github.com/k8snetworkplumbingwg/...", "netconf/nad reads definitions", nil, false},
-	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue"}, false},
-	{"google.golang.org/grpc/...", "only the kubelet is asked so", []string{"delegate/kube/podresources/..."}, false},
+	{"k8s.io/client-go/...", "a webhook reads what it is sent, and asks nobody", []string{"delegate/kube", "delegate/kube/internal/queue", "delegate/kube/dra"}, false},
+	{"google.golang.org/grpc/...", "only the kubelet is asked so", []string{"delegate/kube/podresources/...", "delegate/kube/dra/..."}, false},
+	{"k8s.io/dynamic-resource-allocation/...", "a daemon without claims does not contain their driver", []string{"delegate/kube/dra"}, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
-	{"go.opentelemetry.io/...", "one package traces, with the API alone", []string{"delegate/otel"}, false},
+	{"go.opentelemetry.io/...", "one package traces, with the API alone", []string{"delegate/otel", "delegate/kube/dra"}, false},
 	{"go.opentelemetry.io/otel/sdk/...", "a program makes the provider", nil, false},
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
-	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
+	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/...", "delegate/kube/dra"}, false},
 	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "internal/hosttest", "internal/realhost", "internal/test/process"}, false},
 	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest", "internal/test/process"}, false},
 }
@@ -133,7 +136,6 @@ var requirements = []string{
 	"github.com/creachadair/jrpc2",           // delegate/resident
 	"github.com/fsnotify/fsnotify",           // netconf/autoconf
 	"github.com/google/go-cmp",               // tests
-	"github.com/pelletier/go-toml/v2",        // examples/multinet/doctor
 	"github.com/vishvananda/netlink",         // ifname, examples
 	"golang.org/x/sys",
 	"sigs.k8s.io/knftables", // examples/policy only
@@ -163,6 +165,8 @@ func TestImportGraph(t *testing.T) {
 	for _, dir := range importable {
 		pkgs = append(pkgs, list[listed](t, "list", "-C", dir, "-deps=false", "-json=ImportPath,Imports,Deps", "./...")...)
 	}
+	pkgs = append(pkgs, list[listed](t, "list", "-C", "examples/multinet", "-deps=false", "-json=ImportPath,Imports,Deps",
+		"./cmd/multinet", "./cmd/multinet-shim", "./doctor", "./help", "./plugin", "./publish", "./tool")...) // the thin programs
 	if len(pkgs) < 5 {
 		t.Fatalf("go list found only %d packages", len(pkgs))
 	}
@@ -214,7 +218,7 @@ func through(p listed, pkgs []listed, except []string, dep string) bool {
 // adds half to the size of one with Kubernetes. Templates do that, and with them the tracing of gRPC.
 func TestLinkerMayDropMethods(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"examples/multinetd", "examples/nri"} {
+	for _, program := range []string{"examples/multinet/cmd/multinetd", "examples/nri"} {
 		for _, p := range list[listed](t, "list", "-C", program, "-tags=grpcnotrace", "-deps", "-json=ImportPath,Imports", ".") {
 			if slices.Contains(p.Imports, "text/template") {
 				t.Errorf("%s depends on %s, which imports text/template", program, p.ImportPath)

@@ -76,7 +76,13 @@ func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
 
 func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 	t.Parallel()
-	programs := strings.Fields(submatches(content(t, ".ci/release"), `(?m)^programs=\((.*)\)$`)[0])
+	var programs []string
+	for _, word := range strings.Fields(submatches(content(t, ".ci/release"), `(?m)^programs=\((.*)\)$`)[0]) {
+		before, all, _ := strings.Cut(strings.TrimSuffix(word, "}"), "{")
+		for _, name := range strings.Split(all, ",") {
+			programs = append(programs, before+name)
+		}
+	}
 	var names []string
 	for _, dir := range programs {
 		if _, err := os.Stat(filepath.Join(root, dir, "main.go")); err != nil {
@@ -84,7 +90,7 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 		}
 		names = append(names, filepath.Base(dir))
 	}
-	files := glob(t, "examples/*/Dockerfile")
+	files := glob(t, "examples/multinet/cmd/*/Dockerfile")
 	if len(files) == 0 {
 		t.Fatal("no images")
 	}
@@ -98,18 +104,17 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 			}
 			inside[to] = true
 		}
-		dir := filepath.Dir(file)
-		manifests := append(glob(t, dir+"/daemonset.yaml"), glob(t, dir+"/deploy/*/daemonset.yaml")...)
-		if len(manifests) != 1 {
-			t.Fatalf("%s is for %q, want one manifest", file, manifests)
+		manifest := "examples/multinet/deploy/multinet.yaml"
+		if filepath.Base(filepath.Dir(file)) == "multinetd" {
+			manifest = "examples/multinet/deploy/daemon/daemonset.yaml"
 		}
-		commands := submatches(content(t, manifests[0]), `command: \[([^,]*),`)
+		commands := submatches(content(t, manifest), `command: \[([^],]*)`)
 		if len(commands) == 0 {
-			t.Errorf("%s runs nothing", manifests[0])
+			t.Errorf("%s runs nothing", manifest)
 		}
 		for _, command := range commands {
 			if !inside[command] {
-				t.Errorf("%s runs %s, which is not in the image of %s", manifests[0], command, file)
+				t.Errorf("%s runs %s, which is not in the image of %s", manifest, command, file)
 			}
 		}
 	}
@@ -266,12 +271,12 @@ func TestDocumentsLinkToFilesThatExist(t *testing.T) {
 	}
 }
 
-// Examples/README.md lists every example.
+// Examples/README.md lists every example and every product.
 func TestExamplesAreListed(t *testing.T) {
 	t.Parallel()
 	page := content(t, "examples/README.md")
-	for _, main := range glob(t, "examples/*/main.go") {
-		name := filepath.Base(filepath.Dir(main))
+	for _, file := range append(glob(t, "examples/*/main.go"), glob(t, "examples/*/README.md")...) {
+		name := filepath.Base(filepath.Dir(file))
 		nodetest.Equal(t, fmt.Sprintf("examples/README.md lists %s", name), strings.Count(page, "\n| ["+name+"]("+name+") |"), 1)
 	}
 }
@@ -353,7 +358,7 @@ func TestCopiesCompile(t *testing.T) {
 	copySnippets(t, dir)
 	copyReadme(t, dir)
 	mains := glob(t, "examples/*/main.go")
-	if len(mains) < 8 {
+	if len(mains) < 6 {
 		t.Fatalf("%d examples", len(mains))
 	}
 	for _, main := range mains {

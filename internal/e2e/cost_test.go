@@ -78,7 +78,7 @@ func TestCostIsAsCommitted(t *testing.T) {
 		n := newNode(t) // files of earlier records are read too
 		all := []string{"VERSION", "STATUS", "ADD", "CHECK", "DEL", "DEL"}
 		one := func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(1)...)) }
-		got, opened, multinet := n.programs(nothing, all)
+		got, opened, multinet := n.programs(nothing, all, false)
 		n.costs(got, opened, multinet, "multinet %s of 8", nothing, func() *pod { return n.pod(n.multinet("1.1.0", n.fakes(8)...)) }, "ADD", "DEL")
 		n.costs(got, opened, multinet, "multinet %s of 8 files", nothing, func() *pod { return n.pod(n.inFiles(n.fakes(8)...)) }, "ADD")
 		if *update {
@@ -112,15 +112,22 @@ func TestCostIsAsCommitted(t *testing.T) {
 	if !*update {
 		t.Run("cni "+laterCNI, func(t *testing.T) {
 			n := newNode(t)
-			got, opened, _ := n.programs(nothing, []string{"VERSION", "ADD", "DEL"}, "-modfile="+built("later.mod"))
+			got, opened, _ := n.programs(nothing, []string{"VERSION", "ADD", "DEL"}, true)
 			compare(t, committed.only(got), got, opened)
 		})
 	}
 }
 
-// programs builds multinet and flannel with flags and returns what they, their start and
-// their commands cost, the files opened by case, and the path of multinet.
-func (n *node) programs(nothing bill, commands []string, flags ...string) (got figures, opened map[string][]string, multinet string) {
+// measured are the programs whose cost is committed: their modules, and their directories
+// in them.
+var measured = map[string]struct{ module, dir string }{
+	"multinet": {"../../examples/multinet", "cmd/multinet"},
+	"flannel":  {"../..", "examples/flannel"},
+}
+
+// programs builds the measured programs, with laterCNI or as go.mod has it, and returns what
+// they, their start and their commands cost, the files opened by case, and the path of multinet.
+func (n *node) programs(nothing bill, commands []string, later bool) (got figures, opened map[string][]string, multinet string) {
 	n.Helper()
 	n.subnetEnv()
 	got, opened = figures{}, map[string][]string{}
@@ -128,8 +135,12 @@ func (n *node) programs(nothing bill, commands []string, flags ...string) (got f
 		"multinet": func() object { return n.multinet("1.1.0", n.fakes(1)...) },
 		"flannel":  func() object { return n.flannel("1.1.0", n.Fake("d")) },
 	}
-	for _, name := range []string{"multinet", "flannel"} {
-		program := n.counting("../..", "examples/"+name, flags...)
+	for _, name := range slices.Sorted(maps.Keys(measured)) {
+		var flags []string
+		if later {
+			flags = []string{"-modfile=" + built(name+".mod")}
+		}
+		program := n.counting(measured[name].module, measured[name].dir, flags...)
 		n.costs(got, opened, program, name+" %s", nothing, func() *pod { return n.pod(confs[name]()) }, commands...)
 		n.inits(got, name, program)
 		got[figureKey{name, "size"}] = figure{n.size(name, flags...), 2}
@@ -271,10 +282,10 @@ func main() {
 	return n.compile(module, dir, append(flags, "-overlay", overlay)...)
 }
 
-// size returns the number of bytes of an example as it is released.
+// size returns the number of bytes of a program as it is released.
 func (n *node) size(name string, flags ...string) int {
 	n.Helper()
-	info, err := os.Stat(n.compile("../..", "examples/"+name, append(flags, "-ldflags=-s -n")...))
+	info, err := os.Stat(n.compile(measured[name].module, measured[name].dir, append(flags, "-ldflags=-s -n")...))
 	nodetest.OK(n, err)
 	return int(info.Size())
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )

@@ -23,7 +23,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -45,12 +46,12 @@ func build(ctx context.Context, dir string) error {
 		args   []string
 	}{
 		{"../..", "", []string{
-			"./examples/multinet", "./examples/flannel", "./examples/fallback", "./examples/policy", "./examples/lab", "./examples/resident",
-			"./examples/multinet-shim", "./internal/test/process/fake",
+			"./examples/flannel", "./examples/fallback", "./examples/policy", "./examples/lab", "./examples/resident",
+			"./internal/test/process/fake",
 		}},
-		{"../..", stepping, []string{"-tags=metacni_steps", "./examples/multinet", "./examples/flannel", "./examples/fallback"}},
-		{"../../examples/multinetd", "", []string{"."}},
-		{"../../examples/multinetd", stepping, []string{"-tags=metacni_steps", "."}},
+		{"../..", stepping, []string{"-tags=metacni_steps", "./examples/flannel", "./examples/fallback"}},
+		{"../../examples/multinet", "", []string{"./cmd/..."}},
+		{"../../examples/multinet", stepping, []string{"-tags=metacni_steps", "./cmd/..."}},
 		{".", "", append(strings.Fields(string(tools)), "./testdata/noop", "./testdata/simple", "./testdata/claims")},
 	} {
 		if err := (process.Build{Env: static, Args: b.args}).Run(ctx, b.module, filepath.Join(dir, b.dir)); err != nil {
@@ -62,26 +63,28 @@ func build(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	return requireCNI(ctx, dir)
+	return errors.Join(requireCNI(ctx, dir, "multinet"), requireCNI(ctx, dir, "flannel"))
 }
 
 // laterCNI is a version of the cni library above the one in go.mod. Its pkg/invoke has
 // OpenTelemetry. It is what a program gets that requires it.
 const laterCNI = "v1.3.1"
 
-// requireCNI writes the go.mod file of the root module, with laterCNI, to dir/later.mod.
-func requireCNI(ctx context.Context, dir string) error {
-	for _, kind := range []string{"mod", "sum"} {
-		text, err := os.ReadFile("../../go." + kind)
+// requireCNI writes the go.mod file of the module of a measured program, with laterCNI, to
+// dir/PROGRAM.mod.
+func requireCNI(ctx context.Context, dir, program string) error {
+	module := measured[program].module
+	for _, kind := range []string{".mod", ".sum"} {
+		text, err := os.ReadFile(filepath.Join(module, "go"+kind))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, "later."+kind), text, 0o600)
+			err = os.WriteFile(filepath.Join(dir, program+kind), text, 0o600)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	cmd := exec.CommandContext(ctx, "go", "get", "-modfile="+filepath.Join(dir, "later.mod"), "github.com/containernetworking/cni@"+laterCNI)
-	cmd.Dir = "../.."
+	cmd := exec.CommandContext(ctx, "go", "get", "-modfile="+filepath.Join(dir, program+".mod"), "github.com/containernetworking/cni@"+laterCNI)
+	cmd.Dir = module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("require cni %s: %w\n%s", laterCNI, err, out)
 	}

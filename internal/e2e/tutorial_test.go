@@ -49,7 +49,7 @@ func follow(t *testing.T, sh *terminal, page, sdk, dir string) {
 	for _, b := range fencedBlocks(string(text)) {
 		switch {
 		case b.lang == "sh":
-			printed = sh.run(b.text)
+			printed = sh.run(clone.ReplaceAllString(b.text, "ln -s "+sdk+" ../metacni"))
 			if strings.HasPrefix(b.text, "go mod init") { // the SDK is this checkout's
 				sh.run("go mod edit -replace=github.com/metacni/metacni=" + sdk)
 			}
@@ -72,6 +72,9 @@ func follow(t *testing.T, sh *terminal, page, sdk, dir string) {
 		t.Errorf("%s has no commands", page)
 	}
 }
+
+// clone is a command of a page that gets the SDK, for which the test takes this checkout.
+var clone = regexp.MustCompile(`git clone .* \.\./metacni`)
 
 // A fencedBlock is a fenced block of a page.
 type fencedBlock struct {

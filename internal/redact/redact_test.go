@@ -72,7 +72,7 @@ func TestPagesNameTheWords(t *testing.T) {
 	t.Parallel()
 	words := Words()
 	want := strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
-	for _, page := range []string{"README.md", ".github/SECURITY.md", "delegate/error.go", "delegate/thick/shim/shim.go", "examples/multinetd/README.md"} {
+	for _, page := range []string{"README.md", ".github/SECURITY.md", "delegate/error.go", "delegate/thick/shim/shim.go", "examples/multinet/daemon/README.md"} {
 		data, err := os.ReadFile(filepath.Join("../..", page))
 		if err != nil {
 			t.Fatal(err)

@@ -731,7 +731,7 @@ func FuzzParseParameters(f *testing.F) {
 // What the manifests of multinetd have as examples is what the driver reads.
 func TestTheExamplesAreParameters(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../../examples/multinetd/deploy/dra/examples/*.yaml")
+	files, err := filepath.Glob("../../../examples/multinet/deploy/dra/examples/*.yaml")
 	if err != nil || len(files) < 4 {
 		t.Fatal(files, err)
 	}

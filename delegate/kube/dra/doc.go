@@ -19,9 +19,8 @@
 // any point loses nothing: [Config.Dir] says what is prepared, and the records of the plugin
 // say what is attached.
 //
-// The package is a module of its own: the driver of k8s.io/dynamic-resource-allocation requires
-// more than a hundred modules, and all of client-go's API groups. A daemon without
-// ResourceClaims need not have them in its go.mod.
+// The driver of k8s.io/dynamic-resource-allocation has all of client-go's API groups. Package
+// kube does not import it, so a daemon without ResourceClaims does not contain it.
 //
 // # The files
 //

@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"

@@ -358,7 +358,7 @@ func TestEachFlawIsItsFinding(t *testing.T) {
 		"a daemon of another version":    {daemon("v2.0.0", http.StatusOK), []string{ofDaemon + "multinetd is of version v2.0.0, this program of v1.0.0"}},
 		"a daemon that is ready":         {all(daemon("v1.0.0", http.StatusOK), put(queue+"x.json", "")), nil},
 		"our program of another version": {put(bin+"multinet", "#!\nmod\tgithub.com/metacni/metacni\tv2.0.0\t\n"), []string{"version problem /opt/cni/bin/multinet: is of version v2.0.0, this program of v1.0.0"}},
-		"the shim of this version":       {all(daemon("v1.0.0", http.StatusOK), put(bin+"multinet-shim", "#!\nmod\n\nmod\tgithub.com/metacni/metacni/examples/multinet-shim\tv1.0.0\t\n")), nil},
+		"the shim of this version":       {all(daemon("v1.0.0", http.StatusOK), put(bin+"multinet-shim", "#!\nmod\n\nmod\tgithub.com/metacni/metacni/examples/multinet\tv1.0.0\t\n")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )

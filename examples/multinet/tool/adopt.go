@@ -11,7 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"

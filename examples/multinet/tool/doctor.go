@@ -8,7 +8,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/doctor"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/doctor"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/internal/flock"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/autoconf"

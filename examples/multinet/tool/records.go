@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/scratch"
 )
 

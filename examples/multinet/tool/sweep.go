@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 )
 
 // A sweptView is what -o json prints of one attachment that gc has tried. Programs

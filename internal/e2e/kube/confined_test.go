@@ -310,7 +310,7 @@ const broken = "#!/bin/sh\n[ ! -e /run/broken ]\n"
 func TestSweepsWorkWithTheirRights(t *testing.T) {
 	t.Parallel()
 	n := newConfined(t, world(t).Server, "legacy")
-	text, err := os.ReadFile("../../../examples/multinet/daemonset.yaml")
+	text, err := os.ReadFile("../../../examples/multinet/deploy/multinet.yaml")
 	var set appsv1.DaemonSet
 	nodetest.OK(t, err)
 	nodetest.OK(t, yaml.Unmarshal(text, &set))

@@ -10,14 +10,15 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
 	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/kube/dra v0.0.0-00010101000000-000000000000
 	github.com/moby/profiles/seccomp v0.3.0
 	github.com/opencontainers/runtime-spec v1.2.1
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.46.0
+	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
 	k8s.io/client-go v0.36.1
+	k8s.io/cri-api v0.36.1
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -52,7 +53,6 @@ require (
 	golang.org/x/text v0.33.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
-	google.golang.org/grpc v1.79.3 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
@@ -67,5 +67,3 @@ require (
 )
 
 replace github.com/metacni/metacni/delegate/kube => ../../../delegate/kube
-
-replace github.com/metacni/metacni/delegate/kube/dra => ../../../delegate/kube/dra

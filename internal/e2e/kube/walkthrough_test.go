@@ -25,7 +25,7 @@ import (
 // component and the key of the page. The tests then run against it, and no others can.
 const clusterEnv = "METACNI_CLUSTER"
 
-// TestWalkthrough follows examples/multinetd/WALKTHROUGH.md as a reader does who has a cluster: it
+// TestWalkthrough follows examples/multinet/WALKTHROUGH.md as a reader does who has a cluster: it
 // writes the files, runs the commands, and compares their outputs with the page. The daemon is a
 // pod of the shipped DaemonSet, with the component and the key of the page. There is no kubelet: the
 // test plays its part, unless it has a cluster.
@@ -52,7 +52,7 @@ func TestWalkthrough(t *testing.T) {
 // repeats the last command of a block until the output is that of the page.
 func follow(t *testing.T, config, path string, sync func(), steady func(string) string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../examples/multinetd/WALKTHROUGH.md")
+	page, err := os.ReadFile("../../../examples/multinet/WALKTHROUGH.md")
 	nodetest.OK(t, err)
 	_, text, _ := strings.Cut(string(page), "## Define the network\n") // what is before makes a cluster
 	home := t.TempDir()

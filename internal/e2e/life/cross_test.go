@@ -23,11 +23,11 @@ var cross = flag.String("cross", "20", "play so many cells of the cross, of whic
 //
 // What the runbook cannot say is shown elsewhere:
 //
-//	hot-plug, reconcile   TestReconcileChangesNothingInDoubt in examples/multinet/multinet,
+//	hot-plug, reconcile   TestReconcileChangesNothingInDoubt in examples/multinet/plugin,
 //	                      TestReconcileAttachesAndDetachesWhatDiffers in delegate/lifecycle
 //	NRI                   TestPodStoppedBeforeItIsReconciled in examples/nri
 //	replay                TestReplayReportsEveryFailure in delegate/thick/internal/queue
-//	claims                TestAClaimIsReleasedWhenNoRecordHasIt in examples/multinetd,
+//	claims                TestAClaimIsReleasedWhenNoRecordHasIt in examples/multinet/daemon,
 //	                      TestAClaimStaysWhileARecordCannotBeRead in delegate/kube/dra
 //
 // These cells cannot be:

@@ -88,8 +88,7 @@ func build(ctx context.Context, dir string) error {
 // buildMultinet builds multinet, its daemon and its shim.
 func buildMultinet(ctx context.Context, dir string, flags ...string) error {
 	flags = append(flags, "-tags=metacni_steps")
-	return errors.Join(goBuild(ctx, "../../..", dir, slices.Concat(flags, []string{"./examples/multinet", "./examples/multinet-shim"})...),
-		goBuild(ctx, "../../../examples/multinetd", dir, append(flags, ".")...))
+	return goBuild(ctx, "../../../examples/multinet", dir, append(flags, "./cmd/...")...)
 }
 
 func goBuild(ctx context.Context, module, dir string, args ...string) error {

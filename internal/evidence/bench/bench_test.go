@@ -31,7 +31,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/internal/hosttest"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -55,10 +55,10 @@ func build(ctx context.Context, dir string) error {
 	const root, e2e = "../../..", "../../e2e"
 	const plugins = "github.com/containernetworking/plugins/plugins/"
 	for module, packages := range map[string][]string{
-		root:                         {"./examples/multinet", "./examples/multinet-shim", "./examples/resident"},
-		root + "/examples/multinetd": {"."},
-		e2e:                          {plugins + "main/bridge", plugins + "ipam/host-local", "./testdata/noop"},
-		".":                          {"./testdata/libcni"},
+		root:                        {"./examples/resident"},
+		root + "/examples/multinet": {"./cmd/..."},
+		e2e:                         {plugins + "main/bridge", plugins + "ipam/host-local", "./testdata/noop"},
+		".":                         {"./testdata/libcni"},
 	} {
 		if err := (process.Build{Env: []string{"CGO_ENABLED=0"}, Args: packages}).Run(ctx, module, dir); err != nil {
 			return err

@@ -163,9 +163,9 @@ func build(ctx context.Context, dir string) error {
 		return fmt.Errorf("list the reference plugins: %w", err)
 	}
 	for module, packages := range map[string][]string{
-		root:                         {"./examples/multinet", "./examples/flannel", "./examples/multinet-shim", "./internal/test/process/fake"},
-		root + "/examples/multinetd": {"."},
-		e2e:                          strings.Fields(string(tools)),
+		root:                        {"./examples/flannel", "./internal/test/process/fake"},
+		root + "/examples/multinet": {"./cmd/..."},
+		e2e:                         strings.Fields(string(tools)),
 	} {
 		if err := (process.Build{Env: []string{"CGO_ENABLED=0"}, Args: packages}).Run(ctx, module, dir); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"

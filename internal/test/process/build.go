@@ -101,22 +101,22 @@ func (b Build) Run(ctx context.Context, module, bin string) error {
 }
 
 // BuildNode builds into the directory bin what runs on a node: the daemon, its shim, the
-// operator's tool, and plugins of networks, whose paths begin with main, ipam or meta. It
-// is for tests in a directory of internal/e2e.
+// operator's tool, and plugins of networks, whose paths begin with main, ipam or meta.
 func BuildNode(ctx context.Context, bin string, plugins ...string) error {
+	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	root := strings.TrimSpace(string(found))
 	for i, p := range plugins {
 		plugins[i] = "github.com/containernetworking/plugins/plugins/" + p
 	}
 	static := []string{"CGO_ENABLED=0"} // some run in another root directory
-	for _, b := range []struct {
-		module   string
-		packages []string
-	}{
-		{"../../..", []string{"./examples/multinet", "./examples/multinet-shim"}},
-		{"../../../examples/multinetd", []string{"."}},
-		{"..", plugins}, // as its go.mod has them
+	for module, packages := range map[string][]string{
+		root + "/examples/multinet": {"./cmd/multinet", "./cmd/multinet-shim", "./cmd/multinetd"},
+		root + "/internal/e2e":      plugins, // as its go.mod has them
 	} {
-		if err := (Build{static, b.packages}).Run(ctx, b.module, bin); err != nil {
+		if err := (Build{static, packages}).Run(ctx, module, bin); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // Manifests is the directory of multinetd's manifests, as seen by tests in a directory of
 // internal/e2e.
-const Manifests = "../../../examples/multinetd/deploy"
+const Manifests = "../../../examples/multinet/deploy"
 
 // Deploy applies the manifests of multinetd and waits until NADs are served.
 func (s *Server) Deploy(t testing.TB) {

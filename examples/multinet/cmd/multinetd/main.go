@@ -1,0 +1,6 @@
+// Multinetd is multinet as a daemon: see package daemon.
+package main
+
+import "github.com/metacni/metacni/examples/multinet/daemon"
+
+func main() { daemon.Main() }
