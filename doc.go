@@ -47,8 +47,10 @@
 //     (→ delegate, scratch, ifname)
 //   - [github.com/metacni/metacni/delegate]: runs a plugin or a chain, undoes
 //     failures, preserves error codes, enforces deadlines (→ netconf)
-//   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins and the
-//     conformance suite, for tests (→ delegate)
+//   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins, for tests
+//     (→ delegate)
+//   - [github.com/metacni/metacni/delegate/conform]: the conformance suite, and private
+//     hosts for tests (→ delegatetest)
 //   - [github.com/metacni/metacni/netconf]: network configurations without loss
 //   - [github.com/metacni/metacni/scratch]: state from ADD to DEL that survives a
 //     crash, and the lock of a container

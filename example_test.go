@@ -19,7 +19,7 @@ func Example() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "metacni")
 	defer os.RemoveAll(dir)
-	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(nil), "tuning": delegatetest.Result(nil),
 	}}
 

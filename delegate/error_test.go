@@ -159,7 +159,7 @@ func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			x := fakes()
-			x.Plugins["p"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			x.Plugins["p"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 				if c.Command == "ADD" {
 					return tt.add(c.Stdin)
 				}

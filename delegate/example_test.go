@@ -15,7 +15,7 @@ import (
 // run; here plugins are functions, and no root is needed.
 func Example() {
 	ctx := context.Background()
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(nil),
 		"tuning": delegatetest.Result(nil),
 	}}
@@ -55,7 +55,7 @@ func Example() {
 // The second network fails, so the first is detached again, and the code of the
 // plugin that failed is kept.
 func ExampleInvoker_AddAll() {
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(nil),
 		"sriov":  delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
 	}}
@@ -92,7 +92,7 @@ func ExampleInvoker_AddAll() {
 // A step of the program's own fails after the ADD, which is then undone.
 func ExampleInvoker_Undo() {
 	ctx := context.Background()
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}}
 	network, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "blue", "type": "bridge"}`))
 	if err != nil {
 		fmt.Println(err)
@@ -112,7 +112,7 @@ func ExampleInvoker_Undo() {
 
 // An observer feeds metrics and traces.
 func ExampleInvoker_observer() {
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.FailOn("STATUS", 50, "no daemon", delegatetest.Result(nil)),
 	}}
 	network, err := netconf.Parse([]byte(`{"cniVersion": "1.1.0", "name": "blue", "type": "bridge"}`))

@@ -32,19 +32,19 @@ import (
 // the failing plugin included, and the code of the cause is kept.
 func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 	t.Parallel()
-	prints := func(text string) func(delegatetest.Plugin) delegatetest.Plugin {
-		return func(delegatetest.Plugin) delegatetest.Plugin { return printing(text) }
+	prints := func(text string) func(delegatetest.Fake) delegatetest.Fake {
+		return func(delegatetest.Fake) delegatetest.Fake { return printing(text) }
 	}
 	for name, way := range map[string]struct {
-		fail func(delegatetest.Plugin) delegatetest.Plugin
+		fail func(delegatetest.Fake) delegatetest.Fake
 		code uint
 		is   error
 	}{
-		"error": {func(p delegatetest.Plugin) delegatetest.Plugin {
+		"error": {func(p delegatetest.Fake) delegatetest.Fake {
 			return delegatetest.FailOn("ADD", 107, "no free device", p)
 		}, 107, nil},
-		"hang": {func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
-		"noise": {func(p delegatetest.Plugin) delegatetest.Plugin {
+		"hang": {func(p delegatetest.Fake) delegatetest.Fake { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
+		"noise": {func(p delegatetest.Fake) delegatetest.Fake {
 			return delegatetest.NoiseOn("ADD", "loading driver\n", p)
 		}, 6, delegate.ErrResult},
 		"undecodable":     {prints(`{"cniVersion":"1.1.0","ips":7}`), 6, delegate.ErrResult},
@@ -91,7 +91,9 @@ func TestAddReturnsTheLastResult(t *testing.T) {
 	const printed = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"x":9007199254740993}`
 	x := fakes("bridge", "tuning")
 	x.Plugins["bridge"] = printing(printed)
-	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) { return stdin(t, c)["prevResult"], nil }
+	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
+		return stdin(t, c)["prevResult"], nil
+	}
 	done, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge", "tuning")))
 	nodetest.OK(t, err)
 	r, err := done.ParsedResult()
@@ -224,7 +226,7 @@ func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	x.Plugins["b"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+	x.Plugins["b"] = func(context.Context, delegatetest.Invocation) ([]byte, error) {
 		cancel(errors.New("shutting down"))
 		return nil, nil
 	}
@@ -242,7 +244,7 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 		"PATH=/bin", "CNI_COMMAND=STATUS", "CNI_IFNAME=other", "CNI_NETNS=/other", "CNI_ARGS=X=1", "CNI_CONTAINERID=other", "CNI_PATH=/other",
 		"HOME=/first", "garbage", "HOME=/root", "CNI_NETNS_OVERRIDE=1", "EMPTY=", "LIST=a=b",
 	}
-	run := func(change func(*delegate.Invoker)) []delegatetest.Call {
+	run := func(change func(*delegate.Invoker)) []delegatetest.Invocation {
 		x := fakes("p")
 		iv := invoker(x)
 		iv.Env = env
@@ -449,7 +451,7 @@ func TestPluginThatNeverRanIsNotUndone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	x := fakes("a", "b")
-	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		cancel() // after the work is done: the ADD of a has succeeded
 		return delegatetest.Result(nil)(ctx, c)
 	}
@@ -460,8 +462,8 @@ func TestPluginThatNeverRanIsNotUndone(t *testing.T) {
 }
 
 // slow is a DEL that takes d of its turn.
-func slow(d time.Duration) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func slow(d time.Duration) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command != "DEL" {
 			return delegatetest.Result(nil)(ctx, c)
 		}
@@ -487,22 +489,22 @@ func TestUndoBudgetIsShared(t *testing.T) {
 		name     string
 		parallel int  // networks of one plugin each, or 0: one network of all
 		alive    bool // the caller's context, while undoing
-		del      []delegatetest.Plugin
+		del      []delegatetest.Fake
 		took     time.Duration
 		left     []string
 	}{
-		{"one hangs", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), slow(0), hang}, 650 * ms, []string{"p5"}},
-		{"two hang", 0, false, []delegatetest.Plugin{slow(0), slow(200 * ms), slow(200 * ms), slow(0), hang, hang}, 925 * ms, []string{"p4", "p5"}},
-		{"all hang", 0, false, slices.Repeat([]delegatetest.Plugin{hang}, 6), 2323 * ms, []string{"p0", "p1", "p2", "p3", "p4", "p5"}},
-		{"slow ones have longer while the caller waits", 0, true, []delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3000 * ms), slow(0), slow(3000 * ms)}, 6000 * ms, nil},
-		{"but not forever", 0, true, []delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 14 * time.Second, []string{"p1"}},
-		{"slow ones beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{slow(700 * ms)}, 9), 1400 * ms, nil},
+		{"one hangs", 0, false, []delegatetest.Fake{slow(0), slow(200 * ms), slow(200 * ms), slow(0), slow(0), hang}, 650 * ms, []string{"p5"}},
+		{"two hang", 0, false, []delegatetest.Fake{slow(0), slow(200 * ms), slow(200 * ms), slow(0), hang, hang}, 925 * ms, []string{"p4", "p5"}},
+		{"all hang", 0, false, slices.Repeat([]delegatetest.Fake{hang}, 6), 2323 * ms, []string{"p0", "p1", "p2", "p3", "p4", "p5"}},
+		{"slow ones have longer while the caller waits", 0, true, []delegatetest.Fake{slow(0), slow(0), slow(0), slow(3000 * ms), slow(0), slow(3000 * ms)}, 6000 * ms, nil},
+		{"but not forever", 0, true, []delegatetest.Fake{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 14 * time.Second, []string{"p1"}},
+		{"slow ones beside each other", 8, false, slices.Repeat([]delegatetest.Fake{slow(700 * ms)}, 9), 1400 * ms, nil},
 		// It has half of the time, less the half for killing, and the first takes longer meanwhile.
-		{"one hangs beside others", 8, false, []delegatetest.Plugin{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 900 * ms, []string{"p4"}},
-		{"all hang beside each other", 8, false, slices.Repeat([]delegatetest.Plugin{hang}, 9), 2 * time.Second, []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"}},
+		{"one hangs beside others", 8, false, []delegatetest.Fake{slow(900 * ms), slow(0), slow(0), slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, 900 * ms, []string{"p4"}},
+		{"all hang beside each other", 8, false, slices.Repeat([]delegatetest.Fake{hang}, 9), 2 * time.Second, []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"}},
 		// It has a fifth, less the half for killing. In the other place five go by, and in its
 		// own the three that are left.
-		{"one of two places is blocked", 2, false, append(slices.Repeat([]delegatetest.Plugin{slow(250 * ms)}, 8), hang), 1250 * ms, []string{"p8"}},
+		{"one of two places is blocked", 2, false, append(slices.Repeat([]delegatetest.Fake{slow(250 * ms)}, 8), hang), 1250 * ms, []string{"p8"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -587,8 +589,8 @@ func TestNotRunIsNotUndone(t *testing.T) {
 }
 
 // marked returns a plugin that says in its result that it has run.
-func marked(name string) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func marked(name string) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == "ADD" {
 			return []byte(`{"cniVersion":"1.1.0","last":"` + name + `"}`), nil
 		}
@@ -760,7 +762,7 @@ func TestPanicIsAnError(t *testing.T) {
 		for _, command := range []string{"ADD", "DEL"} {
 			x := crewOf("a", "b", "c")
 			good := x.Plugins["c"]
-			x.Plugins["c"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			x.Plugins["c"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 				if c.Command == command {
 					panic("index out of range")
 				}
@@ -788,7 +790,7 @@ func TestPanicIsAnError(t *testing.T) {
 // Variables for one invocation come after those of the Invoker, and before those of CNI.
 func TestObserverGivesAnInvocationVariables(t *testing.T) {
 	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.Result(nil)}}
 	iv := &delegate.Invoker{Exec: x, Env: []string{"A=1", "B=1", "C=1"}, Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 		ctx = delegate.WithEnv(delegate.WithEnv(ctx, "B=2", "C=2"), "C="+e.Plugin, "CNI_COMMAND=DEL", "no variable")
 		return ctx, func(error) {}
@@ -811,7 +813,7 @@ func TestObserversAreAdded(t *testing.T) {
 		}
 	}
 	for _, before := range []bool{true, false} {
-		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.FailOn("ADD", 107, "no", delegatetest.Result(nil))}}
+		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.FailOn("ADD", 107, "no", delegatetest.Result(nil))}}
 		iv := &delegate.Invoker{Exec: x}
 		names := []string{"b", "c"}
 		if before {
@@ -1040,7 +1042,7 @@ func added(a delegate.Attachment, result string) delegate.Attached {
 
 // fakes returns an Exec with the plugins of the given types, which succeed.
 func fakes(types ...string) *delegatetest.Exec {
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{}}
 	for _, typ := range types {
 		x.Plugins[typ] = delegatetest.Result(nil)
 	}
@@ -1052,8 +1054,8 @@ func invoker(x *delegatetest.Exec) *delegate.Invoker {
 }
 
 // printing returns a plugin that prints text on ADD and does the rest well.
-func printing(text string) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func printing(text string) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == "ADD" {
 			return []byte(text), nil
 		}
@@ -1062,8 +1064,8 @@ func printing(text string) delegatetest.Plugin {
 }
 
 // failing returns a plugin whose command returns err.
-func failing(command string, err error) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func failing(command string, err error) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == command {
 			return nil, err
 		}
@@ -1072,14 +1074,14 @@ func failing(command string, err error) delegatetest.Plugin {
 }
 
 // stdin decodes what a plugin was given.
-func stdin(tb testing.TB, c delegatetest.Call) map[string]json.RawMessage {
+func stdin(tb testing.TB, c delegatetest.Invocation) map[string]json.RawMessage {
 	tb.Helper()
 	var keys map[string]json.RawMessage
 	nodetest.OK(tb, json.Unmarshal(c.Stdin, &keys))
 	return keys
 }
 
-func environ(c delegatetest.Call) map[string]string {
+func environ(c delegatetest.Invocation) map[string]string {
 	env := map[string]string{}
 	for _, kv := range c.Env {
 		k, v, _ := strings.Cut(kv, "=")

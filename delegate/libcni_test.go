@@ -149,7 +149,7 @@ func (g generator) network() []byte {
 }
 
 // result returns what plugins print: in the network's version, or in another.
-func (g generator) result() delegatetest.Plugin {
+func (g generator) result() delegatetest.Fake {
 	r := &types100.Result{
 		CNIVersion: "1.1.0",
 		Interfaces: []*types100.Interface{{Name: "eth0", Mac: "02:00:00:00:00:01", Sandbox: "/run/netns/c1"}},
@@ -161,7 +161,7 @@ func (g generator) result() delegatetest.Plugin {
 		return own
 	}
 	other := pick(g, "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command != "ADD" {
 			return own(ctx, c)
 		}
@@ -175,7 +175,7 @@ func (g generator) result() delegatetest.Plugin {
 
 func (g generator) exec() *delegatetest.Exec {
 	p := g.result()
-	return &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": p, "ptp": p, "tuning": p}}
+	return &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": p, "ptp": p, "tuning": p}}
 }
 
 // runtime returns what a runtime says of the container, in both forms.
@@ -260,7 +260,7 @@ type sent struct {
 }
 
 // normal takes away the differences that are meant to be.
-func normal(t *testing.T, calls []delegatetest.Call, ours bool) []sent {
+func normal(t *testing.T, calls []delegatetest.Invocation, ours bool) []sent {
 	t.Helper()
 	var list []sent
 	for _, c := range calls {

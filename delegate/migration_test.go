@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -139,7 +140,7 @@ func TestMigratedDelegate(t *testing.T) {
 // The whole plugin of MIGRATION.md passes the conformance checks.
 func TestMigratedPluginConforms(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(byPlugin.Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(byPlugin.Execute), conform.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"storage"}]}`, dir)

@@ -53,8 +53,8 @@ type stage struct {
 	begun   []int                    // how many calls when each of passed went on
 }
 
-func (s *stage) script(_ int, c delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
-	return func(ctx context.Context, _ delegatetest.Call) ([]byte, error) {
+func (s *stage) script(_ int, c delegatetest.Invocation, p delegatetest.Fake) delegatetest.Fake {
+	return func(ctx context.Context, _ delegatetest.Invocation) ([]byte, error) {
 		on := make(chan struct{})
 		s.mu.Lock()
 		s.calls = append(s.calls, c.String())
@@ -432,7 +432,7 @@ func TestParallelUndoEndsInTime(t *testing.T) {
 		shortest := limit
 		// It has to be killed, when the grace period is over: as in a turn of up
 		// to two seconds, the second half.
-		x.Plugins["hang"] = func(ctx context.Context, _ delegatetest.Call) ([]byte, error) {
+		x.Plugins["hang"] = func(ctx context.Context, _ delegatetest.Invocation) ([]byte, error) {
 			start := time.Now()
 			<-ctx.Done()
 			half := time.Since(start)

@@ -123,7 +123,7 @@ func (w *world) states() []string {
 }
 
 // stdin returns the value of a key in the configuration that a call received.
-func stdin(t testing.TB, c delegatetest.Call, key string) string {
+func stdin(t testing.TB, c delegatetest.Invocation, key string) string {
 	t.Helper()
 	var conf map[string]json.RawMessage
 	nodetest.OK(t, json.Unmarshal(c.Stdin, &conf))

@@ -26,7 +26,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"}),
 	}}
 

@@ -11,14 +11,14 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"github.com/metacni/metacni/internal/realhost"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
 // newNetNS makes a namespace with an interface of that MAC and address.
 func newNetNS(t *testing.T, mac, address string) string {
 	t.Helper()
-	host, err := realhost.Here()
+	host, err := host.Here()
 	if err != nil {
 		t.Skipf("needs the right to make a network namespace: %v", err)
 	}

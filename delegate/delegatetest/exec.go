@@ -1,6 +1,5 @@
-// Package delegatetest helps to test CNI plugins, above all those that delegate to
-// others. It provides fake delegates and a conformance suite. Only [Config.NetNS] needs
-// root; nothing needs a network.
+// Package delegatetest has fakes for tests of CNI plugins that delegate to others. They need
+// neither root nor a network.
 //
 // An [Exec] runs fake plugins in memory instead of processes. It knows which
 // attachments are alive: a test that ends with [Exec.Live] empty has shown that
@@ -8,10 +7,9 @@
 // [KillOn] and [HangOn]. [Result] makes one that gives a fixed answer, and
 // [Program.Plugin] one that is another plugin made with the SDK.
 //
-// [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
-// if it were a process. [Conform] checks that a plugin of any [Kind] does what the CNI
-// specification asks of it, with such callbacks or with an executable. The command in
-// cmd/conform does so without a test.
+// [RunPlugin] runs the plugin under test, given as a [Program], as if it were a process.
+// Package conform checks that such a plugin, or an executable, does what the CNI
+// specification asks of it.
 package delegatetest
 
 import (
@@ -26,13 +24,12 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A Call is one invocation of a plugin.
+// An Invocation is one call of a plugin.
 //
-// In a call that an [Exec] recorded, Env is the whole environment, and the other
-// strings are the values of its CNI variables. In a call for [RunPlugin], Env
-// holds the variables that the other strings do not set; an empty string sets
-// none.
-type Call struct {
+// In one that an [Exec] recorded, Env is the whole environment, and the other strings are
+// the values of its CNI variables. In one for [RunPlugin], Env holds the variables that the
+// other strings do not set; an empty string sets none.
+type Invocation struct {
 	Command, Plugin                        string
 	ContainerID, NetNS, IfName, Args, Path string
 	Env                                    []string
@@ -40,7 +37,7 @@ type Call struct {
 }
 
 // variables pairs the variables of the specification with the fields of c.
-func (c *Call) variables() map[string]*string {
+func (c *Invocation) variables() map[string]*string {
 	return map[string]*string{
 		"CNI_COMMAND": &c.Command, "CNI_CONTAINERID": &c.ContainerID, "CNI_NETNS": &c.NetNS,
 		"CNI_IFNAME": &c.IfName, "CNI_ARGS": &c.Args, "CNI_PATH": &c.Path,
@@ -49,14 +46,14 @@ func (c *Call) variables() map[string]*string {
 
 // String returns the call as a short line such as "ADD bridge net1", or
 // "GC bridge" where there is no interface.
-func (c Call) String() string {
+func (c Invocation) String() string {
 	return strings.TrimSpace(c.Command + " " + c.Plugin + " " + c.IfName)
 }
 
 // A Plugin is a fake plugin. It returns what a real one would print to stdout, or
 // the error that running it would return. It must be safe for concurrent use if
 // the program under test runs plugins in parallel.
-type Plugin func(ctx context.Context, c Call) ([]byte, error)
+type Fake func(ctx context.Context, c Invocation) ([]byte, error)
 
 // Exec is a fake [delegate.Exec] that runs plugins in memory. The zero Exec has no
 // plugins. Goroutines may share an Exec; Plugins and Script must not change while
@@ -66,16 +63,16 @@ type Exec struct {
 	version.PluginDecoder
 
 	// Plugins holds the plugins by type.
-	Plugins map[string]Plugin
+	Plugins map[string]Fake
 
 	// Script, when not nil, returns the plugin that answers a call. The call is
 	// the n-th of this Exec, counted from 1, and p is its plugin in Plugins.
 	// Script must be safe for concurrent use if the program under test runs
 	// plugins in parallel.
-	Script func(n int, c Call, p Plugin) Plugin
+	Script func(n int, c Invocation, p Fake) Fake
 
 	mu    sync.Mutex
-	calls []Call
+	calls []Invocation
 	live  map[string]bool
 }
 
@@ -90,7 +87,7 @@ func (e *Exec) FindInPath(plugin string, _ []string) (string, error) {
 
 // ExecPlugin records the call and runs the plugin at pluginPath.
 func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
-	c := newCall(path.Base(pluginPath), stdin, environ)
+	c := newInvocation(path.Base(pluginPath), stdin, environ)
 	plugin, ok := e.Plugins[c.Plugin]
 	if !ok {
 		return nil, fmt.Errorf("delegatetest: no plugin at %s", pluginPath)
@@ -110,7 +107,7 @@ func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, 
 
 // begin records c as the n-th call. An ADD counts as alive from here on: one that
 // fails may have done a part of its work, which only DEL is sure to undo.
-func (e *Exec) begin(c Call) (n int) {
+func (e *Exec) begin(c Invocation) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls = append(e.calls, c)
@@ -123,8 +120,8 @@ func (e *Exec) begin(c Call) (n int) {
 	return len(e.calls)
 }
 
-func newCall(plugin string, stdin []byte, environ []string) Call {
-	c := Call{Plugin: plugin, Env: slices.Clone(environ), Stdin: slices.Clone(stdin)}
+func newInvocation(plugin string, stdin []byte, environ []string) Invocation {
+	c := Invocation{Plugin: plugin, Env: slices.Clone(environ), Stdin: slices.Clone(stdin)}
 	fields := c.variables()
 	for _, kv := range environ {
 		k, v, _ := strings.Cut(kv, "=")
@@ -135,25 +132,18 @@ func newCall(plugin string, stdin []byte, environ []string) Call {
 	return c
 }
 
-func (c Call) attachment() string {
+func (c Invocation) attachment() string {
 	return c.Plugin + " " + c.ContainerID + " " + c.IfName
 }
 
 // Calls returns the calls made so far, in the order in which they began.
-func (e *Exec) Calls() []Call {
+func (e *Exec) Calls() []Invocation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.calls)
 }
 
-// forget makes e as if it had run nothing.
-func (e *Exec) forget() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.calls, e.live = nil, nil
-}
-
-// Trace returns the calls made so far, one line each; see [Call.String].
+// Trace returns the calls made so far, one line each; see [Invocation.String].
 func (e *Exec) Trace() []string {
 	var lines []string
 	for _, c := range e.Calls() {

@@ -1,28 +1,19 @@
 package delegatetest_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"github.com/containernetworking/cni/pkg/version"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -36,7 +27,7 @@ var _ delegate.Exec = (*delegatetest.Exec)(nil)
 // A leak is seen: the second plugin fails, and nobody undoes the first.
 func Example() {
 	ctx := context.Background()
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(nil),
 		"sriov":  delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil)),
 	}}
@@ -70,7 +61,7 @@ func call(x *delegatetest.Exec, command, typ, container, ifname, stdin string) (
 func TestLiveListsWhatIsAttached(t *testing.T) {
 	t.Parallel()
 	ok := delegatetest.Result(nil)
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"good": ok, "badadd": delegatetest.FailOn("ADD", 5, "no", ok), "baddel": delegatetest.FailOn("DEL", 5, "no", ok), "noisy": delegatetest.NoiseOn("DEL", "x", ok),
 	}}
 	for i, step := range []struct {
@@ -101,12 +92,12 @@ func TestLiveListsWhatIsAttached(t *testing.T) {
 
 func TestCallsAreRecordedAsCopies(t *testing.T) {
 	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.Result(nil)}}
 	in, env := []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=/n", "CNI_IFNAME=e", "CNI_ARGS=A=b=c", "X=1"}
 	if _, err := x.ExecPlugin(t.Context(), "/opt/p", in, env); err != nil {
 		t.Fatal(err)
 	}
-	want := []delegatetest.Call{{
+	want := []delegatetest.Invocation{{
 		Command: "ADD", Plugin: "p", ContainerID: "c", NetNS: "/n", IfName: "e", Args: "A=b=c",
 		Env: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=/n", "CNI_IFNAME=e", "CNI_ARGS=A=b=c", "X=1"}, Stdin: []byte(`{"cniVersion":"1.1.0"}`),
 	}}
@@ -122,7 +113,7 @@ func TestCallsAreRecordedAsCopies(t *testing.T) {
 
 func TestAnUnknownPluginIsAnError(t *testing.T) {
 	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"b": nil, "a": nil}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"b": nil, "a": nil}}
 	if path, err := x.FindInPath("a", nil); err != nil || path != "/delegatetest/a" {
 		t.Errorf("a is at %q: %v", path, err)
 	}
@@ -157,7 +148,7 @@ func TestResultAnswersInTheVersionOfTheConfiguration(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(tt.result)}}
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.Result(tt.result)}}
 			out, err := call(x, "ADD", "p", "c", "e", tt.stdin)
 			var said *types.Error
 			if tt.code != 0 {
@@ -182,7 +173,7 @@ func compact(s string) string { return strings.ReplaceAll(s, `,"dns":{}`, "") }
 // A killed process says no more than that, and its DEL counts as not done.
 func TestHangOnWaitsForTheContext(t *testing.T) {
 	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.HangOn("DEL", delegatetest.Result(nil))}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.HangOn("DEL", delegatetest.Result(nil))}}
 	if _, err := call(x, "ADD", "p", "c", "e", `{}`); err != nil {
 		t.Error(err)
 	}
@@ -199,17 +190,17 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 	const conf = `{"cniVersion":"1.0.0"}`
 	for _, tt := range []struct {
 		name  string
-		fault func(command string, p delegatetest.Plugin) delegatetest.Plugin
+		fault func(command string, p delegatetest.Fake) delegatetest.Fake
 		did   bool // its work
 		out   string
 		code  uint // 0: none
 		fails bool
 	}{
-		{"fail", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
+		{"fail", func(c string, p delegatetest.Fake) delegatetest.Fake {
 			return delegatetest.FailOn(c, 107, "no", p)
 		}, false, "", 107, true},
 		{"kill", delegatetest.KillOn, true, "", 0, true},
-		{"noise", func(c string, p delegatetest.Plugin) delegatetest.Plugin {
+		{"noise", func(c string, p delegatetest.Fake) delegatetest.Fake {
 			return delegatetest.NoiseOn(c, "hello ", p)
 		}, true, "hello " + conf, 0, false},
 		{"garbage", delegatetest.GarbageOn, true, `{"cniVersion":`, 0, false},
@@ -217,11 +208,11 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			did := 0
-			base := func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+			base := func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 				did++
 				return delegatetest.Result(nil)(ctx, c)
 			}
-			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"one": tt.fault("ADD", base), "all": tt.fault("", base)}}
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"one": tt.fault("ADD", base), "all": tt.fault("", base)}}
 			for _, typ := range []string{"one", "all"} {
 				did = 0
 				out, err := call(x, "ADD", typ, "c", "e", conf)
@@ -240,7 +231,7 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 	}
 	// What fails by itself, fails as it did.
 	failing := delegatetest.FailOn("ADD", 11, "no", delegatetest.Result(nil))
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.GarbageOn("ADD", failing)}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.GarbageOn("ADD", failing)}}
 	if _, err := call(x, "ADD", "p", "c", "e", conf); err == nil || err.Error() != "no" {
 		t.Errorf("err = %v", err)
 	}
@@ -253,7 +244,7 @@ func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 func TestSlowOnWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"slow": delegatetest.SlowOn("ADD", time.Hour, delegatetest.Result(nil))}}
+		x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"slow": delegatetest.SlowOn("ADD", time.Hour, delegatetest.Result(nil))}}
 		start := time.Now()
 		if out, err := call(x, "ADD", "slow", "c", "e", "{}"); err != nil || out == nil || time.Since(start) != time.Hour {
 			t.Errorf("after %v: %q, %v", time.Since(start), out, err)
@@ -270,8 +261,8 @@ func TestSlowOnWaits(t *testing.T) {
 func ExampleExec_script() {
 	ok := delegatetest.Result(nil)
 	exec := &delegatetest.Exec{
-		Plugins: map[string]delegatetest.Plugin{"bridge": ok, "sriov": ok},
-		Script: func(n int, _ delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
+		Plugins: map[string]delegatetest.Fake{"bridge": ok, "sriov": ok},
+		Script: func(n int, _ delegatetest.Invocation, p delegatetest.Fake) delegatetest.Fake {
 			if n == 3 {
 				return delegatetest.KillOn("", p)
 			}
@@ -309,10 +300,10 @@ func ExampleRunPlugin() {
 			return added.PrintTo(c.Stdout, c.CNIVersion)
 		},
 	}
-	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}),
 	}}
-	add := delegatetest.Call{
+	add := delegatetest.Invocation{
 		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine"}`),
 	}
@@ -329,155 +320,6 @@ func ExampleRunPlugin() {
 	// []
 }
 
-// echo is a plugin whose ADD prints its input, and whose other commands fail.
-func echo(_ context.Context, _ invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
-	fail := func(code uint, err error) func(*skel.CmdArgs) error {
-		return func(*skel.CmdArgs) error {
-			if code > 0 {
-				err = fmt.Errorf("wrapped: %w", types.NewError(code, "msg", "details"))
-			}
-			return err
-		}
-	}
-	return skel.CNIFuncs{
-		Add: func(args *skel.CmdArgs) error {
-			err := json.NewEncoder(stdout).Encode(map[string]any{"args": args, "stdin": string(args.StdinData), "environ": len(environ)})
-			return err
-		},
-		Check: fail(107, nil), Del: fail(0, errors.New("plain")), Status: fail(50, nil),
-	}
-}
-
-var echoVersions = version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
-
-// A skelCall is a call of echo as a process.
-type skelCall struct {
-	Env   []string
-	Stdin string
-}
-
-// skelMain does for each skelCall on its stdin what a process would that has nothing else to
-// do, and prints the Outcomes.
-func skelMain() {
-	calls, outcomes := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
-	for {
-		var c skelCall
-		if calls.Decode(&c) != nil {
-			return
-		}
-		os.Clearenv()
-		for _, kv := range c.Env {
-			key, value, _ := strings.Cut(kv, "=")
-			_ = os.Setenv(key, value)
-		}
-		stdin, in, _ := os.Pipe()
-		out, stdout, _ := os.Pipe()
-		os.Stdin, os.Stdout = stdin, stdout
-		_, _ = in.WriteString(c.Stdin) // less than a pipe holds, as the output
-		_ = in.Close()
-		var o delegatetest.Outcome
-		if err := skel.PluginMainFuncsWithError(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, ""); err != nil {
-			o.Status = 1
-			_ = err.Print()
-		}
-		_, _ = stdin.Close(), stdout.Close()
-		o.Stdout, _ = io.ReadAll(out)
-		_ = out.Close()
-		_ = outcomes.Encode(o)
-	}
-}
-
-// The same plugin runs in RunPlugin, and with skel in a process.
-func TestRunPluginDoesWhatSkelDoes(t *testing.T) {
-	t.Parallel()
-	self := "/proc/self/ns/net"
-	conf := func(v string) string { return fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"echo"}`, v) }
-	env := func(command string, more ...string) []string {
-		return append([]string{
-			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_ARGS=A=b=c", "CNI_PATH=/a:/b",
-		}, more...)
-	}
-	var tests []skelCall
-	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE"} {
-		for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0", "x"} {
-			tests = append(tests, skelCall{env(command), conf(v)})
-		}
-		for _, stdin := range []string{"", "{", "null", "{}", `{"name":"n"}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
-			tests = append(tests, skelCall{env(command), stdin})
-		}
-		for _, v := range []string{"CONTAINERID=", "CONTAINERID=..", "CONTAINERID=a b", "NETNS=", "IFNAME=", "IFNAME=..", "IFNAME=a b", "IFNAME=0123456789abcdef", "ARGS=", "PATH="} {
-			tests = append(tests, skelCall{env(command, "CNI_"+v), conf("1.1.0")})
-		}
-		tests = append(
-			tests,
-			skelCall{env(command, "CNI_CONTAINERID=", "CNI_PATH="), "{"},
-			skelCall{env(command, "CNI_NETNS="+self), conf("1.1.0")},
-			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=1"), conf("1.1.0")},
-			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=tRue"), conf("1.1.0")},
-			skelCall{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=yes"), conf("1.1.0")},
-		)
-	}
-	tests = append(tests, skelCall{nil, conf("1.1.0")}, skelCall{[]string{"CNI_PATH=/a"}, ""}, skelCall{[]string{"CNI_COMMAND=VERSION"}, ""})
-	var calls, outcomes bytes.Buffer
-	in := json.NewEncoder(&calls)
-	for _, tt := range tests {
-		nodetest.OK(t, in.Encode(tt))
-	}
-	cmd := exec.CommandContext(t.Context(), executable(t, "skel"))
-	cmd.Stdin, cmd.Stdout = &calls, &outcomes
-	nodetest.OK(t, cmd.Run())
-	out := json.NewDecoder(&outcomes)
-	for _, tt := range tests {
-		var want delegatetest.Outcome
-		nodetest.OK(t, out.Decode(&want))
-		compareWithSkel(t, tt.Env, tt.Stdin, want)
-	}
-}
-
-func compareWithSkel(t *testing.T, env []string, stdin string, want delegatetest.Outcome) {
-	t.Helper()
-	process := exec.Cmd{Env: append([]string{}, env...)} // which has a variable once
-	like := callbacks(func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
-		return echo(ctx, x, process.Environ(), w)
-	}).plugin()
-	like.Versions = echoVersions
-	got := delegatetest.RunPlugin(t.Context(), like.Execute, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
-	if got.Status != want.Status {
-		t.Errorf("%q %s: status %d, with skel %d: %s", env, stdin, got.Status, want.Status, want.Stdout)
-		return
-	}
-	if said := (*types.Error)(nil); errors.As(got.Err(), &said) && said.Code == types.ErrInvalidNetNS {
-		// The namespace of this process: skel refuses it once an ADD is done.
-		if all := printed(want.Stdout); len(all) == 0 || all[len(all)-1]["code"] != float64(said.Code) {
-			t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
-		}
-		return
-	}
-	if got.Status == 0 && !bytes.Equal(got.Stdout, want.Stdout) {
-		t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
-	}
-	if diff := cmp.Diff(printed(want.Stdout), printed(got.Stdout)); got.Status != 0 && diff != "" {
-		t.Errorf("%q %s: printed (-skel +here):\n%s", env, stdin, diff)
-	}
-}
-
-// printed returns the documents that a failed plugin printed, without the
-// cniVersion of its error, which skel leaves out.
-func printed(stdout []byte) (docs []map[string]any) {
-	d := json.NewDecoder(bytes.NewReader(stdout))
-	for {
-		var doc map[string]any
-		if d.Decode(&doc) != nil {
-			break
-		}
-		docs = append(docs, doc)
-	}
-	if len(docs) > 0 {
-		delete(docs[len(docs)-1], "cniVersion")
-	}
-	return docs
-}
-
 func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	t.Parallel()
 	var seen []string
@@ -485,7 +327,7 @@ func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 		seen = c.Env
 		return nil
 	}}
-	c := delegatetest.Call{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}
+	c := delegatetest.Invocation{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}
 	before := slices.Clone(c.Env)
 	if o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
 		t.Errorf("printed %q: %v", o.Stdout, o.Err())
@@ -531,7 +373,7 @@ func TestProgramIsAFakeOfAnother(t *testing.T) {
 		},
 		Status: func(context.Context, *plugin.Call) error { panic("at the disco") },
 	}
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}}
 	x.Plugins["inner"] = delegatetest.Program(inner.Execute).Plugin(x)
 	do := func(command string) (string, error) {
 		out, err := x.ExecPlugin(t.Context(), "/bin/inner", []byte(`{"cniVersion":"1.1.0","name":"n","type":"inner","delegates":[{"type":"bridge"}]}`), []string{

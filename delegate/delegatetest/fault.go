@@ -1,7 +1,6 @@
 package delegatetest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -16,22 +15,22 @@ func errKilled() error { return errors.New("signal: killed") }
 // FailOn returns p, except that command fails with code and msg and does nothing. An
 // attachment counts as alive all the same: a plugin that fails may have done a part.
 // For this and the other faults, an empty command means every command.
-func FailOn(command string, code uint, msg string, p Plugin) Plugin {
-	return on(command, p, func(context.Context, Call) ([]byte, error) {
+func FailOn(command string, code uint, msg string, p Fake) Fake {
+	return on(command, p, func(context.Context, Invocation) ([]byte, error) {
 		return nil, types.NewError(code, msg, "")
 	})
 }
 
 // KillOn returns p, except that it is killed after it has done command and before
 // it prints anything.
-func KillOn(command string, p Plugin) Plugin {
+func KillOn(command string, p Fake) Fake {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, errKilled() })
 }
 
 // HangOn returns p, except that command does nothing until the context ends. The
 // error is that of a killed process.
-func HangOn(command string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, _ Call) ([]byte, error) {
+func HangOn(command string, p Fake) Fake {
+	return on(command, p, func(ctx context.Context, _ Invocation) ([]byte, error) {
 		<-ctx.Done()
 		return nil, errKilled()
 	})
@@ -40,8 +39,8 @@ func HangOn(command string, p Plugin) Plugin {
 // SlowOn returns p, except that it waits for d before command. If the context
 // ends first, p does nothing, and the error is that of a killed process. In a
 // bubble of testing/synctest the wait takes no time.
-func SlowOn(command string, d time.Duration, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+func SlowOn(command string, d time.Duration, p Fake) Fake {
+	return on(command, p, func(ctx context.Context, c Invocation) ([]byte, error) {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
@@ -54,37 +53,23 @@ func SlowOn(command string, d time.Duration, p Plugin) Plugin {
 }
 
 // NoiseOn returns p, except that command prints noise before its output.
-func NoiseOn(command, noise string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+func NoiseOn(command, noise string, p Fake) Fake {
+	return on(command, p, func(ctx context.Context, c Invocation) ([]byte, error) {
 		out, err := p(ctx, c)
 		return slices.Concat([]byte(noise), out), err
 	})
 }
 
-// twiceOn returns p, except that command prints its output twice: two documents
-// instead of one.
-func twiceOn(command string, p Plugin) Plugin {
-	return after(command, p, func(out []byte) ([]byte, error) {
-		out = append(bytes.TrimSpace(out), '\n')
-		return slices.Concat(out, out), nil
-	})
-}
-
-// silentOn returns p, except that command prints nothing.
-func silentOn(command string, p Plugin) Plugin {
-	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
-}
-
 // GarbageOn returns p, except that command prints the start of a JSON document
 // instead of its output.
-func GarbageOn(command string, p Plugin) Plugin {
+func GarbageOn(command string, p Fake) Fake {
 	return after(command, p, func([]byte) ([]byte, error) { return []byte(`{"cniVersion":`), nil })
 }
 
 // after returns p, except that end replaces the output of command when that
 // succeeds.
-func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
+func after(command string, p Fake, end func(out []byte) ([]byte, error)) Fake {
+	return on(command, p, func(ctx context.Context, c Invocation) ([]byte, error) {
 		out, err := p(ctx, c)
 		if err != nil {
 			return out, err
@@ -94,8 +79,8 @@ func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugi
 }
 
 // on returns p, except that do does command.
-func on(command string, p, do Plugin) Plugin {
-	return func(ctx context.Context, c Call) ([]byte, error) {
+func on(command string, p, do Fake) Fake {
+	return func(ctx context.Context, c Invocation) ([]byte, error) {
 		if command == "" || c.Command == command {
 			return do(ctx, c)
 		}

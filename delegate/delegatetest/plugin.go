@@ -11,8 +11,8 @@ import (
 // Result returns a plugin that succeeds. Its ADD prints r in the version of the
 // configuration. When r is nil, ADD prints prevResult, or an empty result if there
 // is none. VERSION prints all versions of the specification.
-func Result(r types.Result) Plugin {
-	return func(_ context.Context, c Call) ([]byte, error) {
+func Result(r types.Result) Fake {
+	return func(_ context.Context, c Invocation) ([]byte, error) {
 		switch c.Command {
 		case "ADD":
 			return answer(c, r)
@@ -23,7 +23,7 @@ func Result(r types.Result) Plugin {
 	}
 }
 
-func answer(c Call, r types.Result) ([]byte, error) {
+func answer(c Invocation, r types.Result) ([]byte, error) {
 	var conf struct {
 		CNIVersion string          `json:"cniVersion"`
 		PrevResult json.RawMessage `json:"prevResult"`

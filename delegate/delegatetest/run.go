@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
@@ -29,8 +28,8 @@ type Program func(ctx context.Context, exec delegate.Exec, env []string, stdin i
 // RunPlugin runs p for one call, with the plugins of exec as its delegates, and
 // returns what a runtime would see. A panic in p ends p with status 2. RunPlugin
 // does not touch the environment or the standard files of the process, so any
-// number of plugins can run in parallel. CNI_PATH is required, see [Call].
-func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Call) (o Outcome) {
+// number of plugins can run in parallel. CNI_PATH is required, see [Invocation].
+func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Invocation) (o Outcome) {
 	var stdout, stderr output
 	defer func() {
 		o.Stdout, o.Stderr = stdout.bytes(), stderr.bytes()
@@ -47,14 +46,14 @@ func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Call) (o Ou
 // Plugin returns p as a fake plugin: it runs as in [RunPlugin], with the plugins of
 // exec as its delegates. exec may be the [Exec] that the fake belongs to. If p fails,
 // the fake's error is [Outcome.Err], with the code that p printed.
-func (p Program) Plugin(exec delegate.Exec) Plugin {
-	return func(ctx context.Context, c Call) ([]byte, error) {
+func (p Program) Plugin(exec delegate.Exec) Fake {
+	return func(ctx context.Context, c Invocation) ([]byte, error) {
 		return RunPlugin(ctx, p, exec, c).printed()
 	}
 }
 
 // environ returns the environment of a plugin that is called with c.
-func (c Call) environ() []string {
+func (c Invocation) environ() []string {
 	fields := c.variables()
 	env := slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {
 		key, _, _ := strings.Cut(kv, "=")
@@ -72,9 +71,6 @@ func (c Call) environ() []string {
 type Outcome struct {
 	Status         int // exit status; -1 when it was killed, or could not be run
 	Stdout, Stderr []byte
-
-	late bool   // whether it was killed because its time was up
-	how  string // how it ended, if not by itself
 }
 
 // document returns what the plugin printed. It fails unless that is exactly
@@ -111,15 +107,6 @@ func (o Outcome) Result() (types.Result, error) {
 	return r, nil
 }
 
-// current returns the result in the newest format.
-func (o Outcome) current() (*types100.Result, error) {
-	r, err := o.Result()
-	if err != nil {
-		return nil, err
-	}
-	return types100.NewResultFromResult(r)
-}
-
 // Err returns nil if the plugin exited with status 0. Otherwise it returns the
 // [*types.Error] that the plugin printed or, if it printed none, an error with
 // its status and the end of its stderr, or the panic there.
@@ -138,11 +125,7 @@ func (o Outcome) Err() error {
 	} else {
 		stderr = stderr[max(0, len(stderr)-clipped):]
 	}
-	how := o.how
-	if how == "" {
-		how = fmt.Sprint("exit status ", o.Status)
-	}
-	return fmt.Errorf("%s, stdout %q, stderr %q", how, clip(o.Stdout), stderr)
+	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr)
 }
 
 // said returns the error object that the plugin printed, or nil.
@@ -177,18 +160,6 @@ func clip(b []byte) []byte {
 	return b
 }
 
-// failure is Err with a text of limited length.
-func (o Outcome) failure() error { return bounded(o.Err()) }
-
-// bounded returns err, or an error with the first part of its text.
-func bounded(err error) error {
-	said := (*types.Error)(nil)
-	if !errors.As(err, &said) {
-		return err
-	}
-	return fmt.Errorf("code %d, %q", said.Code, clip([]byte(said.Error())))
-}
-
 // An output collects what the goroutines of a plugin print.
 type output struct {
 	mu  sync.Mutex // protects buf
@@ -206,13 +177,3 @@ func (o *output) bytes() []byte {
 	defer o.mu.Unlock()
 	return slices.Clone(o.buf.Bytes())
 }
-
-func (p Program) serve(_ context.Context, b *bench) (host, error) {
-	return host{
-		path: "/delegatetest",
-		run:  func(ctx context.Context, c Call) Outcome { return RunPlugin(ctx, p, b.exec, c) },
-	}, nil
-}
-
-func (Program) name() string            { return "" }
-func (Program) hide(text string) string { return text }

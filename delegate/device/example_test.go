@@ -27,7 +27,7 @@ func Example() {
 	dir := device.Dir{Root: root, Owner: "/var/lib/cni/example"}
 	manager := &lifecycle.Manager{
 		Dir: filepath.Join(root, "records"), Root: root,
-		Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 			"userspace": delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"}),
 		}}},
 	}

@@ -123,10 +123,10 @@ func Example_networkStatus() {
 	go writer.Run(context.Background()) // until view is closed
 	mine := withStatus(writer, stateDir)
 
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"macvlan": delegatetest.Result(&types100.Result{
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"macvlan": delegatetest.Result(&types100.Result{
 		Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/c1"}},
 	})}}
-	out := delegatetest.RunPlugin(context.Background(), mine.Execute, exec, delegatetest.Call{
+	out := delegatetest.RunPlugin(context.Background(), mine.Execute, exec, delegatetest.Invocation{
 		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 		Args:  "K8S_POD_NAMESPACE=blue;K8S_POD_NAME=web;K8S_POD_UID=u1",
 		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine","delegates":[{"name":"storage","type":"macvlan"}]}`),

@@ -85,7 +85,7 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 
 // printing makes the ADD of a plugin print a result, and do the rest well.
 func (n *node) printing(plugin, result string) {
-	n.Exec.Plugins[plugin] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	n.Exec.Plugins[plugin] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == "ADD" {
 			return []byte(result), nil
 		}
@@ -95,7 +95,7 @@ func (n *node) printing(plugin, result string) {
 
 // dieOn ends the process, as it were, at the calls that begin so.
 func (n *node) dieOn(prefix string) {
-	n.On(prefix, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+	n.On(prefix, func(context.Context, delegatetest.Invocation) error { runtime.Goexit(); return nil })
 }
 
 // A record in which nothing can be noted does not keep the rest from going.
@@ -103,7 +103,7 @@ func TestDelGoesOnWithoutNotes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error {
+	n.On("DEL macvlan", func(context.Context, delegatetest.Invocation) error {
 		n.damage(eth0) // nothing can be noted in it
 		return nil
 	})
@@ -146,7 +146,7 @@ func TestNoPlanWorks(t *testing.T) {
 			}
 		}, 102, []string{"next 101", "next 102"}, []string{"ADD bridge eth0", "DEL bridge eth0", "ADD macvlan eth0", "DEL macvlan eth0"}},
 		"the record vanishes at a plugin": {func(n *node) {
-			n.On("ADD bridge", func(context.Context, delegatetest.Call) error { return os.Remove(n.recordFile(eth0)) })
+			n.On("ADD bridge", func(context.Context, delegatetest.Invocation) error { return os.Remove(n.recordFile(eth0)) })
 		}, 5, nil, []string{"ADD bridge eth0", "DEL bridge eth0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -381,7 +381,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	in := make(chan struct{})
-	n.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+	n.On("ADD bridge", func(ctx context.Context, _ delegatetest.Invocation) error {
 		close(in)
 		<-ctx.Done()
 		return errors.New("killed")
@@ -408,7 +408,7 @@ func TestAddThatEndsBeforeItsPlan(t *testing.T) {
 	n.halfDelete(eth0)
 	n.Exec.Plugins = plugins()
 	ctx, cancel := context.WithCancel(t.Context())
-	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	n.On("DEL bridge", func(context.Context, delegatetest.Invocation) error { cancel(); return nil })
 	_, err := n.Add(ctx, eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
 		t.Error("asked for a plan")
 		return nil, nil
@@ -478,7 +478,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 func TestPluginThatCouldNotUndoIsUndone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
+	n.On("ADD bridge", func(context.Context, delegatetest.Invocation) error {
 		return fmt.Errorf("%w; %w", types.NewError(117, "why", ""), delegate.ErrNotUndone)
 	})
 	var said []string

@@ -239,7 +239,7 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 	n.Type = "mine"
 	n.configured("new")
 	n.add(eth0)
-	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { return syscall.ENOSPC })
+	n.On("DEL bridge", func(context.Context, delegatetest.Invocation) error { return syscall.ENOSPC })
 	nodetest.Is(t, n.Del(t.Context(), newEth0, Removal{}), syscall.ENOSPC)
 	n.wantRecords("c1/eth0 deleting")
 }
@@ -505,7 +505,7 @@ func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
 	n.failedAdd(eth0, netns)
 	for _, code := range []uint{11, 0} {
 		ctx, cancel := context.WithCancel(t.Context())
-		n.On("DEL bridge", func(context.Context, delegatetest.Call) error {
+		n.On("DEL bridge", func(context.Context, delegatetest.Invocation) error {
 			cancel()
 			return types.NewError(102, "interrupted", "")
 		})
@@ -576,7 +576,7 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 	n := newNode(t)
 	n.DelTries = 2
 	n.add(eth0)
-	n.On("DEL tuning", func(context.Context, delegatetest.Call) error {
+	n.On("DEL tuning", func(context.Context, delegatetest.Invocation) error {
 		return types.NewError(101, strings.Repeat("é", 1<<20), "")
 	})
 	nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)

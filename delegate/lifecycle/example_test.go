@@ -34,7 +34,7 @@ func Example() {
 		return
 	}
 	works := delegatetest.Result(nil)
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": works, "sriov": works}}
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": works, "sriov": works}}
 	m := &lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: dir}
 
 	// As the runtime knows it: our network, the container, CNI_IFNAME.
@@ -93,7 +93,7 @@ func ExampleManager_Reconcile() {
 		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"bridge"}`, name))
 		return delegate.Attachment{Network: n, ContainerID: "c1", IfName: ifname}, err
 	}
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}}
 	m := &lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: dir}
 	ctx, k := context.Background(), scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
 	pods, err := attachment("pods", "eth0")

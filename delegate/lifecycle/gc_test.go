@@ -133,7 +133,7 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			meanwhile := nodeAt(t, n.Dir)
 			n.add(eth0)
 			n.add(c2)
-			n.On("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
+			n.On("DEL bridge", func(_ context.Context, c delegatetest.Invocation) error {
 				if c.ContainerID == "c1" {
 					tt.change(meanwhile)
 				}
@@ -178,7 +178,7 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				n.add(k)
 			}
 			sick := true
-			n.On("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
+			n.On("DEL bridge", func(_ context.Context, c delegatetest.Invocation) error {
 				switch {
 				case c.ContainerID == "c1" && sick:
 					return types.NewError(101, "no", "")
@@ -265,7 +265,7 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 		n.add(eth0)
 		k := key("c2", "eth0")
 		added := make(chan error, 1)
-		n.On("GC bridge", func(ctx context.Context, _ delegatetest.Call) error {
+		n.On("GC bridge", func(ctx context.Context, _ delegatetest.Invocation) error {
 			go func() {
 				start := time.Now()
 				_, err := other.Add(t.Context(), k, pair(k))
@@ -295,7 +295,7 @@ func validFor(ks ...scratch.Key) []types.GCAttachment {
 
 // wantValid wants the plugin of a GC call to have been told of these
 // attachments, "container ifname", under both keys.
-func wantValid(tb testing.TB, c delegatetest.Call, want ...string) {
+func wantValid(tb testing.TB, c delegatetest.Invocation, want ...string) {
 	tb.Helper()
 	var conf struct {
 		A []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -447,7 +447,7 @@ func TestGCEndsWithItsContext(t *testing.T) {
 		n.add(key(c, "eth0"))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	n.On("DEL bridge", func(context.Context, delegatetest.Invocation) error { cancel(); return nil })
 	err := n.verb(ctx, "GC")
 	nodetest.Code(t, err, 11)
 	nodetest.Is(t, err, context.Canceled)
@@ -579,7 +579,7 @@ func TestSweepThatIsEnded(t *testing.T) {
 	n.add(eth0)
 	n.halfDelete(eth0)
 	ctx, cancel := context.WithCancel(t.Context())
-	n.On("DEL bridge eth0", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	n.On("DEL bridge eth0", func(context.Context, delegatetest.Invocation) error { cancel(); return nil })
 	s := newSweeper(n)
 	if got, err := s.Sweep(ctx); got != (Sweep{Waiting: 1}) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v", got, err)
@@ -637,7 +637,7 @@ func TestSweepRemovesSeveralAtOnce(t *testing.T) {
 	n := newNode(t)
 	var all sync.WaitGroup
 	all.Add(sweepers) // none goes on before all are there
-	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error {
+	n.On("DEL macvlan", func(context.Context, delegatetest.Invocation) error {
 		all.Done()
 		all.Wait()
 		return nil
@@ -679,7 +679,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.On("", func(_ context.Context, c delegatetest.Call) error {
+			n.On("", func(_ context.Context, c delegatetest.Invocation) error {
 				if c.Plugin == "macvlan" && !strings.Contains(string(c.Stdin), "host-local") {
 					return types.NewError(101, "no such IPAM", "")
 				}
@@ -710,7 +710,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
 	for _, adopted := range []bool{true, false} {
 		n, netns := newNode(t), newNetNS(t)
-		n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+		n.On("DEL macvlan", func(_ context.Context, c delegatetest.Invocation) error {
 			if !strings.Contains(string(c.Stdin), "mode") {
 				return errors.New("not now")
 			}

@@ -80,7 +80,7 @@ func another(n *node, wait time.Duration) *Manager {
 }
 
 // plugins are all the fake ones that succeed.
-func plugins() map[string]delegatetest.Plugin {
+func plugins() map[string]delegatetest.Fake {
 	return nodetest.Plugins("bridge", "tuning", "macvlan", "ipvlan")
 }
 

@@ -281,7 +281,7 @@ type world struct {
 	hits  []int  // how often the place of each fault was reached
 	codes []uint // that the operation may answer
 	after bool   // the process dies when the call has ended
-	calls []delegatetest.Call
+	calls []delegatetest.Invocation
 	wrong []string
 }
 
@@ -289,7 +289,7 @@ func newWorld(t *testing.T, dir string, parallel int) *world {
 	t.Helper()
 	w := &world{node: nodeAt(t, filepath.Join(dir, "state")), parallel: parallel, gone: make(map[string]bool), lost: make(map[scratch.Key]record), damaged: make(map[string]bool)}
 	for name, p := range w.Exec.Plugins {
-		w.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { return w.plugin(ctx, c, p) }
+		w.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) { return w.plugin(ctx, c, p) }
 	}
 	nodetest.OK(t, errors.Join(os.Mkdir(w.Dir, 0o700), os.Mkdir(w.Dir+"-ns", 0o700), os.Mkdir(w.Dir+"-files", 0o700)))
 	for _, k := range historyKeys() {
@@ -383,7 +383,7 @@ func (w *world) fault(place string) (now mishap) {
 }
 
 // plugin is any of the fakes, with what goes wrong with it.
-func (w *world) plugin(ctx context.Context, c delegatetest.Call, p delegatetest.Plugin) ([]byte, error) {
+func (w *world) plugin(ctx context.Context, c delegatetest.Invocation, p delegatetest.Fake) ([]byte, error) {
 	if ctx.Value(byHand{}) != nil {
 		return p(ctx, c)
 	}
@@ -455,7 +455,7 @@ func (w *world) overtake(ctx context.Context) error {
 }
 
 // allows returns why the records on disk do not allow a call, or "".
-func (w *world) allows(c delegatetest.Call) string {
+func (w *world) allows(c delegatetest.Invocation) string {
 	if c.Command == "GC" {
 		return w.allowsGC(c)
 	}
@@ -485,7 +485,7 @@ func (w *world) allows(c delegatetest.Call) string {
 
 // allowsGC wants the plugin to be told of everything that is attached to its network, and
 // of nothing that is not.
-func (w *world) allowsGC(c delegatetest.Call) string {
+func (w *world) allowsGC(c delegatetest.Invocation) string {
 	var conf struct {
 		Name  string               `json:"name"`
 		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -907,7 +907,9 @@ func (w *world) triesAll(t answered) bool {
 	}
 	for _, e := range t.was.Value.Delegates {
 		for _, p := range leftOf(e) {
-			told := func(c delegatetest.Call) bool { return c.Command == "DEL" && c.Plugin == p && c.IfName == e.IfName }
+			told := func(c delegatetest.Invocation) bool {
+				return c.Command == "DEL" && c.Plugin == p && c.IfName == e.IfName
+			}
 			if !w.gone[p] && !slices.ContainsFunc(w.calls, told) {
 				return false
 			}

@@ -75,7 +75,7 @@ func (r *real) orphan(t *testing.T, n *node) {
 	nodetest.OK(t, r.cmd.Process.Kill())
 	r.died()
 	r.wantAlive(t)
-	n.On("", func(context.Context, delegatetest.Call) error {
+	n.On("", func(context.Context, delegatetest.Invocation) error {
 		if !nodetest.Ended(r.pid, "") {
 			t.Error("a plugin runs beside the orphan")
 		}

@@ -391,7 +391,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 			n.own("macvlan")
 			removed := make(chan error, 1)
 			var first sync.Once
-			n.On(at, func(ctx context.Context, _ delegatetest.Call) (err error) {
+			n.On(at, func(ctx context.Context, _ delegatetest.Invocation) (err error) {
 				first.Do(func() {
 					go func() { removed <- n.Del(n.Context(), eth0, Removal{}) }()
 					<-ctx.Done()

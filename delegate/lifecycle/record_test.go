@@ -44,7 +44,7 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 		attachment(nodetest.Network("red", "macvlan"), "c1", "net0"),
 	}
 	seen := 0
-	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
+	n.On("ADD bridge", func(context.Context, delegatetest.Invocation) error {
 		for r, err := range nodeAt(t, n.Dir).Records(t.Context()) {
 			nodetest.OK(t, err)
 			seen++
@@ -59,7 +59,7 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	n.wantRecords("c1/eth0 added")
 	nodetest.OK(t, n.Check(t.Context(), eth0, ""))
 	n.del(eth0)
-	sent := func(verb string) (c delegatetest.Call, keys map[string]raw) {
+	sent := func(verb string) (c delegatetest.Invocation, keys map[string]raw) {
 		c = n.Last(verb + " bridge")
 		nodetest.OK(t, json.Unmarshal(c.Stdin, &keys))
 		return c, keys
@@ -82,7 +82,7 @@ type raw = json.RawMessage
 // processes.
 func (n *node) crash(at string, k scratch.Key) {
 	n.Helper()
-	n.On(at, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+	n.On(at, func(context.Context, delegatetest.Invocation) error { runtime.Goexit(); return nil })
 	t := pair(k)
 	t.Report = func(context.Context, []delegate.Attached) error { return dieAt(at, "report") }
 	n.dies(func() error { _, err := n.Add(n.Context(), k, t); return err })
@@ -688,10 +688,10 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.On("ADD macvlan", func(context.Context, delegatetest.Call) error { n.wantStatus(nil); return nil })
+	n.On("ADD macvlan", func(context.Context, delegatetest.Invocation) error { n.wantStatus(nil); return nil })
 	n.add(eth0)
 	both := []status.Network{{Name: "blue", Default: true}, {Name: "red"}} // whose plugins have made no interface
-	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error { n.wantStatus(nil, both...); return nil })
+	n.On("ADD ipvlan", func(context.Context, delegatetest.Invocation) error { n.wantStatus(nil, both...); return nil })
 	n.wantStatus(nil, both...)
 	n.attach()
 	n.wantStatus(nil, append(both, status.Network{Name: "green"})...)
@@ -836,8 +836,8 @@ func slowNode(t *testing.T) (*node, *nodetest.Notes[Timing]) {
 	t.Helper()
 	n := newNode(t)
 	for typ, d := range took() {
-		n.On("ADD "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
-		n.On("DEL "+typ, func(context.Context, delegatetest.Call) error { time.Sleep(d); return nil })
+		n.On("ADD "+typ, func(context.Context, delegatetest.Invocation) error { time.Sleep(d); return nil })
+		n.On("DEL "+typ, func(context.Context, delegatetest.Invocation) error { time.Sleep(d); return nil })
 	}
 	told := new(nodetest.Notes[Timing])
 	n.Timed = told.Note
@@ -903,7 +903,7 @@ func TestTimingOfAnADDThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n, told := slowNode(t)
-		n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+		n.On("ADD macvlan", func(context.Context, delegatetest.Invocation) error {
 			time.Sleep(time.Second)
 			return types.NewError(101, "no", "")
 		})
@@ -967,7 +967,7 @@ func TestTimingOfAManagerInAManager(t *testing.T) {
 	var told Timing
 	outer.Timed = func(t Timing) { told = t }
 	inner.add(key("c1", "eth1"))
-	outer.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+	outer.On("ADD bridge", func(ctx context.Context, _ delegatetest.Invocation) error {
 		return inner.Del(ctx, key("c1", "eth1"), Removal{})
 	})
 	outer.add(eth0)

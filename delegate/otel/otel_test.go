@@ -200,7 +200,7 @@ func TestPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 func TestFailureHasTheCodeAndNoConfiguration(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.On("ADD bridge", func(_ context.Context, c delegatetest.Call) error {
+	n.On("ADD bridge", func(_ context.Context, c delegatetest.Invocation) error {
 		return types.NewError(107, "bad password in "+string(c.Stdin)+"\xff"+strings.Repeat("long ", 1000), "")
 	})
 	if n.do(n.small(nil), "ADD", traceparent) == nil {

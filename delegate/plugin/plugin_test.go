@@ -18,6 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -41,7 +42,7 @@ func small() plugin.Plugin {
 // The plugin of the package comment passes the conformance checks.
 func TestSmallPluginConforms(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(small().Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(small().Execute), conform.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`,
@@ -64,7 +65,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{Node: nodetest.New(t), version: "1.1.0", network: "n", args: "IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1"}
-	n.Exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil), "macvlan": delegatetest.Result(nil)}
+	n.Exec.Plugins = map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil), "macvlan": delegatetest.Result(nil)}
 	return n
 }
 
@@ -562,7 +563,7 @@ func TestKeysThatTheRuntimeDoesNotKnowAreLogged(t *testing.T) {
 		n := newNode(t)
 		var log nodetest.Log
 		n.version, n.log = version, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		n.Exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+		n.Exec.Plugins["bridge"] = func(context.Context, delegatetest.Invocation) ([]byte, error) {
 			return []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1400,"pciID":"0000:03:02.1","sandbox":"/absent"}],"routes":[{"dst":"0.0.0.0/0","priority":7}]}`), nil
 		}
 		nodetest.OK(t, n.do(small(), "ADD", `,"delegates":[{"type":"bridge"}]`))

@@ -41,7 +41,7 @@ import (
 // A step runs in the process of the plugin. Another program that has the record, such as
 // "multinet gc", runs the plugin's executable, which executes nothing but the step. A
 // function must return soon after its ctx has ended: nobody can kill it. Goroutines call it
-// for several containers at once in a daemon and in tests with Conform, and for several
+// for several containers at once in a daemon and in tests with package conform, and for several
 // networks of one container if the Invoker is Parallel: what a step shares needs a lock.
 //
 // When [Main] runs the plugin, the programs that a step starts inherit the container's

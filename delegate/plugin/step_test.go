@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -35,7 +36,10 @@ type fence struct {
 func fenced(t *testing.T) (*node, *fence, plugin.Plugin) {
 	t.Helper()
 	n, f := newNode(t), &fence{rules: make(map[string]string)}
-	n.On("", func(_ context.Context, c delegatetest.Call) error { f.log = append(f.log, c.String()); return nil })
+	n.On("", func(_ context.Context, c delegatetest.Invocation) error {
+		f.log = append(f.log, c.String())
+		return nil
+	})
 	p := small()
 	p.Steps = map[string]plugin.Step{"rule": {
 		Add: f.do(func(c *plugin.Call, at string) error {
@@ -348,7 +352,7 @@ func TestPluginWithAStepConforms(t *testing.T) {
 	t.Parallel()
 	_, _, p := fenced(t)
 	p.Steps = map[string]plugin.Step{"rule": {}}
-	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(p.Execute), conform.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"m"}]}`, filepath.Join(dir, "state"))

@@ -161,8 +161,8 @@ func fakes(types ...string) *delegatetest.Exec {
 func simple(index, name string) *resident.Plugin { return newPlugin(index, name, fakes(name)) }
 
 // with returns a resident of one type that does what p does.
-func with(index, name string, p delegatetest.Plugin) *resident.Plugin {
-	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{name: p}})
+func with(index, name string, p delegatetest.Fake) *resident.Plugin {
+	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{name: p}})
 }
 
 // commands returns a plugin that calls the fakes of x.
@@ -290,7 +290,7 @@ func TestExecReturnsTheErrorOfThePlugin(t *testing.T) {
 		"code": types.NewError(107, "no device", "all 8 in use"), "wrapped": fmt.Errorf("opening: %w", types.NewError(5, "stuck", "")),
 		"plain": errors.New("some words"),
 	}
-	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if errs[c.ContainerID] == nil {
 			panic("secret")
 		}
@@ -327,7 +327,7 @@ func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	in, out := make(chan struct{}), make(chan error, 1)
-	n.serve(with("10", "p", func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	n.serve(with("10", "p", func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.ContainerID == "hang" {
 			close(in)
 			<-ctx.Done()
@@ -355,7 +355,7 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	in, out := make(chan struct{}), make(chan struct{})
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == "ADD" {
 			close(in)
 			<-out // even when its context ends
@@ -381,11 +381,11 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 
 // hangs returns a plugin that hangs in the ADD of container "hang" until the
 // test ends, even when its context ends.
-func hangs(t *testing.T) delegatetest.Plugin {
+func hangs(t *testing.T) delegatetest.Fake {
 	t.Helper()
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })
-	return func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	return func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.ContainerID == "hang" && c.Command == "ADD" {
 			<-over
 		}
@@ -413,7 +413,7 @@ func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
 func TestResultThatIsTooLongFailsItsCall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
-	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		return bytes.Repeat([]byte("x"), 4<<20+len(c.ContainerID)-2), nil
 	}))
 	nodetest.Fails(t, n.call("p", "ADD", "c10"), 999, "a result of 4194305 bytes is longer than 4194304")
@@ -427,7 +427,7 @@ func TestExecPassesStdoutAndVariables(t *testing.T) {
 	n := newNode(t).start()
 	const printed = " {\"cniVersion\" : \"1.1.0\", \"x\": 1e3, \"y\": \"<&>\\u00e9\xff\", \"dup\": 1, \"dup\": 2}\n\n"
 	var env []string
-	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	n.serve(with("10", "p", func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		env = c.Env
 		return []byte(printed), nil
 	}))
@@ -499,7 +499,7 @@ func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	n.serve(newPlugin("10", "a", x))
 	n.serve(newPlugin("30", "c", x))
 	dies := make(chan *served, 1)
-	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		select {
 		case it := <-dies:
 			it.stop()

@@ -316,7 +316,7 @@ func playLaunched() int {
 		return 3
 	}
 	fmt.Fprintln(os.Stderr, name, "was launched")
-	d := with(index, name, func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	d := with(index, name, func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		switch c.ContainerID {
 		case "self":
 			return json.Marshal(self())

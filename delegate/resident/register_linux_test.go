@@ -409,7 +409,7 @@ func TestServeWaitsForRunningCommands(t *testing.T) {
 	n.ReturnTimeout = patience
 	n.start()
 	in, out := make(chan struct{}), make(chan struct{})
-	d := with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	d := with("10", "p", func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.ContainerID == "slow" {
 			close(in)
 			<-out
@@ -509,7 +509,7 @@ func TestCommandMayRequest(t *testing.T) {
 	}
 	n.start()
 	var p *resident.Plugin
-	p = with("10", "a", func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	p = with("10", "a", func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.ContainerID != "c1" {
 			return nil, nil
 		}

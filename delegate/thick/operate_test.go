@@ -151,7 +151,7 @@ func TestObserverIsToldTheTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen nodetest.Notes[Event]
 		n := nodetest.New(t, "bridge")
-		n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
+		n.On("ADD bridge", func(context.Context, delegatetest.Invocation) error {
 			time.Sleep(time.Second)
 			return nil
 		})

@@ -26,7 +26,7 @@ func newHost(t *testing.T, version string) *host {
 	t.Helper()
 	works := delegatetest.Result(nil)
 	h := &host{programtest.NewMemory(t, fallback()), version}
-	h.Exec.Plugins = map[string]delegatetest.Plugin{
+	h.Exec.Plugins = map[string]delegatetest.Fake{
 		"fallback": works,
 		"bridge":   works,
 		"tuning":   works,

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
@@ -22,7 +22,7 @@ func TestProcess(t *testing.T) {
 // Fallback passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(fallback().Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(fallback().Execute), conform.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[{"type":"sriov"},{"name":"spare","plugins":[{"type":"macvlan"},{"type":"tuning"}]},{"type":"bridge"}]}`,

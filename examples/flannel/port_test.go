@@ -78,7 +78,7 @@ func TestPortedPluginKeepsItsStateFile(t *testing.T) {
 		h := newHost(t, version, subnetEnv)
 		h.Plugin = ported()
 		var during string // what a crash of the delegate would leave
-		h.On("ADD bridge", func(context.Context, delegatetest.Call) error { during = h.Read("state/c1"); return nil })
+		h.On("ADD bridge", func(context.Context, delegatetest.Invocation) error { during = h.Read("state/c1"); return nil })
 		h.mustRun("ADD", "")
 		written := h.Read("state/c1")
 		var want, got map[string]any

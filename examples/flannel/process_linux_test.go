@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
@@ -26,10 +26,10 @@ func TestProcess(t *testing.T) {
 // conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	for name, run := range map[string]delegatetest.Program{"flannel": flannel().Execute, "short": short.Execute, "ported": ported().Execute} {
+	for name, run := range map[string]conform.Program{"flannel": flannel().Execute, "short": short.Execute, "ported": ported().Execute} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			delegatetest.Conform(t, run, delegatetest.Config{Strict: true, Delegates: []string{"bridge"}, Stdin: func(dir string) string {
+			conform.Test(t, run, conform.Config{Strict: true, Delegates: []string{"bridge"}, Stdin: func(dir string) string {
 				if name == "short" {
 					return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"))
 				}

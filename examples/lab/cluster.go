@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -48,7 +48,7 @@ type cluster struct {
 // newCluster prepares the private host: its network card, and multinet's
 // configuration. bin is the directory of the plugins.
 func newCluster(bin string, std stdio) (*cluster, error) {
-	card, err := host.Uplink(uplink)
+	card, err := host.AddCard(uplink)
 	if err != nil {
 		return nil, err
 	}

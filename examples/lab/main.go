@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 )
 
 // inside is set in the environment of the lab on the private host. Its value says who

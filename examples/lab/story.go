@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/status"
 )
 

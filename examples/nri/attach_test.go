@@ -161,8 +161,8 @@ type deadline chan time.Time
 func (d deadline) set(p *Plugin) { p.clock = d }
 
 // during is p, whose request is late as soon as it does its command.
-func (d deadline) during(command string, p delegatetest.Plugin) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func (d deadline) during(command string, p delegatetest.Fake) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == command {
 			d <- time.Time{}
 		}
@@ -171,8 +171,8 @@ func (d deadline) during(command string, p delegatetest.Plugin) delegatetest.Plu
 }
 
 // stuck is p that does its command when the gate is open, whatever its context.
-func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func stuck(command string, gate <-chan struct{}, p delegatetest.Fake) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == command {
 			<-gate
 		}
@@ -181,8 +181,8 @@ func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegate
 }
 
 // failing is p, but its command fails as long as it is broken.
-func failing(command string, broken *atomic.Bool, p delegatetest.Plugin) delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func failing(command string, broken *atomic.Bool, p delegatetest.Fake) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == command && broken.Load() {
 			return nil, errors.New("not now")
 		}
@@ -223,7 +223,7 @@ func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 func TestAnswerAndRecordAgree(t *testing.T) {
 	t.Parallel()
 	n, x := newNode(t)
-	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+	x.Script = func(call int, _ delegatetest.Invocation, plugin delegatetest.Fake) delegatetest.Fake {
 		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
 	}
 	p := n.configured(x, func(p *Plugin) { p.Config.Margin = multinet.Duration(1) })
@@ -271,7 +271,7 @@ func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	n, x := newNode(t)
 	good := x.Plugins["a"]
 	fails := make(chan error, 3)
-	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command == "DEL" {
 			if err := <-fails; err != nil {
 				return nil, err

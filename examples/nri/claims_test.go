@@ -196,8 +196,8 @@ func (c *cluster) definition(name, config string) {
 }
 
 // addressed is a fake that gives an address.
-func addressed() delegatetest.Plugin {
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+func addressed() delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if c.Command != "ADD" {
 			return nil, nil
 		}

@@ -144,7 +144,7 @@ func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all 
 	x.Plugins["b"] = arrived.during("ADD", stuck("ADD", gate, x.Plugins["b"]))
 	hanging := delegatetest.HangOn("DEL", x.Plugins["a"])
 	var reconciled atomic.Bool
-	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		switch c.ContainerID + " " + c.Command {
 		case "stopped DEL":
 			arrived <- time.Time{}

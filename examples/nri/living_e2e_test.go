@@ -21,9 +21,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/lab/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -114,7 +114,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			t.Parallel()
 			n, x := newLivingNode(t)
 			c := clusterOf(t, n)
-			x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+			x.Script = func(_ int, _ delegatetest.Invocation, plugin delegatetest.Fake) delegatetest.Fake {
 				nodetest.Equal(t, "error", os.CopyFS(c.Path("left"), os.DirFS(c.Path("state"))), nil)
 				return plugin
 			}
@@ -206,7 +206,7 @@ func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	n, x := newLivingNode(t)
 	arrived := make(chan struct{}, 10)
 	gate, open := n.gate()
-	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+	x.Script = func(call int, _ delegatetest.Invocation, plugin delegatetest.Fake) delegatetest.Fake {
 		arrived <- struct{}{}
 		if call == 1 {
 			return delegatetest.FailOn("ADD", 101, "no", plugin)
@@ -309,11 +309,11 @@ func TestKilledAnywhere(t *testing.T) {
 				s := n.sandbox("c1", "blue,red")
 				old := plugins()
 				arrived, ended := make(chan struct{}), make(chan struct{})
-				old.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+				old.Script = func(call int, _ delegatetest.Invocation, plugin delegatetest.Fake) delegatetest.Fake {
 					if call != step {
 						return plugin
 					}
-					return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+					return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 						close(arrived)
 						<-ended
 						return plugin(ctx, c)
@@ -400,7 +400,7 @@ func (n *node) interrupted(s *api.PodSandbox) {
 	n.Helper()
 	x := plugins()
 	arrived, ended := make(chan struct{}), make(chan struct{})
-	x.Plugins["a"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+	x.Plugins["a"] = func(context.Context, delegatetest.Invocation) ([]byte, error) {
 		close(arrived)
 		<-ended
 		return nil, errors.New("signal: killed")

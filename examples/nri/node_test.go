@@ -18,9 +18,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/lab/host"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
@@ -397,8 +397,8 @@ func (p *process) records() (all []string) {
 }
 
 // byContainer sorts calls that workers make side by side.
-func byContainer(calls []delegatetest.Call) []string {
-	slices.SortStableFunc(calls, func(a, b delegatetest.Call) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
+func byContainer(calls []delegatetest.Invocation) []string {
+	slices.SortStableFunc(calls, func(a, b delegatetest.Invocation) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
 	var lines []string
 	for _, c := range calls {
 		lines = append(lines, c.ContainerID+": "+c.String())

@@ -78,7 +78,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	ts := newTables()
 	h := &host{programtest.NewMemory(t, policy(ts.open), "tuning"), ts, "eth0"}
-	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	h.Exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		n := strings.TrimPrefix(c.ContainerID, "c")
 		return fmt.Appendf(nil, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.%s/24"},{"address":"fd00:1::%s/64"}]}`, n, n), nil
 	}

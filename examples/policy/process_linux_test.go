@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
@@ -38,7 +38,7 @@ func TestProcess(t *testing.T) {
 // Policy passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(policy(newTables().open).Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(policy(newTables().open).Execute), conform.Config{
 		Strict: true,
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"policy","cniDir":%q,"delegate":{"plugins":[{"type":"bridge"},{"type":"tuning"}]},"deny":["10.0.0.0/8"]}`,

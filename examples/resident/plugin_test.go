@@ -10,7 +10,7 @@ import (
 
 func run(t *testing.T, command, stdin string) delegatetest.Outcome {
 	t.Helper()
-	c := delegatetest.Call{Command: command, Path: "/opt/cni/bin", Stdin: []byte(stdin)}
+	c := delegatetest.Invocation{Command: command, Path: "/opt/cni/bin", Stdin: []byte(stdin)}
 	if command != "GC" && command != "STATUS" && command != "VERSION" {
 		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/no-such-directory/c1"
 	}

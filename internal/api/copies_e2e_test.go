@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 )
 
 // The snippets of the page do what their tests ask.
@@ -25,7 +25,7 @@ func TestPluginOfTheReadmeConforms(t *testing.T) {
 	dir := newModule(t)
 	copyReadme(t, dir)
 	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", "./readme")
-	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
+	conform.Test(t, conform.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, conform.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`, dir)
 		},

@@ -44,16 +44,14 @@ var rules = map[string][]string{
 	"internal/proctree":  nil,
 	"internal/records":   nil,
 	"internal/rawjson":   nil,
-	"internal/realhost":  {"internal/dump", "internal/thread"},
 	"internal/redact":    {"internal/rawjson"},
 	"internal/terse":     nil,
 	"internal/thread":    nil,
 	"internal/turns":     nil,
 	"internal/test/kube": {"internal/kubepath"},
 	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
-	"internal/hosttest":  {"examples/lab/host"},
 
-	"internal/test/process":      {"internal/flock", "internal/dump", "internal/hosttest", "internal/test/node", "examples/lab/host"},
+	"internal/test/process":      {"internal/flock", "internal/dump", "internal/test/node", "delegate/conform/host"},
 	"internal/test/process/fake": nil,
 
 	"internal/mutant": nil,
@@ -63,7 +61,9 @@ var rules = map[string][]string{
 
 	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/flock", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/thread", "internal/cause", "internal/fault"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/flock", "internal/inroot", "internal/rawjson"},
-	"delegate/delegatetest": {"delegate", "netconf", "internal/realhost"},
+	"delegate/delegatetest": {"delegate"},
+	"delegate/conform":      {"delegate", "delegate/conform/host", "delegate/delegatetest", "netconf"},
+	"delegate/conform/host": {"internal/dump", "internal/thread"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "internal/rawjson", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/thread", "internal/cause", "internal/dump"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/fault", "internal/inroot"},
@@ -75,7 +75,7 @@ var rules = map[string][]string{
 	"netconf/nad":           {"internal/rawjson", "netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
-	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
+	"delegate/conform/cmd/conform": {"delegate/conform", "delegate/delegatetest"},
 
 	"delegate/kube/internal/apierr":               nil,
 	"delegate/kube/internal/queue":                nil,
@@ -102,13 +102,13 @@ var bans = []struct {
 	// The messages of resident need expvar, which needs net/http.
 	{"net/http", "thin binaries stay small", []string{"internal/test/kube", "internal/test/process", "delegate/thick", "delegate/resident", "delegate/kube/...", "delegate/otel"}, false},
 	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
-	{"encoding/xml", "thin binaries stay small", []string{"delegate/delegatetest/cmd/conform", "delegate/kube/dra"}, false},
-	{"testing", "only tests", []string{"internal/test/node", "internal/test/process", "internal/hosttest", "examples/internal/programtest"}, false},
+	{"encoding/xml", "thin binaries stay small", []string{"delegate/conform/cmd/conform", "delegate/kube/dra"}, false},
+	{"testing", "only tests", []string{"internal/test/node", "internal/test/process", "examples/internal/programtest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
-	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/hosttest", "delegate/delegatetest/cmd/conform"}, true},
+	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "internal/test/process", "delegate/conform/host", "delegate/conform/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	{"github.com/containernetworking/cni/pkg/invoke", "it brings OpenTelemetry; delegate.Exec has its methods", nil, false},
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "delegate/delegatetest"}, false},
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "delegate/conform"}, false},
 	{"k8s.io/...", "no Kubernetes", []string{"delegate/kube/..."}, false},
 	{"sigs.k8s.io/...", "no Kubernetes", []string{"delegate/kube/...", "examples/policy"}, false},
 	{"sigs.k8s.io/knftables/...", "one example has rules", []string{"examples/policy"}, false},
@@ -124,8 +124,8 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", []string{"delegate/kube/..."}, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/...", "delegate/kube/dra"}, false},
-	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "internal/hosttest", "internal/realhost", "internal/test/process"}, false},
-	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "internal/hosttest", "internal/test/process"}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/...", "internal/dump", "delegate/conform/...", "internal/test/process"}, false},
+	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/...", "delegate/conform/...", "internal/test/process"}, false},
 }
 
 // requirements are the direct dependencies of the root module. The commit that

@@ -345,7 +345,7 @@ var around = map[string]string{
 var imported = []string{
 	"cmp", "context", "errors", "fmt", "log/slog", "maps", "net", "os", "os/exec", "path/filepath", "slices", "testing", "time",
 	"github.com/containernetworking/cni/pkg/skel", "github.com/containernetworking/cni/pkg/types", "github.com/containernetworking/cni/pkg/version",
-	module + "/delegate", module + "/delegate/delegatetest", module + "/delegate/lifecycle", module + "/delegate/plugin",
+	module + "/delegate", module + "/delegate/conform", module + "/delegate/delegatetest", module + "/delegate/lifecycle", module + "/delegate/plugin",
 	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/ifname", module + "/netconf", module + "/netconf/nad", module + "/scratch",
 }
 
@@ -488,7 +488,7 @@ func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 	for _, p := range rootPackages(t) {
 		deps[short(p.ImportPath)] = p.Deps
 		for _, dep := range p.Deps {
-			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" { // the messages of thick
+			if ours(dep) && !strings.Contains(dep, "/internal/") && short(dep) != "delegate/thick/wire" && short(dep) != "delegate/conform/host" { // parts of thick and conform
 				sdk[short(p.ImportPath)] = append(sdk[short(p.ImportPath)], short(dep))
 			}
 		}

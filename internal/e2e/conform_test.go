@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -37,11 +37,11 @@ func TestExamplesConform(t *testing.T) {
 				n.program("nft")
 			}
 			subnet := fmt.Sprintf("FLANNEL_NETWORK=%s.0/24\nFLANNEL_SUBNET=%[1]s.1/26\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", n.Net(0))
-			plugin := delegatetest.Binary{Path: built(tt.program), Env: []string{"PATH=" + process.Path}}
+			plugin := conform.Binary{Path: built(tt.program), Env: []string{"PATH=" + process.Path}}
 			if name == "multinetd" {
 				plugin.Daemon = []string{built("multinetd"), "--config", "{dir}/daemon.json"}
 			}
-			conf := delegatetest.Config{
+			conf := conform.Config{
 				Stdin: func(dir string) string {
 					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "daemon.json"), fmt.Appendf(nil, `{"socketDir":"%s/d","queueDir":"%[1]s/queue"}`, dir), 0o600))
 					nodetest.OK(t, os.WriteFile(filepath.Join(dir, "subnet.env"), []byte(subnet), 0o600))
@@ -52,7 +52,7 @@ func TestExamplesConform(t *testing.T) {
 			if name == "resident" { // makes no interface
 				conf.NetNS, conf.Kind = false, tt.kind
 			}
-			kind, findings, err := delegatetest.Findings(t.Context(), plugin, conf)
+			kind, findings, err := conform.Findings(t.Context(), plugin, conf)
 			nodetest.OK(t, err)
 			nodetest.Equal(t, "kind, because "+kind.Why, kind.Name, tt.kind)
 			for f := range findings {
@@ -108,14 +108,14 @@ func TestFlawsInRealContainersAreFound(t *testing.T) {
 	} {
 		t.Run(tt.kind+"/"+tt.flaw, func(t *testing.T) {
 			t.Parallel()
-			hosttest.Need(t)
+			host.Need(t)
 			skip := map[string]string{}
-			for _, c := range delegatetest.Checks() {
+			for _, c := range conform.Checks() {
 				if tt.flaw != "" && !slices.Contains(looks, c.Name) {
 					skip[c.Name] = "it does not look at what is in containers and on the host"
 				}
 			}
-			kind, findings, err := delegatetest.Findings(t.Context(), delegatetest.Binary{Path: built("simple"), Env: []string{"PATH=" + os.Getenv("PATH")}}, delegatetest.Config{
+			kind, findings, err := conform.Findings(t.Context(), conform.Binary{Path: built("simple"), Env: []string{"PATH=" + os.Getenv("PATH")}}, conform.Config{
 				Stdin: func(string) string {
 					return fmt.Sprintf(`{"type":"simple","chained":%t,"flaw":%q}`, tt.kind == "chained", tt.flaw)
 				},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/test/process"
 )
 
@@ -23,7 +23,7 @@ const stepping = "stepping"
 var long = flag.Bool("long", false, "many more random kills, damages and steps")
 
 func TestMain(m *testing.M) {
-	os.Exit(hosttest.Host{Build: build}.Main(m))
+	os.Exit(host.Tests{Build: build}.Main(m))
 }
 
 // build builds everything that the tests run.
@@ -92,4 +92,4 @@ func requireCNI(ctx context.Context, dir, program string) error {
 }
 
 // built returns the path of an executable.
-func built(name string) string { return filepath.Join(hosttest.Programs(), name) }
+func built(name string) string { return filepath.Join(host.Programs(), name) }

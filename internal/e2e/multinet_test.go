@@ -13,8 +13,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/dump"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
@@ -191,7 +191,7 @@ func TestLabRuns(t *testing.T) {
 func (n *node) uplink() (name string, index int) {
 	n.Helper()
 	name = n.Numbered("up")
-	index, err := host.Uplink(name)
+	index, err := host.AddCard(name)
 	nodetest.OK(n, err)
 	return name, index
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
+	"github.com/metacni/metacni/internal/test/process"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -96,7 +96,7 @@ func startWithoutHandles(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread, which has the filter, ends with the goroutine
-		err := hosttest.WithoutHandles(0)
+		err := process.WithoutHandles(0)
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -168,7 +168,7 @@ func (n *node) keep(p *pod, i int) {
 // these, and nothing of the others, which a process, a thread, a descriptor, a socket or a mount
 // keeps.
 func TestRecordsWithoutNumbersDoNotStayForEver(t *testing.T) { //nolint:paralleltest // a scan does not see everything while other tests end processes
-	hosttest.Need(t)
+	host.Need(t)
 	needsScan(t)
 	n := nodeOf(t)
 	n.Begin = startWithoutHandles

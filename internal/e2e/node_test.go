@@ -21,8 +21,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils"
 	"github.com/vishvananda/netlink"
 
-	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -44,7 +43,7 @@ type node struct {
 // one. Tests run in parallel.
 func newNode(t *testing.T) *node {
 	t.Helper()
-	hosttest.Need(t)
+	host.Need(t)
 	t.Parallel()
 	return nodeOf(t)
 }
@@ -181,7 +180,7 @@ func (n *node) leases() (list []string) {
 // interfaces returns the names of p's interfaces but lo.
 func (n *node) interfaces(p *pod) []string {
 	n.Helper()
-	return hosttest.Interfaces(n, p.NetNS)
+	return process.Interfaces(n, p.NetNS)
 }
 
 // deleteLink deletes an interface of p without telling any plugin.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 	"github.com/metacni/metacni/scratch"

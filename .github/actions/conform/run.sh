@@ -5,7 +5,7 @@ set -eu
 
 out=$(mktemp -d "${RUNNER_TEMP:-/tmp}/conform.XXXXXX")
 command -v go >/dev/null || { echo "::error::conform needs Go: add actions/setup-go before this step" >&2; exit 2; }
-GOBIN=$out GOWORK=off GOFLAGS=-buildvcs=false go -C "$GITHUB_ACTION_PATH/../../.." install ./delegate/delegatetest/cmd/conform || exit 2
+GOBIN=$out GOWORK=off GOFLAGS=-buildvcs=false go -C "$GITHUB_ACTION_PATH/../../.." install ./delegate/conform/cmd/conform || exit 2
 
 # As root, on a runner whose users may not make namespaces.
 as=

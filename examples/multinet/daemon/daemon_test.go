@@ -108,7 +108,7 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	}
 	calls := w.fake.Calls()
 	nodetest.Equal(t, "calls", len(calls), 4)
-	for _, c := range slices.DeleteFunc(calls, func(c delegatetest.Call) bool { return c.Command == "STATUS" }) {
+	for _, c := range slices.DeleteFunc(calls, func(c delegatetest.Invocation) bool { return c.Command == "STATUS" }) {
 		var names []string
 		for _, kv := range c.Env {
 			name, _, _ := strings.Cut(kv, "=")
@@ -206,7 +206,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, `,"sweepInterval":"1ms"`)
 			tried := make(chan struct{}, 1000)
-			w.node.On("DEL", func(context.Context, delegatetest.Call) error {
+			w.node.On("DEL", func(context.Context, delegatetest.Invocation) error {
 				tried <- struct{}{}
 				if tt.fails {
 					return types.NewError(101, "not now", "")
@@ -259,7 +259,7 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	w := newWorld(t, `,"sweepInterval":"1ms"`)
 	w.server.Override = nil
 	removed := make(chan struct{}, 2)
-	w.node.On("DEL", func(context.Context, delegatetest.Call) error {
+	w.node.On("DEL", func(context.Context, delegatetest.Invocation) error {
 		removed <- struct{}{}
 		return nil
 	})

@@ -238,7 +238,7 @@ func TestStatusesFollowEachCommandAndARelease(t *testing.T) {
 	w := withClaims(t, "")
 	var broken atomic.Bool
 	broken.Store(true)
-	w.node.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
+	w.node.On("ADD macvlan", func(context.Context, delegatetest.Invocation) error {
 		if broken.Load() {
 			return cnitypes.NewError(113, "no device", "")
 		}
@@ -421,7 +421,7 @@ func TestNodeOffersTheNetworksThatAreReady(t *testing.T) {
 	w.start(t)
 	const now = "blue{plugin=macvlan speed=fast} file{plugin=bridge}"
 	w.until(t, "what is ready is published", func() bool { return w.offered() == now })
-	if !slices.ContainsFunc(w.fake.Calls(), func(c delegatetest.Call) bool { return c.Command == "STATUS" && c.Plugin == "full" }) {
+	if !slices.ContainsFunc(w.fake.Calls(), func(c delegatetest.Invocation) bool { return c.Command == "STATUS" && c.Plugin == "full" }) {
 		t.Errorf("STATUS was not asked for: %q", w.fake.Trace())
 	}
 	kubetest.Put(w.api, kubetest.Definition{Namespace: "ns", Name: "later", Config: `{"cniVersion":"1.1.0","type":"macvlan","master":"eth1"}`})

@@ -284,7 +284,7 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	w := newFollowing(t, "")
 	hangs := make(chan struct{}, 10)
 	macvlan := w.fake.Plugins["macvlan"]
-	w.node.On("ADD macvlan", func(ctx context.Context, _ delegatetest.Call) error {
+	w.node.On("ADD macvlan", func(ctx context.Context, _ delegatetest.Invocation) error {
 		hangs <- struct{}{}
 		<-ctx.Done()
 		return errors.New("killed")
@@ -359,7 +359,7 @@ func TestPodsHaveWhatTheySelectWhateverHappens(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			s := &story{world: newFollowing(t, storyKeys), random: rand.New(rand.NewPCG(uint64(seed), 1)), heal: func() {}, sick: new(atomic.Bool)} //nolint:gosec // it must be repeatable
-			s.node.On("", func(_ context.Context, c delegatetest.Call) error {
+			s.node.On("", func(_ context.Context, c delegatetest.Invocation) error {
 				if c.Plugin == "macvlan" && s.sick.Load() {
 					return errors.New("not now")
 				}

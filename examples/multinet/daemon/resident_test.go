@@ -37,7 +37,7 @@ type served struct {
 
 func newResident() *served {
 	r := &served{
-		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(nodetest.Result("10.7.0.2/24"))}},
+		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"static": delegatetest.Result(nodetest.Result("10.7.0.2/24"))}},
 		known: make(chan []resident.Known, 10),
 	}
 	r.Plugin = residentOf("static", r.fake)

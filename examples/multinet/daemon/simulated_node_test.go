@@ -500,7 +500,7 @@ func (c *coded) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // behave decides what one call of a plugin does: by the seed and by the plugin, the container and
 // how often the plugin was called for it.
-func (s *simulation) behave(_ int, c delegatetest.Call, p delegatetest.Plugin) delegatetest.Plugin {
+func (s *simulation) behave(_ int, c delegatetest.Invocation, p delegatetest.Fake) delegatetest.Fake {
 	what := strings.TrimSpace(c.String() + " " + c.ContainerID)
 	r := s.chance("plugin " + what)
 	took := between(r, time.Millisecond, 300*time.Millisecond)
@@ -523,7 +523,7 @@ func (s *simulation) behave(_ int, c delegatetest.Call, p delegatetest.Plugin) d
 		}
 	}
 	p = delegatetest.SlowOn("", took, p)
-	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 		s.note("plugin: %s, %s after %s", what, does, took)
 		out, err := p(ctx, c)
 		s.ends(c, err)
@@ -532,7 +532,7 @@ func (s *simulation) behave(_ int, c delegatetest.Call, p delegatetest.Plugin) d
 }
 
 // ends notes which interfaces there are after a plugin has ended.
-func (s *simulation) ends(c delegatetest.Call, err error) {
+func (s *simulation) ends(c delegatetest.Invocation, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	others := slices.DeleteFunc(slices.Clone(s.made[c.NetNS]), func(name string) bool { return name == c.IfName })
@@ -562,7 +562,7 @@ func newSimulation(t *testing.T, seed uint64, dir string, peer net.Conn) *simula
 		api:   kubetest.New(scheme.Codecs.UniversalDeserializer().Decode),
 		atAPI: newAddress(peer), socket: newAddress(peer), relay: newAddress(peer),
 	}
-	plugins := map[string]delegatetest.Plugin{}
+	plugins := map[string]delegatetest.Fake{}
 	for i, typ := range []string{"bridge", "ptp", "macvlan", "still"} {
 		plugins[typ] = delegatetest.Result(nodetest.Result(fmt.Sprintf("10.%d.0.2/24", i)))
 	}

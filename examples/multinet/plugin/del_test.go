@@ -216,7 +216,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
 			var tried []string
-			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+			h.Exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 				var conf struct {
 					Mode, DeviceID string
 					Args           struct{ CNI map[string]int }

@@ -280,7 +280,7 @@ func TestSlowADDIsLoggedOnce(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				h := newHost(t, "1.1.0")
-				h.On("ADD bridge", func(context.Context, delegatetest.Call) error { time.Sleep(2 * time.Second); return nil })
+				h.On("ADD bridge", func(context.Context, delegatetest.Invocation) error { time.Sleep(2 * time.Second); return nil })
 				var stderr strings.Builder
 				h.Process.Stderr = &stderr
 				if tt.told {

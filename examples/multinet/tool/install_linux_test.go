@@ -593,7 +593,7 @@ func TestUninstallDetaches(t *testing.T) {
 func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
-	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Invocation) error {
 		if c.ContainerID == "c2" {
 			n.attachBoth("a1")
 		}
@@ -696,7 +696,7 @@ func TestUninstallThatCannotDetach(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	works := n.Exec.Plugins["macvlan"]
 	n.FailOn("DEL macvlan", 107)
-	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	n.On("DEL macvlan", func(context.Context, delegatetest.Invocation) error { cancel(); return nil })
 	uninstall := []string{"uninstall", "--detach", "--binary", "--cache-dir", n.Path("cni")}
 	for i, ctx := range []context.Context{ctx, t.Context()} {
 		nodetest.Says(t, n.doUntil(ctx, uninstall...), "2 containers are still attached", "macvlan", "--name multinet")

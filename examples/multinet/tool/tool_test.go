@@ -391,7 +391,7 @@ func TestIncompleteRecord(t *testing.T) {
 	h := newNode(t)
 	nodetest.OK(t, h.run("ADD", bridge, "c1"))
 	green := nodetest.Parse(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`)
-	h.Exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
+	h.Exec.Plugins["dies"] = func(context.Context, delegatetest.Invocation) ([]byte, error) { runtime.Goexit(); return nil, nil }
 	died := make(chan struct{})
 	go func() {
 		defer close(died)
@@ -647,7 +647,7 @@ func TestRefusedADDsAreNotListed(t *testing.T) {
 func TestGCFindsDefinitionsAsADDDoes(t *testing.T) {
 	t.Parallel()
 	h := newNode(t)
-	h.Exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	h.Exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
 		if strings.Contains(string(c.Stdin), "mistake") {
 			return nil, types.NewError(107, "a mistake", "")
 		}

@@ -16,7 +16,7 @@ func TestAddressesMustBeKnown(t *testing.T) {
 		`,"prevResult":{"cniVersion":"1.1.0"}`: false,
 		`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`: true,
 	} {
-		out := delegatetest.RunPlugin(t.Context(), p.Execute, &delegatetest.Exec{}, delegatetest.Call{
+		out := delegatetest.RunPlugin(t.Context(), p.Execute, &delegatetest.Exec{}, delegatetest.Invocation{
 			Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 			Stdin: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"n","type":"mine","step":"rule"%s}`, prev),
 		})

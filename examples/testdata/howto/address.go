@@ -8,8 +8,8 @@ import (
 )
 
 func TestFakes(t *testing.T) {
-	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"bridge": byName(map[string]delegatetest.Plugin{"eth0": address(net.IPv4(10, 1, 0, 2)), "net1": address(net.IPv4(10, 2, 0, 2))}),
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
+		"bridge": byName(map[string]delegatetest.Fake{"eth0": address(net.IPv4(10, 1, 0, 2)), "net1": address(net.IPv4(10, 2, 0, 2))}),
 		"tuning": delegatetest.Result(nil),
 	}}
 	for _, name := range []string{"eth0", "net1"} {

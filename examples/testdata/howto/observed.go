@@ -20,7 +20,7 @@ func TestObserverOfTheProcessStays(t *testing.T) {
 	}}
 	told := 0
 	process := plugin.Process{
-		Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}},
+		Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}},
 		Observer: func(ctx context.Context, _ delegate.Event) (context.Context, func(error)) {
 			return ctx, func(error) { told++ }
 		},

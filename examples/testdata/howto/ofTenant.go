@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // The suite can be given a pod.
 func TestConformWithAPod(t *testing.T) {
 	p := plugin.Plugin{StateDir: "/unused", StateKey: "stateDir", Networks: ofTenant}
-	delegatetest.Conform(t, delegatetest.Program(p.Execute), delegatetest.Config{
+	conform.Test(t, conform.Program(p.Execute), conform.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"tenants":{"blue":{"type":"bridge"}}}`, dir)
 		},

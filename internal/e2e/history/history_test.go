@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/mutant"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		exit(err)
 	}
-	os.Exit(hosttest.Host{Build: build}.Main(m))
+	os.Exit(host.Tests{Build: build}.Main(m))
 }
 
 func exit(err error) {
@@ -71,13 +71,13 @@ func buildWorker(ctx context.Context, to string, flags ...string) error {
 // others the processes that execute commands are killed.
 func TestHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
-	hosttest.Need(t)
+	host.Need(t)
 	var left atomic.Int64
 	left.Store(int64(*count))
 	var all sync.WaitGroup
 	for i := range 2 * max(2, runtime.GOMAXPROCS(0)) {
 		s := *seed + uint64(i)
-		n := newNode(t, filepath.Join(hosttest.Programs(), "worker"), s, i%2 == 1, *often)
+		n := newNode(t, filepath.Join(host.Programs(), "worker"), s, i%2 == 1, *often)
 		all.Go(func() {
 			for left.Load() > 0 && !t.Failed() {
 				before := n.ops
@@ -158,7 +158,7 @@ func TestEachGuardIsNeeded(t *testing.T) {
 	if !*mutate {
 		t.Skip("compiles the SDK many times: -mutants")
 	}
-	hosttest.Need(t)
+	host.Need(t)
 	for _, g := range guards() {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()

@@ -29,9 +29,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
@@ -95,7 +95,7 @@ func newConfined(t *testing.T, s *server.Server, tables string) *confined {
 	n.write(nil, "root"+lock)
 	n.bind(lock, n.root+lock)
 	card := fmt.Sprintf("card%d", n.host.ID)
-	if _, err := host.Uplink(card); err != nil {
+	if _, err := host.AddCard(card); err != nil {
 		t.Fatal(err)
 	}
 	ipam := func(i int) any {

@@ -23,8 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -85,7 +85,7 @@ func newNode(t *testing.T, s *server.Server, keys object) *node {
 	n.gate = newGate(t, s)
 	n.newToken()
 	n.keys = object{
-		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": hosttest.Programs(),
+		"socketDir": n.file("d"), "queueDir": n.file("queue"), "cniDir": n.file("state"), "confDir": n.file("net.d"), "binDir": host.Programs(),
 		"nadDir": n.file("nads"), "kubeconfig": n.file("kubeconfig"), "nodeName": n.name, "logFormat": "json",
 	}
 	maps.Copy(n.keys, keys)

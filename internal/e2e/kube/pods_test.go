@@ -18,9 +18,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -200,7 +199,7 @@ func (n *node) cni(command string, s *sandbox, valid ...*sandbox) error {
 	}
 	plugins := n.plugins
 	if n.root == "" {
-		plugins = hosttest.Programs()
+		plugins = host.Programs()
 	}
 	env := n.host.Env(command, &s.Pod)
 	env["CNI_PATH"] = plugins
@@ -331,4 +330,4 @@ func glob(t testing.TB, pattern string) []string {
 	return slices.DeleteFunc(files, func(file string) bool { return strings.HasPrefix(filepath.Base(file), ".") })
 }
 
-func bin(name string) string { return filepath.Join(hosttest.Programs(), name) }
+func bin(name string) string { return filepath.Join(host.Programs(), name) }

@@ -23,8 +23,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -43,8 +43,8 @@ type webhookWorld struct {
 
 func newWebhookWorld(t *testing.T) *webhookWorld {
 	t.Helper()
-	hosttest.Need(t)
-	w := &webhookWorld{Server: newServer(t), dir: t.TempDir(), program: filepath.Join(hosttest.Programs(), "multinetd")}
+	host.Need(t)
+	w := &webhookWorld{Server: newServer(t), dir: t.TempDir(), program: filepath.Join(host.Programs(), "multinetd")}
 	w.Deploy(t)
 	w.DeployWith(t, "webhook")
 	core := w.Core(t, w.Admin())

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -47,7 +47,7 @@ func newServer(t testing.TB) *server.Server {
 func needPrograms(t testing.TB) {
 	t.Helper()
 	if os.Getenv(programsEnv) == "" {
-		hosttest.Need(t)
+		host.Need(t)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(clusterEnv) != "" {
 		os.Exit(m.Run())
 	}
-	code := hosttest.Host{
+	code := host.Tests{
 		Needs: func(ctx context.Context) error {
 			dir, err := server.Programs(ctx)
 			if err != nil {

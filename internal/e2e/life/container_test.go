@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 )
 
 // A container has a network namespace, which one thing keeps: a process, a thread, a descriptor,

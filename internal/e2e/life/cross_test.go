@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
+	"github.com/metacni/metacni/internal/test/process"
 )
 
 var cross = flag.String("cross", "20", "play so many cells of the cross, of which the first have all pairs, or `all`")
@@ -244,7 +245,7 @@ func cells(seed uint64) (order []cell) {
 // Whatever became of an interface and of the path of its namespace, no command takes anything from
 // a container that lives, or leaves anything of one that is gone.
 func TestEachCommandSparesTheLivingWhateverBecameOfThem(t *testing.T) {
-	hosttest.Need(t)
+	host.Need(t)
 	if *replay != "" {
 		t.Skip("plays a runbook alone")
 	}
@@ -261,7 +262,7 @@ func TestEachCommandSparesTheLivingWhateverBecameOfThem(t *testing.T) {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			book, _ := c.runbook()
-			o := play(t.Context(), hosttest.Programs(), book)
+			o := play(t.Context(), host.Programs(), book)
 			if o.broken != nil || o.Wrong != "" {
 				t.Errorf("after line %d: %s %v\nFor -replay FILE:\n%s\n\nWhat was said:\n%s", o.At, o.Wrong, o.broken, strings.Join(book, "\n"), o.said)
 			} else if n := o.Counts["impossible actions"]; n > 0 {
@@ -277,5 +278,5 @@ func (n *node) scan([]string) error {
 		return errNothing
 	}
 	n.scans = true
-	return hosttest.WithoutHandles(unix.SECCOMP_FILTER_FLAG_TSYNC) // any thread may start a program
+	return process.WithoutHandles(unix.SECCOMP_FILTER_FLAG_TSYNC) // any thread may start a program
 }

@@ -21,8 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/mutant"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
@@ -51,7 +50,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(hosttest.Host{Needs: needs, Build: build}.Main(m))
+	os.Exit(host.Tests{Needs: needs, Build: build}.Main(m))
 }
 
 // path is where the plugins find iptables.
@@ -156,11 +155,11 @@ func playHere(args []string) error {
 // lease and rule belongs to a container that lives, or to a record. A DEL that succeeds leaves
 // nothing, and at the end nothing is left of any container.
 func TestLivingAreSpared(t *testing.T) {
-	hosttest.Need(t)
+	host.Need(t)
 	if *replay != "" {
 		text, err := os.ReadFile(*replay)
 		nodetest.OK(t, err)
-		o := play(t.Context(), hosttest.Programs(), lines(string(text)))
+		o := play(t.Context(), host.Programs(), lines(string(text)))
 		if o.broken != nil || o.Wrong != "" {
 			t.Errorf("after line %d: %s %v", o.At, o.Wrong, o.broken)
 		}
@@ -179,7 +178,7 @@ func TestLivingAreSpared(t *testing.T) {
 			for !t.Failed() && (played.Load() == 0 || time.Now().Before(end)) {
 				s := *seed + next.Add(1) - 1
 				runbook := slices.DeleteFunc(generate(s, *length), leftOut.MatchString)
-				o := play(t.Context(), hosttest.Programs(), runbook)
+				o := play(t.Context(), host.Programs(), runbook)
 				played.Add(1)
 				mu.Lock()
 				for what, n := range o.Counts {
@@ -189,7 +188,7 @@ func TestLivingAreSpared(t *testing.T) {
 				if o.broken != nil {
 					t.Errorf("-seed %d: %v", s, o.broken)
 				} else if o.Wrong != "" {
-					short, wrong := shrink(t.Context(), hosttest.Programs(), runbook, o)
+					short, wrong := shrink(t.Context(), host.Programs(), runbook, o)
 					t.Errorf("-seed %d -steps %d: %s\nIn short, for -replay FILE:\n%s\n%s", s, *length, o.Wrong, strings.Join(short, "\n"), wrong)
 				}
 			}
@@ -299,7 +298,7 @@ func TestEachLineOfTheJudgementIsNeeded(t *testing.T) {
 	if !*mutate {
 		t.Skip("compiles multinet many times: -mutants")
 	}
-	hosttest.Need(t)
+	host.Need(t)
 	for _, l := range judgement() {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
@@ -309,7 +308,7 @@ func TestEachLineOfTheJudgementIsNeeded(t *testing.T) {
 			bin := filepath.Join(dir, "bin")
 			nodetest.OK(t, os.Mkdir(bin, 0o755))
 			for _, program := range []string{"bridge", "host-local", "firewall", "fake"} {
-				nodetest.OK(t, os.Symlink(filepath.Join(hosttest.Programs(), program), filepath.Join(bin, program)))
+				nodetest.OK(t, os.Symlink(filepath.Join(host.Programs(), program), filepath.Join(bin, program)))
 			}
 			nodetest.OK(t, buildMultinet(t.Context(), bin, "-overlay", overlay))
 			all := l.runbooks()
@@ -320,7 +319,7 @@ func TestEachLineOfTheJudgementIsNeeded(t *testing.T) {
 					continue
 				}
 				t.Logf("found in the %d. runbook: %s", i+1, o.Wrong)
-				if with := play(t.Context(), hosttest.Programs(), runbook); with.broken != nil || with.Wrong != "" {
+				if with := play(t.Context(), host.Programs(), runbook); with.broken != nil || with.Wrong != "" {
 					t.Errorf("with the line too: %s %v\n%s", with.Wrong, with.broken, strings.Join(runbook, "\n"))
 				}
 				return

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
 		os.Exit(child(text))
 	}
-	os.Exit(hosttest.Host{Needs: needs, Build: func(context.Context, string) error { return nil }}.Main(m))
+	os.Exit(host.Tests{Needs: needs, Build: func(context.Context, string) error { return nil }}.Main(m))
 }
 
 // needs says what is missing.
@@ -74,7 +74,7 @@ func fileSystems() []fileSystem {
 
 // Whatever a loss of power leaves of what a scenario writes, its promises hold.
 func TestPromisesHoldAfterALossOfPower(t *testing.T) {
-	hosttest.Need(t)
+	host.Need(t)
 	var all atomic.Int64
 	t.Run("on", func(t *testing.T) {
 		for _, fs := range fileSystems() {

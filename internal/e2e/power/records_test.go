@@ -50,10 +50,10 @@ func keyOf(container string) scratch.Key {
 // manager keeps records in dir. Its plugins tell what they do: "ran", before ADD does
 // anything, and "undone", when DEL has done everything. Their VERBs in failing fail.
 func manager(dir string, tell func(string, ...any), failing ...string) *lifecycle.Manager {
-	exec := &delegatetest.Exec{Plugins: make(map[string]delegatetest.Plugin)}
+	exec := &delegatetest.Exec{Plugins: make(map[string]delegatetest.Fake)}
 	works := delegatetest.Result(&types100.Result{CNIVersion: "1.0.0", Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/x"}}})
 	for _, typ := range []string{"pods", "large", "hot"} {
-		exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 			what := fmt.Sprintf("%s %s %s", typ, c.ContainerID, c.IfName)
 			if c.Command == "ADD" {
 				tell("ran %s", what)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/mutant"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
@@ -51,7 +51,7 @@ func syncings() []syncing {
 
 // Without any of the syncs, a crash breaks a promise.
 func TestEachSyncIsNeeded(t *testing.T) {
-	hosttest.Need(t)
+	host.Need(t)
 	for _, s := range syncings() {
 		if s.reason != "" {
 			continue

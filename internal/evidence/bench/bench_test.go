@@ -27,12 +27,11 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/lab/host"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
-	"github.com/metacni/metacni/internal/hosttest"
 	kubetest "github.com/metacni/metacni/internal/test/kube"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
@@ -43,11 +42,11 @@ type object = process.Object
 
 var (
 	update = flag.Bool("update", false, "write README.md and the table in the README of the repository")
-	peers  = hosttest.Peers()
+	peers  = process.Peers()
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(hosttest.Host{Build: build}.Main(m))
+	os.Exit(host.Tests{Build: build}.Main(m))
 }
 
 // build builds the contenders and the plugins, as released.
@@ -68,7 +67,7 @@ func build(ctx context.Context, dir string) error {
 }
 
 // built returns the path of a program.
-func built(name string) string { return filepath.Join(hosttest.Programs(), name) }
+func built(name string) string { return filepath.Join(host.Programs(), name) }
 
 // A contender is a meta-plugin, or one way to run it.
 type contender struct {
@@ -340,7 +339,7 @@ const roundsOfABurst = 6
 // round, and the first round does not count. With -update it writes README.md and the table in
 // the README of the repository.
 func BenchmarkCommands(b *testing.B) {
-	hosttest.Need(b)
+	host.Need(b)
 	var p page
 	for _, c := range benchCases {
 		b.Run(fmt.Sprintf("delegates=%s/n=%d/pods=%d", c.typ, c.count, c.pods), func(b *testing.B) {
@@ -438,7 +437,7 @@ func (n node) record(count int) object {
 		Interfaces: []*types100.Interface{{Name: "br0", Mac: "02:00:00:00:00:01"}, {Name: "eth0", Mac: "02:00:00:00:00:03", Sandbox: "/run/netns/pod"}},
 		IPs:        []*types100.IPConfig{{Interface: new(1), Address: net.IPNet{IP: net.IPv4(10, 0, 0, 2).To4(), Mask: net.CIDRMask(16, 32)}}},
 	})
-	m := &lifecycle.Manager{Dir: n.File("state"), Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"noop": plugin}}}}
+	m := &lifecycle.Manager{Dir: n.File("state"), Invoker: &delegate.Invoker{Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"noop": plugin}}}}
 	valid := make([]object, count)
 	for i := range valid {
 		id, netns := fmt.Sprintf("%064x", i+1), filepath.Join("/run/netns", strconv.Itoa(i))

@@ -137,11 +137,11 @@ func newBuilder(t *testing.T) *builder {
 // result of the test ends when they change.
 func (b *builder) conform(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../../../delegate/delegatetest", "../../../delegate/delegatetest/cmd/conform", "../../realhost"} {
+	for _, dir := range []string{"../../../delegate/conform", "../../../delegate/conform/cmd/conform", "../../../delegate/conform/host"} {
 		_, err := os.ReadDir(dir)
 		nodetest.OK(t, err)
 	}
-	nodetest.OK(t, b.do("../../..", "go", "build", "-buildvcs=false", "-o", filepath.Join(b.bin, "conform"), "./delegate/delegatetest/cmd/conform"))
+	nodetest.OK(t, b.do("../../..", "go", "build", "-buildvcs=false", "-o", filepath.Join(b.bin, "conform"), "./delegate/conform/cmd/conform"))
 }
 
 // executable returns the name of p's executable.

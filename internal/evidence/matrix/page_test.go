@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -68,7 +68,7 @@ func results(b *strings.Builder, reports map[string]*report) error {
 func findings(p plugin) (string, error) {
 	var links []string
 	failing := expected(p)
-	for _, check := range delegatetest.Checks() {
+	for _, check := range conform.Checks() {
 		if !slices.Contains(failing, check.Name) {
 			continue
 		}

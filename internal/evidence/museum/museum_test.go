@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -34,7 +34,7 @@ type outage struct {
 // TestMuseum replays each outage with each subject that is there. Ours lose nothing, and
 // README.md says what the others lose.
 func TestMuseum(t *testing.T) {
-	hosttest.Need(t)
+	host.Need(t)
 	there := subjects()
 	all := outages()
 	commonChains(t, there["cnitool"])
@@ -140,7 +140,7 @@ func commonChains(t *testing.T, s subject) {
 }
 
 func TestMain(m *testing.M) {
-	os.Exit(hosttest.Host{Needs: iptables, Build: build}.Main(m))
+	os.Exit(host.Tests{Needs: iptables, Build: build}.Main(m))
 }
 
 // iptables fails where the plugins cannot make rules.
@@ -175,4 +175,4 @@ func build(ctx context.Context, dir string) error {
 }
 
 // built returns the path of a program.
-func built(name string) string { return filepath.Join(hosttest.Programs(), name) }
+func built(name string) string { return filepath.Join(host.Programs(), name) }

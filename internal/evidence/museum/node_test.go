@@ -11,8 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -181,7 +180,7 @@ func glob(pattern string) []string {
 // interfaces returns the names of p's interfaces but lo.
 func (n *node) interfaces(p *pod) []string {
 	n.Helper()
-	return hosttest.Interfaces(n, p.NetNS)
+	return process.Interfaces(n, p.NetNS)
 }
 
 // state returns the files of the subject's state about p.

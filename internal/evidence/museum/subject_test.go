@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -43,7 +43,7 @@ const (
 
 func (s subject) cnitool() bool { return s.conf == nil }
 
-var peers = hosttest.Peers()
+var peers = process.Peers()
 
 // subjects returns ours, cnitool, and those of -peer that are multus or flannel.
 func subjects() map[string]subject {
@@ -74,7 +74,7 @@ func typed(typ string) func(*node, *pod) object {
 	return func(n *node, p *pod) object {
 		return object{
 			"cniVersion": "1.1.0", "name": fmt.Sprintf("multi%d-%s", n.ID, p.IfName), "type": typ, "delegates": p.networks,
-			"cniDir": n.File("state"), "confDir": n.File("net.d"), "binDir": hosttest.Programs(),
+			"cniDir": n.File("state"), "confDir": n.File("net.d"), "binDir": host.Programs(),
 			"daemonSocketDir": n.File("d"), "delQueueDir": n.File("queue"), "delQueueWait": "0s",
 			"capabilities": object{"portMappings": true, "io.kubernetes.cri.pod-annotations": true},
 		}
@@ -168,7 +168,7 @@ func (n *node) startCnitool(name string, p *pod) *command {
 		nodetest.OK(n, err)
 		nodetest.OK(n, os.WriteFile(filepath.Join(dir, "net.conflist"), text, 0o600))
 	}
-	env := map[string]string{"NETCONFPATH": dir, "CNI_PATH": hosttest.Programs(), "PATH": process.Path, "CNI_IFNAME": p.IfName}
+	env := map[string]string{"NETCONFPATH": dir, "CNI_PATH": host.Programs(), "PATH": process.Path, "CNI_IFNAME": p.IfName}
 	if p.ports != 0 {
 		text, err := json.Marshal(object{"portMappings": mapping(p)})
 		nodetest.OK(n, err)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/internal/hosttest"
+	"github.com/metacni/metacni/delegate/conform/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/internal/test/process"
 )
@@ -129,7 +129,7 @@ func (n *node) primary(more ...object) object {
 func (n *node) serve() {
 	n.Helper()
 	n.boot(object{
-		"multusConfigFile": "auto", "cniConfigDir": n.File("cni"), "confDir": n.File("net.d"), "binDir": hosttest.Programs(),
+		"multusConfigFile": "auto", "cniConfigDir": n.File("cni"), "confDir": n.File("net.d"), "binDir": host.Programs(),
 		"network": object{"delQueueWait": "0s"},
 	})
 	nodetest.Until(n, "the daemon publishes", func() bool { return len(n.published()) == 2 })

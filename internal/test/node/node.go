@@ -46,8 +46,8 @@ func New(tb testing.TB, plugins ...string) *Node {
 }
 
 // Plugins are those of [New].
-func Plugins(types ...string) map[string]delegatetest.Plugin {
-	all := make(map[string]delegatetest.Plugin)
+func Plugins(types ...string) map[string]delegatetest.Fake {
+	all := make(map[string]delegatetest.Fake)
 	for _, typ := range types {
 		all[typ] = delegatetest.Result(&types100.Result{
 			CNIVersion: types100.ImplementedSpecVersion,
@@ -126,9 +126,9 @@ func Restarted(dir string, containers ...string) error {
 
 // On calls before ahead of each call that begins with prefix ("ADD bridge"). If before
 // fails, so does the call, and the plugin does not run.
-func (n *Node) On(prefix string, before func(context.Context, delegatetest.Call) error) {
+func (n *Node) On(prefix string, before func(context.Context, delegatetest.Invocation) error) {
 	for typ, p := range n.Exec.Plugins {
-		n.Exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		n.Exec.Plugins[typ] = func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
 			if strings.HasPrefix(c.String(), prefix) {
 				if err := before(ctx, c); err != nil {
 					return nil, err
@@ -141,14 +141,14 @@ func (n *Node) On(prefix string, before func(context.Context, delegatetest.Call)
 
 // FailOn lets each call that begins with prefix fail with a code.
 func (n *Node) FailOn(prefix string, code uint) {
-	n.On(prefix, func(context.Context, delegatetest.Call) error { return types.NewError(code, "no", "") })
+	n.On(prefix, func(context.Context, delegatetest.Invocation) error { return types.NewError(code, "no", "") })
 }
 
 // Gate holds up the one call that begins with prefix: it closes begun when the call
 // begins, and the call goes on after open.
 func (n *Node) Gate(prefix string) (begun <-chan struct{}, open func()) {
 	in, out := make(chan struct{}), make(chan struct{})
-	n.On(prefix, func(context.Context, delegatetest.Call) error {
+	n.On(prefix, func(context.Context, delegatetest.Invocation) error {
 		close(in)
 		<-out
 		return nil
@@ -157,7 +157,7 @@ func (n *Node) Gate(prefix string) (begun <-chan struct{}, open func()) {
 }
 
 // Since returns the calls since the last Trace.
-func (n *Node) Since() []delegatetest.Call { return n.Exec.Calls()[n.seen:] }
+func (n *Node) Since() []delegatetest.Invocation { return n.Exec.Calls()[n.seen:] }
 
 // Trace returns the calls since the last Trace, as "ADD bridge eth0"; with the container
 // if it is not c1.
@@ -188,7 +188,7 @@ func (n *Node) WantNothing(dir string) {
 }
 
 // Last returns the last call that begins with prefix.
-func (n *Node) Last(prefix string) delegatetest.Call {
+func (n *Node) Last(prefix string) delegatetest.Invocation {
 	n.Helper()
 	for _, c := range slices.Backward(n.Exec.Calls()) {
 		if strings.HasPrefix(c.String(), prefix) {
@@ -200,7 +200,7 @@ func (n *Node) Last(prefix string) delegatetest.Call {
 }
 
 // Stdin decodes the configuration that a call was given.
-func Stdin(tb testing.TB, c delegatetest.Call) map[string]any {
+func Stdin(tb testing.TB, c delegatetest.Invocation) map[string]any {
 	tb.Helper()
 	var conf map[string]any
 	OK(tb, json.Unmarshal(c.Stdin, &conf))

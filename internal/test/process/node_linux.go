@@ -19,9 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/dump"
-	"github.com/metacni/metacni/internal/hosttest"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -49,8 +48,8 @@ type Node struct {
 // there has.
 func NewNode(tb testing.TB, root string) *Node {
 	tb.Helper()
-	hosttest.Need(tb)
-	n := &Node{TB: tb, Bin: hosttest.Programs()}
+	host.Need(tb)
+	n := &Node{TB: tb, Bin: host.Programs()}
 	for err := fs.ErrExist; errors.Is(err, fs.ErrExist); {
 		n.ID++
 		n.Dir = fmt.Sprintf("%s/n%d", root, n.ID)
@@ -202,7 +201,7 @@ func (n *Node) Fake(id string, on ...string) Object {
 func (n *Node) Behind(id string, conf Object, on ...string) Object {
 	front := maps.Clone(conf)
 	maps.Copy(front, n.Fake(id, on...))
-	front["inner"] = filepath.Join(hosttest.Programs(), fmt.Sprint(conf["type"]))
+	front["inner"] = filepath.Join(host.Programs(), fmt.Sprint(conf["type"]))
 	return front
 }
 
@@ -303,4 +302,20 @@ func (n *Node) Running() (pids []int) {
 func (n *Node) OrphansEnd() {
 	n.Helper()
 	n.Until("no plugin runs", func() bool { return len(n.Running()) == 0 })
+}
+
+// Interfaces returns the names of the interfaces of the namespace at path, but lo, sorted.
+func Interfaces(tb testing.TB, path string) (names []string) {
+	tb.Helper()
+	all, err := host.Interfaces(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, i := range all {
+		if i.Name != "lo" {
+			names = append(names, i.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

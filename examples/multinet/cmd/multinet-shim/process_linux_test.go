@@ -205,7 +205,7 @@ func newAttached(t *testing.T, policy string, fake ...string) *attached {
 	mark(t, h.Path("queue"))
 	a := &attached{h, conf("1.0.0", nodetest.ShortDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q%s}]`,
 		policy, h.Path("queue"), h.State, h.Dir, strings.Join(fake, "")))}
-	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"fake": delegatetest.Result(nil)}}
 	err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
 		Exec: exec, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },

@@ -70,7 +70,7 @@ func Example() {
 		_ = os.WriteFile(filepath.Join(dir, file), []byte(conf), 0o600)
 	}
 	ok := delegatetest.Result(nil)
-	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
 		"bridge": ok, "tuning": ok, "sriov": delegatetest.FailOn("ADD", types.ErrTryAgainLater, "no free device", ok),
 	}}
 	args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: fmt.Appendf(nil,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/conform"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	multinet "github.com/metacni/metacni/examples/multinet/plugin"
 	nodetest "github.com/metacni/metacni/internal/test/node"
@@ -104,7 +104,7 @@ func TestToolProcess(t *testing.T) {
 func TestConform(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		run       delegatetest.Program
+		run       conform.Program
 		conf      string // with the directories of records and of networks
 		delegates []string
 	}{
@@ -122,7 +122,7 @@ func TestConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			delegatetest.Conform(t, tt.run, delegatetest.Config{Strict: true, Delegates: tt.delegates, Stdin: func(dir string) string {
+			conform.Test(t, tt.run, conform.Config{Strict: true, Delegates: tt.delegates, Stdin: func(dir string) string {
 				n := nodetest.Node{TB: t, Dir: dir}
 				n.Write("a.conflist", `{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`)
 				n.Write("b.conflist", `{"cniVersion":"1.1.0","name":"storage","plugins":[{"type":"sriov"}]}`)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/examples/internal/programtest"
-	"github.com/metacni/metacni/examples/lab/host"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/internal/test/process"
 )

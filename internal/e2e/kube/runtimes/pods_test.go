@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
-	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )

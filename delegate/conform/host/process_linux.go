@@ -1,0 +1,82 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Command returns a command that runs in a new network namespace and a new mount
+// namespace. Unless the caller is root, it also runs in a user namespace in which the
+// caller is root. The program must call [Setup] first.
+//
+// The command is killed when the thread that starts it ends: start it from a
+// goroutine that has called [runtime.LockOSThread].
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	}
+	return cmd
+}
+
+// Setup makes the new namespaces of this process a host. It mounts empty file systems
+// over the directories in which plugins keep state, /run and /var/lib/cni, and sets the
+// loopback interface up.
+//
+// It must not be called outside of the namespaces that [Command] makes: it would hide the
+// real /run.
+func Setup() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("host: make mounts private: %w", err)
+	}
+	state := "/var/lib/cni"
+	if _, err := os.Stat(state); errors.Is(err, fs.ErrNotExist) {
+		state = "/var/lib" // a machine without plugins: do not create /var/lib/cni on it
+	}
+	for _, dir := range []string{"/run", state} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+			return fmt.Errorf("host: mount an empty %s: %w", dir, err)
+		}
+	}
+	for _, dir := range []string{nsDir, "/run/lock", "/var/lib/cni"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("host: %w", err)
+		}
+	}
+	return up(&netlink.Handle{}, "lo")
+}
+
+// Offers returns nil if the kernel can make links of the kind of l. It makes l and
+// deletes it again. For a kind that needs a parent, l's attributes have its index.
+func Offers(l netlink.Link) error {
+	if err := netlink.LinkAdd(l); err != nil {
+		return fmt.Errorf("host: this kernel makes no %s: %w", l.Type(), err)
+	}
+	return netlink.LinkDel(l)
+}
+
+// AddCard makes a pair of interfaces that represents a network card and its cable, sets it up, and
+// returns the index of the card. The card can be the parent of macvlan.
+func AddCard(name string) (index int, err error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	card := netlink.NewVeth(attrs)
+	card.PeerName = name + "-far"
+	links := &netlink.Handle{} // of this process's namespace
+	err = errors.Join(links.LinkAdd(card), up(links, name), up(links, card.PeerName))
+	return card.Attrs().Index, err // which LinkAdd has set
+}

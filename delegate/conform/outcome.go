@@ -1,0 +1,175 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// A Program is a plugin that runs without a process of its own; see [delegatetest.Program].
+type Program delegatetest.Program
+
+func (p Program) serve(_ context.Context, b *bench) (served, error) {
+	return served{
+		path: "/conform",
+		run: func(ctx context.Context, c delegatetest.Invocation) outcome {
+			return outcome{Outcome: delegatetest.RunPlugin(ctx, delegatetest.Program(p), b.exec, c)}
+		},
+	}, nil
+}
+
+func (Program) name() string            { return "" }
+func (Program) hide(text string) string { return text }
+
+// An outcome is what a runtime sees of a plugin that has ended.
+type outcome struct {
+	delegatetest.Outcome
+
+	late bool   // whether it was killed because its time was up
+	how  string // how it ended, if not by itself
+}
+
+// Err is that of Outcome, and says how the plugin ended.
+func (o outcome) Err() error {
+	err := o.Outcome.Err()
+	if text, ok := strings.CutPrefix(fmt.Sprint(err), "exit status -1"); ok && o.how != "" {
+		return errors.New(o.how + text)
+	}
+	return err
+}
+
+// Result is that of Outcome.
+func (o outcome) Result() (types.Result, error) {
+	if err := o.Err(); err != nil {
+		return nil, err
+	}
+	return o.Outcome.Result()
+}
+
+// current returns the result in the newest format.
+func (o outcome) current() (*types100.Result, error) {
+	r, err := o.Result()
+	if err != nil {
+		return nil, err
+	}
+	return types100.NewResultFromResult(r)
+}
+
+// document returns what the plugin printed. It fails unless that is exactly one JSON document.
+func (o outcome) document() (json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(o.Stdout))
+	var doc json.RawMessage
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("stdout %q is no JSON document: %w", clip(o.Stdout), err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("stdout %q is more than one JSON document", clip(o.Stdout))
+	}
+	return doc, nil
+}
+
+// said returns the error object that the plugin printed, or nil.
+func (o outcome) said() (said *types.Error) {
+	doc, err := o.document()
+	if err != nil || json.Unmarshal(doc, &said) != nil || said == nil || said.Code == 0 && said.Msg == "" {
+		return nil
+	}
+	return said
+}
+
+// failure is Err with a text of limited length.
+func (o outcome) failure() error { return bounded(o.Err()) }
+
+// bounded returns err, or an error with the first part of its text.
+func bounded(err error) error {
+	said := (*types.Error)(nil)
+	if !errors.As(err, &said) {
+		return err
+	}
+	return fmt.Errorf("code %d, %q", said.Code, clip([]byte(said.Error())))
+}
+
+// clip returns the first part of an output, and JSON without white space.
+func clip(b []byte) []byte {
+	const clipped = 240
+	var compact bytes.Buffer
+	if json.Compact(&compact, b) == nil {
+		b = compact.Bytes()
+	}
+	if len(b) > clipped {
+		return append(slices.Clone(b[:clipped]), "..."...)
+	}
+	return b
+}
+
+// environ returns the environment of a process that is called with c.
+func environ(c delegatetest.Invocation) []string {
+	env := c.Env
+	for _, v := range [][2]string{
+		{"CNI_COMMAND", c.Command}, {"CNI_CONTAINERID", c.ContainerID}, {"CNI_NETNS", c.NetNS},
+		{"CNI_IFNAME", c.IfName}, {"CNI_ARGS", c.Args}, {"CNI_PATH", c.Path},
+	} {
+		if v[1] != "" {
+			env = append(env, v[0]+"="+v[1])
+		}
+	}
+	return env
+}
+
+// attachment returns that of a call, as [delegatetest.Exec.Live] lists it.
+func attachment(c delegatetest.Invocation) string {
+	return c.Plugin + " " + c.ContainerID + " " + c.IfName
+}
+
+// twice returns p, except that it prints its output twice: two documents instead of one.
+func twice(_ string, p delegatetest.Fake) delegatetest.Fake {
+	return printing(p, func(out []byte) []byte {
+		out = append(bytes.TrimSpace(out), '\n')
+		return slices.Concat(out, out)
+	})
+}
+
+// silent returns p, except that it prints nothing.
+func silent(_ string, p delegatetest.Fake) delegatetest.Fake {
+	return printing(p, func([]byte) []byte { return nil })
+}
+
+// printing returns p, except that it prints what change makes of its output when it succeeds.
+func printing(p delegatetest.Fake, change func(out []byte) []byte) delegatetest.Fake {
+	return func(ctx context.Context, c delegatetest.Invocation) ([]byte, error) {
+		out, err := p(ctx, c)
+		if err != nil {
+			return out, err
+		}
+		return change(out), nil
+	}
+}
+
+// An output collects what a process prints.
+type output struct {
+	mu  sync.Mutex // protects buf
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) bytes() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.buf.Bytes())
+}
