@@ -3,12 +3,12 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -51,7 +51,7 @@ func lower(version, than string) bool {
 func (w *StatusWriter) Confirm(ctx context.Context, pod nad.Pod) (Pod, error) {
 	live, err := w.confirm(ctx, pod)
 	if err != nil {
-		return Pod{}, fault.Of("", "pod "+pod.String(), err)
+		return Pod{}, fmt.Errorf("pod %s: %w", pod, err)
 	}
 	return live, nil
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/delegate/kube/internal/apierr"
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -95,7 +95,7 @@ func (v *View) definition(ctx context.Context, r nad.Ref, limit time.Duration, l
 		k, err = live(ctx, r)
 	}
 	if err != nil {
-		return nad.Definition{}, fault.Of("", object, err)
+		return nad.Definition{}, fmt.Errorf("%s: %w", object, err)
 	}
 	return k.definition, k.err
 }

@@ -3,12 +3,11 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/metacni/metacni/internal/fault"
 )
 
 // A slice is what a View keeps of a ResourceSlice: devices of one driver's pool. Only
@@ -59,11 +58,11 @@ func keepSlice(object any) (types.NamespacedName, slice, bool) {
 func (v *View) DeviceAttributes(ctx context.Context, driver, pool, name string) (map[string]string, error) {
 	object := "device " + driver + "/" + pool + "/" + name
 	if v.slices == nil {
-		return nil, fault.Of("", object, because(ErrNotSynced, errors.New("the name of the node is needed to watch its devices")))
+		return nil, fmt.Errorf("%s: %w", object, because(ErrNotSynced, errors.New("the name of the node is needed to watch its devices")))
 	}
 	watchPart(v, v.slices, &resourcev1.ResourceSlice{})
 	if err := v.slices.awaitSync(ctx); err != nil {
-		return nil, fault.Of("", object, err)
+		return nil, fmt.Errorf("%s: %w", object, err)
 	}
 	var newest slice
 	for _, s := range v.slices.store.all() {

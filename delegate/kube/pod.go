@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -112,7 +112,7 @@ func claimsOf(o *corev1.Pod) []string {
 func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	object := "pod " + of.String()
 	if v.pods == nil {
-		return Pod{}, fault.Of("", object, because(ErrNotSynced, errNoNode))
+		return Pod{}, fmt.Errorf("%s: %w", object, because(ErrNotSynced, errNoNode))
 	}
 	watchPart(v, v.pods, &corev1.Pod{})
 	key := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
@@ -121,7 +121,7 @@ func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 		p, err = v.livePod(ctx, of)
 	}
 	if err != nil {
-		return Pod{}, fault.Of("", object, err)
+		return Pod{}, fmt.Errorf("%s: %w", object, err)
 	}
 	return p, nil
 }
@@ -202,7 +202,7 @@ func (v *View) NetworkStatus(ctx context.Context, pod nad.Pod) (string, error) {
 	case err == nil:
 		return answer.Annotations[status.NetworkStatusAnnotation], nil
 	case judge(err, false).outcome == gone:
-		return "", fault.Of("", object, ErrGone)
+		return "", fmt.Errorf("%s: %w", object, ErrGone)
 	}
-	return "", fault.Of("", object, because(ErrNotSynced, cause(err)))
+	return "", fmt.Errorf("%s: %w", object, because(ErrNotSynced, cause(err)))
 }

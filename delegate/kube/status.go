@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/metacni/metacni/delegate/kube/internal/queue"
-	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -251,7 +251,7 @@ func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if err == nil || w.config.Policy != StatusRequire {
 		return nil
 	}
-	return fault.Of("pod", pod.String(), because(errNotWritten, err))
+	return fmt.Errorf("pod %s: %w", pod, because(errNotWritten, err))
 }
 
 // A StatusStats counts what a [StatusWriter] has done.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,8 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/metacni/metacni/internal/bounds"
-	"github.com/metacni/metacni/internal/kubepath"
+	"github.com/metacni/metacni/delegate/kube/internal/bounded"
 )
 
 // placeholder is the host that the clients name. The transport puts in the real one.
@@ -77,8 +78,7 @@ func noProxy(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilni
 
 // RoundTrip sends a request of a client.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	is := kubepath.Parse(req.Method, req.URL)
-	done := Request{Verb: is.Verb, Resource: is.Resource}
+	done := described(req)
 	defer func() { t.observe(done) }()
 	s, err := t.session()
 	if err != nil {
@@ -95,6 +95,34 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		done.Code = resp.StatusCode
 	}
 	return resp, err
+}
+
+// described returns the verb and the resource of a request, in the words of a role.
+func described(req *http.Request) Request {
+	verb := map[string]string{"GET": "get", "POST": "create", "PUT": "update"}[req.Method]
+	r := Request{Verb: cmp.Or(verb, strings.ToLower(req.Method))}
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	prefix := map[string]int{"api": 2, "apis": 3}[parts[0]] // with the group and its version
+	if prefix == 0 || len(parts) <= prefix {
+		return r
+	}
+	parts = parts[prefix:]
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	named := len(parts) > 1
+	if named {
+		parts = slices.Delete(parts, 1, 2)
+	}
+	r.Resource = strings.Join(parts, "/")
+	switch {
+	case r.Verb != "get" || named:
+	case req.URL.Query().Has("watch"):
+		r.Verb = "watch"
+	default:
+		r.Verb = "list"
+	}
+	return r
 }
 
 // session returns the present session, or an error if the credentials cannot be read.
@@ -207,7 +235,7 @@ func regular(files ...string) error {
 func stamp(files ...string) string {
 	sum := sha256.New()
 	for _, file := range files {
-		data, err := bounds.ReadFile(file)
+		data, err := bounded.ReadFile(file)
 		fmt.Fprintln(sum, file, len(data), err)
 		sum.Write(data)
 	}

@@ -454,3 +454,24 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 		})
 	}
 }
+
+func TestRequestsAreNamedInTheWordsOfARole(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]Request{
+		"GET /api/v1/pods?watch=true&fieldSelector=x":                                   {Verb: "watch", Resource: "pods"},
+		"GET /api/v1/namespaces/blue/pods":                                              {Verb: "list", Resource: "pods"},
+		"GET /api/v1/namespaces/blue/pods/web":                                          {Verb: "get", Resource: "pods"},
+		"PATCH /api/v1/namespaces/blue/pods/web/status":                                 {Verb: "patch", Resource: "pods/status"},
+		"POST /apis/events.k8s.io/v1/namespaces/blue/events":                            {Verb: "create", Resource: "events"},
+		"DELETE /apis/k8s.cni.cncf.io/v1/namespaces/b/network-attachment-definitions/n": {Verb: "delete", Resource: "network-attachment-definitions"},
+		"PUT /api/v1/namespaces/blue/pods/web":                                          {Verb: "update", Resource: "pods"},
+		"GET /api/v1/namespaces/blue":                                                   {Verb: "get", Resource: "namespaces"},
+		"GET /version":                                                                  {Verb: "get"},
+		"GET /":                                                                         {Verb: "get"},
+	} {
+		method, path, _ := strings.Cut(target, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, path, nil)
+		nodetest.OK(t, err)
+		nodetest.Equal(t, target, described(req), want)
+	}
+}

@@ -32,8 +32,6 @@ var rules = map[string][]string{
 
 	"internal/bounds":    nil,
 	"internal/kubename":  nil,
-	"internal/kubepath":  nil,
-	"internal/nadfile":   nil,
 	"internal/cause":     nil,
 	"internal/dump":      nil,
 	"internal/fault":     {"internal/terse"},
@@ -48,7 +46,7 @@ var rules = map[string][]string{
 	"internal/terse":     nil,
 	"internal/thread":    nil,
 	"internal/turns":     nil,
-	"internal/test/kube": {"internal/kubepath"},
+	"internal/test/kube": nil,
 	"internal/test/node": {"delegate/delegatetest", "netconf", "status"},
 
 	"internal/test/process":      {"internal/flock", "internal/dump", "internal/test/node", "delegate/conform/host"},
@@ -72,18 +70,20 @@ var rules = map[string][]string{
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
 	"delegate/otel":         {"delegate", "delegate/plugin", "netconf/nad", "status"},
-	"netconf/nad":           {"internal/rawjson", "netconf", "internal/bounds", "internal/fault", "internal/kubename", "internal/nadfile"},
+	"netconf/nad":           {"internal/rawjson", "netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/kubename"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
 	"delegate/conform/cmd/conform": {"delegate/conform", "delegate/delegatetest"},
 
 	"delegate/kube/internal/apierr":               nil,
+	"delegate/kube/internal/bounded":              nil,
+	"delegate/kube/internal/coded":                nil,
 	"delegate/kube/internal/queue":                nil,
-	"delegate/kube":                               {"delegate/kube/internal/apierr", "delegate/kube/internal/queue", "netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault", "internal/kubepath", "internal/nadfile"},
-	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
+	"delegate/kube":                               {"delegate/kube/internal/...", "netconf", "netconf/nad", "status"},
+	"delegate/kube/podresources":                  {"delegate/device", "delegate/kube/internal/...", "netconf/nad"},
 	"delegate/kube/podresources/podresourcestest": nil,
-	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},
-	"delegate/kube/dra":                           {"delegate", "delegate/kube", "delegate/kube/internal/apierr", "delegate/kube/internal/queue", "delegate/lifecycle", "netconf", "netconf/nad", "scratch", "status", "internal/fault"},
+	"delegate/kube/webhook":                       {"delegate/kube/internal/...", "netconf", "netconf/nad"},
+	"delegate/kube/dra":                           {"delegate", "delegate/kube", "delegate/kube/internal/...", "delegate/lifecycle", "netconf", "netconf/nad", "scratch", "status"},
 	"delegate/kube/dra/dratest":                   nil,
 
 	"examples/...": {"..."},
@@ -158,6 +158,21 @@ var (
 	rootOnce   sync.Once
 	rootListed []listed
 )
+
+// The versions of the modules of a user's build may differ, and what is internal changes with each:
+// only tests of a module that is published may import what is internal to another.
+func TestPublishedModulesNeedNothingInternalOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, dir := range importable {
+		for _, p := range list[listed](t, "list", "-C", dir, "-json=ImportPath,Imports", "./...") {
+			for _, imp := range p.Imports {
+				if inside, of := short(imp), dir+"/"; ours(imp) && strings.Contains(inside, "internal/") && !strings.HasPrefix(inside, of) {
+					t.Errorf("%s imports %s", short(p.ImportPath), inside)
+				}
+			}
+		}
+	}
+}
 
 func TestImportGraph(t *testing.T) {
 	t.Parallel()

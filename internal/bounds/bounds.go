@@ -30,9 +30,6 @@ const (
 	// command reads it into memory.
 	Record = 16 << 20
 
-	// File is the size in bytes of a file of credentials, or of the kubelet.
-	File = 16 << 20
-
 	// RecordDepth is how deeply a record may be nested: Depth, and the levels that
 	// requests and records put around a value.
 	RecordDepth = Depth + 24

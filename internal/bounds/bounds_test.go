@@ -1,7 +1,6 @@
 package bounds
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -36,47 +35,17 @@ func TestDeeperCountsOpenBrackets(t *testing.T) {
 	}
 }
 
-func TestReadFileReadsRegularFilesOfABoundedSize(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := errors.Join(os.WriteFile(file, []byte("text"), 0o600), os.Symlink("file", filepath.Join(dir, "link"))); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"file", "link"} {
-		if got, err := ReadFile(filepath.Join(dir, name)); err != nil || string(got) != "text" {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-	if _, err := ReadFile(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file: %v", err)
-	}
-	for size, ok := range map[int64]bool{File: true, File + 1: false} {
-		if err := os.Truncate(file, size); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := ReadFile(file); (err == nil) != ok || ok && int64(len(got)) != size {
-			t.Errorf("%d bytes: %d, %v", size, len(got), err)
-		}
-	}
-	for _, path := range []string{dir, os.DevNull} {
-		if got, err := ReadFile(path); err == nil || !bytes.Equal(got, nil) {
-			t.Errorf("%s: %q, %v", path, got, err)
-		}
-	}
-}
-
 // A file without a size may be one of procfs, such as /proc/kmsg: reading it waits, or has effects.
 func TestAFileWithoutASizeIsEmptyAndNotOpened(t *testing.T) {
 	t.Parallel()
-	if got, err := ReadFS(closed{fstest.MapFS{"empty": &fstest.MapFile{}}}, "empty", File); err != nil || len(got) > 0 {
+	if got, err := ReadFS(closed{fstest.MapFS{"empty": &fstest.MapFile{}}}, "empty", Network); err != nil || len(got) > 0 {
 		t.Errorf("%q, %v", got, err)
 	}
 	dir := t.TempDir()
 	if err := os.Symlink("/proc/kmsg", filepath.Join(dir, "10-log.conf")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadFile(filepath.Join(dir, "10-log.conf")); len(got) > 0 {
+	if got, err := ReadFS(os.DirFS(dir), "10-log.conf", Network); len(got) > 0 {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -2,27 +2,12 @@ package bounds
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 )
 
 // An UnfitError says why a file is not read: it is not a regular one, or too large.
 type UnfitError struct{ error }
-
-// ReadFile returns the content of the file at path: see [ReadFS], with a limit of [File].
-func ReadFile(path string) ([]byte, error) {
-	data, err := ReadFS(os.DirFS(filepath.Dir(path)), filepath.Base(path), File)
-	if p := (*fs.PathError)(nil); errors.As(err, &p) {
-		err = p.Err // its path is relative
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return data, nil
-}
 
 // ReadFS returns the content of a file of fsys. It must be a regular file, or a link to one,
 // of at most limit bytes. Otherwise the error is an [*UnfitError], and the file is not opened:

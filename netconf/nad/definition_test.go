@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
-	"github.com/metacni/metacni/internal/nadfile"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -266,9 +268,13 @@ type opening func(name string) error
 
 func (f opening) Open(name string) (fs.File, error) { return nil, f(name) }
 
-// mirrored returns the files of d.
-func mirrored(d nad.Definition) []nadfile.File {
-	return nadfile.Files(d.Namespace, d.Name, d.Config, nadfile.Key{UID: d.UID, Version: d.Version, Resource: d.Resource})
+// mirrored returns the files of d, with their directory.
+func mirrored(d nad.Definition) []nad.File {
+	all := nad.Files(d)
+	for i := range all {
+		all[i].Name = path.Join(d.Namespace, all[i].Name)
+	}
+	return all
 }
 
 // write writes files of d, the first n of them or all, as a writer of mirrors does.
@@ -357,6 +363,34 @@ func TestMirrorNeverMixesTwoVersions(t *testing.T) {
 	wantError{kind: netconf.ErrNotFound, ref: "ns/blue"}.check(t, err)
 }
 
+// A Mirror writes what Load reads, and removes what it has written.
+func TestMirrorWritesAndRemoves(t *testing.T) {
+	t.Parallel()
+	m := nad.Mirror{Dir: filepath.Join(t.TempDir(), "a", "mirror")}
+	nodetest.OK(t, m.Remove(blue))
+	nodetest.OK(t, errors.Join(m.Put(plugin), m.Put(chain), m.Put(chain)))
+	got, err := nad.Load(os.DirFS(m.Dir), blue)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "definition", got, chain)
+	person := filepath.Join(m.Dir, "ns", "red.conf")
+	left := filepath.Join(m.Dir, "ns", ".tmp-1")
+	nodetest.OK(t, errors.Join(os.WriteFile(person, []byte("{}"), 0o600), os.WriteFile(left, nil, 0o600)))
+	nodetest.Equal(t, "written by a Mirror", m.Refs(), []nad.Ref{blue})
+	nodetest.OK(t, errors.Join(m.Remove(blue), m.Remove(blue)))
+	files, err := filepath.Glob(filepath.Join(m.Dir, "*/*"))
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "left", files, []string{person})
+	nodetest.OK(t, os.Remove(person))
+	nodetest.OK(t, errors.Join(m.Put(plugin), m.Remove(blue)))
+	if _, err := os.Stat(filepath.Join(m.Dir, "ns")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of a namespace without definitions: %v", err)
+	}
+	long := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: strings.Repeat("a", 247)}}
+	nodetest.Is(t, m.Put(long), nad.ErrLongName)
+	nodetest.OK(t, m.Remove(long.Ref))
+	nodetest.Fails(t, m.Put(nad.Definition{Ref: nad.Ref{Namespace: "..", Name: "x"}}), 7, "")
+}
+
 func TestMirrorTakesWhatAPersonWrote(t *testing.T) {
 	t.Parallel()
 	fsys := files(map[string]string{"ns/blue.conflist": `{"plugins":[{"type":"x"}]}`, "ns/red.conf": `{"type":"y"}`, "ns/green.conf": "{}", "ns/green.conflist": "{}"})
@@ -388,7 +422,7 @@ func TestOnlyAMissingDefinitionIsNotFound(t *testing.T) {
 		wantError{kind: netconf.ErrNotFound, ref: r.String()}.check(t, err)
 		nodetest.Is(t, err, fs.ErrNotExist)
 	}
-	if !nadfile.TooLong(long.Name) || nadfile.TooLong(long.Name[1:]) {
+	if !nad.TooLong(long.Name) || nad.TooLong(long.Name[1:]) {
 		t.Error("a file has a name of 255 bytes at most")
 	}
 	for name, tt := range map[string]struct {

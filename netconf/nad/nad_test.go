@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/internal/fault"
-	"github.com/metacni/metacni/internal/nadfile"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -465,7 +464,7 @@ func checkNetwork(t *testing.T, d nad.Definition, rules nad.Rules) {
 func checkMirror(t *testing.T, d nad.Definition) {
 	t.Helper()
 	fsys := fstest.MapFS{}
-	if d.Validate() != nil || nadfile.TooLong(d.Name) {
+	if d.Validate() != nil || nad.TooLong(d.Name) {
 		return
 	}
 	for _, f := range mirrored(d) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/delegate/kube/internal/bounded"
 )
 
 // A checkpoint is the file in which the kubelet's device manager keeps its state.
@@ -23,7 +23,7 @@ type checkpoint struct {
 
 // readCheckpoint reads the kubelet's checkpoint. The kubelet replaces the file as a whole.
 func readCheckpoint(path string) (*checkpoint, error) {
-	data, err := bounds.ReadFile(path)
+	data, err := bounded.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/delegate/kube/internal/coded"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -110,7 +110,7 @@ func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([][]device.Device, e
 	defer cancel()
 	containers, err := c.devices(limited, pod)
 	if err != nil {
-		return nil, fault.With(types.ErrTryAgainLater, fmt.Errorf("devices of pod %q: %w", pod, because(limited, err)))
+		return nil, coded.With(types.ErrTryAgainLater, fmt.Errorf("devices of pod %q: %w", pod, because(limited, err)))
 	}
 	return containers, nil
 }
@@ -180,7 +180,7 @@ func (c *Client) Serves(ctx context.Context, resource string) (bool, error) {
 	}
 	is, unanswered := c.allocatable(limited, resource)
 	if unread != nil && unanswered != nil {
-		return false, fault.With(types.ErrTryAgainLater, fmt.Errorf("whether a device plugin serves %q is not known: %w; %w", resource, because(limited, unanswered), unread))
+		return false, coded.With(types.ErrTryAgainLater, fmt.Errorf("whether a device plugin serves %q is not known: %w; %w", resource, because(limited, unanswered), unread))
 	}
 	return is, nil
 }

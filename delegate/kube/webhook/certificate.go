@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/delegate/kube/internal/bounded"
 )
 
 // A Certificate is a TLS certificate in two files, which are read again for each handshake:
@@ -99,11 +99,11 @@ func (c *Certificate) complain(ctx context.Context, effect string, err error) {
 // load reads the files, and parses them if they have changed. While one of them is
 // replaced they may not belong together.
 func (c *Certificate) load() error {
-	cert, err := bounds.ReadFile(c.certFile)
+	cert, err := bounded.ReadFile(c.certFile)
 	if err != nil {
 		return fmt.Errorf("certificate: %w", err)
 	}
-	key, err := bounds.ReadFile(c.keyFile)
+	key, err := bounded.ReadFile(c.keyFile)
 	if err != nil {
 		return fmt.Errorf("key: %w", err)
 	}

@@ -29,13 +29,12 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 
-	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
 // maxBody is the size in bytes over which a request is refused: that of an update, which
-// has two objects of the largest size that an API server takes, and what is around them.
-const maxBody = 2*bounds.Object + 1<<20
+// has two objects of the largest size that an API server takes, 3 MiB, and what is around them.
+const maxBody = 2*(3<<20) + 1<<20
 
 // A Handler answers requests of an API server: admission.k8s.io/v1 AdmissionReviews. Where
 // a function is nil, all objects of its kind are allowed. Goroutines may share a Handler if

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,6 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/nadfile"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -314,11 +314,7 @@ func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.Write("net.d/kube-system/pods.conf", `{"type":"bridge"}`)
 	d := nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "blue"}, UID: "u7", Version: "41", Config: `{"type":"macvlan"}`}
-	for _, f := range nadfile.Files(d.Namespace, d.Name, d.Config, nadfile.Key{UID: d.UID, Version: d.Version}) {
-		if f.Data != nil {
-			h.Write("net.d/"+f.Name, string(f.Data))
-		}
-	}
+	nodetest.OK(t, nad.Mirror{Dir: filepath.Join(h.Dir, "net.d")}.Put(d))
 	selections := `[{"name":"blue","ipam-claim-reference":"vm-1"},{"name":"storage","interface":"sto0"}]`
 	shared := claimed("c", "first/sub", "a/blue", "")
 	shared.Claim.Share = "s1"

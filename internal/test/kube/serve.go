@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/metacni/metacni/internal/kubepath"
 )
 
 // A call is a request to be answered.
@@ -68,7 +66,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 
 // parse reads the path and the method. It reports whether the server has the resource.
 func parse(q *http.Request, body string) (c call, known bool) {
-	is := kubepath.Parse(q.Method, q.URL)
+	is := parsePath(q.Method, q.URL)
 	c = call{http: q, Request: Request{
 		Verb: is.Verb, Resource: is.Resource, Namespace: is.Namespace, Name: is.Name,
 		Query: q.URL.RawQuery, UserAgent: q.UserAgent(), Body: body, Time: time.Now(),

@@ -1,5 +1,4 @@
-// Package kubepath reads the URLs of a Kubernetes API.
-package kubepath
+package kubetest
 
 import (
 	"cmp"
@@ -8,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Request describes a request in the words of a role.
-type Request struct {
+// A path describes a request in the words of a role.
+type path struct {
 	Verb      string // get, list, watch, create, update, patch, delete
 	Group     string // with the version; empty: the path is not that of a resource
 	Resource  string // with the subresource after a slash
@@ -17,10 +16,10 @@ type Request struct {
 	Name      string // empty for list, watch and create
 }
 
-// Parse describes a request with this method and URL.
-func Parse(method string, u *url.URL) Request {
+// parsePath describes a request with this method and URL.
+func parsePath(method string, u *url.URL) path {
 	verbs := map[string]string{"GET": "get", "POST": "create", "PUT": "update"}
-	r := Request{Verb: cmp.Or(verbs[method], strings.ToLower(method))}
+	r := path{Verb: cmp.Or(verbs[method], strings.ToLower(method))}
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	prefix := map[string]int{"api": 2, "apis": 3}[parts[0]]
 	if prefix == 0 || len(parts) <= prefix {
