@@ -484,11 +484,11 @@ type callbacks func(ctx context.Context, exec invoke.Exec, environ []string, std
 func (f callbacks) plugin() plugin.Plugin {
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
-			do := pick(f(ctx, c.Exec, c.Env, c.Stdout))
+			do := pick(f(ctx, c.Host.Exec, c.Host.Env, c.Host.Stdout))
 			if do == nil {
 				return nil
 			}
-			err := do(&c.CmdArgs)
+			err := do(c.CmdArgs())
 			if said := (*types.Error)(nil); errors.As(err, &said) {
 				return said
 			}

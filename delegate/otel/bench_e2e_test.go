@@ -39,7 +39,7 @@ func BenchmarkADD(b *testing.B) {
 			process.Exec = nil
 			start := time.Now()
 			if traced == 1 {
-				process = otel.Process(process, provider)
+				process = otel.Host(process, provider)
 			}
 			err := p.Do(b.Context(), process, delegate.CommandAdd, a)
 			took[traced] = append(took[traced], time.Since(start))

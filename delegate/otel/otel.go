@@ -30,18 +30,18 @@ const (
 	maxText = 512
 )
 
-// Process returns p with spans of provider, which must not be nil, for the command that p
-// executes. If the context of the command has a span, that is their parent; otherwise it is the
-// span in TRACEPARENT and TRACESTATE of p.Env. Values that are not valid are ignored. The
-// returned Env lacks both variables: each plugin gets those of its invocation's span. BAGGAGE
-// stays.
+// Host returns h with spans of provider, which must not be nil, for the command that a
+// plugin executes with it. If the context of the command has a span, that is their parent;
+// otherwise it is the span in TRACEPARENT and TRACESTATE of h.Env. Values that are not valid
+// are ignored. The returned Env lacks both variables: each plugin gets those of its
+// invocation's span. BAGGAGE stays.
 //
-// The Observer and the Stages that p has are called as before, with contexts that have the
-// spans. Use the returned Process for one command at a time: commands at the same time get the
+// The Observer and the Stages that h has are called as before, with contexts that have the
+// spans. Use the returned Host for one command at a time: commands at the same time get the
 // wait in the queue of one another.
-func Process(p plugin.Process, provider trace.TracerProvider) plugin.Process {
-	t := &tracing{tracer: provider.Tracer(scope), parent: propagation.MapCarrier{}, observer: p.Observer, stages: p.Stages}
-	p.Env = slices.DeleteFunc(slices.Clone(p.Env), func(e string) bool {
+func Host(h plugin.Host, provider trace.TracerProvider) plugin.Host {
+	t := &tracing{tracer: provider.Tracer(scope), parent: propagation.MapCarrier{}, observer: h.Observer, stages: h.Stages}
+	h.Env = slices.DeleteFunc(slices.Clone(h.Env), func(e string) bool {
 		name, value, _ := strings.Cut(e, "=")
 		if name != traceparent && name != tracestate {
 			return false
@@ -49,8 +49,8 @@ func Process(p plugin.Process, provider trace.TracerProvider) plugin.Process {
 		t.parent[strings.ToLower(name)] = value // the last one counts
 		return true
 	})
-	p.Observer, p.Stages = t.observe, t.stage
-	return p
+	h.Observer, h.Stages = t.observe, t.stage
+	return h
 }
 
 // The variables of a trace that this package reads and sets.

@@ -31,10 +31,19 @@ const delTries = 10
 // A Call is one command that a plugin executes. Its methods are the standard
 // commands and their parts. A Call must not be used by several goroutines at once.
 type Call struct {
-	Process
-	skel.CmdArgs // from the runtime
+	// Host is what the plugin may use of its process. Prepare may change it, and so do
+	// functions for what they call.
+	Host Host
 
 	Command delegate.Command // CNI_COMMAND
+
+	// The other variables of the runtime: CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS
+	// and CNI_PATH. One that is missing is empty.
+	ContainerID, NetNS, IfName, Args, Path string
+
+	// Config is the configuration, as the runtime passes it on stdin; see the function
+	// [Config], which decodes it.
+	Config []byte
 
 	// The name, type and cniVersion in the configuration. Without cniVersion
 	// it is "0.1.0", as the specification says (section 1).
@@ -48,8 +57,17 @@ type Call struct {
 	// [lifecycle.Collection.Shared]. A plugin's GC sets it.
 	Shared func(network string) (why string)
 
-	own   string   // the plugin's type in records and steps
-	types []string // under which runtimes know the plugin
+	override string   // CNI_NETNS_OVERRIDE
+	own      string   // the plugin's type in records and steps
+	types    []string // under which runtimes know the plugin
+}
+
+// CmdArgs returns c as package skel passes a command to a plugin.
+func (c *Call) CmdArgs() *skel.CmdArgs {
+	return &skel.CmdArgs{
+		ContainerID: c.ContainerID, Netns: c.NetNS, IfName: c.IfName, Args: c.Args, Path: c.Path,
+		NetnsOverride: c.override, StdinData: c.Config,
+	}
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.
@@ -58,21 +76,24 @@ type Call struct {
 //
 // Call fails if the configuration cannot be decoded; see [Config]. If the plugin
 // has no StateDir it ignores this, because nothing here depends on it.
-func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
-	c, err := p.decoded(process, command, args)
+func (p Plugin) Call(host Host, command delegate.Command, args skel.CmdArgs) (*Call, error) {
+	c, err := p.decoded(host, command, args)
 	return c, p.manage(c, err)
 }
 
 // decoded returns the Call of a command without its Manager. The error is that of the
 // configuration.
-func (p Plugin) decoded(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
-	args.Args = withIgnoreUnknown(args.Args)
-	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
-	c.Exec = process.exec()
-	if c.Stderr == nil {
-		c.Stderr = io.Discard
+func (p Plugin) decoded(host Host, command delegate.Command, args skel.CmdArgs) (*Call, error) {
+	c := &Call{
+		Host: host, Command: command, CNIVersion: "0.1.0", Config: args.StdinData,
+		ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, Args: withIgnoreUnknown(args.Args), Path: args.Path,
+		override: args.NetnsOverride,
 	}
-	c.Env = slices.Clip(slices.Clone(process.Env)) // Prepare may change it
+	c.Host.Exec = host.exec()
+	if c.Host.Stderr == nil {
+		c.Host.Stderr = io.Discard
+	}
+	c.Host.Env = slices.Clip(slices.Clone(host.Env)) // Prepare may change it
 	err := c.decode()
 	c.own = cmp.Or(p.Type, c.Type)
 	c.types = append([]string{c.own, c.Type}, p.Aliases...)
@@ -90,12 +111,12 @@ func (p Plugin) manage(c *Call, err error) error {
 			return err
 		}
 	}
-	c.Manager = c.NewManager(dir, c.own, filepath.SplitList(c.Path))
+	c.Manager = c.Host.NewManager(dir, c.own, filepath.SplitList(c.Path))
 	c.Manager.Configured = c.configured
 	c.Manager.OnlyNetwork = c.onlyNetwork
 	own := []string{c.own, c.Type}
 	c.Manager.Invoker.Refuse = p.refuse(own)
-	c.Manager.Invoker.Exec = &steps{c.Exec, p, c.Process, own}
+	c.Manager.Invoker.Exec = &steps{c.Host.Exec, p, c.Host, own}
 	if p.Prepare != nil {
 		return p.Prepare(c)
 	}
@@ -113,11 +134,11 @@ func (c *Call) Key() scratch.Key {
 func (c *Call) Tag(prefix string) string { return c.Key().Tag(prefix) }
 
 // Attachment returns n applied to the interface that the runtime asks for, with the
-// ContainerID, Netns, IfName and Args of c. It has no capability arguments. The network is completed, see [Call.Complete]. If that
+// ContainerID, NetNS, IfName and Args of c. It has no capability arguments. The network is completed, see [Call.Complete]. If that
 // fails the attachment has no network, and an ADD of it is refused.
 func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 	n, _ = c.Complete(n)
-	return delegate.Attachment{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args}
+	return delegate.Attachment{Network: n, ContainerID: c.ContainerID, NetNS: c.NetNS, IfName: c.IfName, Args: c.Args}
 }
 
 // Attachments returns an attachment for each of nets, without an interface name:
@@ -246,7 +267,7 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 	if err != nil {
 		return err
 	}
-	t.NetNS = cmp.Or(t.NetNS, c.Netns)
+	t.NetNS = cmp.Or(t.NetNS, c.NetNS)
 	report := t.Report
 	t.Report = func(ctx context.Context, added []delegate.Attached) error {
 		if report != nil {
@@ -261,12 +282,12 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 }
 
 // Check runs CHECK of the plugins in the record; see [lifecycle.Manager.Check].
-func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.Key(), c.Netns) }
+func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.Key(), c.NetNS) }
 
 // Del runs DEL of the plugins in the record and removes the record; see
 // [lifecycle.Manager.Del].
 func (c *Call) Del(ctx context.Context) error {
-	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.Netns})
+	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.NetNS})
 }
 
 // GC removes the attachments that are recorded and not on the runtime's list, and
@@ -303,14 +324,11 @@ func (c *Call) refuseArgs() error {
 	return nil
 }
 
-// refuseHost fails for the network namespace of this process, unless
-// CNI_NETNS_OVERRIDE allows it: plugins would configure the host.
-func (c *Call) refuseHost() error {
-	if c.NetnsOverride == "1" || strings.EqualFold(c.NetnsOverride, "true") {
-		return nil
-	}
-	if c.Root.OwnNetNS(c.Netns) {
-		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", c.Netns)
+// refuseHost fails for a path to the network namespace of this process, unless override, the
+// value of CNI_NETNS_OVERRIDE, allows it: plugins would configure the host.
+func (r Root) refuseHost(netns, override string) error {
+	if override != "1" && !strings.EqualFold(override, "true") && r.OwnNetNS(netns) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", netns)
 	}
 	return nil
 }

@@ -23,9 +23,9 @@ import (
 // not be left out: read it with [Call.Value].
 func Config[T any](c *Call) (T, error) {
 	if c.strict() {
-		return netconf.Decode[T](c.StdinData)
+		return netconf.Decode[T](c.Config)
 	}
-	return netconf.DecodeLenient[T](c.StdinData)
+	return netconf.DecodeLenient[T](c.Config)
 }
 
 // strict reports whether mistakes in any key make c fail.
@@ -51,8 +51,8 @@ func (c *Call) Valid() ([]types.GCAttachment, error) {
 		Former []types.GCAttachment `json:"cni.dev/attachments"` // of libcni 1.1
 	}
 	var conf lists
-	if json.Unmarshal(c.StdinData, &conf) != nil { // a key given twice does not matter
-		if _, err := netconf.Decode[lists](c.StdinData); err != nil {
+	if json.Unmarshal(c.Config, &conf) != nil { // a key given twice does not matter
+		if _, err := netconf.Decode[lists](c.Config); err != nil {
 			return nil, err
 		}
 	}
@@ -122,12 +122,12 @@ func (p Plugin) stateDir(c *Call) (string, error) {
 		}
 		dir = cmp.Or(chosen, dir)
 	}
-	onNode, err := c.Root.Node(dir)
+	onNode, err := c.Host.Root.Node(dir)
 	if err == nil {
 		_, err = CheckStateDir(onNode)
 	}
 	if err == nil {
-		dir, err = c.Root.Resolve(filepath.Clean(dir))
+		dir, err = c.Host.Root.Resolve(filepath.Clean(dir))
 	}
 	if err != nil {
 		return "", c.Invalid(p.StateKey, err)
@@ -170,7 +170,7 @@ func (c *Call) decode() error {
 // that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
 	var found json.RawMessage
-	for key, raw := range rawjson.Members(c.StdinData) {
+	for key, raw := range rawjson.Members(c.Config) {
 		if !strings.EqualFold(key, name) {
 			continue
 		}

@@ -31,7 +31,7 @@ type Plugin struct {
 
 	// Process is what commands have of a process. Each call sets Stdin and
 	// Stdout, and adds its CNI variables and those of a trace to Env.
-	Process plugin.Process
+	Process plugin.Host
 
 	// Synchronize, when not nil, receives the current attachments of the
 	// resident's types after each registration, before the first command. When

@@ -74,8 +74,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	defer sv.flight.ops.leave(op)
 	var err error
 	if panicked := sv.guarded(ctx, op.String(), func(ctx context.Context) error {
-		if sv.Process != nil {
-			op.process = sv.Process()
+		if sv.Host != nil {
+			op.process = sv.Host()
 		}
 		op.process.Env = slices.Concat(op.process.Env, op.trace)
 		if sv.Trace != nil {

@@ -46,7 +46,7 @@ func (f *fake) plugin() plugin.Plugin {
 			f.Note(what)
 			if *do != nil {
 				defer f.Note("end " + what)
-				if err := (*do)(ctx, &c.CmdArgs); err != nil {
+				if err := (*do)(ctx, c.CmdArgs()); err != nil {
 					return err
 				}
 			}
@@ -54,7 +54,7 @@ func (f *fake) plugin() plugin.Plugin {
 			if c.Command == delegate.CommandAdd {
 				text = cmp.Or(f.result, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q}]}`, c.IfName))
 			}
-			_, err := io.WriteString(c.Stdout, text)
+			_, err := io.WriteString(c.Host.Stdout, text)
 			return err
 		}
 	}

@@ -96,15 +96,15 @@ type Server struct {
 	// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
 	Plugin plugin.Plugin
 
-	// Process, when not nil, returns what one request may use of this process. The
-	// server adds the trace of the request to Env, sets Stdout and Timed, and Stale for
-	// a DEL of the Queue. It calls Process before the request waits for its turn.
-	Process func() plugin.Process
+	// Host, when not nil, returns what one request may use of this process. The server
+	// adds the trace of the request to Env, sets Stdout and Timed, and Stale for a DEL of
+	// the Queue. It calls Host before the request waits for its turn.
+	Host func() plugin.Host
 
-	// Trace, when not nil, is called with the Process of each request, and returns the
-	// one to use instead, such as one that makes spans. Unlike in Process, Env has the
+	// Trace, when not nil, is called with the Host of each request, and returns the
+	// one to use instead, such as one that makes spans. Unlike in Host, Env has the
 	// variables of [wire.TraceEnv] that came with the request.
-	Trace func(p plugin.Process) plugin.Process
+	Trace func(h plugin.Host) plugin.Host
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
 	// running container, checks it and detaches it. Its configuration is the one of

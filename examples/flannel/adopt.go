@@ -14,10 +14,10 @@ import (
 // recorded returns what flannel's own plugin has recorded in the same directory.
 func recorded(c *plugin.Call) adopt.Flannel {
 	var current netconf.Network // without it, the files are all there is
-	if _, err := netconf.Decode[config](c.StdinData); err == nil {
+	if _, err := netconf.Decode[config](c.Config); err == nil {
 		current, _ = network(c) // not one that lacks a key which does not fit
 	}
-	return adopt.Flannel{Root: string(c.Root), Dir: c.Manager.Dir, Network: c.Name, Current: current}
+	return adopt.Flannel{Root: string(c.Host.Root), Dir: c.Manager.Dir, Network: c.Name, Current: current}
 }
 
 // takeOver adopts the container of c if flannel's own plugin has attached it.

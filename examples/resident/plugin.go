@@ -78,7 +78,7 @@ func check(_ context.Context, call *plugin.Call) error {
 
 // read returns the configuration and the addresses.
 func read(call *plugin.Call) (c config, ips []*types100.IPConfig, err error) {
-	if err := json.Unmarshal(call.StdinData, &c); err != nil {
+	if err := json.Unmarshal(call.Config, &c); err != nil {
 		return c, nil, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
 	}
 	ips, err = c.ips()

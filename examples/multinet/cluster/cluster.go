@@ -85,8 +85,8 @@ type Plugin struct {
 	// publishes.
 	Own []byte
 
-	// Process returns what multinet uses to run plugins.
-	Process func() plugin.Process
+	// Host returns what multinet uses to run plugins.
+	Host func() plugin.Host
 }
 
 // An add is a running ADD. One goroutine uses it.

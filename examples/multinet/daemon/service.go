@@ -47,9 +47,9 @@ const undoTimeout = 8 * time.Second
 
 // process returns what multinet uses for one request. Plugins receive nothing of the daemon's
 // environment but its PATH.
-func (d *service) process() plugin.Process {
+func (d *service) process() plugin.Host {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
-	return plugin.Process{
+	return plugin.Host{
 		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
@@ -72,17 +72,17 @@ func (d *service) process() plugin.Process {
 }
 
 // traced returns p with spans, if commands are traced.
-func (d *service) traced(p plugin.Process) plugin.Process {
+func (d *service) traced(p plugin.Host) plugin.Host {
 	if d.traces == nil {
 		return p
 	}
-	return otel.Process(p, d.traces)
+	return otel.Host(p, d.traces)
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or
 // have claimed. For these the next daemon needs it too.
 func (d *service) noteADD(ctx context.Context, c *plugin.Call) error {
-	a, err := newAddConfig(c.Name, c.StdinData, c.Path)
+	a, err := newAddConfig(c.Name, c.Config, c.Path)
 	if err == nil {
 		if err := d.noteDir(c.Manager.Dir, a); err != nil {
 			return err

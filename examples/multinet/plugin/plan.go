@@ -27,7 +27,7 @@ func (c *config) attachments(ctx context.Context) ([]delegate.Attachment, error)
 	if err != nil {
 		return nil, err
 	}
-	c.warnOfRepeated("the configuration", c.call.StdinData)
+	c.warnOfRepeated("the configuration", c.call.Config)
 	c.warnOfRepeated("annotation "+nad.NetworksAnnotation, []byte(annotations[nad.NetworksAnnotation]))
 	if err := c.findAll(ctx, choices[:1]); err != nil {
 		return nil, err

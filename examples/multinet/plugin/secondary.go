@@ -54,7 +54,7 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
 // An attachment without an interface name gets one, and one without an Origin that of
 // [nad.Attached]. The network namespace is the recorded one.
-func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate.Attachment) error {
+func Attach(ctx context.Context, process plugin.Host, conf []byte, a delegate.Attachment) error {
 	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
 	})
@@ -75,7 +75,7 @@ func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate
 
 // Detach removes the interface ifName from a container, as the DEL of
 // [Secondary] does.
-func Detach(ctx context.Context, process plugin.Process, conf []byte, containerID, ifName string) error {
+func Detach(ctx context.Context, process plugin.Host, conf []byte, containerID, ifName string) error {
 	return Secondary(conf, nil).Do(ctx, process, delegate.CommandDel, skel.CmdArgs{ContainerID: containerID, IfName: ifName})
 }
 
@@ -87,13 +87,13 @@ type secondary struct {
 }
 
 func newSecondary(c *plugin.Call, conf []byte) (*secondary, error) {
-	own, err := New(Cluster{}).Call(c.Process, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
+	own, err := New(Cluster{}).Call(c.Host, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
 	return &secondary{Call: c, own: own}, err
 }
 
 func (s *secondary) add(ctx context.Context) error {
 	return s.attach(ctx, s.network, func(_ context.Context, added []delegate.Attached) error {
-		return added[0].PrintTo(s.Stdout, "") // in its own version
+		return added[0].PrintTo(s.Host.Stdout, "") // in its own version
 	})
 }
 
@@ -117,7 +117,7 @@ func (s *secondary) attach(
 	if err != nil {
 		return err
 	}
-	a.ContainerID, a.NetNS = r.Key.ContainerID, cmp.Or(s.Netns, first.NetNS)
+	a.ContainerID, a.NetNS = r.Key.ContainerID, cmp.Or(s.NetNS, first.NetNS)
 	if a.Origin == nil {
 		a.Origin = nad.Origin{Use: nad.Attached}.JSON()
 	}
@@ -151,7 +151,7 @@ func freeName(primary, asked string, taken []string) (string, error) {
 
 // network returns the attachment to the network on stdin, completed by c.
 func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
-	a.Network, err = netconf.Parse(s.StdinData)
+	a.Network, err = netconf.Parse(s.Config)
 	if err == nil {
 		a.Network, err = c.Complete(a.Network)
 	}
@@ -202,7 +202,7 @@ func (s *secondary) del(ctx context.Context) error {
 		return s.own.Manager.Detach(ctx, r.Key, s.IfName)
 	}
 	known, knownErr := s.records(ctx)
-	if err = cmp.Or(err, knownErr); err != nil || len(known) > 0 || len(s.StdinData) == 0 {
+	if err = cmp.Or(err, knownErr); err != nil || len(known) > 0 || len(s.Config) == 0 {
 		return err
 	}
 	return s.delUnknown(ctx)
@@ -211,8 +211,8 @@ func (s *secondary) del(ctx context.Context) error {
 // delUnknown runs the DEL of the network on stdin for a container without a record.
 // Another program may have attached it.
 func (s *secondary) delUnknown(ctx context.Context) error {
-	if s.Root.OwnNetNS(s.Netns) {
-		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.Netns)
+	if s.Host.Root.OwnNetNS(s.NetNS) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.NetNS)
 	}
 	a, err := s.network(s.withoutRecord())
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *secondary) delUnknown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.ContainerID, a.NetNS, a.IfName = s.ContainerID, s.Netns, s.IfName
+	a.ContainerID, a.NetNS, a.IfName = s.ContainerID, s.NetNS, s.IfName
 	err = s.own.Manager.Invoker.Del(ctx, delegate.Attached{Attachment: a})
 	return errors.Join(err, lock.Unlock())
 }
@@ -256,10 +256,10 @@ func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bo
 // instead of the sandbox's: then the network namespace says which it is.
 func (s *secondary) records(ctx context.Context) ([]lifecycle.Record, error) {
 	found, err := s.own.Manager.Container(ctx, s.ContainerID)
-	if len(found) > 0 || err != nil || s.Netns == "" {
+	if len(found) > 0 || err != nil || s.NetNS == "" {
 		return found, err
 	}
-	return s.own.Manager.InNetNS(ctx, s.Netns)
+	return s.own.Manager.InNetNS(ctx, s.NetNS)
 }
 
 // in returns the attachment in r with the interface, or nil.

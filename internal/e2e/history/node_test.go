@@ -435,13 +435,13 @@ func playDaemon(m machine, process string, often int) error {
 			Add: func(ctx context.Context, c *plugin.Call) error {
 				as := primary(c.Key())
 				for i := range as {
-					as[i].ContainerID, as[i].NetNS = c.ContainerID, c.Netns
+					as[i].ContainerID, as[i].NetNS = c.ContainerID, c.NetNS
 				}
 				return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
 			},
 		},
-		Process: func() plugin.Process {
-			return plugin.Process{Exec: p, InterfaceNames: p.names, Stderr: os.Stderr}
+		Host: func() plugin.Host {
+			return plugin.Host{Exec: p, InterfaceNames: p.names, Stderr: os.Stderr}
 		},
 		Queue: m.path("queue"),
 	}

@@ -214,7 +214,7 @@ func (n *confined) said() string {
 // said without it.
 func rows(t *testing.T, heading string) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(server.Manifests + "/RIGHTS.md")
+	text, err := os.ReadFile(server.Manifests("RIGHTS.md"))
 	nodetest.OK(t, err)
 	_, below, _ := strings.Cut(string(text), heading+"\n")
 	below, _, _ = strings.Cut(below, "\n## ")
@@ -354,7 +354,7 @@ func TestDriverWorksWithItsRights(t *testing.T) {
 	nodetest.OK(t, err)
 	s.Kubectl(t, "", "apply", "-k", dir)
 	n := newConfined(t, s, "nft")
-	config, err := os.ReadFile(server.Manifests + "/dra/examples/daemon-config.json")
+	config, err := os.ReadFile(server.Manifests("dra/examples/daemon-config.json"))
 	nodetest.OK(t, err)
 	n.configure = func(string) string {
 		return strings.Replace(string(config), `"dra": {`, `"dra": {"metadata": true,`, 1)

@@ -315,7 +315,7 @@ func TestExamplesOfClaims(t *testing.T) {
 	s := newServer(t)
 	s.Deploy(t)
 	namespace := s.Namespace(t)
-	files := glob(t, server.Manifests+"/dra/examples/*.yaml")
+	files := glob(t, server.Manifests("dra/examples/*.yaml"))
 	if len(files) < 4 {
 		t.Fatal(files)
 	}
@@ -323,7 +323,7 @@ func TestExamplesOfClaims(t *testing.T) {
 		s.Kubectl(t, "", "apply", "-n", namespace, "-f", file)
 	}
 	var config struct{ DRA struct{ Driver string } }
-	text, err := os.ReadFile(server.Manifests + "/dra/examples/daemon-config.json")
+	text, err := os.ReadFile(server.Manifests("dra/examples/daemon-config.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &config)
 	}
@@ -358,7 +358,7 @@ func TestExamplesOfClaims(t *testing.T) {
 func TestManifestsAreAccepted(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	got := w.Kubectl(t, "", "apply", "-k", server.Manifests) + w.Kubectl(t, "", "apply", "-f", server.Manifests+"/crd.yaml")
+	got := w.Kubectl(t, "", "apply", "-k", server.Manifests()) + w.Kubectl(t, "", "apply", "-f", server.Manifests("crd.yaml"))
 	var objects []string
 	for line := range strings.Lines(got) {
 		object, unchanged := strings.CutSuffix(line, " unchanged\n")
@@ -472,9 +472,7 @@ func TestVariantsOfTheManifests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			deploy, err := filepath.Abs(server.Manifests)
-			nodetest.OK(t, err)
-			deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
+			deploy, err := filepath.Rel(dir, server.Manifests()) // Kustomize refuses absolute paths
 			nodetest.OK(t, err)
 			fill := strings.NewReplacer("DEPLOY", deploy, "NAMESPACE", namespace)
 			nodetest.OK(t, os.WriteFile(dir+"/kustomization.yaml", []byte(fill.Replace(tt.kustomization)), 0o600))

@@ -100,7 +100,7 @@ func reconciling(t *testing.T) *server.Server {
 	t.Helper()
 	s, dir := newServer(t), t.TempDir()
 	s.Deploy(t)
-	config, err := os.ReadFile(server.Manifests + "/daemon/daemon-config.json")
+	config, err := os.ReadFile(server.Manifests("daemon/daemon-config.json"))
 	nodetest.OK(t, err)
 	config = bytes.Replace(config, []byte("{"), []byte(`{"reconcile": true, `), 1)
 	nodetest.OK(t, errors.Join(server.Kustomize(dir, "pods"), os.WriteFile(dir+"/daemon-config.json", config, 0o600)))

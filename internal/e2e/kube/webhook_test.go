@@ -71,7 +71,7 @@ func address(t *testing.T, ip string) {
 // Deployment have it.
 func (w *webhookWorld) certify(t *testing.T) {
 	t.Helper()
-	readme, err := os.ReadFile(server.Manifests + "/README.md")
+	readme, err := os.ReadFile(server.Manifests("README.md"))
 	nodetest.OK(t, err)
 	_, script, found := strings.Cut(string(readme), "By hand:\n\n```sh\n")
 	script, _, ended := strings.Cut(script, "```\n")
@@ -304,7 +304,7 @@ func (w *webhookWorld) testCertificate(t *testing.T) {
 func TestWebhookPodsHaveNoPower(t *testing.T) {
 	t.Parallel()
 	s := cluster(t)
-	got := s.Kubectl(t, "", "create", "--dry-run=client", "-o", "json", "-f", server.Manifests+"/webhook/deployment.yaml")
+	got := s.Kubectl(t, "", "create", "--dry-run=client", "-o", "json", "-f", server.Manifests("webhook/deployment.yaml"))
 	decoder := json.NewDecoder(strings.NewReader(got))
 	var d appsv1.Deployment
 	var budget policyv1.PodDisruptionBudget

@@ -49,8 +49,8 @@ func newCluster(t *testing.T) *cluster {
 	config := s.Admin()
 	config.QPS, config.WarningHandlerWithContext = -1, rest.NoWarnings{}
 	c := &cluster{Server: s, t: t, core: s.Core(t, config), nodes: make([]*node, *views), requests: map[kube.Request]int{}}
-	s.Kubectl(t, "", "apply", "-f", server.Manifests+"/crd.yaml")
-	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", server.Manifests+"/crd.yaml")
+	s.Kubectl(t, "", "apply", "-f", server.Manifests("crd.yaml"))
+	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", server.Manifests("crd.yaml"))
 	s.DeployWith(t, "pods")
 	s.Kubectl(t, "", "create", "namespace", namespace)
 	c.parallel(*definitions, func(ctx context.Context, i int) error {

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -100,14 +101,29 @@ func (b Build) Run(ctx context.Context, module, bin string) error {
 	return nil
 }
 
+// Root returns the directory of the SDK's module, which is above the working directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		text, missing := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if missing == nil && bytes.HasPrefix(text, []byte("module github.com/metacni/metacni\n")) {
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			err = errors.New("the working directory is not in the SDK's module")
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir, err
+}
+
 // BuildNode builds into the directory bin what runs on a node: the daemon, its shim, the
 // operator's tool, and plugins of networks, whose paths begin with main, ipam or meta.
 func BuildNode(ctx context.Context, bin string, plugins ...string) error {
-	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni").Output()
+	root, err := Root()
 	if err != nil {
-		return fmt.Errorf("find the module: %w", err)
+		return err
 	}
-	root := strings.TrimSpace(string(found))
 	for i, p := range plugins {
 		plugins[i] = "github.com/containernetworking/plugins/plugins/" + p
 	}

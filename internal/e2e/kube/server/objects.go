@@ -10,18 +10,25 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/internal/test/process"
 )
 
-// Manifests is the directory of multinetd's manifests, as seen by tests in a directory of
-// internal/e2e.
-const Manifests = "../../../examples/multinet/deploy"
+// Manifests returns a file of multinetd's manifests, or their directory.
+func Manifests(name ...string) string {
+	root, err := process.Root()
+	if err != nil {
+		panic(err) // the working directory of the tests of a package is that of the package
+	}
+	return filepath.Join(append([]string{root, "examples/multinet/deploy"}, name...)...)
+}
 
 // Deploy applies the manifests of multinetd and waits until NADs are served.
 func (s *Server) Deploy(t testing.TB) {
 	t.Helper()
-	s.Kubectl(t, "", "apply", "-f", Manifests+"/crd.yaml")
-	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", Manifests+"/crd.yaml")
-	s.Kubectl(t, "", "apply", "-k", Manifests)
+	s.Kubectl(t, "", "apply", "-f", Manifests("crd.yaml"))
+	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", Manifests("crd.yaml"))
+	s.Kubectl(t, "", "apply", "-k", Manifests())
 }
 
 // DeployWith applies the manifests of multinetd with a component. Applying them again
@@ -42,10 +49,7 @@ func (s *Server) DeployWith(t testing.TB, component string) {
 
 // Kustomize writes a kustomization.yaml of multinetd's manifests with a component.
 func Kustomize(dir, component string) error {
-	deploy, err := filepath.Abs(Manifests)
-	if err == nil {
-		deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
-	}
+	deploy, err := filepath.Rel(dir, Manifests()) // Kustomize refuses absolute paths
 	if err != nil {
 		return err
 	}

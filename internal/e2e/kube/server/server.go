@@ -47,11 +47,14 @@ type Server struct {
 // AdminToken is the token of an administrator.
 const AdminToken = "admin"
 
-// Programs returns the directory of etcd (server), kube-apiserver and kubectl. It is for
-// tests in a directory of internal/e2e.
+// Programs returns the directory of etcd (server), kube-apiserver and kubectl.
 func Programs(ctx context.Context) (string, error) {
+	root, err := process.Root()
+	if err != nil {
+		return "", err
+	}
 	return process.Tools{
-		Dir: "../kube/testdata/programs", Name: "kube", Module: "k8s.io/kubernetes",
+		Dir: filepath.Join(root, "internal/e2e/kube/testdata/programs"), Name: "kube", Module: "k8s.io/kubernetes",
 		Builds: []process.Build{{
 			Env:  []string{"CGO_ENABLED=0"},
 			Args: []string{"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=VERSION", "tool"},
