@@ -8,7 +8,7 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
 	golang.org/x/sync v0.19.0
 	golang.org/x/time v0.14.0
 	google.golang.org/grpc v1.79.3

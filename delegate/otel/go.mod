@@ -7,7 +7,7 @@ replace github.com/metacni/metacni => ../..
 require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/google/go-cmp v0.7.0
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0

@@ -11,9 +11,9 @@ replace (
 require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/google/go-cmp v0.7.0
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/otel v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
+	github.com/metacni/metacni/delegate/kube v0.2.0
+	github.com/metacni/metacni/delegate/otel v0.2.0
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/prometheus/client_golang v1.23.2
 	go.opentelemetry.io/otel v1.47.0

@@ -13,9 +13,9 @@ require (
 	github.com/containerd/nri v0.12.5
 	github.com/containerd/ttrpc v1.2.7
 	github.com/containernetworking/cni v1.3.0
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/examples/multinet v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
+	github.com/metacni/metacni/delegate/kube v0.2.0
+	github.com/metacni/metacni/examples/multinet v0.2.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
 	k8s.io/client-go v0.36.1

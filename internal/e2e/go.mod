@@ -15,9 +15,10 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/containernetworking/plugins v1.9.1
 	github.com/hanwen/go-fuse/v2 v2.12.1
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/examples/multinet v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
+	github.com/metacni/metacni/examples/multinet v0.2.0
 	github.com/vishvananda/netlink v1.3.1
+	golang.org/x/mod v0.41.0
 	golang.org/x/sys v0.48.0
 )
 

@@ -14,10 +14,10 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/google/go-cmp v0.7.0
 	github.com/k8snetworkplumbingwg/network-attachment-definition-client v1.7.7
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/examples/multinet v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/internal/e2e/kube v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
+	github.com/metacni/metacni/delegate/kube v0.2.0
+	github.com/metacni/metacni/examples/multinet v0.2.0
+	github.com/metacni/metacni/internal/e2e/kube v0.2.0
 	golang.org/x/sys v0.48.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1

@@ -8,8 +8,8 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/elastic/go-seccomp-bpf v1.6.0
 	github.com/google/go-cmp v0.7.0
-	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
-	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni v0.2.0
+	github.com/metacni/metacni/delegate/kube v0.2.0
 	github.com/moby/profiles/seccomp v0.3.0
 	github.com/opencontainers/runtime-spec v1.2.1
 	github.com/vishvananda/netlink v1.3.1
