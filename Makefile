@@ -18,6 +18,7 @@ GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+APIDIFF := golang.org/x/exp/cmd/apidiff@v0.0.0-20251219203646-944ab1f22d93
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
 .PHONY: demo dra test e2e evidence peers museum matrix scale bench histories lint vuln fuzz cover api costs release

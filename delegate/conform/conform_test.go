@@ -258,7 +258,7 @@ func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
 			if err := c.Value("prevResult", &result); err != nil {
 				return err
 			}
-			_, err := c.Host.Stdout.Write(result)
+			_, err := c.System.Stdout.Write(result)
 			return err
 		},
 	}

@@ -484,7 +484,7 @@ type callbacks func(ctx context.Context, exec invoke.Exec, environ []string, std
 func (f callbacks) plugin() plugin.Plugin {
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
-			do := pick(f(ctx, c.Host.Exec, c.Host.Env, c.Host.Stdout))
+			do := pick(f(ctx, c.System.Exec, c.System.Env, c.System.Stdout))
 			if do == nil {
 				return nil
 			}

@@ -79,15 +79,6 @@ func (o outcome) document() (json.RawMessage, error) {
 	return doc, nil
 }
 
-// said returns the error object that the plugin printed, or nil.
-func (o outcome) said() (said *types.Error) {
-	doc, err := o.document()
-	if err != nil || json.Unmarshal(doc, &said) != nil || said == nil || said.Code == 0 && said.Msg == "" {
-		return nil
-	}
-	return said
-}
-
 // failure is Err with a text of limited length.
 func (o outcome) failure() error { return bounded(o.Err()) }
 
@@ -117,8 +108,12 @@ func clip(b []byte) []byte {
 func environ(c delegatetest.Invocation) []string {
 	env := c.Env
 	for _, v := range [][2]string{
-		{"CNI_COMMAND", c.Command}, {"CNI_CONTAINERID", c.ContainerID}, {"CNI_NETNS", c.NetNS},
-		{"CNI_IFNAME", c.IfName}, {"CNI_ARGS", c.Args}, {"CNI_PATH", c.Path},
+		{"CNI_COMMAND", c.Command},
+		{"CNI_CONTAINERID", c.ContainerID},
+		{"CNI_NETNS", c.NetNS},
+		{"CNI_IFNAME", c.IfName},
+		{"CNI_ARGS", c.Args},
+		{"CNI_PATH", c.Path},
 	} {
 		if v[1] != "" {
 			env = append(env, v[0]+"="+v[1])

@@ -50,7 +50,7 @@ func (c Invocation) String() string {
 	return strings.TrimSpace(c.Command + " " + c.Plugin + " " + c.IfName)
 }
 
-// A Plugin is a fake plugin. It returns what a real one would print to stdout, or
+// A Fake is a fake plugin. It returns what a real one would print to stdout, or
 // the error that running it would return. It must be safe for concurrent use if
 // the program under test runs plugins in parallel.
 type Fake func(ctx context.Context, c Invocation) ([]byte, error)

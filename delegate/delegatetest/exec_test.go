@@ -288,7 +288,7 @@ func ExampleExec_script() {
 func ExampleRunPlugin() {
 	mine := plugin.Plugin{
 		Add: func(ctx context.Context, c *plugin.Call) error {
-			iv := &delegate.Invoker{Exec: c.Host.Exec, Env: c.Host.Env, Path: []string{"/opt/cni/bin"}}
+			iv := &delegate.Invoker{Exec: c.System.Exec, Env: c.System.Env, Path: []string{"/opt/cni/bin"}}
 			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"blue","type":"bridge"}`))
 			if err != nil {
 				return err
@@ -297,7 +297,7 @@ func ExampleRunPlugin() {
 			if err != nil {
 				return err
 			}
-			return added.PrintTo(c.Host.Stdout, c.CNIVersion)
+			return added.PrintTo(c.System.Stdout, c.CNIVersion)
 		},
 	}
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{
@@ -324,7 +324,7 @@ func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	t.Parallel()
 	var seen []string
 	p := plugin.Plugin{GC: func(_ context.Context, c *plugin.Call) error {
-		seen = c.Host.Env
+		seen = c.System.Env
 		return nil
 	}}
 	c := delegatetest.Invocation{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}

@@ -39,7 +39,7 @@ func BenchmarkADD(b *testing.B) {
 			process.Exec = nil
 			start := time.Now()
 			if traced == 1 {
-				process = otel.Host(process, provider)
+				process = otel.Traced(process, provider)
 			}
 			err := p.Do(b.Context(), process, delegate.CommandAdd, a)
 			took[traced] = append(took[traced], time.Since(start))

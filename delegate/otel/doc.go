@@ -21,7 +21,7 @@
 //
 // A thin plugin traces its own process:
 //
-//	process := otel.Host(plugin.OfProcess(), provider)
+//	process := otel.Traced(plugin.OfProcess(), provider)
 //	err := p.Run(ctx, process)
 //
 // A daemon does the same for each request, in the function Trace of a thick.Server: the trace

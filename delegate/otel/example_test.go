@@ -40,7 +40,7 @@ func Example() {
 	}
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter))
-	process := plugin.Host{
+	process := plugin.System{
 		Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}},
 		Env: []string{
 			"TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -50,7 +50,7 @@ func Example() {
 		Stdout:         new(bytes.Buffer),
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}
-	fmt.Println(p.Run(context.Background(), otel.Host(process, provider)))
+	fmt.Println(p.Run(context.Background(), otel.Traced(process, provider)))
 	for _, span := range exporter.GetSpans() {
 		fmt.Println(span.SpanContext.TraceID(), span.Name)
 	}

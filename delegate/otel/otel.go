@@ -30,18 +30,18 @@ const (
 	maxText = 512
 )
 
-// Host returns h with spans of provider, which must not be nil, for the command that a
+// Traced returns s with spans of provider, which must not be nil, for the command that a
 // plugin executes with it. If the context of the command has a span, that is their parent;
-// otherwise it is the span in TRACEPARENT and TRACESTATE of h.Env. Values that are not valid
+// otherwise it is the span in TRACEPARENT and TRACESTATE of s.Env. Values that are not valid
 // are ignored. The returned Env lacks both variables: each plugin gets those of its
 // invocation's span. BAGGAGE stays.
 //
-// The Observer and the Stages that h has are called as before, with contexts that have the
-// spans. Use the returned Host for one command at a time: commands at the same time get the
+// The Observer and the Stages that s has are called as before, with contexts that have the
+// spans. Use the returned System for one command at a time: commands at the same time get the
 // wait in the queue of one another.
-func Host(h plugin.Host, provider trace.TracerProvider) plugin.Host {
-	t := &tracing{tracer: provider.Tracer(scope), parent: propagation.MapCarrier{}, observer: h.Observer, stages: h.Stages}
-	h.Env = slices.DeleteFunc(slices.Clone(h.Env), func(e string) bool {
+func Traced(s plugin.System, provider trace.TracerProvider) plugin.System {
+	t := &tracing{tracer: provider.Tracer(scope), parent: propagation.MapCarrier{}, observer: s.Observer, stages: s.Stages}
+	s.Env = slices.DeleteFunc(slices.Clone(s.Env), func(e string) bool {
 		name, value, _ := strings.Cut(e, "=")
 		if name != traceparent && name != tracestate {
 			return false
@@ -49,8 +49,8 @@ func Host(h plugin.Host, provider trace.TracerProvider) plugin.Host {
 		t.parent[strings.ToLower(name)] = value // the last one counts
 		return true
 	})
-	h.Observer, h.Stages = t.observe, t.stage
-	return h
+	s.Observer, s.Stages = t.observe, t.stage
+	return s
 }
 
 // The variables of a trace that this package reads and sets.

@@ -132,12 +132,12 @@ func args() skel.CmdArgs {
 }
 
 // process is a thin plugin's process with more variables.
-func (n *node) process(env ...string) plugin.Host {
-	return plugin.Host{Exec: n.Exec, Env: env, Stdout: new(bytes.Buffer), InterfaceNames: func(string) ([]string, error) { return nil, nil }}
+func (n *node) process(env ...string) plugin.System {
+	return plugin.System{Exec: n.Exec, Env: env, Stdout: new(bytes.Buffer), InterfaceNames: func(string) ([]string, error) { return nil, nil }}
 }
 
 func (n *node) do(p plugin.Plugin, command delegate.Command, env ...string) error {
-	return p.Do(n.Context(), otel.Host(n.process(env...), n.provider), command, args())
+	return p.Do(n.Context(), otel.Traced(n.process(env...), n.provider), command, args())
 }
 
 // traceOf returns the variables of a trace that the last call that begins with prefix got.
@@ -185,7 +185,7 @@ func TestPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 	n := newNode(t)
 	var ofStep []string
 	p := n.small(func(ctx context.Context, c *plugin.Call) error {
-		ofStep = c.Host.Env
+		ofStep = c.System.Env
 		nodetest.Equal(t, "the step has a span", api.SpanContextFromContext(ctx).IsValid(), true)
 		return nil
 	})
@@ -247,8 +247,8 @@ func TestTraceIsUnbrokenFromTheShimToTheDelegate(t *testing.T) {
 // serve has s execute a command for a shim, and returns what the shim does.
 func (n *node) serve(s *thick.Server, command string, env ...string) error {
 	n.Helper()
-	s.Plugin, s.Host = n.small(nil), func() plugin.Host { return n.process() }
-	s.Trace = func(p plugin.Host) plugin.Host { return otel.Host(p, n.provider) }
+	s.Plugin, s.System = n.small(nil), func() plugin.System { return n.process() }
+	s.Trace = func(p plugin.System) plugin.System { return otel.Traced(p, n.provider) }
 	socket := filepath.Join(nodetest.ShortDir(n), "s")
 	l, err := new(net.ListenConfig).Listen(n.Context(), "unix", socket)
 	nodetest.OK(n, err)
@@ -275,7 +275,7 @@ func TestObserverAndStagesOfTheProcessAreCalled(t *testing.T) {
 	process.Stages = func(ctx context.Context, s delegate.Stage, _ delegate.Event) (context.Context, func(error)) {
 		return note(ctx, string(s))
 	}
-	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Host(process, n.provider), "STATUS", args()))
+	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Traced(process, n.provider), "STATUS", args()))
 	nodetest.Equal(t, "ended", lines, []string{"bridge", "macvlan", "command"})
 }
 
@@ -326,7 +326,7 @@ func TestHostileTraceOfTheRuntimeIsIgnored(t *testing.T) {
 func TestNothingIsTracedOutsideOfACommand(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	process := otel.Host(n.process(traceparent), n.provider)
+	process := otel.Traced(n.process(traceparent), n.provider)
 	_, err := process.NewManager(n.Path("state"), "small", nil).Invoker.Add(t.Context(), delegate.Attachment{
 		Network: nodetest.Network("n", "bridge"), ContainerID: "c1", NetNS: "/absent", IfName: "eth0",
 	})
@@ -339,7 +339,7 @@ func TestNothingIsTracedOutsideOfACommand(t *testing.T) {
 func TestProviderThatDoesNothingPassesTheTraceOn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Host(n.process(traceparent), noop.NewTracerProvider()), "ADD", args()))
+	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Traced(n.process(traceparent), noop.NewTracerProvider()), "ADD", args()))
 	nodetest.Equal(t, "of the plugin", n.traceOf("ADD bridge"), []string{traceparent})
 }
 
@@ -348,7 +348,7 @@ func TestProviderThatDoesNothingPassesTheTraceOn(t *testing.T) {
 func TestRefusalIsTraced(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	_, ended := otel.Host(n.process(traceparent), n.provider).Stages.Begin(t.Context(), delegate.StageQueue, delegate.Event{Command: "ADD"})
+	_, ended := otel.Traced(n.process(traceparent), n.provider).Stages.Begin(t.Context(), delegate.StageQueue, delegate.Event{Command: "ADD"})
 	ended(types.NewError(11, "timed out in the queue", ""))
 	nodetest.Equal(t, "spans", tree(n.spans(), spanOfRuntime, ""), []string{"CNI ADD", " queue"})
 
@@ -370,8 +370,8 @@ func TestResidentPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 	nodetest.OK(t, host.Start(t.Context()))
 	var env []string
 	stays := &resident.Plugin{Index: "10", Name: "stays", Types: []string{"macvlan"}, Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
-		env = c.Host.Env
-		_, err := c.Host.Stdout.Write([]byte(`{"cniVersion":"1.1.0"}`))
+		env = c.System.Env
+		_, err := c.System.Stdout.Write([]byte(`{"cniVersion":"1.1.0"}`))
 		return err
 	}}}
 	go func() { _ = stays.Run(t.Context(), socket) }()
@@ -380,7 +380,7 @@ func TestResidentPluginGetsTheSpanOfItsInvocation(t *testing.T) {
 	})
 	process := n.process(traceparent, "BAGGAGE=user=me")
 	process.Exec = host.Exec(n.Exec)
-	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Host(process, n.provider), "ADD", args()))
+	nodetest.OK(t, n.small(nil).Do(t.Context(), otel.Traced(process, n.provider), "ADD", args()))
 	nodetest.OK(t, host.Stop(t.Context()))
 	for _, want := range []string{n.parent("ADD macvlan"), "BAGGAGE=user=me"} {
 		nodetest.Equal(t, want, slices.Contains(env, want), true)

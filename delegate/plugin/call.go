@@ -31,9 +31,9 @@ const delTries = 10
 // A Call is one command that a plugin executes. Its methods are the standard
 // commands and their parts. A Call must not be used by several goroutines at once.
 type Call struct {
-	// Host is what the plugin may use of its process. Prepare may change it, and so do
+	// System is what the plugin may use of its process. Prepare may change it, and so do
 	// functions for what they call.
-	Host Host
+	System System
 
 	Command delegate.Command // CNI_COMMAND
 
@@ -76,24 +76,24 @@ func (c *Call) CmdArgs() *skel.CmdArgs {
 //
 // Call fails if the configuration cannot be decoded; see [Config]. If the plugin
 // has no StateDir it ignores this, because nothing here depends on it.
-func (p Plugin) Call(host Host, command delegate.Command, args skel.CmdArgs) (*Call, error) {
-	c, err := p.decoded(host, command, args)
+func (p Plugin) Call(system System, command delegate.Command, args skel.CmdArgs) (*Call, error) {
+	c, err := p.decoded(system, command, args)
 	return c, p.manage(c, err)
 }
 
 // decoded returns the Call of a command without its Manager. The error is that of the
 // configuration.
-func (p Plugin) decoded(host Host, command delegate.Command, args skel.CmdArgs) (*Call, error) {
+func (p Plugin) decoded(system System, command delegate.Command, args skel.CmdArgs) (*Call, error) {
 	c := &Call{
-		Host: host, Command: command, CNIVersion: "0.1.0", Config: args.StdinData,
+		System: system, Command: command, CNIVersion: "0.1.0", Config: args.StdinData,
 		ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, Args: withIgnoreUnknown(args.Args), Path: args.Path,
 		override: args.NetnsOverride,
 	}
-	c.Host.Exec = host.exec()
-	if c.Host.Stderr == nil {
-		c.Host.Stderr = io.Discard
+	c.System.Exec = system.exec()
+	if c.System.Stderr == nil {
+		c.System.Stderr = io.Discard
 	}
-	c.Host.Env = slices.Clip(slices.Clone(host.Env)) // Prepare may change it
+	c.System.Env = slices.Clip(slices.Clone(system.Env)) // Prepare may change it
 	err := c.decode()
 	c.own = cmp.Or(p.Type, c.Type)
 	c.types = append([]string{c.own, c.Type}, p.Aliases...)
@@ -111,12 +111,12 @@ func (p Plugin) manage(c *Call, err error) error {
 			return err
 		}
 	}
-	c.Manager = c.Host.NewManager(dir, c.own, filepath.SplitList(c.Path))
+	c.Manager = c.System.NewManager(dir, c.own, filepath.SplitList(c.Path))
 	c.Manager.Configured = c.configured
 	c.Manager.OnlyNetwork = c.onlyNetwork
 	own := []string{c.own, c.Type}
 	c.Manager.Invoker.Refuse = p.refuse(own)
-	c.Manager.Invoker.Exec = &steps{c.Host.Exec, p, c.Host, own}
+	c.Manager.Invoker.Exec = &steps{c.System.Exec, p, c.System, own}
 	if p.Prepare != nil {
 		return p.Prepare(c)
 	}

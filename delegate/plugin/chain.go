@@ -42,7 +42,7 @@ func (c *Call) Print(r types.Result) error {
 	if err != nil {
 		return err
 	}
-	return (delegate.Attached{Result: text}).PrintTo(c.Host.Stdout, c.CNIVersion)
+	return (delegate.Attached{Result: text}).PrintTo(c.System.Stdout, c.CNIVersion)
 }
 
 // prevResult returns the result of the plugin before this one in its chain, in the
@@ -71,7 +71,7 @@ func (c *Call) prevResult() (json.RawMessage, error) {
 // print prints the result of a. In a chain the interfaces, addresses, routes and DNS
 // settings of prev come first.
 func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attached) error {
-	debug := c.Host.Logger != nil && c.Host.Logger.Enabled(ctx, slog.LevelDebug)
+	debug := c.System.Logger != nil && c.System.Logger.Enabled(ctx, slog.LevelDebug)
 	if prev != nil || debug {
 		var own bytes.Buffer
 		if err := a.PrintTo(&own, c.CNIVersion); err != nil {
@@ -81,14 +81,14 @@ func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attac
 			return bytes.Count(own.Bytes(), []byte(strconv.Quote(key))) >= bytes.Count(a.Result, []byte(strconv.Quote(key)))
 		})
 		if debug && len(lost) > 0 {
-			c.Host.Logger.LogAttrs(ctx, slog.LevelDebug, "the version of the runtime has no place for keys of the result",
+			c.System.Logger.LogAttrs(ctx, slog.LevelDebug, "the version of the runtime has no place for keys of the result",
 				slog.String("container", c.ContainerID), slog.String("ifname", c.IfName), slog.String("version", c.CNIVersion), slog.Any("keys", lost))
 		}
 		if prev != nil {
 			a.Result = chained(prev, own.Bytes())
 		}
 	}
-	return a.PrintTo(c.Host.Stdout, c.CNIVersion)
+	return a.PrintTo(c.System.Stdout, c.CNIVersion)
 }
 
 // A chainedResult is the part of a result that is added to prevResult.

@@ -122,12 +122,12 @@ func (p Plugin) stateDir(c *Call) (string, error) {
 		}
 		dir = cmp.Or(chosen, dir)
 	}
-	onNode, err := c.Host.Root.Node(dir)
+	onNode, err := c.System.Root.Node(dir)
 	if err == nil {
 		_, err = CheckStateDir(onNode)
 	}
 	if err == nil {
-		dir, err = c.Host.Root.Resolve(filepath.Clean(dir))
+		dir, err = c.System.Root.Resolve(filepath.Clean(dir))
 	}
 	if err != nil {
 		return "", c.Invalid(p.StateKey, err)

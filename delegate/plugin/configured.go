@@ -63,7 +63,7 @@ func (c *Call) onlyNetwork(ours string) bool {
 func (c *Call) networksIn(dir string) (has map[string]bool, err error) {
 	has = make(map[string]bool)
 	var errs []error
-	for f, err := range netconf.Files(c.Host.Root.Dir(dir)) {
+	for f, err := range netconf.Files(c.System.Root.Dir(dir)) {
 		errs = append(errs, err)
 		if name := f.Network.Name(); err == nil {
 			has[name] = has[name] || slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(c.types, p.Type()) })

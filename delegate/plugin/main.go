@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// OfProcess returns a Host with the environment and the standard streams of
+// OfProcess returns a System with the environment and the standard streams of
 // this operating system process.
-func OfProcess() Host {
-	return Host{Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+func OfProcess() System {
+	return System{Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 }
 
 // Version returns the version of the main module of this program, such as
@@ -25,7 +25,7 @@ func Version() string {
 	return "(devel)"
 }
 
-// Main runs p with [Plugin.Run] and the [OfProcess] Host, and exits with status
+// Main runs p with [Plugin.Run] and the [OfProcess] System, and exits with status
 // 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
 // command; an ADD is then undone, also if it waits for somebody to read its result. If
 // the command has not ended after 10 seconds, Main exits: a [Step] hangs. If
@@ -43,9 +43,9 @@ func Main(p Plugin) {
 	if os.Getenv("CNI_COMMAND") != "VERSION" {
 		ctx = untilSignal(ctx, stuckTimeout)
 	}
-	host := OfProcess()
-	host.alone = true
-	if p.Run(ctx, host) != nil {
+	system := OfProcess()
+	system.alone = true
+	if p.Run(ctx, system) != nil {
 		os.Exit(1)
 	}
 }

@@ -24,7 +24,7 @@
 // [Main] runs a Plugin as an executable. Tests run the same value with
 // [Plugin.Run], daemons with [Plugin.Do], and resident plugins with package
 // delegate/resident. A Plugin takes nothing from the process it runs in: what it
-// may use is in a [Host].
+// may use is in a [System].
 package plugin
 
 import (
@@ -137,13 +137,13 @@ type Plugin struct {
 // networks, which can be read completely, has ours and no network of the other name with
 // this plugin. The directory is that of the configuration's key runtimeConfDir, or
 // /etc/cni/net.d, or that of k3s or MicroK8s; see [Call.RuntimeConfDirs].
-func (p Plugin) Do(ctx context.Context, host Host, command delegate.Command, args skel.CmdArgs) error {
+func (p Plugin) Do(ctx context.Context, system System, command delegate.Command, args skel.CmdArgs) error {
 	do, known := Step{p.Add, p.Check, p.Del, p.GC, p.Status}.function(command)
 	if !known {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+string(command), "")
 	}
-	c, err := p.decoded(host, command, args)
-	ctx, ended := c.Host.Stages.Begin(ctx, delegate.StageCommand, delegate.Event{Command: command, Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName})
+	c, err := p.decoded(system, command, args)
+	ctx, ended := c.System.Stages.Begin(ctx, delegate.StageCommand, delegate.Event{Command: command, Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName})
 	outcome := errPanicked
 	defer func() { ended(outcome) }()
 	outcome = p.do(ctx, c, do, err)
@@ -163,7 +163,7 @@ func (p Plugin) do(ctx context.Context, c *Call, do func(context.Context, *Call)
 		err = p.manage(c, err)
 	}
 	if c.Command == delegate.CommandAdd && err == nil {
-		err = cmp.Or(ifname.Validate(c.IfName), c.refuseArgs(), c.Host.Root.refuseHost(c.NetNS, c.override))
+		err = cmp.Or(ifname.Validate(c.IfName), c.refuseArgs(), c.System.Root.refuseHost(c.NetNS, c.override))
 	}
 	if err == nil {
 		err = p.served(ctx, c, do, step)
@@ -201,7 +201,7 @@ func (p Plugin) noteRefusal(ctx context.Context, c *Call) {
 		if err != nil {
 			return // the DEL fails too
 		}
-		c.Manager = c.Host.NewManager(dir, c.own, nil)
+		c.Manager = c.System.NewManager(dir, c.own, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

@@ -69,8 +69,8 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-func (n *node) process() plugin.Host {
-	process := plugin.Host{Exec: n.Exec, Stdout: &n.out, Logger: n.log, InterfaceNames: func(string) ([]string, error) { return n.taken, nil }}
+func (n *node) process() plugin.System {
+	process := plugin.System{Exec: n.Exec, Stdout: &n.out, Logger: n.log, InterfaceNames: func(string) ([]string, error) { return n.taken, nil }}
 	if n.root {
 		process.Root = plugin.Root(n.Dir)
 	}
@@ -165,7 +165,7 @@ func TestStateDirIsThePluginsOwn(t *testing.T) {
 		`{"name":"n","stateDir":5}`:                      "",
 		`{"name":"n","stateDir":"/var/lib/cni/results"}`: "",
 	} {
-		c, err := small().Call(plugin.Host{}, delegate.CommandDel, skel.CmdArgs{StdinData: []byte(conf)})
+		c, err := small().Call(plugin.System{}, delegate.CommandDel, skel.CmdArgs{StdinData: []byte(conf)})
 		if err == nil {
 			nodetest.Equal(t, conf, c.Manager.Dir, want)
 		} else if want != "" || !errors.Is(err, netconf.ErrInvalid) && !errors.Is(err, netconf.ErrDecode) {
@@ -198,7 +198,7 @@ func TestHostNetworkIsRefused(t *testing.T) {
 	} {
 		run := false
 		p := plugin.Plugin{Add: func(context.Context, *plugin.Call) error { run = true; return nil }}
-		err := p.Do(t.Context(), plugin.Host{}, delegate.CommandAdd, skel.CmdArgs{IfName: "eth0", Netns: tt.netns, NetnsOverride: tt.override})
+		err := p.Do(t.Context(), plugin.System{}, delegate.CommandAdd, skel.CmdArgs{IfName: "eth0", Netns: tt.netns, NetnsOverride: tt.override})
 		nodetest.Code(t, err, tt.code)
 		nodetest.Equal(t, tt.netns+" is run", run, tt.code == 0)
 	}
@@ -221,7 +221,7 @@ func TestIgnoreUnknownIsAddedForPods(t *testing.T) {
 		{"K8S_;notapair", "K8S_;notapair"},
 	} {
 		for _, command := range []delegate.Command{"ADD", "DEL", "STATUS"} {
-			c, err := plugin.Plugin{}.Call(plugin.Host{}, command, skel.CmdArgs{Args: tt.args})
+			c, err := plugin.Plugin{}.Call(plugin.System{}, command, skel.CmdArgs{Args: tt.args})
 			nodetest.OK(t, err)
 			nodetest.Equal(t, tt.args, c.Args, tt.want)
 		}
@@ -365,8 +365,8 @@ func TestCallsHaveTheirOwnEnvironment(t *testing.T) {
 	t.Parallel()
 	p := small()
 	p.Prepare = func(c *plugin.Call) error {
-		c.Host.Env[0] = "A=" + c.ContainerID
-		c.Host.Env = append(c.Host.Env, "B="+c.ContainerID)
+		c.System.Env[0] = "A=" + c.ContainerID
+		c.System.Env = append(c.System.Env, "B="+c.ContainerID)
 		c.Manager.Invoker.Env = append(c.Manager.Invoker.Env, "C="+c.ContainerID)
 		return nil
 	}
@@ -374,11 +374,11 @@ func TestCallsHaveTheirOwnEnvironment(t *testing.T) {
 	calls := make([]*plugin.Call, 2)
 	for i := range calls {
 		var err error
-		calls[i], err = p.Call(plugin.Host{Env: env}, "DEL", skel.CmdArgs{ContainerID: fmt.Sprint(i), StdinData: []byte("{}")})
+		calls[i], err = p.Call(plugin.System{Env: env}, "DEL", skel.CmdArgs{ContainerID: fmt.Sprint(i), StdinData: []byte("{}")})
 		nodetest.OK(t, err)
 	}
 	for i, c := range calls {
-		got := fmt.Sprint(c.Host.Env, c.Manager.Invoker.Env[2:])
+		got := fmt.Sprint(c.System.Env, c.Manager.Invoker.Env[2:])
 		nodetest.Equal(t, "environment", got, fmt.Sprintf("[A=%[1]d PATH=/x B=%[1]d] [C=%[1]d]", i))
 	}
 	nodetest.Equal(t, "the process's", env[0], "A=given")

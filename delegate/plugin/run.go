@@ -20,23 +20,23 @@ import (
 )
 
 // Run does everything that a plugin's executable does. It reads the CNI_
-// variables in host.Env and the configuration on host.Stdin, checks them as
+// variables in system.Env and the configuration on system.Stdin, checks them as
 // package skel does, in the same order and with the same errors, executes the
-// command, and prints the result to host.Stdout.
+// command, and prints the result to system.Stdout.
 //
 // If that fails, Run prints the error object of the specification (section 5,
 // "Error") and returns the error: an executable then exits with status 1. VERSION
 // does not read Stdin. A write to Stdout that blocks ends with ctx, and an ADD is then
 // undone. Without CNI_COMMAND, Run prints About and the [Version] to
 // Stderr, or fails with code 4 if there is no About. Stdin and Stdout must not be nil.
-func (p Plugin) Run(ctx context.Context, host Host) error {
-	host.Stdout = &output{ctx: ctx, to: host.Stdout}
-	r := &run{Plugin: p, host: host, env: variables(host.Env)}
+func (p Plugin) Run(ctx context.Context, system System) error {
+	system.Stdout = &output{ctx: ctx, to: system.Stdout}
+	r := &run{Plugin: p, system: system, env: variables(system.Env)}
 	if r.Versions == nil {
 		r.Versions = version.All
 	}
 	if err := status.Error(r.run(ctx)); err != nil {
-		_, _ = host.Stdout.Write(errorObject(r.stdin, err)) // there is nowhere to report a failure
+		_, _ = system.Stdout.Write(errorObject(r.stdin, err)) // there is nowhere to report a failure
 		return err
 	}
 	return nil
@@ -45,7 +45,7 @@ func (p Plugin) Run(ctx context.Context, host Host) error {
 // Execute is [Plugin.Run] with the arguments that package delegatetest passes to
 // a plugin: delegatetest.Program(p.Execute) runs p in its tests.
 func (p Plugin) Execute(ctx context.Context, exec delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	return p.Run(ctx, Host{Exec: exec, Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+	return p.Run(ctx, System{Exec: exec, Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 
 // errorObject returns the error object that a plugin prints when it fails with
@@ -91,28 +91,28 @@ func cmdArgs(env map[string]string, stdin []byte) skel.CmdArgs {
 // A run is one process of a plugin.
 type run struct {
 	Plugin
-	host  Host
-	env   map[string]string // the CNI_ variables
-	stdin []byte            // after it has been read
+	system System
+	env    map[string]string // the CNI_ variables
+	stdin  []byte            // after it has been read
 }
 
 func (r *run) run(ctx context.Context) error {
 	command := r.env["CNI_COMMAND"]
-	if command == "" && r.About != "" && r.host.Stderr != nil {
-		_, err := fmt.Fprintf(r.host.Stderr, "%s %s\nCNI protocol versions supported: %s\n", r.About, Version(), strings.Join(r.Versions.SupportedVersions(), ", "))
+	if command == "" && r.About != "" && r.system.Stderr != nil {
+		_, err := fmt.Fprintf(r.system.Stderr, "%s %s\nCNI protocol versions supported: %s\n", r.About, Version(), strings.Join(r.Versions.SupportedVersions(), ", "))
 		return err
 	}
 	if err := r.checkVariables(); err != nil {
 		return err
 	}
 	if command == "VERSION" {
-		if err := r.Versions.Encode(r.host.Stdout); err != nil {
+		if err := r.Versions.Encode(r.system.Stdout); err != nil {
 			return types.NewError(types.ErrIOFailure, err.Error(), "")
 		}
 		return nil
 	}
 	var err error
-	if r.stdin, err = readAll(ctx, r.host.Stdin); err != nil {
+	if r.stdin, err = readAll(ctx, r.system.Stdin); err != nil {
 		return err
 	}
 	if err := r.checkName(); err != nil {
@@ -126,10 +126,10 @@ func (r *run) run(ctx context.Context) error {
 		return err
 	}
 	args := cmdArgs(r.env, slices.Clone(r.stdin))
-	if err := r.Do(ctx, r.host, delegate.Command(command), args); err != nil || command != "DEL" {
+	if err := r.Do(ctx, r.system, delegate.Command(command), args); err != nil || command != "DEL" {
 		return err
 	}
-	return r.host.Root.refuseHost(args.Netns, args.NetnsOverride)
+	return r.system.Root.refuseHost(args.Netns, args.NetnsOverride)
 }
 
 // checkVariables fails if a variable that the command requires is missing or

@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 			if c.Args == "fail=1" {
 				return errors.Join(errors.New("first"), types.NewError(107, "no free device", ""))
 			}
-			_, err := io.WriteString(c.Host.Stdout, c.IfName+" "+c.CNIVersion)
+			_, err := io.WriteString(c.System.Stdout, c.IfName+" "+c.CNIVersion)
 			return err
 		},
 	}
@@ -57,7 +57,7 @@ func TestRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer
-			nodetest.Code(t, tt.p.Run(t.Context(), plugin.Host{Env: tt.env, Stdin: tt.stdin, Stdout: &stdout, Stderr: &stderr}), tt.code)
+			nodetest.Code(t, tt.p.Run(t.Context(), plugin.System{Env: tt.env, Stdin: tt.stdin, Stdout: &stdout, Stderr: &stderr}), tt.code)
 			if !strings.HasPrefix(stdout.String(), tt.stdout) || (tt.stdout == "") != (stdout.Len() == 0) {
 				t.Errorf("stdout %q, want %q", &stdout, tt.stdout)
 			}
@@ -77,7 +77,7 @@ func TestDelegatedPluginsHaveAPath(t *testing.T) {
 		{[]string{"PATH=/x", "PATH="}, []string{"PATH=/x", "PATH=", "PATH=" + plugin.DefaultPath}},
 		{[]string{"PATH=", "PATH=/x"}, []string{"PATH=", "PATH=/x"}},
 	} {
-		got := plugin.Host{Env: tt.env}.NewManager("/s", "p", nil).Invoker
+		got := plugin.System{Env: tt.env}.NewManager("/s", "p", nil).Invoker
 		nodetest.Equal(t, "environment", got.Env, tt.want)
 		nodetest.Equal(t, "time to undo", got.UndoTimeout, 3*time.Second)
 	}
@@ -102,7 +102,7 @@ func TestKeysInSeveralCases(t *testing.T) {
 			return errors.New("enough")
 		}}
 		var stdout bytes.Buffer
-		_ = p.Run(t.Context(), plugin.Host{
+		_ = p.Run(t.Context(), plugin.System{
 			Env:   []string{"CNI_COMMAND=" + tt.command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/x"},
 			Stdin: strings.NewReader(`{"stateDir":"/a",` + tt.keys + `}`), Stdout: &stdout,
 		})
@@ -148,7 +148,7 @@ func TestContextEndsAPluginThatWaitsForItsConfiguration(t *testing.T) {
 	defer configuration.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("terminated signal received"))
-	err := plugin.Plugin{}.Run(ctx, plugin.Host{Env: []string{"CNI_COMMAND=STATUS", "CNI_PATH=/x"}, Stdin: stdin, Stdout: io.Discard})
+	err := plugin.Plugin{}.Run(ctx, plugin.System{Env: []string{"CNI_COMMAND=STATUS", "CNI_PATH=/x"}, Stdin: stdin, Stdout: io.Discard})
 	nodetest.Fails(t, err, types.ErrTryAgainLater, "terminated signal received")
 }
 
@@ -172,7 +172,7 @@ func (s *stages) begin(ctx context.Context, what string) (context.Context, func(
 	}
 }
 
-func (s *stages) process(p plugin.Host) plugin.Host {
+func (s *stages) process(p plugin.System) plugin.System {
 	p.Observer = func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 		return s.begin(ctx, string(e.Command)+" "+e.Plugin)
 	}
@@ -260,7 +260,7 @@ func TestStageOfACommandThatPanics(t *testing.T) {
 	var s stages
 	func() {
 		defer func() { _ = recover() }()
-		_ = plugin.Plugin{Check: func(context.Context, *plugin.Call) error { panic("no") }}.Do(t.Context(), s.process(plugin.Host{}), "CHECK", skel.CmdArgs{})
+		_ = plugin.Plugin{Check: func(context.Context, *plugin.Call) error { panic("no") }}.Do(t.Context(), s.process(plugin.System{}), "CHECK", skel.CmdArgs{})
 	}()
 	nodetest.Equal(t, "stages", s.lines, []string{"command failed"})
 }

@@ -106,10 +106,10 @@ func (p Plugin) execute(ctx context.Context, c *Call, name string) error {
 		return c.Invalid("step", fmt.Errorf("the plugin has no step %q", name))
 	}
 	do, _ := step.function(c.Command)
-	c.Manager = c.Host.NewManager("", c.own, filepath.SplitList(c.Path))
+	c.Manager = c.System.NewManager("", c.own, filepath.SplitList(c.Path))
 	var printed bytes.Buffer
-	stdout := c.Host.Stdout
-	c.Host.Stdout = &printed
+	stdout := c.System.Stdout
+	c.System.Stdout = &printed
 	if do != nil {
 		if err := shielded(ctx, c, name, do); err != nil {
 			return err
@@ -136,7 +136,7 @@ func shielded(ctx context.Context, c *Call, name string, do func(context.Context
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in step %q: %v", name, p)
-			_, _ = fmt.Fprintf(c.Host.Stderr, "%v\n%s", err, debug.Stack())
+			_, _ = fmt.Fprintf(c.System.Stderr, "%v\n%s", err, debug.Stack())
 		}
 	}()
 	return do(ctx, c)
@@ -146,9 +146,9 @@ func shielded(ctx context.Context, c *Call, name string, do func(context.Context
 type steps struct {
 	delegate.Exec
 
-	p    Plugin
-	host Host
-	own  []string // the types of p
+	p      Plugin
+	system System
+	own    []string // the types of p
 }
 
 // FindInPath finds an executable, except for the types of the plugin itself: their path is
@@ -166,10 +166,10 @@ func (s *steps) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 		return s.Exec.ExecPlugin(ctx, path, stdin, env)
 	}
 	var stdout bytes.Buffer
-	host := s.host
-	host.Env, host.Stdin, host.Stdout = env, nil, &stdout
+	system := s.system
+	system.Env, system.Stdin, system.Stdout = env, nil, &stdout
 	vars := variables(env)
-	c, err := s.p.decoded(host, delegate.Command(vars["CNI_COMMAND"]), cmdArgs(vars, stdin))
+	c, err := s.p.decoded(system, delegate.Command(vars["CNI_COMMAND"]), cmdArgs(vars, stdin))
 	name := c.step()
 	if err == nil && name == "" {
 		err = errItself
@@ -177,7 +177,7 @@ func (s *steps) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 	if err != nil {
 		return nil, err
 	}
-	if host.alone {
+	if system.alone {
 		run, err := flock.Start(ctx) // the programs of the step
 		if err != nil {
 			return nil, err

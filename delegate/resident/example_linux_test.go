@@ -46,7 +46,7 @@ func Example() {
 
 	// The plugin. Its main could pass fixed to plugin.Main as well.
 	fixed := plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
-		_, err := io.WriteString(c.Host.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
+		_, err := io.WriteString(c.System.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
 		return err
 	}}
 	p := &resident.Plugin{Index: "10", Name: "fixed", Types: []string{"fixed"}, Plugin: fixed}

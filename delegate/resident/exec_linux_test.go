@@ -168,9 +168,9 @@ func with(index, name string, p delegatetest.Fake) *resident.Plugin {
 // commands returns a plugin that calls the fakes of x.
 func commands(x *delegatetest.Exec) plugin.Plugin {
 	do := func(ctx context.Context, c *plugin.Call) error {
-		out, err := x.ExecPlugin(ctx, "/delegatetest/"+c.Type, c.Config, c.Host.Env)
+		out, err := x.ExecPlugin(ctx, "/delegatetest/"+c.Type, c.Config, c.System.Env)
 		if err == nil {
-			_, err = c.Host.Stdout.Write(out)
+			_, err = c.System.Stdout.Write(out)
 		}
 		return err
 	}

@@ -29,9 +29,9 @@ type Plugin struct {
 	// each container one at a time, whichever connection they came from.
 	Plugin plugin.Plugin
 
-	// Process is what commands have of a process. Each call sets Stdin and
+	// System is what commands have of a process. Each call sets Stdin and
 	// Stdout, and adds its CNI variables and those of a trace to Env.
-	Process plugin.Host
+	System plugin.System
 
 	// Synchronize, when not nil, receives the current attachments of the
 	// resident's types after each registration, before the first command. When
@@ -69,7 +69,7 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 		}
 	}
 	var stdout bytes.Buffer
-	process := p.Process
+	process := p.System
 	process.Env = slices.Clone(process.Env)
 	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
 		process.Env = append(process.Env, k+"="+c.Env[k])

@@ -48,7 +48,7 @@ func Example() {
 	s := &thick.Server{
 		Plugin: plugin.Plugin{
 			Add: func(_ context.Context, c *plugin.Call) error {
-				_, err := fmt.Fprintf(c.Host.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
+				_, err := fmt.Fprintf(c.System.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
 				return err
 			},
 			Del: func(_ context.Context, c *plugin.Call) error {

@@ -140,8 +140,8 @@ func TestMessagesOfMultus(t *testing.T) {
 			var got skel.CmdArgs
 			var trace []string
 			take := func(_ context.Context, c *plugin.Call) error {
-				got, trace = *c.CmdArgs(), c.Host.Env
-				return result.PrintTo(c.Host.Stdout)
+				got, trace = *c.CmdArgs(), c.System.Env
+				return result.PrintTo(c.System.Stdout)
 			}
 			p := plugin.Plugin{Add: take, Del: take, Status: take}
 			var attrs *wire.Attributes

@@ -706,7 +706,7 @@ func TestListenEndsWithItsContext(t *testing.T) {
 func playDaemon(_ *testing.T, socket string) {
 	Main(plugin.Plugin{
 		Add: func(_ context.Context, c *plugin.Call) error {
-			_, err := fmt.Fprintf(c.Host.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
+			_, err := fmt.Fprintf(c.System.Stdout, `{"cniVersion":"1.0.0","interfaces":[{"name":%q}]}`, c.IfName)
 			return err
 		},
 		Del:   func(context.Context, *plugin.Call) error { return nil },

@@ -53,8 +53,8 @@ func run(ctx context.Context, p plugin.Plugin, socket string, env []string, stde
 	path := slices.DeleteFunc(slices.Clone(env), func(e string) bool { return !strings.HasPrefix(e, "PATH=") })
 	s := &Server{
 		Plugin: p,
-		Host: func() plugin.Host {
-			return plugin.Host{Env: path, Stderr: stderr, UndoTimeout: undoTimeout}
+		System: func() plugin.System {
+			return plugin.System{Env: path, Stderr: stderr, UndoTimeout: undoTimeout}
 		},
 		Version:  plugin.Version(),
 		Logger:   log,

@@ -74,8 +74,8 @@ func (sv *service) operate(client context.Context, op *operation) error {
 	defer sv.flight.ops.leave(op)
 	var err error
 	if panicked := sv.guarded(ctx, op.String(), func(ctx context.Context) error {
-		if sv.Host != nil {
-			op.process = sv.Host()
+		if sv.System != nil {
+			op.process = sv.System()
 		}
 		op.process.Env = slices.Concat(op.process.Env, op.trace)
 		if sv.Trace != nil {

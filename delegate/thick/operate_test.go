@@ -32,7 +32,7 @@ func TestTrace(t *testing.T) {
 	t.Parallel()
 	var got []string
 	s := &Server{Plugin: plugin.Plugin{Check: func(_ context.Context, c *plugin.Call) error {
-		got = c.Host.Env
+		got = c.System.Env
 		return nil
 	}}}
 	for _, tt := range []struct {
@@ -60,9 +60,9 @@ func TestStageOfTheQueue(t *testing.T) {
 		var seen nodetest.Notes[string]
 		hold := make(gate)
 		f := &fake{check: hold.wait}
-		r := serve(t, &Server{Plugin: f.plugin(), Trace: func(p plugin.Host) plugin.Host {
+		r := serve(t, &Server{Plugin: f.plugin(), Trace: func(p plugin.System) plugin.System {
 			trace := p.Env
-			return plugin.Host{Env: trace, Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
+			return plugin.System{Env: trace, Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
 				what := fmt.Sprint(s, " ", e.Command, " of ", e.Network, " ", e.ContainerID, " ", e.IfName, " ", trace)
 				seen.Note(what)
 				return ctx, func(err error) { seen.Note(fmt.Sprint("end of ", what, " ", err)) }
@@ -94,7 +94,7 @@ func TestPanicInTheStageOfTheQueue(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{}
-				r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, Host: func() plugin.Host { return plugin.Host{Stages: stages} }})
+				r := serve(t, &Server{Plugin: f.plugin(), MaxInFlight: 1, System: func() plugin.System { return plugin.System{Stages: stages} }})
 				for range 3 { // the turn and the container are free again
 					r.do(request("ADD", "c1")).want(t, 500, 999, "panicked")
 				}
@@ -158,7 +158,7 @@ func TestObserverIsToldTheTiming(t *testing.T) {
 		p := plugin.Plugin{StateDir: n.Dir, Networks: func(context.Context, *plugin.Call) ([]netconf.Network, error) {
 			return []netconf.Network{nodetest.Network("pods", "bridge")}, nil
 		}}
-		r := serve(t, &Server{Plugin: p, Observer: seen.Note, Host: func() plugin.Host { return plugin.Host{Exec: n.Exec} }})
+		r := serve(t, &Server{Plugin: p, Observer: seen.Note, System: func() plugin.System { return plugin.System{Exec: n.Exec} }})
 		r.do(request("ADD", "c1")).wantOK(t)
 		synctest.Wait()
 		r.do(request("DEL", "c1")).wantOK(t)

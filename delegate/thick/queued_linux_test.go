@@ -242,8 +242,8 @@ func TestAddHasAQueuedDelDoneAtOnce(t *testing.T) {
 		f := &fake{}
 		var waits nodetest.Notes[string]
 		dir := queued(t)
-		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, Host: func() plugin.Host {
-			return plugin.Host{Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
+		r := serve(t, &Server{Plugin: f.plugin(), Queue: dir, System: func() plugin.System {
+			return plugin.System{Stages: func(ctx context.Context, s delegate.Stage, e delegate.Event) (context.Context, func(error)) {
 				return ctx, func(err error) { waits.Note(fmt.Sprint(s, " ", e.Command, ": ", err)) }
 			}}
 		}})
@@ -402,7 +402,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(podsConf)}
 				do := func(commands ...delegate.Command) {
 					for _, command := range commands {
-						nodetest.OK(t, p.Do(t.Context(), plugin.Host{Exec: n.Exec, Stdout: io.Discard}, command, args))
+						nodetest.OK(t, p.Do(t.Context(), plugin.System{Exec: n.Exec, Stdout: io.Discard}, command, args))
 					}
 				}
 				do("ADD")
@@ -429,7 +429,7 @@ func TestQueuedDelSparesALaterAttachment(t *testing.T) {
 				} else {
 					again()
 				}
-				serve(t, &Server{Plugin: served, Host: func() plugin.Host { return plugin.Host{Exec: n.Exec} }, Queue: dir})
+				serve(t, &Server{Plugin: served, System: func() plugin.System { return plugin.System{Exec: n.Exec} }, Queue: dir})
 				time.Sleep(time.Hour)
 				nodetest.Equal(t, "alive", n.Exec.Live(), []string{"blue c1 eth0"})
 				nodetest.Equal(t, "left", left(t, dir), 0)

@@ -46,7 +46,7 @@ type operation struct {
 
 	gone    func() bool // whether the client has gone
 	cancel  context.CancelCauseFunc
-	process plugin.Host
+	process plugin.System
 	plugin  *plugin.Plugin // nil until the operation runs
 }
 

@@ -54,7 +54,7 @@ func (f *fake) plugin() plugin.Plugin {
 			if c.Command == delegate.CommandAdd {
 				text = cmp.Or(f.result, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q}]}`, c.IfName))
 			}
-			_, err := io.WriteString(c.Host.Stdout, text)
+			_, err := io.WriteString(c.System.Stdout, text)
 			return err
 		}
 	}

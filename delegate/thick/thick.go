@@ -96,15 +96,15 @@ type Server struct {
 	// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
 	Plugin plugin.Plugin
 
-	// Host, when not nil, returns what one request may use of this process. The server
+	// System, when not nil, returns what one request may use of this process. The server
 	// adds the trace of the request to Env, sets Stdout and Timed, and Stale for a DEL of
-	// the Queue. It calls Host before the request waits for its turn.
-	Host func() plugin.Host
+	// the Queue. It calls System before the request waits for its turn.
+	System func() plugin.System
 
-	// Trace, when not nil, is called with the Host of each request, and returns the
-	// one to use instead, such as one that makes spans. Unlike in Host, Env has the
+	// Trace, when not nil, is called with the System of each request, and returns the
+	// one to use instead, such as one that makes spans. Unlike in System, Env has the
 	// variables of [wire.TraceEnv] that came with the request.
-	Trace func(h plugin.Host) plugin.Host
+	Trace func(s plugin.System) plugin.System
 
 	// Attach, when not nil, returns the plugin that attaches one more network to a
 	// running container, checks it and detaches it. Its configuration is the one of

@@ -17,7 +17,7 @@ func recorded(c *plugin.Call) adopt.Flannel {
 	if _, err := netconf.Decode[config](c.Config); err == nil {
 		current, _ = network(c) // not one that lacks a key which does not fit
 	}
-	return adopt.Flannel{Root: string(c.Host.Root), Dir: c.Manager.Dir, Network: c.Name, Current: current}
+	return adopt.Flannel{Root: string(c.System.Root), Dir: c.Manager.Dir, Network: c.Name, Current: current}
 }
 
 // takeOver adopts the container of c if flannel's own plugin has attached it.

@@ -37,7 +37,7 @@ func Example() {
 	dir, _ := os.MkdirTemp("", "flannel")
 	defer os.RemoveAll(dir)
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}}
-	process := plugin.Host{Exec: fake, Stdout: os.Stdout}
+	process := plugin.System{Exec: fake, Stdout: os.Stdout}
 	args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"pods","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"mtu":1450}}`, dir)}
 	fmt.Println(short.Do(context.Background(), process, "ADD", args), fake.Live(), string(fake.Calls()[0].Stdin))

@@ -77,9 +77,9 @@ func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
 func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 	t.Parallel()
 	var programs []string
-	for _, word := range strings.Fields(submatches(content(t, ".ci/release"), `(?m)^programs=\((.*)\)$`)[0]) {
+	for word := range strings.FieldsSeq(submatches(content(t, ".ci/release"), `(?m)^programs=\((.*)\)$`)[0]) {
 		before, all, _ := strings.Cut(strings.TrimSuffix(word, "}"), "{")
-		for _, name := range strings.Split(all, ",") {
+		for name := range strings.SplitSeq(all, ",") {
 			programs = append(programs, before+name)
 		}
 	}

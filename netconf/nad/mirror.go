@@ -126,7 +126,7 @@ var ErrLongName = fault.New(types.ErrInvalidNetworkConfig, "its name is too long
 // and with CNI code 5 or 11, as package status has it, if the files cannot be written; call it
 // again then. After it returns nil, a loss of power does not undo it.
 func (m Mirror) Put(d Definition) error {
-	if err := d.Ref.Validate(); err != nil {
+	if err := d.Validate(); err != nil {
 		return err
 	}
 	if tooLong(d.Name) {

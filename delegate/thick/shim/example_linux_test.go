@@ -40,7 +40,7 @@ func Example() {
 	}
 	daemon := &thick.Server{Queue: queue, Plugin: plugin.Plugin{
 		Add: func(_ context.Context, c *plugin.Call) error {
-			_, err := fmt.Fprint(c.Host.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`)
+			_, err := fmt.Fprint(c.System.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`)
 			return err
 		},
 		Check: func(context.Context, *plugin.Call) error {

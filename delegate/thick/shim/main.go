@@ -21,7 +21,7 @@ func Main(socket string) { plugin.Main(forward(socket)) }
 // forward returns a plugin that sends each command to the daemon.
 func forward(socket string) plugin.Plugin {
 	do := func(ctx context.Context, c *plugin.Call) error {
-		client := &Client{Socket: socket, Env: c.Host.Env, Stdout: c.Host.Stdout}
+		client := &Client{Socket: socket, Env: c.System.Env, Stdout: c.System.Stdout}
 		return client.Execute(ctx, string(c.Command), c.CmdArgs())
 	}
 	return plugin.Plugin{About: "CNI shim of the daemon at " + socket, Add: do, Check: do, Del: do, GC: do, Status: do}

@@ -1,4 +1,4 @@
-// Package daemon is what the example daemons, multinetd and nri, have in common: signals,
+// Package program is what the example daemons, multinetd and nri, have in common: signals,
 // the log, the stderr of plugins, reading records and checking configurations.
 package program
 

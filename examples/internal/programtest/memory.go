@@ -17,8 +17,8 @@ type Memory struct {
 	*nodetest.Node
 	plugin.Plugin
 
-	Process plugin.Host // what the plugin has of one
-	Taken   []string    // interface names in every network namespace
+	Process plugin.System // what the plugin has of one
+	Taken   []string      // interface names in every network namespace
 	Printed bytes.Buffer
 }
 
@@ -26,7 +26,7 @@ type Memory struct {
 func NewMemory(tb testing.TB, p plugin.Plugin, delegates ...string) *Memory {
 	tb.Helper()
 	m := &Memory{Node: nodetest.New(tb, delegates...), Plugin: p}
-	m.Process = plugin.Host{
+	m.Process = plugin.System{
 		Exec: m.Exec, Stdout: &m.Printed, InterfaceNames: func(string) ([]string, error) { return m.Taken, nil },
 	}
 	return m

@@ -64,7 +64,7 @@ func (c *Cluster) offered(ctx context.Context, name string) (netconf.Network, er
 	asked.Definition = func(ctx context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 		return c.view.KnownDefinition(ctx, r)
 	}
-	return multinet.Status(ctx, c.plugin.Host(), skel.CmdArgs{StdinData: c.plugin.Own}, asked, name)
+	return multinet.Status(ctx, c.plugin.System(), skel.CmdArgs{StdinData: c.plugin.Own}, asked, name)
 }
 
 // claimed returns the networks that the pod p is to be attached to because of its claims, in the
@@ -130,7 +130,7 @@ func (c *Cluster) recordsOfPod(ctx context.Context, podUID string) (all []dra.Re
 		all = append(all, dra.Record{Record: r.Record, Detach: func(ctx context.Context, ifname string) error {
 			defer c.recorded(multinet.PodOf(r.Record))
 			last := c.plugin.Last(r.Dir, r.Key.Network)
-			return multinet.Secondary(last.StdinData, nil).Do(ctx, c.plugin.Host(), delegate.CommandDel,
+			return multinet.Secondary(last.StdinData, nil).Do(ctx, c.plugin.System(), delegate.CommandDel,
 				skel.CmdArgs{ContainerID: r.Key.ContainerID, IfName: ifname, Path: last.Path})
 		}})
 	}

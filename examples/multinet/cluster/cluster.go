@@ -85,8 +85,8 @@ type Plugin struct {
 	// publishes.
 	Own []byte
 
-	// Host returns what multinet uses to run plugins.
-	Host func() plugin.Host
+	// System returns what multinet uses to run plugins.
+	System func() plugin.System
 }
 
 // An add is a running ADD. One goroutine uses it.

@@ -62,7 +62,7 @@ func TestStatusesAreResumedWhenTheRecordsCanBeRead(t *testing.T) {
 		nodetest.OK(t, os.Rename(dir, dir+".away"))
 		nodetest.OK(t, os.WriteFile(dir, nil, 0o600))
 		c := New(Config{Kubeconfig: "/nonexistent/kubeconfig"}, Plugin{
-			Dirs: func() []string { return []string{dir} }, Host: func() plugin.Host { return plugin.Host{} },
+			Dirs: func() []string { return []string{dir} }, System: func() plugin.System { return plugin.System{} },
 		}, slog.New(slog.DiscardHandler))
 		stop, err := c.Start(t.Context())
 		nodetest.OK(t, err)

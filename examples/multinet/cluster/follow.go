@@ -111,7 +111,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r program.Record) (differ
 	asked := c.Multinet()
 	asked.Annotations = c.current
 	asked.Confirmed = func(ctx context.Context, _ nad.Pod) (map[string]string, error) { return c.confirmed(ctx, p) }
-	done, err := multinet.Reconcile(ctx, c.plugin.Host(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
+	done, err := multinet.Reconcile(ctx, c.plugin.System(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
 	c.tell(ctx, p, r, done)
 	if slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command != "" }) {
 		c.writer.Changed(p)

@@ -33,7 +33,7 @@ const stageStatus delegate.Stage = "status"
 
 // writing tells the Stages of a command of a request that writes the status it has asked for.
 func (c *Cluster) writing(ctx context.Context, _ nad.Pod) func(error) {
-	_, ended := c.plugin.Host().Stages.Begin(ctx, stageStatus, delegate.Event{Command: delegate.CommandAdd})
+	_, ended := c.plugin.System().Stages.Begin(ctx, stageStatus, delegate.Event{Command: delegate.CommandAdd})
 	return ended
 }
 

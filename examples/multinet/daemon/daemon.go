@@ -36,14 +36,14 @@ func newService(ctx context.Context, conf *config, path, version string, log *sl
 		exec: &program.Exec{Process: delegate.Process{Root: conf.ChrootDir}, Log: log},
 	}
 	conf.cluster.ClaimDir, conf.cluster.OutdatedDir = conf.stateDir+".claims", conf.stateDir+".outdated"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Records: d.records, Last: d.last, Own: conf.publish.request, Host: func() plugin.Host { return d.traced(d.process()) }}, log)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Records: d.records, Last: d.last, Own: conf.publish.request, System: func() plugin.System { return d.traced(d.process()) }}, log)
 	override, _ := json.Marshal(conf.override) // raw values that have been read
 	d.metrics = newMetrics(conf.MultusMetrics, d.sample, d.cluster.Sample)
 	d.host = d.newHost()
 	d.server = &thick.Server{
 		Plugin:      d.plugin(),
 		Attach:      func(with *wire.Attributes) plugin.Plugin { return multinet.Secondary(conf.multinet(), with) },
-		Host:        d.process,
+		System:      d.process,
 		Trace:       d.traced,
 		Attachments: d.attachments,
 		Override:    override,

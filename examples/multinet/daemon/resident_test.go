@@ -51,9 +51,9 @@ func newResident() *served {
 // residentOf returns a resident plugin that runs a fake.
 func residentOf(typ string, exec *delegatetest.Exec) *resident.Plugin {
 	do := func(ctx context.Context, c *plugin.Call) error {
-		out, err := exec.ExecPlugin(ctx, "/resident/"+typ, c.Config, c.Host.Env)
+		out, err := exec.ExecPlugin(ctx, "/resident/"+typ, c.Config, c.System.Env)
 		if err == nil {
-			_, err = c.Host.Stdout.Write(out)
+			_, err = c.System.Stdout.Write(out)
 		}
 		return err
 	}

@@ -47,9 +47,9 @@ const undoTimeout = 8 * time.Second
 
 // process returns what multinet uses for one request. Plugins receive nothing of the daemon's
 // environment but its PATH.
-func (d *service) process() plugin.Host {
+func (d *service) process() plugin.System {
 	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
-	return plugin.Host{
+	return plugin.System{
 		Exec: d.host.Exec(d.exec), Env: []string{"PATH=" + d.path},
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
@@ -72,11 +72,11 @@ func (d *service) process() plugin.Host {
 }
 
 // traced returns p with spans, if commands are traced.
-func (d *service) traced(p plugin.Host) plugin.Host {
+func (d *service) traced(p plugin.System) plugin.System {
 	if d.traces == nil {
 		return p
 	}
-	return otel.Host(p, d.traces)
+	return otel.Traced(p, d.traces)
 }
 
 // noteADD notes the configuration of an ADD: for sweeps, and for what running pods select or

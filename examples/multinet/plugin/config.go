@@ -131,7 +131,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		{"readinessindicatorfile", conf.ReadinessIndicator, false},
 		{"clusterNetwork", conf.ClusterNetwork, false},
 	} {
-		_, err := c.Host.Root.Node(path.value)
+		_, err := c.System.Root.Node(path.value)
 		if path.absolute && path.value != "" && !filepath.IsAbs(path.value) {
 			err = fmt.Errorf("%q is not an absolute path", path.value)
 		}
@@ -140,7 +140,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		}
 	}
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
-	conf.confDir = &netconf.Dir{FS: c.Host.Root.Dir(conf.ConfDir)}
+	conf.confDir = &netconf.Dir{FS: c.System.Root.Dir(conf.ConfDir)}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if !slices.Contains([]string{"", fromEither, fromRuntime, fromCluster}, conf.Annotations) {
 		return nil, c.Invalid("annotations", fmt.Errorf("%q is none of %s, %s and %s", conf.Annotations, fromEither, fromRuntime, fromCluster))

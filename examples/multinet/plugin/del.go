@@ -24,7 +24,7 @@ import (
 // cache has of the primary network. Mistakes in the configuration are no obstacle.
 func del(ctx context.Context, c *plugin.Call) error {
 	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.NetNS, Adopt: func() (lifecycle.Adoption, error) {
-		node := adopt.Node{Root: string(c.Host.Root), Network: c.Name, Own: append(OwnTypes(), c.Type), CacheDir: cacheDir(c)}
+		node := adopt.Node{Root: string(c.System.Root), Network: c.Name, Own: append(OwnTypes(), c.Type), CacheDir: cacheDir(c)}
 		if name := primaryName(c); name != "" {
 			node.Primary = []string{name}
 		}
@@ -38,7 +38,7 @@ func cacheDir(c *plugin.Call) string {
 	if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
 		return ""
 	}
-	dir, _ = c.Host.Root.Node(dir) // "" if that is not known
+	dir, _ = c.System.Root.Node(dir) // "" if that is not known
 	return dir
 }
 
@@ -103,7 +103,7 @@ func (*residentError) Unwrap() error { return delegate.ErrNotRun }
 // the CNI_PATH cniPath. The context is that of the sweeps. If conf cannot be decoded,
 // PrepareSweep fails as a DEL does and does not change s. Of the cluster only
 // Definition is called, and not for long.
-func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.Host, cluster Cluster, conf []byte, cniPath string) error {
+func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.System, cluster Cluster, conf []byte, cniPath string) error {
 	c, err := New(cluster).Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
 	if err != nil {
 		return err

@@ -138,11 +138,11 @@ func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, 
 
 // deviceInfo is where multinet keeps device information files.
 func (c *config) deviceInfo() device.Dir {
-	path, err := c.call.Host.Root.Node(c.DeviceInfoDir)
+	path, err := c.call.System.Root.Node(c.DeviceInfoDir)
 	if err != nil {
 		path = c.DeviceInfoDir // an ADD has reported it
 	}
-	return device.Dir{Root: string(c.call.Host.Root), Path: path, Owner: c.call.Host.Root.OnNode(c.call.Manager.Dir)}
+	return device.Dir{Root: string(c.call.System.Root), Path: path, Owner: c.call.System.Root.OnNode(c.call.Manager.Dir)}
 }
 
 // fill writes the device information files of a plan. The ADD goes on without them: it returns
@@ -179,7 +179,7 @@ func (c *config) sweepDeviceInfo(ctx context.Context) {
 
 // complain writes err to stderr.
 func (c *config) complain(err error) {
-	if c.call.Host.Stderr != nil {
-		fmt.Fprintf(c.call.Host.Stderr, "multinet: %v\n", err)
+	if c.call.System.Stderr != nil {
+		fmt.Fprintf(c.call.System.Stderr, "multinet: %v\n", err)
 	}
 }

@@ -112,7 +112,7 @@ func (c *config) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.De
 	if r.Namespace == c.AuxiliaryCNIChainName { // whose directory may be in nadDir
 		return nad.Definition{}, &nad.Error{Ref: r, Err: &netconf.Error{Kind: netconf.ErrNotFound, Err: errors.New("auxiliaryCNIChainName is no namespace")}}
 	}
-	d, err := nad.Load(c.call.Host.Root.Dir(c.NADDir), r)
+	d, err := nad.Load(c.call.System.Root.Dir(c.NADDir), r)
 	if err != nil {
 		return d, fmt.Errorf("%s: %w", c.NADDir, err)
 	}
@@ -157,7 +157,7 @@ func (c *config) inConfDir(name string) (netconf.Network, error) {
 // runtime that is called so.
 func (c *config) notFound(name string, err error) error {
 	for _, dir := range c.call.RuntimeConfDirs() {
-		if info, e := fs.Stat(c.call.Host.Root.Dir(dir), name); e == nil && info.Mode().IsRegular() {
+		if info, e := fs.Stat(c.call.System.Root.Dir(dir), name); e == nil && info.Mode().IsRegular() {
 			return fmt.Errorf("%w; there is the file %s: use its path", err, filepath.Join(dir, name))
 		}
 	}
@@ -170,9 +170,9 @@ func (c *config) atPath(path string) (netconf.Network, error) {
 	if !filepath.IsAbs(path) {
 		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, File: path, Err: errors.New("neither a name nor an absolute path")}
 	}
-	dir := c.call.Host.Root.Dir(path)
+	dir := c.call.System.Root.Dir(path)
 	if info, err := fs.Stat(dir, "."); err != nil || !info.IsDir() {
-		return netconf.LoadFile(c.call.Host.Root.Dir(filepath.Dir(path)), filepath.Base(path))
+		return netconf.LoadFile(c.call.System.Root.Dir(filepath.Dir(path)), filepath.Base(path))
 	}
 	var errs []error
 	own := append(OwnTypes(), c.call.Type)
@@ -245,7 +245,7 @@ func (c *config) chain() ([]choice, error) {
 	ch := choice{use: nad.Default, key: chainKey, name: c.AuxiliaryCNIChainName}
 	for _, dir := range dirs {
 		var err error
-		ch.network, err = netconf.LoadChain(c.call.Host.Root.Dir(dir), ch.name)
+		ch.network, err = netconf.LoadChain(c.call.System.Root.Dir(dir), ch.name)
 		switch {
 		case err == nil:
 			return []choice{ch}, nil

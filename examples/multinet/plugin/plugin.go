@@ -82,7 +82,7 @@ func prepare(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	binDir, err := c.Host.Root.Node(cmp.Or(conf.BinDir, DefaultBinDir)) // as the plugins see it
+	binDir, err := c.System.Root.Node(cmp.Or(conf.BinDir, DefaultBinDir)) // as the plugins see it
 	if err != nil {
 		return c.Invalid("binDir", err)
 	}
@@ -103,7 +103,7 @@ func (c *config) logSlow(ctx context.Context) (end func()) {
 	if c.SlowAfter != nil {
 		limit = *c.SlowAfter
 	}
-	if limit < 0 || c.call.Host.Timed != nil {
+	if limit < 0 || c.call.System.Timed != nil {
 		return func() {}
 	}
 	start := time.Now()
@@ -111,7 +111,7 @@ func (c *config) logSlow(ctx context.Context) (end func()) {
 	c.call.Manager.Timed = func(t lifecycle.Timing) { timing = t }
 	return func() {
 		if took := time.Since(start); took > time.Duration(limit) {
-			slog.New(slog.NewTextHandler(c.call.Host.Stderr, nil)).LogAttrs(ctx, slog.LevelWarn, "slow ADD",
+			slog.New(slog.NewTextHandler(c.call.System.Stderr, nil)).LogAttrs(ctx, slog.LevelWarn, "slow ADD",
 				slog.String("container", c.call.ContainerID), slog.String("ifname", c.call.IfName), slog.String("network", c.call.Name),
 				slog.String("pod", c.pod.String()), slog.Duration("duration", took), slog.Any("timing", timing))
 		}
@@ -196,7 +196,7 @@ func aboutOrigin(o nad.Origin) string {
 // with the root directory root, as a path of this process. It fails as an ADD does if
 // conf cannot be decoded or a key is not valid.
 func StateDir(root plugin.Root, conf []byte) (string, error) {
-	c, err := configOf(plugin.Host{Root: root}, skel.CmdArgs{StdinData: conf}, Cluster{})
+	c, err := configOf(plugin.System{Root: root}, skel.CmdArgs{StdinData: conf}, Cluster{})
 	if err != nil {
 		return "", err
 	}
@@ -204,7 +204,7 @@ func StateDir(root plugin.Root, conf []byte) (string, error) {
 }
 
 // configOf returns the configuration in the stdin of an ADD.
-func configOf(process plugin.Host, asked skel.CmdArgs, cluster Cluster) (*config, error) {
+func configOf(process plugin.System, asked skel.CmdArgs, cluster Cluster) (*config, error) {
 	c, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{IfName: asked.IfName, StdinData: asked.StdinData, Path: asked.Path})
 	if err != nil {
 		return nil, err

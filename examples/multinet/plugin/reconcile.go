@@ -48,7 +48,7 @@ const changeTimeout = time.Minute
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is
 // attached again when anything else in the selection changes.
-func Reconcile(ctx context.Context, process plugin.Host, asked skel.CmdArgs, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
+func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
 	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
 	if err != nil {
 		return nil, err

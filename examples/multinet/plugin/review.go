@@ -23,7 +23,7 @@ type Reviewer struct{ conf *config }
 // NewReviewer returns a Reviewer for multinet's own configuration conf. It fails as an ADD
 // does if conf cannot be decoded or a key is not valid.
 func NewReviewer(conf []byte) (*Reviewer, error) {
-	c, err := configOf(plugin.Host{}, skel.CmdArgs{IfName: podInterface, StdinData: conf}, Cluster{})
+	c, err := configOf(plugin.System{}, skel.CmdArgs{IfName: podInterface, StdinData: conf}, Cluster{})
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func addRoute(_ context.Context, c *plugin.Call) error {
 		})
 	}
 	if err == nil {
-		_, err = c.Host.Stdout.Write(result)
+		_, err = c.System.Stdout.Write(result)
 	}
 	return err
 }

@@ -177,7 +177,7 @@ func TestOnlyTheNetworkOfTheDefaultRouteNeedsAnInterface(t *testing.T) {
 	for name, says := range map[string]string{"net1": "", "absent": "has made no interface"} {
 		for _, here := range []string{"true", "false"} {
 			var printed bytes.Buffer
-			err := New(Cluster{}).Do(t.Context(), plugin.Host{Stdout: &printed}, delegate.CommandAdd, skel.CmdArgs{
+			err := New(Cluster{}).Do(t.Context(), plugin.System{Stdout: &printed}, delegate.CommandAdd, skel.CmdArgs{
 				ContainerID: "c1", IfName: name, Netns: fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), NetnsOverride: "1",
 				StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","gateways":["10.9.1.1","2001:db8::1"],"here":` + here + `,"prevResult":{"cniVersion":"1.0.0"}}`),
 			})
@@ -195,7 +195,7 @@ func TestDefaultRouteInRoot(t *testing.T) {
 	link := newNamespace(t)
 	var printed bytes.Buffer
 	call := func(command delegate.Command, root plugin.Root) error {
-		return New(Cluster{}).Do(t.Context(), plugin.Host{Root: root, Stdout: &printed}, command, skel.CmdArgs{
+		return New(Cluster{}).Do(t.Context(), plugin.System{Root: root, Stdout: &printed}, command, skel.CmdArgs{
 			ContainerID: "c1", IfName: "net1", Netns: fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()), NetnsOverride: "1",
 			StdinData: []byte(`{"cniVersion":"1.0.0","name":"blue","type":"multinet","step":"default-route","gateways":["10.9.1.1"],"here":true,"prevResult":{"cniVersion":"1.0.0"}}`),
 		})

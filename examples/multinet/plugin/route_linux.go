@@ -16,7 +16,7 @@ import (
 
 // inNetNS calls do in the network namespace of the container.
 func inNetNS(c *plugin.Call, do func() error) error {
-	return c.Host.Root.With(c.NetNS, func(path string) error {
+	return c.System.Root.With(c.NetNS, func(path string) error {
 		return ns.WithNetNSPath(path, func(ns.NetNS) error { return do() })
 	})
 }

@@ -54,7 +54,7 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
 // An attachment without an interface name gets one, and one without an Origin that of
 // [nad.Attached]. The network namespace is the recorded one.
-func Attach(ctx context.Context, process plugin.Host, conf []byte, a delegate.Attachment) error {
+func Attach(ctx context.Context, process plugin.System, conf []byte, a delegate.Attachment) error {
 	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
 	})
@@ -75,7 +75,7 @@ func Attach(ctx context.Context, process plugin.Host, conf []byte, a delegate.At
 
 // Detach removes the interface ifName from a container, as the DEL of
 // [Secondary] does.
-func Detach(ctx context.Context, process plugin.Host, conf []byte, containerID, ifName string) error {
+func Detach(ctx context.Context, process plugin.System, conf []byte, containerID, ifName string) error {
 	return Secondary(conf, nil).Do(ctx, process, delegate.CommandDel, skel.CmdArgs{ContainerID: containerID, IfName: ifName})
 }
 
@@ -87,13 +87,13 @@ type secondary struct {
 }
 
 func newSecondary(c *plugin.Call, conf []byte) (*secondary, error) {
-	own, err := New(Cluster{}).Call(c.Host, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
+	own, err := New(Cluster{}).Call(c.System, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
 	return &secondary{Call: c, own: own}, err
 }
 
 func (s *secondary) add(ctx context.Context) error {
 	return s.attach(ctx, s.network, func(_ context.Context, added []delegate.Attached) error {
-		return added[0].PrintTo(s.Host.Stdout, "") // in its own version
+		return added[0].PrintTo(s.System.Stdout, "") // in its own version
 	})
 }
 
@@ -211,7 +211,7 @@ func (s *secondary) del(ctx context.Context) error {
 // delUnknown runs the DEL of the network on stdin for a container without a record.
 // Another program may have attached it.
 func (s *secondary) delUnknown(ctx context.Context) error {
-	if s.Host.Root.OwnNetNS(s.NetNS) {
+	if s.System.Root.OwnNetNS(s.NetNS) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.NetNS)
 	}
 	a, err := s.network(s.withoutRecord())

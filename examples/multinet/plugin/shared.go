@@ -35,7 +35,7 @@ const podmanDir = "/etc/containers/networks"
 // the records as a path of this process; empty means that of the configuration. The function looks
 // at each thing once, until ctx ends. Goroutines must not share it.
 func Sharing(ctx context.Context, root plugin.Root, conf []byte, stateDir string) func(network string) (why string) {
-	c, err := New(Cluster{}).Call(plugin.Host{Root: root}, delegate.CommandGC, skel.CmdArgs{StdinData: conf})
+	c, err := New(Cluster{}).Call(plugin.System{Root: root}, delegate.CommandGC, skel.CmdArgs{StdinData: conf})
 	if err != nil {
 		return func(string) string { return err.Error() }
 	}
@@ -54,7 +54,7 @@ func sharing(ctx context.Context, c *plugin.Call, stateDir string) func(network 
 		if where[network] == "" && err != nil {
 			return err.Error()
 		}
-		_, noPodman := fs.Stat(c.Host.Root.Dir(podmanDir), network+".json")
+		_, noPodman := fs.Stat(c.System.Root.Dir(podmanDir), network+".json")
 		switch {
 		case slices.Contains(keys, network):
 			return "the key sharedNetworks names it"
@@ -72,7 +72,7 @@ func sharing(ctx context.Context, c *plugin.Call, stateDir string) func(network 
 // attachedByRuntime returns why libcni's cache may have attachments to a network without a record,
 // or "". Those with a plugin of ours are ours.
 func attachedByRuntime(c *plugin.Call, network string, known func() (map[scratch.Key]bool, error)) string {
-	n := adopt.Node{Root: string(c.Host.Root), Primary: []string{network}, Own: OwnTypes(), CacheDir: cacheDir(c)}
+	n := adopt.Node{Root: string(c.System.Root), Primary: []string{network}, Own: OwnTypes(), CacheDir: cacheDir(c)}
 	for a, err := range n.Attachments() {
 		if err != nil {
 			return err.Error()
@@ -107,7 +107,7 @@ func recordedElsewhere(ctx context.Context, c *plugin.Call, stateDir string) (ma
 	elsewhere := make(map[string]string)
 	var errs []error
 	for _, dir := range append(stateDirs(c), DefaultStateDir, nriStateDir) {
-		path, err := c.Host.Root.Resolve(dir)
+		path, err := c.System.Root.Resolve(dir)
 		if err != nil || plugin.Root("").SameFile(path, stateDir) {
 			continue // it is not there, or ours
 		}
@@ -126,7 +126,7 @@ func recordedElsewhere(ctx context.Context, c *plugin.Call, stateDir string) (ma
 // stateDirs returns the directories of records that the runtime's networks with our plugin name.
 func stateDirs(c *plugin.Call) (dirs []string) {
 	for _, dir := range c.RuntimeConfDirs() {
-		for f, err := range netconf.Files(c.Host.Root.Dir(dir)) {
+		for f, err := range netconf.Files(c.System.Root.Dir(dir)) {
 			if err != nil {
 				continue // nobody knows which directory it names
 			}

@@ -42,7 +42,7 @@ func (c *config) ready() error {
 	if c.ReadinessIndicator == "" {
 		return nil
 	}
-	_, err := fs.Stat(c.call.Host.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator))
+	_, err := fs.Stat(c.call.System.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errors.New("readinessindicatorfile is missing")
 	}
@@ -122,7 +122,7 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 // Status fails as an ADD does where the network is not found or not valid. Otherwise it asks
 // the plugins with STATUS, as far as the version of the network has that command, and returns
 // the network with the first error.
-func Status(ctx context.Context, process plugin.Host, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
+func Status(ctx context.Context, process plugin.System, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
 	c, err := configOf(process, asked, cluster)
 	var n netconf.Network
 	switch {

@@ -115,7 +115,7 @@ func (n *node) doUntil(ctx context.Context, words ...string) error {
 	}
 	return (&tool{
 		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.Path("self"), nil },
-		process: plugin.Host{Exec: n.Exec},
+		process: plugin.System{Exec: n.Exec},
 	}).run(ctx, slices.Concat(words[:1], flags, words[1:]))
 }
 

@@ -82,7 +82,7 @@ func (c command) misused(format string, args ...any) error {
 
 // Run runs the command in args on the standard streams of process, and returns the exit
 // status. It returns when the command is done; install --watch returns when ctx ends.
-func Run(ctx context.Context, args []string, process plugin.Host) (exit int) {
+func Run(ctx context.Context, args []string, process plugin.System) (exit int) {
 	t := &tool{in: process.Stdin, out: process.Stdout, ask: process.Stderr, self: os.Executable, process: process}
 	if in, ok := process.Stdin.(*os.File); ok {
 		info, err := in.Stat()
@@ -184,7 +184,7 @@ type tool struct {
 	ask      io.Writer              // questions and messages
 	terminal bool                   // in is a terminal
 	self     func() (string, error) // returns the path of this program
-	process  plugin.Host            // runs plugins
+	process  plugin.System          // runs plugins
 
 	life *lifecycle.Manager // of the records
 	form string             // "table", "wide" or "json", or empty

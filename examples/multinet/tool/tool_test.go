@@ -74,7 +74,7 @@ func (h *node) run(command, delegates, container string, edits ...func(*skel.Cmd
 func (h *node) tool(words ...string) (out string, err error) {
 	h.printed.Reset()
 	h.said.Reset()
-	err = (&tool{out: &h.printed, ask: &h.said, process: plugin.Host{Exec: h.Exec}}).run(h.Context(), append(words, "--dir", h.state()))
+	err = (&tool{out: &h.printed, ask: &h.said, process: plugin.System{Exec: h.Exec}}).run(h.Context(), append(words, "--dir", h.state()))
 	return h.printed.String(), err
 }
 
@@ -692,7 +692,7 @@ func answers(t *testing.T, status int, body string) string {
 // process runs the operator's command as the executable does.
 func (h *node) process(words ...string) (exit int, out, said string) {
 	var stdout, stderr bytes.Buffer
-	exit = Run(h.Context(), append(words, "--dir", h.state()), plugin.Host{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
+	exit = Run(h.Context(), append(words, "--dir", h.state()), plugin.System{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
 	return exit, stdout.String(), stderr.String()
 }
 

@@ -15,7 +15,7 @@ import (
 func TestCheckOfAnAdoptedContainer(t *testing.T) {
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}}
 	p := plugin.Plugin{StateDir: t.TempDir(), Networks: networks}
-	c, err := p.Call(plugin.Host{Exec: fake}, "CHECK", skel.CmdArgs{
+	c, err := p.Call(plugin.System{Exec: fake}, "CHECK", skel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Path: "/opt/cni/bin", StdinData: []byte(`{"cniVersion":"1.1.0","name":"n","type":"mine"}`),
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ func TestObserverOfTheProcessStays(t *testing.T) {
 		return []netconf.Network{n}, err
 	}}
 	told := 0
-	process := plugin.Host{
+	process := plugin.System{
 		Exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"bridge": delegatetest.Result(nil)}},
 		Observer: func(ctx context.Context, _ delegate.Event) (context.Context, func(error)) {
 			return ctx, func(error) { told++ }

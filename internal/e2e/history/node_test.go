@@ -440,8 +440,8 @@ func playDaemon(m machine, process string, often int) error {
 				return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
 			},
 		},
-		Host: func() plugin.Host {
-			return plugin.Host{Exec: p, InterfaceNames: p.names, Stderr: os.Stderr}
+		System: func() plugin.System {
+			return plugin.System{Exec: p, InterfaceNames: p.names, Stderr: os.Stderr}
 		},
 		Queue: m.path("queue"),
 	}

@@ -73,7 +73,7 @@ func attach(t *testing.T, conf, networks string) (types []string, err error) {
 	}
 	text, err := json.Marshal(keys)
 	nodetest.OK(t, err)
-	process := plugin.Host{Exec: n.Exec, Stdout: io.Discard, InterfaceNames: func(string) ([]string, error) { return nil, nil }}
+	process := plugin.System{Exec: n.Exec, Stdout: io.Discard, InterfaceNames: func(string) ([]string, error) { return nil, nil }}
 	err = multinet.New(multinet.Cluster{}).Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: "c1", Netns: n.Path("netns"), IfName: "eth0", StdinData: text, Args: "K8S_POD_NAMESPACE=team;K8S_POD_NAME=p",
 	})

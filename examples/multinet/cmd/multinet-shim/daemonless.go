@@ -20,7 +20,7 @@ import (
 type daemonless struct {
 	plugin.Plugin
 
-	process plugin.Host
+	process plugin.System
 }
 
 // del executes a DEL. It reports false if only the daemon can do what is left of it.

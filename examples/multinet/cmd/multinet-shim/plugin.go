@@ -58,11 +58,11 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
-	client := &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Env: c.Host.Env, Stdout: c.Host.Stdout}
+	client := &shim.Client{Socket: filepath.Join(dir, multinet.SocketName), Env: c.System.Env, Stdout: c.System.Stdout}
 	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
 		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
 	}
-	away := daemonless{multinet.New(multinet.Cluster{}), c.Host}
+	away := daemonless{multinet.New(multinet.Cluster{}), c.System}
 	switch policy := cmp.Or(conf.QueuePolicy, conf.DelPolicy); policy {
 	case "", "queue":
 		client.Recorded = away.recorded
@@ -81,7 +81,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 		}
 	case "exec":
 		client.Away = func(ctx context.Context, args *skel.CmdArgs) (bool, error) {
-			return true, away.Do(ctx, c.Host, delegate.CommandDel, *args)
+			return true, away.Do(ctx, c.System, delegate.CommandDel, *args)
 		}
 	case "fail":
 	default:

@@ -206,7 +206,7 @@ func newAttached(t *testing.T, policy string, fake ...string) *attached {
 	a := &attached{h, conf("1.0.0", nodetest.ShortDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q%s}]`,
 		policy, h.Path("queue"), h.State, h.Dir, strings.Join(fake, "")))}
 	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"fake": delegatetest.Result(nil)}}
-	err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Host{
+	err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.System{
 		Exec: exec, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(a.conf)})

@@ -77,7 +77,7 @@ func Example() {
 		`{"cniVersion":"1.1.0","name":"multi","confDir":%q,"dataDir":%q,"networks":[{"name":"pods"},{"name":"storage","ifname":"sto0"}]}`,
 		dir, filepath.Join(dir, "state"))}
 
-	err := short.Do(context.Background(), plugin.Host{Exec: fake, Stdout: io.Discard}, delegate.CommandAdd, args)
+	err := short.Do(context.Background(), plugin.System{Exec: fake, Stdout: io.Discard}, delegate.CommandAdd, args)
 	fmt.Println("ADD:", err, "- code", status.Code(err))
 	fmt.Println("alive:", fake.Live())
 	for _, line := range fake.Trace() {

@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
 
-// undoTimeout is used if [Host.UndoTimeout] is zero. Runtimes do not wait
+// undoTimeout is used if [System.UndoTimeout] is zero. Runtimes do not wait
 // long between SIGTERM and SIGKILL.
 const undoTimeout = 3 * time.Second
 
@@ -20,10 +20,10 @@ const undoTimeout = 3 * time.Second
 // need it to find programs such as iptables.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// A Host is what a plugin may use of the process it runs in: streams,
+// A System is what a plugin may use of the process it runs in: streams,
 // environment, and how it runs other plugins. [OfProcess] returns that of an
 // executable. Tests and daemons fill in their own.
-type Host struct {
+type System struct {
 	// Exec finds and runs plugins. Nil means a [delegate.Process] with this
 	// Stderr and Root.
 	Exec delegate.Exec
@@ -68,24 +68,24 @@ type Host struct {
 // directories of path on behalf of a plugin of type typ, which is not run itself.
 // When ten DELs of an attachment have failed and its network namespace or its interface is
 // gone, DEL succeeds; see [lifecycle.Manager.DelTries].
-func (h Host) NewManager(dir, typ string, path []string) *lifecycle.Manager {
+func (s System) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: h.exec(), Env: WithPath(h.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: h.UndoTimeout, Observer: h.Observer, Stages: h.Stages, Logger: h.Logger,
+		Exec: s.exec(), Env: WithPath(s.Env), Path: path, Refuse: Plugin{}.refuse([]string{typ}), UndoTimeout: s.UndoTimeout, Observer: s.Observer, Stages: s.Stages, Logger: s.Logger,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = undoTimeout
 	}
 	return &lifecycle.Manager{
-		Dir: dir, Type: typ, Root: string(h.Root), InterfaceNames: h.InterfaceNames, Stale: h.Stale, Timed: h.Timed, DelTries: delTries, Invoker: invoker,
+		Dir: dir, Type: typ, Root: string(s.Root), InterfaceNames: s.InterfaceNames, Stale: s.Stale, Timed: s.Timed, DelTries: delTries, Invoker: invoker,
 	}
 }
 
-// exec is the Exec of h, or what nil means.
-func (h Host) exec() delegate.Exec {
-	if h.Exec != nil {
-		return h.Exec
+// exec is the Exec of s, or what nil means.
+func (s System) exec() delegate.Exec {
+	if s.Exec != nil {
+		return s.Exec
 	}
-	return &delegate.Process{Stderr: h.Stderr, Root: string(h.Root)}
+	return &delegate.Process{Stderr: s.Stderr, Root: string(s.Root)}
 }
 
 // WithPath returns env with [DefaultPath] if it has no PATH.
