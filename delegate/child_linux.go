@@ -66,7 +66,7 @@ func (p *Process) start(ctx context.Context, path string, environ []string) (_ *
 		})
 		return err
 	}
-	if ctx.Value(noNewPrivsKey{}) == nil {
+	if !optionsOf(ctx).NoNewPrivs {
 		err = fork()
 	} else {
 		thread.Alone(func() { // which cannot drop no_new_privs, and the child inherits it

@@ -59,7 +59,7 @@ type Invoker struct {
 	// Env is the environment of delegated plugins, as "key=value". If a key
 	// occurs twice the last value counts. The Invoker replaces the six CNI_
 	// variables of the specification (section 2, "Parameters"). A plugin's
-	// main passes os.Environ(). Nil is an empty environment. See also [WithEnv].
+	// main passes os.Environ(). Nil is an empty environment. See also [ProcessOptions].
 	Env []string
 
 	// Refuse, if not nil, returns an error for a plugin that must not be run, such

@@ -142,7 +142,7 @@ func (iv *Invoker) observed(ctx context.Context, e Event) (context.Context, func
 
 // environ returns the environment of in, sorted by key.
 func (iv *Invoker) environ(ctx context.Context, in *invocation) []string {
-	more := envOf(ctx)
+	more := optionsOf(ctx).Env
 	env := append(append(make([]string, 0, len(iv.Env)+len(more)+6), iv.Env...), more...)
 	env = slices.DeleteFunc(env, func(kv string) bool {
 		return !strings.Contains(kv, "=") || slices.Contains(parameters, envKey(kv))

@@ -792,7 +792,8 @@ func TestObserverGivesAnInvocationVariables(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Fake{"p": delegatetest.Result(nil)}}
 	iv := &delegate.Invoker{Exec: x, Env: []string{"A=1", "B=1", "C=1"}, Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
-		ctx = delegate.WithEnv(delegate.WithEnv(ctx, "B=2", "C=2"), "C="+e.Plugin, "CNI_COMMAND=DEL", "no variable")
+		ctx = delegate.WithOptions(ctx, delegate.ProcessOptions{Env: []string{"B=2", "C=2"}})
+		ctx = delegate.WithOptions(ctx, delegate.ProcessOptions{Env: []string{"C=" + e.Plugin, "CNI_COMMAND=DEL", "no variable"}})
 		return ctx, func(error) {}
 	}}
 	nodetest.OK(t, iv.Status(t.Context(), nodetest.Network("n", "p")))

@@ -54,17 +54,45 @@ type Process struct {
 	Root string
 }
 
-// WithFiles returns a context with which [Process] hands files down to the
-// plugins it runs, as descriptors 3 and up. Use it to keep a lock until the last
-// descendant of this process exits. Files of an outer call come first. The caller
-// keeps the files open until the plugins have exited. An Exec that starts no
-// processes ignores them. See also [Files].
-func WithFiles(ctx context.Context, files ...*os.File) context.Context {
-	return flock.WithFiles(ctx, files...)
+// ProcessOptions are for the plugins that are run with a context; see [WithOptions].
+type ProcessOptions struct {
+	// Files are handed down by a [Process] to the plugins it runs, as descriptors 3 and up.
+	// Use them to keep a lock until the last descendant of this process exits. The caller keeps
+	// the files open until the plugins have exited. See also [Files].
+	Files []*os.File
+
+	// Env are variables, as "key=value", that an [Invoker] adds to the environment of plugins.
+	// They come after those of Invoker.Env, and the last one of a key counts. Variables without
+	// "=" and the six CNI_ variables of the specification are ignored. An Observer can use it to
+	// give each invocation its own variables.
+	Env []string
+
+	// NoNewPrivs makes a [Process] run plugins that can gain no privileges, and neither can
+	// their descendants: the kernel's no_new_privs is set. Programs with a set-user-ID bit or
+	// file capabilities run without these privileges, and a transition of SELinux fails unless
+	// its policy has nnp_transition. What the plugin inherits from this process it keeps.
+	NoNewPrivs bool
+}
+
+// WithOptions returns a context with which plugins are run as o says, in addition to the
+// options of ctx: its files and variables come first. An Exec that starts no processes uses
+// none but Env.
+func WithOptions(ctx context.Context, o ProcessOptions) context.Context {
+	outer := optionsOf(ctx)
+	ctx = flock.WithFiles(ctx, o.Files...)
+	return context.WithValue(ctx, optionsKey{}, ProcessOptions{Env: slices.Concat(outer.Env, o.Env), NoNewPrivs: outer.NoNewPrivs || o.NoNewPrivs})
+}
+
+type optionsKey struct{}
+
+// optionsOf returns the options of ctx, without the files.
+func optionsOf(ctx context.Context) ProcessOptions {
+	o, _ := ctx.Value(optionsKey{}).(ProcessOptions)
+	return o
 }
 
 // Files returns the files of ctx that programs are to inherit, such as the lock of a
-// container; see [WithFiles]. They are for the ExtraFiles of an exec.Cmd. The caller must
+// container; see [ProcessOptions]. They are for the ExtraFiles of an exec.Cmd. The caller must
 // not close them.
 //
 // If the operation is killed, a program with the lock that is in the same process group as
@@ -73,32 +101,6 @@ func WithFiles(ctx context.Context, files ...*os.File) context.Context {
 func Files(ctx context.Context) []*os.File {
 	_, _ = flock.Start(ctx) // of its end nobody tells
 	return flock.Files(ctx)
-}
-
-type envContextKey struct{}
-
-// WithEnv returns a context with which an [Invoker] adds variables to the environment of
-// plugins, as "key=value". They come after those of Invoker.Env and of an outer WithEnv, and
-// the last one of a key counts. Variables without "=" and the six CNI_ variables of the
-// specification are ignored. An Observer can use it to give each invocation its own variables.
-func WithEnv(ctx context.Context, env ...string) context.Context {
-	return context.WithValue(ctx, envContextKey{}, slices.Concat(envOf(ctx), env))
-}
-
-func envOf(ctx context.Context) []string {
-	env, _ := ctx.Value(envContextKey{}).([]string)
-	return env
-}
-
-type noNewPrivsKey struct{}
-
-// WithNoNewPrivs returns a context with which [Process] runs plugins that can gain no
-// privileges, and neither can their descendants: the kernel's no_new_privs is set. Programs
-// with a set-user-ID bit or file capabilities run without these privileges, and a transition
-// of SELinux fails unless its policy has nnp_transition. What the plugin inherits from this
-// process it keeps. An Exec that starts no processes ignores it.
-func WithNoNewPrivs(ctx context.Context) context.Context {
-	return context.WithValue(ctx, noNewPrivsKey{}, true)
 }
 
 func (p *Process) grace() time.Duration     { return cmp.Or(p.Grace, time.Second) }

@@ -36,7 +36,11 @@ func script(tb testing.TB, body string) string {
 	return path
 }
 
-// pipe returns a pipe, to be handed down with WithFiles.
+func withFiles(ctx context.Context, files ...*os.File) context.Context {
+	return delegate.WithOptions(ctx, delegate.ProcessOptions{Files: files})
+}
+
+// pipe returns a pipe, to be handed down with withFiles.
 func pipe(tb testing.TB) (r, w *os.File) {
 	tb.Helper()
 	r, w, err := os.Pipe()
@@ -69,7 +73,7 @@ func run(t *testing.T, p *delegate.Process, body string) (out []byte, said strin
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer w.Close()
-		out, err = p.ExecPlugin(delegate.WithFiles(ctx, w), script(t, body), []byte("{}"), []string{"PATH=" + os.Getenv("PATH")})
+		out, err = p.ExecPlugin(withFiles(ctx, w), script(t, body), []byte("{}"), []string{"PATH=" + os.Getenv("PATH")})
 	})
 	ready := make([]byte, len("ready\n"))
 	if _, err := io.ReadFull(r, ready); err != nil {
@@ -130,7 +134,7 @@ func TestGraceIsPartOfTheTurn(t *testing.T) {
 	r, w := pipe(t)
 	path := script(t, `if [ "$CNI_COMMAND" = DEL ]; then trap '' TERM; echo hanging >&3; while :; do sleep 1; done; fi`)
 	iv := &delegate.Invoker{Exec: &delegate.Process{Grace: forever}, Path: []string{filepath.Dir(path)}, Env: []string{"PATH=" + os.Getenv("PATH")}, UndoTimeout: time.Millisecond}
-	ctx, cancel := context.WithCancel(delegate.WithFiles(t.Context(), w))
+	ctx, cancel := context.WithCancel(withFiles(t.Context(), w))
 	defer cancel()
 	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "plugin")), "")}
 	err := iv.Undo(ctx, as, types.NewError(105, "no device", ""))
@@ -158,7 +162,7 @@ func TestGrandchildDoesNotHoldSuccess(t *testing.T) {
 			r, w := pipe(t)
 			var stderr bytes.Buffer
 			p := &delegate.Process{WaitDelay: 1, Stderr: &stderr}
-			out, err := p.ExecPlugin(delegate.WithFiles(t.Context(), hold, w), script(t, "echo first >&2\n"+body+"\necho '"+result+"'"), make([]byte, 1<<20), nil)
+			out, err := p.ExecPlugin(withFiles(t.Context(), hold, w), script(t, "echo first >&2\n"+body+"\necho '"+result+"'"), make([]byte, 1<<20), nil)
 			if err != nil || string(out) != result+"\n" || !strings.HasPrefix(stderr.String(), "first\n") {
 				t.Errorf("printed %d bytes, stderr %.20q: %v", len(out), &stderr, err)
 			}
@@ -266,7 +270,7 @@ func TestFilesAreInherited(t *testing.T) {
 	r3, w3 := pipe(t)
 	r4, w4 := pipe(t)
 	pipe(t) // not handed down
-	ctx := delegate.WithFiles(delegate.WithFiles(t.Context(), w3), w4)
+	ctx := withFiles(withFiles(t.Context(), w3), w4)
 	out, err := new(delegate.Process).ExecPlugin(ctx, script(t, `echo three >&3; echo four >&4; if (: >&5) 2>/dev/null; then echo five; fi`), nil, nil)
 	w3.Close()
 	w4.Close()
@@ -289,7 +293,7 @@ func TestNoNewPrivs(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for range 20 {
-		all.Go(func() { runs(delegate.WithNoNewPrivs(t.Context()), "1\n1\n") })
+		all.Go(func() { runs(delegate.WithOptions(t.Context(), delegate.ProcessOptions{NoNewPrivs: true}), "1\n1\n") })
 		all.Go(func() { runs(t.Context(), "0\n0\n") })
 	}
 	all.Wait()
@@ -313,12 +317,12 @@ func TestNoNewPrivs(t *testing.T) {
 func TestNoNewPrivsEnds(t *testing.T) {
 	t.Parallel()
 	r, w := pipe(t)
-	ctx, cancel := context.WithCancel(delegate.WithNoNewPrivs(t.Context()))
+	ctx, cancel := context.WithCancel(delegate.WithOptions(t.Context(), delegate.ProcessOptions{NoNewPrivs: true}))
 	defer cancel()
 	done := make(chan error)
 	go func() {
 		defer w.Close()
-		_, err := new(delegate.Process).ExecPlugin(delegate.WithFiles(ctx, w), script(t, "sleep 3600 & echo ready >&3; wait"), nil, []string{"PATH=" + os.Getenv("PATH")})
+		_, err := new(delegate.Process).ExecPlugin(withFiles(ctx, w), script(t, "sleep 3600 & echo ready >&3; wait"), nil, []string{"PATH=" + os.Getenv("PATH")})
 		done <- err
 	}()
 	_, err := io.ReadFull(r, make([]byte, len("ready\n")))
@@ -326,7 +330,7 @@ func TestNoNewPrivsEnds(t *testing.T) {
 	cancel()
 	nodetest.Is(t, <-done, context.Canceled)
 	nodetest.Equal(t, "said by what is left", rest(t, r), "")
-	_, err = new(delegate.Process).ExecPlugin(delegate.WithNoNewPrivs(t.Context()), "/absent", nil, nil)
+	_, err = new(delegate.Process).ExecPlugin(delegate.WithOptions(t.Context(), delegate.ProcessOptions{NoNewPrivs: true}), "/absent", nil, nil)
 	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
@@ -361,7 +365,7 @@ func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	nodetest.OK(t, os.WriteFile(dir+"/good", []byte("#!/bin/sh\n"+good), 0o755))
 	r, w := pipe(t)
 	iv := &delegate.Invoker{Path: []string{dir}} // a nil Exec is a Process
-	_, err := iv.Add(delegate.WithFiles(t.Context(), w), attach(network(t, "1.0.0", "blue", "good", "broken")))
+	_, err := iv.Add(withFiles(t.Context(), w), attach(network(t, "1.0.0", "blue", "good", "broken")))
 	w.Close()
 	nodetest.Equal(t, "good ran", rest(t, r), "ADD\nDEL\n")
 	if !errors.Is(err, syscall.ENOEXEC) || errors.Is(err, delegate.ErrNotUndone) {
@@ -408,7 +412,7 @@ func TestStderrIsStreamed(t *testing.T) {
 	t.Parallel()
 	hold, release := pipe(t)
 	stderr := &closer{file: release}
-	out, err := (&delegate.Process{Stderr: stderr}).ExecPlugin(delegate.WithFiles(t.Context(), hold), script(t, `
+	out, err := (&delegate.Process{Stderr: stderr}).ExecPlugin(withFiles(t.Context(), hold), script(t, `
 		echo working >&2
 		read line <&3
 		echo '{}'`), nil, nil)
@@ -500,7 +504,7 @@ var roles = map[string]func(){
 	"meta-plugin": func() {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		ctx = delegate.WithFiles(ctx, os.NewFile(3, ""))
+		ctx = withFiles(ctx, os.NewFile(3, ""))
 		_, _ = (&delegate.Process{Grace: forever}).ExecPlugin(ctx, os.Getenv("DELEGATE"), nil, nil)
 	},
 	// runs a plugin, and has no descriptors left to do so.

@@ -66,11 +66,15 @@ func noise(text, stdin []byte) string {
 	return strconv.Quote(shown[:min(len(shown), shownText)])
 }
 
-// A Hider hides the values of one configuration in texts, as [Error] does.
-// Goroutines may share it.
-type Hider = redact.Hider
-
-// NewHider returns a Hider for what a plugin writes that was given the
-// configuration conf: for a daemon's log, say. It hides each string and number
-// of conf that has at least six bytes, except the name, type and version.
-func NewHider(conf []byte) *Hider { return redact.Values(conf) }
+// Hidden returns the first limit bytes of text, which a plugin has written that was given the
+// configuration conf: for a daemon's log, say. It hides each string and number of conf that has
+// at least six bytes, except the name, type and version. If text is longer, its end is left out
+// as far as a part of such a value could be there.
+func Hidden(text string, conf []byte, limit int) string {
+	hider := redact.Values(conf)
+	shown := hider.Hide(text[:min(len(text), limit)])
+	if len(text) > limit {
+		shown = shown[:max(0, len(shown)-hider.Longest())]
+	}
+	return shown
+}

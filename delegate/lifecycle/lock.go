@@ -55,7 +55,7 @@ func handing(ctx context.Context, lockFile *os.File, do func(context.Context) er
 		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the lock to plugins", "")
 	}
 	defer lockFile.Close() //nolint:errcheck // nobody reads a note that was not written
-	return do(flock.WithNotes(delegate.WithFiles(ctx, lockFile), lockFile))
+	return do(flock.WithNotes(delegate.WithOptions(ctx, delegate.ProcessOptions{Files: []*os.File{lockFile}}), lockFile))
 }
 
 // errNegative refuses a negative LockTimeout.

@@ -146,10 +146,11 @@ func (t *tracing) observe(ctx context.Context, e delegate.Event) (context.Contex
 		ctx, end = t.start(ctx, string(e.Command)+" "+e.Plugin, e, trace.WithSpanKind(trace.SpanKindClient))
 		carrier := propagation.MapCarrier{}
 		propagation.TraceContext{}.Inject(ctx, carrier)
-		ctx = delegate.WithEnv(ctx, traceparent+"="+carrier["traceparent"])
+		env := []string{traceparent + "=" + carrier["traceparent"]}
 		if state := carrier["tracestate"]; state != "" {
-			ctx = delegate.WithEnv(ctx, tracestate+"="+state)
+			env = append(env, tracestate+"="+state)
 		}
+		ctx = delegate.WithOptions(ctx, delegate.ProcessOptions{Env: env})
 	}
 	if t.observer != nil {
 		ctx, ended = t.observer(ctx, e)

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/delegate"
 	nodetest "github.com/metacni/metacni/internal/test/node"
 )
 
@@ -136,7 +135,7 @@ func TestStderrIsCapped(t *testing.T) {
 func logged(t *testing.T, text string) (lines []string) {
 	t.Helper()
 	var b strings.Builder
-	logStderr(t.Context(), NewLogger(&b, slog.LevelInfo, true), delegate.NewHider([]byte(`{"name":"blue-net","x":["`+secret+`"]}`)), text)
+	logStderr(t.Context(), NewLogger(&b, slog.LevelInfo, true), []byte(`{"name":"blue-net","x":["`+secret+`"]}`), text)
 	for line := range strings.Lines(b.String()) {
 		var keys struct{ Text string }
 		nodetest.OK(t, json.Unmarshal([]byte(line), &keys))

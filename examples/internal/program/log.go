@@ -64,7 +64,7 @@ func (x *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	if text := written.String(); text != "" {
 		log := x.Log.With("plugin", filepath.Base(path), "command", Variable(environ, "CNI_COMMAND"),
 			"container", Variable(environ, "CNI_CONTAINERID"), "ifname", Variable(environ, "CNI_IFNAME"))
-		logStderr(ctx, log, delegate.NewHider(stdin), text)
+		logStderr(ctx, log, stdin, text)
 	}
 	return result, err
 }
@@ -79,13 +79,11 @@ func Variable(environ []string, key string) string {
 	return ""
 }
 
-// logStderr logs the first lines of text, of maxText bytes at most.
-func logStderr(ctx context.Context, log *slog.Logger, hider *delegate.Hider, text string) {
+// logStderr logs the first lines of text, of maxText bytes at most, without the values of conf, the
+// configuration of the plugin.
+func logStderr(ctx context.Context, log *slog.Logger, conf []byte, text string) {
 	cut := len(text) > maxText
-	text = hider.Hide(text[:min(len(text), maxText)])
-	if cut { // the end may be the beginning of a secret
-		text = text[:max(0, len(text)-hider.Longest())]
-	}
+	text = delegate.Hidden(text, conf, maxText)
 	lines := 0
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -42,7 +42,7 @@ func (p privileges) check() error {
 // ExecPlugin runs an executable with the privileges of its type.
 func (x served) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	if cmp.Or(x.privileges[filepath.Base(path)], x.privileges["*"]) == noNewPrivileges {
-		ctx = delegate.WithNoNewPrivs(ctx)
+		ctx = delegate.WithOptions(ctx, delegate.ProcessOptions{NoNewPrivs: true})
 	}
 	return x.Exec.ExecPlugin(ctx, path, stdin, environ)
 }
