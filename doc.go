@@ -33,7 +33,7 @@
 //	})
 //
 //	err = life.Check(ctx, key, netns)                // CHECK, with what ADD used
-//	err = life.Del(ctx, key, lifecycle.Removal{}) // DEL, from the record
+//	err = life.Del(ctx, key, lifecycle.DelRequest{}) // DEL, from the record
 //	return status.Error(err)                         // the failing plugin's code, the full error text
 //
 // # Packages

@@ -35,8 +35,8 @@ func Example() {
 		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
 	})
 	fmt.Println("ADD  ", err, fake.Live())
-	fmt.Println("CHECK", life.Check(ctx, key, "/run/netns/c1"))                // with what ADD used
-	fmt.Println("DEL  ", life.Del(ctx, key, lifecycle.Removal{}), fake.Live()) // from the record
+	fmt.Println("CHECK", life.Check(ctx, key, "/run/netns/c1"))                   // with what ADD used
+	fmt.Println("DEL  ", life.Del(ctx, key, lifecycle.DelRequest{}), fake.Live()) // from the record
 	// Output:
 	// {"cniVersion":"1.1.0"}
 	// ADD   <nil> [bridge c1 eth0 tuning c1 eth0]

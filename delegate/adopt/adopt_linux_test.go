@@ -237,7 +237,7 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded multi/c1/eth0 cbr:eth0"})
 	nodetest.OK(t, w.life.Check(t.Context(), eth0, ""))
-	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{NetNS: unseen}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.DelRequest{NetNS: unseen}))
 	w.WantTrace("CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0")
 	del := w.Last("DEL portmap")
 	nodetest.Equal(t, "name", stdin(t, del, "name"), `"cbr"`)
@@ -318,7 +318,7 @@ func TestTakingOverInARoot(t *testing.T) {
 	w.node.Root, w.node.CacheDir, w.node.MultusDir = w.Path("root"), "/cni", "/multus"
 	w.life.Root = w.node.Root
 	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
-	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.DelRequest{}))
 	nodetest.Equal(t, "the entry is left", w.exists("root/cni/results/cbr-c1-eth0"), false)
 }
 
@@ -431,7 +431,7 @@ func TestWhatMultusAttached(t *testing.T) {
 	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded" + all})
 	nodetest.OK(t, w.life.Check(t.Context(), eth0, ""))
 	w.Trace()
-	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.DelRequest{}))
 	w.WantTrace("DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0")
 	for _, c := range w.Exec.Calls() {
 		nodetest.Equal(t, c.String(), c.Args, "K="+c.IfName)
@@ -490,7 +490,7 @@ func TestMultusMayBeAtWork(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.DelRequest{}))
 	w.WantTrace("DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0")
 }
 
@@ -523,7 +523,7 @@ func TestRecordsBesideTheStateOfMultus(t *testing.T) {
 	for _, want := range []string{"adopted", "recorded"} {
 		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{want + " multi/c1/eth0 cbr:eth0"})
 	}
-	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.OK(t, w.life.Del(t.Context(), eth0, lifecycle.DelRequest{}))
 	nodetest.Equal(t, "the state is left", w.exists("multus/c1"), false)
 	nodetest.Equal(t, "after DEL", w.take(w.node.Attachments()), nil)
 }
@@ -684,7 +684,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "adopted", adopted, true)
 	nodetest.OK(t, w.life.Check(t.Context(), a.Key, ""))
-	nodetest.OK(t, w.life.Del(t.Context(), a.Key, lifecycle.Removal{}))
+	nodetest.OK(t, w.life.Del(t.Context(), a.Key, lifecycle.DelRequest{}))
 	w.WantTrace("CHECK bridge eth0", "DEL bridge eth0")
 	if c := w.Last("DEL"); !strings.Contains(stdin(t, c, "prevResult"), "10.1.0.5") || stdin(t, c, "mtu") != "1450" || c.Args != "A=B" {
 		t.Errorf("%s %q", c.Stdin, c.Args)

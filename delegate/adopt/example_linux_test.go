@@ -54,7 +54,7 @@ func Example() {
 			fmt.Println(a.Key, adopted, err)
 		}
 	}
-	err = life.Del(ctx, scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, lifecycle.Removal{})
+	err = life.Del(ctx, scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}, lifecycle.DelRequest{})
 	fmt.Println("deleted:", err)
 	for _, call := range exec.Trace() {
 		fmt.Println(call)

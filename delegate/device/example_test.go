@@ -55,7 +55,7 @@ func Example() {
 	info := networks[0].DeviceInfo
 	fmt.Println(info.Type, info.Memif.Role, err)
 
-	err = manager.Del(context.Background(), key, lifecycle.Removal{})
+	err = manager.Del(context.Background(), key, lifecycle.DelRequest{})
 	_, gone := os.Stat(filepath.Join(root, a.Files[0]))
 	fmt.Println(err, os.IsNotExist(gone))
 	// Output:

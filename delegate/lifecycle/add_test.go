@@ -174,9 +174,9 @@ func TestNextRunsUnderTheLock(t *testing.T) {
 	next, asked, deleted := tr.Next, 0, make(chan error, 1)
 	tr.Next = func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
 		if asked++; asked == 2 { // the second time it waits longer
-			go func() { deleted <- another(n, 0).Del(t.Context(), eth0, Removal{}) }()
+			go func() { deleted <- another(n, 0).Del(t.Context(), eth0, DelRequest{}) }()
 		}
-		nodetest.Code(t, another(n, time.Millisecond).Del(t.Context(), eth0, Removal{}), 11)
+		nodetest.Code(t, another(n, time.Millisecond).Del(t.Context(), eth0, DelRequest{}), 11)
 		nodetest.Equal(t, "records", len(n.records()), 1)
 		nodetest.Equal(t, "alive", n.Exec.Live(), nil)
 		return next(ctx, failed)
@@ -391,8 +391,8 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	<-in
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	nodetest.Code(t, n.verb(short, "ADD"), 11)                              // waits in vain, and is gone
-	go func() { done <- another(n, 0).Del(t.Context(), eth0, Removal{}) }() // of "another process": it only waits
+	nodetest.Code(t, n.verb(short, "ADD"), 11)                                 // waits in vain, and is gone
+	go func() { done <- another(n, 0).Del(t.Context(), eth0, DelRequest{}) }() // of "another process": it only waits
 	n.del(eth0)
 	nodetest.Is(t, <-errs, ErrSuperseded)
 	nodetest.OK(t, <-done)
@@ -429,8 +429,8 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	<-in
 	n.Trace()
 	hasty := another(n, time.Millisecond)
-	nodetest.Code(t, hasty.Del(t.Context(), eth1, Removal{}), 11)
-	nodetest.Code(t, hasty.Del(t.Context(), eth0, Removal{}), 11) // nor does another Manager
+	nodetest.Code(t, hasty.Del(t.Context(), eth1, DelRequest{}), 11)
+	nodetest.Code(t, hasty.Del(t.Context(), eth0, DelRequest{}), 11) // nor does another Manager
 	n.WantTrace()
 	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
 	n.del(key("c2", "eth0")) // other containers have locks of their own

@@ -87,7 +87,7 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 	verb := func(verb string) func(n *node) {
 		return func(n *node) { nodetest.OK(n, n.verb(n.Context(), verb)) }
 	}
-	sweep := func(n *node) { newSweeper(n).sweep(Sweep{Removed: 1}) }
+	sweep := func(n *node) { newSweeper(n).sweep(SweepStats{Removed: 1}) }
 	for name, tt := range map[string]struct {
 		anew   bool
 		remove func(*node)
@@ -175,7 +175,7 @@ func TestAdoptedOfAContainerThatCannotBeSeenIsAttached(t *testing.T) {
 	a := n.foreign(eth0, netns)
 	unlink(t, netns)
 	n.adopt(a, true)
-	newSweeper(n).sweep(Sweep{Unknown: 1})
+	newSweeper(n).sweep(SweepStats{Unknown: 1})
 	n.wantRecords("c1/eth0 added")
 	nodetest.OK(t, n.verb(t.Context(), "GC"))
 	n.wantNothing()
@@ -197,10 +197,10 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 	n.del(eth0)
 	n.adopt(a, false)
 	s := newSweeper(n)
-	s.sweep(Sweep{Failed: 1})
+	s.sweep(SweepStats{Failed: 1})
 	s.come()
 	unlink(t, filepath.Join(a.Sources[0], "x"))
-	s.sweep(Sweep{Removed: 1})
+	s.sweep(SweepStats{Removed: 1})
 	n.wantNothing()
 	n.WantTrace()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Removal says what Del removes.
-type Removal struct {
+// A DelRequest says what Del removes.
+type DelRequest struct {
 	// NetNS is the path of the container's network namespace, as the runtime
 	// passes it with the DEL. Empty means the recorded one.
 	NetNS string
@@ -52,11 +52,11 @@ type Removal struct {
 // then returns nil if nothing is added under the key: it undoes an Add that was
 // refused there. Otherwise it fails with code 7.
 //
-// The plugins receive the path of the Removal if the namespace of the ADD is there, or
+// The plugins receive the path of the DelRequest if the namespace of the ADD is there, or
 // else the recorded path if it is there. Otherwise they receive none, because the path
 // may belong to another container by now. If nobody knows the namespace of the ADD, they receive
-// the path of the Removal, unless it leads to the namespace of another container's record.
-func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
+// the path of the DelRequest, unless it leads to the namespace of another container's record.
+func (m *Manager) Del(ctx context.Context, k scratch.Key, r DelRequest) error {
 	m.supersede(k)
 	if m.nothing(k) && !r.elsewhere() {
 		return nil
@@ -99,7 +99,7 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, r Removal) error {
 }
 
 // elsewhere reports whether another program may have a record of the attachment.
-func (r Removal) elsewhere() bool {
+func (r DelRequest) elsewhere() bool {
 	if r.Adopt == nil {
 		return false
 	}
@@ -109,7 +109,7 @@ func (r Removal) elsewhere() bool {
 
 // answer returns what Del of k returns when it has failed with err. It is nil if nothing of k can
 // be attached.
-func (m *Manager) answer(ctx context.Context, k scratch.Key, r Removal, err error) error {
+func (m *Manager) answer(ctx context.Context, k scratch.Key, r DelRequest, err error) error {
 	switch {
 	case errors.Is(err, flock.ErrNested) && m.refused(k):
 		return nil

@@ -86,11 +86,11 @@ func TestDelWithoutALock(t *testing.T) {
 				disk(syscall.EIO):        false,
 				errors.New("of another"): false,
 			} {
-				if got := n.answer(t.Context(), eth0, Removal{}, err); got != nil && got != err || (got == nil) != passes {
+				if got := n.answer(t.Context(), eth0, DelRequest{}, err); got != nil && got != err || (got == nil) != passes {
 					t.Errorf("%v: %v", err, got)
 				}
 			}
-			nodetest.OK(t, n.answer(t.Context(), eth0, Removal{}, nil))
+			nodetest.OK(t, n.answer(t.Context(), eth0, DelRequest{}, nil))
 		})
 	}
 }
@@ -139,7 +139,7 @@ func TestRecordIsFoundAfterARename(t *testing.T) {
 			if tt.configured != nil {
 				n.configured(tt.configured...)
 			}
-			err := n.Del(t.Context(), newEth0, Removal{})
+			err := n.Del(t.Context(), newEth0, DelRequest{})
 			if nodetest.Code(t, err, tt.code); tt.code == 11 {
 				nodetest.Says(t, err, `network "multi" may be meant`)
 			}
@@ -152,12 +152,12 @@ func TestRecordIsFoundAfterARename(t *testing.T) {
 func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 	t.Parallel()
 	blue := []netconf.Network{nodetest.Network("blue", "bridge", "tuning")}
-	gc := func(c Collection) func(n *node) error {
+	gc := func(c GCRequest) func(n *node) error {
 		c.Network = "new"
 		return func(n *node) error { return n.GC(n.Context(), c) }
 	}
 	none := func(nets ...netconf.Network) func(n *node) error {
-		return gc(Collection{Valid: noneValid, Networks: nets})
+		return gc(GCRequest{Valid: noneValid, Networks: nets})
 	}
 	for name, tt := range map[string]struct {
 		do      func(n *node) error
@@ -174,7 +174,7 @@ func TestEachOperationFindsTheRecordAfterARename(t *testing.T) {
 		"GC, of what has our name":        {do: none(nodetest.Network("new", "bridge", "tuning")), unnamed: true, calls: []string{"DEL tuning eth0", "DEL bridge eth0", "GC bridge", "GC tuning"}, removed: true},
 		"GC, of what had our name":        {do: none(blue...), unnamed: true, calls: []string{"GC bridge", "GC tuning"}},
 		"GC, of nobody knows what":        {do: none()},
-		"GC, valid":                       {do: gc(Collection{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}},
+		"GC, valid":                       {do: gc(GCRequest{Valid: validFor(newEth0), Networks: blue}), calls: []string{"GC bridge", "GC tuning", "GC macvlan"}},
 		"CHECK":                           {do: func(n *node) error { return n.Check(n.Context(), newEth0, "") }, calls: []string{"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0"}},
 		"DETACH":                          {do: func(n *node) error { return n.Detach(n.Context(), newEth0, "net0") }, calls: []string{"DEL macvlan net0"}},
 		"ADD":                             {do: func(n *node) error { _, err := n.Add(n.Context(), newEth0, pair(newEth0)); return err }, code: 7},
@@ -208,7 +208,7 @@ func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
 			n, netns := newNode(t), newNetNS(t)
 			n.Type = "mine"
 			foreign := n.foreign(eth0, netns)
-			adopt := Removal{NetNS: netns, Adopt: func() (Adoption, error) { return foreign, nil }}
+			adopt := DelRequest{NetNS: netns, Adopt: func() (Adoption, error) { return foreign, nil }}
 			if inRecords {
 				n.addIn(eth0, netns)
 				adopt.Adopt = nil
@@ -221,10 +221,10 @@ func TestDelOfWhatWasRefusedTouchesNothing(t *testing.T) {
 			for range 2 {
 				nodetest.OK(t, n.Del(t.Context(), newEth0, adopt))
 			}
-			newSweeper(n).sweep(Sweep{})
+			newSweeper(n).sweep(SweepStats{})
 			n.WantTrace()
 			unlink(t, netns)
-			nodetest.OK(t, n.Del(t.Context(), newEth0, Removal{NetNS: netns}))
+			nodetest.OK(t, n.Del(t.Context(), newEth0, DelRequest{NetNS: netns}))
 			_, err = n.store().Get(newEth0)
 			nodetest.Equal(t, "the mark is gone", notThere(err), true)
 		})
@@ -240,7 +240,7 @@ func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
 	n.configured("new")
 	n.add(eth0)
 	n.On("DEL bridge", func(context.Context, delegatetest.Invocation) error { return syscall.ENOSPC })
-	nodetest.Is(t, n.Del(t.Context(), newEth0, Removal{}), syscall.ENOSPC)
+	nodetest.Is(t, n.Del(t.Context(), newEth0, DelRequest{}), syscall.ENOSPC)
 	n.wantRecords("c1/eth0 deleting")
 }
 
@@ -276,7 +276,7 @@ func TestStaleDelChangesNothing(t *testing.T) {
 			}
 			return tt.stale, tt.err
 		}
-		nodetest.Is(t, n.Del(t.Context(), eth0, Removal{}), tt.err)
+		nodetest.Is(t, n.Del(t.Context(), eth0, DelRequest{}), tt.err)
 		if n.wantRecords(tt.left...); tt.left != nil {
 			n.WantTrace()
 		}
@@ -284,9 +284,9 @@ func TestStaleDelChangesNothing(t *testing.T) {
 	n.del(eth0) // without a record
 }
 
-// elsewhere returns a Removal of a's container, which another program has recorded.
-func elsewhere(a Adoption, calls *int) Removal {
-	return Removal{Adopt: func() (Adoption, error) {
+// elsewhere returns a DelRequest for a's container, which another program has recorded.
+func elsewhere(a Adoption, calls *int) DelRequest {
+	return DelRequest{Adopt: func() (Adoption, error) {
 		*calls++
 		if !exists(a.Sources[0]) {
 			return Adoption{}, &fs.PathError{Op: "open", Path: a.Sources[0], Err: fs.ErrNotExist}
@@ -304,7 +304,7 @@ func TestDelWithoutARecordRemovesWhatAnotherProgramAttached(t *testing.T) {
 		n := newNode(t)
 		if used {
 			n.add(eth0)
-			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) {
+			nodetest.OK(t, n.Del(t.Context(), eth0, DelRequest{Adopt: func() (Adoption, error) {
 				return Adoption{}, errors.New("asked")
 			}}))
 		}
@@ -407,7 +407,7 @@ func TestDelFailsIfItCannotTakeOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	broken := errors.New("broken entry")
-	nodetest.Is(t, n.Del(t.Context(), eth0, Removal{Adopt: func() (Adoption, error) { return Adoption{}, broken }}), broken)
+	nodetest.Is(t, n.Del(t.Context(), eth0, DelRequest{Adopt: func() (Adoption, error) { return Adoption{}, broken }}), broken)
 	full := &scratch.Error{Op: "put", Err: &fs.PathError{Op: "open", Path: "x", Err: syscall.ENOSPC}}
 	calls := 0
 	r := elsewhere(n.foreign(eth0, newNetNS(t)), &calls)
@@ -486,11 +486,11 @@ func TestLeftoverOfAnAddDoesNotHoldUpTheDel(t *testing.T) {
 			n.failedAdd(eth0, netns)
 			n.named(netns, tt.there)
 			for range 2 {
-				nodetest.Code(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}), tt.code)
+				nodetest.Code(t, n.Del(t.Context(), eth0, DelRequest{NetNS: netns}), tt.code)
 				n.wantRecords("c1/eth0 leftover")
 			}
 			n.Exec.Plugins = plugins()
-			newSweeper(n).sweep(Sweep{Removed: 1})
+			newSweeper(n).sweep(SweepStats{Removed: 1})
 			n.wantNothing()
 		})
 	}
@@ -509,7 +509,7 @@ func TestInterruptedDelOfALeftoverIsTriedAgain(t *testing.T) {
 			cancel()
 			return types.NewError(102, "interrupted", "")
 		})
-		nodetest.Code(t, n.Del(ctx, eth0, Removal{NetNS: netns}), code)
+		nodetest.Code(t, n.Del(ctx, eth0, DelRequest{NetNS: netns}), code)
 		n.wantRecords("c1/eth0 leftover")
 		rs, err := n.Container(t.Context(), "c1")
 		nodetest.OK(t, err)
@@ -579,7 +579,7 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 	n.On("DEL tuning", func(context.Context, delegatetest.Invocation) error {
 		return types.NewError(101, strings.Repeat("é", 1<<20), "")
 	})
-	nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
+	nodetest.Code(t, n.Del(t.Context(), eth0, DelRequest{}), 101)
 	r, err := n.store().Get(eth0)
 	if err != nil || r.Value.Tries != 1 || !strings.Contains(r.Value.Why, "tuning") || len(r.Value.Why) > 1<<12 || strings.Contains(r.Value.Why, "\ufffd") {
 		t.Errorf("%d tries, %d bytes: %v", r.Value.Tries, len(r.Value.Why), err)
@@ -621,7 +621,7 @@ func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 			}
 			absent := tt.tries > 0 && (!tt.there || tt.names != "" && !strings.Contains(tt.names, "eth0"))
 			for i, ok := range tt.attempts {
-				err := n.Del(t.Context(), eth0, Removal{NetNS: netns})
+				err := n.Del(t.Context(), eth0, DelRequest{NetNS: netns})
 				if (err == nil) != ok || errors.Is(err, delegate.ErrPluginNotFound) != (tt.missing && !ok) || errors.Is(err, ErrAbsent) != (absent && !ok) {
 					t.Fatalf("DEL %d: %v", i+1, err)
 				}
@@ -763,7 +763,7 @@ func TestWhatHasNotBegunIsNotRemoved(t *testing.T) {
 			note := `{"namespaces":"x","pid":4194304,"group":4194304,"at":1,"programs":[` + tt.programs + `]}`
 			nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, records.LockName("c1")), []byte(note), 0o600))
 			n.Trace()
-			newSweeper(n).sweep(Sweep{Removed: 1})
+			newSweeper(n).sweep(SweepStats{Removed: 1})
 			n.WantTrace(tt.want...)
 			n.wantRecords()
 		})

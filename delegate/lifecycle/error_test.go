@@ -115,14 +115,14 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		"GC of what is stale":             {true, "DEL macvlan", verb("GC"), `GC c1 eth0: DEL network "red" (net0): plugin "macvlan": no`},
 		"GC that a plugin is told": {
 			false, "GC ", func(n *node) error {
-				return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid, Networks: multi})
+				return n.GC(n.Context(), GCRequest{Network: "multi", Valid: noneValid, Networks: multi})
 			},
 			`GC network "multi": network "blue": plugin "bridge": no; network "blue": plugin "tuning": no; GC network "multi": plugin "macvlan": no`,
 		},
 		"a sweep": {
 			true, "DEL bridge", func(n *node) (err error) {
 				nodeAt(n.TB, n.Dir).halfDelete(eth0)
-				s := &Sweeper{Manager: n.Manager, Tell: func(s Swept) { err = s.Err }}
+				s := &Sweeper{Manager: n.Manager, Tell: func(s SweepResult) { err = s.Err }}
 				_, _ = s.Sweep(n.Context())
 				return err
 			},

@@ -63,10 +63,10 @@ func Example() {
 
 	// A DEL that fails is tried again: nothing is forgotten.
 	exec.Plugins["sriov"] = delegatetest.FailOn("DEL", 11, "device is busy", works)
-	fmt.Println(m.Del(ctx, k, lifecycle.Removal{}))
+	fmt.Println(m.Del(ctx, k, lifecycle.DelRequest{}))
 	fmt.Println("alive:", exec.Live())
 	exec.Plugins["sriov"] = works
-	fmt.Println("collected:", m.GC(ctx, lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
+	fmt.Println("collected:", m.GC(ctx, lifecycle.GCRequest{Network: "multi", Valid: []types.GCAttachment{}}))
 	fmt.Println("alive:", exec.Live())
 	// Output:
 	// ADD c1 eth0: network "storage" (net1): plugin "sriov": no free device
@@ -107,7 +107,7 @@ func ExampleManager_Reconcile() {
 
 	type entry struct{ Network, Interface string }
 	follow := func(list ...entry) {
-		done, err := m.Reconcile(ctx, k, lifecycle.Reconciliation{
+		done, err := m.Reconcile(ctx, k, lifecycle.ReconcileRequest{
 			Recorded: func(a delegate.Attached) (lifecycle.Wanted, bool) {
 				var e entry
 				mine := json.Unmarshal(a.Origin, &e) == nil

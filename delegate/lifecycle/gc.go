@@ -24,8 +24,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Collection says what GC removes and which networks it informs.
-type Collection struct {
+// A GCRequest says what GC removes and which networks it informs.
+type GCRequest struct {
 	// Network is the name of our network, as in the keys of records.
 	Network string
 
@@ -78,7 +78,7 @@ type Collection struct {
 // [scratch.ErrVersion], until it is removed; see [scratch.Store.Forget]. If such
 // a record may be of a valid attachment, no plugin receives GC: it would remove
 // that attachment.
-func (m *Manager) GC(ctx context.Context, c Collection) error {
+func (m *Manager) GC(ctx context.Context, c GCRequest) error {
 	g := &garbage{
 		network: c.Network, current: c.Networks, o: m.observe(), names: make(map[string]bool), valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
 		disabled: make(map[string]bool), further: make(map[string]bool),
@@ -207,7 +207,7 @@ func (m *Manager) maybeStale(g *garbage, k scratch.Key) bool {
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But
 // ADDs that wait get a turn after a second: between two networks, or in place of a
 // plugin that takes longer.
-func (m *Manager) tell(ctx context.Context, g *garbage, c Collection) error {
+func (m *Manager) tell(ctx context.Context, g *garbage, c GCRequest) error {
 	l, err := m.lockDir(ctx, true)
 	if err != nil {
 		return g.fail(err)

@@ -65,7 +65,7 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	n.add(eth0)
 	n.add(scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"})
 	valid := validFor(eth0, key("c2", "eth0"), key("c1", "eth7"), key("c0", "eth0"), key("c0", "eth0"))
-	err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{nodetest.Network("new", "ipvlan"), nodetest.Network("more", "tuning")}})
+	err := n.GC(t.Context(), GCRequest{Network: "multi", Valid: valid, Networks: []netconf.Network{nodetest.Network("new", "ipvlan"), nodetest.Network("more", "tuning")}})
 	nodetest.Code(t, err, 11)
 	nodetest.Says(t, err, `"more", "red"`, "c0 (eth0), c1 (eth7)")
 	nodetest.Equal(t, "told", n.gcs(), []string{"new ipvlan", "blue bridge", "blue tuning"})
@@ -73,11 +73,11 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	wantValid(t, n.Last("GC ipvlan"), "c0 eth0", "c1 eth7", "c2 eth0")
 	// Once all are recorded, by whatever network, everybody is told.
 	n.add(key("c0", "eth0"))
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, key("c0", "eth0"), key("c2", "eth0"))}))
+	nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(eth0, key("c0", "eth0"), key("c2", "eth0"))}))
 	wantValid(t, n.Last("GC macvlan"), "c0 net0", "c1 net0", "c2 eth0", "c2 net0")
 	n.del(key("c0", "eth0"))
 	// Of the other network the record of c2 is stale, and the same is passed on.
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}))
+	nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "other", Valid: validFor(eth0)}))
 	n.wantRecords("c1/eth0 added")
 }
 
@@ -99,7 +99,7 @@ func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
 			n.mustAdd(eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(tt.recorded, "c1", "net0"))})
 			n.mustAdd(key("c2", "eth0"), Transaction{Plan: Plan(attachment(tt.recorded, "c2", "eth0"))})
 			for range 2 {
-				nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}))
+				nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: noneValid, Networks: tt.nets}))
 				n.wantRecords("c1/eth0 added", "c2/eth0 added")
 				nodetest.Equal(t, "alive", n.Exec.Live(), []string{"macvlan c1 net0", "macvlan c2 eth0"})
 			}
@@ -141,7 +141,7 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			})
 			n.Trace()
 			blue := []netconf.Network{nodetest.Network("blue", "bridge", "tuning")}
-			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}))
+			nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: noneValid, Networks: blue}))
 			var left, told []string
 			if tt.stays != "" {
 				left, told = []string{tt.stays + "/eth0 added"}, []string{tt.stays + " eth0"}
@@ -188,8 +188,8 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				}
 				return nil
 			})
-			nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
-			nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)}), tt.code)
+			nodetest.Code(t, n.Del(t.Context(), eth0, DelRequest{}), 101)
+			nodetest.Code(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(tt.valid...)}), tt.code)
 			wantValid(t, n.Last("GC bridge"), tt.told...)
 		})
 	}
@@ -209,7 +209,7 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	all.Go(func() { n.attach() }) // is half done when GC comes
 	<-inAttach
 	all.Go(func() {
-		nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}))
+		nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(eth0, c2)}))
 	})
 	<-inGC
 	outAttach() // what is recorded already need not wait
@@ -278,7 +278,7 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 			return ctx.Err()
 		})
 		n.Exec.Plugins["tuning"] = delegatetest.HangOn("GC", n.Exec.Plugins["tuning"])
-		nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
+		nodetest.Code(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
 		nodetest.OK(t, <-added)
 		wantValid(t, n.Last("GC macvlan"), "c1 net0", "c2 net0")
 	})
@@ -331,12 +331,12 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	n.Trace()
-	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
+	err := n.GC(t.Context(), GCRequest{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
 	nodetest.Code(t, err, 7)
 	nodetest.Is(t, err, errNoList)
 	nodetest.Says(t, err, `network "multi": no list of valid attachments`, `GC needs "cni.dev/valid-attachments"`)
 	for _, bad := range []string{"", "../x"} {
-		nodetest.Code(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
+		nodetest.Code(t, n.GC(t.Context(), GCRequest{Network: bad, Valid: noneValid}), 7)
 	}
 	n.WantTrace()
 	nodetest.OK(t, n.verb(t.Context(), "GC"))
@@ -361,14 +361,14 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 	add(eth0, `"cniVersion":"1.1.0","name":"n","type":"bridge","edition":1`, `"cniVersion":"1.1.0","name":"n","type":"macvlan"`)
 	add(c2, `"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2`, `"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]`, `"cniVersion":"0.4.0","name":"old","type":"tuning"`)
 	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `"cniVersion":"1.1.0","name":"theirs","type":"tuning"`, `"cniVersion":"1.1.0","name":"n","type":"bridge"`)
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}))
+	nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(eth0, c2)}))
 	nodetest.Equal(t, "told", n.gcs(), []string{"n bridge", "n macvlan"})
 	for _, p := range []string{"bridge", "macvlan"} { // too many rather than too few
 		wantValid(t, n.Last("GC "+p), "c1 eth0a", "c1 eth0b", "c2 eth0a", "c3 eth0b")
 	}
 	// Several of the configuration with one name are all told.
 	nets := []netconf.Network{nodetest.Network("n", "bridge"), nodetest.Network("n", "bridge", "bridge")}
-	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}))
+	nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}))
 	nodetest.Equal(t, "told", n.gcs()[2:], []string{"n bridge", "n bridge", "n bridge", "n macvlan"})
 }
 
@@ -376,7 +376,7 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 func TestGCOfNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	c := Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}
+	c := GCRequest{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}
 	nodetest.OK(t, n.GC(t.Context(), c))
 	wantValid(t, n.Last("GC bridge"))
 	n.wantNothing()
@@ -410,7 +410,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 			n.add(valid)
 			for range 2 { // it is named every time
 				told := len(n.gcs())
-				err := n.GC(t.Context(), Collection{Network: "multi", Valid: tt.valid})
+				err := n.GC(t.Context(), GCRequest{Network: "multi", Valid: tt.valid})
 				nodetest.Code(t, err, 5)
 				nodetest.Is(t, err, scratch.ErrCorrupt)
 				if nodetest.Equal(t, "told", len(n.gcs())-told, tt.told); tt.told == 0 {
@@ -426,7 +426,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 					nodetest.OK(t, n.forget(e.Key))
 				}
 			}
-			err = n.GC(t.Context(), Collection{Network: "multi", Valid: tt.valid})
+			err = n.GC(t.Context(), GCRequest{Network: "multi", Valid: tt.valid})
 			want := []string{"c3 eth0"}
 			if len(tt.valid) > 1 {
 				want = []string{"c1 eth0", "c3 eth0"} // of which nothing is recorded any more
@@ -465,7 +465,7 @@ type sweeping struct {
 
 func newSweeper(n *node) *sweeping {
 	s := &sweeping{n: n, Sweeper: &Sweeper{Manager: n.Manager}}
-	s.Tell = func(swept Swept) {
+	s.Tell = func(swept SweepResult) {
 		said := "removed " + swept.Key.ContainerID
 		if swept.Err != nil {
 			said = fmt.Sprintf("%s in %s", swept.Key.ContainerID, s.tries[swept.Key].wait)
@@ -475,7 +475,7 @@ func newSweeper(n *node) *sweeping {
 	return s
 }
 
-func (s *sweeping) sweep(want Sweep) {
+func (s *sweeping) sweep(want SweepStats) {
 	s.n.Helper()
 	got, err := s.Sweep(s.n.Context())
 	nodetest.OK(s.n, err)
@@ -521,15 +521,15 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.wantRecords("alive/eth0 added", "deleting/eth0 deleting", "gone/eth0 added", "planned/eth0 planned", "unseen/eth0 added")
 
 	s := newSweeper(n)
-	s.sweep(Sweep{Removed: 3, Unknown: 1})
+	s.sweep(SweepStats{Removed: 3, Unknown: 1})
 	n.wantRecords("alive/eth0 added", "unseen/eth0 added")
 	slices.Sort(s.told)
 	s.wantTold("removed deleting", "removed gone", "removed planned")
 	n.Trace()
-	s.sweep(Sweep{Unknown: 1})
+	s.sweep(SweepStats{Unknown: 1})
 	n.WantTrace()
 	s.Unknown = func(Record) bool { return true } // says the operator
-	s.sweep(Sweep{Removed: 1})
+	s.sweep(SweepStats{Removed: 1})
 	n.del(key("alive", "eth0"))
 	n.wantNothing()
 }
@@ -547,9 +547,9 @@ func nodeAtWith(n *node) *node {
 func TestWhatTheDeadHaveLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, tidy := range map[string]func(*node){
-		"sweep": func(n *node) { newSweeper(n).sweep(Sweep{Unknown: 1}) },
+		"sweep": func(n *node) { newSweeper(n).sweep(SweepStats{Unknown: 1}) },
 		"GC": func(n *node) {
-			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(key("alive", "eth0"))}))
+			nodetest.OK(t, n.GC(t.Context(), GCRequest{Network: "multi", Valid: validFor(key("alive", "eth0"))}))
 		},
 	} {
 		n := newNode(t)
@@ -581,7 +581,7 @@ func TestSweepThatIsEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n.On("DEL bridge eth0", func(context.Context, delegatetest.Invocation) error { cancel(); return nil })
 	s := newSweeper(n)
-	if got, err := s.Sweep(ctx); got != (Sweep{Waiting: 1}) || !errors.Is(err, context.Canceled) {
+	if got, err := s.Sweep(ctx); got != (SweepStats{Waiting: 1}) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	s.wantTold()
@@ -596,20 +596,20 @@ func TestSweepBacksOff(t *testing.T) {
 	s := newSweeper(n)
 	s.Wait = time.Minute
 	for _, minutes := range []float64{1, 2, 4, 8, 10, 10} {
-		s.sweep(Sweep{Failed: 1})
+		s.sweep(SweepStats{Failed: 1})
 		if got := s.tries[eth0].wait; got.Minutes() != minutes || time.Until(s.tries[eth0].at) > got {
 			t.Errorf("waits for %s, want %v minutes", got, minutes)
 		}
-		s.sweep(Sweep{Waiting: 1})
+		s.sweep(SweepStats{Waiting: 1})
 		s.come()
 	}
 	s.wantTold("c1 in 1m0s")
 	n.Exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.Exec.Plugins["bridge"])
-	s.sweep(Sweep{Failed: 1})
+	s.sweep(SweepStats{Failed: 1})
 	s.wantTold("c1 in 1m0s", "c1 in 10m0s")
 	n.Exec.Plugins = plugins()
 	n.del(eth0) // by somebody else
-	s.sweep(Sweep{})
+	s.sweep(SweepStats{})
 	n.wantNothing()
 }
 
@@ -622,10 +622,10 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	go func() { done <- n.verb(t.Context(), "ADD") }()
 	<-in
 	s := newSweeper(n)
-	s.sweep(Sweep{Waiting: 1})
+	s.sweep(SweepStats{Waiting: 1})
 	out()
 	nodetest.OK(t, <-done)
-	s.sweep(Sweep{Unknown: 1})
+	s.sweep(SweepStats{Unknown: 1})
 	n.wantRecords("c1/eth0 added")
 	s.wantTold()
 }
@@ -647,7 +647,7 @@ func TestSweepRemovesSeveralAtOnce(t *testing.T) {
 		n.addIn(key(fmt.Sprint("c", i), "eth0"), netns)
 		unlink(t, netns)
 	}
-	newSweeper(n).sweep(Sweep{Removed: sweepers})
+	newSweeper(n).sweep(SweepStats{Removed: sweepers})
 	n.wantNothing()
 }
 
@@ -666,15 +666,15 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		mend func(*sweeping)
-		want Sweep
+		want SweepStats
 	}{
-		"as it is configured now": {now(ipam("host-local"), nil), Sweep{Removed: 1}},
+		"as it is configured now": {now(ipam("host-local"), nil), SweepStats{Removed: 1}},
 		"as another container has it": {func(s *sweeping) {
 			s.n.mustAdd(key("c2", "eth0"), Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.TB))})
-		}, Sweep{Removed: 1}},
-		"not mended":      {now(ipam("host-lcl"), nil), Sweep{Failed: 1}},
-		"another network": {now(nodetest.Network("red", "ipvlan"), nil), Sweep{Failed: 1}},
-		"no network":      {now(netconf.Network{}, netconf.ErrNotFound), Sweep{Failed: 1}},
+		}, SweepStats{Removed: 1}},
+		"not mended":      {now(ipam("host-lcl"), nil), SweepStats{Failed: 1}},
+		"another network": {now(nodetest.Network("red", "ipvlan"), nil), SweepStats{Failed: 1}},
+		"no network":      {now(netconf.Network{}, netconf.ErrNotFound), SweepStats{Failed: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -691,7 +691,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 			nodetest.Code(t, err, 101)
 			n.wantRecords("c1/eth0 leftover")
 			s := newSweeper(n)
-			s.sweep(Sweep{Failed: 1})
+			s.sweep(SweepStats{Failed: 1})
 			tt.mend(s)
 			s.come()
 			n.Trace()
@@ -730,7 +730,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 		s.Current = func(delegate.Attachment) (netconf.Network, error) {
 			return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
 		}
-		s.sweep(Sweep{Failed: 1})
+		s.sweep(SweepStats{Failed: 1})
 		n.wantRecords("c1/eth0 deleting")
 	}
 }
@@ -795,9 +795,9 @@ func TestSweepSaysOnceWhatCannotBeRead(t *testing.T) {
 		tt.spoil(n)
 		s := newSweeper(n)
 		var told []error
-		s.Tell = func(swept Swept) { told = append(told, swept.Err) }
-		s.sweep(Sweep{Unreadable: 1})
-		s.sweep(Sweep{Unreadable: 1})
+		s.Tell = func(swept SweepResult) { told = append(told, swept.Err) }
+		s.sweep(SweepStats{Unreadable: 1})
+		s.sweep(SweepStats{Unreadable: 1})
 		if len(told) != 1 || !errors.Is(told[0], tt.err) || strings.Contains(told[0].Error(), `""`) {
 			t.Errorf("%s: told %q", name, told)
 		}
@@ -812,7 +812,7 @@ func TestSweepCountsEachAttachmentOnce(t *testing.T) {
 	n.halfDeleteFirst()
 	n.FailOn("DEL bridge eth0", 102)
 	s := newSweeper(n)
-	s.sweep(Sweep{Failed: 1, Unknown: 1})
+	s.sweep(SweepStats{Failed: 1, Unknown: 1})
 	s.Unknown = func(Record) bool { return true }
-	s.sweep(Sweep{Waiting: 1})
+	s.sweep(SweepStats{Waiting: 1})
 }

@@ -108,14 +108,14 @@ func (n *node) mustAttach(k scratch.Key, t Transaction) {
 
 func (n *node) del(k scratch.Key) {
 	n.Helper()
-	nodetest.OK(n, n.Del(n.Context(), k, Removal{}))
+	nodetest.OK(n, n.Del(n.Context(), k, DelRequest{}))
 }
 
 // halfDelete is a Del of k that fails at the bridge.
 func (n *node) halfDelete(k scratch.Key) {
 	n.Helper()
 	n.FailOn("DEL bridge", 101)
-	nodetest.Code(n, n.Del(n.Context(), k, Removal{}), 101)
+	nodetest.Code(n, n.Del(n.Context(), k, DelRequest{}), 101)
 }
 
 // records are the keys and states in the directory, "c1/eth0 added".
@@ -200,15 +200,15 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 	case "ATTACH":
 		_, err = n.Attach(ctx, eth0, hotplug(eth0))
 	case "DEL":
-		err = n.Del(ctx, eth0, Removal{})
+		err = n.Del(ctx, eth0, DelRequest{})
 	case "CHECK":
 		err = n.Check(ctx, eth0, "")
 	case "DETACH":
 		err = n.Detach(ctx, eth0, "net0")
 	case "GC":
-		err = n.GC(ctx, Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
+		err = n.GC(ctx, GCRequest{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
 	case "GC of none":
-		err = n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
+		err = n.GC(ctx, GCRequest{Network: "multi", Valid: validFor(eth0)})
 	default:
 		err = fmt.Errorf("no verb %q", verb)
 	}

@@ -82,7 +82,7 @@ func replay(t *testing.T, base string, ops []op, parallel int) string {
 	}
 	for _, k := range historyKeys() { // an ADD that was refused is noted as long as its namespace is there
 		_ = os.Remove(w.namespace(k.ContainerID))
-		_ = w.Del(t.Context(), k, Removal{})
+		_ = w.Del(t.Context(), k, DelRequest{})
 	}
 	if left := append(w.Exec.Live(), w.files()...); len(left) > 0 {
 		return fmt.Sprintf("left when everything is deleted: %q", left)
@@ -447,7 +447,7 @@ func (w *world) overtake(ctx context.Context) error {
 	go func() {
 		err := errDied
 		defer func() { passed <- err }()
-		err = m.Del(background, k, Removal{})
+		err = m.Del(background, k, DelRequest{})
 	}()
 	w.passed = passed
 	<-ctx.Done()
@@ -579,13 +579,13 @@ func (w *world) verb(ctx context.Context, o op) (err error) {
 	case "attach":
 		_, err = w.Attach(ctx, k, w.transaction(ctx, o))
 	case "del":
-		err = w.Del(ctx, k, Removal{})
+		err = w.Del(ctx, k, DelRequest{})
 	case "check":
 		err = w.Check(ctx, k, "")
 	case "detach":
 		err = w.Detach(ctx, k, o.ifname)
 	case "gc":
-		c := Collection{Network: k.Network, Valid: validFor(o.valid...)}
+		c := GCRequest{Network: k.Network, Valid: validFor(o.valid...)}
 		if o.nets {
 			c.Networks = []netconf.Network{nodetest.Network("blue", "bridge")}
 		}
@@ -684,8 +684,8 @@ func (w *world) checkTaken(k scratch.Key, taken []string) {
 }
 
 // reconciliation wants what o says for the interfaces hot0 and hot1. Others stay.
-func (w *world) reconciliation(o op) Reconciliation {
-	return Reconciliation{
+func (w *world) reconciliation(o op) ReconcileRequest {
+	return ReconcileRequest{
 		Prepare: prepareFiles,
 		Recorded: func(a delegate.Attached) (Wanted, bool) {
 			return Wanted{Network: a.Network.Name(), IfName: a.IfName}, strings.HasPrefix(a.IfName, "hot")

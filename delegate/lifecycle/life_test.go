@@ -129,15 +129,15 @@ func TestTwoScansAreNeeded(t *testing.T) {
 	const path = "/no-such-directory/c1"
 	blind, nothing := scanned{unseen: "no rights"}, scanned{}
 	found := scanned{found: map[uint64][]netns{7: {{Dev: 4, Inode: 7, Number: "id/5"}}}}
-	unknown, pending, removed := Sweep{Unknown: 1}, Sweep{Unknown: 1, Pending: 1}, Sweep{Removed: 1}
+	unknown, pending, removed := SweepStats{Unknown: 1}, SweepStats{Unknown: 1, Pending: 1}, SweepStats{Removed: 1}
 	for name, tt := range map[string]struct {
 		scans []scanned
-		want  []Sweep
+		want  []SweepStats
 	}{
-		"two":                   {[]scanned{nothing, nothing}, []Sweep{pending, removed}},
-		"one, and one blind":    {[]scanned{nothing, blind, nothing, nothing}, []Sweep{pending, unknown, pending, removed}},
-		"blind":                 {[]scanned{blind, blind, blind}, []Sweep{unknown, unknown, unknown}},
-		"it appears in between": {[]scanned{nothing, found, nothing}, []Sweep{pending, {}, pending}},
+		"two":                   {[]scanned{nothing, nothing}, []SweepStats{pending, removed}},
+		"one, and one blind":    {[]scanned{nothing, blind, nothing, nothing}, []SweepStats{pending, unknown, pending, removed}},
+		"blind":                 {[]scanned{blind, blind, blind}, []SweepStats{unknown, unknown, unknown}},
+		"it appears in between": {[]scanned{nothing, found, nothing}, []SweepStats{pending, {}, pending}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,7 +172,7 @@ func TestScansAreOfOneNamespace(t *testing.T) {
 		m.paths = map[string]netns{path: {Dev: 4, Inode: 7 + i, Number: fmt.Sprint("id/", 5+i)}}
 		n.addIn(eth0, path)
 		m.paths = nil
-		s.sweep(Sweep{Unknown: 1, Pending: 1})
+		s.sweep(SweepStats{Unknown: 1, Pending: 1})
 		n.del(eth0)
 	}
 	n.wantNothing()
@@ -191,12 +191,12 @@ func TestSweepLeavesWhatAPluginMayTakeForTheLiving(t *testing.T) {
 	n.addIn(key("c1", "eth1"), again)
 	n.Trace()
 	s := newSweeper(n)
-	s.sweep(Sweep{Failed: 1})
+	s.sweep(SweepStats{Failed: 1})
 	nodetest.Equal(t, "told", s.told, []string{"c1 in 30s"})
 	nodetest.Equal(t, "calls", n.Trace(), nil)
 	n.wantRecords("c1/eth0 added", "c1/eth1 added")
 	n.del(key("c1", "eth1"))
-	newSweeper(n).sweep(Sweep{Removed: 1})
+	newSweeper(n).sweep(SweepStats{Removed: 1})
 	n.wantNothing()
 }
 
@@ -213,7 +213,7 @@ func TestWhatIsNoNamespaceIsNotHandedDown(t *testing.T) {
 	n.wantNothing()
 	n.WantTrace()
 	n.add(eth0)
-	nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: netns}))
+	nodetest.OK(t, n.Del(t.Context(), eth0, DelRequest{NetNS: netns}))
 	nodetest.Equal(t, "DEL is given", n.Last("DEL bridge").NetNS, "")
 }
 
@@ -263,7 +263,7 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 			if tt.change != nil {
 				nodetest.OK(t, tt.change(root+path, root+other))
 			}
-			nodetest.OK(t, n.Del(t.Context(), eth0, Removal{NetNS: tt.given}))
+			nodetest.OK(t, n.Del(t.Context(), eth0, DelRequest{NetNS: tt.given}))
 			nodetest.Equal(t, "ADD was given", n.Last("ADD").NetNS, tt.atAdd)
 			nodetest.Equal(t, "DEL was given", n.Last("DEL").NetNS, tt.want)
 			n.wantNothing()

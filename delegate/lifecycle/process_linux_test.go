@@ -103,7 +103,7 @@ func TestOrphanIsKilled(t *testing.T) {
 		"at the end of the context": func(n *node) {
 			ctx, cancel := context.WithTimeout(n.Context(), 20*time.Millisecond)
 			defer cancel()
-			nodetest.Code(n, n.Del(ctx, eth0, Removal{}), 11)
+			nodetest.Code(n, n.Del(ctx, eth0, DelRequest{}), 11)
 			n.WantTrace()
 			n.del(eth0) // the next has no need to wait
 		},

@@ -12,9 +12,9 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Reconciliation says which attachments a running container should have. Its
+// A ReconcileRequest says which attachments a running container should have. Its
 // functions are called one at a time, with the container's lock held.
-type Reconciliation struct {
+type ReconcileRequest struct {
 	// Wanted returns what the container should be attached to, in order. It is
 	// called again before each change, with the record as it is then. If it
 	// fails, nothing more is changed. A caller who knows that r is not the
@@ -64,7 +64,7 @@ type Wanted struct {
 	// missing, and once more before another is detached for it, then with taken
 	// nil. taken holds the interface names in use, and if IfName is empty also
 	// those that are asked for. An empty ContainerID or NetNS of the attachment
-	// becomes that of the record. [Reconciliation.Recorded] must find this
+	// becomes that of the record. [ReconcileRequest.Recorded] must find this
 	// Wanted in the attachment.
 	Plan func(ctx context.Context, taken []string) (delegate.Attachment, error)
 }
@@ -72,8 +72,8 @@ type Wanted struct {
 // asked is what the caller asks for with w, to be compared.
 func (w Wanted) asked() [3]string { return [3]string{w.Network, w.IfName, w.Options} }
 
-// A Reconciled is one difference that [Manager.Reconcile] has found.
-type Reconciled struct {
+// A Change is one difference that [Manager.Reconcile] has found.
+type Change struct {
 	// Command is [delegate.CommandAdd] if something was attached, and
 	// [delegate.CommandDel] if it was detached. It is empty for an
 	// attachment that stays although its Options have changed.
@@ -93,7 +93,7 @@ type Reconciled struct {
 
 // Reconcile attaches a running container to what r wants, and detaches it from
 // what r does not want any more. It compares r.Wanted with the attachments in the
-// record of k that are r's, see [Reconciliation.Recorded]:
+// record of k that are r's, see [ReconcileRequest.Recorded]:
 //
 //   - A Wanted with an IfName is there if this interface is attached to its Network.
 //   - A Wanted without one is there if an attachment to its Network is that was
@@ -117,7 +117,7 @@ type Reconciled struct {
 // should have. It joins the errors of all that has failed, and that which ended
 // Reconcile early; each is an [*Error]. If k is not recorded as added, or if its
 // network namespace is gone, this is [ErrNotAdded]. A Del of k cancels Reconcile.
-func (m *Manager) Reconcile(ctx context.Context, k scratch.Key, r Reconciliation) ([]Reconciled, error) {
+func (m *Manager) Reconcile(ctx context.Context, k scratch.Key, r ReconcileRequest) ([]Change, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
 	p := &pass{m: m, k: k, r: r, failed: make(map[[3]string]int), stuck: make(map[string]bool)}
@@ -133,8 +133,8 @@ func (m *Manager) Reconcile(ctx context.Context, k scratch.Key, r Reconciliation
 type pass struct {
 	m      *Manager
 	k      scratch.Key
-	r      Reconciliation
-	done   []Reconciled
+	r      ReconcileRequest
+	done   []Change
 	failed map[[3]string]int // how often attaching has failed, by what was asked for
 	stuck  map[string]bool   // interfaces that could not be detached
 	doubt  error             // of Confirmed
@@ -234,14 +234,14 @@ func (p *pass) replaceable(ctx context.Context, name string, by *Wanted) bool {
 	if err != nil {
 		p.stuck[name] = true
 		p.failed[by.asked()]++
-		p.done = append(p.done, Reconciled{Command: delegate.CommandAdd, Wanted: *by, Err: fail(opAttach, p.k, because(ctx, err))})
+		p.done = append(p.done, Change{Command: delegate.CommandAdd, Wanted: *by, Err: fail(opAttach, p.k, because(ctx, err))})
 	}
 	return err == nil
 }
 
 // detach detaches the i'th delegate of r.
 func (p *pass) detach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], i int) {
-	d := Reconciled{Command: delegate.CommandDel, Attached: p.m.record(r).Attached[i]}
+	d := Change{Command: delegate.CommandDel, Attached: p.m.record(r).Attached[i]}
 	d.Wanted, _ = p.r.Recorded(d.Attached)
 	name := d.Attached.IfName
 	err := p.m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == name }})
@@ -253,7 +253,7 @@ func (p *pass) detach(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 // attach attaches w to the container of r, whose namespace is at netns. It should have all of
 // wanted.
 func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[record], netns string, w Wanted, wanted []Wanted) {
-	d := Reconciled{Command: delegate.CommandAdd, Wanted: w}
+	d := Change{Command: delegate.CommandAdd, Wanted: w}
 	added, err := p.m.attachTo(ctx, l, r, Transaction{
 		NetNS: netns, Prepare: p.r.Prepare,
 		Plan: func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
@@ -302,7 +302,7 @@ type comparison struct {
 	unwanted []int           // of Record.Attached
 	replaced map[int]*Wanted // those that are unwanted because of their Options
 	missing  []Wanted        // in order
-	changed  []Reconciled    // what stays with other Options
+	changed  []Change        // what stays with other Options
 }
 
 // spare takes the detaching of whole attachments out of d, and what they make room for.
@@ -316,7 +316,7 @@ func (d *comparison) spare(rec Record) {
 }
 
 // compare compares what is recorded with what is wanted.
-func (r Reconciliation) compare(rec Record, wanted []Wanted) (d comparison) {
+func (r ReconcileRequest) compare(rec Record, wanted []Wanted) (d comparison) {
 	type candidate struct {
 		Wanted
 		a    delegate.Attached
@@ -364,7 +364,7 @@ func (r Reconciliation) compare(rec Record, wanted []Wanted) (d comparison) {
 		}
 		unwanted[i] = false
 		if changed {
-			d.changed = append(d.changed, Reconciled{Wanted: w, Attached: have[i].a})
+			d.changed = append(d.changed, Change{Wanted: w, Attached: have[i].a})
 		}
 	}
 	for i, is := range unwanted {

@@ -51,15 +51,15 @@ func wanted(texts ...string) []Wanted {
 	return all
 }
 
-func keep(texts ...string) Reconciliation {
-	return Reconciliation{
+func keep(texts ...string) ReconcileRequest {
+	return ReconcileRequest{
 		Wanted:   func(context.Context, Record) ([]Wanted, error) { return wanted(texts...), nil },
 		Recorded: recorded,
 	}
 }
 
 // reconciled are what was done, as "ATTACH network interface".
-func reconciled(done []Reconciled) []string {
+func reconciled(done []Change) []string {
 	var all []string
 	for _, d := range done {
 		did := map[delegate.Command]string{delegate.CommandAdd: "ATTACH", delegate.CommandDel: "DETACH"}[d.Command]
@@ -83,7 +83,7 @@ func (n *node) own(before string) {
 	n.Trace()
 }
 
-func (n *node) reconcile(r Reconciliation) []string {
+func (n *node) reconcile(r ReconcileRequest) []string {
 	n.Helper()
 	done, err := n.Reconcile(n.Context(), eth0, r)
 	nodetest.OK(n, err)
@@ -188,7 +188,7 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 func TestReconcileNeedsAnAttachment(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	r := Reconciliation{Recorded: recorded, Wanted: func(context.Context, Record) ([]Wanted, error) {
+	r := ReconcileRequest{Recorded: recorded, Wanted: func(context.Context, Record) ([]Wanted, error) {
 		t.Error("it was asked what is wanted")
 		return nil, nil
 	}}
@@ -262,7 +262,7 @@ func FuzzCompare(f *testing.F) {
 				ws = append(ws, w)
 			}
 		}
-		r := Reconciliation{Recorded: recorded, Replace: replace}
+		r := ReconcileRequest{Recorded: recorded, Replace: replace}
 		d := r.compare(rec, ws)
 		mine := 0
 		for i, a := range rec.Attached {
@@ -393,7 +393,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 			var first sync.Once
 			n.On(at, func(ctx context.Context, _ delegatetest.Invocation) (err error) {
 				first.Do(func() {
-					go func() { removed <- n.Del(n.Context(), eth0, Removal{}) }()
+					go func() { removed <- n.Del(n.Context(), eth0, DelRequest{}) }()
 					<-ctx.Done()
 					err = errors.New("signal: killed")
 				})
@@ -465,7 +465,7 @@ func TestReconcileReportsWhatCannotBePlanned(t *testing.T) {
 		for i := range len(ws) - 1 { // the last one can be
 			ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
 		}
-		r := Reconciliation{Recorded: recorded, Replace: true, Wanted: func(context.Context, Record) ([]Wanted, error) { return ws, nil }}
+		r := ReconcileRequest{Recorded: recorded, Replace: true, Wanted: func(context.Context, Record) ([]Wanted, error) { return ws, nil }}
 		done, err := n.Reconcile(t.Context(), eth0, r)
 		nodetest.Is(t, err, no)
 		nodetest.Equal(t, "done", strings.Join(reconciled(done), ", "), tt.done)

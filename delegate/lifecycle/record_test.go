@@ -203,7 +203,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 		for _, n := range []*node{nodeAt(t, n.Dir+"2"), n} { // also when there is no directory yet
 			_, addErr := n.Add(ctx, k, pair(eth0))
 			_, attachErr := n.Attach(ctx, k, pair(eth0))
-			for _, err := range []error{addErr, attachErr, n.Del(ctx, k, Removal{}), n.Check(ctx, k, ""), n.Detach(ctx, k, "net9")} {
+			for _, err := range []error{addErr, attachErr, n.Del(ctx, k, DelRequest{}), n.Check(ctx, k, ""), n.Detach(ctx, k, "net9")} {
 				nodetest.Code(t, err, code)
 			}
 			n.WantTrace()
@@ -263,7 +263,7 @@ func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
 	}
 	want(blueOrigin, greenOrigin)
 	n.FailOn("DEL ipvlan", 101)
-	nodetest.Code(t, n.Del(t.Context(), eth0, Removal{}), 101)
+	nodetest.Code(t, n.Del(t.Context(), eth0, DelRequest{}), 101)
 	verbs := map[string]bool{}
 	for _, c := range n.Exec.Calls() {
 		verbs[c.Command] = true
@@ -447,7 +447,7 @@ func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 		nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
 		if full {
 			room := n.fullDisk()
-			if n.Del(t.Context(), eth0, Removal{}) == nil {
+			if n.Del(t.Context(), eth0, DelRequest{}) == nil {
 				t.Error("success on a full disk")
 			}
 			n.wantRecords("c1/eth0 added")
@@ -817,7 +817,7 @@ func TestUnknownStateHarmsItsOwnRecord(t *testing.T) {
 		sum := sha256.Sum256([]byte(later[17:]))
 		nodetest.OK(t, os.WriteFile(n.recordFile(eth0), []byte(hex.EncodeToString(sum[:8])+later[16:]+"\n"), 0o600))
 		n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
-		nodetest.Fails(t, n.Del(t.Context(), eth0, Removal{}), 5, `unknown state "resting"`)
+		nodetest.Fails(t, n.Del(t.Context(), eth0, DelRequest{}), 5, `unknown state "resting"`)
 		n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
 		nodetest.OK(t, n.forget(eth0))
 	}
@@ -968,7 +968,7 @@ func TestTimingOfAManagerInAManager(t *testing.T) {
 	outer.Timed = func(t Timing) { told = t }
 	inner.add(key("c1", "eth1"))
 	outer.On("ADD bridge", func(ctx context.Context, _ delegatetest.Invocation) error {
-		return inner.Del(ctx, key("c1", "eth1"), Removal{})
+		return inner.Del(ctx, key("c1", "eth1"), DelRequest{})
 	})
 	outer.add(eth0)
 	nodetest.Equal(t, "plugins", len(told.Plugins), 3)

@@ -58,7 +58,7 @@ type Sweeper struct {
 	// also called when an attachment cannot be removed, or a record or the
 	// directory cannot be read, unless the reason is the same as the last time.
 	// It is called by one goroutine at a time.
-	Tell func(Swept)
+	Tell func(SweepResult)
 
 	tries  map[scratch.Key]*try
 	absent map[scratch.Key]string // namespaces that the last complete scan has not found
@@ -74,15 +74,15 @@ const sweepTimeout = 30 * time.Second
 // that hangs does not block the others.
 const sweepers = 4
 
-// Swept says what has become of an attachment.
-type Swept struct {
+// A SweepResult says what has become of an attachment.
+type SweepResult struct {
 	Key scratch.Key // what is known of it; zero for the directory
 	Err error       // an [*Error] that says why it is still there; nil if it was removed
 	At  time.Time   // when it will be tried again; zero for a record that cannot be read
 }
 
-// A Sweep counts what one pass has found and done.
-type Sweep struct {
+// SweepStats count what one pass has found and done.
+type SweepStats struct {
 	Removed    int // stale, and removed
 	Failed     int // stale, tried and still there
 	Waiting    int // stale, and not tried: its time has not come, or it is locked
@@ -102,11 +102,11 @@ type try struct {
 
 // Sweep does one pass. It tries the stale attachments whose time has come. The error is that
 // of the context.
-func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
+func (s *Sweeper) Sweep(ctx context.Context) (SweepStats, error) {
 	if s.Manager == nil {
-		return Sweep{}, ctx.Err()
+		return SweepStats{}, ctx.Err()
 	}
-	var swept Sweep
+	var swept SweepStats
 	current := make(map[string]Record) // the last that was attached to each network
 	found := make(map[scratch.Key]bool)
 	var attached []Record
@@ -176,7 +176,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		default:
 			swept.Removed++
 			delete(s.tries, k)
-			s.tell(Swept{Key: k})
+			s.tell(SweepResult{Key: k})
 		}
 	})
 	s.Manager.tidyIndex()
@@ -224,7 +224,7 @@ func (m *Manager) tidy(lock func(id string) (*scratch.Lock, error)) {
 
 // Run calls Sweep until ctx ends, with a pause after each pass. The error is that
 // of the context. seen, if not nil, is called after each pass.
-func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)) error {
+func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(SweepStats)) error {
 	for {
 		swept, err := s.Sweep(ctx)
 		if seen != nil {
@@ -348,7 +348,7 @@ func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
 	} else {
 		t.wait = min(2*t.wait, 10*wait)
 	}
-	swept := Swept{Key: k, Err: err}
+	swept := SweepResult{Key: k, Err: err}
 	if wait > 0 {
 		t.at = time.Now().Add(t.wait)
 		swept.At = t.at
@@ -359,7 +359,7 @@ func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
 	}
 }
 
-func (s *Sweeper) tell(swept Swept) {
+func (s *Sweeper) tell(swept SweepResult) {
 	if s.Tell != nil {
 		s.Tell(swept)
 	}

@@ -54,7 +54,7 @@ type Call struct {
 	Manager *lifecycle.Manager
 
 	// Shared, if not nil, says which networks GC leaves alone; see
-	// [lifecycle.Collection.Shared]. A plugin's GC sets it.
+	// [lifecycle.GCRequest.Shared]. A plugin's GC sets it.
 	Shared func(network string) (why string)
 
 	override string   // CNI_NETNS_OVERRIDE
@@ -287,7 +287,7 @@ func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.
 // Del runs DEL of the plugins in the record and removes the record; see
 // [lifecycle.Manager.Del].
 func (c *Call) Del(ctx context.Context) error {
-	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.NetNS})
+	return c.Manager.Del(ctx, c.Key(), lifecycle.DelRequest{NetNS: c.NetNS})
 }
 
 // GC removes the attachments that are recorded and not on the runtime's list, and
@@ -299,7 +299,7 @@ func (c *Call) GC(ctx context.Context, nets ...netconf.Network) error {
 		return err
 	}
 	nets, err = c.complete(nets)
-	return errors.Join(c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets, Shared: c.Shared}), err)
+	return errors.Join(c.Manager.GC(ctx, lifecycle.GCRequest{Network: c.Name, Valid: valid, Networks: nets, Shared: c.Shared}), err)
 }
 
 // Status runs STATUS of the plugins in nets, in order. It stops at the first that

@@ -324,7 +324,7 @@ func TestAnotherProgramRemovesAStep(t *testing.T) {
 	n, f, p := added(t)
 	n.Exec.Plugins["small"] = delegatetest.Program(p.Execute).Plugin(&delegatetest.Exec{})
 	m := n.process().NewManager(n.Path("state"), "tool", []string{"/opt/cni/bin"})
-	nodetest.OK(t, m.Del(t.Context(), eth0, lifecycle.Removal{}))
+	nodetest.OK(t, m.Del(t.Context(), eth0, lifecycle.DelRequest{}))
 	nodetest.Equal(t, "log", f.logged(), dels)
 	nodetest.Equal(t, "rules", f.rules, nil)
 }

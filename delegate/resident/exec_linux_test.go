@@ -462,7 +462,7 @@ func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
 }
 
 func (d *daemon) del(ctx context.Context, id string) error {
-	return d.Del(ctx, key(id), lifecycle.Removal{})
+	return d.Del(ctx, key(id), lifecycle.DelRequest{})
 }
 
 // attachments lists the recorded attachments.

@@ -204,7 +204,7 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 // detach detaches a sandbox if it has a record. podUID is that of its pod.
 func (p *Plugin) detach(ctx context.Context, id, podUID, netns string) error {
 	o := p.opened.Load()
-	err := o.life.Del(ctx, key(id), lifecycle.Removal{NetNS: netns})
+	err := o.life.Del(ctx, key(id), lifecycle.DelRequest{NetNS: netns})
 	o.driver.Attached(podUID, err)
 	return err
 }

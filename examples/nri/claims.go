@@ -63,7 +63,7 @@ func (o *service) records(ctx context.Context, podUID string) (all []dra.Record,
 			defer cancel()
 			if r.State == scratch.Deleting || r.State == scratch.Leftover { // the pod's DEL has failed
 				if !tried {
-					tried, failed = true, o.life.Del(ctx, r.Key, lifecycle.Removal{})
+					tried, failed = true, o.life.Del(ctx, r.Key, lifecycle.DelRequest{})
 				}
 				return failed
 			}

@@ -202,7 +202,7 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]recordedPod, pass *P
 		}
 		return netconf.Load(confDir, a.Network.Name())
 	}
-	p.sweeper.Tell = func(s lifecycle.Swept) {
+	p.sweeper.Tell = func(s lifecycle.SweepResult) {
 		id := s.Key.ContainerID
 		o.driver.Attached(pods[id].UID, s.Err)
 		if s.Err == nil && pods[id].attached { // it is dead; else what a failed undo has left is removed, and the pod may run

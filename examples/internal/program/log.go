@@ -28,7 +28,7 @@ func NewLogger(w io.Writer, level slog.Level, json bool) *slog.Logger {
 }
 
 // LogSwept logs that a stale attachment was removed, or why it was not, with more attributes.
-func LogSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept, more ...slog.Attr) {
+func LogSwept(ctx context.Context, log *slog.Logger, swept lifecycle.SweepResult, more ...slog.Attr) {
 	k := swept.Key
 	attrs := append([]slog.Attr{slog.String("container", k.ContainerID), slog.String("network", k.Network), slog.String("ifname", k.IfName)}, more...)
 	level, msg := slog.LevelInfo, "stale attachment removed"

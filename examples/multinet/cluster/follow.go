@@ -113,7 +113,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r program.Record) (differ
 	asked.Confirmed = func(ctx context.Context, _ nad.Pod) (map[string]string, error) { return c.confirmed(ctx, p) }
 	done, err := multinet.Reconcile(ctx, c.plugin.System(), c.plugin.Last(r.Dir, r.Key.Network), asked, r.Key, c.conf.OnChange == onChangeReplace)
 	c.tell(ctx, p, r, done)
-	if slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command != "" }) {
+	if slices.ContainsFunc(done, func(d lifecycle.Change) bool { return d.Command != "" }) {
 		c.writer.Changed(p)
 	}
 	if errors.Is(err, lifecycle.ErrNotAdded) || errors.Is(err, lifecycle.ErrSuperseded) || errors.Is(err, kube.ErrGone) {
@@ -123,7 +123,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r program.Record) (differ
 	if outdated {
 		c.events.Pod(p, networksIgnored, "DetachNetwork", outdatedNote)
 	}
-	return outdated || slices.ContainsFunc(done, func(d lifecycle.Reconciled) bool { return d.Command == "" || d.Err != nil }), err
+	return outdated || slices.ContainsFunc(done, func(d lifecycle.Change) bool { return d.Command == "" || d.Err != nil }), err
 }
 
 // current returns the annotations of the pod p as the view has them, if it runs.
@@ -156,7 +156,7 @@ func (c *Cluster) confirmed(ctx context.Context, p nad.Pod) (map[string]string, 
 }
 
 // tell counts what was done to the pod p, and says it in the log and to users.
-func (c *Cluster) tell(ctx context.Context, p nad.Pod, r program.Record, done []lifecycle.Reconciled) {
+func (c *Cluster) tell(ctx context.Context, p nad.Pod, r program.Record, done []lifecycle.Change) {
 	var added []delegate.Attached
 	for _, d := range done {
 		if d.Err != nil && (ctx.Err() != nil || errors.Is(d.Err, lifecycle.ErrSuperseded)) {

@@ -156,7 +156,7 @@ func (m *metrics) stage(s delegate.Stage, e delegate.Event) func(error) {
 }
 
 // sweep counts one pass.
-func (m *metrics) sweep(swept lifecycle.Sweep) {
+func (m *metrics) sweep(swept lifecycle.SweepStats) {
 	m.swept.WithLabelValues("ok").Add(float64(swept.Removed))
 	m.swept.WithLabelValues("failed").Add(float64(swept.Failed))
 	m.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))

@@ -25,13 +25,13 @@ func (d *service) sweep(ctx context.Context) {
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	unknown := 0                                    // in the last pass
 	for {
-		var all lifecycle.Sweep
+		var all lifecycle.SweepStats
 		for _, dir := range d.configs.dirs() {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
 					Wait: pause,
-					Tell: func(swept lifecycle.Swept) {
+					Tell: func(swept lifecycle.SweepResult) {
 						program.LogSwept(ctx, d.log, swept)
 						d.tellLeftover(ctx, dir, swept)
 					},
@@ -79,7 +79,7 @@ func (d *service) leftovers() (n int) {
 
 // tellLeftover tells users of the cluster of a leftover that a sweep could not remove. A
 // [lifecycle.Sweeper] says that once for each reason.
-func (d *service) tellLeftover(ctx context.Context, dir string, swept lifecycle.Swept) {
+func (d *service) tellLeftover(ctx context.Context, dir string, swept lifecycle.SweepResult) {
 	if swept.Err == nil {
 		return
 	}

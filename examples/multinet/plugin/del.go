@@ -23,7 +23,7 @@ import (
 // attach the container before multinet was published: then del removes what libcni's
 // cache has of the primary network. Mistakes in the configuration are no obstacle.
 func del(ctx context.Context, c *plugin.Call) error {
-	return c.Manager.Del(ctx, c.Key(), lifecycle.Removal{NetNS: c.NetNS, Adopt: func() (lifecycle.Adoption, error) {
+	return c.Manager.Del(ctx, c.Key(), lifecycle.DelRequest{NetNS: c.NetNS, Adopt: func() (lifecycle.Adoption, error) {
 		node := adopt.Node{Root: string(c.System.Root), Network: c.Name, Own: append(OwnTypes(), c.Type), CacheDir: cacheDir(c)}
 		if name := primaryName(c); name != "" {
 			node.Primary = []string{name}

@@ -180,7 +180,7 @@ func TestGC(t *testing.T) {
 func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 	t.Parallel()
 	config := func(mode string) string { return `{"name":"net","type":"strict","mode":"` + mode + `"}` }
-	removed, failed := lifecycle.Sweep{Removed: 1}, lifecycle.Sweep{Failed: 1}
+	removed, failed := lifecycle.SweepStats{Removed: 1}, lifecycle.SweepStats{Failed: 1}
 	asked := annotated(`[{"name":"vf","cni-args":{"k":1}}]`)
 	cluster := func(mode string) func(context.Context, nad.Ref, nad.Use) (nad.Definition, error) {
 		return func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
@@ -202,7 +202,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 		file     string // the definition is mended in it
 		was, now find   // of a cluster, at the ADD and at the sweep
 		want     string // modes of the DELs
-		swept    lifecycle.Sweep
+		swept    lifecycle.SweepStats
 	}{
 		"in a file":                         {selects: asked, file: "net.d/a/vf.conf", want: "typo right", swept: removed},
 		"in the file of another namespace":  {selects: asked, file: "net.d/b/vf.conf", want: "typo", swept: failed},

@@ -48,7 +48,7 @@ const changeTimeout = time.Minute
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is
 // attached again when anything else in the selection changes.
-func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
+func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Change, error) {
 	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func Reconcile(ctx context.Context, process plugin.System, asked skel.CmdArgs, c
 			return c.selected(found, r)
 		}
 	}
-	asks := lifecycle.Reconciliation{
+	asks := lifecycle.ReconcileRequest{
 		Recorded: selectedFor,
 		Replace:  replace,
 		Timeout:  changeTimeout,

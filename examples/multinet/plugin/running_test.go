@@ -267,7 +267,7 @@ func startIn(t *testing.T, cluster func(*host), networks string, groups ...strin
 	return p
 }
 
-func (p *runningPod) reconcile() ([]lifecycle.Reconciled, error) {
+func (p *runningPod) reconcile() ([]lifecycle.Change, error) {
 	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
 	return Reconcile(p.Context(), p.Process, skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
 }
@@ -503,7 +503,7 @@ func (p *runningPod) rerecord(change func([]delegate.Attachment)) {
 		plan = append(plan, a.Attachment)
 	}
 	change(plan)
-	nodetest.OK(p, m.Del(p.Context(), r.Key, lifecycle.Removal{}))
+	nodetest.OK(p, m.Del(p.Context(), r.Key, lifecycle.DelRequest{}))
 	_, err := m.Add(p.Context(), r.Key, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
 	nodetest.OK(p, err)
 	p.Trace()

@@ -278,7 +278,7 @@ func known(p netconf.Plugin) error {
 
 // sweeper returns a Sweeper for the records of the published plugin.
 func (i *installer) sweeper(ctx context.Context) (*lifecycle.Sweeper, error) {
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.Swept) {
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, Tell: func(swept lifecycle.SweepResult) {
 		if swept.Err != nil {
 			i.log.LogAttrs(ctx, slog.LevelWarn, "stale attachment cannot be removed", slog.Any("error", swept.Err))
 			return

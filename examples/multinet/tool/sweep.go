@@ -94,7 +94,7 @@ func (t *tool) sayUnknown(n int) {
 // sweep detaches stale attachments, with the configuration conf of multinet.
 func (t *tool) sweep(ctx context.Context, conf []byte, unknown bool) error {
 	out := newOutput("CONTAINER INTERFACE NETWORK OUTCOME WHY")
-	s := &lifecycle.Sweeper{Tell: func(swept lifecycle.Swept) {
+	s := &lifecycle.Sweeper{Tell: func(swept lifecycle.SweepResult) {
 		v := sweptView{keyView: viewKey(swept.Key), Removed: swept.Err == nil}
 		outcome := "removed"
 		if swept.Err != nil {
@@ -132,7 +132,7 @@ const (
 
 // sweepUntilKnown makes passes until none may know more of some container, but not more than
 // mostLooks. It returns what they have done, and what is left.
-func sweepUntilKnown(ctx context.Context, sweep func(context.Context) (lifecycle.Sweep, error)) (all lifecycle.Sweep, err error) {
+func sweepUntilKnown(ctx context.Context, sweep func(context.Context) (lifecycle.SweepStats, error)) (all lifecycle.SweepStats, err error) {
 	for looks := 1; ; looks++ {
 		swept, err := sweep(ctx)
 		swept.Removed += all.Removed

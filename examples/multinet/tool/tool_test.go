@@ -595,19 +595,19 @@ func TestGCOfUnknownContainersIsTheOperatorsWord(t *testing.T) {
 func TestGCLooksAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		passes []lifecycle.Sweep
-		want   lifecycle.Sweep
+		passes []lifecycle.SweepStats
+		want   lifecycle.SweepStats
 	}{
-		"nothing more to know": {[]lifecycle.Sweep{{Removed: 1, Unknown: 2}}, lifecycle.Sweep{Removed: 1, Unknown: 2}},
-		"one is dead":          {[]lifecycle.Sweep{{Removed: 1, Unknown: 2, Pending: 2}, {Removed: 1, Unknown: 1}}, lifecycle.Sweep{Removed: 2, Unknown: 1}},
-		"one fails":            {[]lifecycle.Sweep{{Failed: 1, Pending: 1}, {Waiting: 2}}, lifecycle.Sweep{Failed: 1, Waiting: 1}},
-		"pending for ever":     {slices.Repeat([]lifecycle.Sweep{{Pending: 1}}, mostLooks), lifecycle.Sweep{Pending: 1}},
+		"nothing more to know": {[]lifecycle.SweepStats{{Removed: 1, Unknown: 2}}, lifecycle.SweepStats{Removed: 1, Unknown: 2}},
+		"one is dead":          {[]lifecycle.SweepStats{{Removed: 1, Unknown: 2, Pending: 2}, {Removed: 1, Unknown: 1}}, lifecycle.SweepStats{Removed: 2, Unknown: 1}},
+		"one fails":            {[]lifecycle.SweepStats{{Failed: 1, Pending: 1}, {Waiting: 2}}, lifecycle.SweepStats{Failed: 1, Waiting: 1}},
+		"pending for ever":     {slices.Repeat([]lifecycle.SweepStats{{Pending: 1}}, mostLooks), lifecycle.SweepStats{Pending: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				passes, begin := tt.passes, time.Now()
-				got, err := sweepUntilKnown(t.Context(), func(context.Context) (lifecycle.Sweep, error) {
+				got, err := sweepUntilKnown(t.Context(), func(context.Context) (lifecycle.SweepStats, error) {
 					pass := passes[0]
 					passes = passes[1:]
 					return pass, nil
@@ -621,7 +621,10 @@ func TestGCLooksAgain(t *testing.T) {
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := sweepUntilKnown(ctx, func(context.Context) (lifecycle.Sweep, error) { cancel(); return lifecycle.Sweep{Pending: 1}, nil })
+	_, err := sweepUntilKnown(ctx, func(context.Context) (lifecycle.SweepStats, error) {
+		cancel()
+		return lifecycle.SweepStats{Pending: 1}, nil
+	})
 	nodetest.Is(t, err, context.Canceled)
 }
 

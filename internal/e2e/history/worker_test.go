@@ -222,7 +222,7 @@ func (w *worker) operate(id, verb, key, arg string) string {
 	case "ADD":
 		_, err = w.Add(ctx, k, w.transaction(k, primary(k)...))
 	case "DEL":
-		err = w.Del(ctx, k, lifecycle.Removal{})
+		err = w.Del(ctx, k, lifecycle.DelRequest{})
 	case "CHECK":
 		err = w.Check(ctx, k, "")
 	case "ATTACH":
@@ -230,7 +230,7 @@ func (w *worker) operate(id, verb, key, arg string) string {
 	case "DETACH":
 		err = w.Detach(ctx, k, arg)
 	case "GC":
-		err = w.GC(&watched{Context: ctx, seen: func() { w.say(now(), "begun", id) }}, lifecycle.Collection{Network: "multi", Valid: validOf(arg), Networks: []netconf.Network{primary(keyOf("/"))[0].Network}})
+		err = w.GC(&watched{Context: ctx, seen: func() { w.say(now(), "begun", id) }}, lifecycle.GCRequest{Network: "multi", Valid: validOf(arg), Networks: []netconf.Network{primary(keyOf("/"))[0].Network}})
 	case "SWEEP":
 		_, err = (&lifecycle.Sweeper{Manager: w.Manager}).Sweep(ctx)
 	}

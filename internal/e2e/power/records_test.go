@@ -94,7 +94,7 @@ func attachAndDelete(w *work) error {
 				return err
 			}
 		}
-		if err := errors.Join(m.Detach(w, k, "large"), m.Del(w, k, lifecycle.Removal{})); err != nil {
+		if err := errors.Join(m.Detach(w, k, "large"), m.Del(w, k, lifecycle.DelRequest{})); err != nil {
 			return err
 		}
 	}
@@ -111,7 +111,7 @@ func failToUndo(w *work) error {
 		}
 	}
 	m = manager(w.path(stateDir), w.promise, "DEL pods")
-	_ = m.Del(w, keyOf("c1"), lifecycle.Removal{}) // which keeps the record
+	_ = m.Del(w, keyOf("c1"), lifecycle.DelRequest{}) // which keeps the record
 	// An ADD that finds what it cannot remove.
 	_, err := m.Add(w, keyOf("c2"), lifecycle.Transaction{Plan: lifecycle.Plan(attach("hot", "c2", "eth0"))})
 	return err
@@ -157,7 +157,7 @@ func (l *left) allDeleted(attached []string) error {
 		}
 	}
 	for _, id := range []string{"c1", "c2"} {
-		if err := m.Del(l, keyOf(id), lifecycle.Removal{}); err != nil {
+		if err := m.Del(l, keyOf(id), lifecycle.DelRequest{}); err != nil {
 			return err
 		}
 	}
@@ -188,7 +188,7 @@ func adoptAndGiveBack(w *work) error {
 		return err
 	}
 	w.promise("given pods c1 eth0")
-	return m.Del(w, keyOf("c2"), lifecycle.Removal{})
+	return m.Del(w, keyOf("c2"), lifecycle.DelRequest{})
 }
 
 func adoptionsHold(l *left) error {
