@@ -1,4 +1,4 @@
-# Every target is a command or two: nothing depends on make.
+# Every target is a command or two. .ci/run runs some, and takes the versions of tools from here.
 
 # The modules that users and operators get, with their tests; and those of the tests that need
 # processes, namespaces, servers or the code of Helm, the dearest last. tagged are such tests of the

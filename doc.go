@@ -49,15 +49,18 @@
 //     failures, preserves error codes, enforces deadlines (→ netconf)
 //   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins, for tests
 //     (→ delegate)
-//   - [github.com/metacni/metacni/delegate/conform]: the conformance suite, and private
-//     hosts for tests (→ delegatetest)
+//   - [github.com/metacni/metacni/delegate/conform]: the conformance suite (→ delegatetest)
+//   - [github.com/metacni/metacni/delegate/conform/host]: private hosts with containers, for
+//     tests of what changes the kernel
 //   - [github.com/metacni/metacni/netconf]: network configurations without loss
 //   - [github.com/metacni/metacni/scratch]: state from ADD to DEL that survives a
 //     crash, and the lock of a container
 //   - [github.com/metacni/metacni/ifname]: validation and plans of interface names
 //   - [github.com/metacni/metacni/status]: CNI error objects, STATUS, network-status
-//   - [github.com/metacni/metacni/delegate/thick]: the plugin as a daemon, with the
-//     shim in [github.com/metacni/metacni/delegate/thick/shim] (→ plugin)
+//   - [github.com/metacni/metacni/delegate/thick]: the plugin as a daemon (→ plugin)
+//   - [github.com/metacni/metacni/delegate/thick/shim]: the small program in front of the
+//     daemon (→ plugin)
+//   - [github.com/metacni/metacni/delegate/thick/wire]: their messages
 //   - [github.com/metacni/metacni/delegate/resident]: resident plugins, called over a
 //     socket instead of executed (→ plugin)
 //   - [github.com/metacni/metacni/delegate/adopt]: takes over what other programs
@@ -68,8 +71,25 @@
 //     NetworkAttachmentDefinitions, without a Kubernetes client (→ netconf)
 //   - [github.com/metacni/metacni/delegate/device]: which of a pod's devices each of
 //     its attachments gets, and device information files (→ delegate, netconf/nad, status)
-//   - github.com/metacni/metacni/delegate/kube, a module of its own: definitions, pods,
-//     status and Events of a Kubernetes cluster, for daemons (→ netconf/nad, status)
+//
+// The module delegate/otel has
+//
+//   - github.com/metacni/metacni/delegate/otel: commands as traces of OpenTelemetry (→ plugin)
+//
+// and the module delegate/kube, for daemons in a Kubernetes cluster,
+//
+//   - github.com/metacni/metacni/delegate/kube: definitions, pods, status and Events
+//     (→ netconf/nad, status)
+//   - github.com/metacni/metacni/delegate/kube/podresources: the devices that the kubelet has
+//     given to a pod (→ device)
+//   - github.com/metacni/metacni/delegate/kube/webhook: refuses what an ADD would refuse
+//     (→ netconf/nad)
+//   - github.com/metacni/metacni/delegate/kube/dra: networks by ResourceClaim (→ kube,
+//     lifecycle)
+//   - github.com/metacni/metacni/delegate/kube/dra/dratest: a kubelet that prepares claims, for
+//     tests
+//   - github.com/metacni/metacni/delegate/kube/podresources/podresourcestest: a kubelet with
+//     pods and devices, for tests
 //
 // Whole plugins to copy, and a first one in ten minutes, are in
 // https://github.com/metacni/metacni/tree/main/examples.

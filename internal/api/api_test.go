@@ -102,6 +102,35 @@ func fieldsAreDocumented(t *testing.T, p *doc.Package, fset *token.FileSet) {
 	}
 }
 
+// Each package has an example, at most one exported error type, and a line in the comment of the
+// root package, which lists no others.
+func TestEachPackageHasWhatTheRulesAsk(t *testing.T) {
+	t.Parallel()
+	listed := submatches(content(t, "doc.go"), `(?m)^//   - (?:\[)?`+module+`/([a-z/]+)`)
+	for _, dir := range packages(t) {
+		p, _ := load(t, dir)
+		if p.Name == "main" {
+			continue
+		}
+		if i := slices.Index(listed, dir); i >= 0 {
+			listed = slices.Delete(listed, i, i+1)
+		} else {
+			t.Errorf("doc.go does not list %s", dir)
+		}
+		if !slices.ContainsFunc(glob(t, dir+"/*_test.go"), func(file string) bool {
+			return strings.Contains(content(t, file), "\nfunc Example")
+		}) {
+			t.Errorf("%s has no example", dir)
+		}
+		for _, typ := range p.Types {
+			if typ.Name != "Error" && slices.ContainsFunc(typ.Methods, func(m *doc.Func) bool { return m.Name == "Error" }) {
+				t.Errorf("%s has the error type %s, want Error", dir, typ.Name)
+			}
+		}
+	}
+	nodetest.Equal(t, "doc.go lists more", listed, nil)
+}
+
 // packages lists the directories of the packages that users can import.
 func packages(t *testing.T) (dirs []string) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -480,8 +481,16 @@ func anchors(t *testing.T, page string) (all []string) {
 // light are the modules that README.md names once, for all packages.
 var light = regexp.MustCompile(`^(github\.com/containernetworking/cni|golang\.org/x/sys)/`)
 
+// words are those of README.md for what comes with a package besides.
+var words = map[string]*regexp.Regexp{
+	"net/http": regexp.MustCompile(`^net/http$`), "skel": regexp.MustCompile(`^github\.com/containernetworking/cni/pkg/skel$`),
+	"netlink": regexp.MustCompile(`^github\.com/vishvananda/`), "pkg/ns": regexp.MustCompile(`^github\.com/containernetworking/plugins/pkg/ns$`),
+	"fsnotify": regexp.MustCompile(`^github\.com/fsnotify/`), "jrpc2": regexp.MustCompile(`^(github\.com/creachadair|golang\.org/x/sync)/`),
+}
+
 // README.md lists the packages, and with each the packages of the SDK that are compiled into a
-// program with it. A package that is named brings its own.
+// program with it, and what else is; all of it, in both directions. A package that is named brings
+// its own.
 func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 	t.Parallel()
 	deps, sdk := make(map[string][]string), make(map[string][]string) // at any depth
@@ -509,18 +518,25 @@ func TestReadmeSaysWhatComesWithAPackage(t *testing.T) {
 		for _, other := range submatches(with, "`([^`]*)`") {
 			brought = append(append(brought, other), sdk[other]...)
 		}
-		if with == "nothing" {
-			for _, dep := range deps[name] {
-				if first, _, _ := strings.Cut(dep, "/"); strings.Contains(first, ".") && !ours(dep) && !light.MatchString(dep) {
-					t.Errorf("%s brings %s", name, dep)
-				}
+		for _, dep := range deps[name] {
+			first, _, _ := strings.Cut(dep, "/")
+			known := func(word *regexp.Regexp) bool { return word.MatchString(dep) }
+			if strings.Contains(first, ".") && !ours(dep) && !light.MatchString(dep) && !slices.ContainsFunc(slices.Collect(maps.Values(words)), known) {
+				t.Errorf("%s brings %s, for which README.md has no word", name, dep)
 			}
 		}
 		slices.Sort(brought)
 		nodetest.Equal(t, "what comes with "+name, slices.Compact(brought), slices.Sorted(slices.Values(sdk[name])))
-		for _, other := range []string{"net/http", "skel", "netlink", "fsnotify"} {
-			if strings.Contains(with, other) && !slices.ContainsFunc(deps[name], func(dep string) bool { return strings.HasSuffix(dep, other) }) {
-				t.Errorf("%s does not bring %s", name, other)
+		brings := func(name, word string) bool {
+			return slices.ContainsFunc(deps[name], func(dep string) bool { return words[word].MatchString(dep) })
+		}
+		for word := range words {
+			named, comes := strings.Contains(with, word), brings(name, word)
+			if named && !comes {
+				t.Errorf("%s does not bring %s", name, word)
+			}
+			if comes && !named && !slices.ContainsFunc(brought, func(other string) bool { return brings(other, word) }) {
+				t.Errorf("%s brings %s", name, word)
 			}
 		}
 	}
