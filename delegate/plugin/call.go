@@ -57,9 +57,10 @@ type Call struct {
 	// [lifecycle.GCRequest.Shared]. A plugin's GC sets it.
 	Shared func(network string) (why string)
 
-	override string   // CNI_NETNS_OVERRIDE
-	own      string   // the plugin's type in records and steps
-	types    []string // under which runtimes know the plugin
+	result   func(context.Context, *Call, []delegate.Attached) (json.RawMessage, error) // see Plugin.Result
+	override string                                                                     // CNI_NETNS_OVERRIDE
+	own      string                                                                     // the plugin's type in records and steps
+	types    []string                                                                   // under which runtimes know the plugin
 }
 
 // CmdArgs returns c as package skel passes a command to a plugin.
@@ -87,7 +88,7 @@ func (p Plugin) decoded(system System, command delegate.Command, args skel.CmdAr
 	c := &Call{
 		System: system, Command: command, CNIVersion: "0.1.0", Config: args.StdinData,
 		ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, Args: withIgnoreUnknown(args.Args), Path: args.Path,
-		override: args.NetnsOverride,
+		override: args.NetnsOverride, result: p.Result,
 	}
 	c.System.Exec = system.exec()
 	if c.System.Stderr == nil {
@@ -255,7 +256,7 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 }
 
 // Add attaches the container as t says and prints the result of the first
-// attachment, after t.Report. It calls [lifecycle.Manager.Add]. If t has no NetNS,
+// attachment, or what [Plugin.Result] makes of all, after t.Report. It calls [lifecycle.Manager.Add]. If t has no NetNS,
 // Add sets CNI_NETNS.
 //
 // If the runtime runs this plugin after others in a chain, the configuration has their
@@ -275,7 +276,7 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 				return err
 			}
 		}
-		return c.print(ctx, prev, added[0])
+		return c.print(ctx, prev, added)
 	}
 	_, err = c.Manager.Add(ctx, c.Key(), t)
 	return err

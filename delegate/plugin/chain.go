@@ -68,9 +68,15 @@ func (c *Call) prevResult() (json.RawMessage, error) {
 	return prev.Bytes(), nil
 }
 
-// print prints the result of a. In a chain the interfaces, addresses, routes and DNS
-// settings of prev come first.
-func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attached) error {
+// print prints the result of what was added. In a chain the interfaces, addresses, routes and
+// DNS settings of prev come first.
+func (c *Call) print(ctx context.Context, prev json.RawMessage, added []delegate.Attached) (err error) {
+	a := added[0]
+	if c.result != nil {
+		if a.Result, err = c.result(ctx, c, added); err != nil {
+			return err
+		}
+	}
 	debug := c.System.Logger != nil && c.System.Logger.Enabled(ctx, slog.LevelDebug)
 	if prev != nil || debug {
 		var own bytes.Buffer
@@ -89,6 +95,26 @@ func (c *Call) print(ctx context.Context, prev json.RawMessage, a delegate.Attac
 		}
 	}
 	return a.PrintTo(c.System.Stdout, c.CNIVersion)
+}
+
+// Merge returns a result with the interfaces, addresses, routes and DNS settings of all of added,
+// in this order, for [Plugin.Result]: in the version of c, or the newest if that has no lists of
+// interfaces. The domain is the first one. Other keys are those of the last result that has them.
+// An address stays on its interface. Merge fails as [delegate.Attached.PrintTo] does.
+func (c *Call) Merge(added ...delegate.Attached) (json.RawMessage, error) {
+	as := c.CNIVersion
+	if lists, _ := version.GreaterThanOrEqualTo(as, "0.3.0"); !lists {
+		as = version.Current()
+	}
+	merged := json.RawMessage(`{"cniVersion":"` + as + `"}`)
+	for _, a := range added {
+		var own bytes.Buffer
+		if err := a.PrintTo(&own, as); err != nil {
+			return nil, err
+		}
+		merged = chained(merged, own.Bytes())
+	}
+	return merged, nil
 }
 
 // A chainedResult is the part of a result that is added to prevResult.

@@ -30,6 +30,7 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -90,7 +91,7 @@ type Plugin struct {
 
 	// Networks returns the networks to attach a container to, in order. The
 	// first network gets the interface CNI_IFNAME, and the plugin prints its
-	// result. The others get net1, net2 and so on. A network without a name or
+	// result, unless Result is set. The others get net1, net2 and so on. A network without a name or
 	// version gets those of c.
 	//
 	// The standard ADD, GC and STATUS use Networks. CHECK and DEL do not: they
@@ -100,6 +101,13 @@ type Plugin struct {
 	// STATUS is 50 (not available) if Networks fails, unless the configuration
 	// itself is invalid.
 	Networks func(ctx context.Context, c *Call) ([]netconf.Network, error)
+
+	// Result, if not nil, returns what an ADD prints, in any version, of what it has attached:
+	// an attachment for each network, in order, with the results of their plugins. Nil prints
+	// the result of the first. In both cases prevResult comes first in a chain. [Call.Merge]
+	// makes one of those of all networks. If Result fails, or the version of the configuration cannot
+	// express what it returns, the ADD is undone.
+	Result func(ctx context.Context, c *Call, added []delegate.Attached) (json.RawMessage, error)
 
 	// Steps are work of the plugin's own, by name. [Call.Append] puts a step in the
 	// list of a network.

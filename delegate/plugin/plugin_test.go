@@ -646,6 +646,62 @@ func TestResultInAChainBeginsWithPrevResult(t *testing.T) {
 	}
 }
 
+// A plugin may print another result than that of its first network. If it cannot, the ADD is undone.
+func TestResultMayBeOfAllNetworks(t *testing.T) {
+	t.Parallel()
+	merge := func(_ context.Context, c *plugin.Call, added []delegate.Attached) (json.RawMessage, error) {
+		return c.Merge(added...)
+	}
+	const second = `"ips":[{"address":"10.2.0.2/24","interface":0}],"dns":{"domain":"other","options":["ndots:1"]},"x.example/key":1`
+	for name, tt := range map[string]struct {
+		version, keys string
+		result        func(context.Context, *plugin.Call, []delegate.Attached) (json.RawMessage, error)
+		want          string
+		code          uint
+	}{
+		"of all": {"1.1.0", "", merge, `{"cniVersion":"1.1.0",
+			"interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/absent"},{"name":"net1"}],
+			"ips":[{"address":"10.1.0.2/24","interface":1},{"address":"10.2.0.2/24","interface":2}],"routes":[{"dst":"0.0.0.0/0"}],
+			"dns":{"nameservers":["10.1.0.1"],"domain":"own","options":["ndots:1"]},"x.example/key":1}`, 0},
+		"in a chain": {"1.0.0", `,"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"up0"}]}`, merge, `{"cniVersion":"1.0.0",
+			"interfaces":[{"name":"up0"},{"name":"br0"},{"name":"eth0","sandbox":"/absent"},{"name":"net1"}],
+			"ips":[{"address":"10.1.0.2/24","interface":2},{"address":"10.2.0.2/24","interface":3}],"routes":[{"dst":"0.0.0.0/0"}],
+			"dns":{"nameservers":["10.1.0.1"],"domain":"own","options":["ndots:1"]},"x.example/key":1}`, 0},
+		"of a version that has no place for it": {"0.2.0", "", merge, "", 1},
+		"no result":                             {"1.1.0", "", func(context.Context, *plugin.Call, []delegate.Attached) (json.RawMessage, error) { return nil, nil }, "", 6},
+		"an error": {"1.1.0", "", func(context.Context, *plugin.Call, []delegate.Attached) (json.RawMessage, error) {
+			return nil, types.NewError(11, "not now", "")
+		}, "", 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.version = tt.version
+			n.Exec.Plugins["bridge"] = delegatetest.Result(own())
+			n.Exec.Plugins["macvlan"] = func(_ context.Context, c delegatetest.Invocation) ([]byte, error) {
+				return fmt.Appendf(nil, `{"cniVersion":%q,"interfaces":[{"name":"net1"}],%s}`, max(tt.version, "0.4.0"), second), nil
+			}
+			p := small()
+			p.Result = tt.result
+			err := n.do(p, "ADD", `,"delegates":[{"type":"bridge"},{"type":"macvlan","name":"m"}]`+tt.keys)
+			if tt.code != 0 {
+				nodetest.Code(t, err, tt.code)
+				nodetest.Equal(t, "left", n.Exec.Live(), nil)
+				return
+			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "printed", decoded(t, n.out.String()), decoded(t, tt.want))
+		})
+	}
+	c := &plugin.Call{CNIVersion: "1.0.0"}
+	if text, err := c.Merge(); err != nil || string(text) != `{"cniVersion":"1.0.0"}` {
+		t.Errorf("of nothing: %s, %v", text, err)
+	}
+	if _, err := c.Merge(delegate.Attached{Result: []byte(`{`)}); err == nil {
+		t.Error("what is no result is merged")
+	}
+}
+
 func decoded(t *testing.T, text string) (object map[string]any) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))

@@ -344,7 +344,7 @@ var around = map[string]string{
 
 // imported are the packages that snippets and the code around them name without an import.
 var imported = []string{
-	"cmp", "context", "errors", "fmt", "log/slog", "maps", "net", "os", "os/exec", "path/filepath", "slices", "testing", "time",
+	"cmp", "context", "encoding/json", "errors", "fmt", "log/slog", "maps", "net", "os", "os/exec", "path/filepath", "slices", "testing", "time",
 	"github.com/containernetworking/cni/pkg/skel", "github.com/containernetworking/cni/pkg/types", "github.com/containernetworking/cni/pkg/version",
 	module + "/delegate", module + "/delegate/conform", module + "/delegate/delegatetest", module + "/delegate/lifecycle", module + "/delegate/plugin",
 	module + "/delegate/thick", module + "/delegate/thick/shim", module + "/ifname", module + "/netconf", module + "/netconf/nad", module + "/scratch",
