@@ -196,8 +196,8 @@ func (c *config) readPolicy() (nad.Policy, error) {
 // Keys returns the keys of the configuration that multinet reads.
 func Keys() []string {
 	keys := []string{"cniVersion", "name", "type", "cniDir", "binDir", "parallel"}
-	for i := range reflect.TypeFor[config]().NumField() {
-		if key := reflect.TypeFor[config]().Field(i).Tag.Get("json"); key != "" {
+	for field := range reflect.TypeFor[config]().Fields() {
+		if key := field.Tag.Get("json"); key != "" {
 			keys = append(keys, key)
 		}
 	}
