@@ -10,7 +10,7 @@ import (
 )
 
 // What a command leaves on a host, without a trace on the machine.
-func Example() {
+func Example() { //nolint:testableexamples // not every machine has namespaces
 	h, err := host.New(nil, nil)
 	if errors.Is(err, errors.ErrUnsupported) {
 		fmt.Println("it needs root, or user namespaces")
