@@ -198,7 +198,7 @@ func (sv *service) list(r *http.Request) reply {
 	if id != "" && utils.ValidateContainerID(id) != nil {
 		return failure(coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "not a container ID: %.80q", id))
 	}
-	list := []Attachment{}
+	list := []Listed{}
 	if err := sv.guarded(r.Context(), "attachments", func(ctx context.Context) error {
 		found, err := sv.Attachments(ctx, id)
 		list = append(list, found...)

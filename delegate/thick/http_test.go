@@ -65,7 +65,7 @@ func TestMethodsOfEachPath(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "ODD"} {
 			a := post(t, &Server{
 				Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return (&fake{}).plugin() },
-				Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
+				Attachments: func(context.Context, string) ([]Listed, error) { return nil, nil },
 			}, method, path, "")
 			nodetest.Equal(t, method+" "+path, a.status != http.StatusMethodNotAllowed, strings.Contains(allow, method))
 			if a.status == http.StatusMethodNotAllowed {
@@ -222,10 +222,10 @@ func TestAttachCommandsAreServed(t *testing.T) {
 func TestAttachmentsAreListed(t *testing.T) {
 	t.Parallel()
 	s := func() *Server {
-		return &Server{Plugin: (&fake{}).plugin(), Attachments: func(_ context.Context, id string) ([]Attachment, error) {
+		return &Server{Plugin: (&fake{}).plugin(), Attachments: func(_ context.Context, id string) ([]Listed, error) {
 			switch id {
 			case "8f0c":
-				return []Attachment{
+				return []Listed{
 					{ContainerID: id, IfName: "eth0", Network: "pods", State: "added", Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 					{ContainerID: id, IfName: "net1", Network: "storage", State: "deleting"},
 				}, nil
@@ -310,7 +310,7 @@ func TestInfo(t *testing.T) {
 	t.Parallel()
 	a := post(t, &Server{
 		Plugin: (&fake{}).plugin(), Attach: func(*wire.Attributes) plugin.Plugin { return plugin.Plugin{} }, Queue: t.TempDir(), Version: "multinetd v1",
-		Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
+		Attachments: func(context.Context, string) ([]Listed, error) { return nil, nil },
 	}, "GET", pathInfo, "")
 	a.wantOK(t)
 	sameJSON(t, fixture(t, "answer-info.json"), a.body)

@@ -117,7 +117,7 @@ type Server struct {
 	// Attachments, when not nil, lists the attachments of a container, for
 	// people. An empty containerID means all containers. When Attachments is
 	// nil, such requests are answered with 404.
-	Attachments func(ctx context.Context, containerID string) ([]Attachment, error)
+	Attachments func(ctx context.Context, containerID string) ([]Listed, error)
 
 	// Override is a JSON object whose keys replace those of the runtime's
 	// configuration. Keys are compared without regard to case, as encoding/json
@@ -206,8 +206,8 @@ type Server struct {
 	own  *service // made by once
 }
 
-// An Attachment is an element of the list that [Server.Attachments] returns.
-type Attachment struct {
+// A Listed is an element of the list that [Server.Attachments] returns.
+type Listed struct {
 	ContainerID string          `json:"containerID"`
 	IfName      string          `json:"ifname"`
 	Network     string          `json:"network"`

@@ -111,8 +111,8 @@ func (d *service) plugin() plugin.Plugin {
 
 // attachments lists the recorded attachments of a container, or of all containers
 // if container is empty.
-func (d *service) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
-	var all []thick.Attachment
+func (d *service) attachments(ctx context.Context, container string) ([]thick.Listed, error) {
+	var all []thick.Listed
 	var errs []error
 	for r, err := range (&lifecycle.Manager{Dir: d.conf.stateDir}).Records(ctx) {
 		switch {
@@ -120,10 +120,10 @@ func (d *service) attachments(ctx context.Context, container string) ([]thick.At
 			errs = append(errs, err)
 		case container != "" && r.Key.ContainerID != container:
 		case err != nil:
-			all = append(all, thick.Attachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName, Network: r.Key.Network, State: "damaged"})
+			all = append(all, thick.Listed{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName, Network: r.Key.Network, State: "damaged"})
 		default:
 			for i, a := range r.Attached {
-				all = append(all, thick.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: multinet.State(r, i), Result: a.Result})
+				all = append(all, thick.Listed{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: multinet.State(r, i), Result: a.Result})
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	w.mustRun(t, "CHECK", bridge)
 	w.wantTrace(t, "ADD macvlan hot0", "CHECK macvlan hot0", "CHECK bridge eth0", "CHECK macvlan hot0")
 
-	var list []thick.Attachment
+	var list []thick.Listed
 	code, body := w.get(t, "/delegate?container=c1")
 	if err := json.Unmarshal([]byte(body), &list); err != nil || code != 200 || len(list) != 2 || list[1].IfName != "hot0" || list[1].Network != "green" || list[1].State != "added" {
 		t.Errorf("attachments: %d %s: %v", code, body, err)
