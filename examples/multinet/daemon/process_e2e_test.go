@@ -213,7 +213,7 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "20-resident")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, ".")
-	cmd.Dir = "../resident"
+	cmd.Dir = "../../resident"
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
