@@ -22,6 +22,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 const (
@@ -292,7 +293,7 @@ func (b *bench) later(command string, added outcome) delegatetest.Invocation {
 	keys := make(map[string]any)
 	switch command {
 	case "CHECK", "DEL":
-		if doc, err := added.document(); err == nil && added.Status == 0 && atLeast(b.version, "0.4.0") {
+		if doc, err := printed.Document(added.Stdout); err == nil && added.Status == 0 && atLeast(b.version, "0.4.0") {
 			keys["prevResult"] = doc
 		}
 	case "GC":

@@ -11,21 +11,22 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 func checkVersion(_ context.Context, s *suite) error {
 	if err := s.supported.Err(); err != nil {
 		return fmt.Errorf("VERSION fails: %w", bounded(err))
 	}
-	doc, err := s.supported.document()
+	doc, err := printed.Document(s.supported.Stdout)
 	if err != nil {
 		return fmt.Errorf("VERSION: %w", err)
 	}
 	if _, err := new(version.PluginDecoder).Decode(doc); err != nil {
-		return fmt.Errorf("VERSION prints %s: %w", clip(doc), err)
+		return fmt.Errorf("VERSION prints %s: %w", printed.Clip(doc), err)
 	}
 	if len(s.versions) == 0 {
-		return fmt.Errorf("VERSION prints %s, which names no version of CNI", clip(doc))
+		return fmt.Errorf("VERSION prints %s, which names no version of CNI", printed.Clip(doc))
 	}
 	return nil
 }
@@ -41,7 +42,7 @@ func checkAdd(ctx context.Context, s *suite) error {
 }
 
 func checkStdout(_ context.Context, _ *bench, added outcome) error {
-	_, err := added.document()
+	_, err := printed.Document(added.Stdout)
 	return err
 }
 
@@ -63,7 +64,7 @@ func (b *bench) isResult(o outcome) error {
 	}
 	for i, ip := range current.IPs {
 		if at := ip.Interface; at != nil && (*at < 0 || *at >= len(current.Interfaces)) {
-			return fmt.Errorf("the interface of ips[%d] is %d, and the result has %d interfaces: it is %s", i, *at, len(current.Interfaces), clip(o.Stdout))
+			return fmt.Errorf("the interface of ips[%d] is %d, and the result has %d interfaces: it is %s", i, *at, len(current.Interfaces), printed.Clip(o.Stdout))
 		}
 	}
 	b.mu.Lock()
@@ -71,7 +72,7 @@ func (b *bench) isResult(o outcome) error {
 	if len(b.given) > 0 && !b.chained && !slices.ContainsFunc(current.IPs, func(ip *types100.IPConfig) bool {
 		return slices.ContainsFunc(b.given, ip.Address.IP.Equal)
 	}) {
-		return fmt.Errorf("the result has no address that a delegate gave, of %v: it is %s", b.given, clip(o.Stdout))
+		return fmt.Errorf("the result has no address that a delegate gave, of %v: it is %s", b.given, printed.Clip(o.Stdout))
 	}
 	return nil
 }

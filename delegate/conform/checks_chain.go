@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // before returns the result of a plugin that runs before others in a chain.
@@ -76,17 +77,17 @@ func (b *bench) carries(o outcome, alone content) error {
 	}
 	real := b.chained && c.real != nil // and so is what prevResult has
 	if name := c.lost(prev, got); real && name != "" {
-		return fmt.Errorf("the result of ADD has the interface %q of prevResult, which is no longer in the container: it prints %s", name, clip(o.Stdout))
+		return fmt.Errorf("the result of ADD has the interface %q of prevResult, which is no longer in the container: it prints %s", name, printed.Clip(o.Stdout))
 	}
 	for _, t := range prev.things {
 		if !slices.Contains(got.things, t) && (!real || c.still(t, b.ifname, prev.inside)) {
-			return fmt.Errorf("ADD drops the %s %s of prevResult: it prints %s", t.what, t.value, clip(o.Stdout))
+			return fmt.Errorf("ADD drops the %s %s of prevResult: it prints %s", t.what, t.value, printed.Clip(o.Stdout))
 		}
 	}
 	for _, c := range []content{prev, alone} {
 		for _, address := range c.addresses() {
 			if now, was := got.on[address], c.on[address][0]; len(now) > 0 && !slices.Contains(now, was) {
-				return fmt.Errorf("with a prevResult ADD says that %s is on the interface %q, not on %q: it prints %s", address, now[0], was, clip(o.Stdout))
+				return fmt.Errorf("with a prevResult ADD says that %s is on the interface %q, not on %q: it prints %s", address, now[0], was, printed.Clip(o.Stdout))
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // A failedCall is a call that must fail, or that a plugin may refuse.
@@ -50,7 +51,7 @@ func checkError(ctx context.Context, s *suite) error {
 			}
 			continue
 		}
-		doc, err := f.document()
+		doc, err := printed.Document(f.Stdout)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.what, err))
 			continue
@@ -60,9 +61,9 @@ func checkError(ctx context.Context, s *suite) error {
 			Msg  string `json:"msg"`
 		}
 		if err := json.Unmarshal(doc, &said); err != nil || said.Code == 0 || said.Msg == "" {
-			errs = append(errs, fmt.Errorf("%s: %s is not an error object with code and msg", f.what, clip(doc)))
+			errs = append(errs, fmt.Errorf("%s: %s is not an error object with code and msg", f.what, printed.Clip(doc)))
 		} else if said.Code == types.ErrInvalidEnvironmentVariables && f.what == withoutName && !bytes.Contains(doc, []byte("CNI_IFNAME")) {
-			errs = append(errs, fmt.Errorf("%s: %s has code 4, and does not name the variable", f.what, clip(doc)))
+			errs = append(errs, fmt.Errorf("%s: %s has code 4, and does not name the variable", f.what, printed.Clip(doc)))
 		}
 	}
 	return one(errs...)
@@ -76,7 +77,7 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 			CNIVersion string `json:"cniVersion"`
 		}
 		// The check "error" is about errors without an object.
-		if doc, err := f.document(); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
+		if doc, err := printed.Document(f.Stdout); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
 			continue
 		}
 		switch {
@@ -84,7 +85,7 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 			errs = append(errs, fmt.Errorf("%s: the error object has no cniVersion; a plugin in Go that calls skel.PluginMainFuncs prints none, and "+
 				"skel.PluginMainFuncsWithError returns the error to be printed with it", f.what))
 		case f.in != "" && said.CNIVersion != f.in:
-			errs = append(errs, fmt.Errorf("%s: the error object has cniVersion %q, and the configuration %q", f.what, clip([]byte(said.CNIVersion)), f.in))
+			errs = append(errs, fmt.Errorf("%s: the error object has cniVersion %q, and the configuration %q", f.what, printed.Clip([]byte(said.CNIVersion)), f.in))
 		}
 	}
 	return one(errs...)

@@ -9,6 +9,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // pool is how many addresses a check takes from an IPAM plugin to leave none.
@@ -20,13 +21,13 @@ func checkIPAMResult(_ context.Context, _ *bench, added outcome) error {
 		return err
 	}
 	if len(current.IPs) == 0 {
-		return fmt.Errorf("the result has no address: it is %s", clip(added.Stdout))
+		return fmt.Errorf("the result has no address: it is %s", printed.Clip(added.Stdout))
 	}
 	if len(current.Interfaces) > 0 {
-		return fmt.Errorf("the result has interfaces: it is %s", clip(added.Stdout))
+		return fmt.Errorf("the result has interfaces: it is %s", printed.Clip(added.Stdout))
 	}
 	if slices.ContainsFunc(current.IPs, func(ip *types100.IPConfig) bool { return ip.Interface != nil }) {
-		return fmt.Errorf("an address of the result is on an interface: it is %s", clip(added.Stdout))
+		return fmt.Errorf("an address of the result is on an interface: it is %s", printed.Clip(added.Stdout))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 func checkInterface(ctx context.Context, b *bench, added outcome) error {
@@ -28,7 +29,7 @@ func checkInterface(ctx context.Context, b *bench, added outcome) error {
 	}
 	at := slices.IndexFunc(current.Interfaces, func(i *types100.Interface) bool { return i.Name == b.ifname && i.Sandbox == c.path })
 	if at < 0 {
-		return fmt.Errorf("the result has no interface with the name %s and the sandbox of the container, %s: it is %s", b.ifname, c.path, clip(added.Stdout))
+		return fmt.Errorf("the result has no interface with the name %s and the sandbox of the container, %s: it is %s", b.ifname, c.path, printed.Clip(added.Stdout))
 	}
 	for _, ip := range current.IPs {
 		if ip.Interface == nil || *ip.Interface != at {

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // checkRequest checks what delegates receive on stdin in every command.
@@ -28,7 +29,7 @@ func checkRequest(ctx context.Context, b *bench, added outcome) error {
 			continue
 		}
 		if err := b.isComplete(c.Plugin, c.Stdin); err != nil {
-			errs = append(errs, fmt.Errorf("the stdin of %v: %w: what arrived is %s", c, err, clip(c.Stdin)))
+			errs = append(errs, fmt.Errorf("the stdin of %v: %w: what arrived is %s", c, err, printed.Clip(c.Stdin)))
 		}
 	}
 	return one(errs...)
@@ -85,7 +86,7 @@ func checkStderr(_ context.Context, b *bench, added outcome) error {
 	var errs []error
 	for _, c := range b.calls("ADD") {
 		if line := said(c.Command, c.Plugin); !bytes.Contains(added.Stderr, []byte(line)) {
-			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", clip(added.Stderr), line))
+			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", printed.Clip(added.Stderr), line))
 		}
 	}
 	return one(errs...)

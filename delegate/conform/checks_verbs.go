@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // succeeds makes a call, and returns an error if the call fails.
@@ -127,7 +128,7 @@ func checkGCQuiet(ctx context.Context, b *bench, added outcome) error {
 		return fmt.Errorf("GC fails: %w", err)
 	}
 	if out := bytes.TrimSpace(o.Stdout); len(out) > 0 {
-		return fmt.Errorf("GC prints %q", clip(out))
+		return fmt.Errorf("GC prints %q", printed.Clip(out))
 	}
 	return nil
 }

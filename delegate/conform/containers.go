@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/conform/host"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // A container is one of a bench.
@@ -185,7 +186,7 @@ func goesByItself(line string) bool {
 }
 
 // list joins lines of a host's state.
-func list(lines []string) []byte { return clip([]byte(strings.Join(lines, ", "))) }
+func list(lines []string) []byte { return printed.Clip([]byte(strings.Join(lines, ", "))) }
 
 // ranApart reports whether a delegate ran in a process that the plugin had not started.
 func (b *bench) ranApart() bool {
@@ -202,7 +203,7 @@ func (b *bench) startDaemon(ctx context.Context, p Binary) error {
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "{dir}", b.dir)
 	}
-	var said output
+	var said printed.Output
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the user's
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.Env, &said, &said
 	if err := b.node.Start(cmd); err != nil {
@@ -217,7 +218,7 @@ func (b *bench) startDaemon(ctx context.Context, p Binary) error {
 		if err != nil {
 			how = err.Error()
 		}
-		d.err = fmt.Errorf("the daemon %q has ended: %s, output %q", args[0], how, clip(said.bytes()))
+		d.err = fmt.Errorf("the daemon %q has ended: %s, output %q", args[0], how, printed.Clip(said.Bytes()))
 	}()
 	b.atEnd(func() {
 		_ = cmd.Process.Kill()
@@ -230,7 +231,7 @@ func (b *bench) startDaemon(ctx context.Context, p Binary) error {
 		case <-d.ended:
 			return d.err
 		case <-timeout:
-			return fmt.Errorf("the daemon %q listens on no unix socket after %v (Timeout): output %q", args[0], limit, clip(said.bytes()))
+			return fmt.Errorf("the daemon %q listens on no unix socket after %v (Timeout): output %q", args[0], limit, printed.Clip(said.Bytes()))
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -3,18 +3,16 @@ package conform
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // A Program is a plugin that runs without a process of its own; see [delegatetest.Program].
@@ -66,19 +64,6 @@ func (o outcome) current() (*types100.Result, error) {
 	return types100.NewResultFromResult(r)
 }
 
-// document returns what the plugin printed. It fails unless that is exactly one JSON document.
-func (o outcome) document() (json.RawMessage, error) {
-	d := json.NewDecoder(bytes.NewReader(o.Stdout))
-	var doc json.RawMessage
-	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("stdout %q is no JSON document: %w", clip(o.Stdout), err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("stdout %q is more than one JSON document", clip(o.Stdout))
-	}
-	return doc, nil
-}
-
 // failure is Err with a text of limited length.
 func (o outcome) failure() error { return bounded(o.Err()) }
 
@@ -88,20 +73,7 @@ func bounded(err error) error {
 	if !errors.As(err, &said) {
 		return err
 	}
-	return fmt.Errorf("code %d, %q", said.Code, clip([]byte(said.Error())))
-}
-
-// clip returns the first part of an output, and JSON without white space.
-func clip(b []byte) []byte {
-	const clipped = 240
-	var compact bytes.Buffer
-	if json.Compact(&compact, b) == nil {
-		b = compact.Bytes()
-	}
-	if len(b) > clipped {
-		return append(slices.Clone(b[:clipped]), "..."...)
-	}
-	return b
+	return fmt.Errorf("code %d, %q", said.Code, printed.Clip([]byte(said.Error())))
 }
 
 // environ returns the environment of a process that is called with c.
@@ -149,22 +121,4 @@ func printing(p delegatetest.Fake, change func(out []byte) []byte) delegatetest.
 		}
 		return change(out), nil
 	}
-}
-
-// An output collects what a process prints.
-type output struct {
-	mu  sync.Mutex // protects buf
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) bytes() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.buf.Bytes())
 }

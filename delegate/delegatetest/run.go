@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/printed"
 )
 
 // A Program is a plugin that runs without a process of its own, such as the
@@ -30,9 +29,9 @@ type Program func(ctx context.Context, exec delegate.Exec, env []string, stdin i
 // does not touch the environment or the standard files of the process, so any
 // number of plugins can run in parallel. CNI_PATH is required, see [Invocation].
 func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Invocation) (o Outcome) {
-	var stdout, stderr output
+	var stdout, stderr printed.Output
 	defer func() {
-		o.Stdout, o.Stderr = stdout.bytes(), stderr.bytes()
+		o.Stdout, o.Stderr = stdout.Bytes(), stderr.Bytes()
 		if r := recover(); r != nil {
 			o.Status, o.Stderr = 2, fmt.Appendf(o.Stderr, "panic: %v\n\n%s", r, debug.Stack())
 		}
@@ -48,7 +47,7 @@ func RunPlugin(ctx context.Context, p Program, exec delegate.Exec, c Invocation)
 // the fake's error is [Outcome.Err], with the code that p printed.
 func (p Program) Plugin(exec delegate.Exec) Fake {
 	return func(ctx context.Context, c Invocation) ([]byte, error) {
-		return RunPlugin(ctx, p, exec, c).printed()
+		return RunPlugin(ctx, p, exec, c).answer()
 	}
 }
 
@@ -73,36 +72,22 @@ type Outcome struct {
 	Stdout, Stderr []byte
 }
 
-// document returns what the plugin printed. It fails unless that is exactly
-// one JSON document.
-func (o Outcome) document() (json.RawMessage, error) {
-	d := json.NewDecoder(bytes.NewReader(o.Stdout))
-	var doc json.RawMessage
-	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("stdout %q is no JSON document: %w", clip(o.Stdout), err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("stdout %q is more than one JSON document", clip(o.Stdout))
-	}
-	return doc, nil
-}
-
 // Result returns the result that the plugin printed. It fails as [Outcome.Err] does, and
 // unless stdout is exactly one JSON document, a result.
 func (o Outcome) Result() (types.Result, error) {
 	if err := o.Err(); err != nil {
 		return nil, err
 	}
-	doc, err := o.document()
+	doc, err := printed.Document(o.Stdout)
 	if err != nil {
 		return nil, err
 	}
 	if said := o.said(); said != nil {
-		return nil, fmt.Errorf("stdout %q is an error object, and the exit status is 0", clip(doc))
+		return nil, fmt.Errorf("stdout %q is an error object, and the exit status is 0", printed.Clip(doc))
 	}
 	r, err := create.CreateFromBytes(doc)
 	if err != nil {
-		return nil, fmt.Errorf("stdout %q is no result: %w", clip(o.Stdout), err)
+		return nil, fmt.Errorf("stdout %q is no result: %w", printed.Clip(o.Stdout), err)
 	}
 	return r, nil
 }
@@ -121,59 +106,26 @@ func (o Outcome) Err() error {
 	}
 	stderr := bytes.TrimSpace(o.Stderr)
 	if i := bytes.Index(stderr, []byte("panic: ")); i >= 0 {
-		stderr = clip(stderr[i:])
+		stderr = printed.Clip(stderr[i:])
 	} else {
-		stderr = stderr[max(0, len(stderr)-clipped):]
+		stderr = stderr[max(0, len(stderr)-printed.Quoted):]
 	}
-	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr)
+	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, printed.Clip(o.Stdout), stderr)
 }
 
 // said returns the error object that the plugin printed, or nil.
 func (o Outcome) said() (said *types.Error) {
-	doc, err := o.document()
+	doc, err := printed.Document(o.Stdout)
 	if err != nil || json.Unmarshal(doc, &said) != nil || said == nil || said.Code == 0 && said.Msg == "" {
 		return nil
 	}
 	return said
 }
 
-// printed returns what running the plugin returns to its caller.
-func (o Outcome) printed() ([]byte, error) {
+// answer returns what running the plugin returns to its caller.
+func (o Outcome) answer() ([]byte, error) {
 	if err := o.Err(); err != nil {
 		return nil, err
 	}
 	return o.Stdout, nil
-}
-
-// clipped is how many bytes of an output errors quote. None quotes more than two.
-const clipped = 240
-
-// clip returns the first part of an output, and JSON without white space.
-func clip(b []byte) []byte {
-	var compact bytes.Buffer
-	if json.Compact(&compact, b) == nil {
-		b = compact.Bytes()
-	}
-	if len(b) > clipped {
-		return append(slices.Clone(b[:clipped]), "..."...)
-	}
-	return b
-}
-
-// An output collects what the goroutines of a plugin print.
-type output struct {
-	mu  sync.Mutex // protects buf
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) bytes() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.buf.Bytes())
 }
