@@ -43,7 +43,7 @@ func pod(containers string) [][]device.Device {
 func attached(devices []device.Device) []delegate.Attached {
 	var all []delegate.Attached
 	for _, d := range devices {
-		a := delegate.Attachment{Origin: nad.Origin{Use: nad.Selected, Resource: d.Resource, Device: d.ID}.JSON()}
+		a := delegate.Attachment{Origin: nad.Origin{Use: nad.UseSelected, Resource: d.Resource, Device: d.ID}.JSON()}
 		if d.Resource == "" {
 			a = delegate.Attachment{CapabilityArgs: netconf.Selection{DeviceID: d.ID}.CapabilityArgs()}
 		}

@@ -43,7 +43,7 @@ func attachment(declares, id string) delegate.Attachment {
 	}
 	a := delegate.Attachment{Network: nodetest.Parse(conf), ContainerID: "c1", IfName: "net1"}
 	if id != "" {
-		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: id}.JSON()
+		a.Origin = nad.Origin{Use: nad.UseSelected, Resource: vf, Device: id}.JSON()
 		a.CapabilityArgs = netconf.Selection{DeviceID: id}.CapabilityArgs()
 	}
 	return a

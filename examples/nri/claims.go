@@ -21,7 +21,7 @@ var errDevice = &netconf.Error{Kind: netconf.ErrInvalid, Key: nad.ResourceAnnota
 // claimed returns the attachment of a pod for a network of a claim, which the kubelet has prepared
 // before the runtime starts the pod.
 func (o *service) claimed(ctx context.Context, n dra.Network, a delegate.Attachment) (_ delegate.Attachment, err error) {
-	origin := nad.Origin{Use: nad.Claimed, Claim: n.Claim}
+	origin := nad.Origin{Use: nad.UseClaimed, Claim: n.Claim}
 	if n.Config != "" {
 		a.Network, err = n.Network(o.rules)
 	} else {

@@ -94,7 +94,7 @@ func (o *service) selected(confDir *netconf.Dir, selection netconf.Selection, a 
 	}
 	a.Network, err = n.EditPlugins(selection.Edits()...)
 	a.IfName, a.CapabilityArgs = selection.Interface, selection.CapabilityArgs()
-	a.Origin = nad.Origin{Use: nad.Selected}.JSON()
+	a.Origin = nad.Origin{Use: nad.UseSelected}.JSON()
 	return a, err
 }
 

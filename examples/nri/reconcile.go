@@ -197,7 +197,7 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]recordedPod, pass *P
 	}
 	confDir := &netconf.Dir{FS: os.DirFS(o.conf.ConfDir)}
 	p.sweeper.Current = func(a delegate.Attachment) (netconf.Network, error) {
-		if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
+		if nad.ParseOrigin(a.Origin).Use == nad.UseClaimed {
 			return a.Network, nil
 		}
 		return netconf.Load(confDir, a.Network.Name())

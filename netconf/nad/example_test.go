@@ -24,9 +24,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	for _, s := range selections {
-		ref, err := policy.Ref("team-a", s, nad.Selected)
+		ref, err := policy.Ref("team-a", s, nad.UseSelected)
 		if err == nil {
-			_, err = policy.Decide("team-a", ref, nad.Selected)
+			_, err = policy.Decide("team-a", ref, nad.UseSelected)
 		}
 		var definition nad.Definition
 		if err == nil {

@@ -4,8 +4,8 @@
 // A [Ref] names a definition, a [Policy] says whether a pod may use it, and
 // [Definition.Network] makes a network of it:
 //
-//	ref, err := policy.Ref(podNamespace, selection, nad.Selected)
-//	attach, err := policy.Decide(podNamespace, ref, nad.Selected) // before any look-up
+//	ref, err := policy.Ref(podNamespace, selection, nad.UseSelected)
+//	attach, err := policy.Decide(podNamespace, ref, nad.UseSelected) // before any look-up
 //	definition, err := nad.Load(os.DirFS(nadDir), ref)            // or from a cache
 //	network, err := definition.Network(rules)
 //

@@ -172,13 +172,13 @@ func TestNamespaceOfAReferenceWithoutOne(t *testing.T) {
 		use    nad.Use
 		want   string
 	}{
-		{p, netconf.Selection{Name: "blue"}, nad.Selected, "pods/blue"},
-		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.Selected, "other/blue"},
-		{p, netconf.Selection{Name: "blue"}, nad.Attached, "pods/blue"},
-		{p, netconf.Selection{Name: "blue"}, nad.PodDefault, "admin/blue"},
-		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.PodDefault, "other/blue"},
-		{p, netconf.Selection{Name: "blue"}, nad.Default, "admin/blue"},
-		{nad.Policy{}, netconf.Selection{Name: "blue"}, nad.PodDefault, "kube-system/blue"},
+		{p, netconf.Selection{Name: "blue"}, nad.UseSelected, "pods/blue"},
+		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.UseSelected, "other/blue"},
+		{p, netconf.Selection{Name: "blue"}, nad.UseAttached, "pods/blue"},
+		{p, netconf.Selection{Name: "blue"}, nad.UsePodDefault, "admin/blue"},
+		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.UsePodDefault, "other/blue"},
+		{p, netconf.Selection{Name: "blue"}, nad.UseDefault, "admin/blue"},
+		{nad.Policy{}, netconf.Selection{Name: "blue"}, nad.UsePodDefault, "kube-system/blue"},
 	} {
 		got, err := tt.policy.Ref("pods", tt.s, tt.use)
 		if err != nil || got.String() != tt.want {
@@ -186,7 +186,7 @@ func TestNamespaceOfAReferenceWithoutOne(t *testing.T) {
 		}
 	}
 	for key, s := range map[string]netconf.Selection{"name": {Name: "Blue_1"}, "namespace": {Name: "blue", Namespace: "../x"}} {
-		_, err := p.Ref("pods", s, nad.Selected)
+		_, err := p.Ref("pods", s, nad.UseSelected)
 		wantError{kind: netconf.ErrInvalid, key: key}.check(t, err)
 	}
 }
@@ -221,35 +221,35 @@ func TestPolicy(t *testing.T) {
 		use      nad.Use
 		want     string
 	}{
-		{"no isolation, other namespace", nad.Policy{}, "a", "b/x", nad.Selected, "yes"},
-		{"own namespace", isolated, "a", "a/x", nad.Selected, "yes"},
-		{"other namespace", isolated, "a", "b/x", nad.Selected, "forbidden"},
-		{"global namespace by default", isolated, "a", "default/x", nad.Selected, "yes"},
-		{"the administrator's namespace is not global", isolated, "a", "kube-system/x", nad.Selected, "forbidden"},
-		{"global namespaces are exactly those that are set", own, "a", "default/x", nad.Selected, "forbidden"},
-		{"the first one set", own, "a", "shared/x", nad.Selected, "yes"},
-		{"none are global namespaces", none, "a", "default/x", nad.Selected, "forbidden"},
-		{"a pod without a namespace", isolated, "", "a/x", nad.Selected, "forbidden"},
+		{"no isolation, other namespace", nad.Policy{}, "a", "b/x", nad.UseSelected, "yes"},
+		{"own namespace", isolated, "a", "a/x", nad.UseSelected, "yes"},
+		{"other namespace", isolated, "a", "b/x", nad.UseSelected, "forbidden"},
+		{"global namespace by default", isolated, "a", "default/x", nad.UseSelected, "yes"},
+		{"the administrator's namespace is not global", isolated, "a", "kube-system/x", nad.UseSelected, "forbidden"},
+		{"global namespaces are exactly those that are set", own, "a", "default/x", nad.UseSelected, "forbidden"},
+		{"the first one set", own, "a", "shared/x", nad.UseSelected, "yes"},
+		{"none are global namespaces", none, "a", "default/x", nad.UseSelected, "forbidden"},
+		{"a pod without a namespace", isolated, "", "a/x", nad.UseSelected, "forbidden"},
 
-		{"default network, no isolation", nad.Policy{}, "a", "b/x", nad.PodDefault, "yes"},
-		{"default network of another namespace", isolated, "a", "b/x", nad.PodDefault, "forbidden"},
-		{"default network of the administrator's namespace", isolated, "a", "kube-system/x", nad.PodDefault, "forbidden"},
-		{"default network of the administrator's namespace, when set", own, "a", "admin/x", nad.PodDefault, "forbidden"},
-		{"default network of what would be that by default", own, "a", "kube-system/x", nad.PodDefault, "forbidden"},
-		{"default network of a global namespace", own, "a", "shared/x", nad.PodDefault, "yes"},
-		{"default network of a pod of a system namespace", own, "sys", "sys/x", nad.PodDefault, "yes"},
-		{"default networks are not for pods to choose", nad.Policy{NoPodDefault: true}, "a", "a/x", nad.PodDefault, "forbidden"},
+		{"default network, no isolation", nad.Policy{}, "a", "b/x", nad.UsePodDefault, "yes"},
+		{"default network of another namespace", isolated, "a", "b/x", nad.UsePodDefault, "forbidden"},
+		{"default network of the administrator's namespace", isolated, "a", "kube-system/x", nad.UsePodDefault, "forbidden"},
+		{"default network of the administrator's namespace, when set", own, "a", "admin/x", nad.UsePodDefault, "forbidden"},
+		{"default network of what would be that by default", own, "a", "kube-system/x", nad.UsePodDefault, "forbidden"},
+		{"default network of a global namespace", own, "a", "shared/x", nad.UsePodDefault, "yes"},
+		{"default network of a pod of a system namespace", own, "sys", "sys/x", nad.UsePodDefault, "yes"},
+		{"default networks are not for pods to choose", nad.Policy{NoPodDefault: true}, "a", "a/x", nad.UsePodDefault, "forbidden"},
 
-		{"the configuration is not checked", none, "a", "b/x", nad.Cluster, "yes"},
-		{"system pods have the primary network", isolated, "kube-system", "b/x", nad.Cluster, "yes"},
-		{"and no others", isolated, "kube-system", "b/x", nad.Default, "no"},
-		{"but what they select", isolated, "kube-system", "kube-system/x", nad.Selected, "yes"},
-		{"and these", own, "sys", "b/x", nad.Default, "no"},
-		{"none are system namespaces", none, "kube-system", "b/x", nad.Default, "yes"},
-		{"the namespace of the definition does not count", isolated, "a", "kube-system/x", nad.Default, "yes"},
-		{"a container without a pod", isolated, "", "b/x", nad.Default, "yes"},
+		{"the configuration is not checked", none, "a", "b/x", nad.UseCluster, "yes"},
+		{"system pods have the primary network", isolated, "kube-system", "b/x", nad.UseCluster, "yes"},
+		{"and no others", isolated, "kube-system", "b/x", nad.UseDefault, "no"},
+		{"but what they select", isolated, "kube-system", "kube-system/x", nad.UseSelected, "yes"},
+		{"and these", own, "sys", "b/x", nad.UseDefault, "no"},
+		{"none are system namespaces", none, "kube-system", "b/x", nad.UseDefault, "yes"},
+		{"the namespace of the definition does not count", isolated, "a", "kube-system/x", nad.UseDefault, "yes"},
+		{"a container without a pod", isolated, "", "b/x", nad.UseDefault, "yes"},
 
-		{"a request for another namespace", isolated, "a", "b/x", nad.Attached, "forbidden"},
+		{"a request for another namespace", isolated, "a", "b/x", nad.UseAttached, "forbidden"},
 
 		{"a use that is none", nad.Policy{}, "a", "a/x", "", "forbidden"},
 	} {
@@ -262,7 +262,7 @@ func TestPolicy(t *testing.T) {
 
 func TestRefusalsNameBothNamespacesAndSayWhatToDo(t *testing.T) {
 	t.Parallel()
-	_, err := nad.Policy{Isolation: true}.Decide("pods", nad.Ref{Namespace: "other", Name: "blue"}, nad.Selected)
+	_, err := nad.Policy{Isolation: true}.Decide("pods", nad.Ref{Namespace: "other", Name: "blue"}, nad.UseSelected)
 	nodetest.Says(t, err, "NAD other/blue", `"pods"`, `"other"`, "namespaceIsolation", "globalNamespaces")
 }
 
@@ -270,14 +270,14 @@ func TestRefusalsNameBothNamespacesAndSayWhatToDo(t *testing.T) {
 func TestPolicyRefusesNamesThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, r := range []nad.Ref{{}, {Namespace: "a"}, {Name: "x"}, {Namespace: "..", Name: "x"}, {Namespace: "a", Name: "../x"}} {
-		for _, use := range []nad.Use{nad.Selected, nad.PodDefault, nad.Attached} {
+		for _, use := range []nad.Use{nad.UseSelected, nad.UsePodDefault, nad.UseAttached} {
 			attach, err := nad.Policy{}.Decide(r.Namespace, r, use)
 			if attach || !errors.Is(err, netconf.ErrInvalid) {
 				t.Errorf("%v: %v, %v", r, attach, err)
 			}
 		}
 		// A network in a file has no reference.
-		if attach, err := (nad.Policy{}).Decide("a", r, nad.Default); !attach || err != nil {
+		if attach, err := (nad.Policy{}).Decide("a", r, nad.UseDefault); !attach || err != nil {
 			t.Errorf("%v: %v, %v", r, attach, err)
 		}
 	}
@@ -308,21 +308,21 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		want   string
 	}{
 		{"zero", nad.Origin{}, ""},
-		{"of the configuration", nad.Origin{Use: nad.Cluster}, `{"use":"cluster"}`},
+		{"of the configuration", nad.Origin{Use: nad.UseCluster}, `{"use":"cluster"}`},
 		{
 			"of a definition",
-			nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
+			nad.Origin{Use: nad.UseSelected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
 			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`,
 		},
-		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`},
+		{"of a file, selected", nad.Origin{Use: nad.UseAttached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`},
 		{
 			"with a device",
-			nad.Origin{Use: nad.Selected, Definition: blue, Resource: "vendor.example/vf", Device: "0000:3b:02.1"},
+			nad.Origin{Use: nad.UseSelected, Definition: blue, Resource: "vendor.example/vf", Device: "0000:3b:02.1"},
 			`{"use":"selected","definition":"ns/blue","resource":"vendor.example/vf","device":"0000:3b:02.1"}`,
 		},
 		{
 			"of a claim",
-			nad.Origin{Use: nad.Claimed, Definition: blue, Claim: nad.Claim{UID: "c", Name: "storage", Request: "net", Pool: "node", Device: "blue", Share: "s"}},
+			nad.Origin{Use: nad.UseClaimed, Definition: blue, Claim: nad.Claim{UID: "c", Name: "storage", Request: "net", Pool: "node", Device: "blue", Share: "s"}},
 			`{"use":"claimed","definition":"ns/blue","claim":{"uid":"c","name":"storage","request":"net","pool":"node","device":"blue","share":"s"}}`,
 		},
 	} {
@@ -355,7 +355,7 @@ func TestOriginsOfOthersSayNothing(t *testing.T) {
 		nodetest.Equal(t, data, nad.ParseOrigin(json.RawMessage(data)), nad.Origin{})
 	}
 	for _, selection := range []string{"", "{", `"` + "\xff" + `"`} {
-		o := nad.Origin{Use: nad.Selected, Definition: nad.Ref{Namespace: "..", Name: "x"}, Selection: json.RawMessage(selection)}
+		o := nad.Origin{Use: nad.UseSelected, Definition: nad.Ref{Namespace: "..", Name: "x"}, Selection: json.RawMessage(selection)}
 		nodetest.Equal(t, "recorded", string(o.JSON()), `{"use":"selected"}`)
 	}
 	later := nad.ParseOrigin(json.RawMessage(`{"use":"another","definition":"ns/blue","new":{"a":1}}`))
@@ -384,14 +384,14 @@ func checkError(t *testing.T, err error) {
 // Whatever names a pod gives, namespaceIsolation holds and no reference leads elsewhere. TestPolicy
 // has what is allowed.
 func FuzzPolicy(f *testing.F) {
-	for _, use := range []nad.Use{nad.Selected, nad.PodDefault, nad.Attached, nad.Claimed, ""} {
+	for _, use := range []nad.Use{nad.UseSelected, nad.UsePodDefault, nad.UseAttached, nad.UseClaimed, ""} {
 		f.Add("a", "b", "blue", string(use), "default,b")
 		f.Add("", "", "../x", string(use), "..,")
 	}
 	f.Fuzz(func(t *testing.T, pod, namespace, name, use, global string) {
 		p := nad.Policy{Isolation: true, GlobalNamespaces: strings.Split(global, ",")}
 		r, err := p.Ref(pod, netconf.Selection{Namespace: namespace, Name: name}, nad.Use(use))
-		if err == nil && use != string(nad.Cluster) && use != string(nad.Default) {
+		if err == nil && use != string(nad.UseCluster) && use != string(nad.UseDefault) {
 			var attach bool
 			attach, err = p.Decide(pod, r, nad.Use(use))
 			if attach && (err != nil || r.Namespace != pod && !slices.Contains(p.GlobalNamespaces, r.Namespace) || path.Clean("/"+r.String()) != "/"+r.String()) {

@@ -30,7 +30,7 @@ type Origin struct {
 	Resource string
 	Device   string
 
-	// Claim is what the container is attached for if Use is [Claimed].
+	// Claim is what the container is attached for if Use is [UseClaimed].
 	Claim Claim
 
 	// PodSource is where the kubelet has the pod from: the value of [SourceAnnotation], if

@@ -15,27 +15,27 @@ type Use string
 
 // The uses of a network.
 const (
-	// Selected is for networks in [NetworksAnnotation].
-	Selected Use = "selected"
+	// UseSelected is for networks in [NetworksAnnotation].
+	UseSelected Use = "selected"
 
-	// PodDefault is for the network in [DefaultNetworkAnnotation].
-	PodDefault Use = "pod-default"
+	// UsePodDefault is for the network in [DefaultNetworkAnnotation].
+	UsePodDefault Use = "pod-default"
 
-	// Cluster is for the clusterNetwork, or the first delegate, of the
+	// UseCluster is for the clusterNetwork, or the first delegate, of the
 	// configuration. Every pod has it.
-	Cluster Use = "cluster"
+	UseCluster Use = "cluster"
 
-	// Default is for the defaultNetworks, or the other delegates, of the
+	// UseDefault is for the defaultNetworks, or the other delegates, of the
 	// configuration. The pods of system namespaces do not have them.
-	Default Use = "default"
+	UseDefault Use = "default"
 
-	// Attached is for one more network of a running container, which was asked for by a
-	// request and not by the pod. A [Policy] treats it as Selected.
-	Attached Use = "attached"
+	// UseAttached is for one more network of a running container, which was asked for by a
+	// request and not by the pod. A [Policy] treats it as UseSelected.
+	UseAttached Use = "attached"
 
-	// Claimed is for a network that a ResourceClaim of the pod asks for. A [Policy] treats
-	// it as Selected.
-	Claimed Use = "claimed"
+	// UseClaimed is for a network that a ResourceClaim of the pod asks for. A [Policy] treats
+	// it as UseSelected.
+	UseClaimed Use = "claimed"
 )
 
 // A Policy says which pods are attached to which networks. The zero Policy has the
@@ -45,7 +45,7 @@ type Policy struct {
 	// [DefaultNetworkAnnotation], name without one. Empty means "kube-system".
 	Namespace string
 
-	// SystemNamespaces are those whose pods get no [Default] networks. Nil
+	// SystemNamespaces are those whose pods get no [UseDefault] networks. Nil
 	// means "kube-system".
 	SystemNamespaces []string
 
@@ -93,13 +93,13 @@ func or(namespaces []string, one string) []string {
 }
 
 // Ref returns the definition that s names for a pod of the given namespace. Where s
-// has no namespace it is the pod's for [Selected], [Attached] and [Claimed], and p.Namespace for all
+// has no namespace it is the pod's for [UseSelected], [UseAttached] and [UseClaimed], and p.Namespace for all
 // other uses. Ref fails as [Ref.Validate] does.
 func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, error) {
 	r := Ref{Namespace: s.Namespace, Name: s.Name}
 	switch {
 	case r.Namespace != "":
-	case use == Selected || use == Attached || use == Claimed:
+	case use == UseSelected || use == UseAttached || use == UseClaimed:
 		r.Namespace = podNamespace
 	default:
 		r.Namespace = cmp.Or(p.Namespace, "kube-system")
@@ -112,7 +112,7 @@ func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, err
 // and for a Use that is none of the constants. Ask before the definition is looked up,
 // so that a pod does not learn what exists in other namespaces.
 //
-// What the configuration names is not checked: for [Cluster] and [Default] r may
+// What the configuration names is not checked: for [UseCluster] and [UseDefault] r may
 // be zero, such as for a network in a file. Decide reports false, without an error, only
 // for the Default networks of a pod in a system namespace: leave them out.
 //
@@ -121,15 +121,15 @@ func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, err
 // Decide is a pure function of p and its arguments.
 func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err error) {
 	switch use {
-	case Cluster:
+	case UseCluster:
 		return true, nil
-	case Default:
+	case UseDefault:
 		return !slices.Contains(or(p.SystemNamespaces, "kube-system"), podNamespace), nil
-	case PodDefault:
+	case UsePodDefault:
 		if p.NoPodDefault {
 			return false, forbidden(r, "pods may not choose their default network (podDefaultNetwork): select it in "+NetworksAnnotation)
 		}
-	case Selected, Attached, Claimed:
+	case UseSelected, UseAttached, UseClaimed:
 	default:
 		return false, forbidden(r, fmt.Sprintf("%q is no use of a network", use))
 	}

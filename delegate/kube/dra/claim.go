@@ -190,7 +190,7 @@ func (c Claim) check(config Config) error {
 // is written in a claim itself needs plugins of allowed types.
 func (n Network) check(namespace string, config Config) error {
 	if n.Config == "" {
-		_, err := config.Policy.Decide(namespace, n.Definition, nad.Claimed)
+		_, err := config.Policy.Decide(namespace, n.Definition, nad.UseClaimed)
 		return err
 	}
 	_, err := n.Network(config.Rules)

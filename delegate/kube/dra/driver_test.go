@@ -210,7 +210,7 @@ func (n *node) attach(t *testing.T, pod string) {
 // attachedTo returns what a plugin records of the network of a claim.
 func attachedTo(pod string, n Network) delegate.Attached {
 	return delegate.Attached{
-		Attachment: delegate.Attachment{IfName: n.IfName, Args: "K8S_POD_UID=" + pod, Origin: nad.Origin{Use: nad.Claimed, Claim: n.Claim}.JSON()},
+		Attachment: delegate.Attachment{IfName: n.IfName, Args: "K8S_POD_UID=" + pod, Origin: nad.Origin{Use: nad.UseClaimed, Claim: n.Claim}.JSON()},
 		Result:     json.RawMessage(resultOfAdd),
 	}
 }

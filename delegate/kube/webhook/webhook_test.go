@@ -47,9 +47,9 @@ func handler() Handler {
 		Pod: func(namespace string, annotations map[string]string) error {
 			selections, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
 			for _, s := range selections {
-				ref, bad := policy.Ref(namespace, s, nad.Selected)
+				ref, bad := policy.Ref(namespace, s, nad.UseSelected)
 				if bad == nil {
-					_, bad = policy.Decide(namespace, ref, nad.Selected)
+					_, bad = policy.Decide(namespace, ref, nad.UseSelected)
 				}
 				err = errors.Join(err, bad)
 			}

@@ -26,7 +26,7 @@ func (c *Cluster) Multinet() multinet.Cluster {
 // name in the configuration is often that of a file: no ADD waits for such a definition.
 func (c *Cluster) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
 	find := c.view.Definition
-	if use == nad.Cluster || use == nad.Default {
+	if use == nad.UseCluster || use == nad.UseDefault {
 		find = c.view.KnownDefinition
 	}
 	d, err := find(ctx, r)

@@ -38,7 +38,7 @@ type choice struct {
 func (ch choice) ofPod() bool { return ch.selection.Name != "" }
 
 // ofUser reports whether a user says which network it is, in a pod or in a claim.
-func (ch choice) ofUser() bool { return ch.ofPod() || ch.use == nad.Claimed }
+func (ch choice) ofUser() bool { return ch.ofPod() || ch.use == nad.UseClaimed }
 
 // checkInterface fails if no interface can have the name that a user gives to that of ch.
 func (ch choice) checkInterface() error {
@@ -72,11 +72,11 @@ func (c *config) about(ch choice, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ch.use == nad.PodDefault:
+	case ch.use == nad.UsePodDefault:
 		return fmt.Errorf("annotation %s: network %q: %w", nad.DefaultNetworkAnnotation, ch.selection.Name, err)
 	case ch.ofPod():
 		return fmt.Errorf("selected network %q: %w", ch.selection.Name, err)
-	case ch.use == nad.Claimed:
+	case ch.use == nad.UseClaimed:
 		return fmt.Errorf("%v: %w", ch.claim, err)
 	case ch.key != "delegates":
 		return fmt.Errorf("network %q: %s %q: %w", c.call.Name, ch.key, ch.name, err)

@@ -21,7 +21,7 @@ import (
 type Cluster struct {
 	// Definition returns the definition r, which a container is to be attached to for
 	// the reason use. It fails with [netconf.ErrNotFound] only if r certainly does not
-	// exist. A name in the configuration ([nad.Cluster], [nad.Default]) is then that of
+	// exist. A name in the configuration ([nad.UseCluster], [nad.UseDefault]) is then that of
 	// a file of the node: such a name need not be waited for. Any other error ends the
 	// ADD, with the CNI code of the error. Nil means files in nadDir.
 	Definition func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error)

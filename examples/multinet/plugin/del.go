@@ -130,7 +130,7 @@ func (c *config) now(ctx context.Context, a delegate.Attachment) (netconf.Networ
 	switch o := nad.ParseOrigin(a.Origin); {
 	case o.Definition != (nad.Ref{}):
 		return c.asDefined(ctx, a, o)
-	case o.Use == nad.Claimed: // a claim cannot be changed
+	case o.Use == nad.UseClaimed: // a claim cannot be changed
 		return a.Network, nil
 	}
 	nets, _ := c.current(ctx)

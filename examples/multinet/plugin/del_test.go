@@ -184,7 +184,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 	asked := annotated(`[{"name":"vf","cni-args":{"k":1}}]`)
 	cluster := func(mode string) func(context.Context, nad.Ref, nad.Use) (nad.Definition, error) {
 		return func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
-			if use != nad.Selected && use != nad.Claimed {
+			if use != nad.UseSelected && use != nad.UseClaimed {
 				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
 			}
 			return nad.Definition{Ref: r, Resource: vf, Config: config(mode + "-of-" + r.Namespace)}, nil

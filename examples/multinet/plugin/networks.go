@@ -71,7 +71,7 @@ func (c *config) find(ctx context.Context, ch choice) (n netconf.Network, d nad.
 	if errors.Is(err, netconf.ErrNotFound) && !ch.ofUser() {
 		err = c.notFound(name, err)
 	}
-	if err == nil && ch.use == nad.Claimed {
+	if err == nil && ch.use == nad.UseClaimed {
 		err = n.Runnable()
 	}
 	if err == nil && d.Ref == (nad.Ref{}) && (ch.ofUser() || len(c.AllowedTypes.Standing) > 0) {
@@ -209,7 +209,7 @@ func (c *config) standing() ([]choice, error) {
 			named.Network, named.Key = cmp.Or(e.Network, c.call.Name), strings.TrimSuffix(fmt.Sprintf("delegates[%d].%s", i, e.Key), ".")
 			return nil, &named
 		}
-		all = append(all, choice{use: nad.Default, key: "delegates", network: n})
+		all = append(all, choice{use: nad.UseDefault, key: "delegates", network: n})
 	}
 	switch {
 	case len(all) > 0:
@@ -222,9 +222,9 @@ func (c *config) standing() ([]choice, error) {
 		all = all[:1]
 	}
 	for _, name := range c.DefaultNetworks {
-		all = append(all, choice{use: nad.Default, key: "defaultNetworks", name: name})
+		all = append(all, choice{use: nad.UseDefault, key: "defaultNetworks", name: name})
 	}
-	all[0].use = nad.Cluster
+	all[0].use = nad.UseCluster
 	return all, nil
 }
 
@@ -242,7 +242,7 @@ func (c *config) chain() ([]choice, error) {
 	if filepath.IsAbs(c.ClusterNetwork) {
 		dirs = append(dirs, filepath.Dir(c.ClusterNetwork))
 	}
-	ch := choice{use: nad.Default, key: chainKey, name: c.AuxiliaryCNIChainName}
+	ch := choice{use: nad.UseDefault, key: chainKey, name: c.AuxiliaryCNIChainName}
 	for _, dir := range dirs {
 		var err error
 		ch.network, err = netconf.LoadChain(c.call.System.Root.Dir(dir), ch.name)

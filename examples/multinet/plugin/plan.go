@@ -96,7 +96,7 @@ func (c *config) choices(ctx context.Context, annotations map[string]string) ([]
 	if primary != nil {
 		standing[0] = *primary
 	}
-	attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.Default)
+	attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.UseDefault)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (c *config) choices(ctx context.Context, annotations map[string]string) ([]
 // come, and the annotations of a pod are among them.
 func (c *config) attachment(ch choice, args map[string]json.RawMessage, cniArgs string) (delegate.Attachment, error) {
 	a := c.call.Attachment(ch.network)
-	if ch.use != nad.Cluster && ch.use != nad.PodDefault {
+	if ch.use != nad.UseCluster && ch.use != nad.UsePodDefault {
 		args = declared(ch.network, args)
 	}
 	a.IfName, a.Args, a.CapabilityArgs = ch.ifName, cniArgs, args

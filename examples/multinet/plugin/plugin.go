@@ -183,7 +183,7 @@ func About(as []delegate.Attachment, err error) error {
 // aboutOrigin returns the claim and the definition of an attachment, as far as it has them.
 func aboutOrigin(o nad.Origin) string {
 	var words []string
-	if o.Use == nad.Claimed {
+	if o.Use == nad.UseClaimed {
 		words = append(words, o.Claim.String())
 	}
 	if o.Definition != (nad.Ref{}) {

@@ -30,14 +30,14 @@ func (c *config) asked(annotations map[string]string) (primary *choice, selected
 				Err: fmt.Errorf("network %q has gateways already, and only one may have them", selections[i].Name),
 			})
 		}
-		ch, err := c.allow(*instead, nad.PodDefault)
+		ch, err := c.allow(*instead, nad.UsePodDefault)
 		if err != nil {
 			return nil, nil, err
 		}
 		primary = &ch
 	}
 	for _, s := range selections {
-		ch, err := c.allow(s, nad.Selected)
+		ch, err := c.allow(s, nad.UseSelected)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -54,7 +54,7 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (choice, error) {
 	if c.inKubernetes() {
 		ch.ref, err = c.policy.Ref(c.pod.Namespace, s, use)
 	}
-	if err == nil && (c.inKubernetes() || use == nad.PodDefault && c.policy.NoPodDefault) {
+	if err == nil && (c.inKubernetes() || use == nad.UsePodDefault && c.policy.NoPodDefault) {
 		_, err = c.policy.Decide(c.pod.Namespace, ch.ref, use)
 	}
 	if err == nil {
@@ -79,7 +79,7 @@ func (c *config) claimed(ctx context.Context) ([]choice, error) {
 	}
 	var all []choice
 	for _, claim := range claims {
-		ch := choice{use: nad.Claimed, claim: claim.Claim, ref: claim.Definition, network: claim.Network, ifName: claim.IfName}
+		ch := choice{use: nad.UseClaimed, claim: claim.Claim, ref: claim.Definition, network: claim.Network, ifName: claim.IfName}
 		var err error
 		switch {
 		case slices.ContainsFunc(all, func(other choice) bool { return other.claim == ch.claim }):

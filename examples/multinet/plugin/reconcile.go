@@ -90,7 +90,7 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 		switch {
 		case a.IfName == r.Key.IfName:
 			primary = a
-		case use == "" || use == nad.Selected && !known:
+		case use == "" || use == nad.UseSelected && !known:
 			return nil, fmt.Errorf("network %q (%s): %w", a.Network.Name(), a.IfName, ErrNoOrigin)
 		}
 	}
@@ -145,7 +145,7 @@ func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
 // later returns the attachment that the pod selects with the i'th selection while it runs.
 func (c *config) later(ctx context.Context, selections []netconf.Selection, i int, taken []string, podSource string) (delegate.Attachment, error) {
 	s := selections[i]
-	ch, err := c.allow(s, nad.Selected)
+	ch, err := c.allow(s, nad.UseSelected)
 	if err != nil {
 		return delegate.Attachment{}, err
 	}
@@ -189,7 +189,7 @@ func others(selections []netconf.Selection, i int) (named []device.Device) {
 func selectedFor(a delegate.Attached) (ch lifecycle.Wanted, mine bool) {
 	o := nad.ParseOrigin(a.Origin)
 	s, err := recordedSelection(o)
-	if o.Use != nad.Selected || err != nil {
+	if o.Use != nad.UseSelected || err != nil {
 		return ch, false
 	}
 	return selectionToCompare(nad.PodOf(a.Args).Namespace, s), true

@@ -35,9 +35,9 @@ func NewReviewer(conf []byte) (*Reviewer, error) {
 // multusNamespace it may also be a network of the configuration, and then have the types
 // that these may have.
 func (r *Reviewer) Definition(d nad.Definition) error {
-	err := r.definition(d, choice{use: nad.Selected, selection: netconf.Selection{Name: d.Name}})
+	err := r.definition(d, choice{use: nad.UseSelected, selection: netconf.Selection{Name: d.Name}})
 	if err != nil {
-		standing := choice{use: nad.Cluster, name: d.Name}
+		standing := choice{use: nad.UseCluster, name: d.Name}
 		if ref, ok := r.conf.ref(standing); ok && ref == d.Ref {
 			err = r.definition(d, standing)
 		}
@@ -78,5 +78,5 @@ func (r *Reviewer) Pod(namespace string, annotations map[string]string) error {
 // Claims returns who may have which networks by a ResourceClaim, and which these may be: the
 // same as for what pods select.
 func (r *Reviewer) Claims() (nad.Policy, nad.Rules) {
-	return r.conf.policy, r.conf.rules(choice{use: nad.Claimed})
+	return r.conf.policy, r.conf.rules(choice{use: nad.UseClaimed})
 }

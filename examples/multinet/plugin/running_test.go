@@ -210,7 +210,7 @@ func TestAttachAndDetach(t *testing.T) {
 		t.Errorf("the plugin was given %s, %s", last.Args, last.Stdin)
 	}
 	given := a
-	given.IfName, given.Origin = "hot2", nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
+	given.IfName, given.Origin = "hot2", nad.Origin{Use: nad.UseAttached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
 	nodetest.OK(t, Attach(t.Context(), h.Process, conf, given))
 	nodetest.Equal(t, "origins", h.origins(), []string{
 		`eth0 {"use":"cluster"}`,
@@ -540,7 +540,7 @@ func FuzzSelectionsAreRecognized(f *testing.F) {
 			return
 		}
 		for _, s := range selections {
-			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: choice{use: nad.Selected, selection: s}.origin("")}
+			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: choice{use: nad.UseSelected, selection: s}.origin("")}
 			got, mine := selectedFor(delegate.Attached{Attachment: a})
 			want := selectionToCompare("a", s)
 			if !mine || got.Network != want.Network || got.IfName != want.IfName || got.Options != want.Options {

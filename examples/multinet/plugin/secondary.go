@@ -53,7 +53,7 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
 // An attachment without an interface name gets one, and one without an Origin that of
-// [nad.Attached]. The network namespace is the recorded one.
+// [nad.UseAttached]. The network namespace is the recorded one.
 func Attach(ctx context.Context, process plugin.System, conf []byte, a delegate.Attachment) error {
 	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
@@ -119,7 +119,7 @@ func (s *secondary) attach(
 	}
 	a.ContainerID, a.NetNS = r.Key.ContainerID, cmp.Or(s.NetNS, first.NetNS)
 	if a.Origin == nil {
-		a.Origin = nad.Origin{Use: nad.Attached}.JSON()
+		a.Origin = nad.Origin{Use: nad.UseAttached}.JSON()
 	}
 	own := &config{call: s.own}
 	if err := s.own.Value("deviceInfoDir", &own.DeviceInfoDir); err != nil {
@@ -177,7 +177,7 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 		return a, fmt.Errorf("interfaceAttributes: %w", err)
 	}
 	a.CapabilityArgs = selected.CapabilityArgs()
-	a.Origin = nad.Origin{Use: nad.Attached, Selection: asked}.JSON()
+	a.Origin = nad.Origin{Use: nad.UseAttached, Selection: asked}.JSON()
 	return a, nil
 }
 

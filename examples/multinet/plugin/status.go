@@ -98,7 +98,7 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 	for _, w := range append(all, chain...) {
 		n, _, err := c.find(ctx, w)
 		if err == nil {
-			if w.use == nad.Cluster {
+			if w.use == nad.UseCluster {
 				c.takeVersion(n)
 			}
 			nets = append(nets, n)
@@ -107,7 +107,7 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 		if _, named := c.ref(w); !named || c.cluster.Definition == nil {
 			errs = append(errs, c.about(w, err))
 		}
-		if w.use == nad.Cluster && c.call.Command == delegate.CommandGC {
+		if w.use == nad.UseCluster && c.call.Command == delegate.CommandGC {
 			break
 		}
 	}
@@ -130,7 +130,7 @@ func Status(ctx context.Context, process plugin.System, asked skel.CmdArgs, clus
 	case strings.Contains(network, "/"):
 		var ref nad.Ref
 		if ref, err = nad.ParseRef(network, ""); err == nil {
-			n, _, err = c.find(ctx, choice{use: nad.Claimed, ref: ref})
+			n, _, err = c.find(ctx, choice{use: nad.UseClaimed, ref: ref})
 		}
 	default:
 		n, err = c.inConfDir(network)

@@ -314,7 +314,7 @@ func (h *node) attachTo(container, args string, origin json.RawMessage) {
 		})
 	}
 	if origin != nil {
-		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.Cluster}.JSON(), origin
+		plan[0].Origin, plan[1].Origin = nad.Origin{Use: nad.UseCluster}.JSON(), origin
 	}
 	h.add(key(container), plan...)
 }
@@ -329,7 +329,7 @@ func (h *node) add(k scratch.Key, plan ...delegate.Attachment) {
 // selected is the origin of a network that a pod has selected.
 func selected() nad.Origin {
 	return nad.Origin{
-		Use: nad.Selected, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "file",
+		Use: nad.UseSelected, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "file",
 		Selection: json.RawMessage(`{"name":"fast","namespace":"team-b","ipam-claim-reference":"vm-1"}`),
 	}
 }
@@ -339,13 +339,13 @@ func selected() nad.Origin {
 func TestWhoseAttachmentItIsAndWhy(t *testing.T) {
 	t.Parallel()
 	claim := nad.Claim{UID: "u-3", Name: "storage", Request: "net/fast", Pool: "node-1", Device: "vf0", Share: "s-4"}
-	fast := nad.Origin{Use: nad.Claimed, Claim: claim, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "api"}
+	fast := nad.Origin{Use: nad.UseClaimed, Claim: claim, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "api"}
 	for _, tt := range []struct {
 		origin        nad.Origin
 		network, list string
 	}{
 		{selected(), "team-b/fast", "net1 storage team-b/fast selected added"},
-		{nad.Origin{Use: nad.Claimed, Claim: claim}, "storage", "net1 storage - claimed added"},
+		{nad.Origin{Use: nad.UseClaimed, Claim: claim}, "storage", "net1 storage - claimed added"},
 		{fast, "team-b/fast", "net1 storage team-b/fast claimed added"},
 	} {
 		h := newNode(t)
