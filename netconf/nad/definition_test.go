@@ -376,7 +376,7 @@ func TestMirrorWritesAndRemoves(t *testing.T) {
 	left := filepath.Join(m.Dir, "ns", ".tmp-1")
 	nodetest.OK(t, errors.Join(os.WriteFile(person, []byte("{}"), 0o600), os.WriteFile(left, nil, 0o600)))
 	nodetest.Equal(t, "written by a Mirror", m.Refs(), []nad.Ref{blue})
-	nodetest.OK(t, errors.Join(m.Remove(blue), m.Remove(blue)))
+	nodetest.OK(t, errors.Join(m.Remove(blue), m.Remove(blue), m.Remove(nad.Ref{Namespace: "ns", Name: "red"})))
 	files, err := filepath.Glob(filepath.Join(m.Dir, "*/*"))
 	nodetest.OK(t, err)
 	nodetest.Equal(t, "left", files, []string{person})
@@ -385,6 +385,8 @@ func TestMirrorWritesAndRemoves(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(m.Dir, "ns")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of a namespace without definitions: %v", err)
 	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(m.Dir, "ns"), nil, 0o600)) // not a directory
+	nodetest.Fails(t, m.Put(plugin), 5, "ns/blue")
 	long := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: strings.Repeat("a", 247)}}
 	nodetest.Is(t, m.Put(long), nad.ErrLongName)
 	nodetest.OK(t, m.Remove(long.Ref))

@@ -114,7 +114,7 @@ func readKey(fsys fs.FS, file string) (*mirrorKey, error) {
 // A Mirror is a directory with definitions for [Load], which it writes: a directory for each
 // namespace, with the files of its definitions. One Mirror writes to a directory at a time;
 // any number of readers see each definition as it was or as it is, wherever the writer stops,
-// or are told to try again (CNI code 11). It leaves alone what a person wrote.
+// or are told to try again (CNI code 11).
 type Mirror struct {
 	Dir string // made by the first Put
 }
@@ -122,9 +122,9 @@ type Mirror struct {
 // ErrLongName is returned for a definition whose name is too long for a file. CNI code 7.
 var ErrLongName = fault.New(types.ErrInvalidNetworkConfig, "its name is too long for a file")
 
-// Put writes d, unless the mirror has it. It fails as [Ref.Validate] does, with [ErrLongName],
-// and with CNI code 5 or 11, as package status has it, if the files cannot be written; call it
-// again then. After it returns nil, a loss of power does not undo it.
+// Put writes d, unless the mirror has it, also in the place of a definition that a person wrote.
+// It fails as [Ref.Validate] does, with [ErrLongName], and with CNI code 5 if the files cannot be
+// written; call it again then. After it returns nil, a loss of power does not undo it.
 func (m Mirror) Put(d Definition) error {
 	if err := d.Validate(); err != nil {
 		return err
@@ -135,6 +135,10 @@ func (m Mirror) Put(d Definition) error {
 	if have, err := Load(os.DirFS(m.Dir), d.Ref); err == nil && have == d {
 		return nil
 	}
+	return failed(d.Ref, m.put(d))
+}
+
+func (m Mirror) put(d Definition) error {
 	dir, err := durable.MakeDir(filepath.Join(m.Dir, d.Namespace), nil)
 	if err != nil {
 		return err
@@ -153,11 +157,19 @@ func (m Mirror) Put(d Definition) error {
 	return nil
 }
 
-// Remove removes the definition r, if the mirror has it. A loss of power may bring it back: see
-// [Mirror.Refs].
+// Remove removes the definition r if Put has written it, and leaves alone what a person wrote. It
+// fails with CNI code 5 if a file cannot be removed. A loss of power may bring the definition back:
+// see [Mirror.Refs].
 func (m Mirror) Remove(r Ref) error {
 	if r.Validate() != nil || tooLong(r.Name) {
 		return nil // the mirror has no files of that name
+	}
+	return failed(r, m.remove(r))
+}
+
+func (m Mirror) remove(r Ref) error {
+	if _, err := os.Lstat(filepath.Join(m.Dir, r.Namespace, r.Name+keyExt)); err != nil {
+		return removed(err) // the key is written first, and removed last
 	}
 	dir, err := durable.OpenDir(filepath.Join(m.Dir, r.Namespace), nil)
 	if err != nil {
@@ -187,6 +199,14 @@ func (m Mirror) Refs() (refs []Ref) {
 		}
 	}
 	return refs
+}
+
+// failed returns err, if there is one, as one about the definition r, with CNI code 5.
+func failed(r Ref, err error) error {
+	if err == nil {
+		return nil
+	}
+	return about(r, fault.Or(types.ErrIOFailure, err))
 }
 
 // removed returns nil if err says that there is no such file.
