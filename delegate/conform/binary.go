@@ -1,7 +1,6 @@
 package conform
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
@@ -177,15 +177,17 @@ func (b *bench) begin(cmd *exec.Cmd) error {
 
 // execute runs cmd as runtimes run a plugin, with env before the environment of c.
 func (b *bench) execute(ctx context.Context, cmd *exec.Cmd, env []string, c delegatetest.Invocation) outcome {
-	var stdout, stderr bytes.Buffer
 	cmd.WaitDelay = leftBehind
 	c.Env = slices.Concat([]string{raceEnv}, env, c.Env)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ(c), bytes.NewReader(c.Stdin), &stdout, &stderr
-	err := b.begin(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	o := outcome{Outcome: delegatetest.Outcome{Status: -1, Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}}
+	var err error
+	o := outcome{Outcome: delegatetest.RunPlugin(ctx, func(_ context.Context, _ delegate.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, stdin, stdout, stderr
+		if err = b.begin(cmd); err == nil {
+			err = cmd.Wait()
+		}
+		return err
+	}, nil, c)}
+	o.Status = -1
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		o.late, o.how = true, "it did not end in time and was killed (Timeout)"

@@ -37,7 +37,7 @@ type Target interface {
 	hide(text string) string
 }
 
-// What is served is a Target that can be called.
+// A served Target can be called.
 type served struct {
 	path string // CNI_PATH
 	run  func(context.Context, delegatetest.Invocation) outcome

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -30,7 +29,7 @@ func (p Program) serve(_ context.Context, b *bench) (served, error) {
 func (Program) name() string            { return "" }
 func (Program) hide(text string) string { return text }
 
-// An outcome is what a runtime sees of a plugin that has ended.
+// An outcome is the Outcome of a plugin, with the way in which its process ended.
 type outcome struct {
 	delegatetest.Outcome
 
@@ -38,16 +37,17 @@ type outcome struct {
 	how  string // how it ended, if not by itself
 }
 
-// Err is that of Outcome, and says how the plugin ended.
+// Err returns the error of the Outcome. It says how the plugin ended, unless the plugin has said
+// why it failed.
 func (o outcome) Err() error {
-	err := o.Outcome.Err()
-	if text, ok := strings.CutPrefix(fmt.Sprint(err), "exit status -1"); ok && o.how != "" {
-		return errors.New(o.how + text)
+	err, said := o.Outcome.Err(), (*types.Error)(nil)
+	if o.how == "" || errors.As(err, &said) {
+		return err
 	}
-	return err
+	return printed.Failure(o.how, o.Stdout, o.Stderr)
 }
 
-// Result is that of Outcome.
+// Result returns the result of the Outcome, and fails as Err does.
 func (o outcome) Result() (types.Result, error) {
 	if err := o.Err(); err != nil {
 		return nil, err
@@ -76,25 +76,7 @@ func bounded(err error) error {
 	return fmt.Errorf("code %d, %q", said.Code, printed.Clip([]byte(said.Error())))
 }
 
-// environ returns the environment of a process that is called with c.
-func environ(c delegatetest.Invocation) []string {
-	env := c.Env
-	for _, v := range [][2]string{
-		{"CNI_COMMAND", c.Command},
-		{"CNI_CONTAINERID", c.ContainerID},
-		{"CNI_NETNS", c.NetNS},
-		{"CNI_IFNAME", c.IfName},
-		{"CNI_ARGS", c.Args},
-		{"CNI_PATH", c.Path},
-	} {
-		if v[1] != "" {
-			env = append(env, v[0]+"="+v[1])
-		}
-	}
-	return env
-}
-
-// attachment returns that of a call, as [delegatetest.Exec.Live] lists it.
+// attachment returns the attachment that a call is about, as [delegatetest.Exec.Live] lists it.
 func attachment(c delegatetest.Invocation) string {
 	return c.Plugin + " " + c.ContainerID + " " + c.IfName
 }

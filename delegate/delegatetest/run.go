@@ -104,13 +104,7 @@ func (o Outcome) Err() error {
 	if said := o.said(); said != nil {
 		return said
 	}
-	stderr := bytes.TrimSpace(o.Stderr)
-	if i := bytes.Index(stderr, []byte("panic: ")); i >= 0 {
-		stderr = printed.Clip(stderr[i:])
-	} else {
-		stderr = stderr[max(0, len(stderr)-printed.Quoted):]
-	}
-	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, printed.Clip(o.Stdout), stderr)
+	return printed.Failure(fmt.Sprint("exit status ", o.Status), o.Stdout, o.Stderr)
 }
 
 // said returns the error object that the plugin printed, or nil.

@@ -31,8 +31,8 @@ const delTries = 10
 // A Call is one command that a plugin executes. Its methods are the standard
 // commands and their parts. A Call must not be used by several goroutines at once.
 type Call struct {
-	// System is what the plugin may use of its process. Prepare may change it, and so do
-	// functions for what they call.
+	// System has the streams, the environment and the Exec of the plugin's process. Prepare may
+	// change it. A function may change it for the methods that it calls.
 	System System
 
 	Command delegate.Command // CNI_COMMAND
@@ -57,10 +57,11 @@ type Call struct {
 	// [lifecycle.GCRequest.Shared]. A plugin's GC sets it.
 	Shared func(network string) (why string)
 
-	result   func(context.Context, *Call, []delegate.Attached) (json.RawMessage, error) // see Plugin.Result
-	override string                                                                     // CNI_NETNS_OVERRIDE
-	own      string                                                                     // the plugin's type in records and steps
-	types    []string                                                                   // under which runtimes know the plugin
+	override string   // CNI_NETNS_OVERRIDE
+	own      string   // the plugin's type in records and steps
+	types    []string // under which runtimes know the plugin
+
+	result func(context.Context, *Call, []delegate.Attached) (json.RawMessage, error) // see Plugin.Result
 }
 
 // CmdArgs returns c as package skel passes a command to a plugin.
@@ -256,7 +257,8 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 }
 
 // Add attaches the container as t says and prints the result of the first
-// attachment, or what [Plugin.Result] makes of all, after t.Report. It calls [lifecycle.Manager.Add]. If t has no NetNS,
+// attachment, or what [Plugin.Result] returns, after t.Report. It calls
+// [lifecycle.Manager.Add]. If t has no NetNS,
 // Add sets CNI_NETNS.
 //
 // If the runtime runs this plugin after others in a chain, the configuration has their

@@ -61,7 +61,7 @@ var rules = map[string][]string{
 	"delegate":              {"internal/rawjson", "netconf", "internal/bounds", "internal/flock", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/thread", "internal/cause", "internal/fault"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/flock", "internal/inroot", "internal/rawjson"},
 	"delegate/delegatetest": {"delegate", "internal/printed"},
-	"delegate/conform":      {"delegate/conform/host", "delegate/delegatetest", "internal/printed", "netconf"},
+	"delegate/conform":      {"delegate", "delegate/conform/host", "delegate/delegatetest", "internal/printed", "netconf"},
 	"delegate/conform/host": {"internal/dump", "internal/thread"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "internal/rawjson", "internal/bounds", "internal/durable", "internal/fault", "internal/flock", "internal/records", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/thread", "internal/cause", "internal/dump"},

@@ -481,7 +481,7 @@ func anchors(t *testing.T, page string) (all []string) {
 // light are the modules that README.md names once, for all packages.
 var light = regexp.MustCompile(`^(github\.com/containernetworking/cni|golang\.org/x/sys)/`)
 
-// words are those of README.md for what comes with a package besides.
+// words name, in README.md, other code that is compiled into a program with a package.
 var words = map[string]*regexp.Regexp{
 	"net/http": regexp.MustCompile(`^net/http$`), "skel": regexp.MustCompile(`^github\.com/containernetworking/cni/pkg/skel$`),
 	"netlink": regexp.MustCompile(`^github\.com/vishvananda/`), "pkg/ns": regexp.MustCompile(`^github\.com/containernetworking/plugins/pkg/ns$`),

@@ -39,6 +39,18 @@ func Clip(b []byte) []byte {
 	return b
 }
 
+// Failure is the error of a plugin that has ended in a way, and has printed no error object. It quotes
+// the end of stderr, or the panic there.
+func Failure(how string, stdout, stderr []byte) error {
+	stderr = bytes.TrimSpace(stderr)
+	if i := bytes.Index(stderr, []byte("panic: ")); i >= 0 {
+		stderr = Clip(stderr[i:])
+	} else {
+		stderr = stderr[max(0, len(stderr)-Quoted):]
+	}
+	return fmt.Errorf("%s, stdout %q, stderr %q", how, Clip(stdout), stderr)
+}
+
 // An Output collects what several goroutines print.
 type Output struct {
 	mu  sync.Mutex // protects buf

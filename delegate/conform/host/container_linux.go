@@ -201,17 +201,23 @@ func (c *Container) Interface(name string) (addresses []netip.Prefix, ok bool, e
 			return err
 		}
 		ok = true
-		all, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(link, netlink.FAMILY_ALL) })
-		for _, a := range all {
-			ip, _ := netip.AddrFromSlice(a.IP)
-			ones, _ := a.Mask.Size()
-			if ip = ip.Unmap(); !ip.IsLinkLocalUnicast() {
-				addresses = append(addresses, netip.PrefixFrom(ip, ones))
-			}
-		}
+		addresses, err = addressesOf(links, link)
 		return err
 	})
 	return addresses, ok, err
+}
+
+// addressesOf returns the addresses of an interface, without link-local ones.
+func addressesOf(links *netlink.Handle, link netlink.Link) (addresses []netip.Prefix, err error) {
+	all, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(link, netlink.FAMILY_ALL) })
+	for _, a := range all {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		ones, _ := a.Mask.Size()
+		if ip = ip.Unmap(); !ip.IsLinkLocalUnicast() {
+			addresses = append(addresses, netip.PrefixFrom(ip, ones))
+		}
+	}
+	return addresses, err
 }
 
 // HasRoute reports whether the container has a route to exactly dst in its main table.

@@ -74,16 +74,8 @@ func Interfaces(path string) (ifs []Interface, err error) {
 		for _, l := range links {
 			a := l.Attrs()
 			i := Interface{Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU}
-			addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
-			if err != nil {
+			if i.Addresses, err = addressesOf(&netlink.Handle{}, l); err != nil {
 				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)
-			}
-			for _, addr := range addrs {
-				ip, _ := netip.AddrFromSlice(addr.IP)
-				ones, _ := addr.Mask.Size()
-				if p := netip.PrefixFrom(ip.Unmap(), ones); !p.Addr().IsLinkLocalUnicast() {
-					i.Addresses = append(i.Addresses, p)
-				}
 			}
 			ifs = append(ifs, i)
 		}
