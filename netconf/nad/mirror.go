@@ -161,10 +161,10 @@ func (m Mirror) put(d Definition) error {
 // fails with CNI code 5 if a file cannot be removed. A loss of power may bring the definition back:
 // see [Mirror.Refs].
 func (m Mirror) Remove(r Ref) error {
-	if r.Validate() != nil || tooLong(r.Name) {
-		return nil // the mirror has no files of that name
+	if r.Validate() == nil && !tooLong(r.Name) { // else the mirror has no files of that name
+		return failed(r, m.remove(r))
 	}
-	return failed(r, m.remove(r))
+	return nil
 }
 
 func (m Mirror) remove(r Ref) error {
