@@ -93,7 +93,7 @@ func strangers(t *testing.T) []string {
 		"HOME=" + home, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin",
 		"GOMODCACHE=" + filepath.Join(home, "mod"), "GOCACHE=" + caches[1],
 		"GOPROXY=file://" + built("proxy") + ",file://" + caches[0] + "/cache/download",
-		"GOSUMDB=off", "GOFLAGS=-modcacherw -trimpath", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0",
+		"GOSUMDB=off", "GOFLAGS=-modcacherw -trimpath -count=1", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0",
 	}
 }
 
